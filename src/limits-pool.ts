@@ -8,14 +8,21 @@ export const RING_NODES = 100;
 export const RING_SAMPLES = 4096;
 export const RING_TURNS = 12;
 /** Consecutive blocks of a prompt that are placed together, by the hash of the first. */
-export const RUN_BLOCKS = 16;
-/** Such a run is cut into this many parts, on several vaults. */
-export const STRIPE_PARTS = 4;
-/** So much of a part a vault's share of a run may be over what it gets: capacities that differ little count as alike. */
-export const SHARE_SLACK = 0.25;
+export const RUN_BLOCKS = 256;
+/** Such a run is cut into parts of so many blocks, on several vaults. */
+export const PART_BLOCKS = 2;
+/** Consecutive parts that are spread evenly by themselves, because many prompts are no longer. */
+export const STRETCH_PARTS = 32;
+/** So many parts a vault takes above its share of a stretch and of a run, rounded up: less would move more blocks when another vault comes. */
+export const SHARE_SLACK = 0.7;
+/** How many ways there are to lay out a run, and from how many of them shown shares are counted. */
+export const LAYOUTS = 256;
+export const LAYOUT_SAMPLES = 128;
 /** Vaults of a pool from which on it keeps parity, and from which on a parity record stands for four blocks instead of two. */
 export const PARITY_VAULTS_MIN = 3;
 export const PARITY_VAULTS_WIDE = 5;
+export const PARITY_MEMBERS = 2;
+export const PARITY_MEMBERS_WIDE = 4;
 /** Parity records that are not complete yet, and their bytes with those that wait to be sent; what is oldest is given up. */
 export const PARITY_OPEN_MAX = 8192;
 export const PARITY_OPEN_BYTES: number = 128 * 2 ** 20;
@@ -34,7 +41,7 @@ export const VIEWS_KEPT_MAX = 4;
 /** Where all that is asked for is known to be held, vaults that have not answered get this long, and as long as it took, in ms. */
 export const LOOKUP_GRACE_MS = 5;
 /** Blocks that the shown share of a vault is counted from. */
-export const SHARE_SAMPLES = 32_768;
+export const SHARE_SAMPLES: number = LAYOUT_SAMPLES * RUN_BLOCKS;
 /** Vaults of one class that belong to a pool or have left it; below NO_VAULT. */
 export const POOL_CLIENTS_MAX = 64;
 /** One question to a DNS server, and how often it is asked. */

@@ -21,6 +21,8 @@ export const UNKNOWN = 0xffff_ffff;
 /** By which first block of a run its blocks are placed: found by going from block to block before it; parity records name it. */
 export class Anchors {
   readonly #parents = new Map<string, Buffer>();
+  /** By each block that was gone over: those behind it go no farther. */
+  readonly #known = new Map<string, Buffer | null>();
 
   constructor(rows: readonly Row[]) {
     for (const row of rows)
@@ -31,12 +33,19 @@ export class Anchors {
   of(row: Row): Buffer | null {
     if (row.number === UNKNOWN) return null;
     if (isParity(row)) return row.parent;
-    let hash = hashOf(row);
-    for (let { number } = row; number % RUN_BLOCKS > 0; number -= 1) {
-      const parent = this.#parents.get(placeOf(number, hash));
-      if (parent === undefined) return null;
-      hash = parent;
+    const passed: string[] = [];
+    let hash: Buffer | null = hashOf(row);
+    for (let { number } = row; number % RUN_BLOCKS > 0 && hash !== null; number -= 1) {
+      const place = placeOf(number, hash);
+      const known = this.#known.get(place);
+      if (known !== undefined) {
+        hash = known;
+        break;
+      }
+      passed.push(place);
+      hash = this.#parents.get(place) ?? null;
     }
+    for (const place of passed) this.#known.set(place, hash);
     return hash;
   }
 }

@@ -1,16 +1,18 @@
 // Owns which vaults of a pool hold a block: parts of runs of consecutive blocks by the hash of the first, the next live ones where the owner is down.
 import { HASH_BYTES } from "../block.ts";
-import { RUN_BLOCKS, SHARE_SAMPLES, STRIPE_PARTS } from "../limits-pool.ts";
-import { Ring } from "./ring.ts";
-import { spreadOver, Stripe, widthOf } from "./stripes.ts";
-import type { Spread } from "./stripes.ts";
+import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS, SHARE_SAMPLES } from "../limits-pool.ts";
+import { layoutOf } from "./layout.ts";
+import type { Layout, Member } from "./layout.ts";
+import { placeOf, Ring } from "./ring.ts";
+import { Stripe, widthOf } from "./stripes.ts";
 
 /** Stands for a vault where there is none: above POOL_CLIENTS_MAX. */
 export const NO_VAULT = 0xff;
 /** Stands for the vaults that hold what a block can be rebuilt from: above POOL_SEATS_MAX. */
 export const REBUILT = 0xfe;
 
-const STRIPE_PART = RUN_BLOCKS / STRIPE_PARTS;
+/** Hexadecimal ones of a digest that choose a layout. */
+const PLACE_DIGITS = 8;
 
 /** Index of the first block of the run that block `index` of a prompt lies in. */
 export function anchorOf(index: number): number {
@@ -36,10 +38,11 @@ type IsDown = (vault: number) => boolean;
 
 /** The vaults of one class, by their place in the list that was given. */
 export class Placement {
-  readonly #members: readonly { name: string; node: number; weight: number }[];
-  readonly #ring: Ring<number>;
-  /** null: nothing is cut. */
-  readonly #spread: Spread | null;
+  readonly #members: readonly Member[];
+  /** null: runs are cut, by layouts. */
+  readonly #ring: Ring<number> | null;
+  /** Made when the first run needs one. */
+  readonly #layouts: (Layout | undefined)[] = [];
   /** Records that one parity record stands for; 0: there is no parity. */
   readonly width: number;
 
@@ -53,9 +56,8 @@ export class Placement {
       .map((name, node) => ({ name, node, weight: weights[node] ?? 0 }))
       .filter(({ weight }) => weight > 0);
     // A vault alone owns everything without a ring.
-    this.#ring = new Ring(this.#isAlone ? [] : this.#members);
+    this.#ring = cut === "whole" ? new Ring(this.#isAlone ? [] : this.#members) : null;
     this.width = cut === "parity" ? widthOf(this.#members.length) : 0;
-    this.#spread = cut === "whole" ? null : spreadOver(weights, this.width);
   }
 
   /** null: there is no parity. */
@@ -64,7 +66,10 @@ export class Placement {
   }
 
   #cut(anchor: Buffer, isDown: IsDown): Stripe | null {
-    return this.#spread === null ? null : new Stripe(this.#ring, anchor, this.#spread, isDown);
+    if (this.#ring !== null) return null;
+    const number = Number.parseInt(placeOf(anchor).slice(0, PLACE_DIGITS), 16) % LAYOUTS;
+    const layout = (this.#layouts[number] ??= layoutOf(this.#members, `${number}`, this.width));
+    return new Stripe(layout, this.#members.length, this.width, isDown);
   }
 
   get #isAlone(): boolean {
@@ -83,7 +88,7 @@ export class Placement {
 
   #wholeHome(hash: Buffer, isDown: IsDown): Home {
     let [home, owner] = [NO_VAULT, NO_VAULT];
-    for (const vault of this.#ring.ownersOf(hash)) {
+    for (const vault of this.#ring?.ownersOf(hash) ?? []) {
       if (home === NO_VAULT) home = vault;
       if (isDown(vault)) continue;
       if (owner !== NO_VAULT) return { owner, second: vault };
@@ -104,7 +109,7 @@ export class Placement {
     const count = hashes.length / HASH_BYTES;
     const owners = new Uint8Array(count);
     const seconds = new Uint8Array(count).fill(NO_VAULT);
-    const [run, part] = this.#spread === null ? [1, 1] : [RUN_BLOCKS, STRIPE_PART];
+    const [run, part] = this.#ring === null ? [RUN_BLOCKS, PART_BLOCKS] : [1, 1];
     for (let first = 0; first < count; first += run) {
       const anchor = hashes.subarray(first * HASH_BYTES, (first + 1) * HASH_BYTES);
       const stripe = this.#isAlone ? null : this.#cut(anchor, isDown);
@@ -120,7 +125,7 @@ export class Placement {
 
   /** Owners of the same blocks of made-up prompts each time. */
   samples(): Uint8Array {
-    const run = this.#spread === null ? 1 : RUN_BLOCKS;
+    const run = this.#ring === null ? RUN_BLOCKS : 1;
     const hashes = Buffer.alloc(SHARE_SAMPLES * HASH_BYTES);
     for (let at = 0; at < SHARE_SAMPLES; at += run) hashes.write(`share-${at}`, at * HASH_BYTES);
     return this.homesOf(hashes, () => false, false).owners;

@@ -1,6 +1,5 @@
 // Owns the proof that memory of a machine stands before the vaults of a pool: asked first, filled too, and never in the way of them.
 import { expect, test } from "vitest";
-import { RUN_BLOCKS } from "../../src/limits-pool.ts";
 import { recordsOf } from "../support/pools.ts";
 import { damageAll, openShared, regionAddress } from "../support/regions.ts";
 import { expectNoLeak, saveAll } from "../support/scene.ts";
@@ -12,7 +11,7 @@ import { startVaultProcess } from "../support/vault-process.ts";
 import { openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 const PAGE = 8192;
-const BLOCKS = 4 * RUN_BLOCKS + 5;
+const BLOCKS = 69;
 
 interface Machine {
   sidecar: TestSidecar;
@@ -88,12 +87,12 @@ test("another machine gets it from the vaults, half of it from its own region", 
   const one = await machineOn(regionAddress(), vaults);
   const far = await machineOn(regionAddress(), vaults);
   const blocks = makeBlocks("far", BLOCKS, PAGE);
-  await saveAll(far, blocks.slice(0, 2 * RUN_BLOCKS));
-  await saveAll(one, blocks.slice(2 * RUN_BLOCKS));
+  await saveAll(far, blocks.slice(0, 32));
+  await saveAll(one, blocks.slice(32));
   expect(await restored(far, blocks)).toBe(BLOCKS);
   const { counters } = far.sidecar;
-  expect(counters.get("blocks_restored_shared")).toBe(2 * RUN_BLOCKS);
-  expect(counters.get("blocks_restored_vault")).toBe(BLOCKS - 2 * RUN_BLOCKS);
+  expect(counters.get("blocks_restored_shared")).toBe(32);
+  expect(counters.get("blocks_restored_vault")).toBe(BLOCKS - 32);
 });
 
 test("what is damaged in the region comes from the vaults", async () => {

@@ -1,7 +1,6 @@
 // Owns the proof that with parity a pool of real vault processes loses nothing with any one of them, and never gives wrong bytes, however many records are wrong.
 import { expect, test, vi } from "vitest";
 import type * as Again from "../../src/limits-again.ts";
-import { RUN_BLOCKS } from "../../src/limits-pool.ts";
 import {
   askFor,
   BLOCKS,
@@ -70,7 +69,7 @@ test("F78 parity: two vaults lost are blocks missing, and no wrong bytes", async
   const { engine, blocks } = reader;
   const view = await askFor(reader);
   const placed = view.placed.get(0)?.length ?? 0;
-  expect(placed).toBeLessThan(RUN_BLOCKS);
+  expect(placed).toBeLessThan(16);
   expect(blocks.slice(0, placed).filter((block, at) => !engine.holds(view, at, block))).toEqual([]);
   engine.release(view.plan);
   await expectNoLeak(reader);
@@ -91,7 +90,7 @@ test("F78 parity: what is flushed while a vault is down is not brought back by w
   const view = await askFor(reader);
   expect(reader.sidecar.counters.get("blocks_rebuilt")).toBe(0);
   // What the paused one alone was not told of, up to the first block of another.
-  expect(view.placed.get(0)?.length ?? 0).toBeLessThan(RUN_BLOCKS);
+  expect(view.placed.get(0)?.length ?? 0).toBeLessThan(16);
 });
 
 test("F78 parity: a vault that came back empty is offered what it held", async () => {

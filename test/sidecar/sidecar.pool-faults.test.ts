@@ -4,7 +4,6 @@ import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { expect, test } from "vitest";
 import { hasBit } from "../../src/block.ts";
-import { RUN_BLOCKS } from "../../src/limits-pool.ts";
 import type { TestClient } from "../support/record-client.ts";
 import { expectNoLeak, saveAll } from "../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
@@ -15,7 +14,7 @@ import { openRelay, relayTo } from "../support/tcp-relay.ts";
 import { startVaultProcess } from "../support/vault-process.ts";
 import { closeAfterTest, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
-const BLOCKS = 12 * RUN_BLOCKS + 5;
+const BLOCKS = 197;
 const LONG = { maxModelLen: 16 * BLOCKS };
 const ALWAYS = { when: "always", waitMs: 20_000 } as const;
 

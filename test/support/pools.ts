@@ -2,7 +2,6 @@
 import { expect } from "vitest";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import { armFailpoints } from "../../src/failpoint.ts";
-import { RUN_BLOCKS } from "../../src/limits-pool.ts";
 import { expectNoLeak, saveAll } from "./scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "./shim-client.ts";
 import type { Block, PlanView } from "./shim-client.ts";
@@ -14,8 +13,8 @@ import { closeAfterTest, logger, openClient, SOON_MS, until } from "./vaults.ts"
 
 const PAGE = 8192;
 /** Of a prompt of twelve runs. */
-export const BLOCKS: number = 12 * RUN_BLOCKS;
-const LONG = { maxModelLen: 16 * (BLOCKS + RUN_BLOCKS) };
+export const BLOCKS: number = 192;
+const LONG = { maxModelLen: 16 * (BLOCKS + 16) };
 const PATIENT = { when: "always", waitMs: 30_000 } as const;
 
 export interface Pool {

@@ -37,7 +37,7 @@ const SIZES: [(u64, &str); 2] = [(12, "8 %"), (3, "33 %")];
 /// Blocks of a prompt that nobody asks for again, put between two prompts of the trace.
 const SCANS: [(u64, &str); 2] = [(0, "none"), (44, "half")];
 /// Vaults, and how many consecutive blocks lie on one of them.
-const POOLS: [(usize, usize); 7] = [(1, 1), (2, 1), (4, 1), (8, 1), (4, 4), (4, 16), (4, 64)];
+const POOLS: [(usize, usize); 8] = [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (4, 4), (4, 16), (4, 64)];
 
 /// A ring of virtual nodes: positions in order, each with its vault.
 struct Ring(Vec<(u64, usize)>);

@@ -9,8 +9,7 @@ import {
   PARITY_OPEN_BYTES,
   PARITY_OPEN_MAX,
   PARITY_PARENTS_MAX,
-  RUN_BLOCKS,
-  STRIPE_PARTS,
+  PART_BLOCKS,
 } from "../../limits-pool.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
@@ -22,7 +21,6 @@ import type { ParityDestination } from "./destinations.ts";
 import type { Pending } from "./pending.ts";
 import type { Destination } from "./store-queue.ts";
 
-const PART_BLOCKS = RUN_BLOCKS / STRIPE_PARTS;
 /** Where members come from: one group of one rank of one engine. */
 interface Source {
   readonly recordClass: RecordClass;

@@ -2,7 +2,6 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, expect, test } from "vitest";
-import { RUN_BLOCKS } from "../../../src/limits-pool.ts";
 import { recordKeysNamespace, recordKeysSet } from "../../../src/native.ts";
 import {
   converse,
@@ -16,7 +15,7 @@ import { Program } from "../../support/command-line.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 
 const KEY = "5a".repeat(32);
-const BLOCKS = 3 * RUN_BLOCKS + 5;
+const BLOCKS = 53;
 
 beforeAll(() => recordKeysSet(Buffer.from(KEY)));
 

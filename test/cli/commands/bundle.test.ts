@@ -1,7 +1,6 @@
 // Owns the proof that a session travels as a bundle from vaults to others, and that what must not travel, or not be taken in, is refused by name.
 import { existsSync, writeFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { RUN_BLOCKS } from "../../../src/limits-pool.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import {
   bundle,
@@ -21,7 +20,7 @@ import { digest, OTHER_NAMESPACE } from "../../support/records.ts";
 import { FakeEngine, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import { closeAfterTest, MIB, openVault, until } from "../../support/vaults.ts";
 
-const BLOCKS = 12 * RUN_BLOCKS + 3;
+const BLOCKS = 195;
 /** Of every engine here. */
 const NAME = digest("namespace of the test").toString("hex");
 

@@ -2,7 +2,6 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, expect, test } from "vitest";
-import { RUN_BLOCKS } from "../../../src/limits-pool.ts";
 import { recordKeysSet } from "../../../src/native.ts";
 import { Program } from "../../support/command-line.ts";
 import { saveAll } from "../../support/scene.ts";
@@ -11,7 +10,7 @@ import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 import { openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 const PAGE = 8192;
-const BLOCKS = 12 * RUN_BLOCKS + 5;
+const BLOCKS = 197;
 const KEY = "5a".repeat(32);
 const OPTIONS = { when: "always", waitMs: 20_000, redundancy: "copies:2" } as const;
 const LONG = { maxModelLen: 16 * BLOCKS };
@@ -63,9 +62,9 @@ test("F78 sealed blocks are rebuilt as others are, and an emptied vault leaves t
   const sidecar = await openSidecar({ vaults: { kv: clients, ssm: null }, ...options });
   await Promise.all(clients.map((client) => client.hello(SOON_MS)));
   const engine = await FakeEngine.start(sidecar.socketPath, LONG);
-  const blocks = makeBlocks("sealed parity", 12 * RUN_BLOCKS, PAGE);
+  const blocks = makeBlocks("sealed parity", 192, PAGE);
   await saveAll({ engine, sidecar }, blocks);
-  await until(() => sidecar.counters.get("parity_saved") === 6 * RUN_BLOCKS, "parity records");
+  await until(() => sidecar.counters.get("parity_saved") === 96, "parity records");
   const directory = testDirectory();
   const [config, keys] = [join(directory, "tierkv.toml"), join(directory, "keys")];
   writeFileSync(keys, `${KEY}\n`, { mode: 0o600 });

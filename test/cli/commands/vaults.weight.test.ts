@@ -2,7 +2,6 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
-import { RUN_BLOCKS } from "../../../src/limits-pool.ts";
 import type * as Limits from "../../../src/limits.ts";
 import { runInside } from "../../support/command-line.ts";
 import { saveAll } from "../../support/scene.ts";
@@ -19,7 +18,7 @@ vi.mock("../../../src/limits.ts", async (importOriginal) => ({
   STATUS_TIMEOUT_MS: 40_000,
 }));
 
-const BLOCKS = 24 * RUN_BLOCKS;
+const BLOCKS = 384;
 const LONG = { maxModelLen: 16 * BLOCKS };
 
 test("F86 a weight changes shares at every sidecar while prompts are read, loses nothing, and outlives its vault", async () => {

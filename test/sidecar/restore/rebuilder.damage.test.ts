@@ -11,7 +11,7 @@ import { corruptStored, openSidecar } from "../../support/sidecars.ts";
 import { openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 const PAGE = 8192;
-const LENGTH = 2 * RUN_BLOCKS;
+const LENGTH = 32;
 const PROMPTS = 100;
 const DAMAGED = 0.06;
 const PARITY = { when: "always", waitMs: 30_000, redundancy: "parity" } as const;

@@ -10,7 +10,7 @@ import { openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 import type { TestVault } from "../../support/vaults.ts";
 
 const PAGE = 8192;
-const COUNT = 4 * RUN_BLOCKS;
+const COUNT = 64;
 const PARITY = { when: "always", waitMs: 30_000, redundancy: "parity" } as const;
 const LONG: EngineShape = { maxModelLen: 16 * COUNT };
 
@@ -99,9 +99,9 @@ test("F78 parity: prompts that part in the middle of a run share no parity recor
   await saveAll(scene, other.slice(10, 12));
   await saveAll(scene, other.slice(12));
   // 8 with 12, and 9 with 13, are of the other's chain, too.
-  await until(() => parityOf(scene) === 8 + (COUNT - RUN_BLOCKS) / 2, "the other's");
+  await until(() => parityOf(scene) === 8 + (COUNT - 16) / 2, "the other's");
   await saveAll(scene, first.slice(12));
-  const run = (COUNT - RUN_BLOCKS) / 2;
+  const run = (COUNT - 16) / 2;
   await until(() => parityOf(scene) === 8 + 2 * run, "the first one's rest");
   expect(sidecar.counters.get("parity_dropped")).toBe(0);
   const { counts } = await readWithout(vaults, 1, [other, first]);

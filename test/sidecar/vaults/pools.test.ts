@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { expect, test, vi } from "vitest";
 import { HASH_BYTES } from "../../../src/block.ts";
 import type { VaultClient } from "../../../src/client/vault-client.ts";
-import { RUN_BLOCKS, VIEW_KEPT_MS, VIEWS_KEPT_MAX } from "../../../src/limits-pool.ts";
+import { VIEW_KEPT_MS, VIEWS_KEPT_MAX } from "../../../src/limits-pool.ts";
 import { NO_VAULT } from "../../../src/pool/placement.ts";
 import { Pool } from "../../../src/sidecar/vaults/pools.ts";
 import type { Places } from "../../../src/sidecar/vaults/pools.ts";
@@ -17,7 +17,7 @@ interface Said {
 }
 
 const GIB = 2 ** 30;
-const BLOCKS = 200 * RUN_BLOCKS;
+const BLOCKS = 3200;
 const HASHES = Buffer.concat(
   Array.from({ length: BLOCKS }, (_none, at) => createHash("sha256").update(`${at}`).digest()),
 );

@@ -7,7 +7,7 @@ MIB: Final = 1 << 20
 #: Version of the frames between shim and sidecar (docs/protocol.md, section 4).
 LOCAL_PROTOCOL: Final = 2
 #: Consecutive blocks of a prompt that lie on one of several vaults: as `src/limits-pool.ts` has it.
-RUN_BLOCKS: Final = 16
+RUN_BLOCKS: Final = 256
 #: Largest frame on the local socket, bytes.
 FRAME_BYTES_MAX: Final = 4 * MIB
 #: Block hashes of one look-up, all groups together: they are one frame, with room for its other fields.

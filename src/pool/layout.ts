@@ -1,0 +1,148 @@
+// Owns how the parts of one run are laid over vaults: each part ranks all of them by draws of its own, and none takes more than its share of a stretch.
+import { hash } from "node:crypto";
+import {
+  PART_BLOCKS,
+  POOL_VAULTS_MAX,
+  RUN_BLOCKS,
+  SHARE_SLACK,
+  STRETCH_PARTS,
+} from "../limits-pool.ts";
+
+export const RUN_PARTS: number = RUN_BLOCKS / PART_BLOCKS;
+const WORDS = 2 ** 32;
+/** Costs are sorted as numbers with their pair in the last digits, because that is ten times as fast as by a function. */
+const PAIRS_MAX = RUN_PARTS * POOL_VAULTS_MAX;
+const COST_STEPS = 2 ** 20;
+
+export interface Member {
+  /** The same on every machine. */
+  name: string;
+  node: number;
+  weight: number;
+}
+
+/** Vaults by rank, `members.length` for each part. */
+export interface Layout {
+  /** The first one owns the part while all are up. */
+  readonly parts: Uint8Array;
+  /** For each `width` parts that share parity records: the first one outside of them keeps those. */
+  readonly parity: Uint8Array;
+}
+
+/** `width`: so many consecutive parts lie on distinct vaults, because they share parity records; 0: there are none. */
+export function layoutOf(members: readonly Member[], name: string, width: number): Layout {
+  const pairs = cheapestFirst(members, name, RUN_PARTS);
+  const parts = rankedBy(members, pairs, RUN_PARTS);
+  for (const [part, owner] of ownersOf(members, pairs, Math.max(1, width)).entries()) {
+    const ranked = parts.subarray(part * members.length, (part + 1) * members.length);
+    const at = ranked.indexOf(owner);
+    ranked.copyWithin(1, 0, at);
+    ranked[0] = owner;
+  }
+  const groups = width === 0 ? 0 : RUN_PARTS / width;
+  const parity = rankedBy(members, cheapestFirst(members, `${name}-parity`, groups), groups);
+  for (const ranked of [parts, parity])
+    for (const [at, member] of ranked.entries()) ranked[at] = members[member]?.node ?? 0;
+  return { parts, parity };
+}
+
+/** By part, members from the cheapest on. */
+function rankedBy(members: readonly Member[], pairs: Uint16Array, count: number): Uint8Array {
+  const ranked = new Uint8Array(pairs.length);
+  const ends = Uint16Array.from({ length: count }, (_none, part) => part * members.length);
+  for (const pair of pairs) {
+    const part = Math.floor(pair / members.length);
+    const end = ends[part] ?? 0;
+    ranked[end] = pair % members.length;
+    ends[part] = end + 1;
+  }
+  return ranked;
+}
+
+/** A pair is a part and a member: `part * members.length + member`. */
+function cheapestFirst(members: readonly Member[], name: string, count: number): Uint16Array {
+  const costs = costsOf(members, name, count);
+  const keys = new Float64Array(members.length * count);
+  for (const [member, own] of costs.entries())
+    for (let part = 0; part < count; part += 1) {
+      const pair = part * members.length + member;
+      keys[pair] = Math.round((own[part] ?? 0) * COST_STEPS) * PAIRS_MAX + pair;
+    }
+  keys.sort();
+  const pairs = new Uint16Array(keys.length);
+  for (let at = 0; at < keys.length; at += 1) pairs[at] = (keys[at] ?? 0) % PAIRS_MAX;
+  return pairs;
+}
+
+/**
+ * By member, what it costs to lie there: the least of all wins in proportion to weights, and another vault changes no cost of the
+ * others. Draws of a stretch are one of each level, because free ones would spread parts less evenly.
+ */
+function costsOf(members: readonly Member[], name: string, count: number): Float64Array[] {
+  return members.map(({ name: member, weight }) => {
+    const draw = drawsOf(`${member}-${name}`);
+    const costs = new Float64Array(count);
+    for (let first = 0; first < count; first += STRETCH_PARTS) {
+      const length = Math.min(STRETCH_PARTS, count - first);
+      for (let level = 0; level < length; level += 1) {
+        const other = Math.floor(draw() * (level + 1));
+        costs[first + level] = costs[first + other] ?? 0;
+        costs[first + other] = level;
+      }
+      for (let at = first; at < first + length; at += 1)
+        costs[at] = -Math.log(((costs[at] ?? 0) + 1 - draw()) / length) / weight;
+    }
+    return costs;
+  });
+}
+
+/** Members; cheapest first. One whose quota is used up takes no more, unless nobody else may. */
+function ownersOf(members: readonly Member[], pairs: Uint16Array, width: number): number[] {
+  const inRun = quotasOf(members, RUN_PARTS);
+  const inStretch = quotasOf(members, STRETCH_PARTS);
+  const taken = new Uint16Array(members.length);
+  const takenIn = new Uint16Array(members.length * Math.ceil(RUN_PARTS / STRETCH_PARTS));
+  const owners = Array<number>(RUN_PARTS).fill(-1);
+  const isApart = (member: number, part: number): boolean => {
+    const first = part - (part % width);
+    for (let at = first; at < first + width; at += 1) if (owners[at] === member) return false;
+    return true;
+  };
+  for (const isLast of [false, true]) {
+    for (const pair of pairs) {
+      const [member, part] = [pair % members.length, Math.floor(pair / members.length)];
+      if (owners[part] !== -1 || !isApart(member, part)) continue;
+      const stretch = Math.floor(part / STRETCH_PARTS) * members.length + member;
+      const hasRoom =
+        (taken[member] ?? 0) < (inRun[member] ?? 0) &&
+        (takenIn[stretch] ?? 0) < (inStretch[member] ?? 0);
+      if (!hasRoom && !isLast) continue;
+      owners[part] = member;
+      taken[member] = (taken[member] ?? 0) + 1;
+      takenIn[stretch] = (takenIn[stretch] ?? 0) + 1;
+    }
+  }
+  return owners;
+}
+
+/** What each takes at most of so many parts. */
+function quotasOf(members: readonly Member[], parts: number): number[] {
+  const total = members.reduce((sum, { weight }) => sum + weight, 0);
+  return members.map(({ weight }) => Math.ceil((parts * weight) / total + SHARE_SLACK));
+}
+
+/** Numbers from 0 on, below 1, that the name decides: xorshift with 128 bits of state. */
+function drawsOf(name: string): () => number {
+  const seed = hash("md5", name, "buffer");
+  const state = Int32Array.from({ length: 4 }, (_none, at) => seed.readInt32LE(at * 4));
+  return () => {
+    const [newest = 0] = state;
+    let mixed = state[3] ?? 0;
+    mixed ^= mixed << 11;
+    mixed ^= mixed >>> 8;
+    state.copyWithin(1, 0, 3);
+    const next = mixed ^ newest ^ (newest >>> 19);
+    state[0] = next;
+    return (next >>> 0) / WORDS;
+  };
+}
