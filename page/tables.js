@@ -133,10 +133,11 @@ export function showFleet(at, waits, { engines, waiting }) {
 export function showVaults(at, vaults) {
   const rows = Object.entries(vaults)
     .flatMap(([name, all]) => all.map((vault) => [name, vault]))
-    .map(([name, { address, state, lanes, share: owned, tier, seen }]) => [
+    .map(([name, { address, state, lanes, share: owned, holes, moved, tier, seen }]) => [
       name,
       state === "up" || state === "unknown" ? state : state.toUpperCase(),
       tier === "shared" ? NONE : share(owned, 1),
+      `${holes}, ${moved}`,
       ...(seen === null ? Array(7).fill(NONE) : seenCells(name, lanes, seen)),
       address,
     ]);
@@ -144,6 +145,7 @@ export function showVaults(at, vaults) {
     "vault",
     "state",
     "owns",
+    "holes, moved",
     "round trip",
     "memory",
     "in use",

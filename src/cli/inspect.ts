@@ -9,7 +9,7 @@ import { sharedPath } from "../hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
 import type { CodecName } from "../sidecar/save/codecs.ts";
-import type { SidecarStatus } from "../sidecar/status.ts";
+import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import type { DiskStats } from "../wire/messages.ts";
 import { sayHello, laneTrouble } from "./reach.ts";
@@ -41,6 +41,8 @@ export interface TargetStatus {
   traffic: { lanes: number; outBytesPerS: number; inBytesPerS: number } | null;
   /** A sidecar: how its records travel to each vault, and record bytes per second while any did; null: none have yet. */
   travel: Travel | null;
+  /** A sidecar: the vaults of each class that has several; null: none has. */
+  pools: readonly Pooled[] | null;
   /** A vault's sessions, and what is kept of them. */
   sessions: { count: number; keptBytes: number } | null;
   /** A vault's durable tier. */
@@ -54,6 +56,11 @@ export interface TargetStatus {
   /** Everything the target has counted since it started. */
   counters: Readonly<Record<string, number>> | null;
   error: string | null;
+}
+
+/** What a sidecar says of one vault of several. */
+export interface Pooled extends Pick<VaultStatus, "address" | "share" | "holes" | "moved"> {
+  class: string;
 }
 
 export interface Travel {
@@ -161,6 +168,7 @@ async function inspectSidecar({ sidecar }: Config): Promise<OwnSidecar> {
       restoring: status.engines.filter(({ isRestoring }) => isRestoring).length,
       kvCodec: status.kvCodec,
       travel: travelOf(status),
+      pools: poolsOf(status),
       counters: status.counters,
     };
     return { target, status };
@@ -185,6 +193,18 @@ function travelOf({ vaults, counters }: SidecarStatus): Travel {
     restoreBytesPerS: rate("bytes_fetched", "fetch_busy_us"),
     saveBytesPerS: rate("bytes_sent", "store_busy_us"),
   };
+}
+
+function poolsOf({ vaults }: SidecarStatus): Pooled[] | null {
+  const all = Object.entries(vaults).flatMap(([name, of]) => {
+    const members = of.filter(({ tier }) => tier !== "shared");
+    return members.length < 2
+      ? []
+      : members.map(({ address, share, holes, moved }) => {
+          return { class: name, address, share, holes, moved };
+        });
+  });
+  return all.length === 0 ? null : all;
 }
 
 function lanesOf(
@@ -215,6 +235,7 @@ function blank(target: string, address: string): TargetStatus {
     traffic: null,
     sessions: null,
     travel: null,
+    pools: null,
     disk: null,
     engines: null,
     restoring: null,

@@ -1,6 +1,9 @@
 // Owns what `tierkv plan` shows: a token, prompts, vaults, and what a trace or a running sidecar says of them.
+import type { Config } from "../config/config.ts";
 import type { TraceForecast } from "../plan/forecast.ts";
 import type { ModelShape } from "../plan/model.ts";
+import { widthOf } from "../pool/stripes.ts";
+import type { VaultStatus } from "../sidecar/status.ts";
 import type { ReuseStatus } from "../sidecar/trace/reuse.ts";
 import { showLink } from "./plan-inputs.ts";
 import { showBytes, showMs, showShare, table } from "./text.ts";
@@ -101,6 +104,32 @@ export function describeVaults(rows: readonly VaultRow[]): string[] {
     String(Math.floor(tokens / PROMPT_TOKENS)),
   ]);
   return table([head, ...cells]).map((line) => `  ${line}`);
+}
+
+type Redundancy = Config["cluster"]["redundancy"];
+
+/** What the vaults that this machine uses hold together; nothing for one alone, or one that has not said its size. */
+export function describePool(
+  vaults: readonly VaultStatus[],
+  tokenBytes: number,
+  redundancy: Redundancy,
+): string[] {
+  const members = vaults.filter(({ tier, share }) => tier !== "shared" && share > 0);
+  const sizes = members.flatMap(({ seen }) =>
+    seen === null ? [] : [Math.max(seen.maxBytes, seen.disk?.maxBytes ?? 0)],
+  );
+  if (members.length < 2 || sizes.length < members.length) return [];
+  const bytes = sizes.reduce((sum, size) => sum + size, 0);
+  const tokens = Math.floor(bytes / tokenBytes / timesStored(redundancy, members.length));
+  const kept = redundancy === "none" ? "" : ` with redundancy = "${redundancy}"`;
+  const all = `${members.length} vaults of this pool (${showBytes(bytes)} in all)`;
+  return [`  ${all} hold ${tokens} tokens${kept}`];
+}
+
+function timesStored(redundancy: Redundancy, vaults: number): number {
+  if (redundancy === "copies:2") return 2;
+  const width = redundancy === "parity" ? widthOf(vaults) : 0;
+  return width === 0 ? 1 : 1 + 1 / width;
 }
 
 /** `vaults` in the order of the forecast, without the last, which is endless. */

@@ -1,4 +1,6 @@
 // Owns whom a configuration asks for vaults that come and go, as a sidecar follows them and as a command needs them once.
+import { createHash } from "node:crypto";
+import { join } from "node:path";
 import type { RecordClass, VaultClass } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import type { Waker } from "../client/wake.ts";
@@ -6,6 +8,7 @@ import type { Address, Config } from "../config/config.ts";
 import { addressesOf, systemResolver } from "../discovery/dns.ts";
 import type { Resolving } from "../discovery/dns.ts";
 import { EtcdSource, vaultAt } from "../discovery/etcd.ts";
+import { KeptSource, readKept } from "../discovery/kept.ts";
 import { PolledSource } from "../discovery/polled.ts";
 import { PoolSource } from "../discovery/pool.ts";
 import { firstList } from "../discovery/source.ts";
@@ -57,7 +60,12 @@ function dnsFeeds(config: Config, resolver: Resolving, logger: Logger): Feed[] {
 }
 
 /** What both lists ask of a pool is asked once. */
-function poolFeeds(config: Config, logger: Logger, onRefused: (count: number) => void): Feed[] {
+function poolFeeds(
+  config: Config,
+  logger: Logger,
+  onRefused: (count: number) => void,
+  keptOf: (text: string) => readonly ListedVault[] = () => [],
+): Feed[] {
   const all = named(config, "pool");
   const asked = RECORD_CLASSES.filter((name) => all[name].length > 0);
   const seeds = [...new Set([...all.kv, ...all.ssm].map(({ text }) => namesIn(text)))];
@@ -67,8 +75,10 @@ function poolFeeds(config: Config, logger: Logger, onRefused: (count: number) =>
     const target = targetFor(address, of, asked);
     return target && { ...target, listed: { certificate, via } };
   };
+  const text = [...all.kv, ...all.ssm].map((address) => address.text).join(", ");
   const source = new PoolSource({
     seeds,
+    known: keptOf(text),
     securityFor: (listed) =>
       securityFor(
         config,
@@ -78,7 +88,7 @@ function poolFeeds(config: Config, logger: Logger, onRefused: (count: number) =>
     logger,
     onRefused,
   });
-  return [{ text: [...all.kv, ...all.ssm].map(({ text }) => text).join(", "), source, targetOf }];
+  return [{ text, source, targetOf }];
 }
 
 function etcdFeeds(config: Config, logger: Logger): Feed[] {
@@ -120,7 +130,9 @@ export async function namedTargets(
   ];
   const targets = feeds.map(async ({ text, source, targetOf }) => {
     const list = await firstList(source, LISTING_WAIT_MS);
-    if (list !== null) return list.flatMap((listed) => targetOf(listed) ?? []);
+    // While nobody answers, this machine's sidecar goes on with what it heard last.
+    const known = list ?? readKept(keptAt(config, text), logger);
+    if (known.length > 0) return known.flatMap((listed) => targetOf(listed) ?? []);
     const reason = `no list came within ${LISTING_WAIT_MS} ms`;
     const fix = "look whether one of these vaults runs, and whether this machine has joined it";
     throw new TierkvError("NAMES_UNRESOLVED", { address: text, reason, fix });
@@ -133,6 +145,12 @@ export async function allTargets(config: Config): Promise<VaultTarget[]> {
   return [...vaultTargets(config), ...(await namedTargets(config))];
 }
 
+/** Where the last list of a source lies: one file for each text, because machines may use several pools. */
+function keptAt({ vault }: Config, text: string): string {
+  const name = createHash("sha256").update(text).digest("hex").slice(0, 16);
+  return join(vault.stateDir, `vaults-${name}.json`);
+}
+
 /** null: there are no names, so nobody comes or goes. */
 export function membersOf(
   config: Config,
@@ -140,11 +158,12 @@ export function membersOf(
   waker: Waker,
   onRefused: (count: number) => void,
 ): MemberSource | null {
+  const pathOf = (text: string): string => keptAt(config, text);
   const feeds = [
     ...dnsFeeds(config, systemResolver(), logger),
-    ...poolFeeds(config, logger, onRefused),
+    ...poolFeeds(config, logger, onRefused, (text) => readKept(pathOf(text), logger)),
     ...etcdFeeds(config, logger),
-  ];
+  ].map((feed) => ({ ...feed, source: new KeptSource(feed.source, pathOf(feed.text), logger) }));
   if (feeds.length === 0) return null;
   const lists = new Map<Feed, readonly VaultTarget[]>();
   const written = vaultTargets(config);

@@ -14,6 +14,8 @@ import type { ListedVault, VaultSource } from "./source.ts";
 export interface PoolSourceOptions {
   /** Vaults that are asked first; one that runs is enough. */
   seeds: readonly string[];
+  /** Those that belonged when somebody heard of them last: asked until there is a list, because seeds may be down. */
+  known?: readonly ListedVault[];
   /** What a vault is shown, and how it is known. Throws what a client may be told of credentials. */
   securityFor(vault: ListedVault): ChannelSecurity | null;
   logger: Logger;
@@ -60,27 +62,29 @@ export class PoolSource implements VaultSource {
       class: null,
       certificate: null,
     }));
-    const wanted = new Map([...seeds, ...this.#members()].map((vault) => [vault.address, vault]));
+    const listed = this.#book === null ? (this.#options.known ?? []) : this.#members();
+    const wanted = new Map([...seeds, ...listed].map((vault) => [vault.address, vault]));
     for (const [address, asking] of this.#asked) {
       if (wanted.has(address)) continue;
       asking.abort();
       this.#asked.delete(address);
     }
-    for (const address of wanted.keys()) {
+    for (const [address, vault] of wanted) {
       if (this.#isClosed || this.#asked.has(address)) continue;
       const asking = new AbortController();
       this.#asked.set(address, asking);
-      void this.#ask(address, asking.signal);
+      void this.#ask(vault, asking.signal);
     }
   }
 
-  async #ask(address: string, signal: AbortSignal): Promise<void> {
+  async #ask(first: ListedVault, signal: AbortSignal): Promise<void> {
+    const { address } = first;
     const { securityFor, logger } = this.#options;
     let [mark, epoch] = [0, 0];
     while (!signal.aborted) {
       try {
         const listed = this.#members().find((vault) => vault.address === address);
-        const security = securityFor(listed ?? { address, class: null, certificate: null });
+        const security = securityFor(listed ?? first);
         // The first answer comes at once, later ones are held.
         const timeoutMs = mark === 0 ? HELLO_TIMEOUT_MS : WATCH_TIMEOUT_MS;
         const asked = { name: "the", address, security, timeoutMs };

@@ -71,8 +71,14 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
     gauge(
       `${own}_vault_share`,
       "About which part of its class's blocks a vault owns; 0: it has left the pool.",
-      sharesOf(status),
+      eachVault(status, ({ share }) => share),
     ),
+    ...(["holes", "moved"] as const).map((name) => ({
+      name: `${own}_vault_${name}_total`,
+      kind: "counter" as const,
+      help: OF_VAULTS[name],
+      samples: eachVault(status, (vault) => vault[name]),
+    })),
     ...Object.entries(status.times).map(([name, times]) =>
       histogramFamily(`${own}_${name}_seconds`, TIMES[name] ?? name, [{ of: times }]),
     ),
@@ -137,9 +143,21 @@ function reuseFamilies({ reuse }: SidecarStatus): Family[] {
   ];
 }
 
-function sharesOf({ vaults }: SidecarStatus): Sample[] {
+const OF_VAULTS = {
+  holes:
+    "Blocks that a vault was asked for and did not hold, though a block behind them was held: nothing behind a hole is restored.",
+  moved: "Blocks that were found with a vault though another one owns them since the pool changed.",
+};
+
+function eachVault(
+  { vaults }: SidecarStatus,
+  valueOf: (vault: VaultStatus) => number,
+): Sample[] {
   return Object.entries(vaults).flatMap(([name, all]) =>
-    all.map(({ address, share }) => ({ labels: { class: name, address }, value: share })),
+    all.map((vault) => ({
+      labels: { class: name, address: vault.address },
+      value: valueOf(vault),
+    })),
   );
 }
 

@@ -30,6 +30,9 @@ export interface VaultStatus {
   /** About which part of its class's blocks it owns; 0: it has left the pool, or is being emptied. */
   share: number;
   isDraining: boolean;
+  /** Blocks of look-ups that it did not hold, with one behind them held; and those that it held for another owner. */
+  holes: number;
+  moved: number;
   /** What it said of itself; null: it has not answered, or nobody had looked before. */
   seen: VaultSeen | null;
 }
@@ -67,7 +70,7 @@ export interface StatusSources {
   config: Config;
   startedMs: number;
   vaults: VaultClients;
-  members: Pick<PoolMembers, "sourceOf">;
+  members: Pick<PoolMembers, "sourceOf" | "gates">;
   pools: Pools;
   saver: Saver;
   counters: SidecarCounters;
@@ -116,6 +119,7 @@ function describeVaults(
     const lanes = tier === "shared" ? tier : client.lanes;
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
     const source = members.sourceOf(client);
-    return { address, source, tier, state, lanes, share, isDraining, seen };
+    const { holes = 0, moved = 0 } = members.gates[name][vault] ?? {};
+    return { address, source, tier, state, lanes, share, isDraining, holes, moved, seen };
   });
 }

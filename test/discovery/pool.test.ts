@@ -1,5 +1,5 @@
 // Owns the proof that one address of a pool is enough: the others are learned, whoever joined one has joined all, and nobody else adds a vault.
-import { writeFileSync } from "node:fs";
+import { readdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { askOnce } from "../../src/client/ask.ts";
@@ -89,6 +89,34 @@ test("F83 who joined one vault of a pool uses all, goes on without that one, and
     Object.fromEntries([...rows!].map(([address, { share }]) => [address, share]));
   expect(isOut(one!)).toBe(true);
   expect(shares(one)).toEqual(shares(two));
+});
+
+test("F92 a sidecar that starts while the one vault that it was told of is down begins with the vaults of its last run", async () => {
+  const key = poolKey();
+  const seed = await startPooled({ key, isClosed: true });
+  const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
+  const folder = testDirectory();
+  const config = join(folder, "tierkv.toml");
+  const credentials = `[cluster]\ncredentials = "${join(folder, "joined")}"\n`;
+  writeFileSync(config, credentials);
+  await runInside(["join", seed.joinLine(), "--config", config]);
+  const follows = `${credentials}kv_cold = "pool:${seed.address}"`;
+  const isUp = ({ address }: PooledVault) => (rows: Map<string, { state: string }>) =>
+    rows.get(address)?.state === "up";
+  const first = await followVaults(follows, folder);
+  await untilSeen([first], isUp(other), "the other vault");
+  first.kill();
+  process.kill(seed.pid, "SIGKILL");
+
+  const second = await followVaults(follows, folder);
+  await untilSeen([second], isUp(other), "the other vault, without the first");
+  // What is new is heard from the vaults of before.
+  const late = await startPooled({ key, isClosed: true, peers: [other.address] });
+  await untilSeen([second], isUp(late), "the one that came later");
+  const status = (await runInside(["status", "--config", config])).stdout;
+  expect(status).toContain(late.address);
+  const [file = ""] = readdirSync(join(folder, "state")).filter((name) => /^vaults-/.test(name));
+  expect(statSync(join(folder, "state", file)).mode & 0o777).toBe(0o600);
 });
 
 test("F83 a machine's credential that one vault revokes opens none of the pool", async () => {

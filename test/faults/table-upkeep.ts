@@ -203,6 +203,20 @@ export const UPKEEP: readonly FaultRow[] = [
     { unloaded: "what becomes of records is F71 to F75; this is about who belongs" },
   ),
   row(
+    "F92",
+    "a sidecar starts while every source of its vaults that is written down is away",
+    "it begins with the vaults of its last run, asks those for news, and follows its source again once that answers",
+    ["test/discovery/pool.test.ts", "test/discovery/kept.test.ts"],
+    { unloaded: "what becomes of records is F71 to F75; this is about who belongs" },
+  ),
+  row(
+    "F93",
+    "the list of vaults that a sidecar kept is damaged, may be read by others, or cannot be written",
+    "it counts for nothing, which is said; the source is followed as without it",
+    ["test/discovery/kept.test.ts"],
+    { unloaded: "is about one file at the start" },
+  ),
+  row(
     "F85",
     "of several ways to a vault one is cut in the middle of a restore, is blocked, or leads to another vault",
     "what it had comes over the others and no block is missed; what is not the vault is told nothing; a way that is back is used again",

@@ -77,28 +77,50 @@ test("a vault alone owns everything, and nothing is hashed for it", () => {
 });
 
 test.each([
-  [[1, 1], 0.999],
-  [[1, 1, 1], 0.8],
-  [[1, 1, 1, 1], 0.999],
-  [[1, 1, 1, 1.1], 0.9],
-  [[2, 1], 0.8],
-  [[1, 1, 1, 0.1], 0.7],
+  [[1, 1], 0.93, 0.98],
+  [[1, 1, 1], 0.85, 0.96],
+  [[1, 1, 1, 1], 0.85, 0.95],
+  [[1, 1, 1, 1, 1, 1, 1, 1], 0.75, 0.93],
+  [[1, 1, 1, 1.1], 0.85, 0.95],
+  [[2, 1], 0.9, 0.97],
+  [[1, 1, 1, 0.1], 0.5, 0.8],
 ])(
-  "vaults of weights %j bring a prompt together: at %f of their rates at least",
-  (weights, least) => {
+  "vaults of weights %j bring 64 blocks at %f of the sum of their rates at least, 256 at %f",
+  (weights, ...least) => {
     const names = weights.map((_weight, at) => `10.0.0.${at}:50051`);
     const placement = new Placement(names, weights);
     const total = weights.reduce((sum, weight) => sum + weight, 0);
-    const rates = Array.from({ length: 101 }, (_none, seed) => {
+    const rateOf = (owners: Uint8Array): number => {
       const counts = weights.map(() => 0);
-      for (const owner of placement.homesOf(hashesOf(seed, 16 * RUN_BLOCKS), nobody).owners)
-        counts[owner]! += 1;
-      const slowest = Math.max(...counts.map((count, at) => count / weights[at]!));
-      return (16 * RUN_BLOCKS) / total / slowest;
-    });
-    expect(rates.toSorted((a, b) => a - b)[50]).toBeGreaterThan(least);
-    const shares = [...placement.shares()];
-    for (const [vault, share] of shares)
-      expect(Math.abs(share - weights[vault]! / total)).toBeLessThan(0.05);
+      for (const owner of owners) counts[owner]! += 1;
+      return owners.length / total / Math.max(...counts.map((count, at) => count / weights[at]!));
+    };
+    for (const [which, blocks] of [64, 256].entries()) {
+      const rates = Array.from({ length: 51 }, (_none, seed) =>
+        rateOf(placement.homesOf(hashesOf(seed, blocks), nobody).owners),
+      );
+      expect(rates.toSorted((a, b) => a - b)[25]).toBeGreaterThan(least[which]!);
+    }
+    for (const [vault, share] of placement.shares())
+      expect(Math.abs(share - weights[vault]! / total)).toBeLessThan(0.02);
+  },
+);
+
+test.each([
+  [2, 0.02],
+  [3, 0.025],
+  [4, 0.025],
+  [5, 0.025],
+  [8, 0.035],
+])(
+  "one that joins %i vaults takes its share, and what moves is %f more at most",
+  (count, slack) => {
+    const names = Array.from({ length: count + 1 }, (_none, at) => `10.0.0.${at}:50051`);
+    const [before, after] = [names.slice(0, count), names].map((all) =>
+      new Placement(all).samples(),
+    );
+    const moved = before!.filter((owner, at) => owner !== after![at]).length / before!.length;
+    expect(moved).toBeGreaterThan(1 / (count + 1) - 0.02);
+    expect(moved).toBeLessThan(1 / (count + 1) + slack);
   },
 );

@@ -70,18 +70,20 @@ export interface Following {
   /** By address; empty: the sidecar does not answer yet. */
   seen(): Promise<Map<string, { source: string; state: string; lanes: string; share: number }>>;
   counter(name: string): Promise<number>;
+  kill(): void;
 }
 
 /** A sidecar of the configuration, whose `[sidecar]` is written here. */
 export async function followVaults(cluster: string, folder = testDirectory()): Promise<Following> {
   const config = join(folder, "tierkv.toml");
   const socket = join(testDirectory(), "s.sock");
-  writeFileSync(config, `${cluster}\n[sidecar]\nsocket = "${socket}"\n`);
+  writeFileSync(config, `${cluster}\n[vault]\nstate_dir = "${join(folder, "state")}"\n[sidecar]\nsocket = "${socket}"\n`);
   const program = new Program(["sidecar", "--json", "--config", config]);
   closeAfterTest({ close: () => program.signal("SIGKILL") });
   await program.firstResult();
   return {
     config,
+    kill: () => program.signal("SIGKILL"),
     async seen() {
       const { stdout } = await runInside(["vaults", "ls", "--json", "--config", config]);
       const { vaults = [] } = JSON.parse(stdout) as { vaults?: Record<string, unknown>[] };

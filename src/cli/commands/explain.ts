@@ -61,6 +61,11 @@ export function describe(account: Account): string[] {
   const { miss } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missing}`);
+  if (account.gap !== null) {
+    const { vault, behind } = account.gap;
+    const rest = `${behind} blocks behind it are held`;
+    lines.push(`  pool:    the first missing block belongs to ${vault}; ${rest}`);
+  }
   if (account.roomTokens !== null) {
     lines.push(`  room:    shared memory holds ${account.roomTokens} of them: ${ROOM_FIX}`);
   }

@@ -19,6 +19,7 @@ import { countOf, forecastTrace, linksOf, shapeAt, sizeOf } from "../plan-inputs
 import {
   describeForecast,
   describeModel,
+  describePool,
   describePrompts,
   describeReuse,
   describeVaults,
@@ -80,6 +81,7 @@ export function addPlan({ program, action }: Registrar): void {
 async function plan(call: Call<PlanFlags>): Promise<number> {
   const { options } = call;
   const config = call.loadConfig();
+  const { redundancy } = config.cluster;
   const links = linksOf(options.links);
   const pace = options.prefill === undefined ? null : countOf("--prefill", options.prefill);
   const linear = pace === null ? null : (tokens: number): number => tokens / pace;
@@ -91,6 +93,9 @@ async function plan(call: Call<PlanFlags>): Promise<number> {
       : status.engines.flatMap((engine) => ofEngine(engine, linear));
   const models: Planned[] = [];
   for (const weigher of weighers) models.push(await planFor(call, weigher, links));
+  if (status !== null)
+    for (const [at, { lines }] of models.entries())
+      lines.push(...describePool(status.vaults.kv, weighers[at]?.tokenBytes ?? 1, redundancy));
   const reuse = status === null ? null : reuseRows(status.reuse);
   const lines = [
     ...models.flatMap((model) => model.lines),
@@ -133,10 +138,11 @@ const NO_ENGINE = "No engine is connected to the sidecar: start one, or name a m
 
 async function ask(socket: string): Promise<SidecarStatus> {
   const { SidecarLink } = await import("../sidecar-link.ts");
+  const { statusSeen } = await import("../pool-seen.ts");
   const link = new SidecarLink(socket);
   try {
     await link.hello(STATUS_TIMEOUT_MS);
-    return (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
+    return await statusSeen(link);
   } finally {
     link.close();
   }

@@ -2,7 +2,7 @@
 import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
-import type { TargetStatus, Travel } from "../inspect.ts";
+import type { Pooled, TargetStatus, Travel } from "../inspect.ts";
 import { showBytes, showMs, showShare, table } from "../text.ts";
 import { showTop } from "./top.ts";
 import type { TopOptions } from "./top.ts";
@@ -63,7 +63,7 @@ function describe(targets: readonly TargetStatus[]): string[] {
 
 /** What a row has no room for: what passes through a vault, or what a sidecar has done. */
 function remark(status: TargetStatus): string[] {
-  const { engines, kvCodec, counters, disk, target, traffic, travel } = status;
+  const { engines, kvCodec, counters, disk, target, traffic, travel, pools } = status;
   if (traffic !== null) {
     const lines = [describeTraffic(traffic), ...describeSessions(status)].map(
       (text) => `${target}: ${text}`,
@@ -83,6 +83,7 @@ function remark(status: TargetStatus): string[] {
   return [
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
+    ...(pools ?? []).map((one) => `sidecar: ${describePooled(one)}`),
   ];
 }
 
@@ -96,6 +97,11 @@ function describeSessions({ sessions, counters }: TargetStatus): string[] {
 function describeTraffic({ lanes, outBytesPerS, inBytesPerS }: Traffic): string {
   const rates = `${showBytes(outBytesPerS)}/s out, ${showBytes(inBytesPerS)}/s in`;
   return `${lanes} ${lanes === 1 ? "lane" : "lanes"} open, ${rates} over the last ten seconds`;
+}
+
+function describePooled({ class: name, address, share, holes, moved }: Pooled): string {
+  const found = `${holes} blocks missing before others, ${moved} found there for another owner`;
+  return `${name} vault ${address} owns ${showShare(share)}; ${found}`;
 }
 
 function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {

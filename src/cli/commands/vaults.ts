@@ -1,18 +1,15 @@
 // Owns `tierkv vaults`: what the sidecar of this machine sees of the pools, vault by vault, emptying one of them, and this machine's lists.
 import { Option } from "commander";
 import type { RecordClass } from "../../block.ts";
-import { VAULTS_SEEN_MS } from "../../limits-pool.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits.ts";
-import type { SidecarStatus, VaultStatus } from "../../sidecar/status.ts";
-import { nowMs, sleep } from "../../time.ts";
+import type { VaultStatus } from "../../sidecar/status.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { Candidate } from "../mdns.ts";
-import type { SidecarLink } from "../sidecar-link.ts";
+import { statusSeen } from "../pool-seen.ts";
 import { showBytes, showShare, table } from "../text.ts";
 
 const EXIT_OK = 0;
 const EXIT_NONE = 1;
-const POLL_MS = 50;
 const NONE = "-";
 
 export function addVaults({ program, action }: Registrar): void {
@@ -149,7 +146,7 @@ async function list(call: Call): Promise<number> {
   const link = new Link(config.sidecar.socket);
   try {
     await link.hello(STATUS_TIMEOUT_MS);
-    const { vaults } = await ask(link);
+    const { vaults } = await statusSeen(link);
     const rows = Object.entries(vaults).flatMap(([name, all]) =>
       all.map((vault) => ({ class: name, ...vault })),
     );
@@ -160,21 +157,12 @@ async function list(call: Call): Promise<number> {
   }
 }
 
-/** The sidecar asks its vaults only while somebody looks: what it says first may be from before. */
-async function ask(link: SidecarLink): Promise<SidecarStatus> {
-  const endMs = nowMs() + VAULTS_SEEN_MS;
-  for (;;) {
-    const status = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
-    const all = [...status.vaults.kv, ...status.vaults.ssm];
-    const isUnseen = ({ state, seen }: VaultStatus): boolean => state !== "down" && seen === null;
-    if (!all.some(isUnseen) || nowMs() > endMs) return status;
-    await sleep(POLL_MS);
-  }
-}
-
 type Row = VaultStatus & { class: string };
 
-const HEAD = ["class", "address", "from", "state", "owns", "full", "memory", "disk", "out", "in"];
+const HEAD = [
+  ...["class", "address", "from", "state", "owns", "holes", "moved"],
+  ...["full", "memory", "disk", "out", "in"],
+];
 
 /** Exported for its test. */
 export function describe(rows: readonly Row[]): string[] {
@@ -187,15 +175,12 @@ function rowOf(row: Row): string[] {
   const left = tier === "shared" ? NONE : "left";
   const weight = seen === null || seen.weight === 1 ? "" : ` x${seen.weight}`;
   const owns = isDraining ? "drains" : share === 0 ? left : `${showShare(share)}${weight}`;
-  if (seen === null) return [name, address, source, state, owns, NONE, NONE, NONE, NONE, NONE];
+  const found = [name, address, source, state, owns, String(row.holes), String(row.moved)];
+  if (seen === null) return [...found, NONE, NONE, NONE, NONE, NONE];
   const { usedBytes, maxBytes, disk, outBytesPerS, inBytesPerS } = seen;
   const most = disk !== null && disk.maxBytes > maxBytes ? disk : { usedBytes, maxBytes };
   return [
-    name,
-    address,
-    source,
-    state,
-    owns,
+    ...found,
     showShare(most.usedBytes / Math.max(1, most.maxBytes)),
     `${showBytes(usedBytes)} of ${showBytes(maxBytes)}`,
     disk === null ? NONE : `${showBytes(disk.usedBytes)} of ${showBytes(disk.maxBytes)}`,

@@ -30,6 +30,8 @@ export interface LookupGroup {
   class: RecordClass;
   /** 32 bytes each. */
   hashes: Buffer;
+  /** Above 0: only the last blocks are needed. */
+  tail?: number;
 }
 
 export interface LookupAnswer {
@@ -107,6 +109,8 @@ export async function lookUp(
     const bitmap = rebuildable[at] ?? null;
     return bitmap === null ? where : withRebuilt(where, bitmap, of.width ?? 0);
   });
+  for (const [at, group] of groups.entries())
+    countHoles(group, held[at], places[at] ?? NOWHERE, context, silent);
   const owners = found.map((group) => group.owners);
   return { keyOf, held, owners, seconds: found.map(({ seconds }) => seconds), silent };
 }
@@ -187,7 +191,7 @@ function isAllHeld(groups: readonly LookupGroup[], held: readonly Buffer[]): boo
 /** Each block's vault: of those that said they have it, or are to have it, the likeliest; and the next one of them. */
 function whereFound(
   group: LookupGroup,
-  { owners, others }: Places,
+  { owners, others, before }: Places,
   { gates }: LookupContext,
   open: ReadonlyMap<LookupGate, readonly Asked[]>,
 ): { owners: Uint8Array; seconds: Uint8Array } {
@@ -202,11 +206,35 @@ function whereFound(
     const isSaid = (vault: number): boolean => hasBit(said[vault] ?? NONE_SAID, index);
     const best = on.find(isSaid) ?? owner;
     const rest = on.filter((vault) => vault !== best);
+    if (isSaid(best) && before?.some((list) => list[index] === best) === true) countMoved(gates[group.class][best]);
     // What lies with an owner of before is to come to the one of today.
     seconds[index] = (best === owner ? (rest.find(isSaid) ?? rest[0]) : owner) ?? NO_VAULT;
     return best;
   });
   return { owners: found, seconds };
+}
+
+function countMoved(gate: LookupGate | undefined): void {
+  if (gate !== undefined) gate.moved += 1;
+}
+
+/** Of blocks that are no use without those before them: what was dropped in the middle, by the vault that it belongs to. */
+function countHoles(
+  { class: recordClass, hashes, tail = 0 }: LookupGroup,
+  held: Buffer | undefined,
+  { owners }: Places,
+  { gates }: LookupContext,
+  silent: ReadonlySet<LookupGate>,
+): void {
+  if (held === undefined || recordClass === "ssm" || tail > 0) return;
+  let isBehind = false;
+  for (let index = hashes.length / HASH_BYTES - 1; index >= 0; index -= 1) {
+    if (hasBit(held, index)) isBehind = true;
+    else if (isBehind) {
+      const gate = gates[recordClass][owners[index] ?? 0];
+      if (gate !== undefined && !silent.has(gate) && gate.state !== "down") gate.holes += 1;
+    }
+  }
 }
 
 function putTo(asked: readonly Asked[], { owners, others }: Places, index: number): void {
@@ -239,7 +267,7 @@ export interface MissContext {
 }
 
 /** A group that was asked for, from block `from` on; `tail` above 0: only its last blocks are needed. */
-type NeededGroup = LookupGroup & { from: number; tokens: number; tail: number; tenant: number };
+export type NeededGroup = LookupGroup & { from: number; tokens: number; tail: number; tenant: number };
 
 /** Why the first block is missing that is not held and was to be fetched, in one word; null: none is. */
 export function whyMissing(
@@ -299,7 +327,7 @@ interface Miss {
 }
 
 /** Of the groups that need every block: the one nearest to the prompt's start. */
-function firstMiss(groups: readonly NeededGroup[], held: readonly Buffer[]): Miss | null {
+export function firstMiss(groups: readonly NeededGroup[], held: readonly Buffer[]): Miss | null {
   let first: Miss | null = null;
   for (const [at, asked] of groups.entries()) {
     const { hashes, from, tokens, tail } = asked;

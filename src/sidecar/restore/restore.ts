@@ -26,6 +26,7 @@ import type { ArenaContext } from "./arena-context.ts";
 import { askedOf, chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
 import { copyRun } from "./copied-run.ts";
+import { gapOf } from "./gap.ts";
 import { untilHandedOver } from "./handoff.ts";
 import { knownAnswer, settleKnown } from "./known.ts";
 import { probeLink } from "./link-probe.ts";
@@ -275,7 +276,7 @@ export class Restorer {
     const why = isMissing
       ? whyMissing(plan.namespace, asked, answer, { ...this.#options, tokens })
       : null;
-    plan.case.lookedUp(tokens, why);
+    plan.case.lookedUp(tokens, why, isMissing ? gapOf(asked, answer, this.#options) : null);
   }
 
   /** Uses every block of the plan at once; those nobody has fetched or is fetching are queued for it. */

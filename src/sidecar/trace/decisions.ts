@@ -54,6 +54,8 @@ export interface Account {
   end: DoneReason | null;
   /** Why the first block that is not held is missed. */
   miss: string | null;
+  /** Whose that block is in a pool of vaults, and how many behind it are held; null: there is no pool, or none is missing. */
+  gap: { vault: string; behind: number } | null;
   predicted: Times & { recompute: number | null };
   actual: Times;
   /** What the request waited less than by computing, ms, as the cost model estimates it; null: not known, or nothing was loaded. */
@@ -101,6 +103,7 @@ function blank(engine: string, req: string, traceparent: string): Account {
     why: "",
     end: null,
     miss: null,
+    gap: null,
     predicted: { ...NO_TIMES, recompute: null },
     actual: { ...NO_TIMES },
     saved: null,
@@ -209,7 +212,8 @@ export class Case {
     return choice === "recomputed" ? { why } : {};
   }
 
-  lookedUp(heldTokens: number, miss: string | null): void {
+  lookedUp(heldTokens: number, miss: string | null, gap: Account["gap"]): void {
+    this.account.gap = gap;
     this.account.heldTokens = heldTokens;
     const lookupMs = nowMs() - this.#openedMs;
     this.account.actual.lookup = round(lookupMs);

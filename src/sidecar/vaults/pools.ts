@@ -16,6 +16,8 @@ export interface Places {
   owners: Uint8Array;
   /** Where else a block may lie, by block; NO_VAULT: nowhere. The most likely list first. */
   others: readonly Uint8Array[];
+  /** The last of `others`, where owners have changed: who was the owner before; NO_VAULT: the same. */
+  before?: readonly Uint8Array[] | undefined;
   /** Records that one parity record stands for; left out, or 0: there are none. */
   width?: number;
 }
@@ -121,11 +123,11 @@ export class Pool {
   placesOf(hashes: Buffer): Places {
     if (this.count <= 1) return ALONE;
     this.#look();
-    const lists = this.#placesOnRing(hashes);
+    const { lists, before } = this.#placesOnRing(hashes);
     const { local } = this;
     if (local !== NO_VAULT) lists.unshift(new Uint8Array(hashes.length / HASH_BYTES).fill(local));
     const [owners = ALONE.owners, ...others] = lists;
-    return { owners, others, width: this.width };
+    return { owners, others, before, width: this.width };
   }
 
   /** Runs are spread over several vaults. */
@@ -177,21 +179,22 @@ export class Pool {
   }
 
   /** The most likely list first. */
-  #placesOnRing(hashes: Buffer): Uint8Array[] {
+  #placesOnRing(hashes: Buffer): { lists: Uint8Array[]; before: Uint8Array[] } {
     const { isDouble } = this;
     const { owners, seconds } = this.#placement.homesOf(hashes, this.#isDown, isDouble);
     const lists = isDouble ? [owners, seconds] : [owners];
-    for (const before of this.#placementsBefore()) {
-      const old = before.homesOf(hashes, this.#isDown, false).owners;
+    const before: Uint8Array[] = [];
+    for (const placement of this.#placementsBefore()) {
+      const old = placement.homesOf(hashes, this.#isDown, false).owners;
       let isNew = false;
       for (const [index, vault] of old.entries()) {
-        if (lists.some((list) => list[index] === vault) || this.#isDown(vault))
-          old[index] = NO_VAULT;
+        const isKnown = [...lists, ...before].some((list) => list[index] === vault);
+        if (isKnown || this.#isDown(vault)) old[index] = NO_VAULT;
         else isNew = true;
       }
-      if (isNew) lists.push(old);
+      if (isNew) before.push(old);
     }
-    return lists;
+    return { lists: [...lists, ...before], before };
   }
 
   /** Of one block that is to be stored; `anchor`: hash of the first one of its run, `index`: its place in the prompt. */

@@ -12,6 +12,10 @@ export class LookupGate {
   readonly #link: Link;
   readonly #waiting: (() => void)[] = [];
   #inFlight = 0;
+  /** Blocks that it answered it does not hold, though one behind them is held: it evicted them, or lost them. */
+  holes = 0;
+  /** Blocks that were found here though another vault owns them by now. */
+  moved = 0;
 
   constructor(client: Vault, link: Link) {
     this.#client = client;

@@ -13,6 +13,7 @@ const ACCOUNT: Account = {
   receipt: "",
   plan: 3,
   block: "ab",
+  gap: null,
   at: 0,
   engine: "e",
   startTokens: 0,

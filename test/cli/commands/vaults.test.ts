@@ -48,8 +48,8 @@ test("three vaults, one of four times the size and one that is down: shares, fil
   expect(rows[0]!.share).toBeCloseTo(4 / 6, 1);
   expect(rows.reduce((sum, { share }) => sum + share, 0)).toBeCloseTo(1, 5);
   const text = (await runInside(["vaults", "ls", "--config", config])).stdout;
-  expect(text).toMatch(/^class +address +from +state +owns +full/);
-  expect(text).toMatch(/down +1\d\.\d % +- /);
+  expect(text).toMatch(/^class +address +from +state +owns +holes +moved +full/);
+  expect(text).toMatch(/down +1\d\.\d % +0 +0 +- /);
 });
 
 test("one that has left says so, and without any the exit code is 1", async () => {
@@ -62,10 +62,12 @@ test("one that has left says so, and without any the exit code is 1", async () =
     lanes: "up",
     share: 0,
     isDraining: false,
+    holes: 3,
+    moved: 2,
     seen: null,
   };
-  expect(shown([row])[1]).toMatch(/^kv +a:1 +dns +up +left +-/);
-  expect(shown([{ ...row, isDraining: true }])[1]).toMatch(/^kv +a:1 +dns +up +drains +-/);
+  expect(shown([row])[1]).toMatch(/^kv +a:1 +dns +up +left +3 +2 +-/);
+  expect(shown([{ ...row, isDraining: true }])[1]).toMatch(/^kv +a:1 +dns +up +drains +3 +2 +-/);
   const sidecar = await openSidecar();
   const { exitCode, stdout } = await runInside([
     "vaults",

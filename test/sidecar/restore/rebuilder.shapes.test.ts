@@ -92,17 +92,14 @@ test("F78 parity: prompts that part in the middle of a run share no parity recor
   const { vaults, sidecar } = scene;
   const first = makeBlocks("first", COUNT, PAGE);
   const other = partingFrom(first, 10, "other");
-  // The first one ends where its second half has half of its members.
-  await saveAll(scene, first.slice(0, 12));
-  await until(() => parityOf(scene) === 4, "the first half's");
-  // Where 14 came before 10, which lies on another vault, its half would go with that of the first prompt's 10.
-  await saveAll(scene, other.slice(10, 12));
-  await saveAll(scene, other.slice(12));
-  // 8 with 12, and 9 with 13, are of the other's chain, too.
-  await until(() => parityOf(scene) === 8 + (COUNT - 16) / 2, "the other's");
-  await saveAll(scene, first.slice(12));
-  const run = (COUNT - 16) / 2;
-  await until(() => parityOf(scene) === 8 + 2 * run, "the first one's rest");
+  // The first one ends where 8 and 9 wait for 10 and 11.
+  await saveAll(scene, first.slice(0, 10));
+  await until(() => parityOf(scene) === 4, "the first one's");
+  await saveAll(scene, other.slice(10));
+  // 8 with 10, and 9 with 11, are of the other's chain, too.
+  await until(() => parityOf(scene) === COUNT / 2, "the other's");
+  await saveAll(scene, first.slice(10));
+  await until(() => parityOf(scene) === COUNT / 2 + (COUNT - 12) / 2, "the first one's rest");
   expect(sidecar.counters.get("parity_dropped")).toBe(0);
   const { counts } = await readWithout(vaults, 1, [other, first]);
   expect(counts[0]).toBe(COUNT);
@@ -122,16 +119,16 @@ test("F78 parity: what a conversation adds turn by turn is protected as soon as 
 test("F78 parity: what another sidecar stored first may be other bytes, and is not counted on", async () => {
   const scene = await open();
   const blocks = makeBlocks("twice", COUNT, PAGE);
-  await saveAll(scene, blocks.slice(0, 4));
+  await saveAll(scene, blocks.slice(0, 2));
   const engine = await FakeEngine.start(scene.sidecar.socketPath, { ...LONG, engine: "second" });
   const others = makeBlocks("twice", COUNT, PAGE).map((block) => ({
     ...block,
     pages: [Buffer.alloc(PAGE, 7)],
   }));
-  engine.save(others.slice(0, 8));
+  engine.save(others.slice(0, 4));
   const { counters } = scene.sidecar;
-  await until(() => counters.get("saves_present") === 4, "what was there");
-  await until(() => counters.get("blocks_saved") === 8, "what was not");
-  await until(() => counters.get("parity_incomplete") === 8, "parity to be given up");
+  await until(() => counters.get("saves_present") === 2, "what was there");
+  await until(() => counters.get("blocks_saved") === 4, "what was not");
+  await until(() => counters.get("parity_incomplete") === 4, "parity to be given up");
   expect(parityOf(scene)).toBe(0);
 });

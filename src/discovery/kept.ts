@@ -1,0 +1,80 @@
+// Owns lists of vaults that outlive a sidecar: what a source said last is what its next run begins with, though nobody answers then.
+import { toTierkvError } from "../errors.ts";
+import { LISTED_VAULTS_MAX } from "../limits-pool.ts";
+import type { Logger } from "../log.ts";
+import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
+import type { ListedVault, SourceKind, VaultSource } from "./source.ts";
+
+const KEY = "[vault] state_dir";
+const CLASSES = new Set<unknown>(["kv", "ssm", "both", null]);
+
+/** What was kept there, as it was when the last run heard it; none where it cannot be read, because the source says it anew. */
+export function readKept(path: string, logger: Logger): ListedVault[] {
+  try {
+    if (isAbsent(path, KEY)) return [];
+    const all = JSON.parse(readPrivate(path, KEY)) as unknown;
+    if (Array.isArray(all) && all.length <= LISTED_VAULTS_MAX && all.every(isListed)) return all;
+    logger.warn({ path }, "a kept list of vaults is damaged, and counts for nothing");
+  } catch (error) {
+    logger.warn({ err: toTierkvError(error), path }, "a kept list of vaults cannot be read");
+  }
+  return [];
+}
+
+function isListed(one: unknown): one is ListedVault {
+  if (typeof one !== "object" || one === null) return false;
+  const { address, class: of, certificate } = one as Partial<Record<keyof ListedVault, unknown>>;
+  const isPem = certificate === null || typeof certificate === "string";
+  return typeof address === "string" && /:\d+$/.test(address) && CLASSES.has(of) && isPem;
+}
+
+/** Another source, which begins with what is kept and keeps what it says. */
+export class KeptSource implements VaultSource {
+  readonly #source: VaultSource;
+  readonly #path: string;
+  readonly #logger: Logger;
+  #said: string;
+
+  constructor(source: VaultSource, path: string, logger: Logger) {
+    this.#source = source;
+    this.#path = path;
+    this.#logger = logger;
+    this.#said = "";
+  }
+
+  get kind(): SourceKind {
+    return this.#source.kind;
+  }
+
+  follow(onList: (list: readonly ListedVault[]) => void): void {
+    const kept = readKept(this.#path, this.#logger);
+    this.#said = textOf(kept);
+    if (kept.length > 0) onList(kept);
+    this.#source.follow((list) => {
+      this.#keep(list);
+      onList(list);
+    });
+  }
+
+  close(): void {
+    this.#source.close();
+  }
+
+  #keep(list: readonly ListedVault[]): void {
+    const text = textOf(list);
+    if (text === this.#said) return;
+    this.#said = text;
+    try {
+      writePrivate(this.#path, text, KEY);
+    } catch (error) {
+      this.#logger.warn({ err: toTierkvError(error) }, "a list of vaults is not kept over a restart");
+    }
+  }
+}
+
+function textOf(list: readonly ListedVault[]): string {
+  const all = list.map(({ address, class: of, certificate }) => {
+    return { address, class: of, certificate };
+  });
+  return `${JSON.stringify(all)}\n`;
+}

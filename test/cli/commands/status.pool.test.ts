@@ -1,0 +1,63 @@
+// Owns the proof that commands and metrics say of each vault of a pool what it owns and what it lacks.
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { sidecarFamilies } from "../../../src/exposition/sidecar.ts";
+import type { SidecarStatus } from "../../../src/sidecar/status.ts";
+import { runInside } from "../../support/command-line.ts";
+import { askFor, emptyTheSecond, openPool, openReader, recordsOf } from "../../support/pools.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+
+test("a vault that came back empty has holes, and each command says so of it alone", async () => {
+  const pool = await openPool("holes", {});
+  const [, lost = 0] = await recordsOf(pool.clients);
+  await emptyTheSecond(pool);
+  const reader = await openReader(pool);
+  reader.engine.release((await askFor(reader)).plan);
+  const config = join(testDirectory(), "tierkv.toml");
+  const addresses = pool.clients.map(({ address }) => address);
+  const cluster = `[cluster]\nkv_cold = ${JSON.stringify(addresses)}\n`;
+  writeFileSync(config, `${cluster}[sidecar]\nsocket = "${reader.sidecar.socketPath}"\n`);
+  const run = async (...command: string[]): Promise<string> =>
+    (await runInside([...command, "--config", config])).stdout;
+
+  type Row = SidecarStatus["vaults"]["kv"][number];
+  const { vaults } = JSON.parse(await run("vaults", "ls", "--json")) as { vaults: Row[] };
+  // What it held of the last blocks has nothing behind it.
+  const [, { holes } = { holes: 0 }] = vaults;
+  expect(holes).toBeGreaterThan(lost - 8);
+  expect(holes).toBeLessThanOrEqual(lost);
+  expect(vaults.map((row) => [row.address, row.holes, row.moved])).toEqual(
+    addresses.map((address, at) => [address, at === 1 ? holes : 0, 0]),
+  );
+
+  const text = await run("status");
+  for (const [at, address] of addresses.entries())
+    expect(text).toMatch(
+      new RegExp(`kv vault ${address} owns 3\\d\\.\\d %; ${at === 1 ? holes : 0} blocks missing`),
+    );
+
+  const explained = await run("explain");
+  expect(explained).toMatch(
+    new RegExp(`first missing block belongs to ${addresses[1]}; \\d+ blocks behind it are held`),
+  );
+
+  const planned = await run("plan");
+  expect(planned).toMatch(/3 vaults of this pool \(201 MB in all\) hold \d{6} tokens/);
+
+  const status = { vaults: { kv: vaults, ssm: [] } };
+  const family = sidecarFamilies({ ...EMPTY, ...status } as unknown as SidecarStatus).find(
+    ({ name }) => name === "tierkv_sidecar_vault_holes_total",
+  );
+  expect(family?.samples.map(({ value }) => value)).toEqual([0, holes, 0]);
+});
+
+/** Of a sidecar that has done nothing. */
+const EMPTY = {
+  engines: [],
+  saves: {},
+  times: {},
+  counters: {},
+  ledger: {},
+  reuse: { gapS: {}, storedBytes: {} },
+};

@@ -1,0 +1,109 @@
+// Owns the proof of what a look-up counts of each vault of a pool: blocks missing before others, and blocks that lie with the owner of before.
+import { randomBytes } from "node:crypto";
+import { expect, test } from "vitest";
+import { HASH_BYTES, newBitmap, setBit } from "../../../src/block.ts";
+import type { Namespace } from "../../../src/block.ts";
+import { newSidecarCounters } from "../../../src/metrics.ts";
+import { NO_VAULT } from "../../../src/pool/placement.ts";
+import { lookUp } from "../../../src/sidecar/restore/lookup.ts";
+import type { LookupGate, LookupGates } from "../../../src/sidecar/vaults/vaults.ts";
+import { logger } from "../../support/vaults.ts";
+
+const COUNT = 8;
+const HASHES = randomBytes(COUNT * HASH_BYTES);
+
+/** Holds these blocks of the prompt; null: it does not answer. */
+function gateOf(held: readonly number[] | null): LookupGate {
+  const names = new Set(
+    held?.map((at) => HASHES.toString("hex", at * HASH_BYTES, (at + 1) * HASH_BYTES)),
+  );
+  const lookup = async (_namespace: Namespace, keys: Buffer): Promise<Buffer> => {
+    if (held === null) throw new Error("it does not answer");
+    const keyBytes = keys.length / asked;
+    const found = newBitmap(asked);
+    for (let at = 0; at < asked; at += 1) {
+      const from = at * keyBytes;
+      if (names.has(keys.toString("hex", from, from + HASH_BYTES))) setBit(found, at);
+    }
+    return await Promise.resolve(found);
+  };
+  let asked = 0;
+  return {
+    tier: "vault",
+    state: held === null ? "down" : "up",
+    address: "a:1",
+    holes: 0,
+    moved: 0,
+    lookup: async (namespace: Namespace, keys: Buffer) => {
+      asked = keys.length / KEY_BYTES;
+      return await lookup(namespace, keys);
+    },
+  } as unknown as LookupGate;
+}
+const KEY_BYTES = 36;
+
+async function countsOf(
+  owners: readonly number[],
+  before: readonly number[] | undefined,
+  held: readonly (readonly number[] | null)[],
+  tail = 0,
+): Promise<[holes: number, moved: number][]> {
+  const kv = held.map(gateOf);
+  const old = before === undefined ? undefined : Uint8Array.from(before);
+  const places = {
+    owners: Uint8Array.from(owners),
+    others: old === undefined ? [] : [old],
+    before: old,
+  };
+  const gates: LookupGates = { kv, ssm: [] };
+  const placesOf = (): typeof places => places;
+  await lookUp([{ group: 0, class: "kv", hashes: HASHES, tail }], {
+    namespace: randomBytes(32) as unknown as Namespace,
+    shards: 1,
+    cache: null,
+    pools: { kv: { placesOf }, ssm: { placesOf } },
+    gates,
+    isWanted: () => true,
+    timeoutMs: 1000,
+    counters: newSidecarCounters(),
+    logger,
+  });
+  return kv.map(({ holes, moved }) => [holes, moved]);
+}
+
+const OWNERS = [0, 0, 1, 1, 2, 2, 0, 0];
+
+test("what a vault lacks before a block that is held is a hole; behind the last held one nothing is", async () => {
+  const held = [[0, 1, 6], [2], [4, 5]];
+  expect(await countsOf(OWNERS, undefined, held)).toEqual([
+    [0, 0],
+    [1, 0],
+    [0, 0],
+  ]);
+  expect(await countsOf(OWNERS, undefined, [[0], [], [4]])).toEqual([
+    [1, 0],
+    [2, 0],
+    [0, 0],
+  ]);
+});
+
+test("a vault that does not answer has no holes, nor have windows, of which only the end is needed", async () => {
+  const held = [[0, 1, 6, 7], null, [4, 5]];
+  expect(await countsOf(OWNERS, undefined, held)).toEqual(Array(3).fill([0, 0]));
+  expect(await countsOf(OWNERS, undefined, [[6, 7], [], []], 2)).toEqual(Array(3).fill([0, 0]));
+});
+
+test("what is found with the owner of before has moved, unless the owner of today has it, too", async () => {
+  const none = NO_VAULT;
+  const before = [none, none, 0, 0, none, none, 1, 2];
+  const held = [
+    [0, 1, 2, 7],
+    [2, 3, 6],
+    [4, 5, 7],
+  ];
+  expect(await countsOf(OWNERS, before, held)).toEqual([
+    [0, 0],
+    [0, 1],
+    [0, 0],
+  ]);
+});
