@@ -37,7 +37,8 @@ const SIZES: [(u64, &str); 2] = [(12, "8 %"), (3, "33 %")];
 /// Blocks of a prompt that nobody asks for again, put between two prompts of the trace.
 const SCANS: [(u64, &str); 2] = [(0, "none"), (44, "half")];
 /// Vaults, and how many consecutive blocks lie on one of them.
-const POOLS: [(usize, usize); 8] = [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (4, 4), (4, 16), (4, 64)];
+const POOLS: [(usize, usize); 8] =
+    [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (4, 4), (4, 16), (4, 64)];
 
 /// A ring of virtual nodes: positions in order, each with its vault.
 struct Ring(Vec<(u64, usize)>);
@@ -50,10 +51,12 @@ impl Ring {
         Self(nodes)
     }
 
-    fn owner(&self, anchor: u64) -> usize {
+    /// The first one of the ring that is not `away`.
+    fn owner(&self, anchor: u64, away: Option<usize>) -> usize {
         let place = Random::new(anchor.wrapping_mul(0x9e37_79b9_7f4a_7c15)).next();
         let next = self.0.partition_point(|(at, _)| *at <= place);
-        self.0[next % self.0.len()].1
+        let around = self.0[next..].iter().chain(&self.0[..next]).map(|(_, vault)| *vault);
+        around.into_iter().find(|vault| Some(*vault) != away).unwrap_or(0)
     }
 }
 
@@ -63,6 +66,8 @@ struct Pool {
     vaults: Vec<Arc<Store>>,
     /// Consecutive blocks of a prompt on one vault.
     run: usize,
+    /// The vault that is silent now.
+    away: Option<usize>,
 }
 
 impl Pool {
@@ -76,12 +81,12 @@ impl Pool {
             Store::with_policy(options, |room| Box::new(S3Fifo::new(room, ghosts))).map(Arc::new)
         };
         let vaults: Vec<_> = (0..vaults).map(|_| store()).collect::<Result<_>>()?;
-        Ok(Self { ring: Ring::new(vaults.len(), &mut Random::new(SEED)), vaults, run })
+        Ok(Self { ring: Ring::new(vaults.len(), &mut Random::new(SEED)), vaults, run, away: None })
     }
 
     fn owner(&self, prompt: &[u64], index: usize) -> &Arc<Store> {
         let anchor = index - index % self.run;
-        &self.vaults[self.ring.owner(prompt[anchor])]
+        &self.vaults[self.ring.owner(prompt[anchor], self.away)]
     }
 
     /// How many blocks of the prompt are held up to the first hole; the rest is stored.
@@ -97,9 +102,59 @@ impl Pool {
     }
 }
 
+/// While the user of one machine is there, its vault is silent for a tenth of all prompts, again and again, or all the while; afterwards it has
+/// what it had, or nothing, because `yield_grace_s` was over.
+const ABSENCES: [(&str, usize, bool); 3] = [
+    ("half of the time, kept", 2, false),
+    ("half of the time, given back", 2, true),
+    ("always", 1, true),
+];
+const ABSENCE_PROMPTS: usize = PROMPTS / 10;
+
+/// Hit ratio of four vaults, with one of them away as said; `None`: never.
+fn yielding(prompts: &[Vec<u64>], part: u64, absence: Option<(usize, bool)>) -> Result<f64> {
+    let mut pool = Pool::new(4, 2, SHARED_BLOCKS / part)?;
+    let mut held = 0;
+    for (at, prompt) in prompts.iter().enumerate() {
+        if let Some((every, is_lost)) = absence.filter(|_| at % ABSENCE_PROMPTS == 0) {
+            pool.away = ((at / ABSENCE_PROMPTS) % every == 0).then_some(0);
+            if is_lost && pool.away.is_some() {
+                let fresh = Pool::new(4, 2, SHARED_BLOCKS / part)?;
+                pool.vaults[0] = Arc::clone(&fresh.vaults[0]);
+            }
+        }
+        held += pool.take(prompt);
+    }
+    Ok(held as f64 / prompts.iter().map(Vec::len).sum::<usize>() as f64)
+}
+
+fn print_yielding(prompts: &[Vec<u64>], as_json: bool) -> Result<()> {
+    for (part, fits) in SIZES {
+        let whole = yielding(prompts, part, None)?;
+        for (name, every, is_lost) in ABSENCES {
+            let ratio = yielding(prompts, part, Some((every, is_lost)))?;
+            let points = (whole - ratio) * 100.0;
+            if as_json {
+                println!(
+                    "{{\"away\": \"{name}\", \"fits\": \"{fits}\", \"hitRatio\": {ratio:.4}, \"lostPoints\": {points:.2}}}"
+                );
+            } else {
+                println!(
+                    "one of four away {name:<28} {fits:>5} fit  hit ratio {ratio:.4}  {points:.2} points less"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let as_json = std::env::args().any(|argument| argument == "--json");
     let prompts = prompts(PROMPTS, SEED);
+    print_yielding(&prompts, as_json)?;
+    if std::env::args().any(|argument| argument == "--yielding") {
+        return Ok(());
+    }
     let blocks: usize = prompts.iter().map(Vec::len).sum();
     for (scan, scan_name) in SCANS {
         for (part, fits) in SIZES {

@@ -2,11 +2,13 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
+import { SidecarLink } from "../../../src/cli/sidecar-link.ts";
 import { sidecarFamilies } from "../../../src/exposition/sidecar.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { runInside } from "../../support/command-line.ts";
 import { askFor, emptyTheSecond, openPool, openReader, recordsOf } from "../../support/pools.ts";
 import { testDirectory } from "../../support/sidecars.ts";
+import { closeAfterTest, SOON_MS } from "../../support/vaults.ts";
 
 test("a vault that came back empty has holes, and each command says so of it alone", async () => {
   const pool = await openPool("holes", {});
@@ -45,19 +47,12 @@ test("a vault that came back empty has holes, and each command says so of it alo
   const planned = await run("plan");
   expect(planned).toMatch(/3 vaults of this pool \(201 MB in all\) hold \d{6} tokens/);
 
-  const status = { vaults: { kv: vaults, ssm: [] } };
-  const family = sidecarFamilies({ ...EMPTY, ...status } as unknown as SidecarStatus).find(
+  const link = new SidecarLink(reader.sidecar.socketPath);
+  closeAfterTest(link);
+  await link.hello(SOON_MS);
+  const status = (await link.status(SOON_MS)) as unknown as SidecarStatus;
+  const family = sidecarFamilies(status).find(
     ({ name }) => name === "tierkv_sidecar_vault_holes_total",
   );
   expect(family?.samples.map(({ value }) => value)).toEqual([0, holes, 0]);
 });
-
-/** Of a sidecar that has done nothing. */
-const EMPTY = {
-  engines: [],
-  saves: {},
-  times: {},
-  counters: {},
-  ledger: {},
-  reuse: { gapS: {}, storedBytes: {} },
-};
