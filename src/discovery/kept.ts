@@ -67,7 +67,10 @@ export class KeptSource implements VaultSource {
     try {
       writePrivate(this.#path, text, KEY);
     } catch (error) {
-      this.#logger.warn({ err: toTierkvError(error) }, "a list of vaults is not kept over a restart");
+      this.#logger.warn(
+        { err: toTierkvError(error) },
+        "a list of vaults is not kept over a restart",
+      );
     }
   }
 }

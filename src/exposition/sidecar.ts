@@ -149,10 +149,7 @@ const OF_VAULTS = {
   moved: "Blocks that were found with a vault though another one owns them since the pool changed.",
 };
 
-function eachVault(
-  { vaults }: SidecarStatus,
-  valueOf: (vault: VaultStatus) => number,
-): Sample[] {
+function eachVault({ vaults }: SidecarStatus, valueOf: (vault: VaultStatus) => number): Sample[] {
   return Object.entries(vaults).flatMap(([name, all]) =>
     all.map((vault) => ({
       labels: { class: name, address: vault.address },

@@ -2,7 +2,7 @@
 import { hash } from "node:crypto";
 import {
   PART_BLOCKS,
-  POOL_VAULTS_MAX,
+  POOL_CLIENTS_MAX,
   RUN_BLOCKS,
   SHARE_SLACK,
   STRETCH_PARTS,
@@ -11,8 +11,10 @@ import {
 export const RUN_PARTS: number = RUN_BLOCKS / PART_BLOCKS;
 const WORDS = 2 ** 32;
 /** Costs are sorted as numbers with their pair in the last digits, because that is ten times as fast as by a function. */
-const PAIRS_MAX = RUN_PARTS * POOL_VAULTS_MAX;
-const COST_STEPS = 2 ** 20;
+const PAIRS_MAX = RUN_PARTS * POOL_CLIENTS_MAX;
+const COST_STEPS = 2 ** 30;
+/** Above it a cost is never the least one. */
+const COST_MOST = 255;
 
 export interface Member {
   /** The same on every machine. */
@@ -66,7 +68,7 @@ function cheapestFirst(members: readonly Member[], name: string, count: number):
   for (const [member, own] of costs.entries())
     for (let part = 0; part < count; part += 1) {
       const pair = part * members.length + member;
-      keys[pair] = Math.round((own[part] ?? 0) * COST_STEPS) * PAIRS_MAX + pair;
+      keys[pair] = Math.round(Math.min(own[part] ?? 0, COST_MOST) * COST_STEPS) * PAIRS_MAX + pair;
     }
   keys.sort();
   const pairs = new Uint16Array(keys.length);
@@ -79,6 +81,7 @@ function cheapestFirst(members: readonly Member[], name: string, count: number):
  * others. Draws of a stretch are one of each level, because free ones would spread parts less evenly.
  */
 function costsOf(members: readonly Member[], name: string, count: number): Float64Array[] {
+  const most = Math.max(...members.map(({ weight }) => weight));
   return members.map(({ name: member, weight }) => {
     const draw = drawsOf(`${member}-${name}`);
     const costs = new Float64Array(count);
@@ -90,7 +93,7 @@ function costsOf(members: readonly Member[], name: string, count: number): Float
         costs[first + other] = level;
       }
       for (let at = first; at < first + length; at += 1)
-        costs[at] = -Math.log(((costs[at] ?? 0) + 1 - draw()) / length) / weight;
+        costs[at] = -Math.log(((costs[at] ?? 0) + 1 - draw()) / length) * (most / weight);
     }
     return costs;
   });

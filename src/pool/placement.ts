@@ -54,7 +54,9 @@ export class Placement {
   ) {
     this.#members = names
       .map((name, node) => ({ name, node, weight: weights[node] ?? 0 }))
-      .filter(({ weight }) => weight > 0);
+      .filter(({ weight }) => weight > 0)
+      // Equal costs go by this order, which is the same on every machine.
+      .toSorted((a, b) => (a.name < b.name ? -1 : 1));
     // A vault alone owns everything without a ring.
     this.#ring = cut === "whole" ? new Ring(this.#isAlone ? [] : this.#members) : null;
     this.width = cut === "parity" ? widthOf(this.#members.length) : 0;

@@ -101,8 +101,10 @@ test("F92 a sidecar that starts while the one vault that it was told of is down 
   writeFileSync(config, credentials);
   await runInside(["join", seed.joinLine(), "--config", config]);
   const follows = `${credentials}kv_cold = "pool:${seed.address}"`;
-  const isUp = ({ address }: PooledVault) => (rows: Map<string, { state: string }>) =>
-    rows.get(address)?.state === "up";
+  const isUp =
+    ({ address }: PooledVault) =>
+    (rows: Map<string, { state: string }>) =>
+      rows.get(address)?.state === "up";
   const first = await followVaults(follows, folder);
   await untilSeen([first], isUp(other), "the other vault");
   first.kill();

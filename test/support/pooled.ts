@@ -77,7 +77,10 @@ export interface Following {
 export async function followVaults(cluster: string, folder = testDirectory()): Promise<Following> {
   const config = join(folder, "tierkv.toml");
   const socket = join(testDirectory(), "s.sock");
-  writeFileSync(config, `${cluster}\n[vault]\nstate_dir = "${join(folder, "state")}"\n[sidecar]\nsocket = "${socket}"\n`);
+  writeFileSync(
+    config,
+    `${cluster}\n[vault]\nstate_dir = "${join(folder, "state")}"\n[sidecar]\nsocket = "${socket}"\n`,
+  );
   const program = new Program(["sidecar", "--json", "--config", config]);
   closeAfterTest({ close: () => program.signal("SIGKILL") });
   await program.firstResult();

@@ -68,6 +68,8 @@ struct Pool {
     run: usize,
     /// The vault that is silent now.
     away: Option<usize>,
+    /// One that is back: who stood in for it is asked, too.
+    back: Option<usize>,
 }
 
 impl Pool {
@@ -81,22 +83,44 @@ impl Pool {
             Store::with_policy(options, |room| Box::new(S3Fifo::new(room, ghosts))).map(Arc::new)
         };
         let vaults: Vec<_> = (0..vaults).map(|_| store()).collect::<Result<_>>()?;
-        Ok(Self { ring: Ring::new(vaults.len(), &mut Random::new(SEED)), vaults, run, away: None })
+        Ok(Self {
+            ring: Ring::new(vaults.len(), &mut Random::new(SEED)),
+            vaults,
+            run,
+            away: None,
+            back: None,
+        })
     }
 
-    fn owner(&self, prompt: &[u64], index: usize) -> &Arc<Store> {
+    fn owner(&self, prompt: &[u64], index: usize, away: Option<usize>) -> &Arc<Store> {
         let anchor = index - index % self.run;
-        &self.vaults[self.ring.owner(prompt[anchor], self.away)]
+        &self.vaults[self.ring.owner(prompt[anchor], away)]
+    }
+
+    /// What a stand-in has comes to the owner.
+    fn holds(&self, prompt: &[u64], index: usize) -> bool {
+        let name = key(prompt[index]);
+        let owner = self.owner(prompt, index, self.away);
+        if owner.pin(&name).is_some() {
+            return true;
+        }
+        let is_elsewhere =
+            self.back.is_some() && self.owner(prompt, index, self.back).pin(&name).is_some();
+        if is_elsewhere {
+            let parent = index.checked_sub(1).map(|before| prompt[before]);
+            let (name, record) = follower(prompt[index], parent, RECORD_BYTES);
+            put(owner, name, &record);
+        }
+        is_elsewhere
     }
 
     /// How many blocks of the prompt are held up to the first hole; the rest is stored.
     fn take(&self, prompt: &[u64]) -> usize {
-        let holds = |index: &usize| self.owner(prompt, *index).pin(&key(prompt[*index])).is_some();
-        let held = (0..prompt.len()).take_while(holds).count();
+        let held = (0..prompt.len()).take_while(|index| self.holds(prompt, *index)).count();
         for index in held..prompt.len() {
             let parent = index.checked_sub(1).map(|before| prompt[before]);
             let (key, record) = follower(prompt[index], parent, RECORD_BYTES);
-            put(self.owner(prompt, index), key, &record);
+            put(self.owner(prompt, index, self.away), key, &record);
         }
         held
     }
@@ -117,7 +141,9 @@ fn yielding(prompts: &[Vec<u64>], part: u64, absence: Option<(usize, bool)>) -> 
     let mut held = 0;
     for (at, prompt) in prompts.iter().enumerate() {
         if let Some((every, is_lost)) = absence.filter(|_| at % ABSENCE_PROMPTS == 0) {
+            let was_away = pool.away;
             pool.away = ((at / ABSENCE_PROMPTS) % every == 0).then_some(0);
+            pool.back = if pool.away.is_none() { was_away } else { None };
             if is_lost && pool.away.is_some() {
                 let fresh = Pool::new(4, 2, SHARED_BLOCKS / part)?;
                 pool.vaults[0] = Arc::clone(&fresh.vaults[0]);

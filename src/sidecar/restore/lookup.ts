@@ -191,7 +191,7 @@ function isAllHeld(groups: readonly LookupGroup[], held: readonly Buffer[]): boo
 /** Each block's vault: of those that said they have it, or are to have it, the likeliest; and the next one of them. */
 function whereFound(
   group: LookupGroup,
-  { owners, others, before }: Places,
+  { owners, others, before = [] }: Places,
   { gates }: LookupContext,
   open: ReadonlyMap<LookupGate, readonly Asked[]>,
 ): { owners: Uint8Array; seconds: Uint8Array } {
@@ -206,7 +206,8 @@ function whereFound(
     const isSaid = (vault: number): boolean => hasBit(said[vault] ?? NONE_SAID, index);
     const best = on.find(isSaid) ?? owner;
     const rest = on.filter((vault) => vault !== best);
-    if (isSaid(best) && before?.some((list) => list[index] === best) === true) countMoved(gates[group.class][best]);
+    if (isSaid(best) && before.some((list) => list[index] === best))
+      countMoved(gates[group.class][best]);
     // What lies with an owner of before is to come to the one of today.
     seconds[index] = (best === owner ? (rest.find(isSaid) ?? rest[0]) : owner) ?? NO_VAULT;
     return best;
@@ -267,7 +268,12 @@ export interface MissContext {
 }
 
 /** A group that was asked for, from block `from` on; `tail` above 0: only its last blocks are needed. */
-export type NeededGroup = LookupGroup & { from: number; tokens: number; tail: number; tenant: number };
+export type NeededGroup = LookupGroup & {
+  from: number;
+  tokens: number;
+  tail: number;
+  tenant: number;
+};
 
 /** Why the first block is missing that is not held and was to be fetched, in one word; null: none is. */
 export function whyMissing(

@@ -16,8 +16,8 @@ export interface Places {
   owners: Uint8Array;
   /** Where else a block may lie, by block; NO_VAULT: nowhere. The most likely list first. */
   others: readonly Uint8Array[];
-  /** The last of `others`, where owners have changed: who was the owner before; NO_VAULT: the same. */
-  before?: readonly Uint8Array[] | undefined;
+  /** Those of `others` that own nothing there any more: owners before a change, and who stood in for one that is back. */
+  before?: readonly Uint8Array[];
   /** Records that one parity record stands for; left out, or 0: there are none. */
   width?: number;
 }
@@ -73,6 +73,9 @@ export class Pool {
   #before: { placement: Placement; untilMs: number }[] = [];
   /** As long as vaults are being emptied: as if they were not. What they had owned is asked of them, too, until it has moved. */
   #undrained: { of: string; placement: Placement } | null = null;
+  /** Vaults that were down when somebody last asked, and until when those that are back share their blocks with who stood in. */
+  readonly #away = new Set<number>();
+  readonly #backUntilMs = new Map<number, number>();
   readonly #shared: number;
   readonly #isForgotten: (client: Vault) => boolean;
   readonly #isDown = (vault: number): boolean => {
@@ -184,17 +187,41 @@ export class Pool {
     const { owners, seconds } = this.#placement.homesOf(hashes, this.#isDown, isDouble);
     const lists = isDouble ? [owners, seconds] : [owners];
     const before: Uint8Array[] = [];
-    for (const placement of this.#placementsBefore()) {
-      const old = placement.homesOf(hashes, this.#isDown, false).owners;
+    for (const old of this.#homesBefore(hashes)) {
       let isNew = false;
       for (const [index, vault] of old.entries()) {
-        const isKnown = [...lists, ...before].some((list) => list[index] === vault);
-        if (isKnown || this.#isDown(vault)) old[index] = NO_VAULT;
+        if (lists.some((list) => list[index] === vault) || this.#isDown(vault))
+          old[index] = NO_VAULT;
         else isNew = true;
       }
-      if (isNew) before.push(old);
+      if (!isNew) continue;
+      before.push(old);
+      lists.push(old);
     }
-    return { lists: [...lists, ...before], before };
+    return { lists, before };
+  }
+
+  *#homesBefore(hashes: Buffer): Generator<Uint8Array> {
+    for (const placement of this.#placementsBefore())
+      yield placement.homesOf(hashes, this.#isDown, false).owners;
+    const standIns = this.#standInsOf(hashes);
+    if (standIns !== undefined) yield standIns;
+  }
+
+  /** Who had the blocks of vaults that are back from being down. */
+  #standInsOf(hashes: Buffer): Uint8Array | undefined {
+    for (const [vault, untilMs] of this.#backUntilMs)
+      if (nowMs() > untilMs) this.#backUntilMs.delete(vault);
+    if (this.#backUntilMs.size === 0) return undefined;
+    const wasDown = (vault: number): boolean => this.#backUntilMs.has(vault) || this.#isDown(vault);
+    return this.#placement.homesOf(hashes, wasDown, false).owners;
+  }
+
+  #lookWhoIsBack(): void {
+    for (const vault of this.#clients.keys()) {
+      if (this.#isDown(vault)) this.#away.add(vault);
+      else if (this.#away.delete(vault)) this.#backUntilMs.set(vault, nowMs() + VIEW_KEPT_MS);
+    }
   }
 
   /** Of one block that is to be stored; `anchor`: hash of the first one of its run, `index`: its place in the prompt. */
@@ -221,6 +248,7 @@ export class Pool {
   /** Takes in what vaults have said of their capacity since. */
   #look(): void {
     const names = this.#clients.map(({ address }) => address);
+    this.#lookWhoIsBack();
     this.#lookAtDrained(names);
     const weights = this.#weightsNow();
     const isSame = names.every(

@@ -53,7 +53,7 @@ async function countsOf(
   const places = {
     owners: Uint8Array.from(owners),
     others: old === undefined ? [] : [old],
-    before: old,
+    before: old === undefined ? [] : [old],
   };
   const gates: LookupGates = { kv, ssm: [] };
   const placesOf = (): typeof places => places;

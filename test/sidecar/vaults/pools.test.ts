@@ -79,6 +79,7 @@ test("the owner of before is asked for an hour, and not while it is down", () =>
   const places = pool.placesOf(HASHES);
   for (let at = 0; at < BLOCKS; at += 1) expect(askedOf(places, at)).not.toContain(0);
   vaults[0]!.isOpen = false;
+  pool.placesOf(HASHES);
   const clock = vi.spyOn(performance, "now");
   closeAfterTest({ close: () => clock.mockRestore() });
   clock.mockReturnValue(performance.timeOrigin + VIEW_KEPT_MS * 2);
@@ -161,4 +162,24 @@ test("a vault names the capacity of its larger tier at hello", async () => {
   expect(client.capacityBytes).toBeNull();
   await client.hello(SOON_MS);
   expect(client.capacityBytes).toBe(48 * MIB);
+});
+
+test("a vault that is back shares its blocks with who stood in for it, for an hour, and nothing of the others", () => {
+  vi.useFakeTimers();
+  try {
+    const vaults = silent(4);
+    const pool = poolOf(vaults);
+    const owners = ownersOf(pool);
+    vaults[1]!.isOpen = true;
+    const during = ownersOf(pool);
+    vaults[1]!.isOpen = false;
+    const places = pool.placesOf(HASHES);
+    expect([...places.owners]).toEqual(owners);
+    for (const [at, owner] of owners.entries())
+      expect(askedOf(places, at)).toEqual(owner === 1 ? [1, during[at]] : [owner]);
+    vi.advanceTimersByTime(VIEW_KEPT_MS + 1);
+    expect(pool.placesOf(HASHES).others).toEqual([]);
+  } finally {
+    vi.useRealTimers();
+  }
 });
