@@ -99,12 +99,9 @@ function costsOf(members: readonly Member[], name: string, count: number): Float
   });
 }
 
-/** Members; cheapest first. One whose quota is used up takes no more, unless nobody else may. */
+/** By part; the cheapest pair first. One whose quota is used up takes no more, unless nobody else may. */
 function ownersOf(members: readonly Member[], pairs: Uint16Array, width: number): number[] {
-  const inRun = quotasOf(members, RUN_PARTS);
-  const inStretch = quotasOf(members, STRETCH_PARTS);
-  const taken = new Uint16Array(members.length);
-  const takenIn = new Uint16Array(members.length * Math.ceil(RUN_PARTS / STRETCH_PARTS));
+  const quotas = new Quotas(members);
   const owners = Array<number>(RUN_PARTS).fill(-1);
   const isApart = (member: number, part: number): boolean => {
     const first = part - (part % width);
@@ -114,18 +111,49 @@ function ownersOf(members: readonly Member[], pairs: Uint16Array, width: number)
   for (const isLast of [false, true]) {
     for (const pair of pairs) {
       const [member, part] = [pair % members.length, Math.floor(pair / members.length)];
-      if (owners[part] !== -1 || !isApart(member, part)) continue;
-      const stretch = Math.floor(part / STRETCH_PARTS) * members.length + member;
-      const hasRoom =
-        (taken[member] ?? 0) < (inRun[member] ?? 0) &&
-        (takenIn[stretch] ?? 0) < (inStretch[member] ?? 0);
-      if (!hasRoom && !isLast) continue;
+      const isOpen = owners[part] === -1 && isApart(member, part);
+      if (!isOpen || !(isLast || quotas.hasRoom(member, part))) continue;
       owners[part] = member;
-      taken[member] = (taken[member] ?? 0) + 1;
-      takenIn[stretch] = (takenIn[stretch] ?? 0) + 1;
+      quotas.take(member, part);
     }
   }
   return owners;
+}
+
+/** What each member may take of the run, and of each stretch of it. */
+class Quotas {
+  readonly #members: number;
+  readonly #inRun: readonly number[];
+  readonly #inStretch: readonly number[];
+  readonly #taken: Uint16Array;
+  readonly #takenIn: Uint16Array;
+
+  constructor(members: readonly Member[]) {
+    this.#members = members.length;
+    this.#inRun = quotasOf(members, RUN_PARTS);
+    this.#inStretch = quotasOf(members, STRETCH_PARTS);
+    this.#taken = new Uint16Array(members.length);
+    this.#takenIn = new Uint16Array(members.length * Math.ceil(RUN_PARTS / STRETCH_PARTS));
+  }
+
+  hasRoom(member: number, part: number): boolean {
+    const [taken = 0, most = 0] = [this.#taken[member], this.#inRun[member]];
+    const [takenIn = 0, mostIn = 0] = [
+      this.#takenIn[this.#stretch(member, part)],
+      this.#inStretch[member],
+    ];
+    return taken < most && takenIn < mostIn;
+  }
+
+  take(member: number, part: number): void {
+    const stretch = this.#stretch(member, part);
+    this.#taken[member] = (this.#taken[member] ?? 0) + 1;
+    this.#takenIn[stretch] = (this.#takenIn[stretch] ?? 0) + 1;
+  }
+
+  #stretch(member: number, part: number): number {
+    return Math.floor(part / STRETCH_PARTS) * this.#members + member;
+  }
 }
 
 /** What each takes at most of so many parts. */

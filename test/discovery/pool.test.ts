@@ -117,7 +117,9 @@ test("F92 a sidecar that starts while the one vault that it was told of is down 
   await untilSeen([second], isUp(late), "the one that came later");
   const status = (await runInside(["status", "--config", config])).stdout;
   expect(status).toContain(late.address);
-  const [file = ""] = readdirSync(join(folder, "state")).filter((name) => /^vaults-/.test(name));
+  const [file = ""] = readdirSync(join(folder, "state")).filter((name) =>
+    name.startsWith("vaults-"),
+  );
   expect(statSync(join(folder, "state", file)).mode & 0o777).toBe(0o600);
 });
 

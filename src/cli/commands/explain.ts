@@ -61,11 +61,7 @@ export function describe(account: Account): string[] {
   const { miss } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missing}`);
-  if (account.gap !== null) {
-    const { vault, behind } = account.gap;
-    const rest = `${behind} blocks behind it are held`;
-    lines.push(`  pool:    the first missing block belongs to ${vault}; ${rest}`);
-  }
+  lines.push(...describeGap(account));
   if (account.roomTokens !== null) {
     lines.push(`  room:    shared memory holds ${account.roomTokens} of them: ${ROOM_FIX}`);
   }
@@ -83,6 +79,12 @@ export function describe(account: Account): string[] {
 function named({ block, receipt }: Account): string[] {
   const lines = [`  block:   ${block === "" ? "-" : block}`];
   return receipt === "" ? lines : [...lines, `  receipt: tierkv verify ${receipt}`];
+}
+
+function describeGap({ gap }: Account): string[] {
+  if (gap === null) return [];
+  const rest = `${gap.behind} blocks behind it are held`;
+  return [`  pool:    the first missing block belongs to ${gap.vault}; ${rest}`];
 }
 
 const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";

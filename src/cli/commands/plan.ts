@@ -1,5 +1,6 @@
 // Owns `tierkv plan`: what a model's prompts weigh, what vaults of some size hold, and what a trace says they would bring back.
 import { Option } from "commander";
+import type { Config } from "../../config/config.ts";
 import { TierkvError } from "../../errors.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits.ts";
 import type { ModelShape, ValueBytes } from "../../plan/model.ts";
@@ -81,7 +82,6 @@ export function addPlan({ program, action }: Registrar): void {
 async function plan(call: Call<PlanFlags>): Promise<number> {
   const { options } = call;
   const config = call.loadConfig();
-  const { redundancy } = config.cluster;
   const links = linksOf(options.links);
   const pace = options.prefill === undefined ? null : countOf("--prefill", options.prefill);
   const linear = pace === null ? null : (tokens: number): number => tokens / pace;
@@ -92,10 +92,8 @@ async function plan(call: Call<PlanFlags>): Promise<number> {
       ? [ofModel(shapeOf(options, chooseCodecs(config).isLossy), linear)]
       : status.engines.flatMap((engine) => ofEngine(engine, linear));
   const models: Planned[] = [];
-  for (const weigher of weighers) models.push(await planFor(call, weigher, links));
-  if (status !== null)
-    for (const [at, { lines }] of models.entries())
-      lines.push(...describePool(status.vaults.kv, weighers[at]?.tokenBytes ?? 1, redundancy));
+  const poolOf = poolIn(config, status);
+  for (const weigher of weighers) models.push(await planFor(call, weigher, links, poolOf));
   const reuse = status === null ? null : reuseRows(status.reuse);
   const lines = [
     ...models.flatMap((model) => model.lines),
@@ -104,6 +102,13 @@ async function plan(call: Call<PlanFlags>): Promise<number> {
   ];
   call.print({ linksBitsPerS: links, models: models.map(({ result }) => result), reuse }, lines);
   return weighers.length === 0 ? EXIT_NO_ENGINE : EXIT_OK;
+}
+
+type PoolOf = (weigher: Weigher) => string[];
+
+function poolIn({ cluster }: Config, status: SidecarStatus | null): PoolOf {
+  const vaults = status?.vaults.kv ?? [];
+  return ({ tokenBytes }) => describePool(vaults, tokenBytes, cluster.redundancy);
 }
 
 interface Planned {
@@ -115,6 +120,7 @@ async function planFor(
   call: Call<PlanFlags>,
   weigher: Weigher,
   links: readonly number[],
+  poolOf: PoolOf,
 ): Promise<Planned> {
   const { vault } = call.options;
   const bytes = vault === undefined ? VAULTS_DEFAULT : [sizeOf("--vault", vault)];
@@ -130,6 +136,7 @@ async function planFor(
       ...(forecast === null
         ? describeVaults(vaults)
         : describeForecast(forecast, vaults, links, tokenBytes)),
+      ...poolOf(weigher),
     ],
   };
 }

@@ -159,10 +159,7 @@ async function list(call: Call): Promise<number> {
 
 type Row = VaultStatus & { class: string };
 
-const HEAD = [
-  ...["class", "address", "from", "state", "owns", "holes", "moved"],
-  ...["full", "memory", "disk", "out", "in"],
-];
+const HEAD = "class,address,from,state,owns,holes,moved,full,memory,disk,out,in".split(",");
 
 /** Exported for its test. */
 export function describe(rows: readonly Row[]): string[] {
