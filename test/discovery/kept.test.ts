@@ -57,7 +57,7 @@ test.each([
   '[{"address":"10.0.0.1","class":"kv","certificate":null}]',
   '[{"address":"10.0.0.1:1","class":"gpu","certificate":null}]',
   `[${Array(65).fill('{"address":"10.0.0.1:1","class":"kv","certificate":null}').join()}]`,
-])("F93 a damaged list counts for nothing, and is written anew: %j", (text) => {
+])("F93 a damaged list counts for nothing, and is written anew: %#", (text) => {
   const path = join(testDirectory(), "vaults.json");
   writeFileSync(path, text, { mode: 0o600 });
   const { source, heard } = open(path);
