@@ -140,9 +140,9 @@ fn yielding(prompts: &[Vec<u64>], part: u64, absence: Option<(usize, bool)>) -> 
     let mut pool = Pool::new(4, 2, SHARED_BLOCKS / part)?;
     let mut held = 0;
     for (at, prompt) in prompts.iter().enumerate() {
-        if let Some((every, is_lost)) = absence.filter(|_| at % ABSENCE_PROMPTS == 0) {
+        if let Some((every, is_lost)) = absence.filter(|_| at.is_multiple_of(ABSENCE_PROMPTS)) {
             let was_away = pool.away;
-            pool.away = ((at / ABSENCE_PROMPTS) % every == 0).then_some(0);
+            pool.away = (at / ABSENCE_PROMPTS).is_multiple_of(every).then_some(0);
             pool.back = if pool.away.is_none() { was_away } else { None };
             if is_lost && pool.away.is_some() {
                 let fresh = Pool::new(4, 2, SHARED_BLOCKS / part)?;
