@@ -1,6 +1,6 @@
 // Owns the making of restore receipts: digests of a few blocks while they still lie in the arena, signed, written to a file.
 import { createHash } from "node:crypto";
-import { HASH_BYTES } from "../../block.ts";
+import { HASH_BYTES, hashAt } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
 import {
@@ -20,7 +20,6 @@ import type { Block } from "../slots/block.ts";
 import { shapeOf } from "../slots/groups.ts";
 import type { Release } from "../socket/messages.ts";
 import type { ArenaContext } from "./arena-context.ts";
-import { hashAt } from "./lookup.ts";
 import type { Plan } from "./plan.ts";
 
 export interface ReceiptsOptions {
