@@ -1,7 +1,7 @@
-"""Owns the GPU kit's part with a real engine: first tokens of long prompts, computed, from the engine's cache, restored.
+"""Owns the GPU kit's part with a real engine: first tokens of long prompts, computed, its own cache's, restored.
 
-Starts a vault and a sidecar (`--tierkv`), and one vLLM with random weights of a published model's sizes in this process'
-environment; answers of restored prompts are compared with the engine's own. `--plain`: the same engine without tierKV.
+Starts a vault and a sidecar (`--tierkv`), and one vLLM with random weights of a published model's sizes. Answers of
+restored prompts are compared with the engine's own. `--plain`: the same engine without tierKV.
 """
 
 from __future__ import annotations
@@ -237,11 +237,17 @@ def measure(engine: Engine, socket: str | None, options: argparse.Namespace) -> 
             engine.forget()
             restored = engine.ask(asked) if socket is not None else None
             rounds.append({"cold": cold, "own": own, "restored": restored, "saved": saved})
-            sys.stderr.write(
-                f"{tokens}: {[(k, v and (round(v.get('first', v.get('seconds')), 4), v.get('cached'))) for k, v in rounds[-1].items()]}\n"
-            )
+            sys.stderr.write(f"{tokens}: {said_of(rounds[-1])}\n")
         cells.append(cell_of(tokens, rounds))
     return cells
+
+
+def said_of(one: Json) -> str:
+    """Give a round in a line: milliseconds to the first token, and tokens that were not computed."""
+    asked = {name: one[name] for name in ("cold", "own", "restored") if one[name] is not None}
+    return ", ".join(
+        f"{name} {each['first'] * 1e3:.1f} ms ({each['cached']})" for name, each in asked.items()
+    )
 
 
 def cell_of(tokens: int, rounds: list[Json]) -> Json:

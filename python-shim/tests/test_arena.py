@@ -9,7 +9,7 @@ import pytest
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena, ArenaTable
 
-from .support.sidecar import FakeArena, wait_until
+from .support.sidecar import FakeArena
 
 
 def test_slots_show_the_shared_memory_both_ways() -> None:

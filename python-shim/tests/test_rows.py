@@ -1,15 +1,16 @@
 """Many blocks at once give the bytes that one by one gives, whatever lies where."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import copies, limits
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.copies import Batch, CpuCopier, CudaCopier
 from tierkv.connectors.vllm.pages import Pages, make_pages
+from tierkv.connectors.vllm.rows import Rows
 from tierkv.connectors.vllm.timing import StepClock
 
 from .support.engine import make_group
@@ -52,7 +53,7 @@ def pages_of(tensors: dict[str, torch.Tensor]) -> Pages:
     return make_pages(GROUP, tensors, BLOCKS)
 
 
-LAYOUTS = {
+LAYOUTS: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
     "layers apart": separate,
     "layers together": together,
     "kernel blocks": lambda: together(kernel_blocks=2),
@@ -113,7 +114,7 @@ def test_without_memory_for_the_buffer_blocks_go_one_by_one(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     tensors = separate()
-    monkeypatch.setattr(copies.Rows, "gather", refuse)
+    monkeypatch.setattr(Rows, "gather", refuse)
     with arena_of(GROUP.block_bytes) as arena:
         CudaCopier(torch.device("cpu"), Device()).save(Batch(pages_of(tensors), arena, PAIRS))
         assert all(bool(arena.slot(slot).any()) for _, slot in PAIRS)

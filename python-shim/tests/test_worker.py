@@ -335,21 +335,21 @@ def test_the_time_of_copies_is_counted_apart(bench: Bench) -> None:
 
 
 def test_saves_wait_for_an_arena_that_is_being_prepared(bench: Bench) -> None:
-    ready: list[Any] = []
+    waiting: list[Any] = []
     copier = bench.shim._copier
     assert copier is not None
-    copier.prepare = lambda _, done: ready.append(done)  # type: ignore[method-assign]
+    copier.prepare = lambda arena, ready: waiting.append(ready)  # type: ignore[method-assign]
     bench.fake.expect("register")
     for arena_id in (1, 2):  # the second takes the first one's place
         bench.arenas.append(FakeArena(GROUP.block_bytes, 6))
         bench.fake.send(bench.arenas[-1].frame(arena_id))
-    wait_until(lambda: len(ready) == 2, "both arenas")
+    wait_until(lambda: len(waiting) == 2, "both arenas")
     bench.step(3, 5, ticket=11)
     receipts = bench.shim.take_receipts()
     assert receipts is not None
     assert (receipts.refused, receipts.tickets, receipts.slots) == ({11: 2}, {11: 1}, 0)
-    ready[0]()
-    ready[1]()
+    waiting[0]()
+    waiting[1]()
     (mapped,) = bench.fake.expect("mapped")
     assert mapped["arena"] == 2
     bench.give_credits((4, 9), arena_id=2)
@@ -358,14 +358,14 @@ def test_saves_wait_for_an_arena_that_is_being_prepared(bench: Bench) -> None:
 
 
 def test_an_arena_of_a_sidecar_that_has_gone_meanwhile_is_not_used(bench: Bench) -> None:
-    ready: list[Any] = []
+    waiting: list[Any] = []
     copier = bench.shim._copier
     assert copier is not None
-    copier.prepare = lambda _, done: ready.append(done)  # type: ignore[method-assign]
+    copier.prepare = lambda arena, ready: waiting.append(ready)  # type: ignore[method-assign]
     bench.fake.expect("register")
     bench.arenas.append(FakeArena(GROUP.block_bytes, 6))
     bench.fake.send(bench.arenas[0].frame(1))
-    wait_until(lambda: len(ready) == 1, "the arena")
+    wait_until(lambda: len(waiting) == 1, "the arena")
     bench.shim.on_close()
-    ready[0]()
+    waiting[0]()
     assert bench.shim.status() == {"credits": 0, "arena": False}

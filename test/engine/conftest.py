@@ -13,7 +13,7 @@ import pytest
 from harness import reaper
 from harness.engine import Engines
 from harness.models import Models
-from harness.processes import MARK, Cluster, leftovers, wait_until
+from harness.processes import Cluster, leftovers, wait_until
 from harness.releases import IS_V2, MAIN, releases
 
 if TYPE_CHECKING:

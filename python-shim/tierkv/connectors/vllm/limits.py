@@ -87,7 +87,7 @@ STALL_MS_DEFAULT: Final = 400
 NO_ROOM_WAIT_S: Final = 30.0
 #: Bytes of an arena mapping made present at a time by the helper thread.
 POPULATE_STEP_BYTES: Final = 8 * MIB
-#: Bytes of an arena that a GPU pins at a time, whole slots: one call for all of it would keep the driver busy for seconds.
+#: Bytes of an arena that a GPU pins at a time, whole slots: all of it in one call would take seconds.
 PIN_BYTES: Final = 256 * MIB
 #: Bytes of GPU memory that a copy of many blocks passes through, twice, in each direction.
 ROWS_BYTES_MAX: Final = 32 * MIB

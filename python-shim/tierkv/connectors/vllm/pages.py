@@ -50,6 +50,7 @@ def make_pages(group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: in
 
 
 def check_block(block_id: int, num_blocks: int) -> None:
+    """Raise ValueError for a block that is no block."""
     if not 0 < block_id < num_blocks:  # block 0 is vLLM's null block
         raise ValueError(f"block {block_id} is not one of the engine's {num_blocks}")
 

@@ -1,4 +1,4 @@
-"""Moves many blocks of a group at once: as rows of one dense buffer beside the pages, in the order of a slot's bytes."""
+"""Moves many blocks of a group at once: as rows of a dense buffer beside the pages, in the order of a slot's bytes."""
 
 import itertools
 from collections.abc import Sequence

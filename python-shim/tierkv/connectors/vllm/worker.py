@@ -1,7 +1,6 @@
 """The worker-side half of the shim: copies pages as the scheduler side ordered, and reports what is done."""
 
 import logging
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ import torch
 
 from tierkv.connectors.vllm import failpoint
 from tierkv.connectors.vllm.arena import Arena, ArenaTable
+from tierkv.connectors.vllm.arena_setup import ArenaSetup
 from tierkv.connectors.vllm.arrivals import Arrivals
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
@@ -66,9 +66,7 @@ class WorkerShim:
         self._copies = copies
         self._arenas = ArenaTable()
         self._credits = Credits()
-        #: Counts arenas, and ends of connections: what was prepared for an earlier one is not used. Held meanwhile.
-        self._life = 0
-        self._lives = threading.Lock()
+        self._setup = ArenaSetup(self._arenas, self._credits, self.counters, self._send)
         self._pages: dict[int, Pages] = {}
         self._copier: Copier | None = None
         self._gauge: StepGauge | None = None
@@ -127,45 +125,14 @@ class WorkerShim:
     def on_frame(self, frame: Frame) -> None:
         """Map arenas and collect credits."""
         if frame["t"] == "arena":
-            self._map_arena(frame)
+            assert self._copier is not None  # the connection came after it
+            self._setup.take(frame, self._copier)
         elif frame["t"] == "credits":
             self._credits.grant(frame["arena"], frame["slots"])
 
     def on_close(self) -> None:
         """Forget the credits; mapped arenas stay for loads that were admitted."""
-        with self._lives:
-            self._life += 1
-            self._credits.renew(None)
-
-    def _map_arena(self, frame: Frame) -> None:
-        try:
-            arena = Arena(
-                frame["arena"],
-                frame["fd"],
-                frame["bytes"],
-                frame["slot_bytes"],
-                frame["slot_count"],
-            )
-        except OSError as error:
-            self.counters.add("arena_map_failed")
-            log.warning("tierKV: %s; no block is saved or restored", error)
-            self._send({"t": "unmapped", "arena": frame["arena"], "reason": str(error)})
-            return
-        self._arenas.add(arena)
-        with self._lives:
-            self._life += 1
-            life = self._life
-            self._credits.renew(None, is_coming=True)
-        assert self._copier is not None  # the connection came after it
-        self._copier.prepare(arena, lambda: self._use_arena(arena, life))
-
-    def _use_arena(self, arena: Arena, life: int) -> None:
-        """Ask for slots of an arena that is ready, unless it has been replaced or its sidecar has gone meanwhile."""
-        with self._lives:
-            if life != self._life:
-                return
-            self._credits.renew(arena)
-            self._send({"t": "mapped", "arena": arena.arena_id})
+        self._setup.end()
 
     def _send(self, frame: Frame) -> bool:
         return self._channel is not None and self._channel.send(frame)
@@ -285,11 +252,14 @@ class WorkerShim:
         if len(taken) < len(metadata.saves):
             self._receipts.refused[metadata.ticket] = len(metadata.saves) - len(taken)
             self.counters.add("saves_put_off", len(metadata.saves) - len(taken))
-        self._save(arena, taken, granted, metadata)
+        if arena is None:
+            self._tickets.close(metadata.ticket)
+        else:
+            self._save(arena, taken, granted, metadata)
 
     def _save(
         self,
-        arena: Arena | None,
+        arena: Arena,
         items: Sequence[SaveItem],
         granted: list[tuple[int, int]],
         metadata: StepMetadata,
@@ -307,9 +277,8 @@ class WorkerShim:
                 self._tickets.close(metadata.ticket)
             self._announce(arena, saved, metadata.namespace)
 
-        if arena is None or not by_group:
+        if not by_group:
             self._tickets.close(metadata.ticket)
-            return
         for group, saved in by_group.items():
             pairs = [(item.block_id, slot) for item, (slot, _) in saved]
             batch = Batch(self._pages[group], arena, pairs)
