@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook, PlanGroup
+from tierkv.connectors.vllm.plan_group import PlanGroup
+from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
 
 from .support.engine import chain, make_group, make_state
 

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.cursors import SaveCursor
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.metadata import StepReceipts
-from tierkv.connectors.vllm.saves import SaveCursor, SavePlanner
+from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.visits import Visits
 
 from .support.engine import BLOCK_TOKENS, Pool, Request, chain, make_group
 from .support.scheduler import Bench as Scheduler
+from .support.scheduler import missing_where
 from .support.sidecar import FakeSidecar
 
 Holds = Callable[[int, int], bool]
@@ -51,7 +53,8 @@ class Bench:
             place = self.pool.cached.setdefault(block_hash, len(self.pool.cached) + 1)
             self._names.setdefault(place, f"{request.request_id}{index}")
         table = [self.pool.cached[block_hash] for block_hash in request.block_hashes]
-        self.planner.offer(request, cursor, request.num_tokens, holds, lambda: [table])
+        missing = missing_where(holds)
+        self.planner.offer(request, cursor, request.num_tokens, missing, lambda: [table])
         self.planner.next_step()
         return cursor
 

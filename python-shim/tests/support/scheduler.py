@@ -1,8 +1,10 @@
 """The scheduler side, its block pool and its sidecar, driven by hand."""
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
+from tierkv.connectors.vllm.cursors import Missing
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.metadata import StepMetadata
 from tierkv.connectors.vllm.resolved import Resolved
@@ -36,6 +38,13 @@ def known_weights() -> Weights:
     weights = Weights(vllm_config())
     weights.digest = "files:known"
     return weights
+
+
+def missing_where(holds: Callable[[int, int], bool] | None) -> Missing | None:
+    """What a look-up says is missing, by what it says is held (of group and index)."""
+    if holds is None:
+        return None
+    return lambda group, first, end: [n for n in range(first, end) if not holds(group, n)]
 
 
 class Bench:

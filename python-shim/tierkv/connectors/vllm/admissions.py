@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.plans import Plan, PlanGroup
+from tierkv.connectors.vllm.plan_group import PlanGroup
+from tierkv.connectors.vllm.plans import Plan
 
 
 def host_tokens(plan: Plan, start: int, tokens: int) -> int:

@@ -22,6 +22,7 @@ class StepRoom:
         self._pool: Any = None
         self._is_fresh = False
         self._is_idle = True
+        self._looks = limits.ASKS_PER_STEP_MAX
         self._blocks = self._tokens = 0
 
     def bind_pool(self, pool: Any) -> None:
@@ -31,6 +32,12 @@ class StepRoom:
     def next_step(self, *, is_idle: bool) -> None:
         """Hear that a step's scheduling has ended; after an idle one any request could have begun."""
         self._is_fresh, self._is_idle = False, is_idle
+        self._looks = limits.ASKS_PER_STEP_MAX
+
+    def takes_look(self) -> bool:
+        """Tell whether the step may look at one more request with news."""
+        self._looks -= 1
+        return self._looks >= 0
 
     def fits(self, request: Any, start: int) -> bool:
         """Tell whether the step could begin to compute a request behind its first `start` tokens; takes its share."""
@@ -39,8 +46,10 @@ class StepRoom:
         if not self._is_fresh:
             self._is_fresh = True
             self._blocks, self._tokens = self._pool.get_num_free_blocks(), self._step_tokens
+        if self._tokens <= 0 and not self._is_idle:
+            return False  # of many that wait, all but the first few
         need = self._blocks_of(request.num_tokens)
-        fits = self._is_idle or (self._tokens > 0 and self._blocks >= need)
+        fits = self._is_idle or self._blocks >= need
         self._is_idle = False
         if fits:
             self._blocks -= need
@@ -77,6 +86,10 @@ class Budget:
     def is_stalled(self, state: RequestState, now: float) -> bool:
         """Tell whether the time without any word is over, counted from the first ask."""
         return state.first_ask_s is not None and now - state.first_ask_s >= self.stall_s
+
+    def may_be_out(self, asked_s: float, silent_since_s: float, now: float) -> bool:
+        """Tell whether `is_out` has to be asked: for a plan that is handed over, sooner than needed."""
+        return now - silent_since_s >= self.stall_s or now - asked_s >= self.wait_s
 
     def is_out(self, state: RequestState, plan: Plan, now: float) -> bool:
         """Check both; the sidecar hears that time runs."""

@@ -23,8 +23,12 @@ SEND_QUEUE_BYTES_MAX: Final = 32 * MIB
 SAVE_BYTES_PER_STEP_MAX: Final = 64 * MIB
 #: Page bytes copied for restores in one engine step, per rank.
 LOAD_BYTES_PER_STEP_MAX: Final = 64 * MIB
-#: Blocks looked at for saves in one engine step.
-SAVE_ITEMS_PER_STEP_MAX: Final = 2048
+#: Waiting requests with news that one step looks at.
+ASKS_PER_STEP_MAX: Final = 32
+#: Blocks offered, and looked at, for saves in one engine step; or as many as the step computes, where that is more.
+SAVE_ITEMS_PER_STEP_MAX: Final = 128
+#: Requests whose blocks go on being offered in later steps.
+SAVE_RESTS_MAX: Final = 256
 #: Requests that hear of a block's loss: the last ones that offered it while it waited.
 SAVE_SHARERS_MAX: Final = 8
 #: Blocks that wait to be saved keep an engine without requests stepping until no slot came free for this time, seconds.

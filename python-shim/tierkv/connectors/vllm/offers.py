@@ -61,7 +61,7 @@ class StepOffers:
                 state.request,
                 state.cursor,
                 min(computed_after, state.wish.save_tokens),
-                state.holds,
+                state.missing,
                 partial(tables.of, state.request.request_id),
             )
             if computed_after >= state.wish.save_tokens:
@@ -71,6 +71,6 @@ class StepOffers:
         for group, block_id, end_tokens in handed:
             if end_tokens > state.wish.save_tokens:
                 continue
-            if self._saves.offer_state(state.request, group, block_id, end_tokens, state.holds):
+            if self._saves.offer_state(state.request, group, block_id, end_tokens, state.missing):
                 reached = state.cursor.state_tokens
                 reached[group] = max(end_tokens, reached.get(group, 0))

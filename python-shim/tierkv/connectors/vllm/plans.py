@@ -8,36 +8,12 @@ from dataclasses import dataclass, field
 from tierkv.connectors.vllm.answers import Given
 from tierkv.connectors.vllm.counters import Durations
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.plan_group import PlanGroup
 from tierkv.connectors.vllm.specs import Group
 
 
 class LoadMismatchError(Exception):
     """vLLM gave blocks that are not the ones which were fetched for the boundary."""
-
-
-@dataclass
-class PlanGroup:
-    """One group's share of a plan. Indices count its blocks from the prompt's start.
-
-    `first`: the first block asked for; `count`: blocks looked up in all (0..count); `placed`: slots, `shards` per
-    block, of blocks `begin`, `begin + 1`, ... without a hole.
-    """
-
-    group: Group
-    first: int
-    count: int
-    begin: int = -1
-    held: bytes | None = None
-    placed: list[int] = field(default_factory=list)
-    local: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def holds(self, index: int) -> bool:
-        """Tell whether the sidecar or the vaults were reported to hold block `index` on all shards."""
-        return (
-            self.held is not None
-            and index < self.count
-            and bool(self.held[index // 8] >> (index % 8) & 1)
-        )
 
 
 @dataclass
@@ -76,6 +52,8 @@ class Plan:
     load_us: int = 0
     is_asked: bool = False
     given: Given = field(default_factory=Given)
+    #: Raised once what the sidecar said of it can be seen.
+    news: int = 0
 
     @property
     def is_looked_up(self) -> bool:
@@ -193,6 +171,11 @@ class Plan:
         part = self.groups.get(group)
         return part is not None and part.holds(index)
 
+    def missing(self, group: int, first: int, end: int) -> Sequence[int]:
+        """Give those of the blocks `first` to `end` that were not reported as held."""
+        part = self.groups.get(group)
+        return range(first, end) if part is None else part.missing(first, end)
+
 
 def _needed(group: Group, start: int, end: int) -> range:
     """Give the blocks after `start` tokens that a boundary at `end` tokens needs."""
@@ -269,6 +252,7 @@ class PlanBook:
                 plan.done_reason = str(frame["reason"])
             elif kind == "reclaim":
                 self.wanted_back.add(plan.plan_id)
+            plan.news += 1
 
     # --- the engine's thread -------------------------------------------------------------------
 

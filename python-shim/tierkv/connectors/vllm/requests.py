@@ -3,17 +3,16 @@
 import re
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.answers import Given, Handoff, Wish, answer, wish_of
 from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.cursors import Missing, SaveCursor
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.plans import Plan
-from tierkv.connectors.vllm.saves import SaveCursor
 from tierkv.connectors.vllm.tenants import tenant_of
 from tierkv.connectors.vllm.tracing import traceparent_of
 
@@ -47,6 +46,17 @@ def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
     return {name: value for name, value in fields.items() if value}
 
 
+@dataclass(slots=True)
+class Waiting:
+    """What a request was told to wait for. `news`: how often its plan had been heard of; `is_timed`: its time ran."""
+
+    plan: Plan
+    news: int
+    start: int
+    is_timed: bool
+    silent_since_s: float
+
+
 @dataclass
 class RequestState:
     """One request; `offer` is what vLLM may be about to admit: its plan and the tokens before it.
@@ -54,8 +64,8 @@ class RequestState:
     `seen_s`: when vLLM asked first; `first_ask_s`: when it did and could have begun it; `refused_at_s`: when vLLM asked
     again, because it had no room for what was offered; `unasked`: why no plan was opened at its arrival; `host_tokens`:
     of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored;
-    `awaited`: tokens that another engine hands over, None before that is known; `receipt`: what the receipt of its last
-    restore is called, where its client wants one.
+    `awaited`: tokens that another engine hands over, None before that is known; `waits`: what it was told to wait for;
+    `receipt`: what the receipt of its last restore is called, where its client wants one.
     """
 
     request: Any
@@ -75,6 +85,7 @@ class RequestState:
     unasked: str = ""
     is_capped: bool = False
     awaited: int | None = None
+    waits: Waiting | None = None
     receipt: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,9 +107,9 @@ class RequestState:
         return compat.hit_sources(host, tokens - host)
 
     @property
-    def holds(self) -> Callable[[int, int], bool] | None:
-        """Tell by group and index what its look-up reported as held; None without an answer."""
-        return self.plan.holds if self.plan is not None and self.plan.is_looked_up else None
+    def missing(self) -> Missing | None:
+        """Give what its look-up did not report as held; None without an answer."""
+        return self.plan.missing if self.plan is not None and self.plan.is_looked_up else None
 
     def forget_blocks(self) -> None:
         """Forget what was found and offered of it: weights are others now."""
@@ -127,7 +138,8 @@ class RequestState:
         return "" if self.given.tokens else "deadline"
 
     def asks(self) -> None:
-        """Forget what was offered before; the time that vLLM had no room for it is no part of a load."""
+        """Forget what was told and offered; the time that vLLM had no room for it is no part of a load."""
+        self.waits = None
         if self.offer is not None:
             self.refused_at_s = time.monotonic()
         self.offer = None

@@ -3,12 +3,12 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.answers import ALL_TOKENS
 from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.cursors import Missing, Rest, SaveCursor, StepTicket, WaitingBlock
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.metadata import SaveItem, StepReceipts
 from tierkv.connectors.vllm.specs import Group
@@ -16,46 +16,8 @@ from tierkv.connectors.vllm.tenants import tenant_of
 from tierkv.connectors.vllm.visits import Visits
 
 
-@dataclass(slots=True)
-class SaveCursor:
-    """How far a request's blocks were offered: the next block index by group; empty before its first step."""
-
-    next_block: dict[int, int] = field(default_factory=dict)
-    #: Groups whose blocks behind a lost one are not saved: nothing could restore them.
-    cut: set[int] = field(default_factory=set)
-    #: Before so many tokens are computed no further block is full.
-    due_tokens: int = 0
-    #: By group of states: the deepest boundary of which one was offered.
-    state_tokens: dict[int, int] = field(default_factory=dict)
-    #: A conversation's, or awaited: all its blocks are returning ones.
-    returns: bool = False
-    #: All blocks that were not held were offered: nothing before a returning one waits elsewhere.
-    is_whole: bool = False
-    #: Groups of which a block came for the first time; those behind it do, too.
-    fresh: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A chosen block. `step`: the one in which `item.block_id` was its place for certain; later the pool is asked.
-
-    `cursors`: of all requests that offered it while it waited.
-    """
-
-    item: SaveItem
-    cursors: list[SaveCursor]
-    step: int
-    is_returning: bool = False
-
-
-@dataclass(slots=True)
-class _Ticket:
-    """What one step copies. `ranks`: how many are not done; `refused`: last items without a slot on some rank."""
-
-    ranks: int
-    chosen: list[_Waiting]
-    block_ids: list[int]
-    refused: int = 0
+#: The place of a block that has to be asked for.
+_UNKNOWN = -1
 
 
 class SavePlanner:
@@ -85,6 +47,7 @@ class SavePlanner:
         self._block_bytes = {group.index: group.block_bytes for group in grid.groups}
         self._tails = {group.index: group.tail for group in grid.groups}
         self.token_bytes = sum(group.block_bytes / group.block_tokens for group in self._attention)
+        self._token_blocks = sum(1 / group.block_tokens for group in self._attention)
         self._world = world
         self._counters = counters
         self._saw = saw
@@ -92,13 +55,16 @@ class SavePlanner:
         self._waiting_max = max(1, kv_blocks) * max(1, len(self._attention))
         self._pool: Any = None
         self.visits = Visits()
-        self._returning: OrderedDict[tuple[int, bytes], _Waiting] = OrderedDict()
-        self._first_time: OrderedDict[tuple[int, bytes], _Waiting] = OrderedDict()
-        self._now: list[_Waiting] = []
-        self._in_flight: dict[int, _Ticket] = {}
+        self._returning: OrderedDict[tuple[int, bytes], WaitingBlock] = OrderedDict()
+        self._first_time: OrderedDict[tuple[int, bytes], WaitingBlock] = OrderedDict()
+        self._now: list[WaitingBlock] = []
+        #: Requests of which a step could not offer all, by cursor; and how many such blocks this one still may.
+        self._behind: dict[int, Rest] = {}
+        self._more = limits.SAVE_ITEMS_PER_STEP_MAX
+        self._in_flight: dict[int, StepTicket] = {}
         self._ticket = 0
         #: The step that is being planned; the workers have not got it yet.
-        self._planned = _Ticket(0, [], [])
+        self._planned = StepTicket(0, [], [])
         self._step = 0
         self._slots: int | None = None
         #: When an engine without requests first had no slot to save into, seconds; None while it saves or computes.
@@ -113,7 +79,7 @@ class SavePlanner:
 
         `state`: what the scheduler keeps of the request, or None. With an answered look-up all of it is offered anyway.
         """
-        if state is None or state.holds is not None:
+        if state is None or state.missing is not None:
             return
         for group in self._attention:
             computed = state.request.num_computed_tokens // group.block_tokens
@@ -124,47 +90,87 @@ class SavePlanner:
         request: Any,
         cursor: SaveCursor,
         computed_after: int,
-        holds: Callable[[int, int], bool] | None,
+        missing: Missing | None,
         tables: Callable[[], Sequence[Sequence[int]] | None],
     ) -> None:
-        """Choose the blocks this step completes. `holds` (of group and index) is None when nobody answered the look-up.
+        """Choose the blocks this step completes. `missing` is None when nobody answered the look-up.
 
-        Then blocks the engine already had are passed over: they were offered when they were computed.
+        Then blocks the engine already had are passed over: they were offered when they were computed. Beside what the
+        step computes it takes a bounded number; the others follow in later steps, also after the request's end.
         """
-        hashed = len(request.block_hashes) * self._grid.hash_tokens
         if not cursor.next_block:
-            cursor.is_whole = holds is not None
+            cursor.is_whole = missing is not None
+        rest = Rest(request, cursor, computed_after, missing)
+        if self._advance(rest, request.num_computed_tokens, tables):
+            self._fall_behind(rest)
+
+    def _advance(
+        self,
+        rest: Rest,
+        computed_before: int,
+        tables: Callable[[], Sequence[Sequence[int]] | None] | None,
+    ) -> bool:
+        """Choose what is next of a request; True where some is left. Without `tables` its places are looked up."""
+        request, cursor, missing = rest.request, rest.cursor, rest.missing
+        full_tokens = min(rest.computed, len(request.block_hashes) * self._grid.hash_tokens)
         found: Sequence[Sequence[int]] | None = None
+        is_behind = False
         for group in self._attention:
-            full = min(computed_after, hashed) // group.block_tokens
-            computed = request.num_computed_tokens // group.block_tokens
-            first = cursor.next_block.get(group.index, computed if holds is None else 0)
+            full = full_tokens // group.block_tokens
+            computed = computed_before // group.block_tokens
+            first = cursor.next_block.get(group.index, computed if missing is None else 0)
             cursor.next_block[group.index] = max(first, full)
-            missing = [i for i in range(first, full) if holds is None or not holds(group.index, i)]
-            if not missing or group.index in cursor.cut:
+            if first >= full or group.index in cursor.cut:
                 continue
-            found = found if found is not None else tables()
-            if found is None:
-                return
-            self._choose(request, group, missing, found[group.index], cursor)
+            chosen: Sequence[int] = range(first, full)
+            if missing is not None:
+                chosen = missing(group.index, first, full)
+            fresh = max(0, full - max(first, computed))
+            if len(chosen) > fresh + self._more:
+                chosen, is_behind = chosen[: fresh + self._more], True
+                cursor.next_block[group.index] = chosen[-1] + 1 if chosen else first
+            self._more -= max(0, len(chosen) - fresh)
+            if chosen and tables is not None and found is None:
+                found = tables()
+                if found is None:
+                    return False
+            if chosen:
+                table = None if found is None else found[group.index]
+                self._choose(request, group, chosen, table, cursor)
         cursor.due_tokens = min(
             ((cursor.next_block[of.index] + 1) * of.block_tokens for of in self._attention),
             default=ALL_TOKENS,
         )
+        return is_behind
+
+    def _fall_behind(self, rest: Rest) -> None:
+        """Go on with a request's blocks in later steps, whether it still runs or not."""
+        self._behind[id(rest.cursor)] = rest
+        if len(self._behind) > limits.SAVE_RESTS_MAX:
+            del self._behind[next(iter(self._behind))]
+            self._counters.add("dropped_save_behind")
+
+    def _catch_up(self) -> None:
+        for key, rest in list(self._behind.items()):
+            if self._more <= 0:
+                return
+            if not self._advance(rest, rest.computed, None):
+                del self._behind[key]
 
     def _choose(
         self,
         request: Any,
         group: Group,
-        indices: list[int],
-        table: Sequence[int],
+        indices: Sequence[int],
+        table: Sequence[int] | None,
         cursor: SaveCursor,
     ) -> None:
+        """Let blocks wait for a slot; without a table they lie where the engine's cache has them."""
         for index in indices:
-            block_id = table[index] if index < len(table) else 0
-            if (
-                block_id == 0
-            ):  # vLLM's null block: nothing was computed here, or no window reaches it
+            block_id = _UNKNOWN
+            if table is not None:
+                block_id = table[index] if index < len(table) else 0
+            if block_id == 0:  # the null block: nothing was computed here, or no window reaches it
                 continue
             if self.waiting >= self._waiting_max:
                 self._lose((self._first_time or self._returning).popitem(last=False)[1])
@@ -176,9 +182,10 @@ class SavePlanner:
         if not self.visits.again(item.group, item.block_hash) and not cursor.returns:
             cursor.fresh.add(item.group)
         is_returning = cursor.is_whole and item.group not in cursor.fresh
-        self._put(_Waiting(item, [cursor], self._step, is_returning))
+        step = self._step if item.block_id != _UNKNOWN else _UNKNOWN
+        self._put(WaitingBlock(item, [cursor], step, is_returning))
 
-    def _put(self, waiting: _Waiting, *, last: bool = True) -> None:
+    def _put(self, waiting: WaitingBlock, *, last: bool = True) -> None:
         """Let a block wait, behind or before others of its kind; one that waits already may become a returning one."""
         key = (waiting.item.group, waiting.item.block_hash)
         known = self._returning.get(key) or self._first_time.get(key)
@@ -198,7 +205,7 @@ class SavePlanner:
         group_index: int,
         block_id: int,
         end_tokens: int,
-        holds: Callable[[int, int], bool] | None,
+        missing: Missing | None,
     ) -> bool:
         """Take a recurrent state that vLLM hands over in this step: block `block_id` holds it once the forward is done.
 
@@ -214,9 +221,9 @@ class SavePlanner:
         index = end_tokens // group.block_tokens - 1
         if index < 0 or end_tokens > len(request.block_hashes) * self._grid.hash_tokens:
             return False
-        if holds is None or not holds(group_index, index):
+        if missing is None or missing(group_index, index, index + 1):
             item = self._item(request, group, index, block_id)
-            self._now.append(_Waiting(item, [SaveCursor()], self._step))
+            self._now.append(WaitingBlock(item, [SaveCursor()], self._step))
             self._counters.add("states_offered")
         return True
 
@@ -237,20 +244,21 @@ class SavePlanner:
         `computed`: tokens of this step; it may copy as much as it computes, so that a long step is no narrow pass.
         `commit` follows, or `take_back`.
         """
+        if self._behind:
+            self._catch_up()
+        self._more = limits.SAVE_ITEMS_PER_STEP_MAX
         if not self.waiting and not self._now:
             self._step += 1
             return self._ticket, []
-        ticket = self._planned = _Ticket(self._world, [], [])
+        ticket = self._planned = StepTicket(self._world, [], [])
         states, self._now = self._now, []
         for waiting in states:
             self._hold(ticket, waiting, waiting.item.block_id)
         items = [waiting.item for waiting in states]
         room = max(limits.SAVE_BYTES_PER_STEP_MAX, computed * self.token_bytes)
-        looked_at = 0
-        returning = 0
-        while (
-            queue := self._returning or self._first_time
-        ) and looked_at < limits.SAVE_ITEMS_PER_STEP_MAX:
+        looks = max(limits.SAVE_ITEMS_PER_STEP_MAX, int(computed * self._token_blocks))
+        looked_at = returning = 0
+        while (queue := self._returning or self._first_time) and looked_at < looks:
             if self._slots is not None and len(items) >= self._slots:
                 break
             key, waiting = next(iter(queue.items()))
@@ -279,7 +287,7 @@ class SavePlanner:
 
     def commit(self) -> None:
         """Hear that the workers get this step's share."""
-        self._planned = _Ticket(0, [], [])
+        self._planned = StepTicket(0, [], [])
 
     def take_back(self) -> None:
         """Give the references of a step back that no worker hears of."""
@@ -289,12 +297,12 @@ class SavePlanner:
         if planned.block_ids:
             self._release(planned.block_ids)
 
-    def _hold(self, ticket: _Ticket, waiting: _Waiting, block_id: int) -> None:
+    def _hold(self, ticket: StepTicket, waiting: WaitingBlock, block_id: int) -> None:
         self._pool.touch([self._pool.blocks[block_id]])
         ticket.block_ids.append(block_id)
         ticket.chosen.append(waiting)
 
-    def _located(self, waiting: _Waiting) -> SaveItem | None:
+    def _located(self, waiting: WaitingBlock) -> SaveItem | None:
         """Give the item with the place its block has now; None where the engine's cache does not hold it any more."""
         item = waiting.item
         if item.group in waiting.cursors[-1].cut:
@@ -307,7 +315,7 @@ class SavePlanner:
         block_id = int(found[0].block_id)
         return item if block_id == item.block_id else item.at(block_id)
 
-    def _lose(self, waiting: _Waiting) -> None:
+    def _lose(self, waiting: WaitingBlock) -> None:
         """Count a block whose place vLLM has given away; behind it nothing is of use where all before are needed.
 
         vLLM keeps few blocks that a window has passed: no restore of the whole prompt needs the others.
@@ -354,6 +362,7 @@ class SavePlanner:
         self._counters.add(f"dropped_save_{why}", self.waiting)
         self._returning.clear()
         self._first_time.clear()
+        self._behind.clear()
 
     @property
     def waiting(self) -> int:
@@ -370,7 +379,7 @@ class SavePlanner:
         """Tell whether steps without tokens would save something: not where no slot came free for some time."""
         if self._now or self._in_flight:
             return True
-        if not self.waiting:
+        if not self.waiting and not self._behind:
             return False
         if self._slots != 0:
             return True

@@ -10,6 +10,7 @@ from tierkv.connectors.vllm import compat, limits, namespace
 from tierkv.connectors.vllm.admissions import note_admission
 from tierkv.connectors.vllm.amx import FirstStep
 from tierkv.connectors.vllm.answers import Given, answer, wish_of
+from tierkv.connectors.vllm.asks import Asks
 from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.budget import Budget, StepRoom
 from tierkv.connectors.vllm.channel import Channel
@@ -104,6 +105,7 @@ class SchedulerShim:
         self.restore_times = self._book.restore_times
         room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
         self._budget = Budget(room, self._book, self._channel.suspect)
+        self._asks = Asks(self._book, self._budget, self.counters)
         self._truth = TruthChecks(self._book, self.counters)
         self._channel.start()
 
@@ -200,13 +202,13 @@ class SchedulerShim:
         state = self._requests.get(request.request_id)
         if state is None or not state.reads:
             return _NOTHING
+        is_up, start, now = self._channel.is_up, num_computed_tokens, time.monotonic()
+        if is_up and self._asks.waits_on(state, start, now):
+            return self._idle.ask_again()
         state.asks()
-        start = num_computed_tokens
         wanted = state.most(self._grid, start) - start
-        if wanted <= 0 or state.gave_up or not self._channel.is_up:
+        if wanted <= 0 or state.gave_up or not is_up:
             return _NOTHING
-        now = time.monotonic()
-        self._budget.begin(state, start, now)
         if self._generations.is_unsure or self._naming.awaits_ranks:  # workers say so with a step
             is_late = self._budget.is_stalled(state, now)
             return self._give_up(state) if is_late else self._idle.ask_again()
@@ -217,10 +219,11 @@ class SchedulerShim:
         if plan is None or start < plan.first_tokens:
             plan = self._open_plan(state, start)
             return self._idle.ask_again() if plan is not None else self._give_up(state)
-        is_done = plan.is_done  # first, because the helper thread goes on placing
+        news, is_done = plan.news, plan.is_done  # first: the helper thread goes on placing
         ready = min(plan.ready_from(start), wanted)
         if ready < wanted and not is_done:
             if not self._budget.is_out(state, plan, now):
+                self._asks.wait(state, plan, news, start)
                 return self._idle.ask_again()
             self.counters.add("restores_cut_short")
         if ready == 0:
@@ -245,9 +248,7 @@ class SchedulerShim:
         if num_external_tokens == 0:
             self._book.release(request.request_id)
             return
-        assert state.offer is not None, (
-            f"request {request.request_id} was given blocks we did not offer"
-        )
+        assert state.offer is not None, f"{request.request_id} was given blocks we did not offer"
         plan, start = state.offer
         self._book.admit(plan)
         try:
