@@ -115,7 +115,10 @@ def at_once(crowd: Crowd, options: argparse.Namespace) -> dict[str, Any]:
         "seconds": seconds,
         "asked": options.prompts * options.tokens,
         "again": crowd.meter.scheduler.counters.get("tokens_restored") - restored,
-        **{name: report[name] for name in ("steps", "waits", "slowest")},
+        **{
+            name: report[name]
+            for name in ("steps", "waits", "cpu", "waitsCpu", "arrivals", "slowest")
+        },
     }
 
 

@@ -75,6 +75,8 @@ class Meter:
         self.steps: list[float] = []
         self.waits: list[float] = []
         self.cpu: list[float] = []
+        self.waits_cpu: list[float] = []
+        self.arrivals: list[float] = []
         self.controls: list[float] = []
         self.watch.restart()
         self.forward_s = 0.0
@@ -91,20 +93,27 @@ class Meter:
         for prompt in prompts:
             self._number += 1
             self._engine.add_request(str(self._number), {"prompt_token_ids": prompt}, params)
+        self._take_arrivals()
         while self._engine.has_unfinished_requests():
             started = time.perf_counter()
             self._engine.step()
             if self._has_forward:
                 self.forward_s += time.perf_counter() - started
-            # What came with the requests counts for the first step after them.
             ours = sum(sample for clock in self.clocks for sample in clock.samples)
             (self.steps if self._has_forward else self.waits).append(ours)
             cpu, control = self.watch.take()
+            (self.cpu if self._has_forward else self.waits_cpu).append(cpu)
             if self._has_forward:
-                self.cpu.append(cpu)
                 self.controls.append(control)
             for clock in self.clocks:
                 clock.samples.clear()
+
+    def _take_arrivals(self) -> None:
+        """Note what each request cost as it came: an engine takes requests between its steps."""
+        self.watch.take()
+        for clock in self.clocks:
+            self.arrivals.extend(clock.samples)
+            clock.samples.clear()
 
     def forget_prefixes(self) -> None:
         """Empties the engine's own cache, once it lets go of its blocks."""
@@ -129,6 +138,8 @@ class Meter:
             "steps": self.steps,
             "waits": self.waits,
             "cpu": self.cpu,
+            "waitsCpu": self.waits_cpu,
+            "arrivals": self.arrivals,
             "controls": self.controls,
             "slowest": self.watch.slowest,
             "stepSeconds": self.forward_s,

@@ -373,3 +373,19 @@ def test_closing_sends_what_waits_and_ends_the_thread(socket_path: str, connect:
         assert not ear.channel.is_up
         assert not ear.channel.send({"t": "x"})
         ear.channel.close()  # twice is once
+
+
+def test_many_frames_wake_the_helper_thread_seldom(
+    connect: Connect, socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeSidecar(socket_path) as sidecar:
+        ear = connect(socket_path)
+        wait_until(ear.is_up, "the channel is up")
+        wake, wakes = ear.channel._wake, list[int]()
+        monkeypatch.setattr(ear.channel, "_wake", lambda: wakes.append(1))
+        for number in range(50):
+            assert ear.channel.send({"t": "asked", "req": "r", "plan": number})
+        assert 1 <= len(wakes) < 10  # its heartbeat may empty the queue in between
+        wake()
+        asked = sidecar.expect("asked", 50)
+        assert [frame["plan"] for frame in asked] == list(range(50))

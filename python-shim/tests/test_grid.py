@@ -18,8 +18,9 @@ def test_a_block_is_named_by_the_last_hash_of_its_tokens() -> None:
     assert grid.hashes(request, group, 24) == request.block_hashes[1::2]
     assert grid.hashes(request, group, 8) == request.block_hashes[1:2]
     assert grid.block_hash(request, group, 2) == request.block_hashes[5]
-    assert grid.parent_hash(request, group, 2) == request.block_hashes[3]
-    assert grid.parent_hash(request, group, 0) == bytes(32)
+    hashes = request.block_hashes
+    assert grid.names(request, group, 2) == (hashes[5], hashes[3], hashes[1])
+    assert grid.names(request, group, 0) == (hashes[1], bytes(32), hashes[1])
 
 
 @pytest.mark.parametrize(

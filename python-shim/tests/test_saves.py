@@ -320,3 +320,62 @@ def test_states_that_no_set_of_blocks_ends_at_or_that_are_held_are_passed_over()
     assert bench.planner.next_step()[1] == []
     assert not bench.planner.has_work
     assert bench.counters.get("states_within_block") == 1
+
+
+def resumed(bench: Bench, own: int, blocks: int) -> Request:
+    """A request whose first blocks the engine's cache holds, and nobody else; the step computes the others."""
+    request = Request("r", blocks * 4)
+    request.num_computed_tokens = own * 4
+    bench.choose(request, blocks * 4, table=list(range(1, blocks + 1)))
+    return request
+
+
+def test_what_was_cached_before_is_offered_in_shares_prefix_first_also_after_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SAVE_ITEMS_PER_STEP_MAX", 3)
+    bench = Bench()
+    resumed(bench, 10, 12)
+    shares = []
+    while bench.works() and len(shares) < 12:
+        ticket, items = bench.planner.next_step(8)
+        shares.append([item.block_id for item in items])
+        bench.hear(ticket)
+    assert shares[0] == [1, 2, 3]
+    assert [place for share in shares for place in share] == list(range(1, 13))
+    assert max(map(len, shares)) == 3
+
+
+def test_a_request_that_goes_on_takes_its_next_share_with_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SAVE_ITEMS_PER_STEP_MAX", 3)
+    bench = Bench()
+    request = resumed(bench, 7, 8)
+    assert bench.places() == [1, 2, 3]
+    request.num_computed_tokens = 32
+    assert bench.cursor.due_tokens <= 33
+    bench.choose(request, 33, table=list(range(1, 10)))
+    assert bench.places() == [4, 5, 6]
+    assert sorted(bench.places() + bench.places()) == [7, 8]
+    assert bench.places() == []
+
+
+def test_what_is_left_of_requests_is_bounded_and_goes_with_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SAVE_ITEMS_PER_STEP_MAX", 1)
+    monkeypatch.setattr(limits, "SAVE_RESTS_MAX", 2)
+    bench = Bench()
+    for seed in "abc":
+        bench.cursor = SaveCursor()
+        bench.planner.offer(
+            Request(seed, 16, seed, 16),
+            bench.cursor,
+            16,
+            lambda *at: range(*at[1:]),
+            lambda: [TABLE],
+        )
+    assert bench.counters.get("dropped_save_behind") == 1
+    bench.planner.forget("cache_reset")
+    assert not bench.works()

@@ -46,7 +46,7 @@ class StepRoom:
         if not self._is_fresh:
             self._is_fresh = True
             self._blocks, self._tokens = self._pool.get_num_free_blocks(), self._step_tokens
-        if self._tokens <= 0 and not self._is_idle:
+        if not self._is_idle and (self._tokens <= 0 or self._blocks <= 0):
             return False  # of many that wait, all but the first few
         need = self._blocks_of(request.num_tokens)
         fits = self._is_idle or self._blocks >= need
@@ -57,10 +57,11 @@ class StepRoom:
         return fits
 
     def _blocks_of(self, tokens: int) -> int:
-        return sum(
-            min(-(-tokens // group.block_tokens), group.tail + 1 if group.tail else tokens)
-            for group in self._grid.groups
-        )
+        blocks = 0
+        for group in self._grid.groups:
+            whole = -(-tokens // group.block_tokens)
+            blocks += min(whole, group.tail + 1) if group.tail else whole
+        return blocks
 
 
 class Budget:

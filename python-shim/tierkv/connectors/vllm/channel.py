@@ -104,6 +104,7 @@ class Channel:
         with self._lock:
             if not self._open or self._overflowed:
                 return False
+            is_awake = bool(self._outgoing)  # it does not sleep before the queue is empty
             is_question = frame["t"] == "prefetch"
             if is_question and self._outgoing_bytes > limits.SEND_QUEUE_BYTES_MAX // 2:
                 return False
@@ -115,7 +116,8 @@ class Channel:
             else:
                 self._outgoing.append(data)
                 self._outgoing_bytes += len(data)
-        self._wake()
+        if not is_awake or self._overflowed:
+            self._wake()  # lets go of the interpreter's lock, so not for each of many
         return not self._overflowed
 
     def suspect(self) -> None:

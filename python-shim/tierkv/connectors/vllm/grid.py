@@ -60,9 +60,12 @@ class Grid:
         """Give the 32 bytes that name a group's block: the last hash of its tokens."""
         return bytes(request.block_hashes[self._at(group, index)])
 
-    def parent_hash(self, request: Any, group: Group, index: int) -> bytes:
-        """Give the hash of the block before; zeros for the first."""
-        return self.block_hash(request, group, index - 1) if index else _NO_PARENT
+    def names(self, request: Any, group: Group, index: int) -> tuple[bytes, bytes, bytes]:
+        """Give the hashes of a group's block, of the one before (zeros for the first) and of its run's first."""
+        hashes, ratio = request.block_hashes, group.block_tokens // self.hash_tokens
+        parent = hashes[index * ratio - 1] if index else _NO_PARENT
+        first = index - index % limits.RUN_BLOCKS
+        return hashes[(index + 1) * ratio - 1], parent, hashes[(first + 1) * ratio - 1]
 
     def hashes(self, request: Any, group: Group, tokens: int) -> Sequence[bytes]:
         """Give the hashes of a group's blocks in the first `tokens` tokens."""

@@ -27,6 +27,8 @@ LOAD_BYTES_PER_STEP_MAX: Final = 64 * MIB
 ASKS_PER_STEP_MAX: Final = 32
 #: Blocks offered, and looked at, for saves in one engine step; or as many as the step computes, where that is more.
 SAVE_ITEMS_PER_STEP_MAX: Final = 128
+#: Blocks saved in one step, whatever it computes: they are one frame.
+SAVE_ITEMS_PER_FRAME_MAX: Final = 2048
 #: Requests whose blocks go on being offered in later steps.
 SAVE_RESTS_MAX: Final = 256
 #: Requests that hear of a block's loss: the last ones that offered it while it waited.

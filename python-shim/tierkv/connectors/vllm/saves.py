@@ -15,7 +15,6 @@ from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tenants import tenant_of
 from tierkv.connectors.vllm.visits import Visits
 
-
 #: The place of a block that has to be asked for.
 _UNKNOWN = -1
 
@@ -228,14 +227,15 @@ class SavePlanner:
         return True
 
     def _item(self, request: Any, group: Group, index: int, block_id: int) -> SaveItem:
+        block_hash, parent_hash, anchor = self._grid.names(request, group, index)
         return SaveItem(
             group=group.index,
             block_id=block_id,
-            block_hash=self._grid.block_hash(request, group, index),
-            parent_hash=self._grid.parent_hash(request, group, index),
+            block_hash=block_hash,
+            parent_hash=parent_hash,
             end_tokens=(index + 1) * group.block_tokens,
             tenant=tenant_of(request),
-            anchor=self._grid.block_hash(request, group, index - index % limits.RUN_BLOCKS),
+            anchor=anchor,
         )
 
     def next_step(self, computed: int = 0) -> tuple[int, list[SaveItem]]:
@@ -257,6 +257,7 @@ class SavePlanner:
         items = [waiting.item for waiting in states]
         room = max(limits.SAVE_BYTES_PER_STEP_MAX, computed * self.token_bytes)
         looks = max(limits.SAVE_ITEMS_PER_STEP_MAX, int(computed * self._token_blocks))
+        looks = min(looks, limits.SAVE_ITEMS_PER_FRAME_MAX)
         looked_at = returning = 0
         while (queue := self._returning or self._first_time) and looked_at < looks:
             if self._slots is not None and len(items) >= self._slots:

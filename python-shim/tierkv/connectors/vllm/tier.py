@@ -63,9 +63,7 @@ class _Reader:
     def save(self, index: int) -> tuple[int, bytes, bytes, int, bytes]:
         """Give what a `Save` says of a chunk besides its slot."""
         (chunk,) = self.grid.groups
-        block_hash = self.grid.block_hash(self.request, chunk, index)
-        parent = self.grid.parent_hash(self.request, chunk, index)
-        anchor = self.grid.block_hash(self.request, chunk, index - index % limits.RUN_BLOCKS)
+        block_hash, parent, anchor = self.grid.names(self.request, chunk, index)
         return chunk.index, block_hash, parent, (index + 1) * chunk.block_tokens, anchor
 
 

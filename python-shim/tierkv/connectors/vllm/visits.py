@@ -28,6 +28,8 @@ class Visits:
 
     def goes_on(self, request: Any) -> bool:
         """Tell whether a request goes on from where an earlier one ended; only the first to do so is told."""
+        if not self._ends:
+            return False
         found = self._ends.keys() & request.block_hashes
         for end in found:
             del self._ends[end]
