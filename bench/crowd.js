@@ -35,7 +35,12 @@ async function many(work) {
   const { steps, waits, cpu, waitsCpu, arrivals } = measured;
   const name = `${work.prompts} x ${work.tokens} tokens`;
   const calls = (what, values, floor) => [
-    describe({ name: `${name}: ${what}, p99`, unit: "ms", value: ms(quantile(values, 0.99)), ...floor }),
+    describe({
+      name: `${name}: ${what}, p99`,
+      unit: "ms",
+      value: ms(quantile(values, 0.99)),
+      ...floor,
+    }),
     describe({ name: `${name}: ${what}, max`, unit: "ms", value: ms(Math.max(...values)) }),
   ];
   const figures = [
@@ -58,10 +63,11 @@ async function many(work) {
       value: peakBytes / 1e6,
     }),
   ];
-  return { figures, notes: [
+  const notes = [
     ...notesOf(measured),
     `${steps.length} steps that computed, ${waits.length} that did not`,
-  ] };
+  ];
+  return { figures, notes };
 }
 
 async function beside(work) {
