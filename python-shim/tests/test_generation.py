@@ -104,7 +104,7 @@ def test_changed_weights_end_restores_and_saves_until_the_engines_cache_is_empti
 def test_what_waits_to_be_saved_goes_with_its_weights(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SAVE_ITEMS_PER_STEP_MAX", 1)
+    monkeypatch.setattr(limits, "SAVE_ITEMS_PER_FRAME_MAX", 1)
     bench.new(Request("a", 41))
     assert len(bench.step({"a": 16}, a=[1, 2, 3, 4]).saves) == 1
     hear(bench, changed_at=1)
