@@ -336,7 +336,7 @@ def test_what_was_cached_before_is_offered_in_shares_prefix_first_also_after_the
     monkeypatch.setattr(limits, "SAVE_ITEMS_PER_STEP_MAX", 3)
     bench = Bench()
     resumed(bench, 10, 12)
-    shares = []
+    shares: list[list[int]] = []
     while bench.works() and len(shares) < 12:
         ticket, items = bench.planner.next_step(8)
         shares.append([item.block_id for item in items])
