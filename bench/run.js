@@ -25,6 +25,7 @@ const NAMES = [
   "handoff",
   "tls",
   "rails",
+  "auto",
   "sidecar",
   "lookup",
   "pool:links",

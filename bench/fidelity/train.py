@@ -1,7 +1,8 @@
 """Owns the training of the small model that fidelity is measured with: text, tokenizer, weights and their record.
 
-A Llama of 3 million parameters learns Python's own library and our docs, which every machine has. Run it with vLLM's
-Python: `.venv/bin/python bench/fidelity/train.py`. Processors round differently, so another one makes other weights.
+A Llama of 3 million parameters learns Python's own library and our docs, which every machine has; with `--shape hybrid`
+a model of 5 million with recurrent states (Gated DeltaNet). Run it with vLLM's Python:
+`.venv/bin/python bench/fidelity/train.py`. Processors round differently, so another one makes other weights.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.models.qwen3_5 import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).resolve().parent / "model"
@@ -87,26 +89,42 @@ def encode(tokenizer: Tokenizer, lines: list[str]) -> torch.Tensor:
     return torch.tensor(ids)
 
 
-def config() -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=256,
-        intermediate_size=640,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=POSITIONS_MAX,
-        tie_word_embeddings=True,
-        bos_token_id=END,
-        eos_token_id=END,
+#: What both shapes have.
+_SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 256,
+    "intermediate_size": 640,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": POSITIONS_MAX,
+    "tie_word_embeddings": True,
+    "bos_token_id": END,
+    "eos_token_id": END,
+}
+
+
+def llama() -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=4, **_SIZES))
+
+
+def hybrid() -> PreTrainedModel:
+    """Two layers of Gated DeltaNet before each of attention."""
+    state = {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
+    state |= {"linear_num_key_heads": 4, "linear_num_value_heads": 4}
+    layers = ["linear_attention", "linear_attention", "full_attention"] * 2
+    return Qwen3_5ForCausalLM(
+        Qwen3_5TextConfig(num_hidden_layers=6, layer_types=layers, **state, **_SIZES)
     )
 
 
-def train(model: LlamaForCausalLM, tokens: torch.Tensor, steps: int) -> list[dict[str, float]]:
+SHAPES = {"llama": llama, "hybrid": hybrid}
+
+
+def train(model: PreTrainedModel, tokens: torch.Tensor, steps: int) -> list[dict[str, float]]:
     """Muon moves the matrices, AdamW the rest; gives the losses on the way."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim >= 2 and "embed" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim < 2 or "embed" in n]
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     adamw = torch.optim.AdamW(others, lr=ADAMW_RATE, betas=(0.9, 0.95), weight_decay=0.0)
     muon = torch.optim.Muon(
         matrices, lr=MUON_RATE, momentum=0.95, weight_decay=0.01, adjust_lr_fn="original"
@@ -137,7 +155,7 @@ def rate(done: float) -> float:
     return 1 - fallen * (1 - LAST_RATE)
 
 
-def cross_entropy(model: LlamaForCausalLM, rows: torch.Tensor) -> torch.Tensor:
+def cross_entropy(model: PreTrainedModel, rows: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(rows[:, :-1]).logits
     return torch.nn.functional.cross_entropy(
@@ -146,7 +164,7 @@ def cross_entropy(model: LlamaForCausalLM, rows: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def held_out_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> float:
+def held_out_loss(model: PreTrainedModel, tokens: torch.Tensor) -> float:
     rows = tokens[:HELD_OUT_TOKENS].view(-1, LENGTH).split(BATCH)
     return sum(cross_entropy(model, part).item() for part in rows) / len(rows)
 
@@ -160,7 +178,7 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
         name: value.detach().to(torch.bfloat16).contiguous()
@@ -169,7 +187,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     settings = model.config.to_dict() | {
-        "architectures": ["LlamaForCausalLM"],
+        "architectures": [type(model).__name__],
         "dtype": "bfloat16",
     }
     write_json(folder / "config.json", settings)
@@ -184,6 +202,7 @@ def write_json(path: Path, value: object) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="llama")
     parser.add_argument("--into", type=Path, default=FOLDER)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--threads", type=int, default=2)
@@ -196,7 +215,7 @@ def main() -> None:
     tokenizer = learn_tokenizer([named[name] for name in learnt])
     tokens = encode(tokenizer, [named[name] for name in learnt])
     rest = encode(tokenizer, [named[name] for name in held_out])
-    model = LlamaForCausalLM(config())
+    model = SHAPES[options.shape]()
     log = train(model, tokens, options.steps)
     save(model, tokenizer, options.into)
     record = {

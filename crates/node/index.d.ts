@@ -93,6 +93,17 @@ export declare function closeArena(id: number): void
 /** Closes a store; idempotent. Pinned memory goes with its last pin. */
 export declare function closeStore(id: number): void
 
+/** What a codec makes of a block. */
+export interface CodecWeight {
+  codec: number
+  /** Length of its payload. */
+  bytes: number
+  encodeS: number
+  decodeS: number
+  /** Power of the errors over that of the elements, of the layer's K or V where it is worst. */
+  noise: number
+}
+
 /** Says what was built. */
 export declare function coreInfo(): CoreInfo
 
@@ -731,6 +742,9 @@ export declare function sweepArenaDir(dir: string): number
 
 /** Gives the lock free and removes its file; idempotent. */
 export declare function unlockFile(id: number): void
+
+/** Tries codecs on a leased slot, in any thread; those that do not take it, or have no codes for what it holds, are left out. */
+export declare function weighSlot(arenaId: number, geometryId: number, slot: number, generation: number, codecs: Uint8Array): Array<CodecWeight>
 
 /** Writes a file there in one step, over what was there. */
 export declare function writeOwnFile(folder: string, name: string, bytes: Uint8Array): void

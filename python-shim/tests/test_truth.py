@@ -189,6 +189,21 @@ def test_equal_blocks_agree_others_do_not_and_one_wrong_layer_is_enough(
     assert likeness_db(pages, 2, slot) < 0  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("drift", "is_told"), [(1.1, False), (1.75, True)])
+def test_f97_a_scale_that_drifted_by_more_than_half_ends_restoring(
+    socket_path: str, drift: float, is_told: bool
+) -> None:
+    pages, slot, tensors = pages_and_slot(torch.float32)
+    tensors["layer.2"][2, ..., 8:] /= drift
+    db = likeness_db(pages, 2, slot)  # type: ignore[arg-type]
+    for bench in opened(socket_path, 1, fidelity=3):
+        request, _ = restore(bench)
+        compute(bench, request)
+        report(bench, db)
+        assert bool(bench.shim._naming.refused) == is_told
+        assert bench.shim.counters.get("truth_mismatches") == int(is_told)
+
+
 def test_states_are_not_compared() -> None:
     state = make_state(index=0)
     memory = {"state.0": torch.zeros(4, 24, dtype=torch.uint8)}

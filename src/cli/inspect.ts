@@ -8,6 +8,7 @@ import { toTierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
+import type { Form } from "../sidecar/save/codec-choice.ts";
 import type { CodecName } from "../sidecar/save/codecs.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
@@ -52,7 +53,9 @@ export interface TargetStatus {
   /** Those of them that may restore. */
   restoring: number | null;
   /** How the sidecar stores attention KV. */
-  kvCodec: CodecName | null;
+  kvCodec: string | null;
+  /** As what blocks go to each vault, by `[codec] kv = "auto"`. */
+  forms: { address: string; form: Form }[];
   /** Everything the target has counted since it started. */
   counters: Readonly<Record<string, number>> | null;
   error: string | null;
@@ -167,6 +170,9 @@ async function inspectSidecar({ sidecar }: Config): Promise<OwnSidecar> {
       engines: status.engines.length,
       restoring: status.engines.filter(({ isRestoring }) => isRestoring).length,
       kvCodec: status.kvCodec,
+      forms: status.vaults.kv.flatMap(({ address, form }) =>
+        form === null ? [] : [{ address, form }],
+      ),
       travel: travelOf(status),
       pools: poolsOf(status),
       counters: status.counters,
@@ -240,6 +246,7 @@ function blank(target: string, address: string): TargetStatus {
     engines: null,
     restoring: null,
     kvCodec: null,
+    forms: [],
     counters: null,
     error: null,
   };

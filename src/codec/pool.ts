@@ -4,11 +4,12 @@ import { Piscina } from "piscina";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { ENCODE_NICE, ENCODE_QUEUE_MAX, ENCODE_THREADS_MAX, ENCODE_TIMEOUT_MS } from "../limits.ts";
 import { deferSlots } from "../native.ts";
+import type { CodecWeight } from "../native.ts";
 import { withDeadline } from "../time.ts";
 import { OutboxRecord } from "./record.ts";
 import type { MakeDeferred } from "./record.ts";
 import { nativeItems } from "./task.ts";
-import type { EncodeTask } from "./task.ts";
+import type { EncodeTask, WeighTask } from "./task.ts";
 
 // The built file, also when the sources are run: a worker thread of Node 20 cannot read TypeScript.
 const WORKER_FILE: string = new URL("../../dist/codec/worker.js", import.meta.url).href;
@@ -19,11 +20,13 @@ const WORKER_ARGV: string[] = process.allowedNodeEnvironmentFlags.has(NO_REQUIRE
   ? [NO_REQUIRE]
   : [];
 
+type Task = EncodeTask | WeighTask | Uint32Array;
+
 export class EncodePool {
-  readonly #piscina: Piscina<EncodeTask | Uint32Array, Float64Array>;
+  readonly #piscina: Piscina<Task, Float64Array | CodecWeight[]>;
 
   constructor(threads: number = defaultThreads()) {
-    this.#piscina = new Piscina<EncodeTask | Uint32Array, Float64Array>({
+    this.#piscina = new Piscina<Task, Float64Array | CodecWeight[]>({
       filename: WORKER_FILE,
       minThreads: threads,
       maxThreads: threads,
@@ -66,7 +69,16 @@ export class EncodePool {
     return new Map(ids.map((id, index) => [id, lengths[index] ?? 0]));
   }
 
-  #begin(task: EncodeTask | Uint32Array, name: string): Promise<Float64Array> {
+  /** Tries codecs on a leased slot; those that cannot take it are left out. Throws as `encode`. */
+  async weigh(task: WeighTask): Promise<CodecWeight[]> {
+    const run = this.#begin<CodecWeight[]>(task, "weigh");
+    return await withDeadline(run, ENCODE_TIMEOUT_MS, "weighing codecs");
+  }
+
+  #begin<T extends Float64Array | CodecWeight[] = Float64Array>(
+    task: Task,
+    name: string,
+  ): Promise<T> {
     if (this.#piscina.queueSize >= ENCODE_QUEUE_MAX) {
       throw new TierkvError("OVERLOAD", {
         what: "encode tasks waiting",
@@ -74,7 +86,7 @@ export class EncodePool {
         limit: ENCODE_QUEUE_MAX,
       });
     }
-    return this.#piscina.run(task, { name });
+    return this.#piscina.run(task, { name }) as Promise<T>;
   }
 
   async close(): Promise<void> {

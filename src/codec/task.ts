@@ -18,6 +18,15 @@ export interface EncodeTask {
   endTokens: Float64Array;
 }
 
+/** A leased slot to try codecs on. */
+export interface WeighTask {
+  arena: number;
+  geometry: number;
+  slot: number;
+  generation: number;
+  codecs: readonly number[];
+}
+
 export interface EncodeBlock {
   slot: number;
   generation: number;

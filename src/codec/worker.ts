@@ -1,8 +1,9 @@
 // Owns the work of one encode thread: native encoding of what is named by descriptor; no payload byte passes through JavaScript.
 import { toTierkvError } from "../errors.ts";
-import { encodeSlots, outboxMake } from "../native.ts";
+import { encodeSlots, outboxMake, weighSlot } from "../native.ts";
+import type { CodecWeight } from "../native.ts";
 import { nativeItems } from "./task.ts";
-import type { EncodeTask } from "./task.ts";
+import type { EncodeTask, WeighTask } from "./task.ts";
 
 /** Encodes all blocks of the task into the native outbox; returns pairs (outbox record, record bytes). */
 export function encode(task: EncodeTask): Float64Array {
@@ -15,6 +16,11 @@ export function encode(task: EncodeTask): Float64Array {
 /** Makes deferred records of the native outbox; per record its length, 0 where it cannot be made any more. */
 export function make(records: Uint32Array): Float64Array {
   return coded(() => outboxMake(records));
+}
+
+/** What codecs make of a slot. */
+export function weigh({ arena, geometry, slot, generation, codecs }: WeighTask): CodecWeight[] {
+  return coded(() => weighSlot(arena, geometry, slot, generation, Uint8Array.from(codecs)));
 }
 
 /** Only the message of an error survives the way between threads. */

@@ -44,6 +44,8 @@ export type KvCodec = "auto" | "raw" | "lossless" | "int8" | "int8-had";
 
 export interface CodecConfig {
   readonly kv: KvCodec;
+  /** Nats a token. */
+  readonly maxKld: number;
 }
 
 export interface TurboQuantConfig {

@@ -40,6 +40,7 @@ import {
 import { ownSocket } from "./own-socket.ts";
 import { CLUSTER_ACCESS, ETCD, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
 import { VAULT_ARCHIVE } from "./schema-archive.ts";
+import { CODEC } from "./schema-codec.ts";
 import { GATEWAY } from "./schema-gateway.ts";
 import { RECEIPTS } from "./schema-receipts.ts";
 import { VAULT_YIELD, WAKE } from "./schema-yield.ts";
@@ -136,15 +137,7 @@ export const SCHEMA: Schema = {
   },
   codec: {
     doc: "The codec of attention KV, for who wants another than `[turbo_quant] enabled` gives.",
-    fields: {
-      kv: {
-        kind: choice(["auto", "raw", "lossless", "int8", "int8-had"]),
-        doc: "`raw`: as the engine holds it. `lossless`: bit for bit, too, in about 0.7 of the bytes where the engine computes in bfloat16, for slow links and small vaults. `int8`: one scale per head vector. `int8-had`: the same after a Hadamard turn of K, which spreads the outlier channels that large models have. `auto`: `int8-had`, or `raw` with `[turbo_quant] enabled = false`. Engines share blocks where both are exact, or both have the same lossy codec.",
-        fallback: () => "auto",
-        fallbackText: '`"auto"`',
-        example: '"int8-had"',
-      },
-    },
+    fields: CODEC,
   },
   vault: {
     doc: "A vault (`tierkv vault`, on a machine whose role is `kv_cold`, `ssm_cold` or `cold`). `--listen` and `--max-bytes` go before these keys, `--role` before `[cluster] role`.",

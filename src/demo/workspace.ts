@@ -35,7 +35,11 @@ export class Workspace {
     ] as const)
       this.#configure(`${of}-vault`, "vault.txt", { class: of, maxBytes });
     for (const codec of ["raw", "int8"])
-      this.#configure(codec, "inference.txt", { ...LIMITS, isInt8: codec === "int8" });
+      this.#configure(codec, "inference.txt", {
+        ...LIMITS,
+        isInt8: codec === "int8",
+        kv: codec === "int8" ? "int8-had" : codec,
+      });
   }
 
   static async create(): Promise<Workspace> {

@@ -1,5 +1,6 @@
 // Owns the assembly of a sidecar: encode threads, saves, engines and the local socket, started and stopped in order.
 import { statfsSync } from "node:fs";
+import { availableParallelism } from "node:os";
 import { availableMemory } from "node:process";
 import type { RecordClass } from "../block.ts";
 import type { Vault } from "../client/vault.ts";
@@ -15,6 +16,8 @@ import { ReceiptFolder } from "../receipt/folder.ts";
 import { nowMs } from "../time.ts";
 import type { EngineOptions } from "./engine/engine.ts";
 import { Receipts } from "./restore/receipts.ts";
+import { CodecChoice } from "./save/codec-choice.ts";
+import type { Form } from "./save/codec-choice.ts";
 import { chooseCodecs } from "./save/codecs.ts";
 import { Reoffer } from "./save/reoffer.ts";
 import { Saver } from "./save/save.ts";
@@ -59,7 +62,12 @@ export interface RunningSidecar extends Running {
   /** The same for somebody who looks: vaults are asked what they say of themselves. */
   look(): SidecarStatus;
   /** Accounts of the latest `most` requests whose id starts with `req`. */
-  explain(req: string, most: number): Account[];
+  explain(req: string, most: number): Explained[];
+}
+
+/** An account, and as what blocks go now to the vaults that it came from. */
+export interface Explained extends Account {
+  forms?: ({ address: string } & Form)[];
 }
 
 /** Serves until closed. Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when its place is unfit. */
@@ -129,7 +137,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     idleMs: () => server.idleMs(),
     status,
     look,
-    explain: (req, most) => common.decisions.find(req, most),
+    explain: explainer(common),
     close: () => (closing ??= close()),
   };
 }
@@ -139,6 +147,10 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
   const poolMembers = new PoolMembers({ vaults, source: members, logger });
   return {
     members: poolMembers,
+    codecs: new CodecChoice(chooseCodecs(config), {
+      threads: Math.max(1, Math.min(config.sidecar.lanes, Math.floor(availableParallelism() / 2))),
+      maxKld: config.codec.maxKld,
+    }),
     pools: openPools(poolMembers.clients, {
       ...redundancyOf(config.cluster.redundancy),
       isMember: (client) => poolMembers.isMember(client),
@@ -160,6 +172,7 @@ const VERIFY_EVERY = { off: 0, sampled: VERIFY_SAMPLED_EVERY, every: 1 } as cons
 /** What all engines share. */
 interface Common {
   members: PoolMembers;
+  codecs: CodecChoice;
   pools: Pools;
   links: Links;
   gates: LookupGates;
@@ -172,9 +185,20 @@ interface Common {
 
 type Stores = Readonly<Record<RecordClass, StoreQueue[]>>;
 
+function explainer({ decisions, codecs }: Common): RunningSidecar["explain"] {
+  return (req, most) =>
+    decisions.find(req, most).map((account) => ({
+      ...account,
+      forms: account.vaults.flatMap((address) => {
+        const form = codecs.formOf(address);
+        return form === null ? [] : [{ address, ...form }];
+      }),
+    }));
+}
+
 /** While nothing else goes on. */
 function startReoffer(
-  { config, counters, logger }: SidecarOptions,
+  { counters, logger }: SidecarOptions,
   common: Common,
   {
     pool,
@@ -189,7 +213,7 @@ function startReoffer(
     isMember: (client) => common.members.isMember(client),
     stores,
     pool,
-    codecs: chooseCodecs(config),
+    codecs: common.codecs,
     copies: () => server.copies(),
     isIdle: () => common.priority.isFree && saver.queuedBlocks === 0 && !flushes.isUnderWay,
     counters,
@@ -217,16 +241,16 @@ function openStore(
 
 function newSaver(
   options: SidecarOptions,
-  { pools, outcomes, quarantine }: Common,
+  { pools, codecs, outcomes, quarantine }: Common,
   pool: EncodePool,
   stores: Stores,
 ): Saver {
-  const { config, counters, logger } = options;
+  const { counters, logger } = options;
   return new Saver({
     pool,
     pools,
     stores,
-    codecs: chooseCodecs(config),
+    codecs,
     outcomes,
     quarantine,
     counters,
@@ -252,12 +276,12 @@ function newServer(
       counters,
       logger,
     }),
-    explain: (req, most) => common.decisions.find(req, most),
+    explain: explainer(common),
     welcome: {
       t: "welcome",
       protocol: LOCAL_PROTOCOL,
       sidecar: coreInfo().version,
-      fidelity: chooseCodecs(config).fidelity,
+      fidelity: common.codecs.fidelity,
       wait_ms: waitMs,
       stall_ms: stallMs,
       verify_every: VERIFY_EVERY[verify],

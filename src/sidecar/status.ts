@@ -8,8 +8,7 @@ import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../metrics
 import { coreInfo, recordKeysStatus } from "../native.ts";
 import { nowMs, wallClockMs } from "../time.ts";
 import type { EngineStatus } from "./engine/engine-status.ts";
-import { chooseCodecs } from "./save/codecs.ts";
-import type { CodecName } from "./save/codecs.ts";
+import type { CodecChoice, Form } from "./save/codec-choice.ts";
 import type { Saver } from "./save/save.ts";
 import type { Account, Decisions } from "./trace/decisions.ts";
 import type { Ledger, LedgerStatus } from "./trace/ledger.ts";
@@ -33,6 +32,8 @@ export interface VaultStatus {
   /** Blocks of look-ups that it did not hold, with one behind them held; and those that it held for another owner. */
   holes: number;
   moved: number;
+  /** As what blocks go there by `[codec] kv = "auto"`; null: none went, or the codec is fixed. */
+  form: Form | null;
   /** What it said of itself; null: it has not answered, or nobody had looked before. */
   seen: VaultSeen | null;
 }
@@ -54,8 +55,8 @@ export interface SidecarStatus {
   slotsFree: number;
   /** In the order of the configuration. */
   vaults: Record<RecordClass, VaultStatus[]>;
-  /** How attention KV is stored. */
-  kvCodec: CodecName;
+  /** How attention KV is stored: a codec, or those in use, one per vault. */
+  kvCodec: string;
   saves: { queuedBlocks: number; queuedBytes: number };
   counters: Record<string, number>;
   /** What the parts of requests took. */
@@ -76,6 +77,7 @@ export interface StatusSources {
   counters: SidecarCounters;
   ledger: Ledger;
   watch: VaultWatch;
+  codecs: CodecChoice;
   decisions: Decisions;
   reuse: Reuse;
 }
@@ -100,7 +102,7 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
       kv: describeVaults(sources, "kv"),
       ssm: describeVaults(sources, "ssm"),
     },
-    kvCodec: chooseCodecs(config).kvName,
+    kvCodec: sources.codecs.names,
     saves: { queuedBlocks: saver.queuedBlocks, queuedBytes: saver.queuedBytes },
     counters: { ...counters.snapshot(), records_unopened: recordKeysStatus().unopened },
     times: counters.times(),
@@ -111,7 +113,7 @@ export function describeSidecar(sources: StatusSources, engines: EngineStatus[])
 }
 
 function describeVaults(
-  { vaults, members, pools, watch }: StatusSources,
+  { vaults, members, pools, watch, codecs }: StatusSources,
   name: RecordClass,
 ): VaultStatus[] {
   return vaults[name].map((client, vault) => {
@@ -120,6 +122,7 @@ function describeVaults(
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
     const source = members.sourceOf(client);
     const { holes = 0, moved = 0 } = members.gates[name][vault] ?? {};
-    return { address, source, tier, state, lanes, share, isDraining, holes, moved, seen };
+    const form = name === "kv" ? codecs.formOf(address) : null;
+    return { address, source, tier, state, lanes, share, isDraining, holes, moved, form, seen };
   });
 }

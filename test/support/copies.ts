@@ -5,6 +5,7 @@ import type { EncodePool } from "../../src/codec/pool.ts";
 import type { OutboxRecord } from "../../src/codec/record.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import { outboxPut } from "../../src/native.ts";
+import { CodecChoice } from "../../src/sidecar/save/codec-choice.ts";
 import { chooseCodecs } from "../../src/sidecar/save/codecs.ts";
 import { Reoffer } from "../../src/sidecar/save/reoffer.ts";
 import { StoreQueue } from "../../src/sidecar/save/store-queue.ts";
@@ -20,6 +21,12 @@ import { logger, MIB } from "./vaults.ts";
 /** What a vault of 1 MiB says that holds nothing. */
 export const roomy = (_call: unknown, done: (error: null, reply: object) => void): void =>
   done(null, { maxBytes: MIB, usedBytes: 0, reservedBytes: 0, records: 0 });
+
+/** Every block as it is. */
+export const RAW_BLOCKS: CodecChoice = new CodecChoice(
+  chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } }),
+  { threads: 1, maxKld: 0 },
+);
 
 /** `count`: how often it has looked at the vault. */
 export function openReoffer(client: VaultClient): { count(): number; close(): void } {
@@ -42,7 +49,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
     isMember: () => true,
     stores: { kv: [new StoreQueue({ client, link: links.kv[0]!, ...common })], ssm: [] },
     pool: pool as unknown as EncodePool,
-    codecs: chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } }),
+    codecs: RAW_BLOCKS,
     copies: () => {
       looks += 1;
       return [

@@ -40,6 +40,7 @@ export interface TestSidecarOptions {
   kvDim?: number | null;
   /** Where receipts lie; without it nobody asks for one. */
   receipts?: Partial<Config["receipts"]>;
+  maxKld?: number;
   logger?: Logger;
   members?: MemberSource;
   onEnded?: (ended: Ended) => void;
@@ -66,7 +67,10 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       credentials: "/nonexistent",
     },
     turboQuant: { ...config.turboQuant, kvDim },
-    codec: { kv: options.kv ?? ((options.int8 ?? kvDim !== null) ? "int8" : "raw") },
+    codec: {
+      kv: options.kv ?? ((options.int8 ?? kvDim !== null) ? "int8" : "raw"),
+      maxKld: options.maxKld ?? config.codec.maxKld,
+    },
     vault: { ...config.vault, listen, maxBytes: 64 * MIB, stateDir: "/nonexistent" },
     sidecar: {
       ...config.sidecar,

@@ -55,13 +55,12 @@ impl Codec {
         }
     }
 
-    /// Whether its records may stand in a namespace of this fidelity: only exact ones in an exact one. Raw ones
-    /// stand in any: they are what a lossy codec has no codes for.
+    /// Whether its records may stand in a namespace of this fidelity: only exact ones in an exact one. Exact ones
+    /// stand in any: raw ones are what a lossy codec has no codes for, and on a fast link none is worth an error.
     #[must_use]
     pub fn fits_fidelity(self, fidelity: u8) -> bool {
         match self {
-            Self::Raw => true,
-            Self::Lossless => fidelity == 0,
+            Self::Raw | Self::Lossless => true,
             Self::Int8 | Self::Int8Had => fidelity == self.id(),
         }
     }
@@ -88,6 +87,17 @@ impl Codec {
             }
             Self::Lossless | Self::Int8 | Self::Int8Had => None,
         }
+    }
+
+    /// Which codec makes payloads of this length of such a block in a namespace of this fidelity. Where two could, the one
+    /// whose payloads have one length: the other makes none of it there.
+    #[must_use]
+    pub fn of_length(block: &Block, fidelity: u8, bytes: u64) -> Option<Self> {
+        let fits =
+            |codec: &Self| codec.fits_fidelity(fidelity) && codec.has_payload_of(block, bytes);
+        let (variable, fixed): (Vec<_>, Vec<_>) =
+            Self::ALL.into_iter().filter(fits).partition(|codec| codec.is_variable());
+        fixed.into_iter().chain(variable).next()
     }
 
     /// Whether a payload of this block can be so long.

@@ -151,6 +151,12 @@ impl Geometry {
         codec.has_payload_of(&self.block(), bytes as u64)
     }
 
+    /// Which codec makes payloads of this length of this geometry in a namespace of this fidelity.
+    #[must_use]
+    pub fn codec_of_length(&self, fidelity: u8, bytes: usize) -> Option<Codec> {
+        Codec::of_length(&self.block(), fidelity, bytes as u64)
+    }
+
     fn block(&self) -> Block {
         let per_layer: usize =
             self.vectors.iter().map(|part| part.outer.count * part.inner.count).sum();

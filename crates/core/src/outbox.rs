@@ -170,6 +170,10 @@ impl Outbox {
         let Ok(made) = (unsafe { codec.encode(geometry, slot.as_ptr(), payload) }) else {
             return Ok(None);
         };
+        // A reader tells codecs by length: it would take this record for one of the namespace's lossy codec.
+        if geometry.codec_of_length(fidelity, made.bytes) != Some(codec) {
+            return Ok(None);
+        }
         let header = header_of(geometry, (codec, fidelity), made.bytes as u64, identity);
         head.copy_from_slice(&header.encode(made.checksum));
         let bytes = before + HEADER_BYTES + made.bytes + behind;

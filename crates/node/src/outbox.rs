@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use napi::bindgen_prelude::{Buffer, BufferSlice, Float64Array, Uint32Array};
 use napi_derive::napi;
-use tierkv_core::codec::Codec;
+use tierkv_core::codec::{Codec, Weight, weigh};
 use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::client::Content;
 use tierkv_core::outbox::{DeferredRecord, Identity, Outbox};
@@ -64,6 +64,44 @@ pub fn defer_slots(
     run(|| {
         let deferred = deferred(arena_id, geometry_id, (codec, fidelity), namespace, &items)?;
         insert(deferred.into_iter().map(|deferred| Content::Deferred(Arc::new(deferred))).collect())
+    })
+}
+
+/// What a codec makes of a block.
+#[napi(object)]
+pub struct CodecWeight {
+    pub codec: u8,
+    /// Length of its payload.
+    pub bytes: f64,
+    pub encode_s: f64,
+    pub decode_s: f64,
+    /// Power of the errors over that of the elements, of the layer's K or V where it is worst.
+    pub noise: f64,
+}
+
+/// Tries codecs on a leased slot, in any thread; those that do not take it, or have no codes for what it holds, are left out.
+#[napi]
+pub fn weigh_slot(
+    arena_id: u32,
+    geometry_id: u32,
+    slot: u32,
+    generation: u32,
+    codecs: &[u8],
+) -> napi::Result<Vec<CodecWeight>> {
+    run(|| {
+        let (arena, geometry) = (ARENAS.get(arena_id)?, GEOMETRIES.get(geometry_id)?);
+        let _held = arena.access(Lease { slot, generation })?;
+        let page = arena.peek(slot)?;
+        let known = codecs.iter().filter_map(|id| Codec::from_id(*id));
+        let weighed = known.filter_map(|codec| Some((codec, weigh(codec, &geometry, &page)?)));
+        let entry = |(codec, weight): (Codec, Weight)| CodecWeight {
+            codec: codec.id(),
+            bytes: size(weight.bytes),
+            encode_s: weight.encode.as_secs_f64(),
+            decode_s: weight.decode.as_secs_f64(),
+            noise: weight.noise,
+        };
+        Ok(weighed.map(entry).collect())
     })
 }
 

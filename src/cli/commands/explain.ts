@@ -1,8 +1,9 @@
 // Owns `tierkv explain`: what the sidecar decided for recent requests, why, and how it came out.
 import { EXPLAIN_MAX, STATUS_TIMEOUT_MS } from "../../limits.ts";
 import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
-import type { Account } from "../../sidecar/trace/decisions.ts";
+import type { Explained } from "../../sidecar/sidecar.ts";
 import type { Call, Registrar } from "../call.ts";
+import { showForm } from "../form.ts";
 import { showMs } from "../text.ts";
 
 const EXIT_OK = 0;
@@ -31,7 +32,7 @@ async function explain(call: Call): Promise<number> {
   try {
     await link.hello(STATUS_TIMEOUT_MS);
     const most = req === "" ? SHOWN_DEFAULT : EXPLAIN_MAX;
-    const accounts = (await link.explain(req, most, STATUS_TIMEOUT_MS)) as unknown as Account[];
+    const accounts = (await link.explain(req, most, STATUS_TIMEOUT_MS)) as unknown as Explained[];
     const none = `the sidecar remembers no request "${req}"`;
     call.print({ requests: accounts }, accounts.length === 0 ? [none] : accounts.flatMap(describe));
     return accounts.length === 0 ? EXIT_UNKNOWN : EXIT_OK;
@@ -41,7 +42,7 @@ async function explain(call: Call): Promise<number> {
 }
 
 /** One request in a few lines. Exported for its test. */
-export function describe(account: Account): string[] {
+export function describe(account: Explained): string[] {
   const { predicted, actual, startTokens, askedTokens, heldTokens, chosenTokens } = account;
   const reason = reasonOf(account);
   const head = `${account.req} (plan ${account.plan}, ${new Date(account.at).toISOString()})`;
@@ -71,17 +72,19 @@ export function describe(account: Account): string[] {
     `  load:    ${shown(actual.load)}, predicted ${shown(predicted.load)}; loaded ${account.loadedTokens ?? 0} tokens`,
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
+  const { forms = [] } = account;
+  lines.push(...forms.map((form) => `  stored:  ${form.address} takes blocks as ${showForm(form)}`));
   lines.push(...named(account));
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
 }
 
-function named({ block, receipt }: Account): string[] {
+function named({ block, receipt }: Explained): string[] {
   const lines = [`  block:   ${block === "" ? "-" : block}`];
   return receipt === "" ? lines : [...lines, `  receipt: tierkv verify ${receipt}`];
 }
 
-function describeGap({ gap }: Account): string[] {
+function describeGap({ gap }: Explained): string[] {
   if (gap === null) return [];
   const rest = `${gap.behind} blocks behind it are held`;
   return [`  pool:    the first missing block belongs to ${gap.vault}; ${rest}`];
@@ -94,7 +97,7 @@ const showSaved = (ms: number): string =>
 
 const shown = (ms: number | null): string => (ms === null ? "-" : showMs(ms));
 
-function placed({ placedTokens, fetched: { shared } }: Account): string {
+function placed({ placedTokens, fetched: { shared } }: Explained): string {
   const upTo = `placed up to ${placedTokens ?? 0}`;
   return shared === 0 ? upTo : `${upTo}, ${shared} blocks from shared memory`;
 }

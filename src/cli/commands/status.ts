@@ -3,6 +3,7 @@ import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Pooled, TargetStatus, Travel } from "../inspect.ts";
+import { showForm } from "../form.ts";
 import { showBytes, showMs, showShare, table } from "../text.ts";
 import { showTop } from "./top.ts";
 import type { TopOptions } from "./top.ts";
@@ -63,7 +64,7 @@ function describe(targets: readonly TargetStatus[]): string[] {
 
 /** What a row has no room for: what passes through a vault, or what a sidecar has done. */
 function remark(status: TargetStatus): string[] {
-  const { engines, kvCodec, counters, disk, target, traffic, travel, pools } = status;
+  const { engines, kvCodec, counters, disk, forms, target, traffic, travel, pools } = status;
   if (traffic !== null) {
     const lines = [describeTraffic(traffic), ...describeSessions(status)].map(
       (text) => `${target}: ${text}`,
@@ -84,6 +85,7 @@ function remark(status: TargetStatus): string[] {
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
     ...(pools ?? []).map((one) => `sidecar: ${describePooled(one)}`),
+    ...forms.map(({ address, form }) => `sidecar: blocks go to ${address} as ${showForm(form)}`),
   ];
 }
 

@@ -23,7 +23,7 @@ import type { Block } from "../slots/block.ts";
 import type { Group } from "../slots/groups.ts";
 import type { Holding } from "../slots/holding.ts";
 import type { VaultClients } from "../vaults/pools.ts";
-import type { Codecs } from "./codecs.ts";
+import type { CodecChoice } from "./codec-choice.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
 /** What lies in the arena of one engine. */
@@ -43,7 +43,7 @@ export interface ReofferOptions {
   isMember(client: Vault): boolean;
   stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   pool: EncodePool;
-  codecs: Codecs;
+  codecs: CodecChoice;
   /** Of every engine that has an arena and a name. */
   copies(): Copies[];
   /** Nothing is restored or saved just now. */
@@ -169,7 +169,7 @@ export class Reoffer {
     let bytes = 0;
     try {
       for (let shard = 0; shard < copies.shards && lent.length > 0; shard += 1) {
-        const records = await this.#encode(copies, lent, shard);
+        const records = await this.#encode(look, copies, lent, shard);
         const outgoing: OutgoingRecord[] = [];
         for (const [index, record] of records.entries()) {
           const block = lent[index];
@@ -212,14 +212,20 @@ export class Reoffer {
     return bytes;
   }
 
-  #encode(copies: Copies, blocks: readonly Block[], shard: number): Promise<OutboxRecord[]> {
+  #encode(
+    { store }: Look,
+    copies: Copies,
+    blocks: readonly Block[],
+    shard: number,
+  ): Promise<OutboxRecord[]> {
     const { pool, codecs } = this.#options;
     const { arena, namespace, shards, groupAt } = copies;
     const [{ group, recordClass } = NO_BLOCK] = blocks;
+    const { geometry } = groupAt(group, shard);
     return pool.encode({
       arena,
-      geometry: groupAt(group, shard).geometry,
-      codec: codecs.byClass[recordClass],
+      geometry,
+      codec: codecs.idFor(recordClass, geometry, [store.way]),
       fidelity: codecs.fidelity,
       namespace,
       shard,

@@ -18,7 +18,8 @@ import type { SaveItem } from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
-import type { Codecs } from "./codecs.ts";
+import type { CodecChoice } from "./codec-choice.ts";
+import { isVariable } from "./codecs.ts";
 import { destinationsOf } from "./destinations.ts";
 import { ParityMaker } from "./parity.ts";
 import type { Member } from "./parity.ts";
@@ -54,7 +55,7 @@ export interface SaverOptions {
   pool: EncodePool;
   pools: Pools;
   stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
-  codecs: Codecs;
+  codecs: CodecChoice;
   outcomes: BlockOutcomes;
   quarantine: Quarantine;
   counters: SidecarCounters;
@@ -278,17 +279,18 @@ export class Saver {
   }
 
   /** A record that is sent twice, or is part of a parity record, is made once, and one of varying length is made before it is sent. */
-  #isMadeAhead({ recordClass }: SaveSource): boolean {
+  #isMadeAhead({ recordClass, geometry }: SaveSource, { way }: StoreQueue): boolean {
     const { pools, codecs } = this.#options;
     const { isDouble, width, local } = pools[recordClass];
-    return isDouble || width > 0 || local !== NO_VAULT || codecs.isVariable[recordClass];
+    const isAlone = !isDouble && width === 0 && local === NO_VAULT;
+    return !isAlone || isVariable(codecs.idFor(recordClass, geometry, [way]));
   }
 
   /** What a lane can take now goes as a deferred record; the rest waits in its slots, or is encoded ahead. */
   #pump(lane: Lane): void {
     if (lane.isBusy || lane.pending.length === 0) return;
     const { source, store } = lane;
-    const isMadeAhead = this.#isMadeAhead(source);
+    const isMadeAhead = this.#isMadeAhead(source, store);
     const isDeferred = !isMadeAhead && store.hasRoom && !this.#deferring.has(store);
     if (!isMadeAhead && !isDeferred && !this.#mayEncode(lane)) return;
     lane.isBusy = true;
@@ -306,14 +308,16 @@ export class Saver {
   }
 
   /** Makes one batch, or deferred records of it, and passes the records on. Slots are free once they are made, those of deferred records once they are sent. */
-  async #pass(lane: Lane, batch: readonly Pending[], isDeferred: boolean): Promise<void> {
+  async #pass(lane: Lane, batch: readonly Pending[], mayDefer: boolean): Promise<void> {
     const { pool, logger } = this.#options;
     const { source } = lane;
+    let isDeferred = mayDefer;
     const records: OutboxRecord[] = [];
     const members = batch.map((next) => this.#parity.join(source, next));
     try {
       await failpoint("sidecar.save.taken");
-      const task = this.#task(source, batch);
+      const task = await this.#task(source, batch);
+      isDeferred &&= !isVariable(task.codec);
       records.push(...(isDeferred ? pool.defer(task) : await pool.encode(task)));
       await this.#parity.take(members, records);
     } catch (error) {
@@ -338,13 +342,16 @@ export class Saver {
     }
   }
 
-  #task(source: SaveSource, batch: readonly Pending[]): EncodeTask {
-    const { codecs } = this.#options;
+  async #task(source: SaveSource, batch: readonly Pending[]): Promise<EncodeTask> {
+    const { codecs, pool } = this.#options;
     const { arena, geometry, recordClass, shard, shardCount } = source;
+    const [first] = batch;
+    if (first !== undefined) await codecs.weigh(pool, recordClass, { ...source, ...first.item });
+    const ways = new Set(batch.flatMap(({ destinations }) => destinations.map((d) => d.store.way)));
     return {
       arena,
       geometry,
-      codec: codecs.byClass[recordClass],
+      codec: codecs.idFor(recordClass, geometry, [...ways]),
       fidelity: codecs.fidelity,
       namespace: batch[0]?.namespace ?? Buffer.alloc(0),
       shard,

@@ -21,6 +21,7 @@ import type { SidecarCounters } from "../../metrics.ts";
 import { BusyTime } from "../../time.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
+import { Way } from "./way.ts";
 
 /** One place where a record is to lie. */
 export interface Destination {
@@ -65,6 +66,8 @@ export interface StoreQueueOptions {
 
 /** Bounded by what feeds it: the saver takes no more than SAVE_QUEUE_BYTES_MAX, or what slots hold, at a time. */
 export class StoreQueue {
+  /** As the choice of a codec sees it. */
+  readonly way: Way;
   readonly #client: Vault;
   readonly #link: Link;
   readonly #priority: FetchPriority;
@@ -80,6 +83,7 @@ export class StoreQueue {
   #onRoom: () => void = () => {};
 
   constructor({ client, link, priority, outcomes, counters, logger }: StoreQueueOptions) {
+    this.way = new Way(client, link);
     this.#client = client;
     this.#link = link;
     this.#priority = priority;

@@ -72,7 +72,7 @@ test("a request's prompt goes with its states, to a vault of both; a block that 
   await scene.store(turn.slice(7), ATTENTION);
   await scene.store([turn[1]!, turn[5]!], STATES);
   await scene.ask(turn);
-  const [account] = scene.sidecar.explain("", 1) as [Account];
+  const [account] = scene.sidecar.explain("", 1) as [Account, ...Account[]];
   expect(account.block).toBe(turn[7]!.hash.toString("hex"));
   const places = `kv_cold = "${kv.address}"\nssm_cold = "${ssm.address}"\n`;
   const config = configWith(places, scene.sidecar.socketPath);

@@ -64,6 +64,7 @@ test("one that has left says so, and without any the exit code is 1", async () =
     isDraining: false,
     holes: 3,
     moved: 2,
+    form: null,
     seen: null,
   };
   expect(shown([row])[1]).toMatch(/^kv +a:1 +dns +up +left +3 +2 +-/);

@@ -4,13 +4,13 @@ import { toNamespace } from "../../../src/block.ts";
 import type { EncodePool } from "../../../src/codec/pool.ts";
 import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_BATCH_ITEMS } from "../../../src/limits.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
-import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { SaveSource } from "../../../src/sidecar/save/save.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
 import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 import { openPools } from "../../../src/sidecar/vaults/pools.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
+import { RAW_BLOCKS } from "../../support/copies.ts";
 import { outboxStatus } from "../../support/native.ts";
 import { digest } from "../../support/records.ts";
 import { saveSource } from "../../support/save-source.ts";
@@ -121,7 +121,7 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
     pool,
     pools: openPools({ kv: [], ssm: [] }),
     stores: { kv: [store], ssm: [] },
-    codecs: chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } }),
+    codecs: RAW_BLOCKS,
   };
   const counters = newSidecarCounters();
   const saver = new Saver({

@@ -4,12 +4,12 @@ import { toNamespace } from "../../../src/block.ts";
 import type { EncodePool } from "../../../src/codec/pool.ts";
 import { SAVE_QUEUE_BYTES_MAX, STORE_TIMEOUT_MS } from "../../../src/limits.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
-import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
 import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 import { openPools } from "../../../src/sidecar/vaults/pools.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
+import { RAW_BLOCKS } from "../../support/copies.ts";
 import { openClosedVault, shown, TOKENS } from "../../support/closed-vaults.ts";
 import { startFaultProxy } from "../../support/fault-proxy.js";
 import { digest } from "../../support/records.ts";
@@ -190,7 +190,7 @@ describe("drops", () => {
     } as unknown as StoreQueue;
     const stores = { kv: [store], ssm: [] };
     const pools = openPools({ kv: [], ssm: [] });
-    const codecs = chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } });
+    const codecs = RAW_BLOCKS;
     const outcomes = new BlockOutcomes();
     const quarantine = new Quarantine();
     const saver = new Saver({

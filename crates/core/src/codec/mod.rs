@@ -3,13 +3,15 @@
 pub mod int8;
 pub mod lossless;
 pub(crate) mod raw;
+mod weigh;
 
 use std::fmt;
 
-pub use crate::codec_id::{Block, Codec};
+pub use crate::codec_id::{Block, Codec, SCALE_BYTES};
 use crate::geometry::Geometry;
 
 use self::int8::Isa;
+pub use self::weigh::{Weight, weigh, weigh_through};
 
 /// The codec has no codes for what the page holds, or saves nothing with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

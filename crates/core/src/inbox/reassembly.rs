@@ -98,12 +98,8 @@ impl Inbox {
         let record_bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX);
         let keys = self.keys.get().cloned();
         let payload_bytes = record_bytes.checked_sub(HEADER_BYTES + self.extra_bytes());
-        let known = payload_bytes.and_then(|bytes| {
-            let mut codecs = Codec::ALL.into_iter();
-            codecs.find(|codec| {
-                codec.fits_fidelity(wanted.fidelity) && geometry.has_payload_of(*codec, bytes)
-            })
-        });
+        let known =
+            payload_bytes.and_then(|bytes| geometry.codec_of_length(wanted.fidelity, bytes));
         let codec = known.ok_or_else(|| {
             Error::bad_record(format!(
                 "a record of {record_bytes} bytes: no codec makes such a one of this geometry"

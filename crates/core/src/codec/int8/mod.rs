@@ -29,6 +29,7 @@ use crate::limits::{CHECKSUM_SPAN_BYTES, STREAM_BYTES_MIN};
 use self::kernels::Rows;
 
 pub use self::kernels::Isa;
+pub(super) use self::scale::element_bytes;
 pub use crate::codec_id::SCALE_BYTES;
 
 /// Stores past the cache pay where they fill whole lines.
@@ -181,6 +182,12 @@ impl Spans {
         }
         Ok(end)
     }
+}
+
+/// The value of an element's bytes, as they lie in a page.
+pub(super) fn value_at(dtype: u8, bytes: &[u8]) -> f32 {
+    let bits = bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+    scale::value_of(dtype, bits)
 }
 
 /// Where the group that `at` of the payload stands in lies there.

@@ -1,0 +1,98 @@
+"""Owns what the offered codecs cost over long contexts: divergence and perplexity by length, and retrieval by depth.
+
+`.venv/bin/python bench/fidelity/long.py` prints both tables. The small model knows 512 positions; beyond them its perplexity
+says how little it knows there, so its sliding use of what lies near decides. Retrieval is copying (induction): a run of
+tokens drawn at random, other text, the beginning of the run again; what follows is in the context and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import subprocess
+
+import torch
+from ladder import FLOAT32, MODEL, ROOT, Stored, held_out, leave
+from transformers import AutoModelForCausalLM
+from transformers.cache_utils import DynamicCache
+
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+CONTINUED = 64
+#: A run that is to be copied, how much of it is said again, and how far away it lies.
+RUN, SAID, DEPTHS, RUNS = 48, 16, (0, 64, 128, 256, 384), 24
+OFFERED = {"int8-had": 3, "int8": 2}
+
+
+def coded(codec: Stored | None, cache: DynamicCache) -> None:
+    if codec is None:
+        return leave(cache)
+    for layer in cache.layers:
+        layer.keys, layer.values = codec(layer.keys, layer.values)
+    return None
+
+
+@torch.no_grad()
+def answers(
+    model: torch.nn.Module, context: torch.Tensor, rest: torch.Tensor, codec: Stored | None
+) -> torch.Tensor:
+    cache = DynamicCache()
+    model(context[None], past_key_values=cache)
+    coded(codec, cache)
+    return torch.log_softmax(model(rest[None], past_key_values=cache).logits[0].double(), -1)
+
+
+def by_length(model: torch.nn.Module, texts: int) -> None:
+    print("| context | perplexity | " + " | ".join(OFFERED) + " | ")
+    print("|---:|---:|" + "---:|" * len(OFFERED))
+    for length in LENGTHS:
+        count = max(1, min(texts, 16384 // length))
+        losses, found = [], {name: [] for name in OFFERED}
+        for text in held_out(count, length + CONTINUED + 1):
+            context, rest, truth = text[:length], text[length:-1], text[length + 1 :]
+            exact = answers(model, context, rest, None)
+            losses.append(-float(exact[torch.arange(len(truth)), truth].mean()))
+            for name, number in OFFERED.items():
+                codec = Stored(number, FLOAT32)
+                theirs = answers(model, context, rest, codec)
+                codec.close()
+                found[name].append(float((exact.exp() * (exact - theirs)).sum(-1).mean()))
+        means = [f"{sum(found[name]) / len(found[name]):.1e}" for name in OFFERED]
+        loss = math.exp(sum(losses) / len(losses))
+        print(f"| {length} | {loss:.1f} | " + " | ".join(means) + " |", flush=True)
+
+
+def by_depth(model: torch.nn.Module) -> None:
+    print("\n| depth | computed | " + " | ".join(OFFERED) + " |")
+    print("|---:|---:|" + "---:|" * len(OFFERED))
+    random = torch.Generator().manual_seed(1)
+    for depth in DEPTHS:
+        fillers = held_out(RUNS, max(depth, 1))
+        right = dict.fromkeys(["computed", *OFFERED], 0)
+        for filler in fillers:
+            run = torch.randint(1, model.config.vocab_size, (RUN,), generator=random)
+            before = torch.cat([run, filler[:depth]])
+            truth = run[SAID:]
+            for name in right:
+                codec = None if name == "computed" else Stored(OFFERED[name], FLOAT32)
+                said = answers(model, before, run[:-1], codec)[SAID - 1 :].argmax(-1)
+                right[name] += int((said == truth).sum())
+                if codec is not None:
+                    codec.close()
+        shares = [f"{100 * right[name] / (RUNS * (RUN - SAID)):.1f} %" for name in right]
+        print(f"| {depth} | " + " | ".join(shares) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--texts", type=int, default=8)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    build = ["cargo", "build", "-p", "tierkv-core", "--example", "through_codec"]
+    subprocess.run(build, cwd=ROOT / "crates", check=True)
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    by_depth(model)
+    by_length(model, options.texts)
+
+
+if __name__ == "__main__":
+    main()

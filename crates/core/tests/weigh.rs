@@ -1,0 +1,132 @@
+//! Owns the proof of the weighing of codecs: what it says of a block is what comes of it, and exact codecs have no noise.
+
+use tierkv_core::codec::{Codec, SCALE_BYTES, weigh, weigh_through};
+use tierkv_core::geometry::{Geometry, Spec};
+use tierkv_core::record::{CLASS_KV, LAYOUT_CANONICAL};
+
+const BF16: u8 = 1;
+const TOKENS: u32 = 16;
+const DIM: u32 = 64;
+
+/// Two layers of two heads, with padding behind each layer.
+fn geometry() -> Geometry {
+    let head = u64::from(TOKENS * DIM * 2);
+    Geometry::new(Spec {
+        group: 0,
+        record_class: CLASS_KV,
+        layout: LAYOUT_CANONICAL,
+        dtype: BF16,
+        tokens: TOKENS,
+        layers: 2,
+        heads: 2,
+        dim_k: DIM,
+        dim_v: DIM,
+        layer_bytes: 4 * head + 512,
+        key_offset: 0,
+        value_offset: 2 * head,
+        head_stride: head,
+        token_stride: u64::from(DIM) * 2,
+    })
+    .expect("a sound shape")
+}
+
+/// Waves, of which one channel of K in the second layer is `outlier` times larger.
+fn page(geometry: &Geometry, outlier: f32) -> Vec<u8> {
+    let mut page = vec![0; geometry.page_bytes()];
+    let layer = geometry.page_bytes() / 2;
+    for (at, element) in page.chunks_exact_mut(2).enumerate() {
+        let place = at * 2 % layer / 2;
+        let is_large = at * 2 >= layer && place < 2 * (TOKENS * DIM) as usize && place % DIM as usize == 3;
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let value = (at as f32 * 0.37).sin() * if is_large { outlier } else { 1.0 };
+        element.copy_from_slice(&value.to_bits().to_le_bytes()[2..]);
+    }
+    page
+}
+
+fn noise(codec: Codec, outlier: f32) -> f64 {
+    let geometry = geometry();
+    weigh(codec, &geometry, &page(&geometry, outlier)).expect("it takes such a block").noise
+}
+
+#[test]
+fn exact_codecs_have_no_noise_and_lossy_ones_have_what_their_steps_make() {
+    for codec in [Codec::Raw, Codec::Lossless] {
+        assert_eq!(noise(codec, 16.0).to_bits(), 0, "{codec:?}");
+    }
+    // Codes are at most half a step off: of a sine, (1/127)^2 / 12 over 1/2, and the rounding to bf16.
+    for codec in [Codec::Int8, Codec::Int8Had] {
+        let noise = noise(codec, 1.0);
+        assert!((3e-6..1e-4).contains(&noise), "{codec:?} {noise}");
+    }
+}
+
+#[test]
+fn an_outlier_channel_of_one_layer_is_seen_and_a_turn_spreads_it() {
+    let [plain, turned] = [Codec::Int8, Codec::Int8Had].map(|codec| {
+        let [without, with] = [1.0, 64.0].map(|outlier| noise(codec, outlier));
+        with / without
+    });
+    assert!(plain.max(turned) < 100.0, "of the elements that are there: {plain} {turned}");
+    let geometry = geometry();
+    let lengths = [Codec::Raw, Codec::Int8Had].map(|codec| {
+        let weight = weigh(codec, &geometry, &page(&geometry, 1.0)).expect("taken");
+        assert!(!weight.encode.is_zero() && !weight.decode.is_zero());
+        weight.bytes
+    });
+    assert_eq!(lengths, [geometry.source_bytes(), geometry.payload_bytes(Codec::Int8Had).unwrap()]);
+}
+
+#[test]
+fn what_has_no_codes_is_not_weighed() {
+    let geometry = geometry();
+    let mut nan = page(&geometry, 1.0);
+    nan[..2].copy_from_slice(&0x7fc1_u16.to_le_bytes());
+    assert_eq!(weigh(Codec::Int8Had, &geometry, &nan), None);
+    assert!(weigh(Codec::Raw, &geometry, &nan).is_some());
+}
+
+/// What `src/limits-codec.ts` says: nats a token over noise, and the bound.
+const DIVERGENCE_OF_NOISE: f64 = 0.15;
+const KLD_MAX: f64 = 1e-4;
+
+/// Codes and scales of a payload: of each head's tokens the scales, then the codes.
+fn groups(payload: &mut [u8]) -> impl Iterator<Item = (&mut [u8], &mut [u8])> {
+    let scales = TOKENS as usize * SCALE_BYTES;
+    let codes = (TOKENS * DIM) as usize;
+    payload.chunks_exact_mut(scales + codes).map(move |group| group.split_at_mut(scales))
+}
+
+#[test]
+fn f97_a_wrong_entry_among_codes_or_a_drifted_scale_is_beyond_the_bound() {
+    let geometry = geometry();
+    let page = page(&geometry, 1.0);
+    let divergence = |codec, change: &dyn Fn(&mut [u8])| {
+        let weight = weigh_through(codec, &geometry, &page, change).expect("taken");
+        weight.noise * DIVERGENCE_OF_NOISE
+    };
+    for codec in [Codec::Int8, Codec::Int8Had] {
+        assert!(divergence(codec, &|_| ()) < KLD_MAX, "{codec:?} as it is");
+        // 100 is read as -100, and nothing else is wrong.
+        let entry = |payload: &mut [u8]| {
+            for (_, codes) in groups(payload) {
+                for code in codes.iter_mut().filter(|code| **code == 100) {
+                    *code = 0x9c;
+                }
+            }
+        };
+        // By a sixteenth: a bf16 number's second highest bits of its fraction.
+        let drift = |payload: &mut [u8]| {
+            for (scales, _) in groups(payload) {
+                for scale in scales.chunks_exact_mut(2) {
+                    let bits = u16::from_le_bytes([scale[0], scale[1]]) + 8;
+                    scale.copy_from_slice(&bits.to_le_bytes());
+                }
+            }
+        };
+        for (name, change) in [("entry", &entry as &dyn Fn(&mut [u8])), ("drift", &drift)] {
+            let found = divergence(codec, change);
+            assert!(found > KLD_MAX, "{codec:?} {name} {found}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+// Owns the choice of `[codec] kv = "auto"`: for each vault the codec whose blocks come back soonest, nearly the same only within the bound and where that gains.
+import type { RecordClass } from "../../block.ts";
+import type { EncodePool } from "../../codec/pool.ts";
+import {
+  CHANGE_TIME_SHARE,
+  DIVERGENCE_OF_NOISE,
+  EXACT_TIME_SHARE,
+  WEIGHED_BLOCKS,
+  WEIGHED_GROUPS_MAX,
+} from "../../limits-codec.ts";
+import type { CodecWeight } from "../../native.ts";
+import { codecId, codecNameOf, isExact } from "./codecs.ts";
+import type { CodecName, Codecs } from "./codecs.ts";
+import type { Way } from "./way.ts";
+
+/** Of a decoded byte. */
+export interface Weight {
+  /** Bytes on the wire. */
+  bytes: number;
+  /** Seconds of one thread. */
+  decodeS: number;
+  /** Nats a token, estimated. */
+  divergence: number;
+}
+
+export type Weights = ReadonlyMap<CodecName, Weight>;
+
+/** Why it is this one. */
+export type CodecWhy = "unweighed" | "unmeasured" | "full" | "exact" | "sooner" | "beyond";
+
+/** What blocks become that go to one vault. */
+export interface Form {
+  codec: CodecName;
+  why: CodecWhy;
+  /** Of the link, when that was chosen; null: not measured. */
+  bytesPerS: number | null;
+}
+
+type Seen = Pick<Way, "restoreRate" | "isNearlyFull">;
+
+/** `last`: what was chosen before. */
+export function chooseForm(
+  { candidates, kvName, threads, maxKld }: ChoiceRules,
+  weights: Weights | undefined,
+  { restoreRate, isNearlyFull }: Seen,
+  last?: CodecName,
+): Form {
+  const bytesPerS = restoreRate;
+  const offered = candidates.flatMap((codec) => {
+    const weight = weights?.get(codec);
+    if (weight === undefined || weight.divergence > maxKld) return [];
+    const wireS = bytesPerS === null ? 0 : weight.bytes / Math.max(1, bytesPerS);
+    const s = (wireS + weight.decodeS / threads) * (codec === last ? CHANGE_TIME_SHARE : 1);
+    return [{ codec, bytes: weight.bytes, s }];
+  });
+  type Offer = (typeof offered)[number];
+  const least = (of: readonly Offer[], by: "bytes" | "s"): Offer | undefined =>
+    of.toSorted((a, b) => a[by] - b[by])[0];
+  // A codec that does not do what it should (F97) shows here, too: it is named, and no block becomes that.
+  const isBeyond = offered.length < candidates.filter((codec) => weights?.has(codec)).length;
+  const smallest = least(offered, "bytes");
+  if (smallest === undefined) return { codec: kvName, why: "unweighed", bytesPerS };
+  if (bytesPerS === null) return { codec: smallest.codec, why: "unmeasured", bytesPerS };
+  if (isNearlyFull) return { codec: smallest.codec, why: "full", bytesPerS };
+  const exact = least(
+    offered.filter(({ codec }) => isExact(codec)),
+    "s",
+  );
+  const soonest = least(offered, "s") ?? smallest;
+  const isWorth = exact === undefined || soonest.s <= exact.s * EXACT_TIME_SHARE;
+  if (isBeyond) return { codec: soonest.codec, why: "beyond", bytesPerS };
+  return isWorth
+    ? { codec: soonest.codec, why: "sooner", bytesPerS }
+    : { codec: exact.codec, why: "exact", bytesPerS };
+}
+
+export interface ChoiceRules extends Pick<Codecs, "candidates" | "kvName"> {
+  /** That decode at once. */
+  threads: number;
+  maxKld: number;
+}
+
+/** A slot with a block, while it is leased. */
+export interface WeighedSlot {
+  arena: number;
+  geometry: number;
+  slot: number;
+  generation: number;
+  sourceBytes: number;
+}
+
+export class CodecChoice {
+  readonly fidelity: number;
+  readonly #codecs: Codecs;
+  readonly #rules: ChoiceRules;
+  /** By geometry. */
+  readonly #weighed = new Map<number, { blocks: number; weights: Map<CodecName, Weight> }>();
+  /** By vault. */
+  readonly #forms = new Map<string, Form>();
+
+  constructor(codecs: Codecs, rules: Pick<ChoiceRules, "threads" | "maxKld">) {
+    this.fidelity = codecs.fidelity;
+    this.#codecs = codecs;
+    this.#rules = { ...codecs, ...rules };
+  }
+
+  /** The codec of blocks that go to all of these vaults: that of the slowest. */
+  idFor(recordClass: RecordClass, geometry: number, ways: readonly Way[]): number {
+    const { byClass, candidates } = this.#codecs;
+    if (recordClass !== "kv" || candidates.length === 0) return byClass[recordClass];
+    const weights = this.#weighed.get(geometry)?.weights;
+    const forms = ways.map((way) => {
+      const form = chooseForm(this.#rules, weights, way, this.#forms.get(way.address)?.codec);
+      this.#forms.set(way.address, form);
+      return form;
+    });
+    const bytes = ({ codec }: Form): number => weights?.get(codec)?.bytes ?? 0;
+    const [smallest] = forms.toSorted((a, b) => bytes(a) - bytes(b));
+    return smallest === undefined ? byClass.kv : codecId(smallest.codec);
+  }
+
+  /** Tries the codecs on one of a group's first blocks. Never rejects: what was not tried is tried with the next. */
+  async weigh(pool: EncodePool, recordClass: RecordClass, block: WeighedSlot): Promise<void> {
+    const { candidates } = this.#codecs;
+    if (recordClass !== "kv" || candidates.length === 0) return;
+    const known = this.#weighed.get(block.geometry) ?? { blocks: 0, weights: new Map() };
+    if (known.blocks >= WEIGHED_BLOCKS) return;
+    this.#weighed.set(block.geometry, known);
+    known.blocks += 1;
+    try {
+      const found = await pool.weigh({ ...block, codecs: candidates.map(codecId) });
+      for (const weight of found) learn(known.weights, weight, block.sourceBytes);
+    } catch {
+      known.blocks -= 1;
+    }
+    const [oldest] = this.#weighed.keys();
+    if (this.#weighed.size > WEIGHED_GROUPS_MAX && oldest !== undefined)
+      this.#weighed.delete(oldest);
+  }
+
+  /** As what blocks go to a vault; null: none went there. */
+  formOf(address: string): Form | null {
+    return this.#forms.get(address) ?? null;
+  }
+
+  /** What is in use. */
+  get names(): string {
+    const names = [...new Set([...this.#forms.values()].map(({ codec }) => codec))];
+    return names.length === 0 ? this.#codecs.kvName : names.join(", ");
+  }
+}
+
+/** The worst of several blocks, and the quickest decode: a thread that waited says nothing of the codec. */
+function learn(
+  weights: Map<CodecName, Weight>,
+  { codec, bytes, decodeS, noise }: CodecWeight,
+  sourceBytes: number,
+): void {
+  const name = codecNameOf(codec);
+  if (name === null || sourceBytes <= 0) return;
+  const old = weights.get(name);
+  weights.set(name, {
+    bytes: Math.max(old?.bytes ?? 0, bytes / sourceBytes),
+    decodeS: Math.min(old?.decodeS ?? Number.POSITIVE_INFINITY, decodeS / sourceBytes),
+    divergence: Math.max(old?.divergence ?? 0, noise * DIVERGENCE_OF_NOISE),
+  });
+}

@@ -1,0 +1,120 @@
+// Owns the proof of `[codec] kv = "auto"`: by time over each vault's link, nearly the same only within the bound, seen in status and explain.
+import { expect, test } from "vitest";
+import { describe as explained } from "../../../src/cli/commands/explain.ts";
+import { showForm } from "../../../src/cli/form.ts";
+import { chooseForm, CodecChoice } from "../../../src/sidecar/save/codec-choice.ts";
+import type { Weights } from "../../../src/sidecar/save/codec-choice.ts";
+import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
+import type { Way } from "../../../src/sidecar/save/way.ts";
+import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
+import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
+
+/** As measured on one core (docs/fidelity.md). */
+const WEIGHTS: Weights = new Map([
+  ["raw", { bytes: 1, decodeS: 1 / 20e9, divergence: 0 }],
+  ["lossless", { bytes: 0.71, decodeS: 1 / 6.2e9, divergence: 0 }],
+  ["int8-had", { bytes: 0.515, decodeS: 1 / 5.1e9, divergence: 5e-6 }],
+]);
+const RULES = { ...chooseCodecs({ codec: { kv: "auto" }, turboQuant: { enabled: null } }) };
+const rules = { ...RULES, threads: 1, maxKld: 1e-4 };
+const at = (gigabits: number | null, isNearlyFull = false) => ({
+  restoreRate: gigabits === null ? null : (gigabits * 1e9) / 8,
+  isNearlyFull,
+});
+
+test.each([
+  [0.1, "int8-had", "sooner"],
+  [1, "int8-had", "sooner"],
+  [10, "lossless", "exact"],
+  [40, "raw", "exact"],
+  [null, "int8-had", "unmeasured"],
+])("over a link of %s Gb/s blocks become %s (%s)", (gigabits, codec, why) => {
+  expect(chooseForm(rules, WEIGHTS, at(gigabits))).toMatchObject({ codec, why });
+});
+
+test("F97 a codec beyond the bound is named and not taken, nor a lossy one where all must be exact", () => {
+  const beyond = chooseForm({ ...rules, maxKld: 1e-6 }, WEIGHTS, at(0.1));
+  expect(beyond).toMatchObject({ codec: "lossless", why: "beyond" });
+  const exact = chooseCodecs({ codec: { kv: "auto" }, turboQuant: { enabled: false } });
+  expect([exact.fidelity, exact.candidates]).toEqual([0, ["raw", "lossless"]]);
+});
+
+test("a vault that fills up gets fewest bytes, and a rate that wavers changes nothing", () => {
+  expect(chooseForm(rules, WEIGHTS, at(40, true))).toMatchObject({
+    codec: "int8-had",
+    why: "full",
+  });
+  // Between raw and lossless there is no difference at 20.6 Gb/s.
+  for (const last of ["raw", "lossless"] as const)
+    expect(chooseForm(rules, WEIGHTS, at(20.6), last).codec).toBe(last);
+  expect(chooseForm(rules, undefined, at(1))).toMatchObject({ codec: "int8-had", why: "unweighed" });
+});
+
+test("blocks that go to several vaults become what the slowest asks for", async () => {
+  const choice = new CodecChoice(RULES, { threads: 1, maxKld: 1e-4 });
+  const pool = {
+    weigh: () =>
+      Promise.resolve(
+        [...WEIGHTS.values()].map(({ bytes, decodeS, divergence }, index) => ({
+          codec: [0, 1, 3][index]!,
+          bytes: bytes * 1000,
+          encodeS: 0,
+          decodeS: decodeS * 1000,
+          noise: divergence,
+        })),
+      ),
+  };
+  const slot = { arena: 1, geometry: 7, slot: 0, generation: 0, sourceBytes: 1000 };
+  await choice.weigh(pool as never, "kv", slot);
+  const way = (address: string, gigabits: number): Way => ({ address, ...at(gigabits) }) as never;
+  const ways = [way("near", 100), way("far", 0.1)];
+  expect(choice.idFor("kv", 7, ways)).toBe(3);
+  expect(choice.idFor("kv", 7, ways.slice(0, 1))).toBe(0);
+  expect(choice.idFor("ssm", 7, ways)).toBe(0);
+  expect([choice.formOf("near")!.codec, choice.names]).toEqual(["raw", "raw, int8-had"]);
+});
+
+const VECTORS = 2 * 2 * 16 * 2;
+const PAGE = VECTORS * 32 * 2;
+const INT8_RECORD = 192 + VECTORS * (2 + 32);
+
+test("within a bound of 0 blocks come back bit for bit, in the namespace of a lossy codec", async () => {
+  const scene = await openScene({ kv: "auto", maxKld: 0 });
+  const { engine, sidecar } = scene;
+  const blocks = makeBlocks("exact", 24, PAGE);
+  await saveAll(scene, blocks);
+  const { form } = sidecar.status().vaults.kv[0]!;
+  expect(["raw", "lossless"]).toContain(form!.codec);
+  const view = await engine.done(engine.prefetch(hashesOf(blocks)));
+  expect(view.reason).toBe("complete");
+  for (const [index, block] of blocks.entries())
+    expect(engine.holds(view, index, block)).toBe(true);
+  engine.release(view.plan);
+  await expectNoLeak(scene);
+});
+
+test("over a slow link blocks become small, and status and explain say so", async () => {
+  const scene = await openScene({ kv: "auto" });
+  const { engine, proxy, sidecar } = scene;
+  proxy.set({ bytesPerSecond: 2_000_000 });
+  const [first, second] = ["first", "second"].map((name) => makeBlocks(name, 32, PAGE));
+  for (const { pages } of [...first!, ...second!]) pages.forEach(makeFinite);
+  await saveAll(scene, first!);
+  const before = sidecar.counters.get("bytes_sent");
+  await saveAll(scene, second!);
+  expect(sidecar.counters.get("bytes_sent") - before).toBe(32 * INT8_RECORD);
+  const { address, form } = sidecar.status().vaults.kv[0]!;
+  expect(form).toMatchObject({ codec: "int8-had", why: "sooner" });
+  expect(showForm(form!)).toMatch(/^int8-had: comes back soonest, link \d.*B\/s$/);
+  const asked = engine.prefetch(hashesOf(second!));
+  const view = await engine.done(asked);
+  expect([view.reason, engine.holds(view, 0, second![0]!)]).toEqual(["complete", false]);
+  const [account] = sidecar.explain("", 1);
+  const line = `  stored:  ${address} takes blocks as ${showForm(account!.forms![0]!)}`;
+  expect(explained(account!)).toContain(line);
+});
+
+/** Clears the exponent's highest bit of every bf16: no inf, no NaN, nothing above 2. */
+function makeFinite(page: Buffer): void {
+  for (let byte = 1; byte < page.length; byte += 2) page[byte] = page[byte]! & 0xbf;
+}
