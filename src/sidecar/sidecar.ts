@@ -150,6 +150,7 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
     codecs: new CodecChoice(chooseCodecs(config), {
       threads: Math.max(1, Math.min(config.sidecar.lanes, Math.floor(availableParallelism() / 2))),
       maxKld: config.codec.maxKld,
+      logger,
     }),
     pools: openPools(poolMembers.clients, {
       ...redundancyOf(config.cluster.redundancy),

@@ -25,7 +25,7 @@ export const roomy = (_call: unknown, done: (error: null, reply: object) => void
 /** Every block as it is. */
 export const RAW_BLOCKS: CodecChoice = new CodecChoice(
   chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } }),
-  { threads: 1, maxKld: 0 },
+  { threads: 1, maxKld: 0, logger },
 );
 
 /** `count`: how often it has looked at the vault. */

@@ -1,6 +1,7 @@
 // Owns the choice of `[codec] kv = "auto"`: for each vault the codec whose blocks come back soonest, nearly the same only within the bound and where that gains.
 import type { RecordClass } from "../../block.ts";
 import type { EncodePool } from "../../codec/pool.ts";
+import { toTierkvError } from "../../errors.ts";
 import {
   CHANGE_TIME_SHARE,
   DIVERGENCE_OF_NOISE,
@@ -8,6 +9,7 @@ import {
   WEIGHED_BLOCKS,
   WEIGHED_GROUPS_MAX,
 } from "../../limits-codec.ts";
+import type { Logger } from "../../log.ts";
 import type { CodecWeight } from "../../native.ts";
 import { codecId, codecNameOf, isExact } from "./codecs.ts";
 import type { CodecName, Codecs } from "./codecs.ts";
@@ -93,12 +95,17 @@ export class CodecChoice {
   readonly fidelity: number;
   readonly #codecs: Codecs;
   readonly #rules: ChoiceRules;
+  readonly #logger: Logger;
   /** By geometry. */
   readonly #weighed = new Map<number, { blocks: number; weights: Map<CodecName, Weight> }>();
   /** By vault. */
   readonly #forms = new Map<string, Form>();
 
-  constructor(codecs: Codecs, rules: Pick<ChoiceRules, "threads" | "maxKld">) {
+  constructor(
+    codecs: Codecs,
+    { logger, ...rules }: Pick<ChoiceRules, "threads" | "maxKld"> & { logger: Logger },
+  ) {
+    this.#logger = logger;
     this.fidelity = codecs.fidelity;
     this.#codecs = codecs;
     this.#rules = { ...codecs, ...rules };
@@ -128,10 +135,13 @@ export class CodecChoice {
     this.#weighed.set(block.geometry, known);
     known.blocks += 1;
     try {
-      const found = await pool.weigh({ ...block, codecs: candidates.map(codecId) });
-      for (const weight of found) learn(known.weights, weight, block.sourceBytes);
-    } catch {
+      const { arena, geometry, slot, generation, sourceBytes } = block;
+      const codecs = candidates.map(codecId);
+      const found = await pool.weigh({ arena, geometry, slot, generation, codecs });
+      for (const weight of found) learn(known.weights, weight, sourceBytes);
+    } catch (error) {
       known.blocks -= 1;
+      this.#logger.warn({ err: toTierkvError(error) }, "codecs were not weighed");
     }
     const [oldest] = this.#weighed.keys();
     if (this.#weighed.size > WEIGHED_GROUPS_MAX && oldest !== undefined)

@@ -8,6 +8,7 @@ import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
 import type { Way } from "../../../src/sidecar/save/way.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
+import { logger } from "../../support/vaults.ts";
 
 /** As measured on one core (docs/fidelity.md). */
 const WEIGHTS: Weights = new Map([
@@ -51,7 +52,7 @@ test("a vault that fills up gets fewest bytes, and a rate that wavers changes no
 });
 
 test("blocks that go to several vaults become what the slowest asks for", async () => {
-  const choice = new CodecChoice(RULES, { threads: 1, maxKld: 1e-4 });
+  const choice = new CodecChoice(RULES, { threads: 1, maxKld: 1e-4, logger });
   const pool = {
     weigh: () =>
       Promise.resolve(
