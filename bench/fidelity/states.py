@@ -1,7 +1,7 @@
 """Owns what codecs of K and V, and forms of recurrent states, cost a hybrid model (Gated DeltaNet and attention).
 
-`.venv/bin/python bench/fidelity/train.py --shape hybrid --into DIR` trains one in half an hour; then
-`PYTHONPATH=python-shim .venv/bin/python bench/fidelity/states.py DIR` prints the table. States take the forms of the shim itself.
+`.venv/bin/python bench/fidelity/train.py --shape hybrid --steps 300 --into DIR` trains one in 424 processor seconds; then
+`PYTHONPATH=python-shim .venv/bin/python bench/fidelity/states.py DIR` prints the table, with the shim's own forms.
 """
 
 from __future__ import annotations

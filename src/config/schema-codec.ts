@@ -27,7 +27,7 @@ export const CODEC: { kv: Field<CodecConfig["kv"]>; max_kld: Field<CodecConfig["
     doc: "`raw`: as the engine holds it. `lossless`: bit for bit, too, in about 0.7 of the bytes where the engine computes in bfloat16, for slow links and small vaults. `int8`: one scale per head vector. `int8-had`: the same after a Hadamard turn of K, which spreads the outlier channels that large models have. `auto`: for each vault `raw`, `lossless` or `int8-had`, whichever comes back soonest over its link as measured (`tierkv status` says which, and why); with `[turbo_quant] enabled = false`, `raw` or `lossless`. Engines share blocks where both are exact, or both have the same lossy codec.",
     fallback: () => "auto",
     fallbackText: '`"auto"`',
-    example: '"lossless"',
+    example: '"int8-had"',
   },
   max_kld: {
     kind: decimal(0, MAX_KLD_MAX),

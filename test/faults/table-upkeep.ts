@@ -305,7 +305,11 @@ export const UPKEEP: readonly FaultRow[] = [
     "F97",
     "a codec reads a code or a scale other than it writes it, or a model has values that it codes badly",
     "with `auto` it shows on the engine's first blocks: no block becomes that, and status names it; of stored ones the check of truth finds what differs by half",
-    [`${RUST}weigh.rs`, "test/sidecar/save/codec-choice.test.ts", "python-shim/tests/test_truth.py"],
+    [
+      `${RUST}weigh.rs`,
+      "test/sidecar/save/codec-choice.test.ts",
+      "python-shim/tests/test_truth.py",
+    ],
     { unloaded: "settled by bytes alone, whatever the traffic" },
   ),
 ];

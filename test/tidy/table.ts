@@ -5,6 +5,7 @@ export const FOUNDATION: readonly string[] = [
   "limits",
   "limits-access",
   "limits-again",
+  "limits-codec",
   "limits-cost",
   "limits-gateway",
   "limits-pool",

@@ -36,7 +36,8 @@ fn page(geometry: &Geometry, outlier: f32) -> Vec<u8> {
     let layer = geometry.page_bytes() / 2;
     for (at, element) in page.chunks_exact_mut(2).enumerate() {
         let place = at * 2 % layer / 2;
-        let is_large = at * 2 >= layer && place < 2 * (TOKENS * DIM) as usize && place % DIM as usize == 3;
+        let is_large =
+            at * 2 >= layer && place < 2 * (TOKENS * DIM) as usize && place % DIM as usize == 3;
         #[expect(clippy::cast_precision_loss, reason = "small numbers")]
         let value = (at as f32 * 0.37).sin() * if is_large { outlier } else { 1.0 };
         element.copy_from_slice(&value.to_bits().to_le_bytes()[2..]);
@@ -54,10 +55,10 @@ fn exact_codecs_have_no_noise_and_lossy_ones_have_what_their_steps_make() {
     for codec in [Codec::Raw, Codec::Lossless] {
         assert_eq!(noise(codec, 16.0).to_bits(), 0, "{codec:?}");
     }
-    // Codes are at most half a step off: of a sine, (1/127)^2 / 12 over 1/2, and the rounding to bf16.
+    // Of a sine, (1/127)^2 / 12 over 1/2, and the rounding to bf16; turned, a wave is one large number among small ones.
     for codec in [Codec::Int8, Codec::Int8Had] {
         let noise = noise(codec, 1.0);
-        assert!((3e-6..1e-4).contains(&noise), "{codec:?} {noise}");
+        assert!((3e-6..3e-4).contains(&noise), "{codec:?} {noise}");
     }
 }
 

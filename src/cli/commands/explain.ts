@@ -1,7 +1,7 @@
 // Owns `tierkv explain`: what the sidecar decided for recent requests, why, and how it came out.
 import { EXPLAIN_MAX, STATUS_TIMEOUT_MS } from "../../limits.ts";
-import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
 import type { Explained } from "../../sidecar/sidecar.ts";
+import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
 import type { Call, Registrar } from "../call.ts";
 import { showForm } from "../form.ts";
 import { showMs } from "../text.ts";
@@ -73,7 +73,9 @@ export function describe(account: Explained): string[] {
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
   const { forms = [] } = account;
-  lines.push(...forms.map((form) => `  stored:  ${form.address} takes blocks as ${showForm(form)}`));
+  lines.push(
+    ...forms.map((form) => `  stored:  ${form.address} takes blocks as ${showForm(form)}`),
+  );
   lines.push(...named(account));
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;

@@ -2,8 +2,8 @@
 import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
-import type { Pooled, TargetStatus, Travel } from "../inspect.ts";
 import { showForm } from "../form.ts";
+import type { Pooled, TargetStatus, Travel } from "../inspect.ts";
 import { showBytes, showMs, showShare, table } from "../text.ts";
 import { showTop } from "./top.ts";
 import type { TopOptions } from "./top.ts";

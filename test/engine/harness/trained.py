@@ -16,6 +16,8 @@ MODEL = ROOT / "bench" / "fidelity" / "model"
 RECORD: dict[str, Any] = json.loads((MODEL / "training.json").read_text())
 
 Step = dict[str, float]
+#: Tokens of a block at least.
+BEGIN = 16
 
 
 def held_out_prompts(count: int, tokens: int) -> list[list[int]]:
@@ -25,11 +27,16 @@ def held_out_prompts(count: int, tokens: int) -> list[list[int]]:
     # Another Python lacks some of them, or has them a little different.
     paths = [library / name for name in RECORD["held out"] if (library / name).exists()]
     ids = [tokenizer.encode(path.read_text()).ids for path in paths]
-    pieces = [
+    # One after another, or overlapping where there are not enough of them.
+    room = sum(max(0, len(text) - tokens + 1) for text in ids)
+    step = min(tokens, max(1, room // (count + count // 10 + len(ids))))
+    found = [
         text[start : start + tokens]
         for text in ids
-        for start in range(0, len(text) - tokens + 1, tokens)
+        for start in range(0, len(text) - tokens + 1, step)
     ]
+    # Two that begin alike would share a block.
+    pieces = list({tuple(piece[:BEGIN]): piece for piece in found}.values())
     apart = len(pieces) // count
     return [pieces[index * apart] for index in range(count)]
 

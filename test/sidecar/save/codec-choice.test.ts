@@ -48,7 +48,10 @@ test("a vault that fills up gets fewest bytes, and a rate that wavers changes no
   // Between raw and lossless there is no difference at 20.6 Gb/s.
   for (const last of ["raw", "lossless"] as const)
     expect(chooseForm(rules, WEIGHTS, at(20.6), last).codec).toBe(last);
-  expect(chooseForm(rules, undefined, at(1))).toMatchObject({ codec: "int8-had", why: "unweighed" });
+  expect(chooseForm(rules, undefined, at(1))).toMatchObject({
+    codec: "int8-had",
+    why: "unweighed",
+  });
 });
 
 test("blocks that go to several vaults become what the slowest asks for", async () => {

@@ -88,5 +88,7 @@ fn noise(geometry: &Geometry, page: &[u8], back: &[u8]) -> f64 {
 }
 
 fn elements(dtype: u8, bytes: &[u8]) -> impl Iterator<Item = f64> {
-    bytes.chunks_exact(int8::element_bytes(dtype)).map(move |bytes| int8::value_at(dtype, bytes).into())
+    bytes
+        .chunks_exact(int8::element_bytes(dtype))
+        .map(move |bytes| int8::value_at(dtype, bytes).into())
 }

@@ -1,0 +1,78 @@
+"""Owns the count of greedy answers that stay the same: prompts whose K and V were coded, beside those computed.
+
+`.venv/bin/python bench/fidelity/greedy.py` prints the table: 1,000 prompts of 199 tokens, 64 tokens each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import subprocess
+
+import ladder
+import torch
+from ladder import FLOAT32, MODEL, ROOT, Stored, held_out
+from transformers import AutoModelForCausalLM
+from transformers.cache_utils import DynamicCache
+
+RESTORED, PROMPT, ANSWER, BATCH = 192, 199, 64, 50
+#: In float32 nothing but the codec changes a value. Raw and lossless blocks are the very bytes.
+CODECS = {"int8-had": 3, "int8": 2}
+
+
+def coded(cache: DynamicCache, codec: Stored) -> DynamicCache:
+    cache = copy.deepcopy(cache)
+    for layer in cache.layers:
+        pairs = [
+            codec(*pair) for pair in zip(layer.keys.split(1), layer.values.split(1), strict=True)
+        ]
+        layer.keys, layer.values = (torch.cat(side) for side in zip(*pairs, strict=True))
+    return cache
+
+
+@torch.no_grad()
+def answers(model: torch.nn.Module, tail: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
+    said = []
+    for _ in range(ANSWER):
+        tail = model(tail, past_key_values=cache).logits[:, -1].argmax(-1, keepdim=True)
+        said.append(tail)
+    return torch.cat(said, 1)
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=1000)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    # Vectors are coded one by one, so blocks may be as long as what is restored.
+    ladder.BLOCK = RESTORED
+    build = ["cargo", "build", "-p", "tierkv-core", "--example", "through_codec"]
+    subprocess.run(build, cwd=ROOT / "crates", check=True)
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    same = dict.fromkeys(CODECS, 0)
+    alike = dict.fromkeys(CODECS, 0)
+    prompts = torch.stack(held_out(options.prompts, PROMPT))
+    for at, batch in enumerate(prompts.split(BATCH)):
+        held = DynamicCache()
+        model(batch[:, :RESTORED], past_key_values=held)
+        tail = batch[:, RESTORED:]
+        cold = answers(model, tail, copy.deepcopy(held))
+        for name, number in CODECS.items():
+            codec = Stored(number, FLOAT32)
+            equal = (answers(model, tail, coded(held, codec)) == cold).long().cumprod(1)
+            codec.close()
+            same[name] += int(equal[:, -1].sum())
+            alike[name] += int(equal.sum())
+        print(f"{(at + 1) * BATCH} prompts: {same}", flush=True)
+    print(
+        f"\n| codec | answers equal to the last of {ANSWER} tokens | tokens equal before the first that differs |"
+    )
+    print("|---|---:|---:|")
+    for name in CODECS:
+        share = 100 * alike[name] / (len(prompts) * ANSWER)
+        print(f"| {name} | {same[name]} of {len(prompts)} | {share:.1f} % |")
+
+
+if __name__ == "__main__":
+    main()
