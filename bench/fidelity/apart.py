@@ -1,4 +1,4 @@
-"""Owns the question whether layers, K and V need bits of their own: what each costs alone, and what the best split saves.
+"""Owns the question whether layers, K and V need bits of their own: what each costs alone, what the best split saves.
 
 `.venv/bin/python bench/fidelity/apart.py` prints both. K is turned by a Hadamard matrix, V is not, as in int8-had.
 """
