@@ -53,6 +53,11 @@ export function clientsOf({ kv, ssm }: NonNullable<TestSidecarOptions["vaults"]>
   return { kv: [kv ?? []].flat(), ssm: [ssm ?? []].flat() };
 }
 
+function codecOf({ kv, int8, kvDim, maxKld }: TestSidecarOptions): Partial<Config["codec"]> {
+  const isLossy = int8 ?? (kvDim ?? null) !== null;
+  return { kv: kv ?? (isLossy ? "int8" : "raw"), ...(maxKld === undefined ? {} : { maxKld }) };
+}
+
 /** The defaults, but for what tests must not touch or wait for. */
 export function testConfig(options: TestSidecarOptions & { socket: string }): Config {
   const { config } = checkConfig("", null, {});
@@ -67,10 +72,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       credentials: "/nonexistent",
     },
     turboQuant: { ...config.turboQuant, kvDim },
-    codec: {
-      kv: options.kv ?? ((options.int8 ?? kvDim !== null) ? "int8" : "raw"),
-      maxKld: options.maxKld ?? config.codec.maxKld,
-    },
+    codec: { ...config.codec, ...codecOf(options) },
     vault: { ...config.vault, listen, maxBytes: 64 * MIB, stateDir: "/nonexistent" },
     sidecar: {
       ...config.sidecar,

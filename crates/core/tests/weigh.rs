@@ -79,6 +79,18 @@ fn an_outlier_channel_of_one_layer_is_seen_and_a_turn_spreads_it() {
 }
 
 #[test]
+fn a_length_is_the_lossy_codec_s_in_its_own_namespace_and_lossless_elsewhere() {
+    let geometry = geometry();
+    let length = geometry.payload_bytes(Codec::Int8Had).unwrap();
+    let codec = |fidelity, bytes| geometry.codec_of_length(fidelity, bytes);
+    assert_eq!(codec(3, length), Some(Codec::Int8Had));
+    assert_eq!(codec(2, length), Some(Codec::Int8));
+    assert_eq!(codec(0, length), Some(Codec::Lossless));
+    assert_eq!(codec(3, length + 1), Some(Codec::Lossless));
+    assert_eq!(codec(3, geometry.source_bytes()), Some(Codec::Raw));
+}
+
+#[test]
 fn what_has_no_codes_is_not_weighed() {
     let geometry = geometry();
     let mut nan = page(&geometry, 1.0);

@@ -72,10 +72,7 @@ export function describe(account: Explained): string[] {
     `  load:    ${shown(actual.load)}, predicted ${shown(predicted.load)}; loaded ${account.loadedTokens ?? 0} tokens`,
     `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
   );
-  const { forms = [] } = account;
-  lines.push(
-    ...forms.map((form) => `  stored:  ${form.address} takes blocks as ${showForm(form)}`),
-  );
+  lines.push(...stored(account));
   lines.push(...named(account));
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
@@ -90,6 +87,10 @@ function describeGap({ gap }: Explained): string[] {
   if (gap === null) return [];
   const rest = `${gap.behind} blocks behind it are held`;
   return [`  pool:    the first missing block belongs to ${gap.vault}; ${rest}`];
+}
+
+function stored({ forms = [] }: Explained): string[] {
+  return forms.map((form) => `  stored:  ${form.address} takes blocks as ${showForm(form)}`);
 }
 
 const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";

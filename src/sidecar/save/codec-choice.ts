@@ -91,13 +91,20 @@ export interface WeighedSlot {
   sourceBytes: number;
 }
 
+interface Weighed {
+  blocks: number;
+  weights: Map<CodecName, Weight>;
+}
+
+const newlyWeighed = (): Weighed => ({ blocks: 0, weights: new Map() });
+
 export class CodecChoice {
   readonly fidelity: number;
   readonly #codecs: Codecs;
   readonly #rules: ChoiceRules;
   readonly #logger: Logger;
   /** By geometry. */
-  readonly #weighed = new Map<number, { blocks: number; weights: Map<CodecName, Weight> }>();
+  readonly #weighed = new Map<number, Weighed>();
   /** By vault. */
   readonly #forms = new Map<string, Form>();
 
@@ -130,7 +137,7 @@ export class CodecChoice {
   async weigh(pool: EncodePool, recordClass: RecordClass, block: WeighedSlot): Promise<void> {
     const { candidates } = this.#codecs;
     if (recordClass !== "kv" || candidates.length === 0) return;
-    const known = this.#weighed.get(block.geometry) ?? { blocks: 0, weights: new Map() };
+    const known = this.#weighed.get(block.geometry) ?? newlyWeighed();
     if (known.blocks >= WEIGHED_BLOCKS) return;
     this.#weighed.set(block.geometry, known);
     known.blocks += 1;
