@@ -228,6 +228,7 @@ export const NIGHTLY = [
       sanitizer("asan in Node", "--node"),
       sanitizer("tsan", "--threads"),
       ["loom", "npm", ["run", "test:loom"]],
+      ["neon", process.execPath, [".ci/neon.js"]],
     ].map(command(NIGHTLY_TIMEOUT_MS)),
   },
   {
