@@ -1,6 +1,6 @@
 """Owns what codecs of K and V, and forms of recurrent states, cost a hybrid model (Gated DeltaNet and attention).
 
-`.venv/bin/python bench/fidelity/train.py --shape hybrid --steps 300 --into DIR` trains one in 424 processor seconds; then
+`.venv/bin/python bench/fidelity/train.py --shape hybrid --steps 300 --into DIR` trains one in seven minutes; then
 `PYTHONPATH=python-shim .venv/bin/python bench/fidelity/states.py DIR` prints the table, with the shim's own forms.
 """
 
