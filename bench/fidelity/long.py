@@ -1,7 +1,7 @@
 """Owns what the offered codecs cost over long contexts: divergence and perplexity by length, and retrieval by depth.
 
-`.venv/bin/python bench/fidelity/long.py` prints both tables. The small model was trained on 512 positions; its
-perplexity says how little it knows beyond them. Retrieval is copying (induction): a run of tokens drawn at random, other text, the
+`.venv/bin/python bench/fidelity/long.py` prints both tables. The small model was trained on 512 positions; perplexity says
+how little it knows beyond them. Retrieval is copying (induction): a run of tokens drawn at random, other text, the
 beginning of the run again; what follows is in the context and nowhere else.
 """
 
