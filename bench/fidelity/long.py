@@ -1,6 +1,6 @@
 """Owns what the offered codecs cost over long contexts: divergence and perplexity by length, and retrieval by depth.
 
-`.venv/bin/python bench/fidelity/long.py` prints both tables. The small model was trained on 512 positions; perplexity says
+`.venv/bin/python bench/fidelity/long.py` prints both tables. The small model learnt on 512 positions; perplexity says
 how little it knows beyond them. Retrieval is copying (induction): a run of tokens drawn at random, other text, the
 beginning of the run again; what follows is in the context and nowhere else.
 """
@@ -11,6 +11,7 @@ import argparse
 import math
 import subprocess
 
+import ladder
 import torch
 from ladder import FLOAT32, MODEL, ROOT, Stored, held_out, leave
 from transformers import AutoModelForCausalLM
@@ -44,8 +45,10 @@ def answers(
 def by_length(model: torch.nn.Module, texts: int) -> None:
     print("| context | perplexity | " + " | ".join(OFFERED) + " | ")
     print("|---:|---:|" + "---:|" * len(OFFERED))
+    # Vectors are coded one by one, so blocks may be longer.
+    ladder.BLOCK = LENGTHS[0]
     for length in LENGTHS:
-        count = max(1, min(texts, 16384 // length))
+        count = max(1, min(texts, LENGTHS[-1] // length))
         losses, found = [], {name: [] for name in OFFERED}
         for text in held_out(count, length + CONTINUED + 1):
             context, rest, truth = text[:length], text[length:-1], text[length + 1 :]
