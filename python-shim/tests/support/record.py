@@ -14,7 +14,7 @@ _LAYOUT = struct.Struct("<4sHHBBBBHHHBBIIIIIQQQ32s32s32s24sII")
 _RAW, _LOSSLESS, _INT8, _INT8_HAD = range(4)
 _BF16 = 1
 #: Of the namespaces that a codec's records may stand in; raw ones stand in any.
-_FIDELITY = {_LOSSLESS: 0, _INT8: _INT8, _INT8_HAD: _INT8_HAD}
+_EXACT = (_RAW, _LOSSLESS)
 _CLASSES = {1, 2}
 _KV = 1
 _CANONICAL, _OPAQUE = 0, 1
@@ -116,7 +116,7 @@ def _parse(data: bytes) -> tuple[RecordHeader, int]:
         ("class", header.record_class in _CLASSES),
         ("layout", header.layout in (_CANONICAL, _OPAQUE)),
         ("dtype", header.dtype in _ELEMENT_BYTES),
-        ("fidelity", header.codec == _RAW or header.fidelity == _FIDELITY.get(header.codec)),
+        ("fidelity", header.codec in _EXACT or header.fidelity == header.codec),
         ("geometry", header.dtype in _ELEMENT_BYTES and _is_possible(header)),
         ("reserved", not any(reserved)),
     )

@@ -35,9 +35,6 @@ pub fn unlikely(int8: &Golden, lossless: &Golden) -> Vec<Refused> {
         edited("turned-exact", Refusal::Fidelity, int8, &|header| {
             (header.codec, header.fidelity) = (3, 0);
         }),
-        edited("lossless-of-a-lossy-namespace", Refusal::Fidelity, lossless, &|header| {
-            header.fidelity = 2;
-        }),
         edited("lossless-fp16", Refusal::Geometry, lossless, &|header| header.dtype = 2),
         edited("lossless-as-long-as-raw", Refusal::Geometry, lossless, &|header| {
             header.payload_bytes = header.source_bytes;
