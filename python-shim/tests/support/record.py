@@ -13,7 +13,7 @@ _LAYOUT = struct.Struct("<4sHHBBBBHHHBBIIIIIQQQ32s32s32s24sII")
 
 _RAW, _LOSSLESS, _INT8, _INT8_HAD = range(4)
 _BF16 = 1
-#: Of the namespaces that a codec's records may stand in; raw ones stand in any.
+#: Their records may stand in any namespace, those of other codecs in their own.
 _EXACT = (_RAW, _LOSSLESS)
 _CLASSES = {1, 2}
 _KV = 1
