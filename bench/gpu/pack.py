@@ -20,23 +20,55 @@ import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from fatbin import thin  # noqa: E402 - found beside this file
+from fatbin import thin
 
 #: Of vLLM's own list: what a plain model of attention needs beside torch. None is asked for by the way of kernels.
-PACKAGES = """
-anthropic blake3 cachetools cbor2 compressed-tensors depyf einops fastapi ijson jsonschema lark llguidance
-lm-format-enforcer mcp mistral_common model-hosting-container-standards msgspec openai opentelemetry-api
-opentelemetry-exporter-otlp opentelemetry-sdk opentelemetry-semantic-conventions-ai oss-harmony outlines_core
-partial-json-parser prometheus-fastapi-instrumentator pybase64 pydantic python-json-logger pyzmq setproctitle
-starlette uvicorn watchfiles xgrammar
-""".split()
+PACKAGES = [
+    "anthropic",
+    "blake3",
+    "cachetools",
+    "cbor2",
+    "compressed-tensors",
+    "depyf",
+    "einops",
+    "fastapi",
+    "ijson",
+    "jsonschema",
+    "lark",
+    "llguidance",
+    "lm-format-enforcer",
+    "mcp",
+    "mistral_common",
+    "model-hosting-container-standards",
+    "msgspec",
+    "openai",
+    "opentelemetry-api",
+    "opentelemetry-exporter-otlp",
+    "opentelemetry-sdk",
+    "opentelemetry-semantic-conventions-ai",
+    "oss-harmony",
+    "outlines_core",
+    "partial-json-parser",
+    "prometheus-fastapi-instrumentator",
+    "pybase64",
+    "pydantic",
+    "python-json-logger",
+    "pyzmq",
+    "setproctitle",
+    "starlette",
+    "uvicorn",
+    "watchfiles",
+    "xgrammar",
+]
 LIBRARIES = ("vllm/_C_stable_libtorch.abi3.so", "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so")
 #: Large, and never read here.
 LEFT_OUT = re.compile(
     r"__pycache__/|^vllm/vllm-rs$|^vllm/third_party/.*(?<!\.py)$|\.(?:so|jpg|png|cuh?|hp?p?)$"
     r"|mistral_common/data/|pycountry/locales/|(?:^|/)tests?/"
 )
-LEFT_OUT_OF_PACKAGES = re.compile(r"__pycache__/|mistral_common/data/|pycountry/locales/|(?:^|/)tests?/|^\.\./")
+LEFT_OUT_OF_PACKAGES = re.compile(
+    r"__pycache__/|mistral_common/data/|pycountry/locales/|(?:^|/)tests?/|^\.\./"
+)
 
 
 def download(vllm: str, folder: Path) -> Path:
@@ -101,7 +133,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/gpu/pack.py", description=__doc__)
     parser.add_argument("--vllm", default="0.32.0")
     parser.add_argument("--architecture", type=int, default=90, help="90: Hopper")
-    parser.add_argument("--present", type=Path, required=True, help="packages there: names, by commas or lines")
+    parser.add_argument(
+        "--present", type=Path, required=True, help="packages there: names, by commas or lines"
+    )
     parser.add_argument("--wheel", type=Path, required=True, help="of tierKV, for Linux on x86-64")
     parser.add_argument("--node", type=Path, default=Path(shutil.which("node") or "node"))
     parser.add_argument("--piece-mb", type=int, default=22)

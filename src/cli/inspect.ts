@@ -9,7 +9,6 @@ import { sharedPath } from "../hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits.ts";
 import { createLogger } from "../log.ts";
 import type { Form } from "../sidecar/save/codec-choice.ts";
-import type { CodecName } from "../sidecar/save/codecs.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
 import type { DiskStats } from "../wire/messages.ts";
