@@ -243,13 +243,14 @@ const INTRODUCTION = `# Models and releases
 What the tests have run, by vLLM release; generated from their outcomes (test/engine/results.json) by
 test/engine/compatibility.test.ts. For a kind of model
 "yes" means: saved by one engine, restored by another, tokens as the engine's own prefix hit gives them, pages byte for byte as they were computed. "not
-run": nothing forbids it, and no run is on record. All runs are on a CPU. The last column is of model runner V2, which vLLM runs on GPUs: its Triton kernels ran in Triton's own interpreter
+run": nothing forbids it, and no run is on record. The runs of the table are on a CPU; on a GPU (H200) vLLM 0.32 restored a Llama with runner V2, FlashAttention 3 and asynchronous
+scheduling ([bench/gpu](../bench/gpu/README.md)). The last column is of model runner V2, which vLLM runs on GPUs: its Triton kernels ran in Triton's own interpreter
 ([decision 0111](decisions/0111-runner-v2-runs-interpreted.md)), a hundred times slower, so that only some of the lines did.
 `;
 
 const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only (\`partial_tail_offloads\`), whole boundaries came with 0.29
    (vLLM #51358).
-2. vLLM turns asynchronous scheduling off on a CPU (vLLM #31525, vllm/platforms/cpu.py), so it cannot be run here; blocks are named by the step that computes
+2. vLLM turns asynchronous scheduling off on a CPU (vLLM #31525, vllm/platforms/cpu.py), so it cannot be run here (once on a GPU: [bench/gpu](../bench/gpu/README.md)); blocks are named by the step that computes
    them, and held until they are copied, which does not depend on when the next step is scheduled.
 3. vLLM computes on from cached latents on CPUs with AMX only, from 0.29 on (vLLM #52616); elsewhere it turns prefix caching off for MLA (vLLM #49453,
    vllm/platforms/cpu.py), and then there is nothing to restore. The test runs where the CPU has AMX; the specs are tested on their own.
