@@ -27,6 +27,7 @@ GIB = 1 << 30
 ANSWER = 16
 RESTORED_MIN = 0.95
 SAVED_S = 60.0
+QUIET_S = 2.0
 START_S = 30.0
 #: As published, but for the vocabulary of the small one, which tries the script without a GPU.
 MODELS: dict[str, Json] = {
@@ -195,19 +196,21 @@ class Engine:
 
 
 def settled(socket: str) -> Json:
-    """Wait until nothing is saved any more; give the counters, and how long it took."""
+    """Wait until nothing has been saved for QUIET_S; give the counters, and how long it took until then."""
     from never_slower import status_of  # noqa: PLC0415 - beside the other benches
 
-    began = time.monotonic()
+    began = changed = time.monotonic()
     before = -1
     while time.monotonic() - began < SAVED_S:
         status = status_of(socket)
         saved = int(status["counters"]["blocks_saved"])
-        if status["saves"]["queuedBlocks"] == 0 and saved == before:
+        if saved != before or status["saves"]["queuedBlocks"]:
+            changed = time.monotonic()
+        if time.monotonic() - changed > QUIET_S:
             break
         before = saved
-        time.sleep(0.2)
-    return {"counters": status["counters"], "seconds": round(time.monotonic() - began, 2)}
+        time.sleep(0.1)
+    return {"counters": status["counters"], "saved": saved, "seconds": round(changed - began, 2)}
 
 
 def measure(engine: Engine, socket: str | None, options: argparse.Namespace) -> list[Json]:
@@ -231,8 +234,11 @@ def measure(engine: Engine, socket: str | None, options: argparse.Namespace) -> 
         rounds = []
         for _ in range(options.rounds):
             asked = prompt(tokens)
+            before = settled(socket)["saved"] if socket is not None else 0
             cold = engine.ask(asked)
             saved = settled(socket) if socket is not None else None
+            if saved is not None:
+                saved["blocks"] = saved["saved"] - before
             own = engine.ask(asked)
             engine.forget()
             restored = engine.ask(asked) if socket is not None else None
@@ -280,6 +286,7 @@ def cell_of(tokens: int, rounds: list[Json]) -> Json:
         )
         cell["of"] = len(rounds)
         cell["saved after, s"] = [each["saved"]["seconds"] for each in rounds]
+        cell["blocks saved"] = [each["saved"]["blocks"] for each in rounds]
     return cell
 
 
