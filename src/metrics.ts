@@ -11,7 +11,7 @@ export const SIDECAR_COUNTERS = [
   "prefetch_requests",
   "handoffs",
   "handoffs_late",
-  "handoff_wait_ms",
+  "handoff_wait_us",
   "handoff_blocks_early",
   "plans_cut",
   "plans_beyond_arena",

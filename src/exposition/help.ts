@@ -17,7 +17,7 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   receipts_written: "Restores that a signed receipt was written for.",
   receipts_dropped:
     "Receipts that were not written: too many at once, or the folder [receipts] dir cannot be written.",
-  handoff_wait_ms: "Milliseconds that they waited until everything was there, or was late.",
+  handoff_wait_us: "Seconds that they waited until everything was there, or was late.",
   handoff_blocks_early: "Blocks of theirs whose fetch began before everything was there.",
   plans_cut:
     "Of those, the ones of which only the beginning was looked up, because they were too long.",

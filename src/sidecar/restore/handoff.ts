@@ -39,7 +39,7 @@ export async function untilHandedOver(awaited: Awaited): Promise<LookupAnswer> {
   const over = (answer: LookupAnswer, isLate: boolean): LookupAnswer => {
     counters.add("handoffs");
     counters.add("handoffs_late", isLate ? 1 : 0);
-    counters.add("handoff_wait_ms", Math.round(nowMs() - startedMs));
+    counters.add("handoff_wait_us", Math.round((nowMs() - startedMs) * 1000));
     return answer;
   };
   let newsMs = startedMs;

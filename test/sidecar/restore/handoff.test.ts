@@ -87,7 +87,7 @@ test("what another engine saves is waited for and restored, where computing woul
   expect((await accounts(pair)).filter(isOurs)).toHaveLength(1);
   const { counters } = sidecar;
   expect([counters.get("handoffs"), counters.get("handoffs_late")]).toEqual([1, 0]);
-  expect(counters.get("handoff_wait_ms")).toBeGreaterThan(0);
+  expect(counters.get("handoff_wait_us")).toBeGreaterThan(0);
   engine.release(plan);
   await expectNoLeak(pair);
 });
