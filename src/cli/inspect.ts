@@ -54,7 +54,7 @@ export interface TargetStatus {
   /** How the sidecar stores attention KV. */
   kvCodec: string | null;
   /** As what blocks go to each vault, by `[codec] kv = "auto"`. */
-  forms: { address: string; form: Form }[];
+  forms: { address: string; form: Form }[] | null;
   /** Everything the target has counted since it started. */
   counters: Readonly<Record<string, number>> | null;
   error: string | null;
@@ -245,7 +245,7 @@ function blank(target: string, address: string): TargetStatus {
     engines: null,
     restoring: null,
     kvCodec: null,
-    forms: [],
+    forms: null,
     counters: null,
     error: null,
   };
