@@ -40,9 +40,12 @@ def test_what_a_killed_run_started_is_ended() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _RUN, mark], stdout=subprocess.PIPE, env=environment
     ) as run:
-        assert run.stdout is not None
-        orphan = int(run.stdout.readline())
-        assert [pid for pid, _line in reaper.marked(mark)] == [orphan]
-        run.kill()
+        try:
+            assert run.stdout is not None
+            orphan = int(run.stdout.readline())
+            # Who started it may not have ended yet.
+            wait_until(lambda: [pid for pid, _ in reaper.marked(mark)] == [orphan], "the orphan")
+        finally:
+            run.kill()
     wait_until(lambda: not reaper.marked(mark), "the orphan is ended")
     wait_until(lambda: not _is_named(mark), "the reaper has ended")
