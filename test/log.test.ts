@@ -62,7 +62,7 @@ test.each([true, false])("bytes are told by their number only (terminal: %s)", (
   logger.info({ data: Buffer.from("secret"), view: new Uint8Array(3), n: 1 }, "got");
   expect(text()).toContain("<6 bytes>");
   expect(text()).toContain("<3 bytes>");
-  expect(text()).not.toContain("115");
+  expect(text()).not.toMatch(/115\D{1,3}101/);
   expect(text()).not.toContain("secret");
 });
 
