@@ -248,8 +248,12 @@ def test_an_engine_hears_that_its_workers_are_off(bench: Bench) -> None:
     assert connector.get_num_new_matched_tokens(request, 0) == NOTHING
     assert connector.build_connector_meta(scheduled({}, {})).is_off
     bench.fake.expect("release")
-    counts = bench.fake.expect("counts")[-1]
-    assert counts["counters"]["turned_off"] == 1
+
+    def told() -> list[int]:
+        of_all = [counts["counters"] for counts in bench.fake.expect("counts")]
+        return [counters["turned_off"] for counters in of_all if "turned_off" in counters]
+
+    assert wait_until(told, "that it is off") == [1]
     wait_until(lambda: not bench.shim._channel.is_up, "the connection ends")
 
 

@@ -161,8 +161,8 @@ class FakeSidecar:
         if frame["t"] == "hello":
             self.hellos.append(frame)
             if self.answer is not None:
-                self.connections.append(connection)
                 connection.sendall(encode(self.answer))
+                self.connections.append(connection)  # who sees it may send: the answer goes first
         elif frame["t"] == "ping":
             connection.sendall(encode({"t": "pong", "n": frame["n"]}))
         else:

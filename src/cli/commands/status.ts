@@ -85,7 +85,9 @@ function remark(status: TargetStatus): string[] {
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
     ...(pools ?? []).map((one) => `sidecar: ${describePooled(one)}`),
-    ...(forms ?? []).map(({ address, form }) => `sidecar: blocks go to ${address} as ${showForm(form)}`),
+    ...(forms ?? []).map(
+      ({ address, form }) => `sidecar: blocks go to ${address} as ${showForm(form)}`,
+    ),
   ];
 }
 
