@@ -76,6 +76,7 @@ test("F89 who stays gets the memory; what is on disk is served again, at the sam
   } as const;
   const first = await openVault({ disk });
   await openClient(first).put(NAMESPACE, records, SOON_MS);
+  await until(() => first.stats().disk?.records === 20, "the disk to have all");
   const user = new TestUser();
   let failures = 1;
   const giving = give(first, {
