@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fatbin import thin
 
-#: Of vLLM's own list: what a plain model of attention needs beside torch. None is asked for by the way of kernels.
+#: Of vLLM's own list: what a model of plain attention imports beside torch. Packages of kernels are left out.
 PACKAGES = [
     "anthropic",
     "blake3",

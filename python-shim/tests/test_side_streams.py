@@ -204,3 +204,15 @@ def test_at_the_end_nothing_stays_pinned(bench: Bench) -> None:
     bench.copier.prepare(bench.arena(3), late.set)
     assert not late.wait(0.5)
     assert bench.device.pinned == []
+
+
+def test_a_device_that_fails_keeps_no_arena_from_being_used(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(memory: torch.Tensor) -> bool:
+        del memory
+        raise RuntimeError("CUDA error: initialization error")
+
+    bench.device.pin = fail  # type: ignore[method-assign]
+    bench.prepare(bench.arena(1))
+    assert "arena 1 is not pinned" in caplog.text

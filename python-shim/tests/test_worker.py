@@ -334,11 +334,17 @@ def test_the_time_of_copies_is_counted_apart(bench: Bench) -> None:
     assert bench.shim.clock.copy_s > 0
 
 
-def test_saves_wait_for_an_arena_that_is_being_prepared(bench: Bench) -> None:
+def held_back(bench: Bench) -> list[Any]:
+    """Prepare no arena; give what would say that one is ready."""
     waiting: list[Any] = []
     copier = bench.shim._copier
     assert copier is not None
     copier.prepare = lambda arena, ready: waiting.append(ready)  # type: ignore[method-assign]
+    return waiting
+
+
+def test_saves_wait_for_an_arena_that_is_being_prepared(bench: Bench) -> None:
+    waiting = held_back(bench)
     bench.fake.expect("register")
     for arena_id in (1, 2):  # the second takes the first one's place
         bench.arenas.append(FakeArena(GROUP.block_bytes, 6))
@@ -358,10 +364,7 @@ def test_saves_wait_for_an_arena_that_is_being_prepared(bench: Bench) -> None:
 
 
 def test_an_arena_of_a_sidecar_that_has_gone_meanwhile_is_not_used(bench: Bench) -> None:
-    waiting: list[Any] = []
-    copier = bench.shim._copier
-    assert copier is not None
-    copier.prepare = lambda arena, ready: waiting.append(ready)  # type: ignore[method-assign]
+    waiting = held_back(bench)
     bench.fake.expect("register")
     bench.arenas.append(FakeArena(GROUP.block_bytes, 6))
     bench.fake.send(bench.arenas[0].frame(1))

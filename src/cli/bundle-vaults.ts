@@ -4,14 +4,14 @@ import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
-import { HELLO_TIMEOUT_MS, STATUS_TIMEOUT_MS } from "../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../limits.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
 import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
 import type { Clients } from "./bundle-selection.ts";
 import { asked } from "./engine-names.ts";
 import { allTargets } from "./sources.ts";
-import { clientOf, placesOf } from "./vault-link.ts";
+import { clientOf, helloAll, placesOf } from "./vault-link.ts";
 
 export interface BundleVaults {
   clients: Clients;
@@ -25,16 +25,7 @@ export async function openVaults(config: Config): Promise<BundleVaults> {
   const of = (name: RecordClass): VaultClient[] =>
     [...placesOf(targets, name).values()].map((target) => clientOf(config, target, name));
   const clients = { kv: of("kv"), ssm: of("ssm") };
-  const all = [...clients.kv, ...clients.ssm];
-  const close = (): void => {
-    for (const client of all) client.close();
-  };
-  try {
-    await Promise.all(all.map((client) => client.hello(HELLO_TIMEOUT_MS)));
-  } catch (error) {
-    close();
-    throw error;
-  }
+  const close = await helloAll([...clients.kv, ...clients.ssm]);
   const options = redundancyOf(config.cluster.redundancy);
   const pools = {
     kv: openPool("kv", clients.kv, options),

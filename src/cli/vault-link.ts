@@ -51,7 +51,11 @@ export async function greeted(config: Config, targets: readonly VaultTarget[]): 
       (target) => linkTo(config, { ...target, classes: [name] }, logger, 1).client,
     );
   const clients = { kv: of("kv"), ssm: of("ssm") };
-  const all = [...clients.kv, ...clients.ssm];
+  return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };
+}
+
+/** Resolves to what closes them, once all have answered. Throws what the first says that does not. */
+export async function helloAll(all: readonly Vault[]): Promise<() => void> {
   const close = (): void => {
     for (const client of all) client.close();
   };
@@ -61,7 +65,7 @@ export async function greeted(config: Config, targets: readonly VaultTarget[]): 
     close();
     throw error;
   }
-  return { clients, close };
+  return close;
 }
 
 /** Of that class, by address. */

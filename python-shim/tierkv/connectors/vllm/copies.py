@@ -141,7 +141,13 @@ class CudaCopier:
         def run() -> None:
             arena.populate()
             pieces = arena.pieces()
-            taken = [piece for piece in pieces if self._calls.pin(piece)]
+            taken: list[torch.Tensor] = []
+            try:
+                taken.extend(piece for piece in pieces if self._calls.pin(piece))
+            except (
+                RuntimeError
+            ):  # saves wait for this thread's word: it comes whatever the device says
+                log.exception("tierKV: arena %d is not pinned", arena.arena_id)
             if len(taken) < len(pieces):
                 log.warning("tierKV: CUDA does not pin arena %d: copies are slow", arena.arena_id)
             with self._lock:

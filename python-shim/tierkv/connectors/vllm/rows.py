@@ -47,7 +47,7 @@ class Rows:
 
 def _widest(layer: torch.Tensor) -> torch.Tensor:
     for dtype in _WIDTHS:
-        if dtype.itemsize < layer.element_size() and dtype is not torch.uint8:
+        if dtype.itemsize < layer.element_size():
             continue
         try:
             return layer.view(dtype)
