@@ -52,6 +52,7 @@ function complaint(result, count) {
 /** Runs the checks one after another; shows a failed one's whole output. */
 async function runChecks(checks, tell) {
   const counts = [];
+  const failures = [];
   for (const check of checks) {
     const lines = [];
     const options = { ...check, env, logPath: logOf(check.name), onLine: (l) => lines.push(l) };
@@ -59,9 +60,10 @@ async function runChecks(checks, tell) {
     const failed = result.code !== 0 || result.timedOut || result.leftovers ? 1 : 0;
     tell(`  ${failed ? "FAIL" : " ok "}  ${check.name.padEnd(NAME_WIDTH)} ${elapsed(result.ms)}`);
     if (failed) for (const line of lines) tell(`        ${line}`);
+    if (failed) failures.push(check.name);
     counts.push({ passed: 1 - failed, failed, skipped: 0 });
   }
-  return sum(counts);
+  return { count: sum(counts), failures };
 }
 
 /** Runs one test runner, its output streamed, and reads what it counted. */
@@ -77,8 +79,10 @@ async function runTests(stage, tell) {
   const result = await run(stage.command, stage.args, options);
   let count;
   let wrong;
+  let failures = [];
   try {
     count = stage.count();
+    failures = stage.failures?.() ?? [];
     wrong = complaint(result, count);
     const unfinished = stage.unfinished?.() ?? [];
     if (unfinished.length > 0)
@@ -90,8 +94,9 @@ async function runTests(stage, tell) {
   if (wrong !== null) {
     tell(`  FAIL  ${stage.name}: ${wrong}; full log: ${logPath}`);
     count.failed += 1;
+    failures.push(wrong);
   }
-  return count;
+  return { count, failures };
 }
 
 function describe({ passed, failed, skipped }) {
@@ -120,8 +125,8 @@ function keep(stages) {
 async function runStage(stage, tell) {
   tell(`== ${stage.name}`);
   const startedMs = Date.now();
-  const count = stage.checks ? await runChecks(stage.checks, tell) : await runTests(stage, tell);
-  return { name: stage.name, count, ms: Date.now() - startedMs };
+  const ran = await (stage.checks ? runChecks(stage.checks, tell) : runTests(stage, tell));
+  return { name: stage.name, ms: Date.now() - startedMs, ...ran };
 }
 
 /** Runs a stage and those beside it at once; what these say follows at the end. */
@@ -142,6 +147,9 @@ for (const stage of stages) {
 }
 
 say();
+for (const { name, failures } of rows) {
+  for (const failure of failures) say(`FAILED  ${name}: ${failure}`);
+}
 for (const { name, count, ms } of rows) {
   say(`${name.padEnd(NAME_WIDTH)} ${elapsed(ms).padStart(10)}   ${describe(count)}`);
 }

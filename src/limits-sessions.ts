@@ -15,3 +15,5 @@ export const KEPT_PERCENT_MAX = 90;
 export const SESSION_TELLS_MAX = 256;
 /** Of these, those it tells at the same time. */
 export const SESSION_TELLS_AT_ONCE = 8;
+/** How long a vault may take to hear of one, in ms: nobody waits for it, and an order that is lost costs a conversation. */
+export const SESSION_TELL_TIMEOUT_MS = 30_000;

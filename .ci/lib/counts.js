@@ -25,6 +25,12 @@ export function cargoCounts(logPath) {
   return sum([...results].map(read));
 }
 
+/** Names of failed tests: "test store::evicts ... FAILED". */
+export function cargoFailures(logPath) {
+  const log = stripVTControlCharacters(readFileSync(logPath, "utf8"));
+  return [...log.matchAll(/^test (\S+).* \.\.\. FAILED$/gm)].map(([, name]) => name);
+}
+
 /** One line per fuzz target: "fuzz frame: ok, ..." or "fuzz frame: FAILED ...". */
 export function fuzzCounts(logPath) {
   const log = readFileSync(logPath, "utf8");
@@ -55,6 +61,29 @@ export function vitestCounts(reportPath) {
     failed: report.numFailedTests + broken.length,
     skipped: report.numPendingTests + report.numTodoTests,
   };
+}
+
+/** "file > test" of what failed, or the file where it failed before its first test. */
+export function vitestFailures(reportPath) {
+  if (!existsSync(reportPath)) return [];
+  const { testResults } = JSON.parse(readFileSync(reportPath, "utf8"));
+  return testResults.flatMap(({ name, status, assertionResults }) => {
+    const failed = assertionResults.filter((test) => test.status === "failed");
+    if (status === "failed" && failed.length === 0) return [name];
+    return failed.map((test) => `${name} > ${test.fullName}`);
+  });
+}
+
+/** "class::test" of each case with a failure or an error. */
+export function pytestFailures(reportPath) {
+  if (!existsSync(reportPath)) return [];
+  const cases = readFileSync(reportPath, "utf8").split("<testcase ").slice(1);
+  return cases
+    .filter((text) => /<(?:failure|error)\b/.test(text))
+    .map((text) => {
+      const value = (name) => new RegExp(`\\b${name}="([^"]*)"`).exec(text)?.[1] ?? "";
+      return `${value("classname")}::${value("name")}`;
+    });
 }
 
 /** Pytest's JUnit report; errors in fixtures and in collection are failures. */

@@ -1,7 +1,16 @@
 // Owns the list of everything that must hold, in the order in which it is run.
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
-import { cargoCounts, fuzzCounts, pytestCounts, vitestCounts, vitestUnfinished } from "./counts.js";
+import {
+  cargoCounts,
+  cargoFailures,
+  fuzzCounts,
+  pytestCounts,
+  pytestFailures,
+  vitestCounts,
+  vitestFailures,
+  vitestUnfinished,
+} from "./counts.js";
 import { LOGS, NODE_BIN, VENV_BIN, at } from "./paths.js";
 import { NEWEST_RELEASE, OLDEST_RELEASE, olderReleases } from "./releases.js";
 
@@ -79,6 +88,7 @@ export function vitest(name, timeoutMs, args) {
     timeoutMs,
     report: json,
     count: () => vitestCounts(json),
+    failures: () => vitestFailures(json),
     unfinished: () => vitestUnfinished(json),
   };
 }
@@ -93,6 +103,7 @@ function pytest(name, timeoutMs, ...args) {
     timeoutMs,
     report: xml,
     count: () => pytestCounts(xml),
+    failures: () => pytestFailures(xml),
   };
 }
 
@@ -143,6 +154,7 @@ export const STAGES = [
     cwd: at("crates"),
     timeoutMs: CARGO_TIMEOUT_MS,
     count: () => cargoCounts(report("cargo.log")),
+    failures: () => cargoFailures(report("cargo.log")),
   },
   vitest("vitest", VITEST_TIMEOUT_MS, [
     ...IN_PARALLEL,
@@ -220,6 +232,7 @@ export const NIGHTLY = [
     env: { TIERKV_TEST_LONG: "on" },
     timeoutMs: NIGHTLY_TIMEOUT_MS,
     count: () => cargoCounts(report("shm.log")),
+    failures: () => cargoFailures(report("shm.log")),
   },
   {
     name: "sanitizers",

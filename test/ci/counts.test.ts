@@ -5,10 +5,13 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import {
   cargoCounts,
+  cargoFailures,
   fuzzCounts,
   pytestCounts,
+  pytestFailures,
   sum,
   vitestCounts,
+  vitestFailures,
   vitestUnfinished,
 } from "../../.ci/lib/counts.js";
 
@@ -88,4 +91,32 @@ test("a runner that left no report ran nothing", () => {
   const missing = join(folder, "missing");
   expect(vitestCounts(missing)).toEqual(sum([]));
   expect(pytestCounts(missing)).toEqual(sum([]));
+});
+
+test("what failed is named, whatever the runner", () => {
+  const log = [
+    "test store::evicts ... \u001B[31mFAILED\u001B[0m",
+    "test store::keeps ... ok",
+    "test a - should panic ... FAILED",
+  ];
+  expect(cargoFailures(file(log.join("\n")))).toEqual(["store::evicts", "a"]);
+  const testResults = [
+    { name: "broken.ts", status: "failed", assertionResults: [] },
+    {
+      name: "red.ts",
+      status: "failed",
+      assertionResults: [
+        { status: "failed", fullName: "it holds" },
+        { status: "passed", fullName: "it ends" },
+      ],
+    },
+  ];
+  const report = file(JSON.stringify({ testResults }));
+  expect(vitestFailures(report)).toEqual(["broken.ts", "red.ts > it holds"]);
+  const xml = [
+    '<testsuite tests="3"><testcase classname="tests.a" name="one" time="0.1" />',
+    '<testcase classname="tests.a" name="two"><failure message="x">text</failure></testcase>',
+    '<testcase classname="" name="b"><error message="collection failure">text</error></testcase></testsuite>',
+  ];
+  expect(pytestFailures(file(xml.join("")))).toEqual(["tests.a::two", "::b"]);
 });

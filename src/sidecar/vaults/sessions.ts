@@ -3,7 +3,11 @@ import { HASH_BYTES, KeyPacker } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import { isRemote } from "../../client/vault.ts";
 import { toTierkvError } from "../../errors.ts";
-import { SESSION_TELLS_AT_ONCE, SESSION_TELLS_MAX } from "../../limits-sessions.ts";
+import {
+  SESSION_TELL_TIMEOUT_MS,
+  SESSION_TELLS_AT_ONCE,
+  SESSION_TELLS_MAX,
+} from "../../limits-sessions.ts";
 import { CALL_TIMEOUT_MS, KEYS_MAX } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
@@ -143,13 +147,13 @@ export class Sessions {
       let superseded = group.from > 0 ? [group.group] : [];
       for (const keys of packed(group, lies, shards)) {
         if (keys.length > 0 || superseded.length > 0) {
-          await client.keep({ ...of, keys, superseded }, CALL_TIMEOUT_MS);
+          await client.keep({ ...of, keys, superseded }, SESSION_TELL_TIMEOUT_MS);
         }
         superseded = [];
         await yieldToLoop();
       }
     }
-    if (isReleased) await client.keep({ ...of, release: true }, CALL_TIMEOUT_MS);
+    if (isReleased) await client.keep({ ...of, release: true }, SESSION_TELL_TIMEOUT_MS);
   }
 }
 
