@@ -1,4 +1,5 @@
-// Owns the ceilings of commands that look at a set-up from outside: reaching a vault, measuring it, showing it with a trained model.
+// Owns the ceilings of commands that look at a set-up from outside: reaching a vault, measuring it, showing it with models.
+const GIB = 2 ** 30;
 
 /** Everything a command does before it says that a vault cannot be reached fits into 5 s: a hello, then a connection, then its first bytes. */
 export const REACH_HELLO_MS = 2_000;
@@ -22,6 +23,16 @@ export const DEMO_READ_CHARS = 859;
 /** Tokens of the trained model's answers, long enough to be read; and the most it takes with its prompt. */
 export const DEMO_READ_TOKENS = 48;
 export const DEMO_READ_LEN_MAX = 4_096;
+
+// Demo: a published model's KV.
+/** Its text takes 2.1 GB in engine, arena and vault each; an arena keeps a part for saves, the vault what came before. */
+export const DEMO_REAL_CACHE_GIB = 3;
+export const DEMO_REAL_ARENA_BYTES: number = 3 * GIB;
+export const DEMO_REAL_VAULT_BYTES: number = 4 * GIB;
+/** All of it, and the engine's program. */
+export const DEMO_REAL_MEMORY_BYTES: number = 12 * GIB;
+/** A machine without bfloat16 computes its text for minutes. */
+export const DEMO_REAL_REQUEST_MS = 900_000;
 
 // Fidelity: what restored blocks change in answers.
 export const FIDELITY_PROMPTS_DEFAULT = 50;

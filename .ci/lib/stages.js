@@ -1,4 +1,5 @@
 // Owns the list of everything that must hold, in the order in which it is run.
+import { existsSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import {
@@ -79,6 +80,10 @@ const CHECKS = [
 /** A stage of vitest: its command, and how to read its report. */
 export function vitest(name, timeoutMs, args) {
   const json = report(`${name}.json`);
+  const again = (failures) => {
+    const files = new Set(failures.map((failure) => failure.split(" > ", 1)[0]));
+    return vitest(`${name} again`, timeoutMs, [...files]);
+  };
   const reporters = ["--reporter=default", "--reporter=json", `--outputFile.json=${json}`];
   return {
     name,
@@ -90,11 +95,23 @@ export function vitest(name, timeoutMs, args) {
     count: () => vitestCounts(json),
     failures: () => vitestFailures(json),
     unfinished: () => vitestUnfinished(json),
+    again,
   };
+}
+
+/** "python-shim.tests.test_a::test_b" as the file it stands in; a class is no file. */
+function pytestFile(failure) {
+  let path = failure.split("::", 1)[0].replaceAll(".", "/");
+  while (path.includes("/") && !existsSync(at(`${path}.py`))) path = path.replace(/\/[^/]*$/, "");
+  return `${path}.py`;
 }
 
 function pytest(name, timeoutMs, ...args) {
   const xml = report(`${name.replaceAll(" ", "-")}.xml`);
+  const again = (failures) => {
+    const marks = args.filter((arg, index) => arg === "-m" || args[index - 1] === "-m");
+    return pytest(`${name} again`, timeoutMs, ...marks, ...new Set(failures.map(pytestFile)));
+  };
   return {
     name,
     command: venv("python"),
@@ -104,6 +121,23 @@ function pytest(name, timeoutMs, ...args) {
     report: xml,
     count: () => pytestCounts(xml),
     failures: () => pytestFailures(xml),
+    again,
+  };
+}
+
+function cargo(name, timeoutMs, args, env = {}) {
+  const log = report(`${name.replaceAll(" ", "-")}.log`);
+  return {
+    name,
+    command: "cargo",
+    args: ["test", "--no-fail-fast", ...args],
+    cwd: at("crates"),
+    env,
+    timeoutMs,
+    count: () => cargoCounts(log),
+    failures: () => cargoFailures(log),
+    again: (failures) =>
+      cargo(`${name} again`, timeoutMs, [...args, "--", "--exact", ...failures], env),
   };
 }
 
@@ -147,15 +181,7 @@ const without = (paths) => paths.flatMap((path) => ["--exclude", path]);
 export const STAGES = [
   { name: "check", checks: CHECKS },
   vitest("tidy", TIDY_TIMEOUT_MS, [TIDY]),
-  {
-    name: "cargo",
-    command: "cargo",
-    args: ["test", "--workspace", "--no-fail-fast"],
-    cwd: at("crates"),
-    timeoutMs: CARGO_TIMEOUT_MS,
-    count: () => cargoCounts(report("cargo.log")),
-    failures: () => cargoFailures(report("cargo.log")),
-  },
+  cargo("cargo", CARGO_TIMEOUT_MS, ["--workspace"]),
   vitest("vitest", VITEST_TIMEOUT_MS, [
     ...IN_PARALLEL,
     ...without([TIDY, "test/faults/**", ...MEASURED]),
@@ -223,17 +249,8 @@ export const NIGHTLY = [
     timeoutMs: FUZZ_TIMEOUT_MS,
     count: () => fuzzCounts(report("fuzz.log")),
   },
-  {
-    // A death at each step, a million operations, thousands of orders in which lines arrive.
-    name: "shm",
-    command: "cargo",
-    args: ["test", "-p", "tierkv-shm", "--no-fail-fast"],
-    cwd: at("crates"),
-    env: { TIERKV_TEST_LONG: "on" },
-    timeoutMs: NIGHTLY_TIMEOUT_MS,
-    count: () => cargoCounts(report("shm.log")),
-    failures: () => cargoFailures(report("shm.log")),
-  },
+  // A death at each step, a million operations, thousands of orders in which lines arrive.
+  cargo("shm", NIGHTLY_TIMEOUT_MS, ["-p", "tierkv-shm"], { TIERKV_TEST_LONG: "on" }),
   {
     name: "sanitizers",
     checks: [

@@ -5,6 +5,7 @@ import { dataText } from "./data.ts";
 import { MODEL_NAME } from "./engine.ts";
 import { showSeconds } from "./format.ts";
 import { Progress } from "./progress.ts";
+import { atRealSize, checkMemory, REAL_MEMORY } from "./real-size.ts";
 import { problemsIn, resultLines, resultObject } from "./report.ts";
 import { perform, readAloud } from "./scenario.ts";
 import type { Outcome } from "./scenario.ts";
@@ -18,6 +19,8 @@ export interface DemoOptions {
   json: boolean;
   /** A smaller model and a shorter text. */
   quick: boolean;
+  /** Also with the KV of a published model. */
+  realSize: boolean;
 }
 
 const EXIT_OK = 0;
@@ -28,7 +31,9 @@ const EXIT_INTERRUPTED = 130;
 export async function runDemo(options: DemoOptions): Promise<number> {
   const progress = new Progress(process.stderr);
   const interrupt = new AbortController();
-  const stage = new Stage(await Workspace.create(), interrupt.signal);
+  if (options.realSize) checkMemory();
+  const memory = options.realSize ? REAL_MEMORY : undefined;
+  const stage = new Stage(await Workspace.create(memory), interrupt.signal);
   const unguard = guard(stage, interrupt, progress);
   try {
     return await play(stage, progress, interrupt.signal, options);
@@ -41,7 +46,7 @@ async function play(
   stage: Stage,
   progress: Progress,
   signal: AbortSignal,
-  { keep, json, quick }: DemoOptions,
+  { keep, json, quick, realSize }: DemoOptions,
 ): Promise<number> {
   const startedMs = nowMs();
   const facts = { cores: stage.machine.cores.length, dtype: stage.machine.dtype };
@@ -52,8 +57,9 @@ async function play(
     const scene = { stage, progress, signal, isQuick: quick };
     await progress.step("start a kv vault and an ssm vault", () => stage.startVaults());
     const readings = await readAloud(scene);
+    const real = realSize ? await atRealSize(scene) : [];
     const outcome = await perform(scene);
-    const result = { ...outcome, readings };
+    const result = { ...outcome, readings, real };
     const problems = problemsIn(result);
     const isProven = problems.length === 0;
     if (json) say(JSON.stringify(resultObject(result, facts)));

@@ -2,11 +2,7 @@
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 import { TierkvError } from "../errors.ts";
-import {
-  DEMO_CONTROL_TIMEOUT_MS,
-  DEMO_ENGINE_START_MS,
-  DEMO_REQUEST_TIMEOUT_MS,
-} from "../limits.ts";
+import { DEMO_CONTROL_TIMEOUT_MS, DEMO_ENGINE_START_MS } from "../limits.ts";
 import { nowMs } from "../time.ts";
 import type { Machine } from "./machine.ts";
 import { failed, waitUntil } from "./processes.ts";
@@ -23,6 +19,12 @@ const KV_CACHE_GIB = 1;
 export interface EngineModel {
   path: string;
   lengthMax: number;
+  /** Of the engine's own cache. */
+  cacheGib?: number;
+  /** The machine's best where none is said. */
+  dtype?: Machine["dtype"];
+  /** What a completion may take. */
+  requestMs?: number;
 }
 
 export interface Answer {
@@ -49,11 +51,14 @@ export class Engine {
   readonly process: Process;
   readonly url: string;
   readonly #signal: AbortSignal;
+  /** Of a completion. */
+  readonly #timeoutMs: number;
 
-  constructor(process: Process, url: string, signal: AbortSignal) {
+  constructor(process: Process, url: string, signal: AbortSignal, timeoutMs: number) {
     this.process = process;
     this.url = url;
     this.#signal = signal;
+    this.#timeoutMs = timeoutMs;
   }
 
   ready(): Promise<void> {
@@ -78,7 +83,7 @@ export class Engine {
       return_token_ids: true,
     };
     const startedMs = nowMs();
-    const response = await this.#post("/v1/completions", DEMO_REQUEST_TIMEOUT_MS, body);
+    const response = await this.#post("/v1/completions", this.#timeoutMs, body);
     const answer: Answer = { ttftMs: 0, tokenIds: [], text: "", promptTokens: 0 };
     for await (const { choices, usage, error } of events(response)) {
       if (error !== undefined) throw failed(`the engine says: ${error.message}`);
@@ -168,7 +173,7 @@ export function engineArguments(
     ["-m", "vllm.entrypoints.openai.api_server"],
     ["--model", model.path, "--served-model-name", MODEL_NAME],
     ["--host", "127.0.0.1", "--port", String(workspace.port)],
-    ["--dtype", dtype, "--max-model-len", String(model.lengthMax)],
+    ["--dtype", model.dtype ?? dtype, "--max-model-len", String(model.lengthMax)],
     ["--max-num-seqs", "4", "--block-size", String(BLOCK_TOKENS), "--enforce-eager"],
     ["--enable-prefix-caching", "--no-disable-hybrid-kv-cache-manager"],
     ["--kv-transfer-config", JSON.stringify(connector)],
@@ -176,14 +181,18 @@ export function engineArguments(
   return groups.flat();
 }
 
-export function engineEnvironment(workspace: Workspace, { cores }: Machine): NodeJS.ProcessEnv {
+export function engineEnvironment(
+  workspace: Workspace,
+  { cores }: Machine,
+  { cacheGib = KV_CACHE_GIB }: EngineModel,
+): NodeJS.ProcessEnv {
   return {
     ...process.env,
     // Its own cache can be emptied over HTTP only with this.
     VLLM_SERVER_DEV_MODE: "1",
     // Setting a connector changes how vLLM chooses threads; said outright, every run computes alike.
     VLLM_CPU_OMP_THREADS_BIND: cores.join(","),
-    VLLM_CPU_KVCACHE_SPACE: String(KV_CACHE_GIB),
+    VLLM_CPU_KVCACHE_SPACE: String(cacheGib),
     // Block hashes start from it: without it, another engine process would look for other keys.
     PYTHONHASHSEED: "0",
     TMPDIR: workspace.temp,

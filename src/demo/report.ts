@@ -8,22 +8,39 @@ import type { Trial } from "./proof.ts";
 export interface Result {
   trials: readonly Trial[];
   readings: readonly Trial[];
+  /** Requests to a model with the KV of a published one; none where it was not asked for. */
+  real: readonly Trial[];
 }
 
 const HEAD = "request,tokens from own cache,tokens restored,bytes moved,TTFT,vs cold,token ids";
 const NAME_WIDTH = 18;
+const REAL_TITLE =
+  "A model with the KV of Llama-3.1-8B (32 layers, 8 KV heads of 128: 128 KiB a token) and next to no compute:";
 
-export function problemsIn({ trials, readings }: Result): string[] {
+const KINDS = ["cold", "own", "restore"] as const;
+
+export function problemsIn({ trials, readings, real }: Result): string[] {
+  const atSize = real.length === 0 ? [] : findProblems(real, KINDS);
   return [
-    ...findProblems(trials, ["cold", "own", "restore"]),
+    ...findProblems(trials, KINDS),
+    ...atSize.map((problem) => `KV of Llama-3.1-8B, ${problem}`),
     ...findProblems(readings, ["own", "restore"]).map((problem) => `trained model, ${problem}`),
   ];
 }
 
 /** The table, and below it what the token ids were compared with. */
-export function resultLines({ trials, readings }: Result): string[] {
-  const coldMs = coldTtftMs(trials);
+export function resultLines({ trials, readings, real }: Result): string[] {
   const tokens = readings[0]?.answer.promptTokens ?? 0;
+  return [
+    ...tableOf(trials),
+    ...(real.length === 0 ? [] : ["", REAL_TITLE, "", ...tableOf(real)]),
+    ...dataText("notes.txt", { tokens }).trimEnd().split("\n"),
+    ...readings.map((trial) => `  ${trial.name.padEnd(NAME_WIDTH)} ${reading(trial, readings)}`),
+  ];
+}
+
+function tableOf(trials: readonly Trial[]): string[] {
+  const coldMs = coldTtftMs(trials);
   const rows = trials.map((trial) => [
     trial.name,
     showCount(trial.moved.ownTokens),
@@ -33,11 +50,7 @@ export function resultLines({ trials, readings }: Result): string[] {
     showRatio(coldMs, trial.answer.ttftMs),
     sameTokens(trial, trials),
   ]);
-  return [
-    ...table([HEAD.split(","), ...rows]),
-    ...dataText("notes.txt", { tokens }).trimEnd().split("\n"),
-    ...readings.map((trial) => `  ${trial.name.padEnd(NAME_WIDTH)} ${reading(trial, readings)}`),
-  ];
+  return table([HEAD.split(","), ...rows]);
 }
 
 function sameTokens(trial: Trial, trials: readonly Trial[]): string {
@@ -59,7 +72,6 @@ function reading(trial: Trial, readings: readonly Trial[]): string {
 /** What `tierkv demo --json` prints. */
 export function resultObject(result: Result, facts: object): object {
   const problems = problemsIn(result);
-  const coldMs = coldTtftMs(result.trials);
   const object = (trial: Trial, trials: readonly Trial[]): object => ({
     name: trial.name,
     kind: trial.kind,
@@ -69,12 +81,20 @@ export function resultObject(result: Result, facts: object): object {
     tokensAlike: tokensAlike(trial, trials),
     ...trial.moved,
   });
-  const requests = result.trials.map((trial) => ({
-    ...object(trial, result.trials),
-    ratioToCold: coldMs / trial.answer.ttftMs,
-  }));
+  const compared = (trials: readonly Trial[]): object[] =>
+    trials.map((trial) => ({
+      ...object(trial, trials),
+      ratioToCold: coldTtftMs(trials) / trial.answer.ttftMs,
+    }));
   const readings = result.readings.map((trial) => object(trial, result.readings));
-  return { ok: problems.length === 0, ...facts, problems, requests, readings };
+  return {
+    ok: problems.length === 0,
+    ...facts,
+    problems,
+    requests: compared(result.trials),
+    realSize: compared(result.real),
+    readings,
+  };
 }
 
 function coldTtftMs(trials: readonly Trial[]): number {

@@ -34,7 +34,7 @@ const TRAINED: EngineModel = {
 
 const FULL_MODEL = "--hidden 1024 --layers 12 --heads 16 --kv-heads 4 --head-dim 64";
 const QUICK_MODEL = "--hidden 512 --layers 4 --heads 8 --kv-heads 4 --head-dim 64";
-const EMPTY_CACHE = "empty the engine's own cache";
+export const EMPTY_CACHE = "empty the engine's own cache";
 const TO_INT8 = "change to a sidecar that stores INT8";
 
 export interface Scene {
@@ -79,8 +79,11 @@ export async function perform(scene: Scene): Promise<Outcome> {
   const size = isQuick ? QUICK_MODEL : FULL_MODEL;
   const rest = `--kind llama --seed 1 --vocab 1024 --max-position ${DEMO_MODEL_LEN_MAX}`;
   const flags = `${rest} ${size} --dtype ${stage.machine.dtype}`.split(" ");
-  await progress.step("make a model with seeded random weights", () => stage.makeModel(flags));
-  const model = { path: stage.workspace.model, lengthMax: DEMO_MODEL_LEN_MAX };
+  const path = stage.workspace.model;
+  await progress.step("make a model with seeded random weights", () =>
+    stage.makeModel(path, flags),
+  );
+  const model = { path, lengthMax: DEMO_MODEL_LEN_MAX };
   const sidecar = await progress.step("start a sidecar", () => stage.startSidecar());
   const first = await startEngine(scene, "start vLLM with the tierKV connector", model);
   const prompt = await choosePrompt(scene, first);
@@ -108,7 +111,7 @@ export async function perform(scene: Scene): Promise<Outcome> {
   return { trials, engine, prompt };
 }
 
-async function startEngine(
+export async function startEngine(
   { stage, progress }: Scene,
   title: string,
   model: EngineModel,
@@ -121,7 +124,7 @@ async function startEngine(
   return engine;
 }
 
-function stop({ stage, progress }: Scene, engine: Engine, sidecar: Process): Promise<void> {
+export function stop({ stage, progress }: Scene, engine: Engine, sidecar: Process): Promise<void> {
   return progress.step("stop the engine and the sidecar; only the vaults stay", async () => {
     await stage.stop(engine.process);
     await stage.stop(sidecar);
@@ -170,7 +173,7 @@ interface Request extends Pick<Trial, "kind" | "name" | "codec"> {
   tokens: number;
 }
 
-async function send(
+export async function send(
   { stage, progress }: Scene,
   engine: Engine,
   { prompt, tokens, ...of }: Request,
@@ -186,7 +189,7 @@ function showAnswer({ promptTokens, ttftMs }: Answer): string {
 }
 
 /** Saves are fire and forget: sends a request, and waits until the vault holds its prompt's full blocks. */
-async function saved<Sent extends { answer: Answer }>(
+export async function saved<Sent extends { answer: Answer }>(
   { stage, progress, signal }: Scene,
   engine: Engine,
   request: () => Promise<Sent>,

@@ -6,6 +6,7 @@ import {
   DEMO_CONTROL_TIMEOUT_MS,
   DEMO_ENGINE_STOP_MS,
   DEMO_MODEL_MAKE_MS,
+  DEMO_REQUEST_TIMEOUT_MS,
   DEMO_SERVICE_START_MS,
   DEMO_SERVICE_STOP_MS,
 } from "../limits.ts";
@@ -50,8 +51,8 @@ export class Stage {
   }
 
   /** Makes a checkpoint with seeded random weights; `flags` are those of `python -m lab.checkpoint`. */
-  async makeModel(flags: readonly string[]): Promise<void> {
-    const args = ["-m", "lab.checkpoint", "--out", this.workspace.model, ...flags];
+  async makeModel(path: string, flags: readonly string[]): Promise<void> {
+    const args = ["-m", "lab.checkpoint", "--out", path, ...flags];
     const maker = this.#launch("model maker", PYTHON, args, process.env, SHIM);
     await maker.done(DEMO_MODEL_MAKE_MS, this.#signal);
   }
@@ -69,10 +70,11 @@ export class Stage {
   /** Starts an engine; ready when its `ready` returned. */
   startEngine(model: EngineModel): Engine {
     const args = engineArguments(this.workspace, this.machine, model);
-    const env = engineEnvironment(this.workspace, this.machine);
+    const env = engineEnvironment(this.workspace, this.machine, model);
     const server = this.#launch("engine", PYTHON, args, env);
     this.#processes.set(server, DEMO_ENGINE_STOP_MS);
-    return new Engine(server, `http://127.0.0.1:${this.workspace.port}`, this.#signal);
+    const timeoutMs = model.requestMs ?? DEMO_REQUEST_TIMEOUT_MS;
+    return new Engine(server, `http://127.0.0.1:${this.workspace.port}`, this.#signal, timeoutMs);
   }
 
   /** Has the engine go on with a sidecar of another codec in the place of this one. */

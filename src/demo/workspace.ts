@@ -16,6 +16,12 @@ import { dataText } from "./data.ts";
 /** How a sidecar stores attention KV. */
 export type Codec = "raw" | "int8";
 
+/** What the kv vault and each sidecar's arena take. */
+export interface Memory {
+  arenaBytes: number;
+  vaultBytes: number;
+}
+
 export class Workspace {
   readonly dir: string = mkdtempSync(join(realpathSync(tmpdir()), "tierkv-demo-"));
   readonly logs: string = this.path("logs");
@@ -25,25 +31,26 @@ export class Workspace {
   /** Where the engine answers. */
   readonly port: number;
 
-  private constructor(port: number) {
+  private constructor(port: number, { arenaBytes, vaultBytes }: Memory) {
     this.port = port;
     mkdirSync(this.logs);
     mkdirSync(this.temp);
     for (const [of, maxBytes] of [
-      ["kv", DEMO_VAULT_BYTES],
+      ["kv", vaultBytes],
       ["ssm", VAULT_BYTES_MIN],
     ] as const)
       this.#configure(`${of}-vault`, "vault.txt", { class: of, maxBytes });
     for (const codec of ["raw", "int8"])
       this.#configure(codec, "inference.txt", {
         ...LIMITS,
+        arenaBytes,
         isInt8: codec === "int8",
         kv: codec === "int8" ? "int8-had" : codec,
       });
   }
 
-  static async create(): Promise<Workspace> {
-    return new Workspace(await freePort());
+  static async create(memory: Memory = MEMORY): Promise<Workspace> {
+    return new Workspace(await freePort(), memory);
   }
 
   /** The configuration of the engine's machine; all name the same socket and the same vaults. */
@@ -76,8 +83,8 @@ export class Workspace {
   }
 }
 
+const MEMORY: Memory = { arenaBytes: DEMO_ARENA_BYTES, vaultBytes: DEMO_VAULT_BYTES };
 const LIMITS = {
-  arenaBytes: DEMO_ARENA_BYTES,
   waitMs: DEMO_RESTORE_WAIT_MS,
   stallMs: DEMO_RESTORE_STALL_MS,
 } as const;

@@ -44,7 +44,7 @@ const READINGS = [
   reading("restored", "restore", "raw", [1, 2, 3]),
   reading("restored as INT8", "restore", "int8", [1, 9, 3]),
 ];
-const RESULT = { trials: TRIALS, readings: READINGS };
+const RESULT = { trials: TRIALS, readings: READINGS, real: [] };
 
 test("the table shows what was restored, moved and won", () => {
   const [head, rule, ...rows] = resultLines(RESULT);
@@ -96,4 +96,22 @@ test("of readable answers an exact one must say the same, and each must be resto
   expect(problemsIn({ ...RESULT, readings: [own!, exact!, computed] })).toEqual([
     "trained model, restored as INT8: only 0 of 768 tokens were restored",
   ]);
+});
+
+test("a published model's KV has a table of its own, and must be restored, too", () => {
+  const real = [
+    trial("cold", "cold", 52_000, [0, 0]),
+    trial("own hit", "own", 170, [896, 0]),
+    trial("restored", "restore", 660, [0, 896]),
+  ];
+  const lines = resultLines({ ...RESULT, real });
+  expect(lines.filter((line) => line.startsWith("request "))).toHaveLength(2);
+  expect(lines.some((line) => /^restored +0 +896 .* 79x +identical$/.test(line))).toBe(true);
+  const partly = { ...real[2]!, moved: { ...real[2]!.moved, restoredTokens: 128 } };
+  expect(problemsIn({ ...RESULT, real: [real[0]!, real[1]!, partly] })).toEqual([
+    "KV of Llama-3.1-8B, restored: only 128 of 896 tokens were restored",
+  ]);
+  expect(resultObject({ ...RESULT, real }, {})).toMatchObject({
+    realSize: [{ ratioToCold: 1 }, {}, { restoredTokens: 896 }],
+  });
 });

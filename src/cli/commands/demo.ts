@@ -4,6 +4,7 @@ import type { Call, Registrar } from "../call.ts";
 interface DemoOptions {
   keep?: true;
   quick?: true;
+  realSize?: true;
 }
 
 export function addDemo({ program, action }: Registrar): void {
@@ -17,12 +18,21 @@ export function addDemo({ program, action }: Registrar): void {
     )
     .option("--keep", "leave everything running and print what to try")
     .option("--quick", "a smaller model and a shorter text")
+    .option(
+      "--real-size",
+      "also with Llama-3.1-8B's KV, 16,000 tokens: 12 GiB of memory, some minutes",
+    )
     .addHelpText("after", "\nExample:\n  tierkv demo --keep")
     .action(action(demonstrate));
 }
 
 async function demonstrate(call: Call<DemoOptions>): Promise<number> {
   const { runDemo } = await import("../../demo/demo.ts");
-  const { keep, quick } = call.options;
-  return runDemo({ keep: keep === true, json: call.isJson, quick: quick === true });
+  const { keep, quick, realSize } = call.options;
+  return runDemo({
+    keep: keep === true,
+    json: call.isJson,
+    quick: quick === true,
+    realSize: realSize === true,
+  });
 }
