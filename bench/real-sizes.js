@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/demo/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
-import { describe } from "./lib/figures.js";
+import { describe, figure } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
 
 const SCRIPT = fileURLToPath(new URL("./real_sizes.py", import.meta.url));
@@ -25,7 +25,7 @@ const WHOLE_ARENA = 4 / 3;
 const SHORT = { prompts: 1, tokens: 2051, chunk: 1024 };
 const CASES = [
   { name: "llama-3.1-8b", prompts: 1, tokens: 8195, chunk: 2048 },
-  { name: "llama-3.1-8b", prompts: 1, tokens: 16_387, chunk: 8192 },
+  { name: "llama-3.1-8b", prompts: 1, tokens: 16_387, chunk: 8192, beside: true },
   { name: "llama-3.1-8b", prompts: 8, tokens: 2051, chunk: 2048 },
   { name: "llama-3.1-70b", prompts: 1, tokens: 8195, chunk: 8192, arenaBytes: GIB },
   ...Object.keys(TOKEN_BYTES)
@@ -34,6 +34,13 @@ const CASES = [
 ];
 /** 4.3 GB, and about 17 GB of memory in all: asked for by name. */
 const LONG = {
+  "llama-3.1-8b-16k": {
+    name: "llama-3.1-8b",
+    prompts: 1,
+    tokens: 16_387,
+    chunk: 8192,
+    beside: true,
+  },
   "llama-3.1-8b-32k": { name: "llama-3.1-8b", prompts: 1, tokens: 32_771, chunk: 8192 },
 };
 const QUICK = [{ name: "llama-3.1-8b", ...SHORT }];
@@ -83,7 +90,7 @@ function hasAmx() {
   return /\bamx_tile\b/.test(readFileSync("/proc/cpuinfo", "latin1"));
 }
 
-async function measure({ name, chunk, prompts, tokens, arenaBytes: given }) {
+async function measure({ name, chunk, prompts, tokens, arenaBytes: given, beside = false }) {
   const stand = new Stand();
   try {
     const { cores } = thisMachine();
@@ -96,7 +103,7 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given }) {
     // Where there are states, vLLM makes attention blocks as large as they are.
     const fixedBlocks = name.startsWith("qwen3.5") ? 0 : 1;
     const flags = { model, socket, "kv-bytes": kvBytes, chunk, prompts, tokens };
-    const args = Object.entries({ ...flags, "fixed-blocks": fixedBlocks });
+    const args = Object.entries({ ...flags, "fixed-blocks": fixedBlocks, beside: Number(beside) });
     // vLLM prefers its variable over `kv_cache_memory_bytes`.
     const { VLLM_CPU_KVCACHE_SPACE: _, ...env } = engineEnvironment(cores);
     const options = { env, timeoutMs: TIMEOUT_MS };
@@ -107,6 +114,19 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given }) {
   } finally {
     await stand.close();
   }
+}
+
+/** A short prompt's restore beside a long one's, over its own alone. */
+function besideOf(label, rounds) {
+  if (rounds.length === 0) return [];
+  const [alone, beside] = [0, 1].map((at) => rounds.map((round) => round[at] * 1e3));
+  return [
+    figure(`${label}: first token of a 1k prompt restored beside it`, "ms", beside, {
+      beside: alone,
+      of: "alone",
+      floor: { on: "ratio", most: 1.3 },
+    }),
+  ];
 }
 
 function figuresOf(label, measured, { name, prompts, tokens, arenaBytes }) {
@@ -140,5 +160,6 @@ function figuresOf(label, measured, { name, prompts, tokens, arenaBytes }) {
       ratio: restored / own,
       of: OVER_OWN_HIT,
     }),
+    ...besideOf(label, measured.beside),
   ];
 }

@@ -1,6 +1,7 @@
 """Owns the measuring of prompts of a published KV geometry: how much is saved on the first visit, and what comes back.
 
-Prints one JSON line: blocks, how many were saved, tokens restored, seconds of each visit, counters of what was lost.
+Prints one JSON line: blocks, how many were saved, tokens restored, seconds of each visit and of short restores beside
+a long one, counters of what was lost.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from vllm import LLM, SamplingParams
 BLOCK_TOKENS = 128
 VOCAB = 512
 SAVED_S = 180.0
+#: A short prompt comes so many seconds after a long one, whose restore takes longer.
+BESIDE_TOKENS = 1027
+BESIDE_APART_S = 0.1
+BESIDE_ROUNDS = 5
 
 
 def saves(engine: LLM, socket: str) -> tuple[int, float]:
@@ -49,6 +54,40 @@ def visit(engine: LLM, prompts: list[list[int]]) -> dict[str, Any]:
     }
 
 
+def answered(engine: LLM, texts: list[list[int]], apart_s: float) -> list[float]:
+    """Ask for one token of each, `apart_s` between them; give the seconds from each question to its answer."""
+    server = engine.llm_engine
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
+    asked: dict[str, float] = {}
+    took: dict[str, float] = {}
+    while len(took) < len(texts):
+        now = time.perf_counter()
+        if len(asked) < len(texts) and now >= max(asked.values(), default=now - apart_s) + apart_s:
+            name = f"beside-{len(asked)}"
+            asked[name] = now
+            server.add_request(name, {"prompt_token_ids": texts[len(asked) - 1]}, params)
+        for output in server.step():
+            if output.finished:
+                took[output.request_id] = time.perf_counter() - asked[output.request_id]
+    return [took[name] for name in sorted(took)]
+
+
+def beside(engine: LLM, socket: str, long: list[int], draw: random.Random) -> list[list[float]]:
+    """Restore a short prompt alone and while a long one is restored, in turns; give [alone, beside, long] of each."""
+    rounds = []
+    for _ in range(BESIDE_ROUNDS):
+        short = draw.choices(range(VOCAB), k=BESIDE_TOKENS)
+        visit(engine, [short])
+        saves(engine, socket)
+        engine.reset_prefix_cache()
+        (alone,) = answered(engine, [short], 0)
+        engine.reset_prefix_cache()
+        long_s, short_s = answered(engine, [long, short], BESIDE_APART_S)
+        engine.reset_prefix_cache()
+        rounds.append([alone, short_s, long_s])
+    return rounds
+
+
 def main() -> None:
     """Read the command line and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -59,6 +98,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, required=True)
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--fixed-blocks", type=int, required=True)
+    parser.add_argument("--beside", type=int, required=True)
     options = parser.parse_args()
     transfer = {
         "kv_connector": "TierKVConnector",
@@ -89,6 +129,7 @@ def main() -> None:
     own = visit(engine, prompts)
     engine.reset_prefix_cache()
     restored = visit(engine, prompts)
+    rounds = beside(engine, options.socket, prompts[0], draw) if options.beside else []
     status = status_of(options.socket)
     (seen,) = status["engines"]
     # Of states there are as many as vLLM hands over.
@@ -107,6 +148,7 @@ def main() -> None:
         "restored": restored["seconds"],
         "cached": [cold["cached"], own["cached"], restored["cached"]],
         "same": restored["tokens"] == cold["tokens"],
+        "beside": rounds,
         "counters": {
             name: count for name, count in status["counters"].items() if "dropped" in name and count
         },
