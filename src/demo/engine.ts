@@ -2,7 +2,11 @@
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 import { TierkvError } from "../errors.ts";
-import { DEMO_CONTROL_TIMEOUT_MS, DEMO_ENGINE_START_MS } from "../limits.ts";
+import {
+  DEMO_CONTROL_TIMEOUT_MS,
+  DEMO_ENGINE_START_MS,
+  DEMO_REQUEST_TIMEOUT_MS,
+} from "../limits.ts";
 import { nowMs } from "../time.ts";
 import type { Machine } from "./machine.ts";
 import { failed, waitUntil } from "./processes.ts";
@@ -23,8 +27,6 @@ export interface EngineModel {
   cacheGib?: number;
   /** The machine's best where none is said. */
   dtype?: Machine["dtype"];
-  /** What a completion may take. */
-  requestMs?: number;
 }
 
 export interface Answer {
@@ -51,14 +53,11 @@ export class Engine {
   readonly process: Process;
   readonly url: string;
   readonly #signal: AbortSignal;
-  /** Of a completion. */
-  readonly #timeoutMs: number;
 
-  constructor(process: Process, url: string, signal: AbortSignal, timeoutMs: number) {
+  constructor(process: Process, url: string, signal: AbortSignal) {
     this.process = process;
     this.url = url;
     this.#signal = signal;
-    this.#timeoutMs = timeoutMs;
   }
 
   ready(): Promise<void> {
@@ -83,7 +82,7 @@ export class Engine {
       return_token_ids: true,
     };
     const startedMs = nowMs();
-    const response = await this.#post("/v1/completions", this.#timeoutMs, body);
+    const response = await this.#post("/v1/completions", DEMO_REQUEST_TIMEOUT_MS, body);
     const answer: Answer = { ttftMs: 0, tokenIds: [], text: "", promptTokens: 0 };
     for await (const { choices, usage, error } of events(response)) {
       if (error !== undefined) throw failed(`the engine says: ${error.message}`);

@@ -6,7 +6,6 @@ import {
   DEMO_CONTROL_TIMEOUT_MS,
   DEMO_ENGINE_STOP_MS,
   DEMO_MODEL_MAKE_MS,
-  DEMO_REQUEST_TIMEOUT_MS,
   DEMO_SERVICE_START_MS,
   DEMO_SERVICE_STOP_MS,
 } from "../limits.ts";
@@ -73,8 +72,7 @@ export class Stage {
     const env = engineEnvironment(this.workspace, this.machine, model);
     const server = this.#launch("engine", PYTHON, args, env);
     this.#processes.set(server, DEMO_ENGINE_STOP_MS);
-    const timeoutMs = model.requestMs ?? DEMO_REQUEST_TIMEOUT_MS;
-    return new Engine(server, `http://127.0.0.1:${this.workspace.port}`, this.#signal, timeoutMs);
+    return new Engine(server, `http://127.0.0.1:${this.workspace.port}`, this.#signal);
   }
 
   /** Has the engine go on with a sidecar of another codec in the place of this one. */

@@ -20,7 +20,7 @@ export function addDemo({ program, action }: Registrar): void {
     .option("--quick", "a smaller model and a shorter text")
     .option(
       "--real-size",
-      "also with Llama-3.1-8B's KV, 16,000 tokens: 12 GiB of memory, some minutes",
+      "also with Llama-3.1-8B's KV, up to 16,000 tokens: takes 12 GiB of memory",
     )
     .addHelpText("after", "\nExample:\n  tierkv demo --keep")
     .action(action(demonstrate));
