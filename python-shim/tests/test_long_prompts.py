@@ -31,12 +31,12 @@ def long_request(name: str, tokens: int) -> Request:
 
 
 def restore(bench: Bench, name: str, tokens: int, number: int) -> float:
-    """Restores all but the last block of a prompt; seconds that the engine's thread spent in our calls."""
+    """Restores all but the last block of a prompt; processor seconds that the engine's thread spent in our calls."""
     request = long_request(name, tokens)
     count = tokens // BLOCK - 1
-    spent = -time.perf_counter()
+    spent = -time.thread_time()
     bench.new(request)
-    spent += time.perf_counter()
+    spent += time.thread_time()
     prefetch = bench.prefetch(number)
     assert len(prefetch["groups"][0]["hashes"]) == 32 * count
     bench.boundary(prefetch, count * BLOCK, {0: b"\xff" * (count // 8 + 1)})
@@ -44,15 +44,15 @@ def restore(bench: Bench, name: str, tokens: int, number: int) -> float:
         bench.place(prefetch, first, *range(first, min(first + WINDOW, count)))
     bench.done(prefetch)
     assert bench.answer(request) == (count * BLOCK, True)
-    spent -= time.perf_counter()
+    spent -= time.thread_time()
     assert bench.ask(request) == (count * BLOCK, True)
     bench.admit(request, list(range(1, count + 1)), count * BLOCK)
-    spent += time.perf_counter()
+    spent += time.thread_time()
     loaded: list[int] = []
     while not loaded or len(loaded) < count:
-        spent -= time.perf_counter()
+        spent -= time.thread_time()
         step = bench.step()
-        spent += time.perf_counter()
+        spent += time.thread_time()
         loaded += [block for part in step.loads for block in part.block_ids]
     assert loaded == list(range(1, count + 1))
     bench.finish_load(name)
@@ -74,8 +74,8 @@ def test_cost_grows_no_faster_than_length(bench: Bench) -> None:
             costs[tokens] = min(costs[tokens], restore(bench, f"r{number}", tokens, number))
     per_block = {tokens: 1e6 * spent / (tokens // BLOCK) for tokens, spent in costs.items()}
     print(f"us of the engine's thread per block, by tokens: {per_block}")  # noqa: T201
-    # Quadratic would be 256 times as much; a loaded machine may well take some times too long.
-    assert costs[long] < 100 * costs[short]
+    # Quadratic would be 256 times as much; caches of a loaded machine are cold some of the time.
+    assert costs[long] < 50 * costs[short]
 
 
 def test_what_is_beyond_one_question_is_counted_told_and_said_once(
