@@ -41,6 +41,38 @@ function checkRelease(core: Core): void {
 
 const loaded = await loadCore();
 
+declare const OF: unique symbol;
+/** What the core calls one of its objects. Only types tell an arena's number from a store's: the core would take either. */
+type Id<Of extends string> = number & { readonly [OF]: Of };
+export type ArenaId = Id<"arena">;
+export type GeometryId = Id<"geometry">;
+export type LanesId = Id<"lanes">;
+export type ListenerId = Id<"listener">;
+export type LockId = Id<"lock">;
+export type RegionId = Id<"region">;
+export type StoreId = Id<"store">;
+export type StripeId = Id<"stripe">;
+
+/** Parameters of which the first are ids. */
+type Led<Ids extends readonly unknown[], Rest extends readonly unknown[]> = Ids extends readonly [
+  infer First,
+  ...infer Others,
+]
+  ? Rest extends readonly [unknown, ...infer After]
+    ? [First, ...Led<Others, After>]
+    : Rest
+  : Rest;
+/** A function of the core, its first parameters typed. */
+type Takes<F extends keyof Core, Ids extends readonly unknown[]> = Core[F] extends (
+  ...args: infer Args
+) => infer Result
+  ? (...args: Led<Ids, Args>) => Result
+  : never;
+/** One that gives an object's id, alone or in what it says of it. */
+type Gives<F, Given> = F extends (...args: infer Args) => infer Result
+  ? (...args: Args) => Result extends { id: number } ? Omit<Result, "id"> & { id: Given } : Given
+  : never;
+
 type NativeFunction = (...args: never[]) => unknown;
 
 /** The same function, throwing coded errors instead of napi's. */
@@ -71,43 +103,47 @@ export const coreInfo: Core["coreInfo"] = coded(loaded.coreInfo);
 
 export const writeRecord: Core["writeRecord"] = coded(loaded.writeRecord);
 
-export const createArena: Core["createArena"] = coded(loaded.createArena);
-export const prefaultArena: Core["prefaultArena"] = coded(loaded.prefaultArena);
-export const arenaStatus: Core["arenaStatus"] = coded(loaded.arenaStatus);
-export const leaseSlots: Core["leaseSlots"] = coded(loaded.leaseSlots);
-export const slotHolds: Core["slotHolds"] = coded(loaded.slotHolds);
-export const releaseSlot: Core["releaseSlot"] = coded(loaded.releaseSlot);
-export const chownSlot: Core["chownSlot"] = coded(loaded.chownSlot);
-export const releaseOwner: Core["releaseOwner"] = coded(loaded.releaseOwner);
-export const closeArena: Core["closeArena"] = coded(loaded.closeArena);
+export const createArena = coded(loaded.createArena) as Gives<Core["createArena"], ArenaId>;
+export const prefaultArena: Takes<"prefaultArena", [ArenaId]> = coded(loaded.prefaultArena);
+export const arenaStatus: Takes<"arenaStatus", [ArenaId]> = coded(loaded.arenaStatus);
+export const leaseSlots: Takes<"leaseSlots", [ArenaId]> = coded(loaded.leaseSlots);
+export const slotHolds: Takes<"slotHolds", [ArenaId]> = coded(loaded.slotHolds);
+export const releaseSlot: Takes<"releaseSlot", [ArenaId]> = coded(loaded.releaseSlot);
+export const chownSlot: Takes<"chownSlot", [ArenaId]> = coded(loaded.chownSlot);
+export const releaseOwner: Takes<"releaseOwner", [ArenaId]> = coded(loaded.releaseOwner);
+export const closeArena: Takes<"closeArena", [ArenaId]> = coded(loaded.closeArena);
 export const sweepArenaDir: Core["sweepArenaDir"] = coded(loaded.sweepArenaDir);
 
-export const lockFile: Core["lockFile"] = coded(loaded.lockFile);
-export const unlockFile: Core["unlockFile"] = coded(loaded.unlockFile);
+export const lockFile = coded(loaded.lockFile) as (
+  ...args: Parameters<Core["lockFile"]>
+) => LockId | null;
+export const unlockFile: Takes<"unlockFile", [LockId]> = coded(loaded.unlockFile);
 export const readOwnFile: Core["readOwnFile"] = coded(loaded.readOwnFile);
 export const writeOwnFile: Core["writeOwnFile"] = coded(loaded.writeOwnFile);
 export const makeCertificate: Core["makeCertificate"] = coded(loaded.makeCertificate);
-export const slotsDigest: Core["slotsDigest"] = codedLater(loaded.slotsDigest);
-export const sendArena: Core["sendArena"] = coded(loaded.sendArena);
+export const slotsDigest: Takes<"slotsDigest", [ArenaId]> = codedLater(loaded.slotsDigest);
+export const sendArena: Takes<"sendArena", [number, ArenaId]> = coded(loaded.sendArena);
 export const peerUid: Core["peerUid"] = coded(loaded.peerUid);
 
-export const registerGeometry: Core["registerGeometry"] = coded(loaded.registerGeometry);
-export const geometryInfo: Core["geometryInfo"] = coded(loaded.geometryInfo);
-export const dropGeometry: Core["dropGeometry"] = coded(loaded.dropGeometry);
-export const encodeSlots: Core["encodeSlots"] = coded(loaded.encodeSlots);
-export const deferSlots: Core["deferSlots"] = coded(loaded.deferSlots);
+export const registerGeometry: Gives<Core["registerGeometry"], GeometryId> = coded(
+  loaded.registerGeometry,
+) as never;
+export const geometryInfo: Takes<"geometryInfo", [GeometryId]> = coded(loaded.geometryInfo);
+export const dropGeometry: Takes<"dropGeometry", [GeometryId]> = coded(loaded.dropGeometry);
+export const encodeSlots: Takes<"encodeSlots", [ArenaId, GeometryId]> = coded(loaded.encodeSlots);
+export const deferSlots: Takes<"deferSlots", [ArenaId, GeometryId]> = coded(loaded.deferSlots);
 export type CodecWeight = core.CodecWeight;
-export const weighSlot: Core["weighSlot"] = coded(loaded.weighSlot);
+export const weighSlot: Takes<"weighSlot", [ArenaId, GeometryId]> = coded(loaded.weighSlot);
 export const outboxMake: Core["outboxMake"] = coded(loaded.outboxMake);
 export const outboxPut: Core["outboxPut"] = coded(loaded.outboxPut);
 export const outboxView: Core["outboxView"] = coded(loaded.outboxView);
 export const outboxDrop: Core["outboxDrop"] = coded(loaded.outboxDrop);
 export const outboxReserve: Core["outboxReserve"] = coded(loaded.outboxReserve);
-export const parityOpen: Core["parityOpen"] = coded(loaded.parityOpen);
+export const parityOpen = coded(loaded.parityOpen) as Gives<Core["parityOpen"], StripeId>;
 export const parityAdd: Core["parityAdd"] = codedLater(loaded.parityAdd);
-export const parityMake: Core["parityMake"] = codedLater(loaded.parityMake);
-export const parityClose: Core["parityClose"] = coded(loaded.parityClose);
-export const parityRebuild: Core["parityRebuild"] = codedLater(loaded.parityRebuild);
+export const parityMake: Takes<"parityMake", [StripeId]> = codedLater(loaded.parityMake);
+export const parityClose: Takes<"parityClose", [StripeId]> = coded(loaded.parityClose);
+export const parityRebuild: Takes<"parityRebuild", [ArenaId]> = codedLater(loaded.parityRebuild);
 export const outboxPosition: Core["outboxPosition"] = coded(loaded.outboxPosition);
 
 export const recordKeysSet: Core["recordKeysSet"] = coded(loaded.recordKeysSet);
@@ -117,55 +153,61 @@ export const recordKeysStatus: Core["recordKeysStatus"] = coded(loaded.recordKey
 
 export type Goodput = core.Goodput;
 export const Goodput: Core["Goodput"] = loaded.Goodput;
-export const lanesOpen: Core["lanesOpen"] = coded(loaded.lanesOpen);
-export const lanesLookup: Core["lanesLookup"] = coded(loaded.lanesLookup);
-export const lanesFetch: Core["lanesFetch"] = coded(loaded.lanesFetch);
-export const lanesTake: Core["lanesTake"] = coded(loaded.lanesTake);
-export const lanesStore: Core["lanesStore"] = coded(loaded.lanesStore);
-export const lanesProbe: Core["lanesProbe"] = coded(loaded.lanesProbe);
-export const lanesCancel: Core["lanesCancel"] = coded(loaded.lanesCancel);
-export const lanesProgress: Core["lanesProgress"] = coded(loaded.lanesProgress);
+export const lanesOpen = coded(loaded.lanesOpen) as Gives<Core["lanesOpen"], LanesId>;
+export const lanesLookup: Takes<"lanesLookup", [LanesId]> = coded(loaded.lanesLookup);
+export const lanesFetch: Takes<"lanesFetch", [LanesId, ArenaId]> = coded(loaded.lanesFetch);
+export const lanesTake: Takes<"lanesTake", [LanesId]> = coded(loaded.lanesTake);
+export const lanesStore: Takes<"lanesStore", [LanesId]> = coded(loaded.lanesStore);
+export const lanesProbe: Takes<"lanesProbe", [LanesId]> = coded(loaded.lanesProbe);
+export const lanesCancel: Takes<"lanesCancel", [LanesId]> = coded(loaded.lanesCancel);
+export const lanesProgress: Takes<"lanesProgress", [LanesId]> = coded(loaded.lanesProgress);
 export type LaneRail = core.LaneRail;
-export const lanesFailedRail: Core["lanesFailedRail"] = coded(loaded.lanesFailedRail);
-export const lanesMtu: Core["lanesMtu"] = coded(loaded.lanesMtu);
-export const lanesClose: Core["lanesClose"] = coded(loaded.lanesClose);
-export const shmOpen: Core["shmOpen"] = coded(loaded.shmOpen);
-export const shmLookup: Core["shmLookup"] = coded(loaded.shmLookup);
-export const shmFetch: Core["shmFetch"] = coded(loaded.shmFetch);
-export const shmStore: Core["shmStore"] = coded(loaded.shmStore);
-export const shmCheck: Core["shmCheck"] = coded(loaded.shmCheck);
-export const shmFlush: Core["shmFlush"] = coded(loaded.shmFlush);
-export const shmName: Core["shmName"] = coded(loaded.shmName);
-export const shmNews: Core["shmNews"] = coded(loaded.shmNews);
-export const shmFill: Core["shmFill"] = coded(loaded.shmFill);
-export const shmCancel: Core["shmCancel"] = coded(loaded.shmCancel);
-export const shmProgress: Core["shmProgress"] = coded(loaded.shmProgress);
+export const lanesFailedRail: Takes<"lanesFailedRail", [LanesId]> = coded(loaded.lanesFailedRail);
+export const lanesMtu: Takes<"lanesMtu", [LanesId]> = coded(loaded.lanesMtu);
+export const lanesClose: Takes<"lanesClose", [LanesId]> = coded(loaded.lanesClose);
+export const shmOpen = coded(loaded.shmOpen) as Gives<Core["shmOpen"], RegionId>;
+export const shmLookup: Takes<"shmLookup", [RegionId]> = coded(loaded.shmLookup);
+export const shmFetch: Takes<"shmFetch", [RegionId, ArenaId]> = coded(loaded.shmFetch);
+export const shmStore: Takes<"shmStore", [RegionId]> = coded(loaded.shmStore);
+export const shmCheck: Takes<"shmCheck", [RegionId]> = coded(loaded.shmCheck);
+export const shmFlush: Takes<"shmFlush", [RegionId]> = coded(loaded.shmFlush);
+export const shmName: Takes<"shmName", [RegionId]> = coded(loaded.shmName);
+export const shmNews: Takes<"shmNews", [RegionId]> = coded(loaded.shmNews);
+export const shmFill: Takes<"shmFill", [RegionId]> = coded(loaded.shmFill);
+export const shmCancel: Takes<"shmCancel", [RegionId]> = coded(loaded.shmCancel);
+export const shmProgress: Takes<"shmProgress", [RegionId]> = coded(loaded.shmProgress);
 export const shmAsk: Core["shmAsk"] = codedLater(loaded.shmAsk);
 export const shmAnswer: Core["shmAnswer"] = codedLater(loaded.shmAnswer);
-export const shmClose: Core["shmClose"] = coded(loaded.shmClose);
-export const listenerOpen: Core["listenerOpen"] = coded(loaded.listenerOpen);
-export const listenerSettle: Core["listenerSettle"] = coded(loaded.listenerSettle);
-export const listenerLeave: Core["listenerLeave"] = coded(loaded.listenerLeave);
-export const listenerAdmit: Core["listenerAdmit"] = coded(loaded.listenerAdmit);
-export const listenerStatus: Core["listenerStatus"] = coded(loaded.listenerStatus);
-export const listenerDrain: Core["listenerDrain"] = coded(loaded.listenerDrain);
-export const listenerClose: Core["listenerClose"] = coded(loaded.listenerClose);
-export const listenerExpel: Core["listenerExpel"] = coded(loaded.listenerExpel);
+export const shmClose: Takes<"shmClose", [RegionId]> = coded(loaded.shmClose);
+export const listenerOpen: Gives<Takes<"listenerOpen", [StoreId]>, ListenerId> = coded(
+  loaded.listenerOpen,
+) as never;
+export const listenerSettle: Takes<"listenerSettle", [ListenerId]> = coded(loaded.listenerSettle);
+export const listenerLeave: Takes<"listenerLeave", [ListenerId]> = coded(loaded.listenerLeave);
+export const listenerAdmit: Takes<"listenerAdmit", [ListenerId]> = coded(loaded.listenerAdmit);
+export const listenerStatus: Takes<"listenerStatus", [ListenerId]> = coded(loaded.listenerStatus);
+export const listenerDrain: Takes<"listenerDrain", [ListenerId]> = coded(loaded.listenerDrain);
+export const listenerClose: Takes<"listenerClose", [ListenerId]> = coded(loaded.listenerClose);
+export const listenerExpel: Takes<"listenerExpel", [ListenerId]> = coded(loaded.listenerExpel);
 
-export const createStore: Core["createStore"] = coded(loaded.createStore);
-export const storeLookup: Core["storeLookup"] = coded(loaded.storeLookup);
-export const storeSessionAdd: Core["storeSessionAdd"] = coded(loaded.storeSessionAdd);
-export const storeSessionEnd: Core["storeSessionEnd"] = coded(loaded.storeSessionEnd);
-export const storeSessionStats: Core["storeSessionStats"] = coded(loaded.storeSessionStats);
-export const storeDurable: Core["storeDurable"] = coded(loaded.storeDurable);
-export const storeRecheck: Core["storeRecheck"] = codedLater(loaded.storeRecheck);
-export const storeFlush: Core["storeFlush"] = codedLater(loaded.storeFlush);
-export const storeNoteFlush: Core["storeNoteFlush"] = coded(loaded.storeNoteFlush);
-export const storeForgetFlushes: Core["storeForgetFlushes"] = coded(loaded.storeForgetFlushes);
-export const storeDrain: Core["storeDrain"] = codedLater(loaded.storeDrain);
-export const storeDiskStats: Core["storeDiskStats"] = coded(loaded.storeDiskStats);
-export const storeList: Core["storeList"] = codedLater(loaded.storeList);
-export const storeDrainAway: Core["storeDrainAway"] = coded(loaded.storeDrainAway);
-export const storeTrim: Core["storeTrim"] = codedLater(loaded.storeTrim);
-export const storeStats: Core["storeStats"] = coded(loaded.storeStats);
-export const closeStore: Core["closeStore"] = coded(loaded.closeStore);
+export const createStore = coded(loaded.createStore) as Gives<Core["createStore"], StoreId>;
+export const storeLookup: Takes<"storeLookup", [StoreId]> = coded(loaded.storeLookup);
+export const storeSessionAdd: Takes<"storeSessionAdd", [StoreId]> = coded(loaded.storeSessionAdd);
+export const storeSessionEnd: Takes<"storeSessionEnd", [StoreId]> = coded(loaded.storeSessionEnd);
+export const storeSessionStats: Takes<"storeSessionStats", [StoreId]> = coded(
+  loaded.storeSessionStats,
+);
+export const storeDurable: Takes<"storeDurable", [StoreId]> = coded(loaded.storeDurable);
+export const storeRecheck: Takes<"storeRecheck", [StoreId]> = codedLater(loaded.storeRecheck);
+export const storeFlush: Takes<"storeFlush", [StoreId]> = codedLater(loaded.storeFlush);
+export const storeNoteFlush: Takes<"storeNoteFlush", [StoreId]> = coded(loaded.storeNoteFlush);
+export const storeForgetFlushes: Takes<"storeForgetFlushes", [StoreId]> = coded(
+  loaded.storeForgetFlushes,
+);
+export const storeDrain: Takes<"storeDrain", [StoreId]> = codedLater(loaded.storeDrain);
+export const storeDiskStats: Takes<"storeDiskStats", [StoreId]> = coded(loaded.storeDiskStats);
+export const storeList: Takes<"storeList", [StoreId]> = codedLater(loaded.storeList);
+export const storeDrainAway: Takes<"storeDrainAway", [StoreId]> = coded(loaded.storeDrainAway);
+export const storeTrim: Takes<"storeTrim", [StoreId]> = codedLater(loaded.storeTrim);
+export const storeStats: Takes<"storeStats", [StoreId]> = coded(loaded.storeStats);
+export const closeStore: Takes<"closeStore", [StoreId]> = coded(loaded.closeStore);

@@ -7,6 +7,7 @@ import { dirname } from "node:path";
 import { makeDirectory } from "./directory.ts";
 import { TierkvError, toTierkvError } from "./errors.ts";
 import { SOCKET_PATH_BYTES_MAX, SOCKET_PROBE_MS } from "./limits.ts";
+import type { LockId } from "./native.ts";
 import { lockFile, peerUid, unlockFile } from "./native.ts";
 import { randomId } from "./time.ts";
 
@@ -136,8 +137,8 @@ async function prepareDirectory(place: SocketPlace): Promise<void> {
   }
 }
 
-function takeLock(place: SocketPlace): number {
-  let lock: number | null;
+function takeLock(place: SocketPlace): LockId {
+  let lock: LockId | null;
   try {
     lock = lockFile(`${place.path}.lock`);
   } catch (error) {

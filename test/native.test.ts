@@ -90,7 +90,7 @@ test("checksums are CRC32C", () => {
 
 test.each([
   ["a record that is none", () => verifyRecord(Buffer.alloc(8)), "BAD_RECORD"],
-  ["an id of nothing", () => native.storeStats(0xffff), "UNKNOWN_ID"],
+  ["an id of nothing", () => native.storeStats(0xffff as native.StoreId), "UNKNOWN_ID"],
   [
     "an impossible arena",
     () => native.createArena({ slotBytes: 1, slotCount: 1, dir: null, label: 1 }),

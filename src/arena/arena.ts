@@ -9,7 +9,7 @@ import {
   releaseOwner,
   releaseSlot,
 } from "../native.ts";
-import type { ArenaOptions, ArenaStatus } from "../native.ts";
+import type { ArenaId, ArenaOptions, ArenaStatus } from "../native.ts";
 
 /** The owner of slots the sidecar itself holds; others are connection ids, which start at 1. */
 export const SIDECAR_OWNER = 0;
@@ -18,7 +18,7 @@ export const SIDECAR_OWNER = 0;
 export type Leases = Uint32Array;
 
 export class Arena {
-  readonly id: number;
+  readonly id: ArenaId;
   /** Where this machine's tools find it; the shim gets its descriptor. */
   readonly path: string;
   readonly bytes: number;

@@ -15,7 +15,7 @@ import { OutboxRecord } from "../codec/record.ts";
 import type { MakeDeferred } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits.ts";
 import { deferSlots, geometryInfo, registerGeometry, outboxMake } from "../native.ts";
-import type { Geometry } from "../native.ts";
+import type { Geometry, GeometryId } from "../native.ts";
 import { randomToken, sleep } from "../time.ts";
 
 /** Tokens of one block. */
@@ -40,7 +40,7 @@ export class BenchSet {
   readonly recordClass: RecordClass;
   readonly #arena: Arena;
   readonly #codec: BenchCodec;
-  readonly #geometry: number;
+  readonly #geometry: GeometryId;
   readonly #leases: Leases;
   #hashes: Buffer;
 
@@ -53,7 +53,12 @@ export class BenchSet {
     return new BenchSet(arena, geometry, recordClass, codec);
   }
 
-  private constructor(arena: Arena, geometry: number, recordClass: RecordClass, codec: BenchCodec) {
+  private constructor(
+    arena: Arena,
+    geometry: GeometryId,
+    recordClass: RecordClass,
+    codec: BenchCodec,
+  ) {
     this.#arena = arena;
     this.#geometry = geometry;
     this.recordClass = recordClass;

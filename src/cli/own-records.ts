@@ -6,6 +6,7 @@ import type { StoreItem } from "../client/vault-client.ts";
 import type { Vault } from "../client/vault.ts";
 import { OutboxRecord } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits.ts";
+import type { GeometryId } from "../native.ts";
 import {
   dropGeometry,
   geometryInfo,
@@ -42,7 +43,7 @@ export class OwnRecords {
   readonly all: readonly OwnRecord[];
   readonly #namespace: Buffer;
   readonly #arena: Arena;
-  readonly #geometry: number;
+  readonly #geometry: GeometryId;
   readonly #leases: Uint32Array;
 
   /** Resolves when the memory to fetch them into is there. */
@@ -72,7 +73,7 @@ export class OwnRecords {
     namespace: Buffer,
     all: readonly OwnRecord[],
     arena: Arena,
-    geometry: number,
+    geometry: GeometryId,
   ) {
     this.#namespace = namespace;
     this.all = all;

@@ -5,7 +5,7 @@ import type { RecordClass } from "../block.ts";
 import type { Vault } from "../client/vault.ts";
 import { ARENA_POLL_MS, CALL_TIMEOUT_MS } from "../limits.ts";
 import { geometryInfo, registerGeometry, slotsDigest } from "../native.ts";
-import type { Geometry } from "../native.ts";
+import type { Geometry, GeometryId } from "../native.ts";
 import type { ReceiptSample, ReceiptShape, ReceiptStatement } from "../receipt/receipt.ts";
 import { sleep } from "../time.ts";
 
@@ -48,7 +48,7 @@ const placeOf = ({ group, shard }: { group: number; shard: number }): string => 
 /** Memory of this command's own that one record is decoded into. */
 class Page {
   readonly #shape: ReceiptShape;
-  readonly #geometry: number;
+  readonly #geometry: GeometryId;
   readonly #arena: Arena;
 
   constructor(shape: ReceiptShape) {

@@ -1,5 +1,5 @@
 // Owns the phases that the lanes of one client go through, and what is known in each.
-import type { LaneRail } from "../native.ts";
+import type { LaneRail, LanesId } from "../native.ts";
 
 /** none: not tried yet, or not wanted · opening · up · broken: will be tried again. */
 export type LanesState = "none" | "opening" | "up" | "broken";
@@ -13,7 +13,7 @@ export interface Down {
 /** Connections under a native id, and the ways that they are spread over. */
 interface Opening {
   readonly kind: "opening";
-  readonly id: number;
+  readonly id: LanesId;
   readonly rails: readonly LaneRail[];
   /** What they were before: an attempt that follows a break waits longer after the next one. */
   readonly after: Down;
@@ -29,7 +29,7 @@ export type Phase = Down | Opening | Up;
 /** More ways were found: no · waiting until nothing is under way on those of before · holding back what is new, so that nothing is. */
 export type Rejoin = "no" | "waiting" | "holding";
 
-export function idOf(phase: Phase): number | null {
+export function idOf(phase: Phase): LanesId | null {
   return "id" in phase ? phase.id : null;
 }
 

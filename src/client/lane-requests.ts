@@ -1,10 +1,11 @@
 // Owns what is asked on lanes, and what it came to: an outcome as the core tells it, and the status of each item.
 import { ItemStatus } from "../block.ts";
 import type { TierkvError } from "../errors.ts";
+import type { ArenaId } from "../native.ts";
 
 /** Where records go; one entry (leases: a pair of slot and generation) per key. */
 export interface FetchPlan {
-  arena: number;
+  arena: ArenaId;
   fidelity: number;
   /** Packed, 36 bytes each, in need order. */
   keys: Buffer;

@@ -25,7 +25,7 @@ import {
   lanesStore,
   lanesTake,
 } from "../native.ts";
-import type { LaneRail } from "../native.ts";
+import type { LaneRail, LanesId } from "../native.ts";
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { Attempt } from "./attempt.ts";
@@ -89,7 +89,7 @@ export class Lanes {
     const onEvent = (request: number, error: string | null, data: Buffer, bytes: number): void => {
       if (idOf(this.#phase) === id) this.#onEvent(request, error, data, bytes);
     };
-    let id: number;
+    let id: LanesId;
     try {
       id = lanesOpen(rails, laneToken, lanes, down, up, onEvent, tls);
     } catch (error) {
@@ -122,7 +122,7 @@ export class Lanes {
     onProgress?: (bytes: number) => void,
   ): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases } = plan;
-    const begin = (id: number): number =>
+    const begin = (id: LanesId): number =>
       lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases);
     return settledOf(await this.#run(begin, attempt, onProgress), geometries.length);
   }
@@ -134,7 +134,7 @@ export class Lanes {
     records: readonly number[],
     attempt: Attempt,
   ): Promise<Settled> {
-    const begin = (id: number): number => lanesTake(id, namespace, keys, [...records]);
+    const begin = (id: LanesId): number => lanesTake(id, namespace, keys, [...records]);
     return settledOf(await this.#run(begin, attempt), records.length);
   }
 
@@ -147,7 +147,8 @@ export class Lanes {
     tenant = 0,
     flushed: number = MADE_NOW,
   ): Promise<Settled> {
-    const begin = (id: number): number => lanesStore(id, namespace, keys, records, tenant, flushed);
+    const begin = (id: LanesId): number =>
+      lanesStore(id, namespace, keys, records, tenant, flushed);
     return settledOf(await this.#run(begin, attempt), records.length);
   }
 
@@ -184,7 +185,7 @@ export class Lanes {
 
   /** A request on lanes that are up, or come up soon. An outcome with an error: they broke. */
   async #run(
-    begin: (id: number) => number,
+    begin: (id: LanesId) => number,
     attempt: Attempt,
     onProgress?: (bytes: number) => void,
   ): Promise<Outcome> {
@@ -200,12 +201,12 @@ export class Lanes {
   }
 
   /** Of lanes that something new may be asked on. */
-  get #freeId(): number | null {
+  get #freeId(): LanesId | null {
     return this.#phase.kind === "up" && this.#rejoin !== "holding" ? this.#phase.id : null;
   }
 
   /** Lanes that are up. What broke just now is back soon; what cannot be opened again and again is not waited for. */
-  async #ready(attempt: Attempt): Promise<number> {
+  async #ready(attempt: Attempt): Promise<LanesId> {
     const backMs = nowMs() + LANES_BACK_MS;
     for (;;) {
       attempt.throwIfGivenUp();
@@ -237,7 +238,7 @@ export class Lanes {
 
   /** null: the lanes have ended. An outcome with NO_MEMORY: one side takes no more. Rejects when it is given up, or failed once too often. */
   async #ask(
-    id: number,
+    id: LanesId,
     begin: () => number,
     attempt: Attempt,
     onProgress?: (bytes: number) => void,

@@ -3,6 +3,7 @@ import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
 import type { Coherence } from "../hosts.ts";
 import { LANES_POLL_MS } from "../limits.ts";
+import type { RegionId } from "../native.ts";
 import { shmCancel, shmClose, shmOpen, shmProgress } from "../native.ts";
 import type { FlushedScope, FlushNews } from "../wire/messages.ts";
 import { Progress } from "./progress.ts";
@@ -39,7 +40,7 @@ export class Region {
   readonly flush: number;
   /** As it is mapped. */
   readonly coherence: string;
-  readonly #id: number;
+  readonly #id: RegionId;
   readonly #waiting = new Map<number, Waiting>();
 
   /** Makes one of at most `maxBytes` where there is none; 0: makes none. Throws ARENA_FAILED for what is no fit region. */
@@ -59,7 +60,7 @@ export class Region {
   }
 
   /** Rejects when it failed, when time runs out and when the signal fires; slots are safe then: only who leases one writes it. */
-  async run(begin: (id: number) => number, options: RunOptions): Promise<Outcome> {
+  async run(begin: (id: RegionId) => number, options: RunOptions): Promise<Outcome> {
     const { timeoutMs, signals, onProgress, late } = options;
     for (const signal of signals) if (signal.aborted) throw signal.reason;
     const id = this.#id;

@@ -10,6 +10,7 @@ import type { Coherence } from "../hosts.ts";
 import { SHARED_NEWS_MS } from "../limits-shared.ts";
 import { CALL_TIMEOUT_MS, CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, MADE_NOW } from "../limits.ts";
 import type { Logger } from "../log.ts";
+import type { RegionId } from "../native.ts";
 import {
   Goodput,
   shmCheck,
@@ -122,7 +123,7 @@ export class SharedVault {
 
   /** Bitmap over `keys` (packed): what can be read now. */
   async lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
-    const begin = (id: number): number => shmLookup(id, namespace, keys);
+    const begin = (id: RegionId): number => shmLookup(id, namespace, keys);
     const { data } = await this.#call("Lookup", { deadlineMs }, begin);
     this.#counts.lookup_keys += keyCount(keys);
     this.#counts.lookup_hits += countBits(data, keyCount(keys));
@@ -132,7 +133,7 @@ export class SharedVault {
   /** Brings records straight into leased slots: ACCEPTED is verified and decoded. */
   async fetchInto(namespace: Buffer, plan: FetchPlan, options: FetchOptions): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases } = plan;
-    const begin = (id: number): number =>
+    const begin = (id: RegionId): number =>
       shmFetch(id, arena, fidelity, namespace, keys, geometries, leases);
     const { data, numbers, reason } = await this.#call("Fetch", options, begin);
     const bytes = numbers[1] ?? 0;
@@ -151,7 +152,7 @@ export class SharedVault {
   ): Promise<ItemStatus[]> {
     const keys = Buffer.concat(items.map(({ key }) => key));
     const records = Uint32Array.from(items, ({ record }) => record.id);
-    const begin = (id: number): number =>
+    const begin = (id: RegionId): number =>
       shmStore(id, classNumber(this.name), namespace, keys, records, tenant, flushed);
     const { data, numbers } = await this.#call("Store", { deadlineMs }, begin);
     const bytes = numbers[1] ?? 0;
@@ -167,7 +168,7 @@ export class SharedVault {
     _reason: string,
     deadlineMs: number,
   ): Promise<ItemStatus[]> {
-    const begin = (id: number): number => shmCheck(id, namespace, keys);
+    const begin = (id: RegionId): number => shmCheck(id, namespace, keys);
     const { data } = await this.#call("Report", { deadlineMs }, begin);
     return [...data] as ItemStatus[];
   }
@@ -178,7 +179,7 @@ export class SharedVault {
     model: string,
     deadlineMs: number,
   ): Promise<Record<string, never>> {
-    const begin = (id: number): number => shmName(id, namespace, digestOf(model));
+    const begin = (id: RegionId): number => shmName(id, namespace, digestOf(model));
     await this.#call("Name", { deadlineMs }, begin);
     return {};
   }
@@ -245,7 +246,7 @@ export class SharedVault {
   ): Promise<FlushReply> {
     const wanted = recordClass === null ? 0 : classNumber(recordClass);
     const named = model === null ? null : digestOf(model);
-    const begin = (id: number): number => shmFlush(id, namespace, wanted, tenant, named);
+    const begin = (id: RegionId): number => shmFlush(id, namespace, wanted, tenant, named);
     const { numbers } = await this.#call("Flush", { deadlineMs }, begin);
     const [number = 0, records = 0, bytes = 0] = numbers;
     return { records, bytes, diskBytes: 0, volatile: false, number, sidecars: [] };
@@ -279,7 +280,7 @@ export class SharedVault {
   async #call(
     call: string,
     { deadlineMs, signal, onProgress }: FetchOptions,
-    begin: (id: number) => number,
+    begin: (id: RegionId) => number,
   ): Promise<Outcome> {
     const context = this.#context(call, deadlineMs);
     if (this.#closing.signal.aborted) throw this.#closedError();
@@ -314,7 +315,7 @@ export class SharedVault {
 
   async #run(
     context: Context,
-    begin: (id: number) => number,
+    begin: (id: RegionId) => number,
     timeoutMs: number,
     signal: AbortSignal | undefined,
     onProgress?: (bytes: number) => void,
@@ -335,7 +336,7 @@ export class SharedVault {
 
   async #receiveNews(signal?: AbortSignal): Promise<void> {
     const context = this.#context("Watch", CALL_TIMEOUT_MS);
-    const begin = (id: number): number => shmNews(id, this.flushes.number);
+    const begin = (id: RegionId): number => shmNews(id, this.flushes.number);
     this.flushes.receive(newsOf(await this.#run(context, begin, CALL_TIMEOUT_MS, signal)));
   }
 

@@ -1,11 +1,11 @@
 // Owns the description of blocks to encode: flat arrays, so that handing one to another thread copies only what it names.
 import { HASH_BYTES } from "../block.ts";
-import type { EncodeItem } from "../native.ts";
+import type { ArenaId, EncodeItem, GeometryId } from "../native.ts";
 
 /** One batch of blocks of one group and rank. */
 export interface EncodeTask {
-  arena: number;
-  geometry: number;
+  arena: ArenaId;
+  geometry: GeometryId;
   codec: number;
   fidelity: number;
   namespace: Uint8Array;
@@ -20,8 +20,8 @@ export interface EncodeTask {
 
 /** A leased slot to try codecs on. */
 export interface WeighTask {
-  arena: number;
-  geometry: number;
+  arena: ArenaId;
+  geometry: GeometryId;
   slot: number;
   generation: number;
   codecs: readonly number[];

@@ -4,6 +4,7 @@ import type { Durability } from "../config/config.ts";
 import type { Gossip } from "../discovery/gossip.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
+import type { StoreId } from "../native.ts";
 import type { VaultListener } from "./access/listener.ts";
 import type { AuditLog } from "./audit.ts";
 import type { FlushLog } from "./flush-log.ts";
@@ -20,7 +21,7 @@ import type { Weight } from "./weight.ts";
 
 export interface VaultContext {
   /** Id of the native RAM store. */
-  readonly store: number;
+  readonly store: StoreId;
   readonly recordClass: VaultClass;
   /** Changes with every start: the memory of the run before is gone. */
   readonly epoch: number;

@@ -2,7 +2,7 @@
 import { DISK_WATCH_MS } from "../limits.ts";
 import type { Logger } from "../log.ts";
 import { storeDiskStats } from "../native.ts";
-import type { StoreDiskStats } from "../native.ts";
+import type { StoreDiskStats, StoreId } from "../native.ts";
 import { nowMs } from "../time.ts";
 
 const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
@@ -10,7 +10,7 @@ const FIX_ARCHIVE = "it is tried again; check [vault] archive and the AWS_ varia
 
 /** Looks every DISK_WATCH_MS; each change is one line, so that a disk that stays full is told of once. */
 export class DiskWatch {
-  readonly #store: number;
+  readonly #store: StoreId;
   readonly #dataDir: string;
   readonly #logger: Logger;
   readonly #startedMs = nowMs();
@@ -19,7 +19,7 @@ export class DiskWatch {
   #isFailing = false;
   #isArchiveFailing = false;
 
-  constructor(store: number, dataDir: string, logger: Logger) {
+  constructor(store: StoreId, dataDir: string, logger: Logger) {
     this.#store = store;
     this.#dataDir = dataDir;
     this.#logger = logger;

@@ -4,6 +4,7 @@ import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { MEASURE_LEASE_MS, MEASURES_MAX } from "../limits-tools.ts";
 import type { Logger } from "../log.ts";
+import type { StoreId } from "../native.ts";
 import { storeFlush } from "../native.ts";
 import type { ModelNames } from "./models.ts";
 
@@ -20,7 +21,7 @@ export interface Dropped {
 }
 
 export class Leases {
-  readonly #store: number;
+  readonly #store: StoreId;
   readonly #models: ModelNames;
   readonly #logger: Logger;
   readonly #leaseMs: number;
@@ -29,7 +30,7 @@ export class Leases {
 
   /** Takes up again what the run before has left on the disk. */
   constructor(
-    store: number,
+    store: StoreId,
     models: ModelNames,
     logger: Logger,
     leaseMs: number = MEASURE_LEASE_MS,

@@ -14,7 +14,7 @@ import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../limits.
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
-import type { StoreArchiveOptions, StoreDiskOptions } from "../native.ts";
+import type { StoreArchiveOptions, StoreDiskOptions, StoreId } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
@@ -264,7 +264,7 @@ function newContext(options: VaultOptions): VaultContext {
   };
 }
 
-function newStore({ config, recordClass }: VaultOptions, maxRecordBytes: number): number {
+function newStore({ config, recordClass }: VaultOptions, maxRecordBytes: number): StoreId {
   const { maxBytes, tenantBytes = null, disk = null } = config;
   const { keptPercent = KEPT_PERCENT_DEFAULT } = config;
   return createStore({

@@ -5,6 +5,7 @@ import { TierkvError } from "../errors.ts";
 import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX, SESSIONS_MAX } from "../limits-sessions.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
+import type { StoreId } from "../native.ts";
 import { storeSessionAdd, storeSessionEnd, storeSessionStats } from "../native.ts";
 import { nowMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
@@ -27,7 +28,7 @@ interface Session {
 }
 
 export interface SessionsOptions {
-  store: number;
+  store: StoreId;
   models: ModelNames;
   counters: VaultCounters;
   logger: Logger;

@@ -1,6 +1,7 @@
 // Owns the handing back of memory that a vault keeps for its next records and does not need.
 import { SPARE_TRIM_MS } from "../limits.ts";
 import type { Logger } from "../log.ts";
+import type { StoreId } from "../native.ts";
 import { storeTrim } from "../native.ts";
 
 /** Trims a store every SPARE_TRIM_MS, off the main thread, one trim at a time. */
@@ -8,7 +9,7 @@ export class SpareTrim {
   readonly #timer: NodeJS.Timeout;
   #isTrimming = false;
 
-  constructor(store: number, logger: Logger) {
+  constructor(store: StoreId, logger: Logger) {
     this.#timer = setInterval(() => {
       if (this.#isTrimming) return;
       this.#isTrimming = true;

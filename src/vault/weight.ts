@@ -3,6 +3,7 @@ import { basename, dirname, join } from "node:path";
 import { toTierkvError } from "../errors.ts";
 import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits-pool.ts";
 import type { Logger } from "../log.ts";
+import type { StoreId } from "../native.ts";
 import { readOwnFile, storeDiskStats, storeStats, writeOwnFile } from "../native.ts";
 
 const FILE_BYTES_MAX = 64;
@@ -57,7 +58,7 @@ export function weightFile(flushFile: string | null): string | null {
 }
 
 /** The vault's share of a pool: its larger tier, because what is in memory is on the disk, too. */
-export function shareBytes({ store, weight }: { store: number; weight: Weight }): number {
+export function shareBytes({ store, weight }: { store: StoreId; weight: Weight }): number {
   const capacity = Math.max(storeStats(store).maxBytes, storeDiskStats(store)?.maxBytes ?? 0);
   return Math.max(1, Math.round(capacity * weight.value));
 }

@@ -9,6 +9,7 @@ import { EncodePool } from "../../src/codec/pool.ts";
 import { packBlocks } from "../../src/codec/task.ts";
 import type { EncodeTask } from "../../src/codec/task.ts";
 import { ENCODE_NICE } from "../../src/limits.ts";
+import type { ArenaId, GeometryId } from "../../src/native.ts";
 import { outboxView } from "../../src/native.ts";
 import { outboxStatus, writeSlot, verifyRecord } from "../support/native.ts";
 import { digest, noise } from "../support/records.ts";
@@ -104,8 +105,8 @@ test("a deferred record whose slot has gone stays one, and the others of its bat
 });
 
 test.each<[string, Partial<EncodeTask>, string]>([
-  ["an arena that is not there", { arena: 999_999 }, "UNKNOWN_ID"],
-  ["a geometry that is not there", { geometry: 999_999 }, "UNKNOWN_ID"],
+  ["an arena that is not there", { arena: 999_999 as ArenaId }, "UNKNOWN_ID"],
+  ["a geometry that is not there", { geometry: 999_999 as GeometryId }, "UNKNOWN_ID"],
   ["a stale slot", { slots: Uint32Array.from([0, 77]) }, "BAD_ARGUMENT"],
 ])("%s fails with its code, and leaves no record behind", async (_name, change, code) => {
   const pool = closeAfterTest(new EncodePool(1));

@@ -1,6 +1,7 @@
 // Owns the proof that forecasts are what a replay of the same requests through the real store gives, within 10 points of hit rate.
 import { readFileSync } from "node:fs";
 import { afterEach, describe, expect, test } from "vitest";
+import type { StoreId } from "../../src/native.ts";
 import { closeStore, createStore, storeLookup } from "../../src/native.ts";
 import { Forecaster } from "../../src/plan/forecast.ts";
 import type { ForecastOptions, TraceForecast } from "../../src/plan/forecast.ts";
@@ -68,7 +69,7 @@ function documents(count: number, seed: number): TracedRequest[] {
   });
 }
 
-const stores: number[] = [];
+const stores: StoreId[] = [];
 
 afterEach(() => {
   for (const store of stores.splice(0)) closeStore(store);

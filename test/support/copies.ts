@@ -4,6 +4,7 @@ import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { EncodePool } from "../../src/codec/pool.ts";
 import type { OutboxRecord } from "../../src/codec/record.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
+import type { ArenaId } from "../../src/native.ts";
 import { outboxPut } from "../../src/native.ts";
 import { CodecChoice } from "../../src/sidecar/save/codec-choice.ts";
 import { chooseCodecs } from "../../src/sidecar/save/codecs.ts";
@@ -54,7 +55,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
       looks += 1;
       return [
         {
-          arena: 0,
+          arena: 0 as ArenaId,
           cache: cache as unknown as BlockCache,
           shards: 1,
           namespace: toNamespace(NAMESPACE),

@@ -5,6 +5,7 @@ import { packKeys } from "../../src/block.ts";
 import type { FetchPlan } from "../../src/client/lane-requests.ts";
 import type { StoreItem } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
+import type { GeometryId } from "../../src/native.ts";
 import { encodeSlots } from "../../src/native.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { openFakeVault } from "./fake-vault.ts";
@@ -20,7 +21,7 @@ import type { TestVault } from "./vaults.ts";
 /** `count` blocks in an arena, and as many slots more to land in. */
 export class Pages {
   readonly #arena: Arena;
-  readonly #geometry: number;
+  readonly #geometry: GeometryId;
   readonly #leases: Uint32Array;
   readonly keys: Buffer;
   readonly count: number;

@@ -4,6 +4,7 @@ import { ItemStatus, keyAt, keyCount } from "../../src/block.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
 import { MADE_NOW } from "../../src/limits.ts";
+import type { GeometryId } from "../../src/native.ts";
 import { dropGeometry, outboxPut } from "../../src/native.ts";
 import { sleep } from "../../src/time.ts";
 import { parseRecordHeader, readSlot } from "./native.ts";
@@ -86,7 +87,7 @@ export class TestClient extends VaultClient {
 }
 
 /** Of what nobody made, any shape will do. */
-function shapeOf(header: Buffer | null): { geometry: number; bytes: number } {
+function shapeOf(header: Buffer | null): { geometry: GeometryId; bytes: number } {
   const parsed = header === null ? null : parseRecordHeader(header);
   const bytes = parsed?.payloadBytes ?? PAGE;
   const geometry = registerOpaque(bytes, {

@@ -1,4 +1,5 @@
 // Owns arenas for tests: memory that is ready, closed at the end whatever happens, and the plainest pages in it.
+import type { ArenaId, GeometryId } from "../../src/native.ts";
 import {
   arenaStatus,
   closeArena,
@@ -24,7 +25,7 @@ export interface Lease {
 /** Runs `use` with the id of an arena whose slots all have memory. */
 export async function withArena<T>(
   { slotBytes, slotCount, dir }: ArenaShape,
-  use: (arena: number, path: string) => T | Promise<T>,
+  use: (arena: ArenaId, path: string) => T | Promise<T>,
 ): Promise<T> {
   const { id, path } = createArena({ slotBytes, slotCount, dir: dir ?? null, label: 1 });
   try {
@@ -37,14 +38,14 @@ export async function withArena<T>(
 }
 
 /** A slot leased to `owner`; throws when none is free. */
-export function leaseOne(arena: number, owner = 1): Lease {
+export function leaseOne(arena: ArenaId, owner = 1): Lease {
   const [slot, generation] = leaseSlots(arena, owner, 1);
   if (slot === undefined || generation === undefined) throw new Error("no slot is free");
   return { slot, generation };
 }
 
 /** Pages that are stored as they are, one layer of attention long unless `rest` says otherwise. */
-export const registerOpaque = (layerBytes: number, rest: Partial<Geometry> = {}): number =>
+export const registerOpaque = (layerBytes: number, rest: Partial<Geometry> = {}): GeometryId =>
   registerGeometry({
     group: 0,
     recordClass: 1,

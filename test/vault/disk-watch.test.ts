@@ -6,7 +6,7 @@ import { beforeEach, expect, test, vi } from "vitest";
 import { createLogger } from "../../src/log.ts";
 import { storeDiskStats } from "../../src/native.ts";
 import type * as Native from "../../src/native.ts";
-import type { StoreDiskStats } from "../../src/native.ts";
+import type { StoreId, StoreDiskStats } from "../../src/native.ts";
 import { DiskWatch } from "../../src/vault/disk-watch.ts";
 import { KillableVault } from "../faults/lib/killable.ts";
 import { runInside } from "../support/command-line.ts";
@@ -32,7 +32,7 @@ function watch(): { watched: DiskWatch; see(now: Partial<StoreDiskStats>): void 
     write: (line: string): void => void lines.push(JSON.parse(line) as Record<string, unknown>),
   };
   const logger = createLogger("test", { level: "info", tty: false, destination });
-  const watched = closeAfterTest(new DiskWatch(1, "/d", logger));
+  const watched = closeAfterTest(new DiskWatch(1 as StoreId, "/d", logger));
   const see = (now: Partial<StoreDiskStats>): void => {
     vi.mocked(storeDiskStats).mockReturnValue({ ...WELL, ...now } as StoreDiskStats);
     watched.look();

@@ -16,7 +16,7 @@ const trims = vi.hoisted((): Promise<void>[] => []);
 
 vi.mock("../../src/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
-  const storeTrim = (store: number): Promise<void> => {
+  const storeTrim = (store: Native.StoreId): Promise<void> => {
     const trim = native.storeTrim(store);
     trims.push(trim);
     return trim;

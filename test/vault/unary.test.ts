@@ -3,6 +3,7 @@ import { Client, credentials } from "@grpc/grpc-js";
 import { describe, expect, test, vi } from "vitest";
 import { countBits, hasBit, ItemStatus } from "../../src/block.ts";
 import { KEYS_MAX, PROTOCOL_MAX } from "../../src/limits.ts";
+import type { StoreId } from "../../src/native.ts";
 import type * as Native from "../../src/native.ts";
 import { storeFlush } from "../../src/native.ts";
 import { ServingStatus } from "../../src/wire/messages.ts";
@@ -21,7 +22,7 @@ import {
 import { closeAfterTest, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 /** The native store that was opened last: a test reaches behind the vault's back with it. */
-const lastStore = vi.hoisted(() => ({ id: 0 }));
+const lastStore = vi.hoisted(() => ({ id: 0 as StoreId }));
 vi.mock("../../src/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
   return {

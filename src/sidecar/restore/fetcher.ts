@@ -14,6 +14,7 @@ import {
 } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
+import type { ArenaId } from "../../native.ts";
 import { REBUILT } from "../../pool/placement.ts";
 import { BusyTime, nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
@@ -29,7 +30,7 @@ import { Window } from "./window.ts";
 
 export interface FetcherOptions {
   cache: BlockCache;
-  arena: number;
+  arena: ArenaId;
   shards: number;
   fidelity: number;
   vaults: VaultClients;

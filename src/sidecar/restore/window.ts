@@ -2,6 +2,7 @@
 import { ItemStatus, keyAt, KeyPacker } from "../../block.ts";
 import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
 import { TierkvError } from "../../errors.ts";
+import type { ArenaId } from "../../native.ts";
 import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
@@ -10,7 +11,7 @@ import type { DoneReason } from "../socket/messages.ts";
 export interface WindowOptions {
   blocks: readonly Block[];
   shards: number;
-  arena: number;
+  arena: ArenaId;
   fidelity: number;
   cache: BlockCache;
   /** Native geometry of one group on one rank. */

@@ -10,7 +10,7 @@ import {
   WEIGHED_GROUPS_MAX,
 } from "../../limits-codec.ts";
 import type { Logger } from "../../log.ts";
-import type { CodecWeight } from "../../native.ts";
+import type { ArenaId, CodecWeight, GeometryId } from "../../native.ts";
 import { codecId, codecNameOf, isExact } from "./codecs.ts";
 import type { CodecName, Codecs } from "./codecs.ts";
 import type { Way } from "./way.ts";
@@ -84,8 +84,8 @@ export interface ChoiceRules extends Pick<Codecs, "candidates" | "kvName"> {
 
 /** A slot with a block, while it is leased. */
 export interface WeighedSlot {
-  arena: number;
-  geometry: number;
+  arena: ArenaId;
+  geometry: GeometryId;
   slot: number;
   generation: number;
   sourceBytes: number;
@@ -119,7 +119,7 @@ export class CodecChoice {
   }
 
   /** The codec of blocks that go to all of these vaults: that of the slowest. */
-  idFor(recordClass: RecordClass, geometry: number, ways: readonly Way[]): number {
+  idFor(recordClass: RecordClass, geometry: GeometryId, ways: readonly Way[]): number {
     const { byClass, candidates } = this.#codecs;
     if (recordClass !== "kv" || candidates.length === 0) return byClass[recordClass];
     const weights = this.#weighed.get(geometry)?.weights;

@@ -13,6 +13,7 @@ import {
 } from "../../limits-pool.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
+import type { StripeId } from "../../native.ts";
 import { parityAdd, parityClose, parityMake, parityOpen } from "../../native.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import type { SaveItem } from "../socket/messages.ts";
@@ -33,7 +34,7 @@ interface Source {
 interface Open {
   readonly key: string;
   /** In the native core. */
-  readonly id: number;
+  readonly id: StripeId;
   readonly namespace: Namespace;
   readonly source: Source;
   readonly tenant: number;

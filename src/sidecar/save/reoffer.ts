@@ -17,6 +17,7 @@ import {
 import { CALL_TIMEOUT_MS, SAVE_BATCH_ITEMS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
+import type { ArenaId } from "../../native.ts";
 import { jitterMs, nowMs, sleep } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
@@ -28,7 +29,7 @@ import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
 /** What lies in the arena of one engine. */
 export interface Copies {
-  readonly arena: number;
+  readonly arena: ArenaId;
   readonly cache: BlockCache;
   readonly shards: number;
   readonly namespace: Namespace;

@@ -12,6 +12,7 @@ import { recordKey } from "../../key-text.ts";
 import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
+import type { ArenaId, GeometryId } from "../../native.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import { nowMs, sleep } from "../../time.ts";
 import type { SaveItem } from "../socket/messages.ts";
@@ -31,8 +32,8 @@ import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
 /** Where blocks come from: one group of one rank of one engine. */
 export interface SaveSource {
-  readonly arena: number;
-  readonly geometry: number;
+  readonly arena: ArenaId;
+  readonly geometry: GeometryId;
   readonly recordClass: RecordClass;
   readonly group: number;
   readonly shard: number;

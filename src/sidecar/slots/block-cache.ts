@@ -4,6 +4,7 @@ import type { Arena } from "../../arena/arena.ts";
 import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
+import type { ArenaId } from "../../native.ts";
 import { REBUILT } from "../../pool/placement.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import { Block, NO_LEASES } from "./block.ts";
@@ -43,7 +44,7 @@ export class BlockCache {
     return this.#options.shards;
   }
 
-  get arena(): number {
+  get arena(): ArenaId {
     return this.#options.arena.id;
   }
 

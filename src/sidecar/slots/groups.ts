@@ -2,14 +2,14 @@
 import { classNumber } from "../../block.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { dropGeometry, geometryInfo, registerGeometry } from "../../native.ts";
-import type { Geometry } from "../../native.ts";
+import type { Geometry, GeometryId } from "../../native.ts";
 import type { ReceiptShape } from "../../receipt/receipt.ts";
 import type { GroupSpec } from "../socket/messages.ts";
 
 export interface Group {
   readonly spec: GroupSpec;
   /** Native geometry id. */
-  readonly geometry: number;
+  readonly geometry: GeometryId;
   /** What one block takes in a slot. */
   readonly slotBytes: number;
   /** Decoded bytes of one block. */

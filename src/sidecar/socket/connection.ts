@@ -9,6 +9,7 @@ import {
   LOOP_SLICE_MS,
 } from "../../limits.ts";
 import type { Logger } from "../../log.ts";
+import type { ArenaId } from "../../native.ts";
 import { nowMs } from "../../time.ts";
 import { encodeFrame, FrameDecoder } from "./frames.ts";
 import { parseMessage } from "./messages.ts";
@@ -81,7 +82,7 @@ export class Connection {
   }
 
   /** The same, with the arena's descriptor. */
-  sendArena(message: Extract<SidecarMessage, { t: "arena" }>, arenaId: number): void {
+  sendArena(message: Extract<SidecarMessage, { t: "arena" }>, arenaId: ArenaId): void {
     if (this.#isRefused || !this.#socket.writable) return;
     this.#outgoing.pass(encodeFrame(message), arenaId);
   }

@@ -1,6 +1,7 @@
 // Owns the order of what leaves on a local socket: bytes that Node writes, and frames that carry a descriptor, which Node cannot.
 import type { Socket } from "node:net";
 import { PASS_RETRY_MS } from "../../limits.ts";
+import type { ArenaId } from "../../native.ts";
 import { sendArena } from "../../native.ts";
 
 export class Outgoing {
@@ -24,7 +25,7 @@ export class Outgoing {
   }
 
   /** Sends a frame with the arena's descriptor, after everything before it and before everything after it. */
-  pass(frame: Buffer, arenaId: number): void {
+  pass(frame: Buffer, arenaId: ArenaId): void {
     if (this.#held !== null) {
       this.#hold(frame.length, () => this.pass(frame, arenaId));
       return;
@@ -40,7 +41,7 @@ export class Outgoing {
     this.#held?.push(send);
   }
 
-  #tryPass(frame: Buffer, arenaId: number): void {
+  #tryPass(frame: Buffer, arenaId: ArenaId): void {
     const sent = this.#sendNow(frame, arenaId);
     if (sent === null) return;
     if (sent === 0) {
@@ -55,7 +56,7 @@ export class Outgoing {
   }
 
   /** null: the connection is gone, and what waits with it. */
-  #sendNow(frame: Buffer, arenaId: number): number | null {
+  #sendNow(frame: Buffer, arenaId: ArenaId): number | null {
     const { _handle: handle } = this.#socket as { _handle?: { fd?: number } | null };
     if (this.#socket.destroyed || handle?.fd === undefined || handle.fd < 0) return null;
     try {

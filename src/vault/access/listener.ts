@@ -23,7 +23,7 @@ import {
   listenerSettle,
   listenerStatus,
 } from "../../native.ts";
-import type { ListenerOptions, LaneServerTls } from "../../native.ts";
+import type { LaneServerTls, ListenerId, ListenerOptions, StoreId } from "../../native.ts";
 import { listenOn } from "../../socket-file.ts";
 import { randomToken, sleep } from "../../time.ts";
 import { ALPN, TLS_MIN_VERSION } from "../../wire/security.ts";
@@ -42,10 +42,12 @@ const TOKEN_BYTES = 32;
 const UNIX_PREFIX = "unix:";
 /** Instead of a descriptor: this connection was not let in in time, or gives way. */
 const CUT = -1;
+/** Before it is open: ids begin at 1. */
+const NONE = 0 as ListenerId;
 
 /** What happens to those who come. */
 export interface ListenerHandlers {
-  store: number;
+  store: StoreId;
   maxRecordBytes: number;
   maxReservedBytes: number;
   /** Takes a connection of gRPC; over TLS when its handshake is done. */
@@ -61,7 +63,7 @@ export class VaultListener {
   readonly address: string;
   /** Further ones, which clients are told of. */
   readonly addresses: readonly string[];
-  readonly #id: number;
+  readonly #id: ListenerId;
   readonly #arrivals: Arrivals;
   readonly #stopListening: () => Promise<void>;
   #last: Readonly<Record<string, number>> = {};
@@ -78,7 +80,7 @@ export class VaultListener {
       !EVERYWHERE.test(at.host) || port !== at.port;
     const also = addresses.filter(isElsewhere).map(({ text }) => text);
     const arrivals = new Arrivals(handlers, isUnix(at));
-    const open = (address: string): { id: number; port?: number } => {
+    const open = (address: string): { id: ListenerId; port?: number } => {
       const options = { ...optionsOf(handlers, address), also };
       const opened = listenerOpen(handlers.store, options, arrivals.onCall);
       arrivals.id = opened.id;
@@ -90,14 +92,14 @@ export class VaultListener {
       const told = addresses.map(({ text }) => text);
       return new VaultListener(id, `${host}:${port}`, arrivals, async () => {}, told);
     }
-    let id = 0;
+    let id = NONE;
     const listener = {
       listen: (path: string): Promise<void> => {
         ({ id } = open(`${UNIX_PREFIX}${path}`));
         return Promise.resolve();
       },
       close: (): void => {
-        if (id !== 0) listenerDrain(id);
+        if (id !== NONE) listenerDrain(id);
       },
     };
     const path = at.text.slice(UNIX_PREFIX.length);
@@ -107,7 +109,7 @@ export class VaultListener {
   }
 
   private constructor(
-    id: number,
+    id: ListenerId,
     address: string,
     arrivals: Arrivals,
     stopListening: () => Promise<void>,
@@ -171,7 +173,7 @@ export class VaultListener {
 
 /** Connections of gRPC from the listener to the server, and back when they end. */
 class Arrivals {
-  id = 0;
+  id = NONE;
   readonly #handlers: ListenerHandlers;
   readonly #isUnix: boolean;
   readonly #handshakes: TlsServer | null;

@@ -2,6 +2,7 @@
 import { expect, test } from "vitest";
 import { describe as explained } from "../../../src/cli/commands/explain.ts";
 import { showForm } from "../../../src/cli/form.ts";
+import type { ArenaId, GeometryId } from "../../../src/native.ts";
 import { chooseForm, CodecChoice } from "../../../src/sidecar/save/codec-choice.ts";
 import type { Weights } from "../../../src/sidecar/save/codec-choice.ts";
 import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
@@ -68,13 +69,19 @@ test("blocks that go to several vaults become what the slowest asks for", async 
         })),
       ),
   };
-  const slot = { arena: 1, geometry: 7, slot: 0, generation: 0, sourceBytes: 1000 };
+  const slot = {
+    arena: 1 as ArenaId,
+    geometry: 7 as GeometryId,
+    slot: 0,
+    generation: 0,
+    sourceBytes: 1000,
+  };
   await choice.weigh(pool as never, "kv", slot);
   const way = (address: string, gigabits: number): Way => ({ address, ...at(gigabits) }) as never;
   const ways = [way("near", 100), way("far", 0.1)];
-  expect(choice.idFor("kv", 7, ways)).toBe(3);
-  expect(choice.idFor("kv", 7, ways.slice(0, 1))).toBe(0);
-  expect(choice.idFor("ssm", 7, ways)).toBe(0);
+  expect(choice.idFor("kv", slot.geometry, ways)).toBe(3);
+  expect(choice.idFor("kv", slot.geometry, ways.slice(0, 1))).toBe(0);
+  expect(choice.idFor("ssm", slot.geometry, ways)).toBe(0);
   expect([choice.formOf("near")!.codec, choice.names]).toEqual(["raw", "raw, int8-had"]);
 });
 

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
 import { PASS_RETRY_MS } from "../../../src/limits.ts";
+import type { ArenaId } from "../../../src/native.ts";
 import type * as Native from "../../../src/native.ts";
 import { encodeFrame, FrameDecoder } from "../../../src/sidecar/socket/frames.ts";
 import { Outgoing } from "../../../src/sidecar/socket/outgoing.ts";
@@ -114,7 +115,7 @@ test("a peer that is gone, and an arena that is none, end the connection", async
   const outgoing = new Outgoing(ours);
   const { id } = arena();
   ours.on("error", () => {});
-  outgoing.pass(encodeFrame({ n: 0 }), id + 1_000_000);
+  outgoing.pass(encodeFrame({ n: 0 }), (id + 1_000_000) as ArenaId);
   expect(ours.destroyed).toBe(true);
   outgoing.pass(encodeFrame({ n: 1 }), id);
   const numbers = framesOf(theirs);
