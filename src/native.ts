@@ -70,7 +70,7 @@ type Takes<F extends keyof Core, Ids extends readonly unknown[]> = Core[F] exten
   : never;
 /** One that gives an object's id, alone or in what it says of it. */
 type Gives<F, Given> = F extends (...args: infer Args) => infer Result
-  ? (...args: Args) => Result extends { id: number } ? Omit<Result, "id"> & { id: Given } : Given
+  ? (...args: Args) => Result extends { id: number } ? Result & { id: Given } : Given
   : never;
 
 type NativeFunction = (...args: never[]) => unknown;
@@ -125,9 +125,10 @@ export const slotsDigest: Takes<"slotsDigest", [ArenaId]> = codedLater(loaded.sl
 export const sendArena: Takes<"sendArena", [number, ArenaId]> = coded(loaded.sendArena);
 export const peerUid: Core["peerUid"] = coded(loaded.peerUid);
 
-export const registerGeometry: Gives<Core["registerGeometry"], GeometryId> = coded(
-  loaded.registerGeometry,
-) as never;
+export const registerGeometry = coded(loaded.registerGeometry) as Gives<
+  Core["registerGeometry"],
+  GeometryId
+>;
 export const geometryInfo: Takes<"geometryInfo", [GeometryId]> = coded(loaded.geometryInfo);
 export const dropGeometry: Takes<"dropGeometry", [GeometryId]> = coded(loaded.dropGeometry);
 export const encodeSlots: Takes<"encodeSlots", [ArenaId, GeometryId]> = coded(loaded.encodeSlots);
@@ -179,9 +180,11 @@ export const shmProgress: Takes<"shmProgress", [RegionId]> = coded(loaded.shmPro
 export const shmAsk: Core["shmAsk"] = codedLater(loaded.shmAsk);
 export const shmAnswer: Core["shmAnswer"] = codedLater(loaded.shmAnswer);
 export const shmClose: Takes<"shmClose", [RegionId]> = coded(loaded.shmClose);
-export const listenerOpen: Gives<Takes<"listenerOpen", [StoreId]>, ListenerId> = coded(
-  loaded.listenerOpen,
-) as never;
+type OpensListener = Takes<"listenerOpen", [StoreId]>;
+export const listenerOpen = coded(loaded.listenerOpen as OpensListener) as Gives<
+  OpensListener,
+  ListenerId
+>;
 export const listenerSettle: Takes<"listenerSettle", [ListenerId]> = coded(loaded.listenerSettle);
 export const listenerLeave: Takes<"listenerLeave", [ListenerId]> = coded(loaded.listenerLeave);
 export const listenerAdmit: Takes<"listenerAdmit", [ListenerId]> = coded(loaded.listenerAdmit);
