@@ -252,6 +252,16 @@ export const NIGHTLY = [
   // A death at each step, a million operations, thousands of orders in which lines arrive.
   cargo("shm", NIGHTLY_TIMEOUT_MS, ["-p", "tierkv-shm"], { TIERKV_TEST_LONG: "on" }),
   {
+    // A hundred million operations of four processes.
+    name: "shm at length",
+    command: "cargo",
+    args: ["test", "-p", "tierkv-shm", "--release", "--test", "processes", "four_processes_at"],
+    cwd: at("crates"),
+    env: { TIERKV_TEST_OPERATIONS: "100000000" },
+    timeoutMs: NIGHTLY_TIMEOUT_MS,
+    count: () => cargoCounts(report("shm-at-length.log")),
+  },
+  {
     name: "sanitizers",
     checks: [
       sanitizer("asan"),

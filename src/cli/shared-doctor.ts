@@ -89,7 +89,11 @@ function processorsOf(node: number | null): string | null {
 }
 
 /** What is wrong; empty: records can be kept there. */
-export function faultsOf(report: Report, place: Place, coherence: Coherence): string[] {
+export function faultsOf(
+  report: Report,
+  place: Place,
+  { coherence, host }: { coherence: Coherence; host: number | null },
+): string[] {
   const { hardware, clflush, isSameHost } = report;
   const faults: string[] = [];
   const isGood = (way: Report["clflush"]): boolean => way?.unseen === 0 && way.wrong === 0;
@@ -98,9 +102,9 @@ export function faultsOf(report: Report, place: Place, coherence: Coherence): st
   } else if (!isGood(hardware) && coherence === "hardware") {
     faults.push('Its caches are not kept together: write [cluster] coherence = "clflush".');
   }
-  if (!isSameHost) {
+  if (!isSameHost && host === null) {
     faults.push(
-      "Two kernels: a region's lock ends at one, so two machines cannot share a region yet; each takes one of its own.",
+      "Two kernels: write [cluster] host, another number on each machine, before the region is made.",
     );
   }
   if (!place.isMemory) {
@@ -126,7 +130,7 @@ export function describeShared(report: Report, place: Place, faults: readonly st
     return [[name, ...rates, ns(way.tripNs), seen]];
   });
   const head = ["coherence", "in", "out", "there and back, p50 / p99", "seen / right"];
-  const lock = lockNs === undefined ? "none between hosts" : ns(lockNs);
+  const lock = lockNs === undefined ? "between hosts: not measured here" : ns(lockNs);
   return [
     `${place.path}: ${place.fileSystem}, ${at}; a line comes in ${Math.round(loadNs)} ns${beside}; ${writeBack} writes it back`,
     ...table([head, ...ways]),

@@ -33,6 +33,13 @@ interface Waiting {
   reject(error: Error): void;
 }
 
+/** How this process has it. */
+export interface RegionSide {
+  coherence: Coherence;
+  /** Which of several machines that have it this is; null: no other has it. */
+  host?: number | null;
+}
+
 export class Region {
   /** Another number: another region. */
   readonly epoch: number;
@@ -44,14 +51,14 @@ export class Region {
   readonly #waiting = new Map<number, Waiting>();
 
   /** Makes one of at most `maxBytes` where there is none; 0: makes none. Throws ARENA_FAILED for what is no fit region. */
-  constructor(path: string, maxBytes: number, mustFit: boolean, coherence: Coherence) {
+  constructor(path: string, maxBytes: number, mustFit: boolean, as: RegionSide) {
     const onEvent = (
       request: number,
       error: string | null,
       data: Buffer,
       numbers: number[],
     ): void => this.#onEvent(request, error, data, numbers);
-    const info = shmOpen(path, maxBytes, mustFit, coherence, onEvent);
+    const info = shmOpen(path, maxBytes, mustFit, as.coherence, as.host ?? null, onEvent);
     const { id, epoch, flush } = info;
     this.#id = id;
     this.coherence = info.coherence;

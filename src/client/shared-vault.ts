@@ -6,7 +6,6 @@ import { classNumber, countBits, keyCount } from "../block.ts";
 import type { ItemStatus, RecordClass } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
-import type { Coherence } from "../hosts.ts";
 import { SHARED_NEWS_MS } from "../limits-shared.ts";
 import { CALL_TIMEOUT_MS, CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, MADE_NOW } from "../limits.ts";
 import type { Logger } from "../log.ts";
@@ -31,10 +30,10 @@ import { FlushFeed } from "./flush-feed.ts";
 import type { LanesState } from "./lane-phase.ts";
 import type { FetchPlan, Settled } from "./lane-requests.ts";
 import { newsOf, Region } from "./region.ts";
-import type { Outcome } from "./region.ts";
+import type { Outcome, RegionSide } from "./region.ts";
 import type { FetchOptions, StoreItem } from "./vault-client.ts";
 
-export interface SharedVaultOptions {
+export interface SharedVaultOptions extends RegionSide {
   /** `shm:/path`. */
   address: string;
   /** The class of records that is stored here. */
@@ -43,7 +42,6 @@ export interface SharedVaultOptions {
   maxBytes: number;
   /** A region of another size is refused. */
   mustFit: boolean;
-  coherence: Coherence;
   logger: Logger;
 }
 
@@ -383,9 +381,9 @@ interface Context {
 }
 
 function openRegion(path: string, options: SharedVaultOptions): Region {
-  const { address, name, maxBytes, mustFit, coherence } = options;
+  const { address, name, maxBytes, mustFit } = options;
   try {
-    return new Region(path, maxBytes, mustFit, coherence);
+    return new Region(path, maxBytes, mustFit, options);
   } catch (error) {
     const { message: reason } = toTierkvError(error);
     const key = `[cluster] ${name}_cold`;

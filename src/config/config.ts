@@ -23,6 +23,8 @@ export interface ClusterConfig {
   readonly redundancy: Redundancy;
   /** Of memory that sidecars share. */
   readonly coherence: Coherence;
+  /** Which of several machines that have the same `shm:` memory this is; null: no other has it. */
+  readonly host: number | null;
   /** What `tierkv join` stores: certificate and token of each vault. */
   readonly credentials: string;
   /** Machines that are woken when their vault is wanted. */

@@ -2,6 +2,7 @@
 import { POOL_VAULTS_MAX } from "../limits-pool.ts";
 import { LEDGER_WATTS_MAX } from "../limits-seen.ts";
 import { KEPT_PERCENT_DEFAULT, KEPT_PERCENT_MAX } from "../limits-sessions.ts";
+import { SHARED_HOSTS_MAX } from "../limits-shared.ts";
 import { VERIFY_SAMPLED_EVERY } from "../limits-truth.ts";
 import {
   ARENA_BYTES_DEFAULT,
@@ -104,6 +105,13 @@ export const SCHEMA: Schema = {
         fallback: () => "hardware",
         fallbackText: '`"hardware"`',
         example: '"hardware"',
+      },
+      host: {
+        kind: integer(0, SHARED_HOSTS_MAX - 1),
+        doc: "Which of up to 8 machines that map the same `shm:` memory this is; another number on each. A region is made for one machine or for several, and each has room for eight processes then. Their lock takes about a millisecond; a machine that is silent for 0.6 s counts as dead, and its sidecars start anew.",
+        fallback: () => null,
+        fallbackText: "no other machine maps it",
+        example: "0",
       },
       ...CLUSTER_ACCESS,
     },

@@ -312,4 +312,18 @@ export const UPKEEP: readonly FaultRow[] = [
     ],
     { unloaded: "settled by bytes alone, whatever the traffic" },
   ),
+  row(
+    "F104",
+    "of several machines that share a region one dies, or is stopped, with its lock",
+    "others go on within a second with a whole region; what was stopped writes nothing under the lock afterwards, and is told why",
+    ["crates/shm/tests/hosts.rs"],
+    { unloaded: "has a load of its own: another machine that stores and reads all the time" },
+  ),
+  row(
+    "F105",
+    "the manager of the lock between machines dies",
+    "another one takes over within a second; one that was replaced without knowing grants nothing",
+    ["crates/shm/tests/hosts.rs"],
+    { unloaded: "has a load of its own: another machine that stores and reads all the time" },
+  ),
 ];

@@ -124,11 +124,14 @@ async function sidecarOn(
   };
 }
 
-test("one sidecar saves, another restores the same bytes, and none of them passes a socket", async () => {
+test.each([
+  ["of one machine", "", ""],
+  ["as two machines", "host = 0\n", "host = 1\n"],
+])("one sidecar saves, another restores the same bytes past all sockets, %s", async (_of, one, other) => {
   const address = regionAddress();
-  const first = writeConfig(address);
+  const first = writeConfig(address, "", one);
   // Slower, and no other on a machine that keeps its caches together.
-  const second = writeConfig(address, "", 'coherence = "clflush"\n');
+  const second = writeConfig(address, "", `${other}coherence = "clflush"\n`);
   await startProgram(first);
   const reading = await startProgram(second);
   const { pid = 0 } = reading.process;

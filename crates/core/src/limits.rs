@@ -329,6 +329,15 @@ pub const SHM_MAPPINGS_MAX: usize = 64;
 /// Longest that opening a shared region waits for its lock, in milliseconds.
 pub const SHM_OPEN_LOCK_MS: u64 = 5_000;
 
+/// How often a host says in the lock between hosts that it lives, in milliseconds.
+pub const SHM_BEAT_MS: u64 = 50;
+
+/// How long after that it writes under the lock, in milliseconds: less than others wait.
+pub const SHM_LEASE_MS: u64 = 400;
+
+/// A host, or the lock's manager, that says nothing for so long is dead, in milliseconds: others go on within a second.
+pub const SHM_SILENT_MS: u64 = 600;
+
 /// The same, where there are few processors: one thread would leave half of two idle while an engine waits.
 pub const SHM_THREADS_MIN: usize = 2;
 

@@ -86,17 +86,18 @@ pub struct ShmInfo {
 }
 
 /// Opens and joins the region in that file; makes it first where there is none, with at most `max_bytes` (0: not). With `must_fit` a
-/// region of another size is refused. `coherence`: "hardware" or "clflush". `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
+/// region of another size is refused. `coherence`: "hardware" or "clflush". `host`: which of several hosts that have it this is, or null. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
 /// the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
 /// look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
 #[napi(
-    ts_args_type = "path: string, maxBytes: number, mustFit: boolean, coherence: string, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void"
+    ts_args_type = "path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void"
 )]
 pub fn shm_open(
     path: String,
     max_bytes: f64,
     must_fit: bool,
     coherence: String,
+    host: Option<u32>,
     on_outcome: Function<'_, Told, ()>,
 ) -> napi::Result<ShmInfo> {
     let tell: ThreadsafeFunction<Event, (), Told, napi::Status, false, true> = on_outcome
@@ -112,7 +113,8 @@ pub fn shm_open(
         let coherence = Coherence::named(&coherence).ok_or_else(|| {
             Error::bad_argument(format!("coherence {coherence}: it is hardware or clflush"))
         })?;
-        let desk = Desk::open(Path::new(&path), max_bytes, must_fit, coherence, Arc::new(sink))?;
+        let (path, host) = (Path::new(&path), host.map(u64::from));
+        let desk = Desk::open(path, max_bytes, must_fit, coherence, host, Arc::new(sink))?;
         let (epoch, flush) = (number(desk.epoch()), number(desk.joined_at_flush()));
         let coherence = desk.coherence().name().to_owned();
         Ok(ShmInfo { id: REGIONS.insert(Arc::new(desk))?, epoch, flush, coherence })

@@ -32,7 +32,8 @@ fn region(records: u64) -> Result<Region<Mapping>> {
     }
     let path = PathBuf::from(format!("/dev/shm/tierkv-hits-{}", std::process::id()));
     let coherence = Coherence::Hardware;
-    let region = open(&path, &Options { max_bytes, chunk_bytes: CHUNK, coherence, address: 0 });
+    let region =
+        open(&path, &Options { max_bytes, chunk_bytes: CHUNK, coherence, address: 0, host: None });
     let _ = std::fs::remove_file(path);
     region
 }

@@ -70,7 +70,8 @@ mod measure {
         let clflush = std::env::args().any(|argument| argument == "clflush");
         let coherence = if clflush { Coherence::Clflush } else { Coherence::Hardware };
         let path = PathBuf::from(format!("/dev/shm/tierkv-rates-{}", std::process::id()));
-        let options = Options { max_bytes: 512 << 20, chunk_bytes: 4096, coherence, address: 0 };
+        let options =
+            Options { max_bytes: 512 << 20, chunk_bytes: 4096, coherence, address: 0, host: None };
         let region = open(&path, &options);
         // Nobody else needs its name.
         let _ = std::fs::remove_file(&path);

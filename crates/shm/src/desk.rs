@@ -96,7 +96,7 @@ pub struct Desk {
 
 impl Desk {
     /// Opens and joins the region at `path`; makes it first where there is none, with at most `max_bytes` (0: not). `must_fit`: one
-    /// that has another size than that would give is refused.
+    /// that has another size than that would give is refused. `host`: which of several hosts that have it this is.
     ///
     /// # Errors
     /// `ARENA_FAILED` naming the path and what does not go, `BAD_ARGUMENT` for sizes, `NO_MEMORY` without threads.
@@ -105,11 +105,12 @@ impl Desk {
         max_bytes: u64,
         must_fit: bool,
         coherence: Coherence,
+        host: Option<u64>,
         sink: Sink,
     ) -> Result<Self> {
         let chunk_bytes = SHM_CHUNK_BYTES;
-        let region =
-            mapping::open(path, &Options { max_bytes, chunk_bytes, coherence, address: 0 })?;
+        let options = Options { max_bytes, chunk_bytes, coherence, address: 0, host };
+        let region = mapping::open(path, &options)?;
         if must_fit {
             check_size(path, region.layout(), &Layout::cut(max_bytes, chunk_bytes)?)?;
         }
@@ -182,7 +183,7 @@ impl Desk {
 }
 
 fn check_size(path: &Path, is: &Layout, wanted: &Layout) -> Result<()> {
-    if is == wanted {
+    if is.region_bytes == wanted.region_bytes && is.chunk_bytes == wanted.chunk_bytes {
         return Ok(());
     }
     let text = format!(
@@ -243,6 +244,8 @@ impl Shared {
             // Damage in the index that no check saw costs a request, not the thread.
             let done = catch_unwind(AssertUnwindSafe(|| self.run(work, &open)));
             let outcome = done.unwrap_or_else(|_| {
+                // Who lost the lock between hosts is told so.
+                self.region.last_flush()?;
                 Err(Error::new(Code::ArenaFailed, "the shared region is damaged: remove its file"))
             });
             self.open().remove(&request);

@@ -1,12 +1,11 @@
 //! Owns what two processes, or two hosts, find out about memory before records are kept in it: latency, rate, visibility, the lock.
 
-use std::fs::{read_to_string, remove_file};
+use std::fs::remove_file;
 use std::hint::{black_box, spin_loop};
 use std::path::{Path, PathBuf};
 use std::thread::{sleep, yield_now};
 use std::time::{Duration, Instant};
 
-use tierkv_core::crc32c;
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::limits::{
     SHM_CHUNK_BYTES, SHM_DOCTOR_BYTES, SHM_DOCTOR_PEER_MS, SHM_DOCTOR_REPLY_MS, SHM_DOCTOR_ROUNDS,
@@ -16,6 +15,7 @@ use tierkv_core::limits::{
 use crate::layout::{LINE_BYTES, Layout};
 use crate::lines;
 use crate::mapping::{Mapping, Options, map};
+use crate::seat::kernel;
 use crate::trial::{TRIAL_BYTES, heard, is_whole, publish, say};
 use crate::visibility::{Coherence, Fabric, Rule, Seen};
 
@@ -111,12 +111,6 @@ fn until(within_ms: u64, holds: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Tells kernels apart.
-fn host() -> u64 {
-    let boot = read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    1 << 32 | u64::from(crc32c::checksum(boot.as_bytes()))
-}
-
 /// Half of the samples are below the first, 99 of 100 below the second.
 fn quantiles(mut samples: Vec<Duration>) -> [f64; 2] {
     samples.sort_unstable();
@@ -133,7 +127,16 @@ impl Side {
     fn open(path: &Path, max_bytes: u64) -> Result<Self> {
         let by_hand = if lines::EXIST { Coherence::Clflush } else { Coherence::Hardware };
         let mapped = |coherence| {
-            map(path, &Options { max_bytes, chunk_bytes: SHM_CHUNK_BYTES, coherence, address: 0 })
+            map(
+                path,
+                &Options {
+                    max_bytes,
+                    chunk_bytes: SHM_CHUNK_BYTES,
+                    coherence,
+                    address: 0,
+                    host: None,
+                },
+            )
         };
         let ((by_hand, bytes), (plain, _)) = (mapped(by_hand)?, mapped(Coherence::Hardware)?);
         let layout = Layout::cut(SHM_DOCTOR_BYTES, SHM_CHUNK_BYTES)?;
@@ -286,7 +289,7 @@ pub fn answer(path: &Path) -> Result<()> {
     }
     let made = Made(path.to_owned());
     let side = Side::open(&made.0, SHM_DOCTOR_BYTES)?;
-    side.tell(REPLY, host());
+    side.tell(REPLY, kernel());
     let start = Instant::now();
     while side.told(HELLO) == 0 {
         if start.elapsed() > Duration::from_millis(SHM_DOCTOR_PEER_MS) {
@@ -295,7 +298,7 @@ pub fn answer(path: &Path) -> Result<()> {
         sleep(Duration::from_millis(1));
     }
     drop(made);
-    let is_same_host = side.told(HELLO) == host();
+    let is_same_host = side.told(HELLO) == kernel();
     let mut first = 1;
     for way in side.ways() {
         let (unseen, _) = side.read_all(way, first)?;
@@ -323,7 +326,7 @@ pub fn ask(path: &Path) -> Result<Report> {
     let other = side.told(REPLY);
     let mut ways: Vec<Way> = side.ways().into_iter().map(|way| side.rates(way)).collect();
     let load_s = side.load_s();
-    side.tell(HELLO, host());
+    side.tell(HELLO, kernel());
     let mut first = 1;
     for (way, found) in side.ways().into_iter().zip(&mut ways) {
         (found.unseen, found.wrong) = side.publish_all(way, first)?;
@@ -332,7 +335,7 @@ pub fn ask(path: &Path) -> Result<Report> {
         }
         first += 2 * SHM_DOCTOR_ROUNDS;
     }
-    let is_same_host = other == host();
+    let is_same_host = other == kernel();
     let lock_ns = is_same_host.then(|| side.lock_often()).transpose()?;
     Ok(Report {
         is_same_host,

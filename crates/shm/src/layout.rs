@@ -1,4 +1,4 @@
-//! Owns where everything lies in a region, version 2: offsets from its start, never pointers, all of it little-endian.
+//! Owns where everything lies in a region, version 3: offsets from its start, never pointers, all of it little-endian.
 
 use tierkv_core::crc32c;
 use tierkv_core::error::{Code, Error, Result};
@@ -6,7 +6,7 @@ use tierkv_core::error::{Code, Error, Result};
 /// First bytes of a region.
 pub const MAGIC: [u8; 8] = *b"TKVSHM\0\0";
 /// Version of the layout described here.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// A cache line: what one write-back moves. Nothing that two sides own shares one.
 pub const LINE_BYTES: u64 = 64;
 /// The superblock; never changed once the region has its name.
@@ -43,8 +43,21 @@ pub const MEMBERS_MAX: u64 = 64;
 pub const NAMES_AT: u64 = MEMBERS_AT + MEMBERS_MAX * LINE_BYTES;
 /// How many are remembered.
 pub const NAMES_MAX: u64 = 64;
+/// One place per host, where several hosts have the region.
+pub const HOSTS_AT: u64 = NAMES_AT + NAMES_MAX * LINE_BYTES;
+/// How many hosts; each has an equal part of the members.
+pub const HOSTS_MAX: u64 = HOSTS as u64;
+pub(crate) const HOSTS: usize = 8;
+/// A host's place.
+pub const HOST_BYTES: u64 = 8 * LINE_BYTES;
+/// Who manages the lock between hosts: a number that nobody else had, or 0. Each word from here on has a line of its own.
+pub const MANAGER_AT: u64 = HOSTS_AT + HOSTS_MAX * HOST_BYTES;
+/// Changes while the manager lives.
+pub const MANAGER_BEAT_AT: u64 = MANAGER_AT + LINE_BYTES;
+/// Somebody died in the middle of a change: the next owner of the lock repairs the region.
+pub const DIRTY_AT: u64 = MANAGER_BEAT_AT + LINE_BYTES;
 /// One bit per chunk.
-pub const BITMAP_AT: u64 = NAMES_AT + NAMES_MAX * LINE_BYTES;
+pub const BITMAP_AT: u64 = HOSTS_AT + 8192;
 /// An entry of the index: one line that changes, one with the key's hashes.
 pub const ENTRY_BYTES: u64 = 2 * LINE_BYTES;
 /// Smallest chunk; also what the payload is aligned to.
@@ -91,6 +104,31 @@ pub mod entry {
     pub const DOOMED: u64 = 4;
 }
 
+/// The lines of a host's place, as offsets from its start: each has one writer, because a line goes to memory as a whole.
+pub mod host {
+    /// The lock of the host itself; no other host touches it.
+    pub const LOCK: u64 = 0;
+    /// The host's: a turn, above two bits that say what it wants with it.
+    pub const REQUEST: u64 = 64;
+    /// The host's: changes while one of its processes lives.
+    pub const BEAT: u64 = 128;
+    /// The host's: which kernel it is, 0: it never came; and how many of its ends it knows of.
+    pub const KERNEL: u64 = 192;
+    /// See above.
+    pub const KNOWN: u64 = 200;
+    /// The manager's: its number, and the turn that it granted.
+    pub const GRANT: u64 = 256;
+    /// The manager's: how often the host was found dead, and the turn that ended with it.
+    pub const ENDED: u64 = 320;
+
+    /// States of a request.
+    pub const IDLE: u64 = 0;
+    /// It wants the lock.
+    pub const WAITING: u64 = 1;
+    /// It has it, if who granted it was the manager still.
+    pub const LOCKED: u64 = 2;
+}
+
 /// The fields of a remembered flush, as offsets from its start; one line.
 pub mod flush {
     /// Its number.
@@ -115,7 +153,10 @@ const _: () = {
     assert!(CAME_AT + 8 <= FLUSH_AT, "what changes with an entry lies in one line");
     assert!(FLUSHES_AT + FLUSHES_MAX * LINE_BYTES <= MEMBERS_AT, "the page of the lock holds them");
     assert!(flush::NAMESPACE + 32 <= LINE_BYTES, "a flush lies in one line");
-    assert!(MEMBERS_AT == 8192 && BITMAP_AT == 16_384, "as test readers have them");
+    assert!(MEMBERS_AT == 8192 && BITMAP_AT == 24_576, "as test readers have them");
+    assert!(DIRTY_AT + LINE_BYTES <= BITMAP_AT, "hosts have a page, and what they share another");
+    assert!(host::ENDED + LINE_BYTES <= HOST_BYTES && LOCK_BYTES <= LINE_BYTES, "a place's lines");
+    assert!(MEMBERS_MAX.is_multiple_of(HOSTS_MAX), "hosts have equal parts of the members");
     assert!(size_of::<usize>() == 8, "offsets are addresses' distances");
 };
 
@@ -134,11 +175,13 @@ pub struct Layout {
     pub index_at: u64,
     /// Where the chunks begin.
     pub payload_at: u64,
+    /// How many hosts may have it; 0: one, whose lock is that of one kernel.
+    pub hosts: u64,
 }
 
 /// Length of the superblock's fields, its checksum among them.
-pub const FIELDS_BYTES: usize = 72;
-const CHECKED_BYTES: usize = 64;
+pub const FIELDS_BYTES: usize = 80;
+const CHECKED_BYTES: usize = 72;
 
 impl Layout {
     /// How to cut a region of at most `max_bytes`.
@@ -171,7 +214,13 @@ impl Layout {
         let index_at = (BITMAP_AT + bitmap_bytes).next_multiple_of(LINE_BYTES);
         let payload_at = (index_at + entries * ENTRY_BYTES).next_multiple_of(CHUNK_BYTES_MIN);
         let region_bytes = payload_at + chunks * chunk_bytes;
-        Self { region_bytes, chunk_bytes, chunks, entries, index_at, payload_at }
+        Self { region_bytes, chunk_bytes, chunks, entries, index_at, payload_at, hosts: 0 }
+    }
+
+    /// The same for several hosts.
+    #[must_use]
+    pub fn between_hosts(self) -> Self {
+        Self { hosts: HOSTS_MAX, ..self }
     }
 
     /// The superblock's fields.
@@ -188,6 +237,7 @@ impl Layout {
             self.entries,
             self.index_at,
             self.payload_at,
+            self.hosts,
         ];
         for (field, number) in bytes[16..CHECKED_BYTES].chunks_exact_mut(8).zip(numbers) {
             field.copy_from_slice(&number.to_le_bytes());
@@ -228,8 +278,8 @@ impl Layout {
         {
             return refused("the region's superblock is impossible: remove the file".to_owned());
         }
-        let layout = Self::of(chunks, chunk_bytes);
-        if layout.to_bytes() != *bytes {
+        let layout = Self { hosts: number(64), ..Self::of(chunks, chunk_bytes) };
+        if ![0, HOSTS_MAX].contains(&layout.hosts) || layout.to_bytes() != *bytes {
             return refused("the region's superblock is impossible: remove the file".to_owned());
         }
         if layout.region_bytes != region_bytes {

@@ -1,5 +1,6 @@
 //! Owns the list of modules of the shared region: records in memory that several processes map, without a network between them.
 
+pub mod between;
 #[cfg(target_os = "linux")]
 mod cut;
 #[cfg(target_os = "linux")]
@@ -8,9 +9,12 @@ pub mod desk;
 pub mod doctor;
 pub mod flushes;
 mod held;
+#[cfg(target_os = "linux")]
+mod keeper;
 pub mod layout;
 #[cfg(target_os = "linux")]
 mod lines;
+pub mod manager;
 #[cfg(target_os = "linux")]
 pub mod mapping;
 mod members;
@@ -18,6 +22,10 @@ mod members;
 mod moves;
 mod names;
 pub mod region;
+#[cfg(target_os = "linux")]
+mod robust;
+#[cfg(target_os = "linux")]
+mod seat;
 mod table;
 pub mod trial;
 pub mod visibility;

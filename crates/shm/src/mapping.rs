@@ -1,26 +1,29 @@
-//! Owns a region in a file that processes of one host map: made whole before it has its name, locked by a robust mutex.
+//! Owns a region in a file that processes map: made whole before it has its name, locked among those of a host and between hosts.
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::thread::sleep;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use tierkv_core::error::{Code, Error, Result};
-use tierkv_core::limits::SHM_OPEN_LOCK_MS;
+use tierkv_core::limits::SHM_BEAT_MS;
 
+use crate::between::{Between, is_gone, line_of};
 use crate::cut::{self, Watched};
-use crate::layout::{LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout};
+use crate::keeper::Keeper;
+use crate::layout::{LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout, MEMBERS_MAX, host};
 use crate::lines;
 use crate::region::{self, Region};
-use crate::visibility::{Coherence, Fabric, LastOwner, Rule};
-
-const _: () = assert!(size_of::<libc::pthread_mutex_t>() as u64 <= LOCK_BYTES);
+use crate::robust::Robust;
+use crate::seat::{MEMBERS_OF_HOST, Seat, kernel};
+use crate::visibility::{Coherence, Fabric, LastOwner, Rule, Seen};
 
 /// How a region is made, and how this process maps it.
 #[derive(Debug, Clone, Copy)]
@@ -33,9 +36,11 @@ pub struct Options {
     pub coherence: Coherence,
     /// Where to map it, if the place is free; 0: anywhere. Processes need not agree.
     pub address: usize,
+    /// Which of several hosts that have the region this is; `None`: no other host has it.
+    pub host: Option<u64>,
 }
 
-/// A mapped region of one host.
+/// A mapped region.
 #[derive(Debug)]
 pub struct Mapping {
     fd: OwnedFd,
@@ -46,6 +51,9 @@ pub struct Mapping {
     is_joined: AtomicBool,
     /// Whether its file was cut short.
     watched: &'static Watched,
+    /// Its part in the lock between hosts.
+    seat: Option<Seat>,
+    keeper: Option<Keeper>,
 }
 
 // SAFETY: the memory stays mapped as long as the value lives; words are atomics, and payloads belong to who reserved or pinned them.
@@ -95,7 +103,31 @@ pub fn map(path: &Path, options: &Options) -> Result<(Mapping, u64)> {
     }
     .map_err(|errno| failed(path.display(), errno))?;
     let bytes = check_file(path, &fd)?;
-    Ok((Mapping::new(path, fd, bytes, options)?, bytes))
+    let its = fd.try_clone().map_err(|error| failed(path.display(), error))?;
+    let mut mapping = Mapping::new(path, fd, bytes, options)?;
+    check_hosts(&mapping, bytes, options.host)
+        .map_err(|error| Error::new(error.code, format!("{}: {}", path.display(), error.text)))?;
+    if let Some(number) = options.host {
+        let keeps = Mapping::new(path, its, bytes, &Options { address: 0, ..*options })?;
+        mapping.sit(number, keeps)?;
+    }
+    Ok((mapping, bytes))
+}
+
+/// All who have a region have the same kind of lock.
+fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
+    let layout = region::layout_of(mapping, bytes)?;
+    let text = match host {
+        Some(_) if layout.hosts == 0 => {
+            "the region was made for one machine: remove the file, or write no [cluster] host"
+        }
+        None if layout.hosts > 0 => {
+            "several machines have this region: write [cluster] host, another number on each"
+        }
+        Some(number) if number >= layout.hosts => "there is no host of that number",
+        _ => return Ok(()),
+    };
+    Err(Error::new(Code::ArenaFailed, text))
 }
 
 fn check_file(path: &Path, fd: &OwnedFd) -> Result<u64> {
@@ -121,6 +153,7 @@ fn check_file(path: &Path, fd: &OwnedFd) -> Result<u64> {
 /// Makes a region under another name, and gives it its own when it is whole. Another one who is faster wins.
 fn create(path: &Path, options: &Options) -> Result<()> {
     let layout = Layout::cut(options.max_bytes, options.chunk_bytes)?;
+    let layout = if options.host.is_some() { layout.between_hosts() } else { layout };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let in_words = |errno| failed(path.display(), errno);
@@ -131,21 +164,11 @@ fn create(path: &Path, options: &Options) -> Result<()> {
         .map_err(in_words)?;
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let mapping = Mapping::new(path, fd, layout.region_bytes, options)?;
-    mapping.make_lock()?;
+    mapping.make_locks(&layout)?;
     region::format(&mapping, &layout);
     match rustix::fs::linkat(CWD, name, CWD, path, AtFlags::SYMLINK_FOLLOW) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(in_words(errno)),
-    }
-}
-
-/// Whoever opens a region waits in person: an event loop, or somebody at a terminal.
-fn open_deadline() -> libc::timespec {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let until = now + Duration::from_millis(SHM_OPEN_LOCK_MS);
-    libc::timespec {
-        tv_sec: i64::try_from(until.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(until.subsec_nanos()),
     }
 }
 
@@ -164,7 +187,7 @@ impl Mapping {
             let _ = unsafe { rustix::mm::munmap(start, bytes) };
         })?;
         let (coherence, is_joined) = (options.coherence, AtomicBool::new(false));
-        Ok(Self { fd, start, bytes, coherence, is_joined, watched })
+        Ok(Self { fd, start, bytes, coherence, is_joined, watched, seat: None, keeper: None })
     }
 
     /// Where this process has it.
@@ -206,32 +229,65 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }
     }
 
-    fn lock_ptr(&self) -> *mut libc::pthread_mutex_t {
-        self.at(LOCK_AT, LOCK_BYTES).cast()
+    /// The lock of a host, in a region that several have.
+    pub(crate) fn host_lock(&self, number: u64) -> Robust {
+        Robust::at(self.at(line_of(number, host::LOCK), LOCK_BYTES))
     }
 
-    fn make_lock(&self) -> Result<()> {
-        let done = |what: &str, code: i32| match code {
-            0 => Ok(()),
-            code => Err(failed(what, std::io::Error::from_raw_os_error(code))),
-        };
-        let mut attributes = MaybeUninit::uninit();
-        let attributes = attributes.as_mut_ptr();
-        // SAFETY: room for one.
-        done("pthread_mutexattr_init", unsafe { libc::pthread_mutexattr_init(attributes) })?;
-        // SAFETY: initialised.
-        let shared =
-            unsafe { libc::pthread_mutexattr_setpshared(attributes, libc::PTHREAD_PROCESS_SHARED) };
-        // SAFETY: initialised.
-        let robust =
-            unsafe { libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST) };
-        // SAFETY: nobody else has the region yet; the attributes are initialised.
-        let made = unsafe { libc::pthread_mutex_init(self.lock_ptr(), attributes) };
-        // SAFETY: initialised, and not used again.
-        unsafe { libc::pthread_mutexattr_destroy(attributes) };
-        done("pthread_mutexattr_setpshared", shared)?;
-        done("pthread_mutexattr_setrobust", robust)?;
-        done("pthread_mutex_init", made)
+    /// The lock between the processes of this host.
+    fn own_lock(&self) -> Robust {
+        match &self.seat {
+            Some(seat) => self.host_lock(seat.number),
+            None => Robust::at(self.at(LOCK_AT, LOCK_BYTES)),
+        }
+    }
+
+    fn make_locks(&self, layout: &Layout) -> Result<()> {
+        Robust::at(self.at(LOCK_AT, LOCK_BYTES)).make()?;
+        (0..layout.hosts).try_for_each(|number| self.make_lock_of(number))
+    }
+
+    fn make_lock_of(&self, number: u64) -> Result<()> {
+        self.host_lock(number).make()?;
+        // Its host reads it from memory.
+        Seen(self).payload_made(line_of(number, host::LOCK), LOCK_BYTES);
+        Seen(self).fence(Rule::PayloadFence);
+        Ok(())
+    }
+
+    /// Takes part in the lock between hosts, as one of the processes of a host.
+    fn sit(&mut self, number: u64, keeps: Mapping) -> Result<()> {
+        let one_by_one = MEMBERS_MAX + number;
+        let in_words = |error| failed("a host's place", error);
+        self.file_lock(libc::F_OFD_SETLKW, libc::F_WRLCK, one_by_one, 1).map_err(in_words)?;
+        self.arrive(number)?;
+        self.file_lock(libc::F_OFD_SETLK, libc::F_UNLCK, one_by_one, 1).map_err(in_words)?;
+        let seat = Seat::new(number);
+        self.keeper = Some(Keeper::start(keeps, number, Arc::clone(&seat.lease))?);
+        self.seat = Some(seat);
+        Ok(())
+    }
+
+    /// A machine that was started anew makes its lock anew: nobody is left who would give the old one up.
+    fn arrive(&self, number: u64) -> Result<()> {
+        let (seen, own) = (Seen(self), kernel());
+        let [its, beat] = [host::KERNEL, host::BEAT].map(|line| line_of(number, line));
+        let before = seen.word(its);
+        if before == own {
+            return Ok(());
+        }
+        if before != 0 {
+            let beaten = seen.word(beat);
+            sleep(Duration::from_millis(SHM_BEAT_MS * 4));
+            if seen.word(beat) != beaten {
+                let text = "another machine has this number, and runs: give each its own";
+                return Err(failed(format!("host {number}"), text));
+            }
+            self.make_lock_of(number)?;
+        }
+        seen.set(its, own);
+        seen.fence(Rule::UnlockFence);
+        Ok(())
     }
 
     fn each_line(&self, at: u64, bytes: u64, what: fn(*const u8)) {
@@ -242,12 +298,19 @@ impl Mapping {
         }
     }
 
-    fn file_lock(&self, command: i32, member: u64) -> std::io::Result<libc::flock> {
+    fn file_lock(
+        &self,
+        command: i32,
+        kind: i32,
+        from: u64,
+        bytes: u64,
+    ) -> std::io::Result<libc::flock> {
         // SAFETY: plain numbers; all zeros is a value.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-        lock.l_type = i16::try_from(libc::F_WRLCK).unwrap_or_default();
+        lock.l_type = i16::try_from(kind).unwrap_or_default();
         lock.l_whence = i16::try_from(libc::SEEK_SET).unwrap_or_default();
-        (lock.l_start, lock.l_len) = (i64::try_from(member).unwrap_or_default(), 1);
+        lock.l_start = i64::try_from(from).unwrap_or_default();
+        lock.l_len = i64::try_from(bytes).unwrap_or_default();
         // SAFETY: the descriptor is open, the lock our own.
         match unsafe { libc::fcntl(self.fd.as_raw_fd(), command, &raw mut lock) } {
             -1 => Err(std::io::Error::last_os_error()),
@@ -275,6 +338,8 @@ impl Fabric for Mapping {
     }
 
     fn store(&self, at: u64, word: u64) {
+        let may_write = self.seat.as_ref().is_none_or(Seat::may_write);
+        assert!(may_write, "this process was stopped under the region's lock");
         self.word_at(at).store(word, Ordering::Release);
     }
 
@@ -308,37 +373,41 @@ impl Fabric for Mapping {
             let what = "it was cut short: remove it, and start anew whoever uses it";
             return Err(failed("the region's file", what));
         }
-        let code = if self.is_joined.load(Ordering::Relaxed) {
-            // SAFETY: initialised before the region had its name.
-            unsafe { libc::pthread_mutex_lock(self.lock_ptr()) }
-        } else {
-            let until = open_deadline();
-            // SAFETY: as above; the time is our own.
-            unsafe { libc::pthread_mutex_timedlock(self.lock_ptr(), &raw const until) }
-        };
-        match code {
-            0 => Ok(LastOwner::Left),
-            libc::EOWNERDEAD => Ok(LastOwner::Died),
-            libc::ETIMEDOUT => Err(failed(
-                "the region's lock",
-                "a process keeps it and does not go on: end the one that is stopped",
-            )),
-            code => Err(failed("the region's lock", std::io::Error::from_raw_os_error(code))),
+        let (lock, in_person) = (self.own_lock(), !self.is_joined.load(Ordering::Relaxed));
+        let last = lock.lock(in_person)?;
+        let Some(seat) = &self.seat else { return Ok(last) };
+        if last == LastOwner::Died {
+            // What it was at shows by its turn.
+            lock.repaired();
         }
+        seat.enter(self, in_person).inspect_err(|_| {
+            lock.unlock();
+            if seat.is_lost() {
+                // Whoever lives of this host frees what this process held.
+                let _ = self.file_lock(libc::F_OFD_SETLK, libc::F_UNLCK, 0, MEMBERS_MAX);
+            }
+        })
     }
 
     fn repaired(&self) {
-        // SAFETY: initialised, and held by us.
-        unsafe { libc::pthread_mutex_consistent(self.lock_ptr()) };
+        match &self.seat {
+            Some(seat) => Between::new(self, seat.number).repaired(),
+            None => self.own_lock().repaired(),
+        }
     }
 
     fn unlock(&self) {
-        // SAFETY: initialised, and held by us.
-        unsafe { libc::pthread_mutex_unlock(self.lock_ptr()) };
+        if let Some(seat) = &self.seat {
+            seat.leave(self);
+        }
+        self.own_lock().unlock();
     }
 
     fn claim(&self, member: u64) -> Result<bool> {
-        match self.file_lock(libc::F_OFD_SETLK, member) {
+        if self.seat.as_ref().is_some_and(|seat| !seat.has(member)) {
+            return Ok(false);
+        }
+        match self.file_lock(libc::F_OFD_SETLK, libc::F_WRLCK, member, 1) {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
                 Ok(false)
@@ -348,7 +417,10 @@ impl Fabric for Mapping {
     }
 
     fn is_vacant(&self, member: u64) -> bool {
+        if self.seat.as_ref().is_some_and(|seat| !seat.has(member)) {
+            return is_gone(&Seen(self), member / MEMBERS_OF_HOST);
+        }
         let unlocked = |lock: libc::flock| i32::from(lock.l_type) == libc::F_UNLCK;
-        self.file_lock(libc::F_OFD_GETLK, member).is_ok_and(unlocked)
+        self.file_lock(libc::F_OFD_GETLK, libc::F_WRLCK, member, 1).is_ok_and(unlocked)
     }
 }

@@ -22,7 +22,9 @@ impl<F: Fabric> Table<'_, F> {
         }
         Err(Error::new(
             Code::NoMemory,
-            format!("{MEMBERS_MAX} processes have this region open: end one, or make another"),
+            format!(
+                "as many processes as may have this region open ({MEMBERS_MAX}; of several machines each its share): end one, or make another"
+            ),
         ))
     }
 

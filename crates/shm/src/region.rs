@@ -84,15 +84,20 @@ pub fn format<F: Fabric>(fabric: &F, layout: &Layout) {
     seen.fence(Rule::PayloadFence);
 }
 
+/// What memory of `bytes` bytes is cut into, as its superblock says.
+pub(crate) fn layout_of<F: Fabric>(fabric: &F, bytes: u64) -> Result<Layout> {
+    let mut fields = [0; FIELDS_BYTES];
+    Seen(fabric).payload_out(0, &mut fields);
+    Layout::from_bytes(&fields, bytes)
+}
+
 impl<F: Fabric> Region<F> {
     /// Joins a region of `bytes` bytes.
     ///
     /// # Errors
     /// `ARENA_FAILED` when it is no such region, `NO_MEMORY` when too many have joined.
     pub fn join(fabric: F, bytes: u64) -> Result<Self> {
-        let mut fields = [0; FIELDS_BYTES];
-        Seen(&fabric).payload_out(0, &mut fields);
-        let layout = Layout::from_bytes(&fields, bytes)?;
+        let layout = layout_of(&fabric, bytes)?;
         let pins = Mutex::default();
         let mut region = Self { fabric, layout, flushed: 0, member: u64::MAX, pins };
         let (member, flushed) = {

@@ -1,5 +1,7 @@
 //! Owns the rules by which one side's writes become another's reads, each with its reason, and what a region asks of memory.
 
+use std::sync::atomic::{Ordering, fence};
+
 use tierkv_core::error::Result;
 use tierkv_core::record::Hash;
 
@@ -44,6 +46,9 @@ pub enum Rule {
     WordInvalidate,
     /// Everything has arrived before the lock is given up, because the next owner begins at once.
     UnlockFence,
+    /// What a host or the manager says of the lock between hosts arrives before it reads what others say, because both may speak at
+    /// once, and one of them must hear the other.
+    LockFence,
 }
 
 /// What became of the lock's last owner.
@@ -71,6 +76,10 @@ pub trait Fabric: Send + Sync {
     fn write_back(&self, rule: Rule, at: u64, bytes: u64);
     /// Waits until what is being written back has arrived.
     fn fence(&self, rule: Rule);
+    /// Waits until others see what was written, on memory whose caches are kept together: a processor reads on before.
+    fn settle(&self) {
+        fence(Ordering::SeqCst);
+    }
     /// Drops the lines of these bytes, so that the next read comes from memory.
     fn invalidate(&self, rule: Rule, at: u64, bytes: u64);
     /// Waits for the lock.
@@ -138,6 +147,16 @@ impl<F: Fabric> Seen<'_, F> {
     pub fn fence(&self, rule: Rule) {
         if self.by_hand() {
             self.0.fence(rule);
+        }
+    }
+
+    /// The same where something else is read next, which another side may be writing.
+    #[track_caller]
+    pub fn full_fence(&self, rule: Rule) {
+        if self.by_hand() {
+            self.0.fence(rule);
+        } else {
+            self.0.settle();
         }
     }
 

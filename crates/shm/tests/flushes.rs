@@ -20,8 +20,13 @@ use tierkv_shm::region::{Offer, Region, Reservation};
 use tierkv_shm::visibility::Coherence;
 
 const BYTES_MAX: u64 = 40_000;
-const OPTIONS: Options =
-    Options { max_bytes: 2 << 20, chunk_bytes: 4096, coherence: Coherence::Hardware, address: 0 };
+const OPTIONS: Options = Options {
+    max_bytes: 2 << 20,
+    chunk_bytes: 4096,
+    coherence: Coherence::Hardware,
+    address: 0,
+    host: None,
+};
 const TENANT: u64 = 7 << 32 | 9;
 
 struct Name(PathBuf);

@@ -8,6 +8,8 @@ mod content;
 mod random;
 #[path = "support/sim.rs"]
 mod sim;
+#[path = "support/turns.rs"]
+mod turns;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook};
@@ -22,11 +24,14 @@ use tierkv_shm::layout::Layout;
 use tierkv_shm::region::{Offer, Pinned, Region, Reservation, format};
 use tierkv_shm::trial;
 use tierkv_shm::visibility::Fabric;
+use turns::turns_hold;
 
 const SIDES: usize = 3;
 const KEYS: u64 = 24;
 const BYTES_MAX: u64 = 9000;
 const STEPS: u64 = 150;
+/// Of the lock between hosts.
+const TURNS_SEEDS: u64 = 300;
 
 /// A side with what it is in the middle of.
 struct Node {
@@ -253,12 +258,15 @@ fn each_place_that_is_left_out_shows() {
         found.extend(places(&run.world));
     }
     found.extend(trial_of(0, None).1);
+    assert!((0..20).all(|seed| turns_hold(seed, None, &mut found)), "the lock between hosts");
     assert_eq!(found, places_in_source(), "the simulator comes by every place");
     // Hundreds of expected failures need no text.
     set_hook(Box::new(|_| {}));
     let holds_without = |place: Place| {
         let is_seen = |seed| !holds(seed, Some(place)) || !dies(seed, Some(place));
-        (0..20).all(|seed| trial_of(seed, Some(place)).0) && !(0..seeds()).any(is_seen)
+        (0..20).all(|seed| trial_of(seed, Some(place)).0)
+            && !(0..seeds()).any(is_seen)
+            && (0..TURNS_SEEDS).all(|seed| turns_hold(seed, Some(place), &mut BTreeSet::new()))
     };
     let unseen: Vec<_> = found.into_iter().filter(|place| holds_without(*place)).collect();
     let _ = std::panic::take_hook();

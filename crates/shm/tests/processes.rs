@@ -9,65 +9,25 @@ mod content;
 mod dying;
 #[path = "support/random.rs"]
 mod random;
+#[path = "support/work.rs"]
+mod work;
 
 use std::env::var;
 use std::fs::{File, Permissions, remove_file, set_permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use content::{content, key, read};
+use content::{key, read};
 use dying::Dying;
-use random::Random;
 use tierkv_core::record;
-use tierkv_shm::flushes::Label;
 use tierkv_shm::layout::{BITMAP_AT, CAME_AT, LOCK_AT, entry};
-use tierkv_shm::mapping::{Mapping, Options, map, open};
-use tierkv_shm::region::{Offer, Put, Region};
+use tierkv_shm::mapping::{Options, map, open};
+use tierkv_shm::region::{Put, Region};
 use tierkv_shm::visibility::{Coherence, Fabric};
-
-const BYTES_MAX: u64 = 40_000;
-const OPTIONS: Options =
-    Options { max_bytes: 2 << 20, chunk_bytes: 4096, coherence: Coherence::Hardware, address: 0 };
-
-/// A file's name in memory, gone in the end.
-struct Name(PathBuf);
-
-impl Name {
-    fn new(of: &str) -> Self {
-        let folder = Path::new("/dev/shm");
-        Self(folder.join(format!("tierkv-test-{of}-{}", std::process::id())))
-    }
-
-    fn open(&self) -> Region<Mapping> {
-        open(&self.0, &OPTIONS).unwrap()
-    }
-
-    /// Runs `role` of this program as another process.
-    fn child(&self, role: &str, number: u64) -> Child {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture"])
-            .env("TIERKV_SHM_CHILD", role)
-            .env("TIERKV_SHM_PATH", &self.0)
-            .env("TIERKV_SHM_NUMBER", number.to_string())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
-    }
-}
-
-impl Drop for Name {
-    fn drop(&mut self) {
-        let _ = remove_file(&self.0);
-    }
-}
-
-fn is_long() -> bool {
-    std::env::var_os("TIERKV_TEST_LONG").is_some()
-}
+use work::{Name, OPTIONS, check, contend, go_through_everything, is_long, mix, said, store, told};
 
 /// Mixed operations of all processes together; `TIERKV_TEST_OPERATIONS` sets another number.
 fn operations() -> u64 {
@@ -109,78 +69,11 @@ fn child() {
     }
 }
 
-fn store<F: Fabric>(region: &Region<F>, number: u64) {
-    let bytes = content(number, BYTES_MAX);
-    let offer = region.reserve(&key(number), bytes.len() as u64, Label::default()).unwrap();
-    let Offer::Wanted(reservation) = offer else { return };
-    let (first, second) = bytes.split_at(bytes.len() / 3);
-    reservation.write(0, first).unwrap();
-    reservation.write(first.len() as u64, second).unwrap();
-    reservation.publish().unwrap();
-}
-
-fn check<F: Fabric>(region: &Region<F>, number: u64) -> bool {
-    let found = read(region, number).unwrap();
-    found.is_some_and(|bytes| {
-        assert!(bytes == content(number, BYTES_MAX), "bytes of {number}");
-        true
-    })
-}
-
-fn mix<F: Fabric>(region: &Region<F>, seed: u64, operations: u64) {
-    let mut random = Random::new(seed);
-    for _ in 0..operations {
-        let number = random.below(300);
-        match random.below(20) {
-            0..8 => store(region, number),
-            8..15 => _ = check(region, number),
-            15 => _ = region.remove(&key(number)).unwrap(),
-            // Given up.
-            16 => drop(region.reserve(&key(number), 5000, Label::default()).unwrap()),
-            _ => {
-                let keys: Vec<_> = (number..number + 8).map(key).collect();
-                region.look_up(&keys).unwrap();
-            }
-        }
-    }
-}
-
-/// Sets room aside and gives it up, over and over; how long that took, in µs: p99, and most.
-fn contend(region: &Region<Mapping>, number: u64, turns: u64) -> [u128; 2] {
-    let mut waits: Vec<_> = (0..turns)
-        .map(|_| {
-            let start = Instant::now();
-            let offer = region.reserve(&key(number), 5000, Label::default()).unwrap();
-            let waited = start.elapsed().as_micros();
-            assert!(matches!(offer, Offer::Wanted(_)), "nobody else has this key");
-            waited
-        })
-        .collect();
-    waits.sort_unstable();
-    [waits[waits.len() * 99 / 100], waits[waits.len() - 1]]
-}
-
-/// Every kind of operation, evictions among them.
-fn go_through_everything<F: Fabric>(region: &Region<F>) {
-    for number in 1000..1060 {
-        store(region, number);
-    }
-    assert!(check(region, 1059));
-    let _pinned = region.pin(&key(1058)).unwrap();
-    drop(region.reserve(&key(2000), 5000, Label::default()).unwrap());
-    region.remove(&key(1059)).unwrap();
-    region.sweep().unwrap();
-}
-
-fn said(child: Child) -> Output {
-    child.wait_with_output().unwrap()
-}
-
 #[test]
 fn four_processes_at_different_addresses_read_no_wrong_byte_and_leak_no_chunk() {
     let name = Name::new("mixes");
-    let region = name.open();
-    let children: Vec<_> = (0..4).map(|number| name.child("mixes", number)).collect();
+    let region = name.open(None);
+    let children: Vec<_> = (0..4).map(|number| name.child(None, "mixes", number)).collect();
     for child in children {
         let output = said(child);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -193,14 +86,11 @@ fn four_processes_at_different_addresses_read_no_wrong_byte_and_leak_no_chunk() 
 #[test]
 fn four_processes_that_contend_for_the_lock_all_get_it_and_no_turn_is_lost() {
     let name = Name::new("contends");
-    let region = name.open();
-    let children: Vec<_> = (0..4).map(|number| name.child("contends", number)).collect();
+    let region = name.open(None);
+    let children: Vec<_> = (0..4).map(|number| name.child(None, "contends", number)).collect();
     for child in children {
         let output = said(child);
-        let text = String::from_utf8_lossy(&output.stdout);
-        let waits = text.split("waits ").nth(1).and_then(|rest| rest.lines().next());
-        let waits: Vec<u64> =
-            waits.expect(&text).split(' ').map(|number| number.parse().unwrap()).collect();
+        let waits = told(&output, "waits");
         writeln!(std::io::stderr(), "waited, in us: p99 {}, most {}", waits[0], waits[1]).unwrap();
         assert!(!is_long() || waits[0] <= 5000, "{waits:?}");
     }
@@ -213,18 +103,16 @@ fn four_processes_that_contend_for_the_lock_all_get_it_and_no_turn_is_lost() {
 #[test]
 fn whoever_is_killed_at_any_step_leaves_others_a_whole_region() {
     let name = Name::new("killed");
-    let region = name.open();
+    let region = name.open(None);
     // Full from here on, so that each of the killed evicts.
     (0..300).for_each(|number| store(&region, number));
-    let output = said(name.child("dies", u64::MAX));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let steps = text.split("steps ").nth(1).and_then(|rest| rest.split('\n').next());
-    let steps: u64 = steps.expect(&text).parse().unwrap();
+    let output = said(name.child(None, "dies", u64::MAX));
+    let steps = told(&output, "steps")[0];
     let deaths = if is_long() { steps } else { 64 };
     let mut died = 0;
     for death in 0..deaths {
         let dies_at = death * steps / deaths;
-        let output = said(name.child("dies", dies_at));
+        let output = said(name.child(None, "dies", dies_at));
         // What there is to do depends on what the one before left.
         died += u64::from(!output.status.success());
         store(&region, death);
@@ -247,7 +135,7 @@ fn whoever_is_killed_at_any_step_leaves_others_a_whole_region() {
 fn a_region_that_is_not_ours_is_refused_by_name() {
     let name = Name::new("refused");
     let refusal = || open(&name.0, &OPTIONS).err().expect("refused").text;
-    drop(name.open());
+    drop(name.open(None));
     let file = File::options().read(true).write(true).open(&name.0).unwrap();
     let other = Name(name.0.with_extension("other"));
     std::fs::hard_link(&name.0, &other.0).unwrap();
@@ -270,13 +158,13 @@ fn a_region_that_is_not_ours_is_refused_by_name() {
         assert!(refusal().contains(&name.0.display().to_string()));
         file.write_all_at(&byte, at).unwrap();
     }
-    drop(name.open());
+    drop(name.open(None));
 }
 
 #[test]
 fn damage_in_the_index_costs_records_and_nothing_else() {
     let name = Name::new("damaged");
-    let region = name.open();
+    let region = name.open(None);
     (0..40).for_each(|number| store(&region, number));
     let layout = *region.layout();
     let file = File::options().write(true).open(&name.0).unwrap();
@@ -298,7 +186,7 @@ fn damage_in_the_index_costs_records_and_nothing_else() {
 #[test]
 fn a_file_that_is_cut_short_costs_its_records_and_ends_nobody() {
     let name = Name::new("cut");
-    let region = name.open();
+    let region = name.open(None);
     store(&region, 1);
     assert!(check(&region, 1));
     std::fs::File::options().write(true).open(&name.0).unwrap().set_len(0).unwrap();
@@ -312,7 +200,7 @@ fn a_file_that_is_cut_short_costs_its_records_and_ends_nobody() {
 #[test]
 fn only_sound_records_are_stored() {
     let name = Name::new("records");
-    let region = name.open();
+    let region = name.open(None);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../test/vectors/bf16-heads-first.record.bin");
     let mut bytes = std::fs::read(golden).unwrap();
@@ -333,7 +221,7 @@ fn only_sound_records_are_stored() {
 #[test]
 fn another_program_reads_the_same_layout() {
     let name = Name::new("reader");
-    let region = name.open();
+    let region = name.open(None);
     (0..40).for_each(|number| store(&region, number));
     let _pinned = region.pin(&key(39)).unwrap();
     let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reader.py");

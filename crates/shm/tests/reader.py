@@ -4,16 +4,16 @@ import struct
 import sys
 from pathlib import Path
 
-SUPERBLOCK = struct.Struct("<8sIIQQQQQQI")
+SUPERBLOCK = struct.Struct("<8sIIQQQQQQQI")
 ENTRY = struct.Struct("<QQQQQQQQ64s")
-LOCK_AT, BITMAP_AT, READY = 4096, 16384, 3
+LOCK_AT, BITMAP_AT, READY = 4096, 24576, 3
 
 
 def main(path: str) -> None:
     region = Path(path).read_bytes()
     fields = SUPERBLOCK.unpack_from(region)
-    magic, version, _, region_bytes, chunk_bytes, chunks, entries, index_at, payload_at, _ = fields
-    assert (magic, version, region_bytes) == (b"TKVSHM\0\0", 2, len(region))
+    magic, version, _, region_bytes, chunk_bytes, chunks, entries, index_at, payload_at, _, _ = fields
+    assert (magic, version, region_bytes) == (b"TKVSHM\0\0", 3, len(region))
     bitmap = int.from_bytes(region[BITMAP_AT : BITMAP_AT + (chunks + 7) // 8], "little")
     sums, pinned = [], 0
     for index in range(entries):

@@ -132,7 +132,7 @@ async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<numb
     return EXIT_OK;
   }
   const { report, place } = await measureShared(path);
-  const faults = faultsOf(report, place, call.loadConfig().cluster.coherence);
+  const faults = faultsOf(report, place, call.loadConfig().cluster);
   call.print({ ...place, ...report, faults }, describeShared(report, place, faults));
   return faults.length === 0 ? EXIT_OK : EXIT_NO_HELP;
 }

@@ -59,15 +59,22 @@ test("a path where nothing can be made, and a peer of nothing, are refused with 
 });
 
 test("what is wrong is said with what to do", () => {
-  const faults = (report: Partial<Report>, place: Partial<Place> = {}, is = "hardware"): string =>
-    faultsOf({ ...REPORT, ...report }, { ...PLACE, ...place }, is as "hardware" | "clflush").join(
-      "\n",
-    );
+  const faults = (
+    report: Partial<Report>,
+    place: Partial<Place> = {},
+    as: Partial<Parameters<typeof faultsOf>[2]> = {},
+  ): string =>
+    faultsOf(
+      { ...REPORT, ...report },
+      { ...PLACE, ...place },
+      { coherence: "hardware", host: null, ...as },
+    ).join("\n");
   expect(faults({})).toBe("");
   expect(faults({ hardware: BAD })).toContain('coherence = "clflush"');
-  expect(faults({ hardware: BAD }, {}, "clflush")).toBe("");
+  expect(faults({ hardware: BAD }, {}, { coherence: "clflush" })).toBe("");
   expect(faults({ hardware: BAD, clflush: { ...GOOD, wrong: 1 } })).toContain("keep no records");
-  expect(faults({ isSameHost: false })).toContain("Two kernels");
+  expect(faults({ isSameHost: false })).toContain("[cluster] host");
+  expect(faults({ isSameHost: false }, {}, { host: 1 })).toBe("");
   expect(faults({}, { fileSystem: "ext4", isMemory: false })).toContain("ext4 writes to a disk");
   const lines = describeShared({ ...REPORT, hardware: BAD }, PLACE, []);
   expect(lines[0]).toBe(

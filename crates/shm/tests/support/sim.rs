@@ -58,7 +58,11 @@ pub struct Side {
     world: Arc<Mutex<World>>,
     cache: Mutex<Cache>,
     without: Option<Place>,
+    /// After so many steps this happens in between.
+    stop: Mutex<Option<(u64, Stop)>>,
 }
+
+type Stop = Box<dyn FnOnce() + Send>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,12 +75,40 @@ impl Side {
         let stale = |line: usize| (line, ([0; LINE], false));
         let lines = (0..STALE_LINES).filter(|_| random.below(2) == 0).map(stale).collect();
         let cache = Cache { lines, begun: Vec::new(), dead: false, random, left: None };
-        Self { name, world: Arc::clone(world), cache: Mutex::new(cache), without }
+        let stop = Mutex::default();
+        Self { name, world: Arc::clone(world), cache: Mutex::new(cache), without, stop }
     }
 
     /// It dies after so many steps; `None`: not.
     pub fn die_after(&self, steps: Option<u64>) {
         lock(&self.cache).left = steps;
+    }
+
+    /// After so many steps it stops while `others` go on.
+    pub fn stop_after(&self, steps: u64, others: impl FnOnce() + Send + 'static) {
+        *lock(&self.stop) = Some((steps, Box::new(others)));
+    }
+
+    /// It does not stop any more.
+    pub fn go_on(&self) {
+        *lock(&self.stop) = None;
+    }
+
+    fn may_stop(&self) {
+        let others = {
+            let mut stop = lock(&self.stop);
+            match &mut *stop {
+                Some((0, _)) => stop.take(),
+                Some((steps, _)) => {
+                    *steps -= 1;
+                    None
+                }
+                None => None,
+            }
+        };
+        if let Some((_, others)) = others {
+            others();
+        }
     }
 
     /// Nobody needs it any more: what it still holds is given up in vain.
@@ -96,6 +128,7 @@ impl Side {
 
     /// A step: the cache does what caches may do at any time; or it is the last one.
     fn step(&self) -> (MutexGuard<'_, Cache>, MutexGuard<'_, World>) {
+        self.may_stop();
         let (mut cache, mut world) = (lock(&self.cache), lock(&self.world));
         if cache.dead {
             return (cache, world);

@@ -1,0 +1,193 @@
+//! Owns the thread by which a process keeps its host alive in the lock between hosts: it says so, sees who is silent, manages the
+//! lock if nobody else does, and gives back what a dead process of its host had.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::limits::{SHM_BEAT_MS, SHM_SILENT_MS};
+
+use crate::between::{Between, TURN_BITS, line_of};
+use crate::layout::{HOSTS, host};
+use crate::manager::{Manager, life, resign, stand};
+use crate::mapping::Mapping;
+use crate::seat::Lease;
+use crate::visibility::Seen;
+
+/// Between looks at who lives; and at the lock, when nobody wants it, and when somebody does.
+const LOOK: Duration = Duration::from_millis(10);
+const IDLE: Duration = Duration::from_millis(1);
+const BUSY: Duration = Duration::from_micros(20);
+/// Somebody may want it again so soon after it was given back.
+const WARM: Duration = Duration::from_millis(5);
+
+/// How long something that changes did not, as far as this thread looked: it may have been stopped itself.
+#[derive(Clone, Copy, Default)]
+struct Silence {
+    last: [u64; 2],
+    ms: u64,
+}
+
+impl Silence {
+    fn look(&mut self, now: [u64; 2], since_ms: u64) {
+        self.ms = if self.last == now { self.ms + since_ms } else { 0 };
+        self.last = now;
+    }
+
+    fn is_death(&self) -> bool {
+        self.ms >= SHM_SILENT_MS
+    }
+}
+
+/// Ends its thread when dropped.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    stops: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// `memory` is a mapping of its own.
+    pub fn start(memory: Mapping, number: u64, lease: Arc<Lease>) -> Result<Self> {
+        let stops = Arc::<AtomicBool>::default();
+        let ends = Arc::clone(&stops);
+        let builder = Builder::new().name("tierkv-shm-keeper".to_owned());
+        let mut round = Round::new(memory, number, lease);
+        let run = move || {
+            while !ends.load(Ordering::Relaxed) {
+                round.go();
+            }
+            round.end();
+        };
+        let started = builder.spawn(run);
+        let thread = started.map_err(|error| {
+            Error::new(Code::NoMemory, format!("a thread for the region's lock: {error}"))
+        })?;
+        Ok(Self { stops, thread: Some(thread) })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stops.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Round {
+    memory: Mapping,
+    number: u64,
+    lease: Arc<Lease>,
+    hosts: [Silence; HOSTS],
+    manager: Silence,
+    manages: Option<Manager>,
+    candidate: u64,
+    looked: Instant,
+    renewed: Option<Instant>,
+    wanted: Instant,
+}
+
+impl Round {
+    fn new(memory: Mapping, number: u64, lease: Arc<Lease>) -> Self {
+        let now = Instant::now();
+        Self {
+            memory,
+            number,
+            lease,
+            hosts: [Silence::default(); HOSTS],
+            manager: Silence::default(),
+            manages: None,
+            candidate: 0,
+            looked: now,
+            renewed: None,
+            wanted: now,
+        }
+    }
+
+    fn go(&mut self) {
+        if self.renewed.is_none_or(|at| at.elapsed() >= Duration::from_millis(SHM_BEAT_MS)) {
+            self.lease.renew(&self.memory, self.number);
+            self.renewed = Some(Instant::now());
+            self.tend();
+        }
+        if self.looked.elapsed() >= LOOK {
+            self.look();
+        }
+        let Some(manager) = &mut self.manages else {
+            return sleep(LOOK);
+        };
+        let dead = (0..).zip(&self.hosts).filter(|(_, silence)| silence.is_death());
+        let dead = dead.fold(0, |dead, (host, _): (u64, _)| dead | 1 << host);
+        match manager.step(&self.memory, dead) {
+            None => self.manages = None,
+            Some(true) => self.wanted = Instant::now(),
+            Some(false) => {}
+        }
+        sleep(if self.wanted.elapsed() < WARM { BUSY } else { IDLE });
+    }
+
+    /// Whoever is silent is so for as long as somebody looked often enough.
+    fn look(&mut self) {
+        let since = self.looked.elapsed().min(Duration::from_millis(SHM_BEAT_MS));
+        let since_ms = u64::try_from(since.as_millis()).unwrap_or_default();
+        self.looked = Instant::now();
+        let seen = Seen(&self.memory);
+        for (number, silence) in (0..).zip(&mut self.hosts) {
+            silence.look([seen.word(line_of(number, host::BEAT)), 0], since_ms);
+        }
+        // One's own is heard without looking.
+        self.hosts[usize::try_from(self.number).unwrap_or_default()].ms = 0;
+        let managing = life(&self.memory);
+        self.manager.look(managing, since_ms);
+        if self.manages.is_none() && (managing[0] == 0 || self.manager.is_death()) {
+            self.stand();
+        }
+    }
+
+    /// Of several who stand at once the last one is it.
+    fn stand(&mut self) {
+        let chance = RandomState::new().hash_one(self.looked);
+        self.candidate = (chance >> TURN_BITS).max(1);
+        stand(&self.memory, self.candidate);
+        sleep(LOOK);
+        self.manages = Manager::elected(&self.memory, self.candidate);
+        self.manager.ms = 0;
+    }
+
+    /// Nobody of this host may come by for long.
+    fn tend(&self) {
+        let lock = self.memory.host_lock(self.number);
+        let Some(_) = lock.try_lock().inspect(|_| lock.repaired()) else { return };
+        Between::new(&self.memory, self.number).gives_up();
+        lock.unlock();
+    }
+
+    fn end(&self) {
+        if self.manages.is_some() {
+            resign(&self.memory, self.candidate);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_looked_at_often_is_dead() {
+        let mut silence = Silence::default();
+        silence.look([1, 0], SHM_SILENT_MS);
+        assert!(!silence.is_death(), "it changed");
+        silence.look([1, 0], SHM_SILENT_MS - 1);
+        assert!(!silence.is_death());
+        silence.look([1, 0], 1);
+        assert!(silence.is_death());
+        silence.look([1, 1], 1);
+        assert!(!silence.is_death());
+    }
+}

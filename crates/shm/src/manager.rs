@@ -1,0 +1,122 @@
+//! Owns the manager of the lock between hosts: whose turn it is, what becomes of a dead host's, and who manages after a manager.
+
+use crate::between::{TURN_BITS, ended, is_gone, line_of, request};
+use crate::layout::{DIRTY_AT, HOSTS, HOSTS_MAX, MANAGER_AT, MANAGER_BEAT_AT, host};
+use crate::visibility::{Fabric, Rule, Seen};
+
+/// A change may be half done: the next owner repairs the region.
+pub(crate) fn doubt<F: Fabric>(seen: &Seen<'_, F>) {
+    seen.set(DIRTY_AT, 1);
+    seen.full_fence(Rule::LockFence);
+}
+
+/// Wants to manage, as `number`, which nobody had before; not 0.
+pub fn stand<F: Fabric>(fabric: &F, number: u64) {
+    let seen = Seen(fabric);
+    seen.set(MANAGER_AT, number);
+    // Whoever enters by an older grant has said so, or sees this.
+    seen.full_fence(Rule::LockFence);
+}
+
+/// Manages no more: another one begins at once. Not for who was replaced: that one's grants would count for nothing.
+pub fn resign<F: Fabric>(fabric: &F, number: u64) {
+    let seen = Seen(fabric);
+    if seen.word(MANAGER_AT) == number {
+        seen.set(MANAGER_AT, 0);
+        seen.full_fence(Rule::LockFence);
+    }
+}
+
+/// Who manages, and a word that changes as long as that one lives.
+pub fn life<F: Fabric>(fabric: &F) -> [u64; 2] {
+    [MANAGER_AT, MANAGER_BEAT_AT].map(|at| Seen(fabric).word(at))
+}
+
+/// The manager, as it knows itself.
+#[derive(Debug)]
+pub struct Manager {
+    number: u64,
+    /// The turn by which a host has the lock. More than one: a new manager saw a host that is about to find out.
+    holders: [Option<u64>; HOSTS],
+    next: u64,
+    beat: u64,
+}
+
+impl Manager {
+    /// Begins, if nobody else stood for it after `number`.
+    pub fn elected<F: Fabric>(fabric: &F, number: u64) -> Option<Self> {
+        let seen = Seen(fabric);
+        if seen.word(MANAGER_AT) != number {
+            return None;
+        }
+        let holder = |host: u64| {
+            let (turn, state) = request(&seen, host);
+            let (ends, ended_turn) = ended(&seen, host);
+            let has_ended = ends > 0 && ended_turn == turn;
+            (state == host::LOCKED && !has_ended).then_some(turn)
+        };
+        let holders = [0, 1, 2, 3, 4, 5, 6, 7].map(holder);
+        Some(Self { number, holders, next: 0, beat: seen.word(MANAGER_BEAT_AT) })
+    }
+
+    /// Goes round once; `dead` has a bit for each host that is silent. `None`: another one manages now. Otherwise whether
+    /// anybody has or wants the lock.
+    pub fn step<F: Fabric>(&mut self, fabric: &F, dead: u64) -> Option<bool> {
+        let seen = Seen(fabric);
+        if seen.word(MANAGER_AT) != self.number {
+            return None;
+        }
+        self.beat = self.beat.wrapping_add(1);
+        seen.set(MANAGER_BEAT_AT, self.beat);
+        let is_dead = |host: u64| dead >> host & 1 == 1;
+        for host in (0..HOSTS_MAX).filter(|host| is_dead(*host)) {
+            self.bury(&seen, host);
+        }
+        let (mut is_held, mut waits) = (false, None);
+        for step in 0..HOSTS_MAX {
+            let host = (self.next + step) % HOSTS_MAX;
+            let (turn, state) = request(&seen, host);
+            let holder = self.holder(host);
+            if holder.is_some_and(|held| held != turn || state == host::IDLE) {
+                *holder = None;
+            }
+            is_held |= holder.is_some();
+            if holder.is_none() && state == host::WAITING && !is_dead(host) {
+                waits = waits.or(Some((host, turn)));
+            }
+        }
+        if let (false, Some((host, turn))) = (is_held, waits) {
+            seen.set(line_of(host, host::GRANT), self.number << TURN_BITS | turn);
+            seen.full_fence(Rule::LockFence);
+            *self.holder(host) = Some(turn);
+            self.next = (host + 1) % HOSTS_MAX;
+        }
+        Some(is_held || waits.is_some())
+    }
+
+    fn holder(&mut self, host: u64) -> &mut Option<u64> {
+        let at = usize::try_from(host).unwrap_or_default();
+        &mut self.holders[at % self.holders.len()]
+    }
+
+    /// A host is silent: what it had is free, and it is told so, should it come back.
+    fn bury<F: Fabric>(&mut self, seen: &Seen<'_, F>, host: u64) {
+        let (turn, state) = request(seen, host);
+        let (ends, ended_turn) = ended(seen, host);
+        // One that comes back may die over its first turn.
+        let is_buried = is_gone(seen, host) && (state == host::IDLE || ended_turn == turn);
+        if is_buried || seen.word(line_of(host, host::KERNEL)) == 0 {
+            return;
+        }
+        if state != host::IDLE {
+            doubt(seen);
+        }
+        if seen.word(MANAGER_AT) != self.number {
+            return;
+        }
+        seen.set(line_of(host, host::ENDED), (ends + 1) << TURN_BITS | turn);
+        seen.set(line_of(host, host::GRANT), 0);
+        seen.full_fence(Rule::LockFence);
+        *self.holder(host) = None;
+    }
+}

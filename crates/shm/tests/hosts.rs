@@ -1,0 +1,250 @@
+//! Tests a region that several hosts have. They are processes of one machine here, and share no lock of that machine.
+#![cfg(target_os = "linux")]
+#![expect(clippy::cast_possible_truncation, reason = "numbers of tests are small")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+#[path = "support/content.rs"]
+mod content;
+#[path = "support/dying.rs"]
+mod dying;
+#[path = "support/random.rs"]
+mod random;
+#[path = "support/sim.rs"]
+mod sim;
+#[path = "support/turns.rs"]
+mod turns;
+#[path = "support/work.rs"]
+mod work;
+
+use std::collections::BTreeSet;
+use std::env::var;
+use std::io::{BufRead, BufReader, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use content::key;
+use dying::Dying;
+use rustix::process::{Pid, Signal, kill_process};
+use tierkv_shm::layout::{CAME_AT, HAND_AT};
+use tierkv_shm::manager::{Manager, stand};
+use tierkv_shm::mapping::{Mapping, Options, map, open};
+use tierkv_shm::region::Region;
+use tierkv_shm::visibility::{Coherence, Fabric};
+use work::{Name, OPTIONS, check, contend, go_through_everything, is_long, mix, said, store, told};
+
+/// Of each of four hosts.
+fn turns() -> u64 {
+    if is_long() { 100_000 } else { 400 }
+}
+
+/// Mixed operations of four hosts together; `TIERKV_TEST_OPERATIONS` sets another number.
+fn operations() -> u64 {
+    let usual = if is_long() { 1_000_000 } else { 4000 };
+    var("TIERKV_TEST_OPERATIONS").map_or(usual, |number| number.parse().unwrap())
+}
+
+fn say(text: &str) {
+    std::io::stdout().write_all(format!("{text}\n").as_bytes()).unwrap();
+}
+
+/// What the other processes of these tests do.
+#[test]
+fn child() {
+    let Ok(role) = var("TIERKV_SHM_CHILD") else { return };
+    let path = PathBuf::from(var("TIERKV_SHM_PATH").unwrap());
+    let number: u64 = var("TIERKV_SHM_NUMBER").unwrap().parse().unwrap();
+    let host: u64 = var("TIERKV_SHM_HOST").unwrap().parse().unwrap();
+    let coherence = if host == 3 { Coherence::Clflush } else { Coherence::Hardware };
+    let options = Options { host: Some(host), coherence, ..OPTIONS };
+    let dying = || {
+        let (memory, bytes) = map(&path, &options).unwrap();
+        (Dying { memory, steps: 0.into(), dies_at: number }, bytes)
+    };
+    match role.as_str() {
+        "mixes" => mix(&open(&path, &options).unwrap(), host, number),
+        "contends" => {
+            let region = open(&path, &options).unwrap();
+            while region.fill().unwrap().members < 5 {
+                sleep(Duration::from_millis(1));
+            }
+            let [p99, most] = contend(&region, host, number);
+            say(&format!("waits {p99} {most}"));
+        }
+        "owns" => {
+            let (memory, bytes) = dying();
+            let region = Region::join(memory, bytes).unwrap();
+            go_through_everything(&region);
+            say(&format!("steps {}", region.fabric().steps.load(Ordering::Relaxed)));
+        }
+        "manages" => {
+            let (memory, _) = dying();
+            stand(&memory, 0x7000_0000 + number);
+            sleep(Duration::from_millis(20));
+            let mut manager = Manager::elected(&memory, 0x7000_0000 + number).unwrap();
+            // Until it is killed.
+            while manager.step(&memory, 0).is_some() {
+                sleep(Duration::from_micros(50));
+            }
+        }
+        _ => {
+            let region = open(&path, &options).unwrap();
+            let memory = region.fabric();
+            memory.lock().unwrap();
+            say("inside");
+            sleep(Duration::from_millis(300));
+            let written = catch_unwind(AssertUnwindSafe(|| memory.store(HAND_AT, 1 << 40)));
+            memory.unlock();
+            let refused = region.look_up(&[key(1)]).err().map(|error| error.text);
+            say(&format!("written {}", u8::from(written.is_ok())));
+            say(&format!(
+                "refused {}",
+                u8::from(refused.is_some_and(|text| text.contains("silent")))
+            ));
+        }
+    }
+}
+
+/// What is there after something happened, and how long that took.
+fn goes_on(region: &Region<Mapping>, number: u64, what: &str) -> Duration {
+    let start = Instant::now();
+    store(region, number);
+    let took = start.elapsed();
+    assert!(check(region, number), "{what}: {number} was stored");
+    took
+}
+
+fn is_whole(region: &Region<Mapping>, what: &str) {
+    region.sweep().unwrap();
+    let audit = region.audit().unwrap();
+    assert!(audit.is_sound(), "{what}: {audit:?}");
+}
+
+/// A process that works all the time, until it is dropped.
+struct Load(Child);
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn one_host_at_a_time_is_inside_whoever_dies_or_is_stopped_where() {
+    let seeds = if is_long() { 20_000 } else { 200 };
+    for seed in 0..seeds {
+        assert!(turns::turns_hold(seed, None, &mut BTreeSet::new()), "seed {seed}");
+    }
+}
+
+#[test]
+fn four_hosts_read_no_wrong_byte_and_leak_no_chunk() {
+    let name = Name::new("hosts-mix");
+    let region = name.open(Some(0));
+    let children: Vec<_> =
+        (0..4).map(|host| name.child(Some(host), "mixes", operations() / 4)).collect();
+    for child in children {
+        let output = said(child);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    sleep(Duration::from_millis(800));
+    is_whole(&region, "mixed");
+    let audit = region.audit().unwrap();
+    assert_eq!((audit.filling, audit.pinned), (0, 0), "{audit:?}");
+    assert!(audit.ready > 0, "{audit:?}");
+}
+
+#[test]
+fn four_hosts_that_contend_all_get_the_lock_and_no_turn_is_lost() {
+    let name = Name::new("hosts-contend");
+    let region = name.open(Some(0));
+    let children: Vec<_> = (0..4).map(|host| name.child(Some(host), "contends", turns())).collect();
+    for child in children {
+        let waits = told(&said(child), "waits");
+        writeln!(std::io::stderr(), "waited, in us: p99 {}, most {}", waits[0], waits[1]).unwrap();
+        assert!(!is_long() || waits[0] <= 5000, "{waits:?}");
+    }
+    // Whoever came between another one's reading and writing would have cost a count.
+    assert_eq!(region.fabric().load(CAME_AT), 4 * turns());
+    is_whole(&region, "contended");
+}
+
+#[test]
+fn f104_an_owner_that_is_killed_at_any_step_leaves_other_hosts_a_whole_region() {
+    let name = Name::new("hosts-owner");
+    let region = name.open(Some(0));
+    (0..300).for_each(|number| store(&region, number));
+    let _load = Load(name.child(Some(2), "mixes", u64::MAX));
+    let steps = told(&said(name.child(Some(1), "owns", u64::MAX)), "steps")[0];
+    let deaths = if is_long() { 120 } else { 8 };
+    let (mut died, mut most) = (0, Duration::ZERO);
+    for death in 0..deaths {
+        let dies_at = death * steps / deaths;
+        // One in two is of this process's host, which lives on.
+        let output = said(name.child(Some(death % 2), "owns", dies_at));
+        died += u64::from(!output.status.success());
+        most = most.max(goes_on(&region, 5000 + death, &format!("step {dies_at}")));
+        is_whole(&region, &format!("step {dies_at}"));
+    }
+    assert!(died * 2 > deaths, "{died} of {deaths} died");
+    writeln!(std::io::stderr(), "owner killed: others went on after {most:?} at most").unwrap();
+    assert!(!is_long() || most <= Duration::from_secs(1), "{most:?}");
+}
+
+#[test]
+fn f105_a_manager_that_is_killed_at_any_step_is_replaced() {
+    let name = Name::new("hosts-manager");
+    let region = name.open(Some(0));
+    let _load = Load(name.child(Some(2), "mixes", u64::MAX));
+    let deaths = if is_long() { 60 } else { 6 };
+    let mut most = Duration::ZERO;
+    for death in 0..deaths {
+        // Its words: that it stands, that it lives, and grants.
+        let dies_at = death * 3;
+        let output = said(name.child(Some(1), "manages", dies_at));
+        assert!(!output.status.success(), "it was killed");
+        most = most.max(goes_on(&region, 6000 + death, &format!("word {dies_at}")));
+        is_whole(&region, &format!("word {dies_at}"));
+    }
+    writeln!(std::io::stderr(), "manager killed: others went on after {most:?} at most").unwrap();
+    assert!(!is_long() || most <= Duration::from_secs(1), "{most:?}");
+}
+
+#[test]
+fn f104_a_host_that_is_stopped_with_the_lock_writes_nothing_when_it_goes_on() {
+    let name = Name::new("hosts-stopped");
+    let region = name.open(Some(0));
+    let mut child = name.child(Some(1), "stops", 0);
+    let pid = Pid::from_child(&child);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("inside")), "it has the lock");
+    kill_process(pid, Signal::STOP).unwrap();
+    goes_on(&region, 1, "stopped");
+    kill_process(pid, Signal::CONT).unwrap();
+    let rest: Vec<_> = lines.map(Result::unwrap).collect();
+    let has = |text: &str| rest.iter().any(|line| line.contains(text));
+    assert!(has("written 0") && has("refused 1"), "{rest:?}");
+    assert!(child.wait().unwrap().success());
+    goes_on(&region, 2, "gone on");
+    is_whole(&region, "gone on");
+    // Its host comes back with another process.
+    assert!(said(name.child(Some(1), "mixes", 20)).status.success());
+}
+
+#[test]
+fn a_region_of_another_kind_or_number_is_refused_by_name() {
+    let (one, several) = (Name::new("hosts-one"), Name::new("hosts-several"));
+    drop((one.open(None), several.open(Some(0))));
+    let refusal = |name: &Name, host: Option<u64>| {
+        let text = open(&name.0, &Options { host, ..OPTIONS }).err().expect("refused").text;
+        assert!(text.contains(&name.0.display().to_string()), "{text}");
+        text
+    };
+    assert!(refusal(&one, Some(0)).contains("write no [cluster] host"));
+    assert!(refusal(&several, None).contains("write [cluster] host"));
+    assert!(refusal(&several, Some(8)).contains("no host of that number"));
+}
