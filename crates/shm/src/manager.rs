@@ -49,11 +49,10 @@ impl Manager {
         if seen.word(MANAGER_AT) != number {
             return None;
         }
+        // Also one that was found dead: whoever found it may have been replaced before it said so.
         let holder = |host: u64| {
             let (turn, state) = request(&seen, host);
-            let (ends, ended_turn) = ended(&seen, host);
-            let has_ended = ends > 0 && ended_turn == turn;
-            (state == host::LOCKED && !has_ended).then_some(turn)
+            (state == host::LOCKED).then_some(turn)
         };
         let holders = [0, 1, 2, 3, 4, 5, 6, 7].map(holder);
         Some(Self { number, holders, next: 0, beat: seen.word(MANAGER_BEAT_AT) })
@@ -105,6 +104,9 @@ impl Manager {
         let (ends, ended_turn) = ended(seen, host);
         // One that comes back may die over its first turn.
         let is_buried = is_gone(seen, host) && (state == host::IDLE || ended_turn == turn);
+        if is_buried {
+            *self.holder(host) = None;
+        }
         if is_buried || seen.word(line_of(host, host::KERNEL)) == 0 {
             return;
         }

@@ -36,9 +36,9 @@ use tierkv_shm::region::Region;
 use tierkv_shm::visibility::{Coherence, Fabric};
 use work::{Name, OPTIONS, check, contend, go_through_everything, is_long, mix, said, store, told};
 
-/// Of each of four hosts.
+/// Of each of four hosts: a hundred thousand together in the long run.
 fn turns() -> u64 {
-    if is_long() { 100_000 } else { 400 }
+    if is_long() { 25_000 } else { 400 }
 }
 
 /// Mixed operations of four hosts together; `TIERKV_TEST_OPERATIONS` sets another number.
