@@ -108,9 +108,8 @@ impl<'a, F: Fabric> Between<'a, F> {
         self.seen.word(DIRTY_AT) != 0
     }
 
-    /// Inside: the region is repaired, and that arrives before this does.
+    /// Inside: the region is repaired. Who dies before that has arrived is found by its turn.
     pub fn repaired(&self) {
-        self.seen.full_fence(Rule::LockFence);
         self.seen.set(DIRTY_AT, 0);
     }
 

@@ -14,8 +14,8 @@ pub(crate) fn doubt<F: Fabric>(seen: &Seen<'_, F>) {
 pub fn stand<F: Fabric>(fabric: &F, number: u64) {
     let seen = Seen(fabric);
     seen.set(MANAGER_AT, number);
-    // Whoever enters by an older grant has said so, or sees this.
-    seen.full_fence(Rule::LockFence);
+    // Whoever enters by an older grant has said so, or sees this. By hand `elected` brings it to memory when it reads it.
+    fabric.settle();
 }
 
 /// Manages no more: another one begins at once. Not for who was replaced: that one's grants would count for nothing.
@@ -23,7 +23,6 @@ pub fn resign<F: Fabric>(fabric: &F, number: u64) {
     let seen = Seen(fabric);
     if seen.word(MANAGER_AT) == number {
         seen.set(MANAGER_AT, 0);
-        seen.full_fence(Rule::LockFence);
     }
 }
 
@@ -86,7 +85,6 @@ impl Manager {
         }
         if let (false, Some((host, turn))) = (is_held, waits) {
             seen.set(line_of(host, host::GRANT), self.number << TURN_BITS | turn);
-            seen.full_fence(Rule::LockFence);
             *self.holder(host) = Some(turn);
             self.next = (host + 1) % HOSTS_MAX;
         }
@@ -110,15 +108,13 @@ impl Manager {
         if is_buried || seen.word(line_of(host, host::KERNEL)) == 0 {
             return;
         }
-        if state != host::IDLE {
-            doubt(seen);
-        }
         if seen.word(MANAGER_AT) != self.number {
             return;
         }
         seen.set(line_of(host, host::ENDED), (ends + 1) << TURN_BITS | turn);
         seen.set(line_of(host, host::GRANT), 0);
-        seen.full_fence(Rule::LockFence);
+        // Also where it had no turn: a repair frees what its members held. All of it arrives before another one is granted.
+        doubt(seen);
         *self.holder(host) = None;
     }
 }

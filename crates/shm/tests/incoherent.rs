@@ -233,6 +233,8 @@ fn places_in_source() -> BTreeSet<Place> {
         let name: &str = path.file_name().unwrap().to_str().unwrap().to_owned().leak();
         let what: &[_] = match name {
             "doctor.rs" => &[],
+            // Made and beaten for what is no memory: the kernel's locks, and time.
+            "mapping.rs" | "seat.rs" => &[],
             // The others of its go by their callers.
             "visibility.rs" => &["(Rule::Word"],
             _ => &all,
@@ -264,9 +266,12 @@ fn each_place_that_is_left_out_shows() {
     set_hook(Box::new(|_| {}));
     let holds_without = |place: Place| {
         let is_seen = |seed| !holds(seed, Some(place)) || !dies(seed, Some(place));
-        (0..20).all(|seed| trial_of(seed, Some(place)).0)
-            && !(0..seeds()).any(is_seen)
-            && (0..TURNS_SEEDS).all(|seed| turns_hold(seed, Some(place), &mut BTreeSet::new()))
+        match place.0 {
+            "between.rs" | "manager.rs" => {
+                (0..TURNS_SEEDS).all(|seed| turns_hold(seed, Some(place), &mut BTreeSet::new()))
+            }
+            _ => (0..20).all(|seed| trial_of(seed, Some(place)).0) && !(0..seeds()).any(is_seen),
+        }
     };
     let unseen: Vec<_> = found.into_iter().filter(|place| holds_without(*place)).collect();
     let _ = std::panic::take_hook();

@@ -113,7 +113,7 @@ impl Turns {
             return;
         }
         let side = Arc::clone(&node.side);
-        side.die_after((self.below(60) == 0).then(|| self.below(25)));
+        side.die_after((self.below(20) == 0).then(|| self.below(10)));
         if depth < 2 && self.below(3) == 0 {
             let (turns, others) = (Arc::clone(self), self.below(25));
             side.stop_after(self.below(12), move || {
