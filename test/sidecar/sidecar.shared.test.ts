@@ -127,59 +127,68 @@ async function sidecarOn(
 test.each([
   ["of one machine", "", ""],
   ["as two machines", "host = 0\n", "host = 1\n"],
-])("one sidecar saves, another restores the same bytes past all sockets, %s", async (_of, one, other) => {
-  const address = regionAddress();
-  const first = writeConfig(address, "", one);
-  // Slower, and no other on a machine that keeps its caches together.
-  const second = writeConfig(address, "", `${other}coherence = "clflush"\n`);
-  await startProgram(first);
-  const reading = await startProgram(second);
-  const { pid = 0 } = reading.process;
-  expect(reading.stderr).toContain("clflush");
-  const saver = await FakeEngine.start(first.socket, { engine: "A" });
-  const blocks = makeBlocks("shared", CHAIN, PAGE);
-  saver.save(blocks);
-  await until(async () => (await statusOf(first)).counters["blocks_saved"] === CHAIN, "the saves");
+])(
+  "one sidecar saves, another restores the same bytes past all sockets, %s",
+  async (_of, one, other) => {
+    const address = regionAddress();
+    const first = writeConfig(address, "", one);
+    // Slower, and no other on a machine that keeps its caches together.
+    const second = writeConfig(address, "", `${other}coherence = "clflush"\n`);
+    await startProgram(first);
+    const reading = await startProgram(second);
+    const { pid = 0 } = reading.process;
+    expect(reading.stderr).toContain("clflush");
+    const saver = await FakeEngine.start(first.socket, { engine: "A" });
+    const blocks = makeBlocks("shared", CHAIN, PAGE);
+    saver.save(blocks);
+    await until(
+      async () => (await statusOf(first)).counters["blocks_saved"] === CHAIN,
+      "the saves",
+    );
 
-  const reader = await FakeEngine.start(second.socket, { engine: "B" });
-  const before = await settledBytes(pid);
-  const view = await restored(reader, blocks);
-  const passed = descriptorBytes(pid) - before;
-  expect([view.reason, placedOf(view)]).toEqual(["complete", CHAIN]);
-  // Hashes and slot numbers do; as INT8 the blocks would be more than half of their pages.
-  expect(passed).toBeLessThan((CHAIN * PAGE) / 2);
-  expect(networkSockets(pid)).toEqual([]);
+    const reader = await FakeEngine.start(second.socket, { engine: "B" });
+    const before = await settledBytes(pid);
+    const view = await restored(reader, blocks);
+    const passed = descriptorBytes(pid) - before;
+    expect([view.reason, placedOf(view)]).toEqual(["complete", CHAIN]);
+    // Hashes and slot numbers do; as INT8 the blocks would be more than half of their pages.
+    expect(passed).toBeLessThan((CHAIN * PAGE) / 2);
+    expect(networkSockets(pid)).toEqual([]);
 
-  const { vaults, counters } = await statusOf(second);
-  expect(vaults.kv).toMatchObject([{ address, tier: "shared", state: "up", lanes: "shared" }]);
-  expect(counters).toMatchObject({ blocks_restored_shared: CHAIN });
-  expect(counters["fetches"]).toBeGreaterThan(0);
-  expect(counters["blocks_restored_vault"] ?? 0).toBe(0);
+    const { vaults, counters } = await statusOf(second);
+    expect(vaults.kv).toMatchObject([{ address, tier: "shared", state: "up", lanes: "shared" }]);
+    expect(counters).toMatchObject({ blocks_restored_shared: CHAIN });
+    expect(counters["fetches"]).toBeGreaterThan(0);
+    expect(counters["blocks_restored_vault"] ?? 0).toBe(0);
 
-  const shown = await runInside(["status", "--json", "--config", second.config]);
-  expect(shown.exitCode).toBe(0);
-  const { targets } = JSON.parse(shown.stdout) as { targets: Record<string, unknown>[] };
-  expect(targets[1]).toMatchObject({ address, reachable: true, records: CHAIN });
+    const shown = await runInside(["status", "--json", "--config", second.config]);
+    expect(shown.exitCode).toBe(0);
+    const { targets } = JSON.parse(shown.stdout) as { targets: Record<string, unknown>[] };
+    expect(targets[1]).toMatchObject({ address, reachable: true, records: CHAIN });
 
-  const measured = await runInside([
-    "bench",
-    "--json",
-    "--bytes",
-    "5000000",
-    "--rounds",
-    "1",
-    "--config",
-    second.config,
-  ]);
-  const { ok, targets: benches } = JSON.parse(measured.stdout) as {
-    ok: boolean;
-    targets: object[];
-  };
-  expect([ok, benches]).toMatchObject([true, [{ address, tier: "shared", lanes: 0, plain: null }]]);
+    const measured = await runInside([
+      "bench",
+      "--json",
+      "--bytes",
+      "5000000",
+      "--rounds",
+      "1",
+      "--config",
+      second.config,
+    ]);
+    const { ok, targets: benches } = JSON.parse(measured.stdout) as {
+      ok: boolean;
+      targets: object[];
+    };
+    expect([ok, benches]).toMatchObject([
+      true,
+      [{ address, tier: "shared", lanes: 0, plain: null }],
+    ]);
 
-  const explained = await runInside(["explain", "--config", second.config]);
-  expect(explained.stdout).toContain("from shared memory");
-});
+    const explained = await runInside(["explain", "--config", second.config]);
+    expect(explained.stdout).toContain("from shared memory");
+  },
+);
 
 test("kill -9 of one in the middle of saving leaves the other right, and nothing of the dead behind", async () => {
   const address = regionAddress();

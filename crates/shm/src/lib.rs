@@ -7,6 +7,8 @@ mod cut;
 pub mod desk;
 #[cfg(target_os = "linux")]
 pub mod doctor;
+#[cfg(target_os = "linux")]
+mod file;
 pub mod flushes;
 mod held;
 #[cfg(target_os = "linux")]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use tierkv_core::error::{Code, Error, Result};
@@ -17,6 +17,7 @@ use tierkv_core::limits::SHM_BEAT_MS;
 
 use crate::between::{Between, is_gone, line_of};
 use crate::cut::{self, Watched};
+use crate::file::{check_file, failed, lock_bytes};
 use crate::keeper::Keeper;
 use crate::layout::{LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout, MEMBERS_MAX, host};
 use crate::lines;
@@ -60,10 +61,6 @@ pub struct Mapping {
 unsafe impl Send for Mapping {}
 // SAFETY: the same.
 unsafe impl Sync for Mapping {}
-
-fn failed(what: impl std::fmt::Display, error: impl std::fmt::Display) -> Error {
-    Error::new(Code::ArenaFailed, format!("{what}: {error}"))
-}
 
 /// Opens the region at `path` and joins it; makes it first where there is none.
 ///
@@ -128,26 +125,6 @@ fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
         _ => return Ok(()),
     };
     Err(Error::new(Code::ArenaFailed, text))
-}
-
-fn check_file(path: &Path, fd: &OwnedFd) -> Result<u64> {
-    let stat = rustix::fs::fstat(fd).map_err(|errno| failed(path.display(), errno))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(failed(path.display(), "this is no regular file"));
-    }
-    if stat.st_nlink > 1 {
-        return Err(failed(path.display(), "it has another name, too: remove one of them"));
-    }
-    if stat.st_mode & 0o077 != 0 {
-        return Err(failed(path.display(), "others may open it: chmod 600, or name another"));
-    }
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(failed(path.display(), "it belongs to another user"));
-    }
-    u64::try_from(stat.st_size)
-        .ok()
-        .filter(|bytes| *bytes > LOCK_AT + LOCK_BYTES)
-        .ok_or_else(|| failed(path.display(), "this is no region of tierKV: name another file"))
 }
 
 /// Makes a region under another name, and gives it its own when it is whole. Another one who is faster wins.
@@ -259,9 +236,9 @@ impl Mapping {
     fn sit(&mut self, number: u64, keeps: Mapping) -> Result<()> {
         let one_by_one = MEMBERS_MAX + number;
         let in_words = |error| failed("a host's place", error);
-        self.file_lock(libc::F_OFD_SETLKW, libc::F_WRLCK, one_by_one, 1).map_err(in_words)?;
+        lock_bytes(&self.fd, libc::F_OFD_SETLKW, libc::F_WRLCK, one_by_one, 1).map_err(in_words)?;
         self.arrive(number)?;
-        self.file_lock(libc::F_OFD_SETLK, libc::F_UNLCK, one_by_one, 1).map_err(in_words)?;
+        lock_bytes(&self.fd, libc::F_OFD_SETLK, libc::F_UNLCK, one_by_one, 1).map_err(in_words)?;
         let seat = Seat::new(number);
         self.keeper = Some(Keeper::start(keeps, number, Arc::clone(&seat.lease))?);
         self.seat = Some(seat);
@@ -295,26 +272,6 @@ impl Mapping {
         while line < at + bytes {
             what(self.at(line, 1));
             line += LINE_BYTES;
-        }
-    }
-
-    fn file_lock(
-        &self,
-        command: i32,
-        kind: i32,
-        from: u64,
-        bytes: u64,
-    ) -> std::io::Result<libc::flock> {
-        // SAFETY: plain numbers; all zeros is a value.
-        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-        lock.l_type = i16::try_from(kind).unwrap_or_default();
-        lock.l_whence = i16::try_from(libc::SEEK_SET).unwrap_or_default();
-        lock.l_start = i64::try_from(from).unwrap_or_default();
-        lock.l_len = i64::try_from(bytes).unwrap_or_default();
-        // SAFETY: the descriptor is open, the lock our own.
-        match unsafe { libc::fcntl(self.fd.as_raw_fd(), command, &raw mut lock) } {
-            -1 => Err(std::io::Error::last_os_error()),
-            _ => Ok(lock),
         }
     }
 }
@@ -384,7 +341,7 @@ impl Fabric for Mapping {
             lock.unlock();
             if seat.is_lost() {
                 // Whoever lives of this host frees what this process held.
-                let _ = self.file_lock(libc::F_OFD_SETLK, libc::F_UNLCK, 0, MEMBERS_MAX);
+                let _ = lock_bytes(&self.fd, libc::F_OFD_SETLK, libc::F_UNLCK, 0, MEMBERS_MAX);
             }
         })
     }
@@ -407,7 +364,7 @@ impl Fabric for Mapping {
         if self.seat.as_ref().is_some_and(|seat| !seat.has(member)) {
             return Ok(false);
         }
-        match self.file_lock(libc::F_OFD_SETLK, libc::F_WRLCK, member, 1) {
+        match lock_bytes(&self.fd, libc::F_OFD_SETLK, libc::F_WRLCK, member, 1) {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
                 Ok(false)
@@ -421,6 +378,6 @@ impl Fabric for Mapping {
             return is_gone(&Seen(self), member / MEMBERS_OF_HOST);
         }
         let unlocked = |lock: libc::flock| i32::from(lock.l_type) == libc::F_UNLCK;
-        self.file_lock(libc::F_OFD_GETLK, libc::F_WRLCK, member, 1).is_ok_and(unlocked)
+        lock_bytes(&self.fd, libc::F_OFD_GETLK, libc::F_WRLCK, member, 1).is_ok_and(unlocked)
     }
 }

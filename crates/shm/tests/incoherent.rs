@@ -232,9 +232,8 @@ fn places_in_source() -> BTreeSet<Place> {
         let path = file.unwrap().path();
         let name: &str = path.file_name().unwrap().to_str().unwrap().to_owned().leak();
         let what: &[_] = match name {
-            "doctor.rs" => &[],
-            // Made and beaten for what is no memory: the kernel's locks, and time.
-            "mapping.rs" | "seat.rs" => &[],
+            // The others: locks of the kernel, and beats.
+            "doctor.rs" | "mapping.rs" | "seat.rs" => &[],
             // The others of its go by their callers.
             "visibility.rs" => &["(Rule::Word"],
             _ => &all,
