@@ -1,10 +1,9 @@
 // Owns the figures of simulated pools: misses by cause over many seeds, and what a pool of up to 1,000 vaults costs on paper.
-import { RUN_BLOCKS } from "../dist/limits-pool.js";
-import { NO_VAULT } from "../dist/pool/placement.js";
-import { Ring } from "../dist/pool/ring.js";
+import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS } from "../dist/limits-pool.js";
+import { NO_VAULT, Placement } from "../dist/pool/placement.js";
 import { Pool } from "../dist/sidecar/vaults/pools.js";
 import { describe, quantile } from "./lib/figures.js";
-import { lookupOf, movesOf } from "./sim/scale.js";
+import { lookupOf, movesOf, onPaper, PROMPT_BLOCKS } from "./sim/scale.js";
 import { runSeed } from "./sim/world.js";
 
 export const title =
@@ -13,16 +12,20 @@ export const title =
 const SEEDS = 10_000;
 const QUICK_SEEDS = 500;
 const POOLS = 40;
-const SIZES = [4, 8, 16, 100, 1000];
+const SIZES = [4, 8, 16, 32, 63];
+/** More than a pool may have: from the growth up to there. */
+const PAPER = 1000;
 const ENGINES = 200;
 /** A list of members is asked for every ten seconds. */
 const LIST_EVERY_S = 10;
+const PARTS = { Placement, LAYOUTS, RUN_BLOCKS, PART_BLOCKS };
 
 export function run({ isQuick: quick }) {
   return Promise.resolve({
     figures: [
       ...worlds(quick ? QUICK_SEEDS : SEEDS),
-      ...SIZES.flatMap((size) => scale(size, quick)),
+      ...SIZES.flatMap((size) => [...moves(size, quick, "parts"), ...moves(size, quick, "whole")]),
+      ...costs(),
     ],
   });
 }
@@ -61,44 +64,48 @@ function worlds(seeds) {
   ];
 }
 
-function scale(size, quick) {
-  const pools = size > 100 ? 1 : quick ? 4 : POOLS;
-  const seeds = Array.from({ length: pools }, (_none, seed) => seed);
-  const moves = seeds.map((seed) => movesOf(seed, size, { Ring }));
-  const { asked, us, positions } = lookupOf(1, size, { Ring });
+const NAMES = { parts: "blocks", whole: "states" };
+
+function moves(size, quick, cut) {
+  const pools = quick ? 4 : POOLS;
+  const all = Array.from({ length: pools }, (_none, seed) => movesOf(seed, size, { Placement, cut }));
   const bound = 1 / size + 0.02;
-  const within = moves
-    .flatMap(({ join, leave }) => [join, leave])
-    .filter((moved) => moved <= bound);
-  const line = (name, unit, value, more = {}) =>
-    describe({ name: `${size} vaults: ${name}`, unit, value, ...more });
-  const join = moves.map((one) => one.join);
+  const within = all.flatMap(({ join, leave }) => [join, leave]).filter((moved) => moved <= bound);
+  const middle = (of) => quantile(all.map(of), 0.5);
+  const line = (name, unit, value) =>
+    describe({ name: `${size} vaults, ${NAMES[cut]}: ${name}`, unit, value });
   return [
-    line(
-      "moved when one comes, above 1/N, median pool",
-      "points",
-      (quantile(join, 0.5) - 1 / (size + 1)) * 100,
-    ),
-    line(
-      "pools in which one that comes or goes moves 1/N + 2 points at most",
-      "",
-      within.length / (2 * pools),
-    ),
-    line("moved between vaults that stay", "", Math.max(...moves.map(({ astray }) => astray)), {
-      floor: { on: "value", most: 0 },
-    }),
-    line(
-      "largest share over the mean, median pool",
-      "",
-      quantile(
-        moves.map(({ mostOverMean }) => mostOverMean),
-        0.5,
-      ),
-    ),
-    line("vaults asked for a prompt of 16,384 tokens", "", asked),
-    line("placing it", "us", us),
-    line("positions that a host keeps", "", positions),
-    line(`questions for members a second, ${ENGINES} hosts`, "", ENGINES / LIST_EVERY_S),
-    line(`connections for questions and flushes, ${ENGINES} hosts`, "", ENGINES * size),
+    line("moved when one comes, above 1/N", "points", (middle((one) => one.join) - 1 / (size + 1)) * 100),
+    line("of it between vaults that stay, at most", "points", Math.max(...all.map((one) => one.astray)) * 100),
+    line("pools in which one that comes or goes moves 1/N + 2 points at most", "", within.length / (2 * pools)),
+    line("largest share over the mean", "", middle((one) => one.mostOverMean)),
   ];
+}
+
+/** Of each host, and of each vault; for 1,000 vaults from the growth between the last two sizes. */
+function costs() {
+  const all = SIZES.map((size) => ({ size, ...lookupOf(1, size, PARTS) }));
+  const [small, large] = all.slice(-2);
+  const paper = Object.fromEntries(
+    ["us", "firstUs", "bytes"].map((of) => [
+      of,
+      onPaper([small.size, small[of]], [large.size, large[of]], PAPER),
+    ]),
+  );
+  // A part lies on one vault, and each vault is asked once.
+  const parts = PROMPT_BLOCKS / PART_BLOCKS;
+  paper.asked = PAPER * (1 - (1 - 1 / PAPER) ** parts);
+  return [...all, { size: PAPER, ...paper }].flatMap(({ size, asked, us, firstUs, bytes }) => {
+    const name = size === PAPER ? `${size} vaults (on paper)` : `${size} vaults`;
+    const line = (what, unit, value) => describe({ name: `${name}: ${what}`, unit, value });
+    return [
+      line(`vaults asked for a prompt of ${PROMPT_BLOCKS} blocks`, "", asked),
+      line("placing it", "us", us),
+      line("placing it while layouts are made", "us", firstUs),
+      line("layouts that a host keeps", "bytes", bytes),
+      line(`questions for members a second, ${ENGINES} hosts`, "", ENGINES / LIST_EVERY_S),
+      line(`connections for questions and flushes, ${ENGINES} hosts`, "", ENGINES * size),
+      line(`calls at each vault for a prompt of each of ${ENGINES} hosts`, "", (ENGINES * asked) / size),
+    ];
+  });
 }

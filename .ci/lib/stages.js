@@ -238,7 +238,11 @@ const onNode = (major) => [
 /** What takes too long for every change (`npm run test:nightly`). */
 export const NIGHTLY = [
   {
-    ...vitest("seen", VITEST_TIMEOUT_MS, ["test/page", "test/gateway", SIMULATION]),
+    ...vitest("seen", VITEST_TIMEOUT_MS, ["test/page", "test/gateway"]),
+    env: { TIERKV_TEST_LONG: "on" },
+  },
+  {
+    ...vitest("simulation", NIGHTLY_TIMEOUT_MS, [SIMULATION]),
     env: { TIERKV_TEST_LONG: "on" },
   },
   {

@@ -11,6 +11,8 @@ const PARTS = 4;
 const HOSTS = 2;
 const VAULTS_MAX = 7;
 const GIB = 2 ** 30;
+/** So many worlds have vaults of the same names, because layouts of parts follow from names and take long to make. */
+const NAMED_ALIKE = 1000;
 /** One world in so many has vaults of unlike capacity, and one in so many has vaults that are full. */
 const [UNLIKE_EVERY, FULL_EVERY] = [8, 3];
 /** One request in so many meets an event, and one host in so many hears its news meanwhile, or probes who is down. */
@@ -115,7 +117,7 @@ class World {
 
   addVault() {
     const capacity = (this.isUnlike ? 8 * (1 + this.chance.below(4)) : 16) * GIB;
-    const name = `v${this.seed}-${this.vaults.length}:50051`;
+    const name = `v${Math.floor(this.seed / NAMED_ALIKE)}-${this.vaults.length}:50051`;
     this.vaults.push(new Vault(name, capacity, this.runsMax));
   }
 

@@ -1,8 +1,8 @@
 // Owns which vaults of a pool hold a block: parts of runs of consecutive blocks by the hash of the first, the next live ones where the owner is down.
 import { HASH_BYTES } from "../block.ts";
 import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS, SHARE_SAMPLES } from "../limits-pool.ts";
-import { layoutOf } from "./layout.ts";
 import type { Layout, Member } from "./layout.ts";
+import { layoutsOf } from "./layouts.ts";
 import { placeOf, Ring } from "./ring.ts";
 import { Stripe, widthOf } from "./stripes.ts";
 
@@ -41,8 +41,8 @@ export class Placement {
   readonly #members: readonly Member[];
   /** null: runs are cut, by layouts. */
   readonly #ring: Ring<number> | null;
-  /** Made when the first run needs one. */
-  readonly #layouts: (Layout | undefined)[] = [];
+  /** null: nothing is cut. */
+  readonly #layoutOf: ((number: number) => Layout) | null;
   /** Records that one parity record stands for; 0: there is no parity. */
   readonly width: number;
 
@@ -60,6 +60,8 @@ export class Placement {
     // A vault alone owns everything without a ring.
     this.#ring = cut === "whole" ? new Ring(this.#isAlone ? [] : this.#members) : null;
     this.width = cut === "parity" ? widthOf(this.#members.length) : 0;
+    const isCut = this.#ring === null && !this.#isAlone;
+    this.#layoutOf = isCut ? layoutsOf(this.#members, this.width) : null;
   }
 
   /** null: there is no parity. */
@@ -68,10 +70,9 @@ export class Placement {
   }
 
   #cut(anchor: Buffer, isDown: IsDown): Stripe | null {
-    if (this.#ring !== null) return null;
+    if (this.#layoutOf === null) return null;
     const number = Number.parseInt(placeOf(anchor).slice(0, PLACE_DIGITS), 16) % LAYOUTS;
-    const layout = (this.#layouts[number] ??= layoutOf(this.#members, `${number}`, this.width));
-    return new Stripe(layout, this.#members.length, this.width, isDown);
+    return new Stripe(this.#layoutOf(number), this.#members.length, this.width, isDown);
   }
 
   get #isAlone(): boolean {
