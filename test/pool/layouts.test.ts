@@ -14,7 +14,9 @@ test("a list that is given again has the layouts that it had, until others were 
   expect(first(6)).not.toEqual(made);
   for (let list = 1; list < LAYOUT_LISTS_MAX; list += 1) layoutsOf(membersOf(list), 0);
   expect(layoutsOf(membersOf(0), 0)(5)).toBe(made);
-  for (let list = 1; list <= LAYOUT_LISTS_MAX; list += 1) layoutsOf(membersOf(list), 0);
+  for (let list = 1; list < LAYOUT_LISTS_MAX; list += 1) layoutsOf(membersOf(100 + list), 0);
+  expect(layoutsOf(membersOf(0), 0)(5)).toBe(made);
+  for (let list = 0; list < LAYOUT_LISTS_MAX; list += 1) layoutsOf(membersOf(200 + list), 0);
   const again = layoutsOf(membersOf(0), 0)(5);
   expect(again).not.toBe(made);
   expect(again).toEqual(made);
