@@ -1,26 +1,23 @@
 // Owns the figures of a pool of vaults: rates that add up over shaped links, what a loss and a slow vault cost, look-ups, and a drain.
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
-import { countBits, packKeys } from "../dist/block.js";
-import { SidecarLink } from "../dist/cli/sidecar-link.js";
-import { VaultClient } from "../dist/client/vault-client.js";
-import { createLogger } from "../dist/log.js";
-import { chain, digest, noise, records, storeAll } from "./lib/blocks.js";
+import { chain, digest, records, storeAll } from "./lib/blocks.js";
 import { describe, figure, interleaved, median, quantile, timed } from "./lib/figures.js";
-import { Network } from "./lib/network.js";
 import { TIERKV } from "./lib/paths.js";
+import {
+  BLOCKS,
+  clientOf,
+  GROUP,
+  OVERFILL,
+  PAGE_BYTES,
+  PoolOfVaults,
+  vaultsBehindLinks,
+} from "./lib/pool-of-vaults.js";
 import { attentionGroup, Shim } from "./lib/shim.js";
 import { Stand } from "./lib/stand.js";
-import { saveAll, touchAll } from "./lib/whole-way.js";
 
 const MIB = 2 ** 20;
 const CALL_MS = 30_000;
-/** Four layers of a block: 16 tokens, 8 heads of 128, K and V, bf16. */
-const GROUP = { tokens: 16, layers: 4, heads: 8, dim: 128 };
-const PAGE_BYTES = 4 * 64 * 1024;
-/** Of a prompt: 4,096 tokens. */
-const BLOCKS = 256;
-const ARENA_BYTES = 6 * BLOCKS * PAGE_BYTES;
 const LINK_MBIT = 200;
 const SLOW_MBIT = 20;
 const DRAIN_MBIT = 1000;
@@ -30,11 +27,8 @@ const WARM_UP = 50;
 const DRAIN_MIB = 1000;
 const DRAIN_RECORD_MIB = 1;
 const DRAIN_PART = 50;
-/** Filled with so many times what it has room for. */
-const OVERFILL = 2;
 const FLOORS = {
   rate: { on: "ratio", least: 0.9 },
-  capacity: { on: "ratio", least: 0.95 },
   lookup: { on: "ratio", most: 1.3 },
   drain: { on: "ratio", least: 0.8 },
 };
@@ -42,6 +36,7 @@ const FLOORS = {
 export const titleOf = (part) =>
   ({
     links: `A pool of vaults, each behind its own link of ${LINK_MBIT} Mb/s`,
+    losses: `The same with parity, with a slow vault, and with a dead one`,
     lookup: `Look-up of ${LOOKUP_KEYS} keys over ${LOOKUP_VAULTS} vaults, beside one`,
     drain: `A vault is emptied over a link of ${DRAIN_MBIT / 1000} Gb/s`,
   })[part];
@@ -58,38 +53,17 @@ export async function run({ isQuick, say, part }) {
   }
 }
 
-const PARTS = { links: overLinks, lookup: lookUps, drain: emptied };
+const PARTS = { links: overLinks, losses: withLosses, lookup: lookUps, drain: emptied };
 const megabytesPerSecond = (mbit) => mbit / 8;
 
-async function vaultsBehindLinks({ stand, networks }, count, mbit, maxBytes) {
-  const vaults = [];
-  for (let at = 0; at < count; at += 1) {
-    const network = new Network(at + 1);
-    networks.push(network);
-    vaults.push(await stand.vault(maxBytes, network));
-    network.pace(mbit);
-  }
-  return vaults;
-}
-
-async function overLinks(work) {
-  const { isQuick, say } = work;
-  const rounds = isQuick ? 2 : 7;
-  const vaults = await vaultsBehindLinks(work, 4, LINK_MBIT, 4 * BLOCKS * PAGE_BYTES);
-  const figures = [];
+/** By label, megabytes a second of each round; `pools`: how many vaults, and their redundancy. */
+async function ratesOf({ isQuick, say, ...work }, vaults, pools, figures) {
   const rates = {};
-  for (const [count, redundancy] of [
-    [1, "none"],
-    [2, "none"],
-    [4, "none"],
-    [3, "none"],
-    [3, "parity"],
-    [4, "parity"],
-  ]) {
+  for (const [count, redundancy, isFilled] of pools) {
     const label = `${count} ${count === 1 ? "vault" : "vaults"}, ${redundancy}`;
     say(label);
     const pool = await PoolOfVaults.open(work, vaults.slice(0, count), redundancy);
-    const measured = await pool.rates(rounds, label);
+    const measured = await pool.rates(roundsOf(isQuick), label);
     rates[label] = measured;
     const sum = count * megabytesPerSecond(LINK_MBIT);
     for (const what of ["restore", "save"]) {
@@ -98,9 +72,38 @@ async function overLinks(work) {
       const line = { beside, of: "the links together", ...goal };
       figures.push(figure(`${label}: ${what}`, "MB/s", measured[what], line));
     }
-    if (redundancy === "none" && count !== 3) figures.push(await pool.capacity(label));
+    if (isFilled) figures.push(await pool.capacity(label));
     await pool.close();
   }
+  return rates;
+}
+
+const roundsOf = (isQuick) => (isQuick ? 2 : 7);
+const notesOf = (isQuick) => [
+  `prompts of ${BLOCKS} blocks of ${PAGE_BYTES / 1024} KiB, raw, ${roundsOf(isQuick)} of each; MB/s of pages; from the prefetch to the last block placed, and from the first announced slot to the last acceptance`,
+  "links: pairs of virtual interfaces, a namespace for each vault, shaped by tc tbf both ways; Ethernet, IP and TCP take 5 % of them",
+];
+const linked = (work) => vaultsBehindLinks(work, 4, LINK_MBIT, 4 * BLOCKS * PAGE_BYTES);
+
+async function overLinks(work) {
+  const figures = [];
+  const pools = [
+    [1, "none", true],
+    [2, "none"],
+    [3, "none"],
+    [4, "none", true],
+  ];
+  await ratesOf(work, await linked(work), pools, figures);
+  const held = `capacity: ${OVERFILL} times as many blocks as there is room for are saved, and those counted that are held`;
+  return { figures, notes: [...notesOf(work.isQuick), held] };
+}
+
+async function withLosses(work) {
+  const { isQuick, say } = work;
+  const vaults = await linked(work);
+  const figures = [];
+  const pools = [3, 4].flatMap((count) => ["none", "parity"].map((how) => [count, how]));
+  const rates = await ratesOf(work, vaults, pools, figures);
   for (const count of [3, 4]) {
     for (const what of ["restore", "save"]) {
       const [kept, none] = ["parity", "none"].map((how) => rates[`${count} vaults, ${how}`][what]);
@@ -121,120 +124,7 @@ async function overLinks(work) {
   work.networks[3].pace(LINK_MBIT);
   say("one of four is killed");
   figures.push(...(await withOneDead(work, vaults)));
-  return {
-    figures,
-    notes: [
-      `prompts of ${BLOCKS} blocks of ${PAGE_BYTES / 1024} KiB, raw, ${rounds} of each; MB/s of pages; from the prefetch to the last block placed, and from the first announced slot to the last acceptance`,
-      `links: pairs of virtual interfaces, a namespace for each vault, shaped by tc tbf both ways; Ethernet, IP and TCP take 5 % of them`,
-      `capacity: ${OVERFILL} times as many blocks as there is room for are saved, and those counted that are held`,
-    ],
-  };
-}
-
-/** A sidecar in front of vaults, and what takes itself for an engine. */
-class PoolOfVaults {
-  static async open({ stand, opened }, vaults, redundancy) {
-    const pool = new PoolOfVaults();
-    opened.push(pool);
-    const given = { arenaBytes: ARENA_BYTES, codec: "raw", redundancy };
-    const { socket, config } = await stand.sidecar(vaults, given);
-    const engine = `bench-${opened.length}`;
-    pool.namespace = digest(engine);
-    pool.shim = await Shim.start(socket, {
-      engine,
-      group: attentionGroup(GROUP),
-      maxModelLen: BLOCKS * GROUP.tokens,
-      namespace: pool.namespace,
-    });
-    pool.link = new SidecarLink(socket);
-    await pool.link.hello(CALL_MS);
-    await touchAll(pool.link, engine);
-    const page = noise(PAGE_BYTES);
-    for (let slot = 0; slot < pool.shim.slotCount; slot += 1) pool.shim.writeSlot(slot, page);
-    pool.clients = vaults.map((address) => clientOf(address));
-    await pool.flush();
-    return Object.assign(pool, { config, vaults });
-  }
-
-  async flush() {
-    for (const client of this.clients) await client.flush(null, CALL_MS);
-  }
-
-  async restore(blocks) {
-    const placed = await this.shim.ask(blocks);
-    this.shim.release();
-    return placed.length;
-  }
-
-  async save(blocks) {
-    await saveAll(this.shim, this.link, blocks);
-  }
-
-  /** Megabytes a second of each round. */
-  async rates(rounds, label) {
-    const ofSeconds = (seconds) => seconds.map((each) => (BLOCKS * PAGE_BYTES) / each / 1e6);
-    const prompts = Array.from({ length: rounds + 1 }, (_none, round) =>
-      chain(`${label} ${round}`, BLOCKS, GROUP.tokens),
-    );
-    const measures = {
-      save: (round) => timed(() => this.save(prompts[round])),
-      restore: (round) =>
-        timed(async () => {
-          const placed = await this.restore(prompts[round]);
-          if (placed !== BLOCKS) throw new Error(`${placed} of ${BLOCKS} blocks came back`);
-        }),
-      flush: () => this.flush(),
-    };
-    // Learns the links.
-    await measures.save(rounds);
-    await measures.restore(rounds);
-    const { save, restore } = await interleaved(rounds, measures);
-    return { save: ofSeconds(save), restore: ofSeconds(restore) };
-  }
-
-  async capacity(label) {
-    const { maxBytes } = await this.clients[0].stats(CALL_MS);
-    const room = Math.floor((maxBytes * this.clients.length) / PAGE_BYTES);
-    const blocks = [];
-    for (let at = 0; at * BLOCKS < OVERFILL * room; at += 1) {
-      const prompt = chain(`${label} fills ${at}`, BLOCKS, GROUP.tokens);
-      blocks.push(...prompt);
-      await this.save(prompt);
-    }
-    const keys = Buffer.concat(blocks.map(({ hash }) => packKeys(hash, 0, 0)));
-    const held = await Promise.all(
-      this.clients.map(async (client) =>
-        countBits(await client.lookup(this.namespace, keys, CALL_MS), blocks.length),
-      ),
-    );
-    const value = (held.reduce((sum, count) => sum + count, 0) * PAGE_BYTES) / 1e6;
-    await this.flush();
-    return describe({
-      name: `${label}: held`,
-      unit: "MB of pages",
-      value,
-      ratio: (value * 1e6) / (maxBytes * this.clients.length),
-      of: "the memory together",
-      floor: FLOORS.capacity,
-    });
-  }
-
-  /** Idempotent. */
-  async close() {
-    const { shim, link, clients = [] } = this;
-    this.shim = undefined;
-    link?.close();
-    for (const client of clients) client.close();
-    await shim?.close();
-  }
-}
-
-function clientOf(address) {
-  return new VaultClient({
-    address,
-    name: "kv",
-    logger: createLogger("bench", { level: "silent" }),
-  });
+  return { figures, notes: notesOf(isQuick) };
 }
 
 /** The last of them is slow: with the share of the others, and with one like its link. */

@@ -29,6 +29,7 @@ const NAMES = [
   "sidecar",
   "lookup",
   "pool:links",
+  "pool:losses",
   "pool:lookup",
   "pool:drain",
   "slow-peer",

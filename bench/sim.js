@@ -68,17 +68,35 @@ const NAMES = { parts: "blocks", whole: "states" };
 
 function moves(size, quick, cut) {
   const pools = quick ? 4 : POOLS;
-  const all = Array.from({ length: pools }, (_none, seed) => movesOf(seed, size, { Placement, cut }));
+  const all = Array.from({ length: pools }, (_none, seed) =>
+    movesOf(seed, size, { Placement, cut }),
+  );
   const bound = 1 / size + 0.02;
   const within = all.flatMap(({ join, leave }) => [join, leave]).filter((moved) => moved <= bound);
   const middle = (of) => quantile(all.map(of), 0.5);
   const line = (name, unit, value) =>
     describe({ name: `${size} vaults, ${NAMES[cut]}: ${name}`, unit, value });
   return [
-    line("moved when one comes, above 1/N", "points", (middle((one) => one.join) - 1 / (size + 1)) * 100),
-    line("of it between vaults that stay, at most", "points", Math.max(...all.map((one) => one.astray)) * 100),
-    line("pools in which one that comes or goes moves 1/N + 2 points at most", "", within.length / (2 * pools)),
-    line("largest share over the mean", "", middle((one) => one.mostOverMean)),
+    line(
+      "moved when one comes, above 1/N",
+      "points",
+      (middle((one) => one.join) - 1 / (size + 1)) * 100,
+    ),
+    line(
+      "of it between vaults that stay, at most",
+      "points",
+      Math.max(...all.map((one) => one.astray)) * 100,
+    ),
+    line(
+      "pools in which one that comes or goes moves 1/N + 2 points at most",
+      "",
+      within.length / (2 * pools),
+    ),
+    line(
+      "largest share over the mean",
+      "",
+      middle((one) => one.mostOverMean),
+    ),
   ];
 }
 
@@ -105,7 +123,11 @@ function costs() {
       line("layouts that a host keeps", "bytes", bytes),
       line(`questions for members a second, ${ENGINES} hosts`, "", ENGINES / LIST_EVERY_S),
       line(`connections for questions and flushes, ${ENGINES} hosts`, "", ENGINES * size),
-      line(`calls at each vault for a prompt of each of ${ENGINES} hosts`, "", (ENGINES * asked) / size),
+      line(
+        `calls at each vault for a prompt of each of ${ENGINES} hosts`,
+        "",
+        (ENGINES * asked) / size,
+      ),
     ];
   });
 }
