@@ -238,6 +238,13 @@ export const UPKEEP: readonly FaultRow[] = [
     POOLED,
   ),
   row(
+    "F101",
+    "the list of a pool's vaults changes between a restore's look-up and its fetch",
+    "what was found is fetched where it was found, from one that has left, too; the restore is whole",
+    ["test/sidecar/sidecar.members.test.ts"],
+    POOLED,
+  ),
+  row(
     "F88",
     "a bundle is damaged, forged, of another namespace or sealed with another key; its import is killed; a registry fails or sends other bytes",
     "refused by name before anything is stored; a killed import leaves a beginning, and the next goes on; a pull goes on where it was cut off",

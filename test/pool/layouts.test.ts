@@ -26,6 +26,10 @@ test("another order of the given list, another weight and parity have layouts of
   const made = layoutsOf(membersOf(0), 0)(5);
   const nodes = membersOf(0).map((member, at) => ({ ...member, node: 2 - at }));
   const weights = membersOf(0).map((member, at) => ({ ...member, weight: 1 + at }));
-  for (const other of [layoutsOf(nodes, 0)(5), layoutsOf(weights, 0)(5), layoutsOf(membersOf(0), 2)(5)])
+  for (const other of [
+    layoutsOf(nodes, 0)(5),
+    layoutsOf(weights, 0)(5),
+    layoutsOf(membersOf(0), 2)(5),
+  ])
     expect(other).not.toEqual(made);
 });

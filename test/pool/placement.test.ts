@@ -53,6 +53,19 @@ test("a list in another order names the same vaults", () => {
   );
 });
 
+test("the same where costs are equal, because weights are far apart, and where the heavy one is down", () => {
+  const [hashes, weightOf] = [
+    hashesOf(1, 4 * RUN_BLOCKS),
+    (name: string) => (name === "a" ? 1 : 0.001),
+  ];
+  const named = (list: readonly string[]): (string | undefined)[][] => {
+    const placement = new Placement(list, list.map(weightOf));
+    const { owners, seconds } = placement.homesOf(hashes, (vault) => list[vault] === "a");
+    return [...owners].map((owner, at) => [list[owner], list[seconds[at]!]]);
+  };
+  expect(named(["c", "b", "a"])).toEqual(named(["a", "b", "c"]));
+});
+
 test("what a vault that is down owns goes to others, and nothing else moves", () => {
   fc.assert(
     fc.property(pool, fc.nat({ max: 7 }), ({ names, seed, blocks }, which) => {

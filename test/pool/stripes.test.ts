@@ -41,7 +41,8 @@ test.each([3, 4, 5, 8])(
   "over %i vaults members and parity lie apart, and each vault has its share",
   (count) => {
     const width = widthOf(count);
-    const counts = Array.from({ length: count }, () => 0);
+    const blocks = Array.from({ length: count }, () => 0);
+    const parities = [...blocks];
     let together = 0;
     for (const stripe of stripesOf(count)) {
       for (const index of INDEXES) {
@@ -49,13 +50,13 @@ test.each([3, 4, 5, 8])(
         const parity = stripe.parityFor(index)!;
         const isApart = new Set([...owners, parity]).size === width + 1;
         if (!isApart || stripe.parityOf(index) !== parity) together += 1;
-        counts[stripe.ownerOf(index)]! += 1;
-        counts[parity]! += 1 / width;
+        blocks[stripe.ownerOf(index)]! += 1;
+        parities[parity]! += 1;
       }
     }
     expect(together).toBe(0);
-    const all = RUNS * RUN_BLOCKS * (1 + 1 / width);
-    for (const of of counts) expect(Math.abs(of / all - 1 / count)).toBeLessThan(0.07);
+    for (const of of [...blocks, ...parities])
+      expect(Math.abs(of / (RUNS * RUN_BLOCKS) - 1 / count)).toBeLessThan(0.012);
   },
 );
 

@@ -3,6 +3,7 @@ import { expect, test, vi } from "vitest";
 import { hasBit, packKeys } from "../../src/block.ts";
 import { addressesOf } from "../../src/discovery/dns.ts";
 import { PolledSource } from "../../src/discovery/polled.ts";
+import { armFailpoints } from "../../src/failpoint.ts";
 import type * as Again from "../../src/limits-again.ts";
 import type * as Limits from "../../src/limits-pool.ts";
 import type { MemberSource } from "../../src/sidecar/vaults/pool-members.ts";
@@ -15,7 +16,7 @@ import { openSidecar } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
 import { startVaultProcess } from "../support/vault-process.ts";
 import type { Place } from "../support/vault-process.ts";
-import { logger, openClient, SOON_MS, until } from "../support/vaults.ts";
+import { closeAfterTest, logger, openClient, SOON_MS, until } from "../support/vaults.ts";
 
 const { kept } = vi.hoisted(() => ({ kept: { ms: 3_600_000 } }));
 vi.mock("../../src/limits-pool.ts", async (importOriginal) => ({
@@ -152,6 +153,31 @@ async function following(label: string): Promise<{
   await saveAll({ engine, sidecar }, blocks);
   return { sidecar, engine, vaults, list, blocks };
 }
+
+test("F101 the list changes between look-up and fetch: one comes, one leaves, and the restore is whole", async () => {
+  const { sidecar, engine, list, blocks } = await following("between");
+  const arm = (action: string): void =>
+    armFailpoints({ text: `sidecar.fetch.begun=${action}`, isOnNetwork: false, logger });
+  closeAfterTest({ close: () => arm("off") });
+  const { address: comes } = await startVaultProcess();
+  arm("sleep(2000)");
+  const reader = await FakeEngine.start(sidecar.socketPath, { ...LONG, engine: "between" });
+  const before = sidecar.counters.get("lookup_hits");
+  const plan = reader.prefetch(hashesOf(blocks));
+  await until(() => sidecar.counters.get("lookup_hits") === before + BLOCKS, "the look-up");
+  const gone = list.shift()!;
+  list.push(comes);
+  const shareOf = (of: string): number | undefined =>
+    sidecar.status().vaults.kv.find(({ address }) => address === of)?.share;
+  await until(() => shareOf(gone) === 0 && shareOf(comes)! > 0, "the list that was changed");
+  expect(reader.view(plan).placed.size).toBe(0);
+  arm("off");
+  const view = await reader.done(plan);
+  expect([view.reason, view.placed.get(0)?.length]).toEqual(["complete", BLOCKS]);
+  expect(blocks.filter((block, at) => !reader.holds(view, at, block))).toEqual([]);
+  reader.release(view.plan);
+  await expectNoLeak({ engine, sidecar });
+});
 
 test("a flush reaches what a vault holds that has left: it is asked no more", async () => {
   const { sidecar, engine, vaults, list } = await following("left");
