@@ -119,6 +119,25 @@ test.each([
   },
 );
 
+test.each([[[1, 1, 1, 0.1]], [[64, 4, 8]], [[4, 8, 16, 24, 32, 64, 4]]])(
+  "vaults of weights %j are filled alike, within 10 points where they are half full on average",
+  (weights) => {
+    const placement = new Placement(
+      weights.map((_weight, at) => `10.0.0.${at}:50051`),
+      weights,
+    );
+    // Most layouts: fewer part a small vault's fill by chance. Only the first hash of a run counts.
+    const hashes = Buffer.alloc(256 * RUN_BLOCKS * HASH_BYTES);
+    for (let at = 0; at < hashes.length; at += RUN_BLOCKS * HASH_BYTES) hashes.write(`${at}`, at);
+    const { owners } = placement.homesOf(hashes, nobody, false);
+    const total = weights.reduce((sum, weight) => sum + weight, 0);
+    const counts = weights.map(() => 0);
+    for (const owner of owners) counts[owner]! += 1;
+    const fills = weights.map((weight, at) => (0.5 * counts[at]! * total) / owners.length / weight);
+    expect(Math.max(...fills) - Math.min(...fills)).toBeLessThan(0.1);
+  },
+);
+
 test.each([
   [2, 0.02],
   [3, 0.025],
