@@ -11,6 +11,8 @@ import { PYTEST } from "./lib/stages.js";
 const MINUTES = 120;
 const MINUTES_MAX = 24 * 60;
 const RECORD = at("test", "faults", "long-runs.json");
+const READS_TEST = "test/faults/reads.test.ts";
+/** Of a pool half as many. */
 const READS = 2_000_000;
 const SOAK_S = 900;
 const PACKETS_S = 600;
@@ -57,8 +59,14 @@ const failures = (hasPassed) => (hasPassed ? 0 : 1);
 const PARTS = {
   async reads(seed) {
     const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_READS: String(reads) };
-    const { lines, hasPassed } = await vitest("reads", ["test/faults/reads.test.ts"], env);
+    const { lines, hasPassed } = await vitest("reads", [READS_TEST, "-t", "F9"], env);
     const { seed: _seed, ...counts } = told(lines, "faulted reads");
+    return { ...counts, failures: failures(hasPassed) };
+  },
+  async poolReads(seed) {
+    const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_READS: String(reads / 2) };
+    const { lines, hasPassed } = await vitest("pool-reads", [READS_TEST, "-t", "F102"], env);
+    const { seed: _seed, ...counts } = told(lines, "faulted pool reads");
     return { ...counts, failures: failures(hasPassed) };
   },
   async packets(seed) {

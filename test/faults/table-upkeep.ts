@@ -245,6 +245,12 @@ export const UPKEEP: readonly FaultRow[] = [
     POOLED,
   ),
   row(
+    "F102",
+    "bytes that are damaged, repeated, reordered or cut off on the way from the vaults of a pool that keeps parity",
+    "as F9; what is damaged is rebuilt from the other vaults or missing",
+    ["test/faults/reads.test.ts"],
+  ),
+  row(
     "F88",
     "a bundle is damaged, forged, of another namespace or sealed with another key; its import is killed; a registry fails or sends other bytes",
     "refused by name before anything is stored; a killed import leaves a beginning, and the next goes on; a pull goes on where it was cut off",

@@ -36,14 +36,23 @@ export interface Stand {
 }
 
 export type StandOptions = Omit<TestSidecarOptions, "vaults"> &
-  Partial<LoadShape> & { vault?: TestVaultOptions | { address: string } };
+  Partial<LoadShape> & {
+    vault?: TestVaultOptions | { address: string };
+    /** So many vaults more are one pool with it, each behind a proxy of the same weather. */
+    more?: number;
+  };
 
 export async function openStand(options: StandOptions = {}): Promise<Stand> {
   const seed = options.seed ?? testSeed();
-  const { vault: given = {} } = options;
+  const { vault: given = {}, more = 0 } = options;
   const vault = "address" in given ? given : await openVault(given);
   const weather = new Weather(seed);
   const proxy = await openByteProxy(weather, vault.address);
+  const proxies = [proxy];
+  while (proxies.length <= more) {
+    const { address } = await openVault();
+    proxies.push(await openByteProxy(weather, address));
+  }
   const sidecar = await openSidecar({
     // Faults slow things down: the cost model would rather compute, and there would be no traffic.
     when: "always",
@@ -52,7 +61,7 @@ export async function openStand(options: StandOptions = {}): Promise<Stand> {
     waitMs: 5000,
     stallMs: 1000,
     ...options,
-    vaults: { kv: openClient(proxy), ssm: null },
+    vaults: { kv: proxies.map((each) => openClient(each)), ssm: null },
   });
   const load = await Load.open(sidecar.socketPath, { ...options, seed });
   // A test that fails must not leave a load that runs against what is being closed.
