@@ -1,4 +1,6 @@
 // Owns the figures of simulated pools: misses by cause over many seeds, and what a pool of up to 1,000 vaults costs on paper.
+import { EngineRates } from "../dist/cost/engine-rates.js";
+import { Link } from "../dist/cost/link.js";
 import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS } from "../dist/limits-pool.js";
 import { NO_VAULT, Placement } from "../dist/pool/placement.js";
 import { Pool } from "../dist/sidecar/vaults/pools.js";
@@ -32,7 +34,7 @@ export function run({ isQuick: quick }) {
 
 function worlds(seeds) {
   const all = Array.from({ length: seeds }, (_none, seed) =>
-    runSeed(seed, { Pool, NO_VAULT, RUN_BLOCKS }),
+    runSeed(seed, { Pool, NO_VAULT, RUN_BLOCKS, EngineRates, Link }),
   );
   const sum = (of, from = all) => from.reduce((total, one) => total + of(one), 0);
   const share = (of, from = all) => sum(of, from) / sum(({ runs }) => runs, from);
@@ -52,6 +54,14 @@ function worlds(seeds) {
     line(
       "held by a vault that was not asked, because hosts saw the pool differently",
       share(({ elsewhere }) => elsewhere),
+    ),
+    line(
+      "time to first tokens over the best choice, where paces are known",
+      sum(({ tookS }) => tookS) / sum(({ bestS }) => bestS),
+    ),
+    line(
+      "of these requests, those that took 1.25 of computing",
+      sum(({ late }) => late) / sum(({ restored, computed }) => restored + computed),
     ),
     line(
       "vaults asked for a run, one copy",

@@ -1,6 +1,8 @@
 // Owns one simulated world: hosts that see a pool through the real placement, vaults that come, go, forget and evict, and a ledger of every run.
 import { createHash, hash } from "node:crypto";
 import { chanceOf } from "./chance.js";
+import { inVirtualTime } from "./clock.js";
+import { Engine, Way } from "./links.js";
 
 const HASH_BYTES = 32;
 const REQUESTS = 40;
@@ -17,6 +19,10 @@ const NAMED_ALIKE = 1000;
 const [UNLIKE_EVERY, FULL_EVERY] = [8, 3];
 /** One request in so many meets an event, and one host in so many hears its news meanwhile, or probes who is down. */
 const [EVENT_EVERY, NEWS_EVERY, PROBE_EVERY] = [20, 4, 4];
+/** One request in so many finds another link. */
+const LINK_EVERY = 15;
+/** Between two requests at most, and once in so many, besides what the one before took: some views of before are forgotten in a world. */
+const [PAUSE_MS, LONG_PAUSE_MS, LONG_EVERY] = [2000, 1_800_000, 8];
 
 /** What one vault holds: runs, the least recently used first. */
 class Vault {
@@ -53,10 +59,13 @@ class Vault {
 
 /** An engine's host: its own clients, and the real pool over them. It hears of members late, and of a death when it asks. */
 class Host {
-  constructor(vaults, isDouble, { Pool }) {
+  constructor(vaults, isDouble, chance, parts) {
+    this.chance = chance;
+    this.parts = parts;
     this.members = new Set();
     this.clients = [];
-    this.pool = new Pool("kv", {
+    this.engine = new Engine(chance, parts);
+    this.pool = new parts.Pool("kv", {
       clients: this.clients,
       isDouble,
       isMember: (client) => this.members.has(client.vault),
@@ -71,7 +80,8 @@ class Host {
       else this.members.add(vault);
       if (vault.isMember && !this.clients.some((client) => client.vault === vault)) {
         const { name: address, capacityBytes } = vault;
-        this.clients.push({ address, capacityBytes, isOpen: false, vault });
+        const way = new Way(this.chance, this.parts);
+        this.clients.push({ address, capacityBytes, isOpen: false, vault, way });
       }
     }
   }
@@ -96,9 +106,10 @@ class Host {
 }
 
 class World {
-  constructor(seed, parts) {
+  constructor(seed, parts, clock) {
     this.seed = seed;
     this.parts = parts;
+    this.clock = clock;
     const chance = chanceOf(seed);
     this.chance = chance;
     const isDouble = chance.below(2) === 1;
@@ -106,7 +117,10 @@ class World {
     this.runsMax = chance.below(FULL_EVERY) === 0 ? 8 : Infinity;
     this.vaults = [];
     for (let left = 3 + chance.below(3); left > 0; left -= 1) this.addVault();
-    this.hosts = Array.from({ length: HOSTS }, () => new Host(this.vaults, isDouble, parts));
+    this.hosts = Array.from(
+      { length: HOSTS },
+      () => new Host(this.vaults, isDouble, chance, parts),
+    );
     this.stored = new Set();
     this.evicted = new Set();
     /** Nothing has happened so far that hosts could have seen differently. */
@@ -164,13 +178,28 @@ class World {
     if (chance.below(PROBE_EVERY) === 0) host.probe();
     this.isCalm &&= hosts.every((one) => one.knows(vaults));
     const { runs, hashes } = this.prompt();
+    if (chance.below(LINK_EVERY) === 0) chance.pick(host.clients).way.change(chance);
     const places = host.pool.placesOf(hashes);
     let isHole = false;
+    const held = new Map();
     for (const [at, run] of runs.entries()) {
-      isHole = !this.restore(host, places, at, run) || isHole;
+      const holder = this.restore(host, places, at, run);
+      isHole ||= holder === undefined;
       // Behind a hole nothing is restored: it is computed and saved.
       if (isHole) this.save(host, hashes, at, run);
+      else held.set(holder.way, (held.get(holder.way) ?? 0) + this.parts.RUN_BLOCKS);
     }
+    const tookS = host.engine.ask(runs.length * this.parts.RUN_BLOCKS, held);
+    const isLong = chance.below(LONG_EVERY) === 0;
+    this.clock.ms += tookS * 1000 + chance.below(isLong ? LONG_PAUSE_MS : PAUSE_MS);
+  }
+
+  /** Of engines whose links and paces were known: what their choices cost, in all. */
+  get times() {
+    const sum = { restored: 0, computed: 0, tookS: 0, bestS: 0, late: 0 };
+    for (const { engine } of this.hosts)
+      for (const name of Object.keys(sum)) sum[name] += engine.counts[name];
+    return sum;
   }
 
   restore(host, { owners, others }, at, run) {
@@ -185,7 +214,7 @@ class World {
     const holder = clients.find((client) => host.reaches(client) && client.vault.has(run));
     holder?.vault.touch(run);
     counts[holder === undefined ? this.causeOf(run) : "found"] += 1;
-    return holder !== undefined;
+    return holder;
   }
 
   causeOf(run) {
@@ -215,15 +244,18 @@ function blockOf(at, { RUN_BLOCKS }) {
 }
 
 /**
- * Runs one seed. `parts`: the real Pool, NO_VAULT and RUN_BLOCKS. Misses by cause: `fresh` was never stored, `evicted` and `lost` are
- * with no vault any more, `elsewhere` lies on a vault that this host did not ask, because hosts saw the pool differently.
+ * Runs one seed. `parts`: the real Pool, NO_VAULT, RUN_BLOCKS, EngineRates and Link. Misses by cause: `fresh` was never stored, `evicted` and
+ * `lost` are with no vault any more, `elsewhere` lies on a vault that this host did not ask, because hosts saw the pool differently.
  */
 export function runSeed(seed, parts) {
-  const world = new World(seed, parts);
-  const trace = createHash("sha256");
-  for (let request = 0; request < REQUESTS; request += 1) {
-    world.step();
-    trace.update(JSON.stringify(world.counts));
-  }
-  return { ...world.counts, digest: trace.digest("hex") };
+  const clock = { ms: 1 };
+  return inVirtualTime(clock, () => {
+    const world = new World(seed, parts, clock);
+    const trace = createHash("sha256");
+    for (let request = 0; request < REQUESTS; request += 1) {
+      world.step();
+      trace.update(JSON.stringify([world.counts, world.times, clock.ms]));
+    }
+    return { ...world.counts, ...world.times, digest: trace.digest("hex") };
+  });
 }

@@ -1,7 +1,9 @@
-// Owns the proof by simulation: over many seeds of vaults that come, go, forget and evict, every miss has a cause, and a seed replays exactly.
+// Owns the proof by simulation: over many seeds of vaults that come, go, forget and evict behind links that change, every miss has a cause, and a seed replays.
 import { expect, test } from "vitest";
 import { lookupOf, movesOf, onPaper } from "../../../bench/sim/scale.js";
 import { runSeed } from "../../../bench/sim/world.js";
+import { EngineRates } from "../../../src/cost/engine-rates.ts";
+import { Link } from "../../../src/cost/link.ts";
 import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS } from "../../../src/limits-pool.ts";
 import { NO_VAULT, Placement } from "../../../src/pool/placement.ts";
 import { Pool } from "../../../src/sidecar/vaults/pools.ts";
@@ -9,7 +11,7 @@ import { testSeed } from "../../faults/lib/random.ts";
 
 const SEEDS = process.env["TIERKV_TEST_LONG"] === "on" ? 100_000 : 1000;
 const TEST_MS_MAX = 240 * SEEDS;
-const PARTS = { Pool, NO_VAULT, RUN_BLOCKS };
+const PARTS = { Pool, NO_VAULT, RUN_BLOCKS, EngineRates, Link };
 const SCALE = { Placement, LAYOUTS, RUN_BLOCKS, PART_BLOCKS };
 
 test(
@@ -34,6 +36,11 @@ test(
     // Hosts that hear of changes at different times miss a little of what is held, and nothing while all see the same.
     expect(sum(({ elsewhere }) => elsewhere) / runs).toBeLessThan(0.007);
     expect(sum(({ calmElsewhere }) => calmElsewhere)).toBe(0);
+    // Where paces are known, the cost model takes what answers first, and nobody waits for a link that is too slow.
+    const [restored, computed] = [sum((one) => one.restored), sum((one) => one.computed)];
+    expect(Math.min(restored, computed)).toBeGreaterThan(SEEDS / 4);
+    expect(sum(({ late }) => late) / (restored + computed)).toBeLessThan(0.001);
+    expect(sum(({ tookS }) => tookS) / sum(({ bestS }) => bestS)).toBeLessThan(1.02);
     const again = [0, SEEDS / 2, SEEDS - 1];
     expect(again.map((at) => runSeed(first + at, PARTS))).toEqual(again.map((at) => all[at]));
   },
