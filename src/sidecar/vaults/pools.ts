@@ -1,4 +1,4 @@
-// Owns which of its class's vaults a block lies on, as this sidecar sees them: placed by the ring, passed on while the owner is down, and in memory of this machine, too.
+// Owns which of its class's vaults a block lies on, as this sidecar sees them: placed by runs, passed on while the owner is down, and in memory of this machine, too.
 import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
