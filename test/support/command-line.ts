@@ -6,6 +6,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { afterAll } from "vitest";
 import type { Io } from "../../src/cli/io.ts";
 import { runCommandLine } from "../../src/cli/program.ts";
 
@@ -53,7 +54,8 @@ export async function runInside(
 const BIN = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
 /** Of the programs of one test file that have no home of their own, because what an earlier run left in the user's own would be heard of: flushes, weights, tokens. */
 const STATE = mkdtempSync(join(tmpdir(), "tierkv-state-"));
-process.once("exit", () => rmSync(STATE, { recursive: true, force: true }));
+// vitest ends its processes without their exit handlers.
+afterAll(() => rmSync(STATE, { recursive: true, force: true }));
 
 export interface ProgramOptions {
   env?: Record<string, string>;

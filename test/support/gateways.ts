@@ -1,7 +1,9 @@
 // Owns gateways for tests: before simulated engines, with clients that read whole answers or streams.
-import { mkdtempSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { request } from "node:http";
 import type { ClientRequest, IncomingMessage, OutgoingHttpHeaders } from "node:http";
+import { request as requestOverTls } from "node:https";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { pino } from "pino";
@@ -32,7 +34,7 @@ export async function gatewayBefore(
 ): Promise<Scene> {
   const engines = models.map((names) => new SimEngine(names));
   for (const engine of engines) await engine.start();
-  const socket = join(mkdtempSync(join(tmpdir(), "gateway-")), "gateway.sock");
+  const socket = join(testFolder(), "gateway.sock");
   const config: GatewayConfig = {
     listen: { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" },
     lan: false,
@@ -78,6 +80,25 @@ export async function gatewayBefore(
 
 const addressOf = (text: string): Address => ({ ...splitAddress(text), text });
 
+/** Of mode 0700; goes with the test. */
+export function testFolder(): string {
+  const path = mkdtempSync(join(tmpdir(), "gateway-"));
+  onTestFinished(() => rmSync(path, { recursive: true, force: true }));
+  return path;
+}
+
+/** A file of keys, of lines `NAME KEY` and what stands behind; lines of `*` and comments stay. */
+export function keyFile(...lines: readonly string[]): string {
+  const path = join(testFolder(), "keys");
+  const written = lines.map((line) => {
+    const [name = "", key, ...rest] = line.split(" ");
+    if (key === undefined || name === "*" || name === "#") return line;
+    return [name, createHash("sha256").update(key).digest("hex"), ...rest].join(" ");
+  });
+  writeFileSync(path, `${written.join("\n")}\n`, { mode: 0o600 });
+  return path;
+}
+
 export interface Answer {
   code: number;
   headers: IncomingMessage["headers"];
@@ -94,14 +115,16 @@ export function call(
     method?: string;
     body?: string | Buffer;
     headers?: OutgoingHttpHeaders;
+    /** Of an `https:` address. */
+    ca?: Buffer;
     onRequest?: (asked: ClientRequest) => void;
     onChunk?: (chunk: string) => void;
   } = {},
 ): Promise<Answer> {
-  const { body, headers = {}, onRequest, onChunk } = options;
+  const { body, headers = {}, ca, onRequest, onChunk } = options;
   const method = options.method ?? (body === undefined ? "GET" : "POST");
   return new Promise((resolve, reject) => {
-    const asked = request(`${url}${path}`, { method, agent: false, headers }, (answer) => {
+    const take = (answer: IncomingMessage): void => {
       let text = "";
       const end = (isCut: boolean): void =>
         resolve({ code: answer.statusCode ?? 0, headers: answer.headers, text, isCut });
@@ -110,7 +133,11 @@ export function call(
         onChunk?.(chunk);
       });
       answer.on("end", () => end(false)).on("error", () => end(true));
-    });
+    };
+    const given = { method, agent: false, headers } as const;
+    const to = `${url}${path}`;
+    const asked =
+      ca === undefined ? request(to, given, take) : requestOverTls(to, { ...given, ca }, take);
     onRequest?.(asked);
     asked.on("error", reject).end(body);
   });

