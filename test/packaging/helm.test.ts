@@ -119,6 +119,7 @@ interface Rendered {
   data?: Record<string, string>;
   stringData?: Record<string, string>;
   spec: {
+    type?: string;
     selector?: { matchLabels?: Json };
     template?: { metadata: { labels: Json }; spec: Pod };
     volumeClaimTemplates?: { metadata: { name: string } }[];
@@ -237,6 +238,23 @@ describe.skipIf(!hasHelm())("rendered by helm", () => {
       const { exitCode } = await runInside([...args!, "--help"]);
       expect([args, exitCode]).toEqual([args, 0]);
     }
+  });
+
+  test("the gateway alone can be reached from outside, and is two to ten pods by processor time", () => {
+    const all = render("gateway.service.type=LoadBalancer", ...everything);
+    const services = all.filter(({ kind }) => kind === "Service");
+    expect(services.map(({ metadata, spec }) => [metadata.name, spec.type]).toSorted()).toEqual([
+      ["x-tierkv-engine", undefined],
+      ["x-tierkv-gateway", "LoadBalancer"],
+      ["x-tierkv-vault", undefined],
+    ]);
+    const scaler = named(all, "HorizontalPodAutoscaler", "x-tierkv-gateway").spec;
+    expect(scaler).toMatchObject({
+      scaleTargetRef: { kind: "Deployment", name: "x-tierkv-gateway" },
+      minReplicas: 2,
+      maxReplicas: 10,
+    });
+    expect(named(all, "Deployment", "x-tierkv-gateway").spec).not.toHaveProperty("replicas");
   });
 
   test("an InferencePool names the engines' pods and their port, and the gateway as its endpoint picker; none by default", () => {
