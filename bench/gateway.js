@@ -6,11 +6,10 @@ import { Agent, request } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { BlockIndex } from "../dist/gateway/index/index-of-blocks.js";
-import { loadIndex, saveIndex } from "../dist/gateway/index/saved-index.js";
 import { describe, figure, interleaved, quantile, timed } from "./lib/figures.js";
+import { bytesPerBlock, eventRate, stored, warmStart } from "./lib/gateway-index.js";
 import { TIERKV } from "./lib/paths.js";
-import { asked, BLOCK, conversations, gatewayOf, simulate, strangers } from "./sim/fleet.js";
+import { asked, conversations, gatewayOf, onePrefix, simulate, strangers } from "./sim/fleet.js";
 
 const SSE_ENGINE = fileURLToPath(new URL("./lib/sse-engine.js", import.meta.url));
 const PLAIN_PROXY = fileURLToPath(new URL("./lib/plain-proxy.js", import.meta.url));
@@ -47,7 +46,10 @@ export async function run({ isQuick, part }) {
         ...(await addedTime(engine, plain, gateway, isQuick ? 200 : 2000)),
         ...(await cpuPerEvent(plain, gateway, isQuick ? 50 : 250)),
         ...(await perCore(plain, gateway, isQuick ? 500 : 5000)),
+        ...(await goneClients(engine, gateway, isQuick ? 20 : 200)),
         ...(await decisions(isQuick ? 200 : 1000)),
+        ...eventRate(isQuick ? 100_000 : 1_000_000),
+        await bytesPerBlock(isQuick ? 100_000 : 2_000_000),
         ...(await warmStart(folder, isQuick ? 100_000 : 1_000_000)),
       ],
     };
@@ -116,6 +118,36 @@ async function perCore(plain, gateway, requests) {
   return [figure("requests a second on one core", "1/s", through, beside)];
 }
 
+/** From when a client leaves in mid-stream until its engine knows. */
+async function goneClients(engine, gateway, rounds) {
+  const ms = [];
+  for (let round = 0; round < rounds; round += 1) {
+    const gone = await leave(gateway.url);
+    const { ms: at } = await (await fetch(`${engine.url}/aborted`)).json();
+    ms.push(at - gone);
+  }
+  const floor = { on: "value", most: 100 };
+  return [figure("a client left: until its engine knows", "ms", ms, { floor })];
+}
+
+/** When it left, by the clock that both processes share. */
+function leave(url) {
+  const body = JSON.stringify({ model: "m", prompt: "p", stream: true, max_tokens: 1e6 });
+  const headers = { "content-type": "application/json" };
+  return new Promise((resolve, reject) => {
+    const asking = { method: "POST", agent: false, headers };
+    const sent = request(`${url}/v1/completions`, asking, (answer) => {
+      answer
+        .on("error", () => {})
+        .once("data", () => {
+          resolve(performance.timeOrigin + performance.now());
+          sent.destroy();
+        });
+    });
+    sent.on("error", reject).end(body);
+  });
+}
+
 function cpuTicks(pid) {
   const stat = readFileSync(`/proc/${pid}/stat`, "latin1");
   const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
@@ -159,49 +191,6 @@ async function decisions(rounds) {
   ];
 }
 
-function stored(tokens, firstHash = 1n) {
-  const blocks = Array.from({ length: Math.floor(tokens.length / BLOCK) }, (_none, at) => ({
-    hash: firstHash + BigInt(at),
-    tokens: tokens.slice(at * BLOCK, (at + 1) * BLOCK),
-    extra: [],
-  }));
-  return { kind: "stored", tier: "gpu", parent: null, blockSize: BLOCK, blocks, group: 0 };
-}
-
-/** An index of four engines, written and read again. */
-async function warmStart(folder, blocks) {
-  const path = join(folder, "index");
-  const index = new BlockIndex(4);
-  const followed = [0, 1, 2, 3].map((slot) => ({
-    slot,
-    events: `engine:${slot}`,
-    mark: { sequence: 1, digest: "" },
-  }));
-  for (const { slot } of followed) {
-    for (let at = 0; at < blocks / 4; at += 1000) {
-      const tokens = Array.from(
-        { length: 1000 * BLOCK },
-        (_none, n) => slot * 1e8 + at * BLOCK + n,
-      );
-      index.apply(slot, stored(tokens, BigInt(slot * 1e8 + at + 1)));
-    }
-  }
-  const load = () => {
-    const saved = loadIndex(path);
-    const next = new BlockIndex(4, undefined, saved.seeds);
-    for (const { slot, events } of followed) next.restore(slot, saved.engines.get(events));
-  };
-  const { save, again } = await interleaved(3, {
-    save: () => timed(() => saveIndex(path, index, followed)),
-    again: () => timed(load),
-  });
-  const name = `${blocks.toLocaleString("en")} blocks`;
-  return [
-    figure(`index of ${name}, saved beside events`, "s", save),
-    figure(`index of ${name}, warm`, "s", again, { floor: { on: "value", most: 2 } }),
-  ];
-}
-
 const PRESETS = ["round-robin", "least-load", "prefix-weighted", "earliest-token"];
 const SEEDS = [1, 2, 3];
 /** What is compared differs by little. */
@@ -213,6 +202,7 @@ const [TIGHT, ROOMY] = [40_000, 400_000];
 async function simulated(requests) {
   return [
     ...(await presets(requests)),
+    ...(await alike(requests)),
     ...(await predictions(requests)),
     ...(await longPrompts(requests)),
     ...(await overload(requests)),
@@ -267,6 +257,32 @@ async function presets(requests) {
       });
     // Where caches hold everything, the least loaded engine has most prompts, too.
     figures.push(line("p50", p50, cacheTokens === TIGHT ? 2 : 1), line("p99", p99, 1));
+  }
+  return figures;
+}
+
+/** All engines hold the one prefix soon: staying with the first that did would only make a queue there. */
+async function alike(requests) {
+  const figures = [];
+  const times = {};
+  for (const preset of PRESETS) {
+    const make = () => onePrefix(requests, 100);
+    times[preset] = timesOf(await runs(make, { preset, cacheTokens: ROOMY }));
+    for (const at of [0.5, 0.99]) {
+      const name = `one prefix for all, near capacity: first token p${at * 100}, ${preset}`;
+      figures.push(ms(name, quantile(times[preset], at)));
+    }
+  }
+  for (const at of [0.5, 0.99]) {
+    const best = Math.min(...PRESETS.map((preset) => quantile(times[preset], at)));
+    figures.push(
+      describe({
+        name: `one prefix for all: the best p${at * 100} by earliest-token's`,
+        unit: "",
+        value: best / quantile(times["earliest-token"], at),
+        floor: { on: "value", least: 0.95 },
+      }),
+    );
   }
   return figures;
 }

@@ -276,9 +276,9 @@ export const NIGHTLY = [
     ].map(command(NIGHTLY_TIMEOUT_MS)),
   },
   {
-    // Helm, schemas of Kubernetes, Prometheus, etcd, a registry and a server of S3, where they can be had.
+    // Helm, schemas of Kubernetes, Envoy, Prometheus, etcd, a registry and a server of S3, where they can be had.
     name: "tools",
-    checks: ["archive", "bundles", "chart", "etcd", "metrics"]
+    checks: ["archive", "bundles", "chart", "envoy", "etcd", "metrics"]
       .map((name) => [name, process.execPath, [at(".ci", "tools.js"), name]])
       .map(command(NIGHTLY_TIMEOUT_MS)),
   },

@@ -4,7 +4,21 @@ import { createServer } from "node:http";
 const GAP_MS = 20;
 const EVENT = `data: ${JSON.stringify({ id: "cmpl-0", object: "text_completion", model: "m", choices: [{ index: 0, text: " token", logprobs: null, finish_reason: null }], usage: null })}\n\n`;
 
+/** When a client broke off, and who waits to hear it. */
+const gone = [];
+const asking = [];
+function match() {
+  while (gone.length > 0 && asking.length > 0) {
+    asking.shift().end(JSON.stringify({ ms: gone.shift() }));
+  }
+}
+
 const server = createServer((request, response) => {
+  if (request.url === "/aborted") {
+    asking.push(response);
+    match();
+    return;
+  }
   if (request.method === "GET") {
     response.end('{"data":[{"id":"m"}]}');
     return;
@@ -14,8 +28,14 @@ const server = createServer((request, response) => {
   request.on("end", () => {
     const { max_tokens: events } = JSON.parse(body);
     response.writeHead(200, { "content-type": "text/event-stream" });
+    response.once("close", () => {
+      if (response.writableFinished) return;
+      gone.push(performance.timeOrigin + performance.now());
+      match();
+    });
     let sent = 0;
     const send = () => {
+      if (response.destroyed) return;
       response.write(EVENT);
       sent += 1;
       if (sent === events) response.end();

@@ -222,6 +222,19 @@ export function conversations(requests, perSecond) {
   };
 }
 
+/** Prompts that all begin alike and share nothing else. */
+export function onePrefix(requests, perSecond) {
+  let left = requests;
+  let unique = 1_000_000;
+  const prefix = Array.from({ length: SYSTEM }, (_none, at) => at);
+  return (_now, chance) => {
+    if (left === 0) return null;
+    left -= 1;
+    const tokens = [...prefix, ...Array.from({ length: TURN }, () => (unique += 1))];
+    return { gapMs: exponential(1000 / perSecond, chance), tokens };
+  };
+}
+
 /** Prompts that share nothing: `kinds` are `{ kind, key, perSecond, tokens: () => number }`. */
 export function strangers(requests, kinds) {
   let left = requests;

