@@ -303,6 +303,13 @@ export const UPKEEP: readonly FaultRow[] = [
     { unloaded: "is a load of its own, before simulated engines" },
   ),
   row(
+    "F103",
+    "a gateway's client sends fields of other kinds than they have, any bytes, or what is nested too deep to be written again",
+    "it is refused or passed on, a tenant's salt is in whatever goes on, no engine is suspected, and the gateway goes on",
+    ["test/gateway/front/allowance.test.ts", "test/gateway/front/reading.fuzz.test.ts"],
+    { unloaded: "is a load of its own, before simulated engines" },
+  ),
+  row(
     "F96",
     "a receipt of a restore is changed, of another namespace or of an unknown key; vaults lost or replaced what it names; its folder cannot be written",
     "refused by name; each record of its sample is called the same, different or gone; a restore without its receipt goes on and is counted",

@@ -205,9 +205,13 @@ function promptTokens(body: unknown, bytes: number): number {
 
 function answerTokensMax(body: unknown): number {
   const { max_completion_tokens, max_tokens, n } = fieldsOf(body);
-  const most = Number(max_completion_tokens ?? max_tokens ?? 0) * Number(n ?? 1);
+  const most = countOf(max_completion_tokens ?? max_tokens ?? 0) * countOf(n ?? 1);
   return most > 0 ? Math.min(most, GATEWAY_ANSWER_TOKENS_MAX) : 0;
 }
+
+/** Engines take numbers as text, too; an object has words of its own for how it becomes a number. */
+const countOf = (value: unknown): number =>
+  typeof value === "number" || typeof value === "string" ? Number(value) : 0;
 
 function fieldsOf(body: unknown): Readonly<Record<string, unknown>> {
   return typeof body === "object" && body !== null ? { ...body } : {};

@@ -43,8 +43,12 @@ export async function generate(
   to: Generating,
 ): Promise<void> {
   const { fleet, figures, router } = to;
-  const { prompt, seq_id: given, model_name: wanted } = asked;
-  if (typeof prompt !== "string") return shed(response, "no_json", to);
+  const { prompt, seq_id: given, model_name: wanted, max_tokens, temperature } = asked;
+  // What is nested may be too deep to be written again, which would look like an engine's failure.
+  const isNested = [wanted, max_tokens, temperature].some(
+    (one) => typeof one === "object" && one !== null,
+  );
+  if (typeof prompt !== "string" || isNested) return shed(response, "no_json", to);
   const sequence = typeof given === "string" && given !== "" ? given : randomUUID();
   const model = typeof wanted === "string" ? wanted : null;
   const telling = { response, sequence, prompt, arrivedMs: nowMs(), text: "", tokens: 0 };

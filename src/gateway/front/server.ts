@@ -55,7 +55,7 @@ export async function startFront(options: FrontOptions): Promise<Front> {
     // Whoever writes to a client that is gone learns so by `close`.
     response.on("error", () => {});
     if (state.isClosing) response.setHeader("connection", "close");
-    void answer(request, response, options);
+    void answer(request, response, options).catch(() => unread(response, options));
   };
   const { tls } = options;
   const server =
@@ -90,6 +90,12 @@ async function answer(
   await serve(request, response, { holder, path, arrivedMs }, options);
 }
 
+/** Nested deeper than can be written again: nothing was sent to an engine by then. */
+function unread(response: ServerResponse, options: FrontOptions): void {
+  if (response.headersSent) response.destroy();
+  else refuseCounted(response, "no_json", options);
+}
+
 /** Within what its key may take. */
 async function serve(
   request: IncomingMessage,
@@ -121,9 +127,6 @@ async function take(
   if (typeof bytes === "string") return refuseCounted(response, bytes, options);
   try {
     await pass(request, response, { ...arrived, bytes }, options);
-  } catch {
-    // Nested deeper than can be written again: nothing was sent to an engine by then.
-    refuseCounted(response, "no_json", options);
   } finally {
     budget.give(bytes.length);
   }

@@ -149,6 +149,28 @@ test("F94 tokens of the second API are counted, too", async () => {
   expect([left > 750, left < 800]).toEqual([true, true]);
 });
 
+test("F103 fields of other kinds than they have are refused or passed on, by both APIs, and the gateway goes on", async () => {
+  const { ask, engines, url } = await limited(["a concurrent=50"], true);
+  // An object that says by itself how it becomes a number; one that is nested deeper than can be written again.
+  let deep: unknown = 1;
+  for (let n = 0; n < 2000; n += 1) deep = [deep];
+  for (const odd of [{ toString: 0 }, { valueOf: 0, toString: 0 }, [], deep, null, "7"]) {
+    for (const name of ["max_tokens", "n", "model_name", "temperature"]) {
+      for (const path of ["/generate", "/v1/completions"]) {
+        const { code } = await ask("a", { [name]: odd }, path);
+        expect([200, 400, 404], `${path} ${name}`).toContain(code);
+      }
+    }
+  }
+  const nested = `{"prompt":"p","max_tokens":${"[".repeat(200_000)}${"]".repeat(200_000)}}`;
+  const headers = { "content-type": "application/json", authorization: "Bearer k-a" };
+  expect((await call(url, "/generate", { body: nested, headers })).code).toBe(400);
+  // Nor is an engine suspected for it.
+  const metrics = await call(url, "/metrics", { headers });
+  expect(metrics.text).toContain(`engine_up{engine="${engines[0]!.name}"} 1`);
+  expect(metrics.text).not.toMatch(/retries_total\{.*\} [1-9]/);
+});
+
 test("`tierkv gateway status` shows what is left to each name", async () => {
   const { ask, socket } = await limited(["a requests=2 tokens=1000 concurrent=5", "free"]);
   for (let n = 0; n < 3; n += 1) await ask("a");

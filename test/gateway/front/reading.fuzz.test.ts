@@ -1,0 +1,96 @@
+// Owns the proof that any body is read or refused, that a tenant's salt is in whatever goes on, and that nothing else of it is changed.
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { Allowance, Visit } from "../../../src/gateway/front/allowance.ts";
+import { readingOf } from "../../../src/gateway/front/reading.ts";
+import type { Holder } from "../../../src/gateway/front/reading.ts";
+import { promptOf } from "../../../src/gateway/tokens/tokenizer.ts";
+import { bytes, damage, meet } from "../../faults/lib/cases.ts";
+
+const CASES = process.env["TIERKV_TEST_LONG"] === "on" ? 1_000_000 : 4000;
+const LONG_MS = 1_200_000;
+const PATHS = ["/v1/completions", "/v1/chat/completions", "/v1/embeddings"];
+const TYPES = ["application/json", "text/plain", "multipart/form-data; boundary=x", undefined];
+
+const odd = fc.oneof(
+  fc.jsonValue({ maxDepth: 3 }),
+  fc.constantFrom(-1, 1e308, "7", null, { toString: 0 }),
+);
+const messages = fc.array(fc.record({ role: fc.constant("user"), content: odd }), { maxLength: 3 });
+/** What a client sends, with fields of other kinds than they should have. */
+const body = fc
+  .record(
+    {
+      model: fc.oneof(fc.constant("m"), odd),
+      prompt: fc.oneof(fc.array(fc.nat(200_000), { maxLength: 40 }), fc.string(), odd),
+      messages: fc.oneof(messages, odd),
+      cache_salt: fc.oneof(fc.constantFrom("", "acme", "acme:x", ":"), odd),
+      max_tokens: odd,
+      n: odd,
+      user: odd,
+      __proto__: odd,
+    },
+    { requiredKeys: [] },
+  )
+  .map((fields) => Buffer.from(JSON.stringify(fields)));
+const sent = fc.oneof(
+  { weight: 4, arbitrary: body },
+  { weight: 2, arbitrary: fc.tuple(body, damage).map(([good, how]) => how(good)) },
+  { weight: 1, arbitrary: bytes(200) },
+);
+const request = fc.record({
+  sent,
+  path: fc.constantFrom(...PATHS),
+  type: fc.constantFrom(...TYPES),
+  tenant: fc.constantFrom("acme", null),
+});
+
+function parsed(text: Buffer): unknown {
+  try {
+    return JSON.parse(text.toString("utf8"));
+  } catch {
+    return undefined;
+  }
+}
+
+const isFields = (value: unknown): value is Record<string, unknown> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+test(
+  "F103 any body is read or refused; with a tenant its salt is there, and all else as it came",
+  async () => {
+    const seen = { refused: 0, salted: 0, prompts: 0 };
+    await meet(CASES, request, [], ({ sent: given, path, type, tenant }) => {
+      const holder: Holder = { name: "a", tenant, allowance: null };
+      const reading = readingOf(given, path, { "content-type": type }, holder);
+      if (reading === null) {
+        seen.refused += 1;
+        return;
+      }
+      const { asked, bytes: written } = reading;
+      expect([null, "string"]).toContain(asked.model === null ? null : typeof asked.model);
+      const [before, after] = [parsed(given), parsed(written)];
+      if (tenant !== null && given.length > 0) {
+        expect(isFields(after) && after["cache_salt"]).toMatch(/^acme(:|$)/);
+        seen.salted += 1;
+      } else if (isFields(after) && isFields(before) && typeof before["cache_salt"] === "string") {
+        const { cache_salt: own } = before;
+        // Engines take no JSON from a form. Of an empty salt nothing is left.
+        const isOwn = own === "" || type?.startsWith("multipart") === true;
+        expect(after["cache_salt"] ?? "").toBe(isOwn ? own : `:${own}`);
+      }
+      // Numbers beyond what JavaScript counts to are not told apart, neither by it.
+      const rest = (value: unknown): unknown =>
+        isFields(value) ? JSON.stringify({ ...value, cache_salt: undefined }) : value;
+      expect(rest(after)).toEqual(rest(before));
+      const prompt = promptOf(path, asked.body);
+      if (prompt !== null) seen.prompts += 1;
+      for (const token of prompt?.tokens ?? []) expect(Number.isInteger(token)).toBe(true);
+      const visit = new Visit(new Allowance({ requests: null, tokens: 1000, concurrent: null }));
+      visit.spend(asked.body, given.length);
+      expect(Number(visit.headers()["x-ratelimit-remaining-tokens"])).toBeGreaterThanOrEqual(0);
+    });
+    expect(Math.min(...Object.values(seen))).toBeGreaterThan(0);
+  },
+  LONG_MS,
+);
