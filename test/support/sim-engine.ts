@@ -23,6 +23,7 @@ export interface Asked {
 
 /** Answers a completion with `tokens` events that name this engine and count up. */
 export class SimEngine {
+  /** An adapter is `NAME@MODEL`. */
   readonly models: string[];
   readonly asked: Asked[] = [];
   /** Connections that a client closed while an answer was under way. */
@@ -86,7 +87,10 @@ export class SimEngine {
     const path = request.url ?? "";
     if (path === "/health") return void response.writeHead(this.isHealthy ? 200 : 503).end();
     if (path === "/v1/models") {
-      const data = this.models.map((id) => ({ id, object: "model", owned_by: "sim" }));
+      const data = this.models.map((name) => {
+        const [id, parent] = name.split("@");
+        return { id, parent, object: "model", owned_by: "sim" };
+      });
       return void response.end(JSON.stringify({ object: "list", data }));
     }
     if (path === "/tokenize") return void response.end(JSON.stringify(this.#tokenize(body)));
@@ -100,7 +104,7 @@ export class SimEngine {
     });
     const fault = this.fault;
     await this.gate;
-    const { prompt } = parsed(body);
+    const { prompt, max_tokens: most = Infinity } = parsed(body);
     if (prompt !== undefined) await this.onPrompt(tokensOf(prompt));
     if (fault === "reset") return void request.socket.destroy();
     if (fault === "unserved") return void response.writeHead(503).end("no");
@@ -113,7 +117,7 @@ export class SimEngine {
     response.flushHeaders();
     if (fault === "silent") return;
     if (fault === "break-after-head") return void setImmediate(() => request.socket.destroy());
-    await this.#stream(response, fault);
+    await this.#stream(response, fault, Math.min(this.tokens, most));
   }
 
   /** A token for each character. */
@@ -123,8 +127,8 @@ export class SimEngine {
     return { tokens: tokensOf(prompt ?? JSON.stringify(messages)) };
   }
 
-  async #stream(response: ServerResponse, fault: Fault): Promise<void> {
-    for (let token = 0; token < this.tokens; token += 1) {
+  async #stream(response: ServerResponse, fault: Fault, tokens: number): Promise<void> {
+    for (let token = 0; token < tokens; token += 1) {
       if (token === this.hold?.after) await this.hold.until;
       const plain = `{"engine":"${this.name}","token":${token}}`;
       const choice = `{"choices":[{"text":"t${token} ","token_ids":[${token}]}]}`;
@@ -148,9 +152,14 @@ export function tokensOf(prompt: string | readonly number[]): number[] {
   return Array.from(prompt, (character) => character.codePointAt(0)!);
 }
 
-function parsed(body: string): { prompt?: string | number[] } {
+interface Wanted {
+  prompt?: string | number[];
+  max_tokens?: number;
+}
+
+function parsed(body: string): Wanted {
   try {
-    return JSON.parse(body) as { prompt?: string | number[] };
+    return JSON.parse(body) as Wanted;
   } catch {
     return {};
   }

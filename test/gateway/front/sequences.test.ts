@@ -9,6 +9,7 @@ import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";
 
+const SUSTAINED_S = process.env["TIERKV_TEST_LONG"] === "on" ? 30 : 1;
 const JSON_TYPE = { "content-type": "application/json" };
 
 /** The published ring, written down anew: MD5 as one number, a hundred places for each worker, the next place behind. */
@@ -168,6 +169,35 @@ test("20 sequences at once are all answered whole; a worker that came back elsew
   // Nor do its figures stay.
   const old = byId.get("worker-0")!.name;
   await until(async () => !(await call(url, "/metrics")).text.includes(old));
+});
+
+test(`${SUSTAINED_S} s of sequences one by one and in bursts of 20, of mixed lengths: each is answered whole, token by token`, async () => {
+  const { url, byId } = await workers(3);
+  for (const engine of byId.values()) engine.tokens = 1000;
+  const sent: Promise<number>[] = [];
+  const one = async (at: number): Promise<number> => {
+    const tokens = 1 + ((at * 7) % 40);
+    const prompt = "p".repeat(1 + ((at * 97) % 3000));
+    let pieces = 0;
+    const asked = { seq_id: `s${at}`, prompt, max_tokens: tokens };
+    const answer = await generate(url, asked, () => (pieces += 1));
+    const told = eventsOf(answer);
+    expect(told.slice(1, -1).map(({ token_id: id }) => id)).toEqual([...Array(tokens).keys()]);
+    expect([told[0], told.at(-1)]).toMatchObject([
+      { type: "start" },
+      { type: "done", tokens_generated: tokens },
+    ]);
+    return pieces;
+  };
+  const end = performance.now() + SUSTAINED_S * 1000;
+  for (let turn = 0; performance.now() < end; turn += 1) {
+    const burst = turn % 10 === 0 ? 20 : 1;
+    for (let n = 0; n < burst; n += 1) sent.push(one(sent.length));
+    await new Promise((resolve) => setTimeout(resolve, 25));
+  }
+  const pieces = await Promise.all(sent);
+  // Not kept until the end: more pieces than answers.
+  expect(pieces.reduce((sum, count) => sum + count, 0)).toBeGreaterThan(3 * sent.length);
 });
 
 test("a key's tenant salts what is generated, and nobody registers without a key", async () => {

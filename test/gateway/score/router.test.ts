@@ -1,15 +1,34 @@
 // Owns the proof that requests go where their prompt is held, unless waiting there takes longer than computing elsewhere.
 import { expect, onTestFinished, test } from "vitest";
 import type { Preset } from "../../../src/config/config.ts";
+import { splitAddress } from "../../../src/hosts.ts";
 import { call, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 import { tokensOf } from "../../support/sim-engine.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 
+type Ask = (prompt: string, more?: object) => Promise<Answer & { by: string; hit: string }>;
+
 interface Known extends Scene {
   publishers: SimPublisher[];
-  ask(prompt: string, more?: object): Promise<Answer & { by: string; hit: string }>;
+  ask: Ask;
 }
+
+const asking =
+  (url: string): Ask =>
+  async (prompt, more = {}) => {
+    const body = JSON.stringify({ model: "m", prompt, stream: true, ...more });
+    const headers = { "content-type": "application/json" };
+    const answer = await call(url, "/v1/completions", { body, headers });
+    const by = String(answer.headers["x-gateway-destination-endpoint-served"]);
+    return { ...answer, by, hit: String(answer.headers["x-tierkv-hit-tokens"]) };
+  };
+
+const live = (url: string, count: number): Promise<void> =>
+  until(async () => {
+    const { text: metrics } = await call(url, "/metrics");
+    return [...metrics.matchAll(/events_live\{.*\} 1$/gm)].length === count;
+  });
 
 /** Engines that publish what completions leave in their caches. */
 async function knowing(
@@ -31,18 +50,8 @@ async function knowing(
   for (const [at, engine] of scene.engines.entries()) {
     engine.onPrompt = (tokens) => publishers[at]!.take(tokens);
   }
-  await until(async () => {
-    const { text } = await call(scene.url, "/metrics");
-    return [...text.matchAll(/events_live\{.*\} 1$/gm)].length === count;
-  });
-  const ask = async (prompt: string, more: object = {}): ReturnType<Known["ask"]> => {
-    const body = JSON.stringify({ model: "m", prompt, stream: true, ...more });
-    const headers = { "content-type": "application/json" };
-    const answer = await call(scene.url, "/v1/completions", { body, headers });
-    const by = String(answer.headers["x-gateway-destination-endpoint-served"]);
-    return { ...answer, by, hit: String(answer.headers["x-tierkv-hit-tokens"]) };
-  };
-  return { ...scene, publishers, ask };
+  await live(scene.url, count);
+  return { ...scene, publishers, ask: asking(scene.url) };
 }
 
 const text = (seed: string, chars = 800): string => seed.repeat(chars).slice(0, chars);
@@ -204,6 +213,54 @@ test("earliest-token: where the holder is busy, one that can pull from a vault c
   expect([computed.hit, computed.headers["x-tierkv-vault-tokens"]]).toEqual(["0/801", "0"]);
   open();
   expect((await long).by).toBe(holder!.name);
+});
+
+test("two gateways before the same engines know the same, without a word to each other", async () => {
+  const known = await knowing("earliest-token");
+  const engines = known.engines.map(({ name }) => ({ ...splitAddress(name), text: name }));
+  const given = { preset: "earliest-token", engines } as const;
+  const other = await gatewayBefore([], given, known.publishers);
+  await live(other.url, 2);
+  for (const prompt of [text("ab"), text("cd")]) {
+    const { by, hit } = await known.ask(prompt);
+    expect(hit).toBe("0/800");
+    await heard(known);
+    await heard({ ...known, url: other.url });
+    const again = await asking(other.url)(`${prompt}!`);
+    expect([again.by, again.hit]).toEqual([by, "800/801"]);
+  }
+});
+
+test("an adapter's blocks are its own", async () => {
+  const publisher = await new SimPublisher({ blockSize: 16 }).start();
+  onTestFinished(() => publisher.stop());
+  const { url } = await gatewayBefore([["m", "ad@m"]], { preset: "earliest-token" }, [publisher]);
+  await live(url, 1);
+  const prompt = Array.from({ length: 64 }, (_none, at) => at);
+  const stored = {
+    type: "BlockStored",
+    block_hashes: [1n, 2n, 3n, 4n],
+    parent_block_hash: null,
+    token_ids: prompt,
+    block_size: 16,
+    lora_id: 1,
+    medium: "GPU",
+    lora_name: "ad",
+  };
+  const hitOf = async (model: string): Promise<unknown> => {
+    const body = JSON.stringify({ model, prompt });
+    const headers = { "content-type": "application/json" };
+    const answer = await call(url, "/v1/completions", { body, headers });
+    return answer.headers["x-tierkv-hit-tokens"];
+  };
+  expect(await hitOf("m")).toBe("0/64");
+  await publisher.publish([stored]);
+  await until(async () => {
+    await publisher.publish([]);
+    return (await call(url, "/metrics")).text.includes('tier="gpu"} 4');
+  });
+  // What was just sent is believed to be held as well: of the base model, its own blocks.
+  expect(await hitOf("ad")).toBe("48/64");
 });
 
 test("with ttft_ms: a prompt that would be answered too late everywhere is shed, a short one is taken", async () => {
