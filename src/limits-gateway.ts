@@ -54,7 +54,7 @@ export const GATEWAY_DRAIN_MS = 30_000;
 /** A command gives a running gateway this long for one answer, and asks again this often. */
 export const GATEWAY_CONTROL_MS = 5_000;
 export const GATEWAY_CONTROL_POLL_MS = 250;
-/** Blocks of which it is known who holds them, over all engines: up to 100 bytes each. */
+/** Blocks of which it is known who holds them, over all engines: up to 100 bytes each, 58 once they are full. */
 export const GATEWAY_INDEX_BLOCKS_MAX = 2_000_000;
 /** One batch of events, and parts of one message. */
 export const GATEWAY_EVENT_BYTES_MAX: number = 64 * MIB;

@@ -61,11 +61,11 @@ export function eventRate(blocks) {
   return [figure("events: million blocks a second of processor time", "1/us", rates, { floor })];
 }
 
-/** Typed arrays are all of it: counted after a collection, with engines that hold blocks of their own. */
+/** Typed arrays are all of it. Each engine holds blocks of its own, and half as many went before. */
 export async function bytesPerBlock(blocks) {
   const before = await bytesInUse();
-  const index = new BlockIndex(ENGINES);
-  fill(index, blocks);
+  const index = new BlockIndex(ENGINES, blocks);
+  fill(index, 1.5 * blocks);
   const bytes = (await bytesInUse()) - before;
   let held = 0;
   for (let slot = 0; slot < ENGINES; slot += 1) held += index.blocks(slot);

@@ -193,15 +193,15 @@ export class NameTable {
     slots[gap] = EMPTY;
   }
 
-  /** Those that are gone leave no room behind; twice the room, where half of it is in use. */
+  /** Those that are gone leave no room behind; half as much again as is in use. */
   #renew(): void {
     const [names, halves] = [this.#names, this.#halves];
-    const length = this.#size > names.length >> 1 ? 2 * names.length : names.length;
+    const length = Math.max(SLOTS_MIN >> 1, Math.ceil(1.5 * this.#size));
     const [first, end] = [this.#first, this.#end];
     const [low, high] = this.#half;
     this.#halves = new Uint32Array(2 * length);
     this.#names = new Float64Array(length);
-    this.#slots = new Int32Array(2 * length).fill(EMPTY);
+    this.#slots = new Int32Array(slotsFor(length)).fill(EMPTY);
     [this.#end, this.#first] = [0, 0];
     for (let entry = first; entry < end; entry += 1) {
       const name = names[entry] ?? 0;
@@ -216,6 +216,9 @@ export class NameTable {
     this.#half[1] = high ?? 0;
   }
 }
+
+/** At most three of four are taken. */
+const slotsFor = (entries: number): number => 2 ** Math.ceil(Math.log2((entries * 4) / 3));
 
 function homeOf(low: number, high: number, mask: number): number {
   const mixed = Math.imul(low ^ Math.imul(high, GOLDEN), GOLDEN);
