@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 
 import torch
-from ladder import CONTEXT, CONTINUED, DIM, MODEL, Codec, held_out, scaled, turned
+from ladder import CONTEXT, CONTINUED, MODEL, held_out
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
+from tried import Codec, scaled, turned
 
 PROMPTS, BITS = 16, (4, 5, 6, 7, 8)
 #: Bytes of a scale for each head vector, in bits a number.
-SCALE_BITS = 16 / DIM
+SCALE_BITS = 16 / 64
 #: Uniform widths that a split is compared with.
 TARGETS = (5, 6, 7)
 Split = dict[tuple[int, int], int]

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 import copy
-import subprocess
 
 import ladder
 import torch
-from ladder import FLOAT32, MODEL, ROOT, Stored, held_out
+from ladder import FLOAT32, MODEL, Stored, build_codecs, held_out
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
@@ -47,8 +46,7 @@ def main() -> None:
     torch.set_num_threads(1)
     # Vectors are coded one by one, so blocks may be as long as what is restored.
     ladder.BLOCK = RESTORED
-    build = ["cargo", "build", "-p", "tierkv-core", "--example", "through_codec"]
-    subprocess.run(build, cwd=ROOT / "crates", check=True)
+    build_codecs()
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     same = dict.fromkeys(CODECS, 0)
     alike = dict.fromkeys(CODECS, 0)

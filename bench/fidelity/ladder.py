@@ -19,20 +19,20 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
+from tried import TRIED, Pair, Tried, rounded
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "bench" / "fidelity" / "model"
-DIM, CONTEXT, CONTINUED, TURNS = 64, 192, 64, 11
+CONTEXT, CONTINUED, TURNS = 192, 64, 11
 #: Tokens of a block, and ids of dtypes (docs/protocol.md, section 1).
 BLOCK, BF16, FLOAT32 = 16, 1, 3
 #: Channels whose K is made larger, with their partners of the rotation, and how much; Q is made smaller by as much.
-OUTLIERS, OUTLIER_SCALE = (5, 5 + DIM // 2, 19, 19 + DIM // 2), 16.0
-#: Best levels for a normal distribution in 4 bits (Max 1960), the positive half.
-LEVELS = (0.1284, 0.3881, 0.6568, 0.9424, 1.256, 1.618, 2.069, 2.733)
-GROUP = 32
+OUTLIERS, OUTLIER_SCALE = (5, 19), 16.0
 
-Codec = Callable[[torch.Tensor], torch.Tensor]
-Pair = tuple[torch.Tensor, torch.Tensor]
+
+def build_codecs() -> None:
+    build = ["cargo", "build", "--release", "-p", "tierkv-core", "--example", "through_codec"]
+    subprocess.run(build, cwd=ROOT / "crates", check=True)
 
 
 class Stored:
@@ -53,7 +53,7 @@ class Stored:
     def _through(self, block: torch.Tensor) -> torch.Tensor:
         stored = block.bfloat16() if self._dtype == BF16 else block
         page = stored.view(torch.uint8).numpy().tobytes()
-        pipe = self._pipe or self._open(block.shape[1])
+        pipe = self._pipe or self._open(block.shape[1], block.shape[3])
         assert pipe.stdin is not None and pipe.stdout is not None
         pipe.stdin.write(page)
         pipe.stdin.flush()
@@ -62,9 +62,9 @@ class Stored:
         back = torch.frombuffer(bytearray(pipe.stdout.read(len(page))), dtype=stored.dtype)
         return back.view(block.shape).float()
 
-    def _open(self, heads: int) -> subprocess.Popen[bytes]:
-        program = ROOT / "crates" / "target" / "debug" / "examples" / "through_codec"
-        numbers = [str(number) for number in (self._codec, self._dtype, BLOCK, heads, DIM)]
+    def _open(self, heads: int, dim: int) -> subprocess.Popen[bytes]:
+        program = ROOT / "crates" / "target" / "release" / "examples" / "through_codec"
+        numbers = [str(number) for number in (self._codec, self._dtype, BLOCK, heads, dim)]
         self._pipe = subprocess.Popen(
             [program, *numbers], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -76,101 +76,41 @@ class Stored:
             self._pipe.wait()
 
 
-class Tried:
-    """A codec that tierKV does not have, of `bits` a number."""
-
-    def __init__(self, k: Codec, v: Codec, bits: float) -> None:
-        self._k, self._v, self._bits = k, v, bits
-        self.elements = 0
-
-    @property
-    def payload_bytes(self) -> float:
-        return self.elements * self._bits / 8
-
-    def __call__(self, k: torch.Tensor, v: torch.Tensor) -> Pair:
-        self.elements += k.numel() + v.numel()
-        return self._k(k), self._v(v)
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-
 class Outliers:
     """As if the model had channels of large K: the same function with other numbers. Synthetic."""
 
     def __init__(self, code: Stored) -> None:
         self._code = code
-        self._scale = torch.ones(DIM)
-        self._scale[list(OUTLIERS)] = OUTLIER_SCALE
 
     elements = property(lambda self: self._code.elements)
     payload_bytes = property(lambda self: self._code.payload_bytes)
 
     def __call__(self, k: torch.Tensor, v: torch.Tensor) -> Pair:
-        k, v = self._code(k * self._scale, v)
-        return k / self._scale, v
+        half = k.shape[-1] // 2
+        scale = torch.ones(2 * half)
+        scale[[*OUTLIERS, *(half + channel for channel in OUTLIERS)]] = OUTLIER_SCALE
+        k, v = self._code(k * scale, v)
+        return k / scale, v
 
     def close(self) -> None:
         self._code.close()
 
 
-def scaled(bits: int, group: int = DIM) -> Codec:
-    """Whole numbers with one bfloat16 scale per group."""
-    top = (1 << (bits - 1)) - 1
-
-    def code(x: torch.Tensor) -> torch.Tensor:
-        parts = x.unflatten(-1, (-1, group))
-        scale = (parts.abs().amax(-1, keepdim=True) / top).bfloat16().float().clamp(min=2.0**-126)
-        return ((parts / scale).round().clamp(-top, top) * scale).flatten(-2)
-
-    return code
-
-
-def lloyd_max(x: torch.Tensor) -> torch.Tensor:
-    """Four bits for values that are normally distributed, with one bfloat16 scale per vector."""
-    levels = torch.tensor([*(-level for level in reversed(LEVELS)), *LEVELS])
-    scale = x.square().mean(-1, keepdim=True).sqrt().bfloat16().float().clamp(min=2.0**-126)
-    edges = (levels[1:] + levels[:-1]) / 2
-    return levels[torch.bucketize((x / scale).contiguous(), edges)] * scale
-
-
-def hadamard() -> torch.Tensor:
-    matrix = torch.ones(1, 1)
-    while len(matrix) < DIM:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return matrix / math.sqrt(DIM)
-
-
-TURN = hadamard()
-
-
-def turned(code: Codec) -> Codec:
-    """Spreads each value over the whole vector, codes, and turns back."""
-    return lambda x: code(x @ TURN) @ TURN
-
-
-def rounded(x: torch.Tensor) -> torch.Tensor:
-    return x.bfloat16().float()
-
-
-INT8, INT4 = scaled(8), scaled(4, GROUP)
 LADDER: list[tuple[str, Stored | Tried | Outliers]] = [
-    ("bf16", Tried(rounded, rounded, 16)),
+    ("bf16", Tried(rounded, rounded, lambda _: 16)),
     ("lossless", Stored(1, BF16)),
     ("int8", Stored(2)),
     ("int8-had", Stored(3)),
-    ("k8v4", Tried(INT8, INT4, (8 + 16 / DIM + 4 + 16 / GROUP) / 2)),
-    ("int4", Tried(INT4, INT4, 4 + 16 / GROUP)),
-    ("int4-had", Tried(turned(lloyd_max), turned(lloyd_max), 4 + 16 / DIM)),
     ("lossless, outliers", Outliers(Stored(1, BF16))),
     ("int8, outliers", Outliers(Stored(2))),
     ("int8-had, outliers", Outliers(Stored(3))),
+    *TRIED,
 ]
 
 
-def held_out(count: int, size: int) -> list[torch.Tensor]:
-    record = json.loads((MODEL / "training.json").read_text())
-    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+def held_out(count: int, size: int, folder: Path = MODEL) -> list[torch.Tensor]:
+    record = json.loads((folder / "training.json").read_text())
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     library = Path(sysconfig.get_paths()["stdlib"])
     ids: list[int] = []
     for name in record["held out"]:
@@ -279,12 +219,14 @@ def go_on(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=50)
+    parser.add_argument("--model", type=Path, default=MODEL)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    build = ["cargo", "build", "-p", "tierkv-core", "--example", "through_codec"]
-    subprocess.run(build, cwd=ROOT / "crates", check=True)
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
-    rows, entropy = measure(model, held_out(options.prompts, CONTEXT + CONTINUED + 1))
+    build_codecs()
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
+    rows, entropy = measure(
+        model, held_out(options.prompts, CONTEXT + CONTINUED + 1, options.model)
+    )
     print(
         "| codec | smaller than bf16 | SNR of K, dB | of V | KLD mean | p99.9 | PPL change | top-1 |"
     )
@@ -296,7 +238,7 @@ def main() -> None:
     print(
         f"\nexponents: {entropy:.2f} bits; sign and fraction as they are: {16 / (8 + entropy):.2f} times smaller"
     )
-    texts = held_out(options.prompts, TURNS * CONTINUED)
+    texts = held_out(options.prompts, TURNS * CONTINUED, options.model)
     for name, number in (("int8", 2), ("int8-had", 3)):
         turns = drift(model, texts, Stored(number))
         print(

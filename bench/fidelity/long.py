@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import subprocess
 
 import ladder
 import torch
-from ladder import FLOAT32, MODEL, ROOT, Stored, held_out, leave
+from ladder import FLOAT32, MODEL, Stored, build_codecs, held_out, leave
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
@@ -90,8 +89,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=8)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    build = ["cargo", "build", "-p", "tierkv-core", "--example", "through_codec"]
-    subprocess.run(build, cwd=ROOT / "crates", check=True)
+    build_codecs()
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     by_depth(model)
     by_length(model, options.texts)

@@ -7,30 +7,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from ladder import BLOCK, CONTINUED, FLOAT32, ROOT, Row, Stored
+from ladder import BLOCK, CONTINUED, FLOAT32, Row, Stored, build_codecs, held_out
 from tierkv.connectors.vllm.states import StatePart
-from tokenizers import Tokenizer
-from train import library
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 CONTEXT, GENERATIONS = 192, 10
 Change = Callable[[DynamicCache], None]
-
-
-def held_out(folder: Path, count: int, size: int) -> list[torch.Tensor]:
-    record = json.loads((folder / "training.json").read_text())
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    texts = [(library() / name).read_text() for name in record["held out"]]
-    ids = [token for text in texts for token in tokenizer.encode(text).ids]
-    apart = (len(ids) - size) // count
-    return [torch.tensor(ids[index * apart : index * apart + size]) for index in range(count)]
 
 
 def is_attention(layer: object) -> bool:
@@ -127,13 +114,12 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=24)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    build = ["cargo", "build", "-p", "tierkv-core", "--example", "through_codec"]
-    subprocess.run(build, cwd=ROOT / "crates", check=True)
+    build_codecs()
     model = AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32).eval()
-    measure(model, held_out(options.folder, options.texts, CONTEXT + CONTINUED + 1))
+    measure(model, held_out(options.texts, CONTEXT + CONTINUED + 1, options.folder))
     size = (GENERATIONS + 1) * CONTINUED
     assert size % BLOCK == 0, "blocks are whole"
-    generations(model, held_out(options.folder, options.texts // 2, size))
+    generations(model, held_out(options.texts // 2, size, options.folder))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Owns the training of the small model that fidelity is measured with: text, tokenizer, weights and their record.
 
 A Llama of 3 million parameters learns Python's own library and our docs, which every machine has; with `--shape hybrid`
-a model of 5 million with recurrent states (Gated DeltaNet). Run it with vLLM's Python:
+a model of 5 million with recurrent states (Gated DeltaNet); `wide` has heads of 128 numbers, `large` 24 million
+parameters. Run it with vLLM's Python:
 `.venv/bin/python bench/fidelity/train.py`. Processors round differently, so another one makes other weights.
 """
 
@@ -108,6 +109,18 @@ def llama() -> PreTrainedModel:
     return LlamaForCausalLM(LlamaConfig(num_hidden_layers=4, **_SIZES))
 
 
+def wide() -> PreTrainedModel:
+    """Heads of 128 numbers, two of Q to one of K and V."""
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128}
+    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=4, **(_SIZES | heads)))
+
+
+def large() -> PreTrainedModel:
+    """24 million parameters, heads of 128 numbers."""
+    sizes = {"hidden_size": 512, "intermediate_size": 1408, "head_dim": 128}
+    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=8, **(_SIZES | sizes)))
+
+
 def hybrid() -> PreTrainedModel:
     """Two layers of Gated DeltaNet before each of attention."""
     state = {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
@@ -118,7 +131,7 @@ def hybrid() -> PreTrainedModel:
     )
 
 
-SHAPES = {"llama": llama, "hybrid": hybrid}
+SHAPES = {"llama": llama, "wide": wide, "large": large, "hybrid": hybrid}
 
 
 def train(model: PreTrainedModel, tokens: torch.Tensor, steps: int) -> list[dict[str, float]]:
