@@ -41,6 +41,8 @@ export const FIDELITY_PROMPTS_MAX = 1_000;
 /** A piece of text has several blocks, whatever the tokenizer. */
 export const FIDELITY_PROMPT_CHARS = 1_200;
 export const FIDELITY_ANSWER_TOKENS = 32;
+/** With its answer, at a token for each character; of an engine that is started for it. */
+export const FIDELITY_MODEL_LEN = 2_048;
 /** As many likeliest tokens as vLLM gives unless told otherwise. */
 export const FIDELITY_LIKELIEST = 20;
 /** Nats a token, on the mean: what a lossy codec may change. */

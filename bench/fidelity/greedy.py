@@ -11,6 +11,7 @@ import copy
 import ladder
 import torch
 from ladder import FLOAT32, MODEL, Stored, build_codecs, held_out
+from table import Table
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
@@ -42,6 +43,7 @@ def answers(model: torch.nn.Module, tail: torch.Tensor, cache: DynamicCache) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=1000)
+    parser.add_argument("--save", action="store_true", help="keep the table for docs/fidelity.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
     # Vectors are coded one by one, so blocks may be as long as what is restored.
@@ -63,13 +65,12 @@ def main() -> None:
             same[name] += int(equal[:, -1].sum())
             alike[name] += int(equal.sum())
         print(f"{(at + 1) * BATCH} prompts: {same}", flush=True)
-    print(
-        f"\n| codec | answers equal to the last of {ANSWER} tokens | tokens equal before the first that differs |"
-    )
-    print("|---|---:|---:|")
+    equal, before = f"answers equal to the last of {ANSWER} tokens", "tokens before the first other"
+    table = Table(["codec", equal, before])
     for name in CODECS:
         share = 100 * alike[name] / (len(prompts) * ANSWER)
-        print(f"| {name} | {same[name]} of {len(prompts)} | {share:.1f} % |")
+        table.add(name, f"{same[name]} of {len(prompts)}", f"{share:.1f} %")
+    table.keep("greedy", is_saved=options.save)
 
 
 if __name__ == "__main__":

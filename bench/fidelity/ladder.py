@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from table import Table
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
@@ -23,7 +24,9 @@ from tried import TRIED, Pair, Tried, rounded
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "bench" / "fidelity" / "model"
-CONTEXT, CONTINUED, TURNS = 192, 64, 11
+CONTEXT, CONTINUED = 192, 64
+#: All of a conversation within the length that the model learnt on: beyond it, divergence grows by itself.
+TURN, TURNS = 32, 11
 #: Tokens of a block, and ids of dtypes (docs/protocol.md, section 1).
 BLOCK, BF16, FLOAT32 = 16, 1, 3
 #: Channels whose K is made larger, with their partners of the rotation, and how much; Q is made smaller by as much.
@@ -187,7 +190,7 @@ def drift(model: torch.nn.Module, texts: list[torch.Tensor], codec: Stored) -> l
     sums = [0.0] * TURNS
     for text in texts:
         exact, lossy = DynamicCache(), DynamicCache()
-        for turn, tokens in enumerate(text.split(CONTINUED)[:TURNS]):
+        for turn, tokens in enumerate(text.split(TURN)):
             ours, theirs = (
                 torch.log_softmax(model(tokens[None], past_key_values=cache).logits[0].double(), -1)
                 for cache in (exact, lossy)
@@ -220,6 +223,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=50)
     parser.add_argument("--model", type=Path, default=MODEL)
+    parser.add_argument("--save", action="store_true", help="keep the table for docs/fidelity.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
     build_codecs()
@@ -227,18 +231,17 @@ def main() -> None:
     rows, entropy = measure(
         model, held_out(options.prompts, CONTEXT + CONTINUED + 1, options.model)
     )
-    print(
-        "| codec | smaller than bf16 | SNR of K, dB | of V | KLD mean | p99.9 | PPL change | top-1 |"
-    )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    sizes = ["smaller than bf16", "SNR of K, dB", "of V"]
+    table = Table(["codec", *sizes, "KLD mean", "p99.9", "PPL change", "top-1"])
     for row, (name, codec) in zip(rows, LADDER, strict=True):
         smaller = 2 * codec.elements / codec.payload_bytes
-        print("| " + " | ".join([name, f"{smaller:.2f}", *row.cells()]) + " |")
+        table.add(name, f"{smaller:.2f}", *row.cells())
         codec.close()
+    table.keep(f"ladder-{options.model.name}", is_saved=options.save)
     print(
         f"\nexponents: {entropy:.2f} bits; sign and fraction as they are: {16 / (8 + entropy):.2f} times smaller"
     )
-    texts = held_out(options.prompts, TURNS * CONTINUED, options.model)
+    texts = held_out(options.prompts, TURNS * TURN, options.model)
     for name, number in (("int8", 2), ("int8-had", 3)):
         turns = drift(model, texts, Stored(number))
         print(

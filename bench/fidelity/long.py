@@ -13,6 +13,7 @@ import math
 import ladder
 import torch
 from ladder import FLOAT32, MODEL, Stored, build_codecs, held_out, leave
+from table import Table
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
@@ -41,9 +42,8 @@ def answers(
     return torch.log_softmax(model(rest[None], past_key_values=cache).logits[0].double(), -1)
 
 
-def by_length(model: torch.nn.Module, texts: int) -> None:
-    print("| context | perplexity | " + " | ".join(OFFERED) + " | ")
-    print("|---:|---:|" + "---:|" * len(OFFERED))
+def by_length(model: torch.nn.Module, texts: int) -> Table:
+    table = Table(["context", "perplexity", *OFFERED], is_numbers=True)
     # Vectors are coded one by one, so blocks may be longer.
     ladder.BLOCK = LENGTHS[0]
     for length in LENGTHS:
@@ -60,12 +60,12 @@ def by_length(model: torch.nn.Module, texts: int) -> None:
                 found[name].append(float((exact.exp() * (exact - theirs)).sum(-1).mean()))
         means = [f"{sum(found[name]) / len(found[name]):.1e}" for name in OFFERED]
         loss = math.exp(sum(losses) / len(losses))
-        print(f"| {length} | {loss:.1f} | " + " | ".join(means) + " |", flush=True)
+        table.add(f"{length:,}", f"{loss:.1f}", *means)
+    return table
 
 
 def by_depth(model: torch.nn.Module) -> None:
-    print("\n| depth | computed | " + " | ".join(OFFERED) + " |")
-    print("|---:|---:|" + "---:|" * len(OFFERED))
+    table = Table(["depth", "computed", *OFFERED], is_numbers=True)
     random = torch.Generator().manual_seed(1)
     for depth in DEPTHS:
         fillers = held_out(RUNS, max(depth, 1))
@@ -81,18 +81,19 @@ def by_depth(model: torch.nn.Module) -> None:
                 if codec is not None:
                     codec.close()
         shares = [f"{100 * right[name] / (RUNS * (RUN - SAID)):.1f} %" for name in right]
-        print(f"| {depth} | " + " | ".join(shares) + " |", flush=True)
+        table.add(str(depth), *shares)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=8)
+    parser.add_argument("--save", action="store_true", help="keep the table for docs/fidelity.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
     build_codecs()
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     by_depth(model)
-    by_length(model, options.texts)
+    by_length(model, options.texts).keep("long", is_saved=options.save)
 
 
 if __name__ == "__main__":

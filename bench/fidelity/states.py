@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from ladder import BLOCK, CONTINUED, FLOAT32, Row, Stored, build_codecs, held_out
+from table import Table
 from tierkv.connectors.vllm.states import StatePart
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
@@ -74,8 +75,7 @@ def log_softmax(model: torch.nn.Module, tokens: torch.Tensor, cache: DynamicCach
 
 @torch.no_grad()
 def measure(model: torch.nn.Module, texts: list[torch.Tensor]) -> None:
-    print("| what is coded | KLD mean | p99.9 | PPL change | top-1 |")
-    print("|---|---:|---:|---:|---:|")
+    table = Table(["what is coded", "KLD mean", "p99.9", "PPL change", "top-1"])
     rows = {name: Row() for name in LADDER}
     for row in rows.values():
         row.add_values("k", torch.ones(1), torch.zeros(1))
@@ -91,7 +91,7 @@ def measure(model: torch.nn.Module, texts: list[torch.Tensor]) -> None:
             exact = theirs if exact is None else exact
             rows[name].add_answers(exact, theirs, truth)
     for name, row in rows.items():
-        print(f"| {name} | " + " | ".join(row.cells()[2:]) + " |", flush=True)
+        table.add(name, *row.cells()[2:])
 
 
 @torch.no_grad()
@@ -116,7 +116,8 @@ def main() -> None:
     torch.set_num_threads(1)
     build_codecs()
     model = AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32).eval()
-    measure(model, held_out(options.texts, CONTEXT + CONTINUED + 1, options.folder))
+    texts = held_out(options.texts, CONTEXT + CONTINUED + 1, options.folder)
+    measure(model, texts)
     size = (GENERATIONS + 1) * CONTINUED
     assert size % BLOCK == 0, "blocks are whole"
     generations(model, held_out(options.texts // 2, size, options.folder))

@@ -4,6 +4,7 @@ import { nowMs } from "../time.ts";
 import { dataText } from "./data.ts";
 import { MODEL_NAME } from "./engine.ts";
 import { showSeconds } from "./format.ts";
+import { EXIT_INTERRUPTED, guard } from "./guard.ts";
 import { Progress } from "./progress.ts";
 import { atRealSize, checkMemory, REAL_MEMORY } from "./real-size.ts";
 import { problemsIn, resultLines, resultObject } from "./report.ts";
@@ -25,7 +26,6 @@ export interface DemoOptions {
 
 const EXIT_OK = 0;
 const EXIT_FAILED = 1;
-const EXIT_INTERRUPTED = 130;
 
 /** Shows the project's main job with a real engine. Resolves to the exit code: 0 only when every restore is proven. */
 export async function runDemo(options: DemoOptions): Promise<number> {
@@ -34,7 +34,7 @@ export async function runDemo(options: DemoOptions): Promise<number> {
   if (options.realSize) checkMemory();
   const memory = options.realSize ? REAL_MEMORY : undefined;
   const stage = new Stage(await Workspace.create(memory), interrupt.signal);
-  const unguard = guard(stage, interrupt, progress);
+  const unguard = guard(stage, interrupt, (line) => progress.line(line));
   try {
     return await play(stage, progress, interrupt.signal, options);
   } finally {
@@ -82,23 +82,6 @@ async function play(
 }
 
 const notProven = (problem: string): string => `NOT PROVEN: ${problem}`;
-
-/** First signal: the demo stops and cleans up. Second, or any other exit: everything is killed at once. */
-function guard(stage: Stage, interrupt: AbortController, progress: Progress): () => void {
-  const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
-  const onExit = (): void => stage.destroy();
-  const onSignal = (): void => {
-    if (interrupt.signal.aborted) process.exit(EXIT_INTERRUPTED);
-    progress.line("\nstopping: cleaning up; a second signal kills everything at once");
-    interrupt.abort();
-  };
-  for (const signal of signals) process.on(signal, onSignal);
-  process.on("exit", onExit);
-  return () => {
-    for (const signal of signals) process.off(signal, onSignal);
-    process.off("exit", onExit);
-  };
-}
 
 /** Stops everything and looks whether it is gone. */
 async function clear(stage: Stage, progress: Progress, areLogsKept: boolean): Promise<void> {

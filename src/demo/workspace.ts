@@ -58,6 +58,11 @@ export class Workspace {
     return this.path(`${codec}.toml`);
   }
 
+  /** Where its sidecars listen. */
+  get socket(): string {
+    return this.path("sidecar.sock");
+  }
+
   path(name: string): string {
     return join(this.dir, name);
   }

@@ -1,5 +1,6 @@
 // Owns `tierkv fidelity`: what restored blocks change in the answers of the user's own model.
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
 import { TierkvError } from "../../errors.ts";
 import {
   FIDELITY_KLD_MAX,
@@ -21,7 +22,8 @@ const EXIT_OK = 0;
 const EXIT_BEYOND = 1;
 
 interface FidelityFlags {
-  engine: string;
+  engine?: string;
+  model?: string;
   text: string;
   prompts: string;
 }
@@ -31,31 +33,66 @@ export function addFidelity({ program, action }: Registrar): void {
     .command("fidelity")
     .summary("measure what restored blocks change in a model's answers")
     .description(
-      "Run it on the engine's machine, while nobody else uses the engine, which needs VLLM_SERVER_DEV_MODE=1. Has each prompt\n" +
+      "Run it on the engine's machine, while nobody else uses the engine, which needs VLLM_SERVER_DEV_MODE=1; or name a model,\n" +
+        "for which a checkout starts vaults, a sidecar and vLLM on the CPU, and stops them at the end. Has each prompt\n" +
         "answered three times: computed, from the engine's own cache, and restored by tierKV with that cache emptied. Greedy\n" +
         "answers are compared token by token, with the probabilities of the likeliest. Exit code 1 when restored\n" +
         "answers lie further from those of the own cache than the bound.",
     )
-    .requiredOption("--engine <url>", "where the engine answers, like http://127.0.0.1:8000")
+    .option("--engine <url>", "where the engine answers, like http://127.0.0.1:8000")
+    .option("--model <dir>", "a model's files, instead of an engine")
     .requiredOption("--text <file>", "what the model is used for; prompts are pieces of it")
     .option("--prompts <n>", `how many (default: ${FIDELITY_PROMPTS_DEFAULT})`)
     .addHelpText(
       "after",
-      "\nExample:\n  tierkv fidelity --engine http://127.0.0.1:8000 --text corpus.txt",
+      "\nExample:\n  tierkv fidelity --engine http://127.0.0.1:8000 --text corpus.txt" +
+        "\n  tierkv fidelity --model ./Qwen3-0.6B --text corpus.txt",
     )
     .action(action(fidelity));
 }
 
 async function fidelity(call: Call<FidelityFlags>): Promise<number> {
-  const config = call.loadConfig();
+  const { engine, model } = call.options;
   const prompts = piecesOf(readText(call.options.text), countOf(call.options.prompts));
+  if (engine !== undefined && model === undefined)
+    return measure(call, prompts, { engine, socket: call.loadConfig().sidecar.socket });
+  if (model === undefined || engine !== undefined) {
+    const reason = "one of --engine and --model is needed: a running engine, or a model's files";
+    throw new TierkvError("USAGE", { reason });
+  }
+  if (!existsSync(join(model, "config.json"))) {
+    const reason = `--model ${model}: there is no config.json; name the folder of a model's files`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  const { withEngineOf } = await import("../model-engine.ts");
+  const progress = new Progress(call.io);
+  return await withEngineOf(resolve(model), {
+    say: (what) => progress.at(0, 1, what),
+    work: (place) => {
+      progress.end();
+      return measure(call, prompts, place);
+    },
+  });
+}
+
+/** An engine, and the socket of its sidecar. */
+export interface Place {
+  engine: string;
+  socket: string;
+}
+
+async function measure(
+  call: Call<FidelityFlags>,
+  prompts: readonly string[],
+  place: Place,
+): Promise<number> {
   const { EngineAsker } = await import("../engine-asker.ts");
   const { SidecarLink } = await import("../sidecar-link.ts");
-  const link = new SidecarLink(config.sidecar.socket);
+  const link = new SidecarLink(place.socket);
   try {
     await link.hello(STATUS_TIMEOUT_MS);
     // One request after another: what else is computed in a step changes the order of an engine's sums.
-    const engine = new EngineAsker(call.options.engine, `fidelity-${randomId()}`);
+    const engine = new EngineAsker(place.engine, `fidelity-${randomId()}`);
     const model = await engine.model();
     const computed: Answered[] = [];
     const own: Answered[] = [];
@@ -80,7 +117,8 @@ async function fidelity(call: Call<FidelityFlags>): Promise<number> {
     progress.end();
     const { kvCodec } = await statusOf(link);
     const result = judge(computed, own, restored);
-    call.print({ model, codec: kvCodec, ...result }, describe(model, kvCodec, result));
+    const name = call.options.model ?? model;
+    call.print({ model: name, codec: kvCodec, ...result }, describe(name, kvCodec, result));
     return result.isWithin ? EXIT_OK : EXIT_BEYOND;
   } finally {
     link.close();

@@ -58,3 +58,16 @@ test("an engine whose cache cannot be emptied is told how to start", async () =>
   expect(exitCode).not.toBe(0);
   expect(stderr).toContain("VLLM_SERVER_DEV_MODE=1");
 });
+
+test.each([
+  [[], /one of --engine and --model/],
+  [["--engine", "http://127.0.0.1:1", "--model", "."], /one of --engine and --model/],
+  [["--model", "/nowhere"], /--model \/nowhere: there is no config.json/],
+])("what is to be measured is named once: %j", async (arguments_, said) => {
+  const text = join(testDirectory(), "text");
+  writeFileSync(text, "a".repeat(FIDELITY_PROMPT_CHARS + 10));
+  const line = ["fidelity", ...arguments_, "--text", text, "--prompts", "2"];
+  const { exitCode, stderr } = await runInside(line);
+  expect(exitCode).not.toBe(0);
+  expect(stderr).toMatch(said);
+});

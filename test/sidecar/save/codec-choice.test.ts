@@ -25,14 +25,22 @@ const at = (gigabits: number | null, isNearlyFull = false) => ({
 });
 
 test.each([
-  [0.1, "int8-had", "sooner"],
-  [1, "int8-had", "sooner"],
-  [10, "lossless", "exact"],
-  [40, "raw", "exact"],
-  [null, "int8-had", "unmeasured"],
-])("over a link of %s Gb/s blocks become %s (%s)", (gigabits, codec, why) => {
-  expect(chooseForm(rules, WEIGHTS, at(gigabits))).toMatchObject({ codec, why });
-});
+  [0.1, 1, "int8-had", "sooner"],
+  [1, 1, "int8-had", "sooner"],
+  [6, 1, "int8-had", "sooner"],
+  [7, 1, "lossless", "exact"],
+  [10, 1, "lossless", "exact"],
+  [40, 1, "raw", "exact"],
+  // What decoding takes is shared by threads, so more of them ask for fewer bytes.
+  [10, 4, "int8-had", "sooner"],
+  [28, 4, "lossless", "exact"],
+  [null, 1, "int8-had", "unmeasured"],
+])(
+  "where records arrive at %s Gb/s and %s threads decode, blocks become %s (%s)",
+  (gigabits, threads, codec, why) => {
+    expect(chooseForm({ ...rules, threads }, WEIGHTS, at(gigabits))).toMatchObject({ codec, why });
+  },
+);
 
 test("F97 a codec beyond the bound is named and not taken, nor a lossy one where all must be exact", () => {
   const beyond = chooseForm({ ...rules, maxKld: 1e-6 }, WEIGHTS, at(0.1));

@@ -1,0 +1,36 @@
+// Owns an engine for a model's files: vaults, a sidecar and vLLM on this machine's CPU, gone when the work with them is done.
+import { guard } from "../demo/guard.ts";
+import { Stage } from "../demo/stage.ts";
+import { Workspace } from "../demo/workspace.ts";
+import { FIDELITY_MODEL_LEN } from "../limits-tools.ts";
+import type { Place } from "./commands/fidelity.ts";
+
+interface Job<T> {
+  /** Hears what is being done before the engine answers. */
+  say: (what: string) => void;
+  work: (place: Place) => Promise<T>;
+}
+
+/** In a checkout, where vLLM is. The sidecar has the lossy codec that is the default. */
+export async function withEngineOf<T>(model: string, { say, work }: Job<T>): Promise<T> {
+  const interrupt = new AbortController();
+  const stage = new Stage(await Workspace.create(), interrupt.signal);
+  const unguard = guard(stage, interrupt, say);
+  let isDone = false;
+  try {
+    say("starting vaults and a sidecar");
+    await stage.startVaults();
+    await stage.startSidecar("int8");
+    say("starting vLLM");
+    const engine = stage.startEngine({ path: model, lengthMax: FIDELITY_MODEL_LEN });
+    await engine.ready();
+    const done = await work({ engine: engine.url, socket: stage.workspace.socket });
+    isDone = true;
+    return done;
+  } finally {
+    await stage.stopAll();
+    // What explains a failure stays.
+    stage.workspace.remove(!isDone);
+    unguard();
+  }
+}
