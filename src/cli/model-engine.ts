@@ -22,7 +22,9 @@ export async function withEngineOf<T>(model: string, { say, work }: Job<T>): Pro
     await stage.startVaults();
     await stage.startSidecar("int8");
     say("starting vLLM");
-    const engine = stage.startEngine({ path: model, lengthMax: FIDELITY_MODEL_LEN });
+    // In bfloat16 a last bit costs as much as a codec (decision 0125).
+    const of = { path: model, lengthMax: FIDELITY_MODEL_LEN, dtype: "float32" } as const;
+    const engine = stage.startEngine(of);
     await engine.ready();
     const done = await work({ engine: engine.url, socket: stage.workspace.socket });
     isDone = true;

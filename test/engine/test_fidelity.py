@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,3 +45,24 @@ def test_the_command_measures_what_restored_blocks_change(
         assert (tierkv["same"], tierkv["kldMax"]) == (PROMPTS, pytest.approx(0, abs=1e-9))
     else:
         assert 0 < tierkv["kldMean"] < tierkv["kldMax"]
+
+
+@pytest.mark.nightly
+def test_the_command_starts_an_engine_for_a_models_files() -> None:
+    text = ROOT / "python-shim" / "tierkv" / "connectors" / "vllm" / "scheduler.py"
+    line = ["node", "bin/tierkv.js", "fidelity", "--model", str(MODEL), "--text", str(text)]
+    ran = subprocess.run(
+        [*line, "--prompts", str(PROMPTS), "--json"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    print(found)
+    assert (found["codec"], found["restored"]) == ("int8-had", PROMPTS)
+    # In float32 computed answers are those of the own cache.
+    assert found["ownCache"]["kldMean"] == pytest.approx(0, abs=1e-9)
+    assert 0 < found["tierkv"]["kldMean"] < found["tierkv"]["kldMax"]

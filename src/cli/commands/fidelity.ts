@@ -20,6 +20,9 @@ import { showShare, table } from "../text.ts";
 
 const EXIT_OK = 0;
 const EXIT_BEYOND = 1;
+/** Decision 0125. */
+const ROUNDING =
+  "In bfloat16 any change costs about as much, a last bit too: ask an engine with --dtype float32, or name --model.";
 
 interface FidelityFlags {
   engine?: string;
@@ -118,7 +121,9 @@ async function measure(
     const { kvCodec } = await statusOf(link);
     const result = judge(computed, own, restored);
     const name = call.options.model ?? model;
-    call.print({ model: name, codec: kvCodec, ...result }, describe(name, kvCodec, result));
+    const lines = describe(name, kvCodec, result);
+    if (call.options.model === undefined && !result.isWithin) lines.push(ROUNDING);
+    call.print({ model: name, codec: kvCodec, ...result }, lines);
     return result.isWithin ? EXIT_OK : EXIT_BEYOND;
   } finally {
     link.close();
