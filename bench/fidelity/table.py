@@ -1,6 +1,6 @@
 """Owns the tables of docs/fidelity.md: printed row by row, and with `--save` kept in bench/results/fidelity.
 
-`npx vitest run -c test/vitest.config.ts test/fidelity-page.test.ts -u` then puts them on the page.
+`npx vitest run -c test/vitest.config.ts test/engine/fidelity.test.ts -u` then puts them on the page.
 """
 
 from __future__ import annotations

@@ -3,7 +3,12 @@ import { guard } from "../demo/guard.ts";
 import { Stage } from "../demo/stage.ts";
 import { Workspace } from "../demo/workspace.ts";
 import { FIDELITY_MODEL_LEN } from "../limits-tools.ts";
-import type { Place } from "./commands/fidelity.ts";
+
+/** An engine, and the socket of its sidecar. */
+export interface Place {
+  engine: string;
+  socket: string;
+}
 
 interface Job<T> {
   /** Hears what is being done before the engine answers. */

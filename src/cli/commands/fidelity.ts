@@ -14,6 +14,7 @@ import type { Call, Registrar } from "../call.ts";
 import type { Answered } from "../engine-asker.ts";
 import { likeness } from "../likeness.ts";
 import type { Likeness } from "../likeness.ts";
+import type { Place } from "../model-engine.ts";
 import { Progress } from "../progress.ts";
 import { statusOf, untilSaved } from "../saves-end.ts";
 import { showShare, table } from "../text.ts";
@@ -76,12 +77,6 @@ async function fidelity(call: Call<FidelityFlags>): Promise<number> {
       return measure(call, prompts, place);
     },
   });
-}
-
-/** An engine, and the socket of its sidecar. */
-export interface Place {
-  engine: string;
-  socket: string;
 }
 
 async function measure(

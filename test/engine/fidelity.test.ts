@@ -2,9 +2,9 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 
-const RENEW = "npx vitest run -c test/vitest.config.ts test/fidelity-page.test.ts -u";
-const PAGE = new URL("../docs/fidelity.md", import.meta.url);
-const KEPT = new URL("../bench/results/fidelity/", import.meta.url);
+const RENEW = "npx vitest run -c test/vitest.config.ts test/engine/fidelity.test.ts -u";
+const PAGE = new URL("../../docs/fidelity.md", import.meta.url);
+const KEPT = new URL("../../bench/results/fidelity/", import.meta.url);
 const PLACE = /(<!-- table (\S+) -->\n)[^]*?(<!-- end -->)/g;
 
 test(`tables of docs/fidelity.md are current; renew them with \`${RENEW}\``, async () => {
@@ -15,5 +15,5 @@ test(`tables of docs/fidelity.md are current; renew them with \`${RENEW}\``, asy
     return `${before}\n${readFileSync(new URL(`${name}.md`, KEPT), "utf8")}\n${after}`;
   });
   expect(used.toSorted()).toEqual(readdirSync(KEPT).toSorted());
-  await expect(rendered).toMatchFileSnapshot("../docs/fidelity.md");
+  await expect(rendered).toMatchFileSnapshot("../../docs/fidelity.md");
 });
