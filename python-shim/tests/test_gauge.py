@@ -117,7 +117,7 @@ def test_prompts_too_short_to_gain_are_not_asked_for(socket_path: str) -> None:
     with FakeSidecar(socket_path) as sidecar:
         bench = Bench(socket_path, sidecar)
         bench.fake.send({"t": "pace", "tokens_min": 3 * BLOCK_TOKENS})
-        wait_until(lambda: bench.shim._book.tokens_min, "the threshold")
+        wait_until(lambda: bench.shim._book.tokens_min == 3 * BLOCK_TOKENS, "the threshold")
         short = bench.new(Request("short", 3 * BLOCK_TOKENS))
         assert bench.ask(short) == NOTHING
         assert bench.shim.counters.get("prompts_below_gain") == 1

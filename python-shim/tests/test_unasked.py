@@ -5,7 +5,7 @@ from tierkv.connectors.vllm import compat, limits
 from tierkv.connectors.vllm.unasked import Unasked
 
 from .support.engine import Request
-from .support.scheduler import Bench
+from .support.scheduler import NOTHING, Bench
 from .support.sidecar import wait_until
 
 pytestmark = pytest.mark.usefixtures("engine_core_started")
@@ -34,11 +34,13 @@ def test_a_prompt_of_less_than_a_block_is_below_a_block(bench: Bench) -> None:
 
 
 def test_a_repeated_prompt_lies_in_the_engines_own_cache(bench: Bench) -> None:
-    bench.shim._book.tokens_min = 8
+    """Also before anything was measured: nothing of it could be restored."""
     request = Request("r", 40)
     bench.pool.cached = {block_hash: n + 1 for n, block_hash in enumerate(request.block_hashes)}
     bench.new(request)
+    assert bench.ask(request, 36) == NOTHING
     assert heard(bench) == [["r", "own_cache", 40, 36]]
+    assert "prefetch" not in bench.kinds()
 
 
 def test_few_tokens_are_not_worth_asking(bench: Bench) -> None:

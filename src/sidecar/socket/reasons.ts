@@ -77,6 +77,8 @@ const DECISION_TEXTS = {
   quarantined:
     "what is stored of this model is not what an engine computes, so nothing of it is used until it is flushed",
   undecided: "it is still being looked up",
+  let_go:
+    "the engine went on without it, or the request ended, before the vaults had answered",
 } as const;
 
 const DROPPED = "dropped_";
@@ -111,6 +113,8 @@ export interface Outcome {
   startTokens: number;
   askedTokens: number;
   placedTokens: number | null;
+  /** null: the engine has not let go of it yet. */
+  loadedTokens: number | null;
 }
 
 /** By how a plan ended, where what was decided does not say it all. */
@@ -137,9 +141,10 @@ export function reasonOf(outcome: Outcome): string {
 }
 
 /** Of a request for which nothing was found, or before anything was. */
-function unheld({ choice, miss, startTokens, askedTokens }: Outcome, ended?: string): string {
+function unheld(outcome: Outcome, ended?: string): string {
+  const { choice, miss, startTokens, askedTokens, loadedTokens } = outcome;
   const known = miss ?? ended;
   if (known !== undefined) return known;
-  if (choice === "undecided") return "undecided";
+  if (choice === "undecided") return loadedTokens === null ? "undecided" : "let_go";
   return askedTokens <= startTokens ? "own_cache" : "nothing_held";
 }

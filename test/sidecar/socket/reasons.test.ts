@@ -164,6 +164,14 @@ const CAUSES: Record<string, () => Promise<Account>> = {
   async own_cache() {
     return await asked((await withVault()).sidecar, { from: 4 });
   },
+  async let_go() {
+    const { sidecar, kv } = await withVault();
+    vi.spyOn(kv, "lookup").mockReturnValue(new Promise(() => {}));
+    const engine = await FakeEngine.start(sidecar.socketPath);
+    engine.release(engine.prefetch(digest("one")));
+    await vi.waitFor(async () => expect((await account(sidecar)).loadedTokens).toBe(0));
+    return await account(sidecar);
+  },
   async state_not_handed_over() {
     const hybrid = await openHybrid();
     const blocks = makeBlocks("hybrid", 4, PAGE);
@@ -243,6 +251,7 @@ const DONE = {
   startTokens: 0,
   askedTokens: 64,
   placedTokens: 64,
+  loadedTokens: null,
 };
 
 test.each([
@@ -258,6 +267,7 @@ test.each([
   ["not_ready", { choice: "undecided", why: "", end: "not_ready", placedTokens: 0 }],
   ["vault_down", { choice: "undecided", why: "", end: "vault_down", placedTokens: 0 }],
   ["undecided", { choice: "undecided", why: "", end: null, placedTokens: null }],
+  ["let_go", { choice: "undecided", why: "", end: null, placedTokens: null, loadedTokens: 0 }],
   ["nothing_held", { choice: "recomputed", why: "nothing_held", placedTokens: 0 }],
 ] as const)("%s is the reason of %j", (reason, change) => {
   expect(reasonOf({ ...DONE, ...change })).toBe(reason);

@@ -204,9 +204,8 @@ class PlanBook:
         self.restore_times = Durations()
         self.connection = 0
         self.restore_on = False
-        self.tokens_min = (
-            0  #: prompts with fewer tokens to restore are computed sooner than asked for
-        )
+        #: Prompts with fewer tokens to restore are computed sooner than asked for; of none nothing is asked.
+        self.tokens_min = 1
 
     # --- the helper thread -------------------------------------------------------------------
 
@@ -215,7 +214,7 @@ class PlanBook:
         with self._lock:
             self.connection += 1
             self.restore_on = False
-            self.tokens_min = 0
+            self.tokens_min = 1
 
     def closed(self) -> None:
         """Hear that the connection ended: what was not admitted is forgotten."""
@@ -229,7 +228,7 @@ class PlanBook:
         """Record what the sidecar says about a plan; frames about plans that are over are ignored."""
         kind = frame["t"]
         if kind == "pace":
-            self.tokens_min = int(frame["tokens_min"])
+            self.tokens_min = max(1, int(frame["tokens_min"]))
             return
         if kind == "restore":
             self.restore_on = bool(frame["on"])
