@@ -89,17 +89,28 @@ function freeSlots(arena: { slotCount: number; touchedSlots: number; freeSlots: 
 }
 
 function describeVaults({ vaults }: SidecarStatus): string[] {
+  const isPool = Object.values(vaults).some((all) => all.filter(isOfPool).length > 1);
   const rows = Object.entries(vaults).flatMap(([name, all]) =>
-    all.map((vault) => vaultRow(name, vault)),
+    all.map((vault) => vaultRow(name, vault, isPool)),
   );
   if (rows.length === 0) return ["vaults", "none is configured"];
-  const head = ["vault", "state", "rtt", "memory", "used", "of", "records", "hit rate"];
-  return table([[...head, "lanes", "out", "in", "address"], ...rows]);
+  const pooled = isPool ? ["owns", "holes", "moved"] : [];
+  const head = ["vault", "state", ...pooled, "rtt", "memory", "used", "of", "records"];
+  return table([[...head, "hit rate", "lanes", "out", "in", "address"], ...rows]);
 }
 
-function vaultRow(name: string, { address, state, lanes, seen }: VaultStatus): string[] {
+const isOfPool = ({ tier }: VaultStatus): boolean => tier !== "shared";
+
+/** As `tierkv status` says it: the share of runs that it owns, blocks missing before others, and found there for another owner. */
+function pooledCells(vault: VaultStatus): string[] {
+  if (!isOfPool(vault)) return [NONE, NONE, NONE];
+  return [showShare(vault.share), String(vault.holes), String(vault.moved)];
+}
+
+function vaultRow(name: string, vault: VaultStatus, isPool: boolean): string[] {
+  const { address, state, lanes, seen } = vault;
   const isUp = state === "up" || state === "unknown";
-  const shown = [name, isUp ? state : state.toUpperCase()];
+  const shown = [name, isUp ? state : state.toUpperCase(), ...(isPool ? pooledCells(vault) : [])];
   if (seen === null) return [...shown, ...Array<string>(9).fill(NONE), address];
   const { lookupKeys, lookupHits, usedBytes, maxBytes } = seen;
   return [

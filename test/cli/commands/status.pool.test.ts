@@ -39,6 +39,13 @@ test("a vault that came back empty has holes, and each command says so of it alo
       new RegExp(`kv vault ${address} owns 3\\d\\.\\d %; ${at === 1 ? holes : 0} blocks missing`),
     );
 
+  const seen = await run("top", "--once");
+  expect(seen).toMatch(/^vault +state +owns +holes +moved +rtt/m);
+  for (const [at, address] of addresses.entries())
+    expect(seen).toMatch(
+      new RegExp(`^kv +up +3\\d\\.\\d % +${at === 1 ? holes : 0} +0 .* ${address}$`, "m"),
+    );
+
   const explained = await run("explain");
   expect(explained).toMatch(
     new RegExp(`first missing block belongs to ${addresses[1]}; \\d+ blocks behind it are held`),
