@@ -1,6 +1,7 @@
 """vLLM's own metrics: counts add up over ranks and intervals, each is reported once, and Prometheus shows them."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
@@ -52,11 +53,21 @@ def test_restore_times_are_reported_once_and_never_pile_up() -> None:
     assert times.take() == {}
 
 
-def test_prometheus_has_a_counter_by_event_and_a_histogram_by_tier() -> None:
+@pytest.fixture
+def metrics() -> Iterator[TierKVPromMetrics]:
+    """Two engines' metrics; they leave the registry as they found it."""
+    before = set(REGISTRY._collector_to_names)
     types = {Gauge: Gauge, Counter: Counter, Histogram: Histogram}
-    metrics = TierKVPromMetrics(
+    yield TierKVPromMetrics(
         vllm_config(), types, ["model", "engine"], {0: ["m", "0"], 1: ["m", "1"]}
     )
+    for collector in set(REGISTRY._collector_to_names) - before:
+        REGISTRY.unregister(collector)
+
+
+def test_prometheus_has_a_counter_by_event_and_a_histogram_by_tier(
+    metrics: TierKVPromMetrics,
+) -> None:
     metrics.observe(TierKVStats.of({"restores_admitted": 2}, {"vault": [0.2]}).data, 1)
     metrics.observe(TierKVStats.of({"restores_admitted": 1}, {"vault": [3.0]}).data, 1)
     labels = {"model": "m", "engine": "1", "event": "restores_admitted"}
@@ -64,6 +75,25 @@ def test_prometheus_has_a_counter_by_event_and_a_histogram_by_tier() -> None:
     tier = {"model": "m", "engine": "1", "tier": "vault"}
     assert REGISTRY.get_sample_value(f"{RESTORE_METRIC}_sum", tier) == pytest.approx(3.2)
     assert REGISTRY.get_sample_value(f"{RESTORE_METRIC}_bucket", {**tier, "le": "0.25"}) == 1
+
+
+def test_what_is_no_event_has_a_counter_in_its_own_unit(metrics: TierKVPromMetrics) -> None:
+    counts = {"tokens_restored": 512, "bytes_loaded": 4096, "bytes_offered": 8192}
+    counts |= {"restore_wait_ms": 1500, "misses_no_answer": 2, "dropped_save_no_slot": 3}
+    for _ in range(2):
+        metrics.observe(TierKVStats.of(counts, {}).data, 0)
+    labels = {"model": "m", "engine": "0"}
+
+    def value(name: str, **more: str) -> float | None:
+        return REGISTRY.get_sample_value(f"vllm:tierkv_{name}_total", labels | more)
+
+    assert value("restored_tokens") == 1024
+    assert value("loaded_bytes") == 8192
+    assert value("offered_bytes") == 16384
+    assert value("restore_wait_seconds") == pytest.approx(3.0)
+    assert value("misses", reason="no_answer") == 4
+    assert value("dropped_blocks", reason="save_no_slot") == 6
+    assert not [name for name in counts if value("events", event=name)]
 
 
 def test_the_plug_in_registers_the_connector_by_name_however_often() -> None:

@@ -19,6 +19,7 @@ type Check = (seen: Seen) => Finding[];
 const CHECKS: readonly Check[] = [
   arenaUnmapped,
   unnamed,
+  ranksMissing,
   unreachable,
   vaultDown,
   lanesUnreachable,
@@ -70,6 +71,16 @@ function unnamed({ sidecar }: Seen): Finding[] {
     if (naming.percent === 100) return [];
     const text = `${engine} is being named, and saves and restores nothing until then; naming: ${naming.percent} %`;
     return [{ code: "naming", severity: "note", text }];
+  });
+}
+
+/** Usual while an engine starts; for good where its ranks are on several hosts. */
+function ranksMissing({ sidecar }: Seen): Finding[] {
+  return (sidecar?.engines ?? []).flatMap(({ id, model, workers, world }) => {
+    if (world < 2 || workers === world) return [];
+    const what = `engine ${id} (${model}) saves and restores nothing before all its ranks are connected: ${workers} of ${world} are`;
+    const why = "ranks on another host never will be, see docs/compatibility.md";
+    return [{ code: "ranks_missing", severity: "note", text: `${what}; ${why}` }];
   });
 }
 

@@ -7,7 +7,7 @@ import { inspect } from "../../src/cli/inspect.ts";
 import type { Seen } from "../../src/cli/inspect.ts";
 import { loadConfig } from "../../src/config/load.ts";
 import { runInside } from "../support/command-line.ts";
-import { FakeEngine } from "../support/shim-client.ts";
+import { FakeEngine, FakeWorker, helloFrame, makeGroup } from "../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../support/sidecars.ts";
 import { openClient, openVault } from "../support/vaults.ts";
 
@@ -83,6 +83,27 @@ test.each(["status", "doctor"])(
   },
 );
 
+test("an engine of which ranks are missing is a note with their number, and none once all are there", async () => {
+  const { path, look } = await open();
+  const { socket } = loadConfig(path, {}).sidecar;
+  const [here, far] = [0, 1].map((rank) => new FakeWorker(socket, rank, [makeGroup()]));
+  const codes = async (): Promise<string[]> =>
+    findings(await look())
+      .map(({ code }) => code)
+      .filter((code) => code !== "naming");
+  here!.send(helloFrame({ world: 2 }));
+  await vi.waitFor(async () => expect(await codes()).toEqual(["ranks_missing"]), SOON);
+  expect(findings(await look())).toContainEqual({
+    code: "ranks_missing",
+    severity: "note",
+    text: expect.stringContaining("1 of 2 are;"),
+  });
+  far!.send(helloFrame({ world: 2, rank: 1 }));
+  await vi.waitFor(async () => expect(await codes()).toEqual([]), SOON);
+  here!.close();
+  far!.close();
+});
+
 test("a CPU with AMX, where vLLM may die, is a note of the engine, and no problem", async () => {
   const { path, look } = await open();
   const { socket } = loadConfig(path, {}).sidecar;
@@ -95,6 +116,22 @@ test("a CPU with AMX, where vLLM may die, is a note of the engine, and no proble
   expect(stdout).toMatch(/^NOTE: engine engine-1 .* CPU with AMX, .* see docs\/compatibility\.md/);
   engine.close();
 });
+
+test.each([
+  [{ PYTORCH_CUDA_ALLOC_CONF: "max_split_size_mb:512,expandable_segments:True" }, 1],
+  [{ PYTORCH_ALLOC_CONF: "expandable_segments:True" }, 1],
+  [{ PYTORCH_CUDA_ALLOC_CONF: "expandable_segments:False" }, 0],
+])(
+  "doctor names an allocator with which vLLM takes no connector, and the way out: %j",
+  async (env, count) => {
+    const { path } = await open();
+    const { stdout } = await runInside(["doctor", "--config", path], { env });
+    const said = [
+      ...stdout.matchAll(/^NOTE: PYTORCH_.* expandable_segments:True.*--enable-sleep-mode$/gm),
+    ];
+    expect(said).toHaveLength(count);
+  },
+);
 
 test.each(["status", "doctor"])("%s: what does not answer is the first line", async (command) => {
   const path = configOf("127.0.0.1:1", join(testDirectory(), "none.sock"));

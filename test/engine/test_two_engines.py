@@ -70,7 +70,7 @@ def test_a_second_engine_restores_what_the_first_has_saved(first: Engine, start:
         second.call("spoil")
         restored = ask(second)
         metrics = second.call("metrics")
-        assert metrics["vllm:tierkv_events/tokens_restored"] == BLOCKS * BLOCK
+        assert metrics["vllm:tierkv_restored_tokens"] == BLOCKS * BLOCK
         assert metrics["vllm:tierkv_restore_seconds/vault"] == 1
         assert restored["cached"] == BLOCKS * BLOCK
         assert restored["tokens"] == own_hit["tokens"]

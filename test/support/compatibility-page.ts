@@ -277,13 +277,17 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
 - A pipeline on a CPU: vLLM's worker makes the tensors that a later stage receives only where it warms a compiled model up
   (vllm/v1/worker/cpu_model_runner.py; no issue of vLLM's is known for it). An eager engine ends at its first request, without a connector, too,
   unless a batch of nothing (\`execute_dummy_batch\`) was computed before, which the test does.
+- Ranks on several hosts (tensor or pipeline parallel): a sidecar knows the ranks of its own host alone, so nothing is saved or restored, and the engine computes;
+  \`tierkv status\` says how many ranks are connected. Engines of one host each share vaults.
+- vLLM refuses \`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\` beside any connector, unless its own allocator is on: \`--enable-sleep-mode\` is the way out where memory
+  runs out in pieces without it, as on GB10 machines. \`tierkv doctor\` names both. Not run: no machine of ours is one.
 - A load that fails is computed again: by request from 0.30 on, by block on 0.28 and 0.29, where vLLM takes blocks of one KV-cache group only
   (vLLM #45474); an engine with several groups ends there rather than use pages that nobody filled.
 - A hybrid model's block is large (hundreds to thousands of tokens), and vLLM keeps states at few places: a prompt that is not longer than one block
   can never be restored. \`shim_prompts_below_block\` counts those, and the engine's log says so once.
 - In vLLM's own metrics \`vllm:tierkv_restore_seconds\` is what requests waited for restored blocks, by \`tier\` (\`host\`: the sidecar's memory; \`vault\`).
-  Everything the shim counts is \`vllm:tierkv_events_total\`, by \`event\`: \`tokens_restored\`, \`bytes_loaded\`, \`bytes_offered\`,
-  \`restore_wait_ms\`, \`misses_*\` by reason, \`dropped_*\` by reason.
+  Also \`vllm:tierkv_restored_tokens_total\`, \`vllm:tierkv_loaded_bytes_total\`, \`vllm:tierkv_offered_bytes_total\`, \`vllm:tierkv_restore_wait_seconds_total\`,
+  by \`reason\` \`vllm:tierkv_misses_total\` and \`vllm:tierkv_dropped_blocks_total\`, and what else the shim counts by \`event\` in \`vllm:tierkv_events_total\`.
 - CPUs with AMX: a fresh engine of 0.32.0 whose first step computes few tokens dies by SIGILL, without a connector, too: \`tilezero\` in
   \`cpu_attn_amx.hpp\` uses tiles that nobody has asked Linux for (arch_prctl, ARCH_REQ_XCOMP_PERM; oneDNN asks before a larger step). To see it without us,
   generate from a prompt of 4 tokens in a new eager engine (Qwen3, bf16, head dim 96, 6 heads, 3 KV heads, 5 layers, \`--block-size 32\`). The shim asks in each

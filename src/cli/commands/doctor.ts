@@ -6,6 +6,7 @@ import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits.ts";
 import { restoredBytes } from "../../plan/weight.ts";
 import type { Forecast } from "../../sidecar/restore/cost-model.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
+import { allocatorFindings } from "../allocator.ts";
 import { allowanceOf, describeAllowance } from "../allowance.ts";
 import type { VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
@@ -84,7 +85,7 @@ async function doctor(call: Call<DoctorFlags>): Promise<number> {
   }
   const { inspect } = await import("../inspect.ts");
   const seen = await inspect(config);
-  const found = findings(seen);
+  const found = [...findings(seen), ...allocatorFindings(call.io.env)];
   const progress = new Progress(call.io);
   const { vaults, links } = await measure(seen, progress);
   progress.end();

@@ -240,12 +240,11 @@ def metrics(host: Host) -> dict[str, float]:
     """Ours among vLLM's metrics, and sources of cached tokens: a counter's value or a histogram's count by name."""
     found = {}
     for metric in host.llm.get_metrics():
-        labels = [
-            metric.labels[name] for name in ("event", "tier", "source") if name in metric.labels
-        ]
-        if labels and metric.name.startswith(("vllm:tierkv", "vllm:prompt_tokens_cached_by")):
-            (label,) = labels
-            found[f"{metric.name}/{label}"] = getattr(metric, "value", getattr(metric, "count", 0))
+        if metric.name.startswith(("vllm:tierkv", "vllm:prompt_tokens_cached_by")):
+            said = ("event", "reason", "tier", "source")
+            labels = [metric.labels[name] for name in said if name in metric.labels]
+            value = getattr(metric, "value", getattr(metric, "count", 0))
+            found["/".join([metric.name, *labels])] = value
     return found
 
 

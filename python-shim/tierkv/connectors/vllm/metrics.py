@@ -5,8 +5,24 @@ from typing import Any, Final
 
 from tierkv.connectors.vllm.compat import KVConnectorPromMetrics, KVConnectorStats
 
-#: One Prometheus counter for all of ours; its label `event` is the counter's name (docs/metrics of the sidecar).
+#: What happened, counted; its label `event` is the counter's name (docs/metrics of the sidecar).
 METRIC: Final = "vllm:tierkv_events"
+#: Counters of another unit have a metric of their own: its name, what one count is in its base unit, its help.
+AMOUNTS: Final = {
+    "tokens_restored": ("vllm:tierkv_restored_tokens", 1.0, "Prompt tokens that were restored."),
+    "bytes_loaded": ("vllm:tierkv_loaded_bytes", 1.0, "Bytes copied into the engine's pages."),
+    "bytes_offered": ("vllm:tierkv_offered_bytes", 1.0, "Bytes of pages given to the sidecar."),
+    "restore_wait_ms": (
+        "vllm:tierkv_restore_wait_seconds",
+        0.001,
+        "Seconds from an engine's first question about a request until it took what was restored.",
+    ),
+}
+#: Counters by cause, by the prefix of their names; the rest of a name is the label `reason`.
+CAUSES: Final = {
+    "misses_": ("vllm:tierkv_misses", "Requests that asked and got nothing, by reason."),
+    "dropped_": ("vllm:tierkv_dropped_blocks", "Blocks that were not saved or told of, by reason."),
+}
 #: What a request waited for its restored blocks; its label `tier` is the farthest place one came from.
 RESTORE_METRIC: Final = "vllm:tierkv_restore_seconds"
 #: Upper bounds of the histogram, seconds: from a hit in the sidecar's own memory to a long `[restore] wait_ms`.
@@ -66,7 +82,7 @@ class TierKVStats(KVConnectorStats):
 
 
 class TierKVPromMetrics(KVConnectorPromMetrics):
-    """One counter with the label `event`, and one histogram with the label `tier`, beside the engine's labels."""
+    """A counter for each unit, and one histogram with the label `tier`, beside the engine's labels."""
 
     def __init__(
         self,
@@ -78,9 +94,19 @@ class TierKVPromMetrics(KVConnectorPromMetrics):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._events = self._counter_cls(
             name=METRIC,
-            documentation="What tierKV did and dropped in this engine, by event.",
+            documentation="What tierKV did in this engine, by event.",
             labelnames=[*labelnames, "event"],
         )
+        self._amounts = {
+            counter: self._counter_cls(name=name, documentation=text, labelnames=labelnames)
+            for counter, (name, _, text) in AMOUNTS.items()
+        }
+        self._causes = {
+            prefix: self._counter_cls(
+                name=name, documentation=text, labelnames=[*labelnames, "reason"]
+            )
+            for prefix, (name, text) in CAUSES.items()
+        }
         self._restores = self._histogram_cls(
             name=RESTORE_METRIC,
             documentation="Seconds a request waited for its restored blocks, by the farthest place one came from.",
@@ -93,7 +119,17 @@ class TierKVPromMetrics(KVConnectorPromMetrics):
         labels = self.per_engine_labelvalues[engine_idx]
         report = TierKVStats(data=transfer_stats_data)
         for name, amount in report.events.items():
-            self._events.labels(*labels, name).inc(amount)
+            self._add(labels, name, amount)
         for tier, times in report.restore_s.items():
             for seconds in times:
                 self._restores.labels(*labels, tier).observe(seconds)
+
+    def _add(self, labels: list[object], name: str, amount: int) -> None:
+        if name in AMOUNTS:
+            self._amounts[name].labels(*labels).inc(amount * AMOUNTS[name][1])
+            return
+        for prefix, metric in self._causes.items():
+            if name.startswith(prefix):
+                metric.labels(*labels, name.removeprefix(prefix)).inc(amount)
+                return
+        self._events.labels(*labels, name).inc(amount)
