@@ -6,6 +6,15 @@ const DRIVER = "playwright-core";
 const PACKAGE = "@sparticuz/chromium";
 const SYSTEM = "/usr/bin/chromium";
 
+/** Chromium's own protocol. */
+export interface Session {
+  send(method: "HeapProfiler.collectGarbage"): Promise<unknown>;
+  send(method: "Runtime.getHeapUsage"): Promise<{ usedSize: number }>;
+  send(
+    method: "Memory.getDOMCounters",
+  ): Promise<{ nodes: number; jsEventListeners: number; documents: number }>;
+}
+
 export interface Page {
   on(event: "console", listener: (message: { type(): string; text(): string }) => void): void;
   on(event: "pageerror", listener: (error: Error) => void): void;
@@ -19,6 +28,7 @@ export interface Page {
   ): { count(): Promise<number>; waitFor(): Promise<void> };
   screenshot(options: { path: string; fullPage: boolean }): Promise<unknown>;
   keyboard: { press(key: string): Promise<void> };
+  context(): { newCDPSession(page: Page): Promise<Session> };
   close(): Promise<void>;
 }
 
