@@ -137,8 +137,9 @@ async function overTls(address: string): Promise<Diagnosis | null> {
   return { verdict: "TLS", reason, fix };
 }
 
-/** Whether somebody there speaks TLS, whoever it is. */
+/** Whether somebody there speaks TLS, whoever it is; on a socket of this machine nobody does. */
 async function shakesHands(address: string): Promise<boolean> {
+  if (address.startsWith(UNIX_PREFIX)) return false;
   const { host, port } = splitAddress(address);
   // Only whether it shakes hands is asked: nothing is sent over it.
   const socket = connectTls({ host, port, rejectUnauthorized: false, ALPNProtocols: ["h2"] });

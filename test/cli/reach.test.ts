@@ -89,6 +89,20 @@ test.each(STRANGERS)("%s is known for what it is within 5 s", async (_what, open
   expect(nowMs() - startMs).toBeLessThan(WITHIN_MS);
 });
 
+test("a socket that closes at once is told for that", async () => {
+  const path = join(testDirectory(), "closing.sock");
+  const server = createServer((socket) => socket.destroy()).listen(path);
+  closeAfterTest({ close: () => server.close() });
+  const client = closeAfterTest(
+    new VaultClient({ address: `unix:${path}`, name: "kv", logger, lanes: 0 }),
+  );
+  await expect(sayHello(client, false)).rejects.toMatchObject({
+    message: expect.stringContaining(
+      "not a vault: it closes the connection without a word",
+    ) as string,
+  });
+});
+
 test("a vault without TLS is told to somebody who would only speak TLS to it", async () => {
   const { address } = await openVault();
   const { certPem } = certificate("server");
