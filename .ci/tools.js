@@ -86,6 +86,7 @@ const API_SERVER = {
 };
 
 const DEFINITIONS = [
+  ["github.com/kserve/kserve@v0.15.2", "config/crd/full/serving.kserve.io_inferenceservices.yaml"],
   [
     "sigs.k8s.io/gateway-api@v1.4.1",
     "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",

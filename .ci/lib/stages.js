@@ -276,11 +276,16 @@ export const NIGHTLY = [
     ].map(command(NIGHTLY_TIMEOUT_MS)),
   },
   {
-    // Helm, schemas of Kubernetes, Envoy, Prometheus, etcd, a registry and a server of S3, where they can be had.
+    // Helm, Kubernetes' API server and schemas, Envoy, Prometheus, etcd, a registry and a server of S3, where they can be had.
     name: "tools",
-    checks: ["archive", "bundles", "chart", "envoy", "etcd", "metrics"]
-      .map((name) => [name, process.execPath, [at(".ci", "tools.js"), name]])
-      .map(command(NIGHTLY_TIMEOUT_MS)),
+    checks: [
+      ...["archive", "bundles", "chart", "envoy", "etcd", "metrics"].map((name) => [
+        name,
+        process.execPath,
+        [at(".ci", "tools.js"), name],
+      ]),
+      ["packages", process.execPath, [at(".ci", "roots.js")]],
+    ].map(command(NIGHTLY_TIMEOUT_MS)),
   },
   { name: "Node", checks: [onNode(22), onNode(24)].map(command(NIGHTLY_TIMEOUT_MS)) },
   {

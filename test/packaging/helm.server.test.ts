@@ -1,5 +1,6 @@
 // Owns the proof that a real API server takes the chart: installed, grown and removed by helm, every field one that it knows.
 import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";
 import { parseAllDocuments } from "yaml";
@@ -8,6 +9,8 @@ import type { ApiServer } from "../support/api-server.ts";
 import { HAS_ETCD } from "../support/etcd.ts";
 
 const CHART = fileURLToPath(new URL("../../deploy/helm/tierkv", import.meta.url));
+/** With an example for KServe. */
+const PAGE = fileURLToPath(new URL("../../docs/how-to/kubernetes.md", import.meta.url));
 const HELM = process.env["TIERKV_TEST_HELM"] ?? "";
 const TIMEOUT_MS = 180_000;
 const ALL = [
@@ -44,7 +47,10 @@ describe.skipIf(HELM === "" || !HAS_ETCD || !HAS_API_SERVER)("a real API server"
       const server = await startApiServer();
       const set = ALL.flatMap((one) => ["--set", one]);
       const text = helm(server.kubeconfig, "template", "x", ".", "--validate", ...set);
-      const documents = parseAllDocuments(text).filter((one) => one.contents !== null);
+      const [, example = ""] =
+        /```yaml\n(apiVersion: serving[\s\S]*?)```/.exec(readFileSync(PAGE, "utf8")) ?? [];
+      const all = [...parseAllDocuments(text), ...parseAllDocuments(example)];
+      const documents = all.filter((one) => one.contents !== null);
       const kinds = new Set<string>();
       for (const document of documents) {
         const thing = document.toJS() as Thing;
@@ -67,6 +73,7 @@ describe.skipIf(HELM === "" || !HAS_ETCD || !HAS_API_SERVER)("a real API server"
           "ServiceMonitor",
           "InferencePool",
           "HTTPRoute",
+          "InferenceService",
         ]),
       );
     },
