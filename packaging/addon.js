@@ -5,7 +5,9 @@ import { join } from "node:path";
 import { at } from "../.ci/lib/paths.js";
 import { call } from "./call.js";
 
-const TOOLS = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1", "setuptools==78.1.1"];
+const COMPILER = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1", "setuptools==78.1.1"];
+/** What checks finished wheels. */
+const CHECKERS = ["auditwheel==6.8.2", "twine==7.0.0"];
 const CRATES = join(process.env.CARGO_HOME ?? join(homedir(), ".cargo"), "registry", "src");
 
 /** Paths of this machine would stand in the core's messages. */
@@ -22,7 +24,13 @@ const MUSL_FLAGS = ["-Ctarget-feature=-crt-static"];
 export function compilerIn(folder) {
   const bin = join(folder, "bin");
   if (!existsSync(join(bin, "pip"))) call("python3", ["-m", "venv", folder]);
-  call(join(bin, "pip"), ["install", "--quiet", "--disable-pip-version-check", ...TOOLS]);
+  call(join(bin, "pip"), [
+    "install",
+    "--quiet",
+    "--disable-pip-version-check",
+    ...COMPILER,
+    ...CHECKERS,
+  ]);
   return bin;
 }
 

@@ -15,6 +15,7 @@ import { parseArgs } from "node:util";
 import { VENV_BIN, at } from "../.ci/lib/paths.js";
 import { compile, compilerIn } from "./addon.js";
 import { manifest, writeProgram } from "./bundle.js";
+import { checkWheels } from "./checks.js";
 import { makePlatformPackage, makeProgramPackage } from "./npm.js";
 import { TARGETS, addonName } from "./targets.js";
 import { makeWheel } from "./wheel.js";
@@ -70,6 +71,7 @@ for (const target of targets) {
   makePlatformPackage({ target, addon, folder, manifest: manifest() });
   if (compiler !== null) rmSync(addon);
 }
+if (compiler !== null) checkWheels({ folder, targets, tools: compiler });
 makeProgramPackage({ targets, program, folder, manifest: manifest() });
 rmSync(program, { recursive: true });
 

@@ -90,6 +90,23 @@ test("what a wheel may weigh", () => {
   expect(Number(wheel)).toBeLessThan(WHEEL_BYTES_MAX);
 });
 
+test("npm's packages are the same program, with the core of this platform", () => {
+  const folder = join(base, "npm");
+  mkdirSync(folder);
+  const packages = readdirSync(release).filter((name) => name.endsWith(".tgz"));
+  expect(packages).toHaveLength(2);
+  const paths = packages.map((name) => join(release, name));
+  const quiet = ["--offline", "--no-audit", "--no-fund", "--silent", "--prefix", folder];
+  run("npm", ["install", ...quiet, ...paths]);
+  const installed = join(folder, "node_modules", ".bin", "tierkv");
+  expect(run(installed, ["--version"])).toBe(run(tierkv, ["--version"]));
+  const socket = join(env.XDG_RUNTIME_DIR, "npm.sock");
+  const script = `${installed} vault --role cold --max-bytes 64MiB --listen unix:${socket} & vault=$!
+    until [ -S ${socket} ]; do kill -0 $vault || exit 1; sleep 0.1; done
+    kill $vault && wait $vault`;
+  run("bash", ["-c", script]);
+});
+
 test("checksums name every artefact", () => {
   run("bash", ["-c", `cd ${release} && sha256sum --check --strict --quiet SHA256SUMS`]);
   const listed = run("bash", ["-c", `cut -d' ' -f3 ${release}/SHA256SUMS | sort`]);
