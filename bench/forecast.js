@@ -1,4 +1,4 @@
-// Owns the figure of how true `tierkv doctor` is: what it forecasts for a prompt, over what the prompt then takes.
+// Owns the figures of how true `tierkv doctor` and the ledger are: what a prompt was to take, and was counted to save, over what it took.
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/demo/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
@@ -15,6 +15,7 @@ const MODEL_LEN = 12_288;
 const LENGTHS = [1024, 4096, MODEL_LEN];
 const ROUNDS = 5;
 const ERROR_MOST = 0.2;
+const LEDGER_ERROR_MOST = 0.1;
 
 export const title = "What `tierkv doctor` forecasts, over what was measured after it";
 
@@ -45,7 +46,7 @@ export async function run({ isQuick, say }) {
   }
 }
 
-function resultOf({ doctor, cells }) {
+function resultOf({ doctor, cells, ledger }) {
   const [{ prompts }] = doctor.engines;
   const figures = LENGTHS.flatMap((tokens) => {
     const said = prompts.find((prompt) => prompt.tokens === tokens);
@@ -55,13 +56,32 @@ function resultOf({ doctor, cells }) {
       forecastFigure(`restored, ${tokens} tokens`, said.restoreMs, seen.map(ms("restored"))),
     ];
   });
+  figures.push(ledgerFigure(ledger, cells));
   const notes = [
     "measured: adding a request to its first token; the ratio is the forecast over the median of what was measured",
+    "saved: what the ledger counted, over the time to the first token of each prompt computed, less that of it restored",
   ];
-  return { figures, notes, cells, prompts };
+  return { figures, notes, cells, prompts, ledger };
 }
 
 const ms = (name) => (cell) => cell[name] * 1e3;
+
+/** Each prompt without its restore and with it: an A/B run of its own. */
+function ledgerFigure({ savedS, restores }, cells) {
+  if (restores !== cells.length) throw new Error(`${restores} of ${cells.length} were restored`);
+  const measured = cells.map(({ computed, restored }) => computed - restored);
+  const sum = measured.reduce((all, one) => all + one, 0);
+  return describe({
+    name: "saved, by the ledger",
+    unit: "s",
+    value: savedS,
+    min: sum,
+    max: sum,
+    ratio: savedS / sum,
+    of: "measured",
+    floor: { on: "ratio", least: 1 - LEDGER_ERROR_MOST, most: 1 + LEDGER_ERROR_MOST },
+  });
+}
 
 function forecastFigure(name, forecastMs, measuredMs) {
   return describe({

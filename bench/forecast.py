@@ -1,6 +1,7 @@
-"""Owns the measuring of what `tierkv doctor` forecasts: prompts of one engine, computed and restored, beside it.
+"""Owns the measuring of what `tierkv doctor` forecasts and the ledger counts: prompts of one engine, computed and restored.
 
-Prints one JSON line: what doctor said before, and for each length and round the seconds to the first token.
+Prints one JSON line: what doctor said before, for each length and round the seconds to the first token, and what the
+ledger counted as saved in those rounds.
 """
 
 from __future__ import annotations
@@ -55,15 +56,20 @@ def main() -> None:
             visits(engine, options.socket, draw.choices(range(VOCAB), k=tokens))
         # Doctor's exit code says whether a restore helps; its answer is read either way.
         doctor = subprocess.run(options.doctor, check=False, capture_output=True, text=True)
+        before = status_of(options.socket)["ledger"]
         cells: list[dict[str, Any]] = []
         for _ in range(options.rounds):
             for tokens in options.lengths:
                 prompt = draw.choices(range(VOCAB), k=tokens)
                 computed, restored = visits(engine, options.socket, prompt)
                 cells.append({"tokens": tokens, "computed": computed, "restored": restored})
+        wait_saved(options.socket)
+        after = status_of(options.socket)["ledger"]
+        ledger = {name: after[name] - before[name] for name in ("savedS", "restores")}
     finally:
         engine.end()
-    sys.stdout.write(json.dumps({"doctor": json.loads(doctor.stdout), "cells": cells}) + "\n")
+    result = {"doctor": json.loads(doctor.stdout), "cells": cells, "ledger": ledger}
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import time
+import urllib.request
 import venv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,24 @@ class Machine:
         )
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    def page_says(self) -> dict[str, Any]:
+        """What the page in a browser is told first, of the sidecar."""
+        command = ["sh", "-c", f"exec {WATCH} --web --json"]
+        web = subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert web.stdout is not None
+            url = json.loads(web.stdout.readline())["url"]
+            with urllib.request.urlopen(f"{url}events", timeout=READY_S) as events:
+                for said in events:
+                    if said.startswith(b"data: ") and b'"ledger"' in said:
+                        return dict(json.loads(said.removeprefix(b"data: "))["status"])
+            raise AssertionError("the page was told nothing")
+        finally:
+            web.terminate()
+            web.wait()
 
 
 @pytest.fixture
@@ -139,6 +158,7 @@ def test_from_pip_install_to_a_restore_that_is_seen(
 
         wait_until(is_restored, "a prompt is restored", READY_S)
         seen = top()
+        on_page = machine.page_says()
         ended("restored and seen")
         # As from a machine that has nothing of the engine's but its address and its config.json.
         elsewhere = f"HOME={machine.folder / 'release'} XDG_RUNTIME_DIR= tierkv doctor"
@@ -146,6 +166,7 @@ def test_from_pip_install_to_a_restore_that_is_seen(
         far = json.loads(machine.types(f"{elsewhere} {asked}"))
         ended("doctor --engine")
     assert seen["ledger"]["tokens"] >= 128
+    assert on_page["ledger"]["restores"] >= seen["ledger"]["restores"] >= 1
     assert seen["restores"][-1]["choice"] == "loaded"
     assert far["engine"]["hasPrefixCache"] is True
     assert far["engine"]["askedTokens"] > 0
