@@ -77,8 +77,7 @@ const DECISION_TEXTS = {
   quarantined:
     "what is stored of this model is not what an engine computes, so nothing of it is used until it is flushed",
   undecided: "it is still being looked up",
-  let_go:
-    "the engine went on without it, or the request ended, before the vaults had answered",
+  let_go: "the engine went on without it, or the request ended, before the vaults had answered",
 } as const;
 
 const DROPPED = "dropped_";
