@@ -96,7 +96,7 @@ test("an engine of which ranks are missing is a note with their number, and none
   expect(findings(await look())).toContainEqual({
     code: "ranks_missing",
     severity: "note",
-    text: expect.stringContaining("1 of 2 are;"),
+    text: expect.stringContaining("1 of 2 are;") as string,
   });
   far!.send(helloFrame({ world: 2, rank: 1 }));
   await vi.waitFor(async () => expect(await codes()).toEqual([]), SOON);
