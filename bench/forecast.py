@@ -1,4 +1,4 @@
-"""Owns the measuring of what `tierkv doctor` forecasts and the ledger counts: one engine's prompts, computed and restored.
+"""Owns the measuring of what `tierkv doctor` forecasts and the ledger counts: prompts computed, then restored.
 
 Prints one JSON line: what doctor said before, for each length and round the seconds to the first token, and what the
 ledger counted as saved in those rounds.
