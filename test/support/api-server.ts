@@ -60,6 +60,7 @@ export async function startApiServer(): Promise<ApiServer> {
     const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     const { status, text } = await call("POST", definitions, readFileSync(path, "utf8"));
     if (status !== 201) throw new Error(`${path}: ${text}`);
+    await until(() => isServed(call, JSON.parse(text) as Definition), path);
   }
   const cluster = {
     server: `https://127.0.0.1:${port}`,
@@ -75,6 +76,21 @@ export async function startApiServer(): Promise<ApiServer> {
   };
   writeFileSync(at("kubeconfig"), JSON.stringify(config), { mode: 0o600 });
   return { kubeconfig: at("kubeconfig"), call };
+}
+
+interface Definition {
+  spec: { group: string; names: { plural: string }; versions: { name: string; served: boolean }[] };
+}
+
+/** A definition is taken before its kind is. Whoever asks which kinds there are is answered later still. */
+async function isServed(call: ApiServer["call"], { spec }: Definition): Promise<boolean> {
+  const groups = await call("GET", "/apis");
+  if (!groups.text.includes(`"${spec.group}"`)) return false;
+  for (const { name } of spec.versions.filter(({ served }) => served)) {
+    const { text } = await call("GET", `/apis/${spec.group}/${name}`);
+    if (!text.includes(`"${spec.names.plural}"`)) return false;
+  }
+  return true;
 }
 
 interface Asked {
