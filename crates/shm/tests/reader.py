@@ -12,7 +12,9 @@ LOCK_AT, BITMAP_AT, READY = 4096, 24576, 3
 def main(path: str) -> None:
     region = Path(path).read_bytes()
     fields = SUPERBLOCK.unpack_from(region)
-    magic, version, _, region_bytes, chunk_bytes, chunks, entries, index_at, payload_at, _, _ = fields
+    magic, version, _, region_bytes, chunk_bytes, chunks, entries, index_at, payload_at, _, _ = (
+        fields
+    )
     assert (magic, version, region_bytes) == (b"TKVSHM\0\0", 3, len(region))
     bitmap = int.from_bytes(region[BITMAP_AT : BITMAP_AT + (chunks + 7) // 8], "little")
     sums, pinned = [], 0
