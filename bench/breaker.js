@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { VaultClient } from "../dist/client/vault-client.js";
-import { RESTORE_STALL_MS_DEFAULT } from "../dist/limits.js";
+import { RESTORE_STALL_MS_DEFAULT } from "../dist/limits/general.js";
 import { createLogger } from "../dist/log.js";
 import { digest } from "./lib/blocks.js";
 import { figure } from "./lib/figures.js";

@@ -3,7 +3,7 @@ import { rmSync } from "node:fs";
 import { BENCH_PAGE_BYTES, BenchSet } from "../dist/cli/bench-set.js";
 import { SharedVault } from "../dist/client/shared-vault.js";
 import { VaultClient } from "../dist/client/vault-client.js";
-import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../dist/limits.js";
+import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../dist/limits/general.js";
 import { createLogger } from "../dist/log.js";
 import { chooseCodecs } from "../dist/sidecar/save/codecs.js";
 import {

@@ -1,6 +1,6 @@
 // Owns how a process starts and stops: named start steps with timeouts, drain on a signal, exit at once on the second.
 import { isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
-import { DRAIN_TIMEOUT_MS, START_STEP_TIMEOUT_MS } from "./limits.ts";
+import { DRAIN_TIMEOUT_MS, START_STEP_TIMEOUT_MS } from "./limits/general.ts";
 import type { Logger } from "./log.ts";
 import { withDeadline } from "./time.ts";
 

@@ -1,5 +1,5 @@
 // Owns how often one thing may be logged: what a peer makes a process say a million times is said a few times, and counted.
-import { LOG_KINDS_MAX, LOG_LINES_BURST, LOG_REFILL_MS } from "./limits-access.ts";
+import { LOG_KINDS_MAX, LOG_LINES_BURST, LOG_REFILL_MS } from "./limits/access.ts";
 import { nowMs } from "./time.ts";
 
 interface Kind {

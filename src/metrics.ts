@@ -1,5 +1,5 @@
 // Owns the inventory of counters: every name a process may count, and the class that counts them.
-import { COUNTER_NAMES_MAX } from "./limits.ts";
+import { COUNTER_NAMES_MAX } from "./limits/general.ts";
 
 /** Counters of a sidecar. Bytes are decoded bytes unless the name says `fetched` or `sent` (those travelled). */
 export const SIDECAR_COUNTERS = [

@@ -11,7 +11,7 @@ import {
 import { dirname } from "node:path";
 import { makeDirectory } from "./directory.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
-import { SECRET_FILE_BYTES_MAX } from "./limits-access.ts";
+import { SECRET_FILE_BYTES_MAX } from "./limits/access.ts";
 import { openOwn } from "./own-file.ts";
 import { randomId } from "./time.ts";
 

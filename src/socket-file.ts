@@ -6,7 +6,7 @@ import type { Server, Socket } from "node:net";
 import { dirname } from "node:path";
 import { makeDirectory } from "./directory.ts";
 import { TierkvError, toTierkvError } from "./errors.ts";
-import { SOCKET_PATH_BYTES_MAX, SOCKET_PROBE_MS } from "./limits.ts";
+import { SOCKET_PATH_BYTES_MAX, SOCKET_PROBE_MS } from "./limits/general.ts";
 import type { LockId } from "./native.ts";
 import { lockFile, peerUid, unlockFile } from "./native.ts";
 import { randomId } from "./time.ts";

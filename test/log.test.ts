@@ -4,7 +4,7 @@ import { Writable } from "node:stream";
 import { promisify } from "node:util";
 import { expect, test, vi } from "vitest";
 import { TierkvError } from "../src/errors.ts";
-import { LOG_KINDS_MAX, LOG_LINES_BURST, LOG_REFILL_MS } from "../src/limits-access.ts";
+import { LOG_KINDS_MAX, LOG_LINES_BURST, LOG_REFILL_MS } from "../src/limits/access.ts";
 import { createLogger } from "../src/log.ts";
 import type { Logger, LogOptions } from "../src/log.ts";
 import { newVaultCounters } from "../src/metrics.ts";

@@ -1,6 +1,6 @@
 // Owns the proof that counters add up, begin with their inventory, and cannot grow without end.
 import { expect, test } from "vitest";
-import { COUNTER_NAMES_MAX } from "../src/limits.ts";
+import { COUNTER_NAMES_MAX } from "../src/limits/general.ts";
 import {
   Counters,
   newSidecarCounters,

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { BenchSet } from "../../dist/cli/bench-set.js";
 import { VaultClient } from "../../dist/client/vault-client.js";
-import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../../dist/limits.js";
+import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../../dist/limits/general.js";
 import { createLogger } from "../../dist/log.js";
 import { TIERKV } from "./paths.js";
 

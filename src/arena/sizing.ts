@@ -9,7 +9,7 @@ import {
   SAVE_CREDIT_BYTES,
   SAVE_CREDITS_MAX,
   SAVE_CREDITS_MIN,
-} from "../limits.ts";
+} from "../limits/general.ts";
 
 const PAGE_BYTES = 4096;
 

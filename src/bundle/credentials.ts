@@ -4,7 +4,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { REGISTRY_HELPER_MS } from "../limits-tools.ts";
+import { REGISTRY_HELPER_MS } from "../limits/tools.ts";
 
 interface Kept {
   auths?: Record<string, { auth?: string }>;

@@ -15,7 +15,7 @@ import {
 import { join } from "node:path";
 import { makeDirectory } from "../directory.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
-import { BUNDLE_JSON_BYTES_MAX } from "../limits-tools.ts";
+import { BUNDLE_JSON_BYTES_MAX } from "../limits/tools.ts";
 import { ARTIFACT_TYPE, digestOf, MANIFEST_TYPE, parsed } from "./manifest.ts";
 import type { Descriptor } from "./manifest.ts";
 

@@ -2,7 +2,7 @@
 import { createHash } from "node:crypto";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { BUNDLE_JSON_BYTES_MAX, BUNDLE_LAYERS_MAX } from "../limits-tools.ts";
+import { BUNDLE_JSON_BYTES_MAX, BUNDLE_LAYERS_MAX } from "../limits/tools.ts";
 import { derive, isSignedBy, SigningKey } from "../signing-key.ts";
 
 export const MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json";

@@ -4,7 +4,7 @@ import {
   BUNDLE_JSON_BYTES_MAX,
   REGISTRY_REQUEST_MS,
   REGISTRY_TEXT_CHARS,
-} from "../limits-tools.ts";
+} from "../limits/tools.ts";
 import { digestOf, MANIFEST_TYPE } from "./manifest.ts";
 import type { Descriptor } from "./manifest.ts";
 

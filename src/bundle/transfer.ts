@@ -1,5 +1,5 @@
 // Owns moving a bundle between a directory and a registry, blob by blob; what is there already does not travel.
-import { BUNDLE_JSON_BYTES_MAX } from "../limits-tools.ts";
+import { BUNDLE_JSON_BYTES_MAX } from "../limits/tools.ts";
 import { Layout } from "./layout.ts";
 import { digestOf, readManifest } from "./manifest.ts";
 import type { Registry } from "./registry.ts";

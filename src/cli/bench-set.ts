@@ -13,7 +13,7 @@ import type { Namespace, RecordClass } from "../block.ts";
 import type { FetchPlan } from "../client/lane-requests.ts";
 import { OutboxRecord } from "../codec/record.ts";
 import type { MakeDeferred } from "../codec/record.ts";
-import { ARENA_POLL_MS } from "../limits.ts";
+import { ARENA_POLL_MS } from "../limits/general.ts";
 import { deferSlots, geometryInfo, registerGeometry, outboxMake } from "../native.ts";
 import type { Geometry, GeometryId } from "../native.ts";
 import { randomToken, sleep } from "../time.ts";

@@ -18,7 +18,7 @@ import {
   PROBE_CHUNK_BYTES,
   SAVE_BATCH_BYTES,
   STORES_IN_FLIGHT_MAX,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import { createLogger } from "../log.ts";
 import { chooseCodecs } from "../sidecar/save/codecs.ts";
 import type { CodecName } from "../sidecar/save/codecs.ts";

@@ -5,7 +5,7 @@ import { Layout } from "../bundle/layout.ts";
 import { makeManifest } from "../bundle/manifest.ts";
 import type { BundleConfig, Seal } from "../bundle/manifest.ts";
 import { TierkvError } from "../errors.ts";
-import { BUNDLE_LAYERS_MAX } from "../limits-tools.ts";
+import { BUNDLE_LAYERS_MAX } from "../limits/tools.ts";
 import { outboxView } from "../native.ts";
 import { codecNameOf } from "../sidecar/save/codecs.ts";
 import type { SigningKey } from "../signing-key.ts";

@@ -4,7 +4,7 @@ import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
-import { STATUS_TIMEOUT_MS } from "../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
 import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";

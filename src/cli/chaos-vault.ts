@@ -12,7 +12,7 @@ import {
   CHAOS_POLL_MS,
   CHAOS_RECORDS,
   CHAOS_SILENT_PEERS,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { ChannelSecurity } from "../wire/security.ts";

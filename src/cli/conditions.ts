@@ -6,7 +6,7 @@ import { placeOf } from "../config/load.ts";
 import { makeDirectory } from "../directory.ts";
 import type { ErrorDetails } from "../errors.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
-import { ARENA_BYTES_MIN, OPEN_FILES_MIN } from "../limits.ts";
+import { ARENA_BYTES_MIN, OPEN_FILES_MIN } from "../limits/general.ts";
 import { readPrivate } from "../private-file.ts";
 
 const LIMITS = "/proc/self/limits";

@@ -6,7 +6,7 @@ import type { VaultClientOptions } from "../client/session.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { isLocal, splitAddress } from "../hosts.ts";
-import { TOKEN_FILE_POLL_MS } from "../limits-access.ts";
+import { TOKEN_FILE_POLL_MS } from "../limits/access.ts";
 import type { Logger } from "../log.ts";
 import { isAbsent, readPrivate, readPublic, writePrivate } from "../private-file.ts";
 import { mayDo } from "../roles.ts";

@@ -3,7 +3,7 @@ import { lstatSync, mkdirSync, readdirSync, statfsSync } from "node:fs";
 import { join } from "node:path";
 import type { VaultConfig } from "../config/config.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
-import { ARCHIVE_DISKS, DISK_BYTES_MIN, DISK_FREE_SHARE } from "../limits.ts";
+import { ARCHIVE_DISKS, DISK_BYTES_MIN, DISK_FREE_SHARE } from "../limits/general.ts";
 import type { VaultDisk } from "../vault/server.ts";
 
 /** null: nothing is kept on disk. Makes the directory. Throws DISK_FAILED. */

@@ -3,7 +3,7 @@ import type { RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
-import { CALL_TIMEOUT_MS, HELLO_TIMEOUT_MS } from "../limits.ts";
+import { CALL_TIMEOUT_MS, HELLO_TIMEOUT_MS } from "../limits/general.ts";
 import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Call } from "./call.ts";
 import { loadRecordKeys } from "./conditions.ts";

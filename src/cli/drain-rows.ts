@@ -1,8 +1,8 @@
 // Owns what a vault lists of its records, and by which first block of a run each is placed.
 import { HASH_BYTES, PACKED_KEY_BYTES, PARITY_GROUP } from "../block.ts";
 import type { SessionName, VaultClient } from "../client/vault-client.ts";
-import { DRAIN_RECORDS_MAX, RUN_BLOCKS } from "../limits-pool.ts";
-import { STORE_TIMEOUT_MS } from "../limits.ts";
+import { STORE_TIMEOUT_MS } from "../limits/general.ts";
+import { DRAIN_RECORDS_MAX, RUN_BLOCKS } from "../limits/pool.ts";
 import { outboxPosition } from "../native.ts";
 
 /** One record, as it is listed. */

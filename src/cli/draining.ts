@@ -1,14 +1,14 @@
 // Owns moving what a vault holds to the vaults that own it without that one: records as they are, a batch at a time.
 import { isMeasuring, ItemStatus, statusName, toNamespace } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
+import { CALL_TIMEOUT_MS } from "../limits/general.ts";
 import {
   DRAIN_BATCH_BYTES,
   DRAIN_BATCH_RECORDS,
   DRAIN_BATCHES,
   DRAIN_POLL_MS,
   DRAIN_SETTLE_MS,
-} from "../limits-pool.ts";
-import { CALL_TIMEOUT_MS } from "../limits.ts";
+} from "../limits/pool.ts";
 import { NO_VAULT } from "../pool/placement.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
 import { nowMs, sleep } from "../time.ts";

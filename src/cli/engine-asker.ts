@@ -4,7 +4,7 @@ import {
   FIDELITY_ANSWER_TOKENS,
   FIDELITY_LIKELIEST,
   FIDELITY_REQUEST_MS,
-} from "../limits-tools.ts";
+} from "../limits/tools.ts";
 import type { Step, Weighed } from "./likeness.ts";
 
 export interface Answered extends Weighed {

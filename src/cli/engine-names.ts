@@ -1,7 +1,7 @@
 // Owns what a command asks the sidecar of its machine, and whether bytes of some namespace are of an engine's here.
 import type { Config } from "../config/config.ts";
 import type { TierkvError } from "../errors.ts";
-import { STATUS_TIMEOUT_MS } from "../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { SidecarLink } from "./sidecar-link.ts";
 

@@ -6,7 +6,7 @@ import {
   FAR_REQUEST_MS,
   FAR_ROUNDS,
   FAR_TOKENS_MIN,
-} from "../limits-tools.ts";
+} from "../limits/tools.ts";
 import { nowMs, randomToken } from "../time.ts";
 import type { Progress } from "./progress.ts";
 

@@ -1,7 +1,7 @@
 // Owns the way `tierkv gateway status` and `tierkv gateway drain` ask a gateway: HTTP on its local socket.
 import { request } from "node:http";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { GATEWAY_CONTROL_MS } from "../limits-gateway.ts";
+import { GATEWAY_CONTROL_MS } from "../limits/gateway.ts";
 import { strangeSocket } from "../socket-file.ts";
 import { withDeadline } from "../time.ts";
 

@@ -6,7 +6,7 @@ import type { Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
-import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits.ts";
+import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import { createLogger } from "../log.ts";
 import type { Form } from "../sidecar/save/codec-choice.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";

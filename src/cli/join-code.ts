@@ -2,7 +2,7 @@
 import { createHash } from "node:crypto";
 import { TierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
-import { JOIN_CODE_CHARS_MAX } from "../limits-access.ts";
+import { JOIN_CODE_CHARS_MAX } from "../limits/access.ts";
 
 export interface Invitation {
   /** `host:port`. */

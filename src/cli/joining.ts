@@ -9,7 +9,7 @@ import { helloRequest } from "../client/hello.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { namesIn, sourceOf } from "../hosts.ts";
-import { JOIN_TIMEOUT_MS } from "../limits-access.ts";
+import { JOIN_TIMEOUT_MS } from "../limits/access.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";

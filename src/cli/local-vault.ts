@@ -11,7 +11,7 @@ import {
   LOCAL_VAULT_STABLE_MS,
   LOCAL_VAULT_START_MS,
   LOCAL_VAULT_STOP_MS,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import { jitterMs, nowMs, sleep, withDeadline } from "../time.ts";

@@ -2,7 +2,7 @@
 import { guard } from "../demo/guard.ts";
 import { Stage } from "../demo/stage.ts";
 import { Workspace } from "../demo/workspace.ts";
-import { FIDELITY_MODEL_LEN } from "../limits-tools.ts";
+import { FIDELITY_MODEL_LEN } from "../limits/tools.ts";
 
 /** An engine, and the socket of its sidecar. */
 export interface Place {

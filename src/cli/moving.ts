@@ -2,7 +2,7 @@
 import { hasBit, ItemStatus, statusName } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
-import { STORE_TIMEOUT_MS } from "../limits.ts";
+import { STORE_TIMEOUT_MS } from "../limits/general.ts";
 import { outboxDrop, outboxReserve } from "../native.ts";
 import type { Row } from "./drain-rows.ts";
 

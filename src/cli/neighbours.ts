@@ -2,8 +2,8 @@
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import type { Neighbour } from "../gateway/gateway.ts";
 import { splitAddress } from "../hosts.ts";
-import { NEIGHBOUR_ANCESTORS_MAX, NEIGHBOUR_ANSWER_MS } from "../limits-tools.ts";
-import { STATUS_TIMEOUT_MS } from "../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
+import { NEIGHBOUR_ANCESTORS_MAX, NEIGHBOUR_ANSWER_MS } from "../limits/tools.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { SidecarLink } from "./sidecar-link.ts";

@@ -5,7 +5,7 @@ import type { RecordClass } from "../block.ts";
 import type { StoreItem } from "../client/vault-client.ts";
 import type { Vault } from "../client/vault.ts";
 import { OutboxRecord } from "../codec/record.ts";
-import { ARENA_POLL_MS } from "../limits.ts";
+import { ARENA_POLL_MS } from "../limits/general.ts";
 import type { GeometryId } from "../native.ts";
 import {
   dropGeometry,

@@ -1,7 +1,7 @@
 // Owns how the owner of a vault reaches it, on its own machine: which it is, and with what.
 import type { Asked } from "../client/ask.ts";
 import type { Config } from "../config/config.ts";
-import { STATUS_TIMEOUT_MS } from "../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import { createLogger } from "../log.ts";
 import type { Call } from "./call.ts";
 import { ownVault } from "./credentials.ts";

@@ -1,6 +1,6 @@
 // Owns asking a sidecar for its account once its vaults have said how they are.
-import { VAULTS_SEEN_MS } from "../limits-pool.ts";
-import { STATUS_TIMEOUT_MS } from "../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
+import { VAULTS_SEEN_MS } from "../limits/pool.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { SidecarLink } from "./sidecar-link.ts";

@@ -6,7 +6,7 @@ import { PoolKey } from "../discovery/entry.ts";
 import { Gossip } from "../discovery/gossip.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { sourceOf } from "../hosts.ts";
-import { HELLO_TIMEOUT_MS } from "../limits.ts";
+import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
 import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";

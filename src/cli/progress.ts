@@ -1,5 +1,5 @@
 // Owns how far a command is that takes longer than two seconds: one line on a terminal's stderr, gone when it ends.
-import { PROGRESS_AFTER_MS, PROGRESS_EVERY_MS } from "../limits-tools.ts";
+import { PROGRESS_AFTER_MS, PROGRESS_EVERY_MS } from "../limits/tools.ts";
 import { nowMs } from "../time.ts";
 import type { Io } from "./io.ts";
 import { showMs } from "./text.ts";

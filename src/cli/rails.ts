@@ -11,7 +11,7 @@ import {
   BENCH_ROUND_MS,
   BENCH_SAMPLES,
   CALL_TIMEOUT_MS,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import { createLogger } from "../log.ts";
 import type { LaneRail } from "../native.ts";
 import { nowMs, randomToken } from "../time.ts";

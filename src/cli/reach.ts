@@ -10,7 +10,7 @@ import {
   REACH_BYTES_MAX,
   REACH_CONNECT_MS,
   REACH_HELLO_MS,
-} from "../limits-tools.ts";
+} from "../limits/tools.ts";
 import { nowMs, sleep } from "../time.ts";
 
 export type Verdict = "refused" | "no answer" | "TLS" | "not a vault";

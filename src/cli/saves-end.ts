@@ -1,7 +1,7 @@
 // Owns waiting until a sidecar has stored what an engine computed, for commands that send prompts.
 import { TierkvError } from "../errors.ts";
-import { FIDELITY_POLL_MS, FIDELITY_QUIET_POLLS, FIDELITY_SAVE_MS } from "../limits-tools.ts";
-import { STATUS_TIMEOUT_MS } from "../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
+import { FIDELITY_POLL_MS, FIDELITY_QUIET_POLLS, FIDELITY_SAVE_MS } from "../limits/tools.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { SidecarLink } from "./sidecar-link.ts";

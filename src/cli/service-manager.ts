@@ -1,7 +1,7 @@
 // Owns what is asked of systemd and launchd: to take a service up, to end it, and how it is.
 import { execFileSync } from "node:child_process";
 import { TierkvError } from "../errors.ts";
-import { SERVICE_CALL_MS } from "../limits-tools.ts";
+import { SERVICE_CALL_MS } from "../limits/tools.ts";
 import { label, unitName } from "./service-units.ts";
 import type { Service } from "./service-units.ts";
 

@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
 import type { Coherence } from "../hosts.ts";
-import { SHARED_PEER_START_MS, SHARED_POLL_MS } from "../limits-shared.ts";
+import { SHARED_PEER_START_MS, SHARED_POLL_MS } from "../limits/shared.ts";
 import { shmAnswer, shmAsk } from "../native.ts";
 import { nowMs, sleep } from "../time.ts";
 import { showBytes, table } from "./text.ts";

@@ -2,7 +2,7 @@
 import { existsSync } from "node:fs";
 import { connect, Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { CALL_TIMEOUT_MS } from "../limits.ts";
+import { CALL_TIMEOUT_MS } from "../limits/general.ts";
 import { encodeFrame, FrameDecoder } from "../sidecar/socket/frames.ts";
 import type { Fields, Frame } from "../sidecar/socket/frames.ts";
 import { LOCAL_PROTOCOL } from "../sidecar/socket/hello.ts";

@@ -15,7 +15,7 @@ import { firstList } from "../discovery/source.ts";
 import type { ListedVault, SourceKind, VaultSource } from "../discovery/source.ts";
 import { TierkvError } from "../errors.ts";
 import { namesIn, sourceOf } from "../hosts.ts";
-import { LISTING_WAIT_MS } from "../limits-pool.ts";
+import { LISTING_WAIT_MS } from "../limits/pool.ts";
 import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { MemberSource } from "../sidecar/vaults/pool-members.ts";

@@ -7,7 +7,7 @@ import type { Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
-import { HELLO_TIMEOUT_MS } from "../limits.ts";
+import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
 import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import { securityFor } from "./credentials.ts";

@@ -15,7 +15,7 @@ import type { Config } from "../config/config.ts";
 import { setText } from "../config/edit.ts";
 import { makeDirectory } from "../directory.ts";
 import { TierkvError } from "../errors.ts";
-import { SHARE_SAMPLES } from "../limits-pool.ts";
+import { SHARE_SAMPLES } from "../limits/pool.ts";
 import { createLogger } from "../log.ts";
 import { Placement } from "../pool/placement.ts";
 import type { Cut } from "../pool/placement.ts";

@@ -3,7 +3,7 @@ import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
 import { classNumber, ItemStatus, packKeys, toNamespace } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import type { Vault } from "../client/vault.ts";
-import { ARENA_POLL_MS, CALL_TIMEOUT_MS } from "../limits.ts";
+import { ARENA_POLL_MS, CALL_TIMEOUT_MS } from "../limits/general.ts";
 import { geometryInfo, registerGeometry, slotsDigest } from "../native.ts";
 import type { Geometry, GeometryId } from "../native.ts";
 import type { ReceiptSample, ReceiptShape, ReceiptStatement } from "../receipt/receipt.ts";

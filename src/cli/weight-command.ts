@@ -1,8 +1,8 @@
 // Owns `tierkv vaults weight`: telling a vault what its capacity counts times as its share of its pool.
 import { askOnce } from "../client/ask.ts";
 import { TierkvError } from "../errors.ts";
-import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits-pool.ts";
-import { HELLO_TIMEOUT_MS } from "../limits.ts";
+import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
+import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits/pool.ts";
 import { createLogger } from "../log.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";

@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { HELLO_TIMEOUT_MS, PROTOCOL_MAX, PROTOCOL_MIN } from "../limits.ts";
+import { HELLO_TIMEOUT_MS, PROTOCOL_MAX, PROTOCOL_MIN } from "../limits/general.ts";
 import { coreInfo } from "../native.ts";
 import type { HelloReply, HelloRequest } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";

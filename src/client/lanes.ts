@@ -11,7 +11,7 @@ import {
   MADE_NOW,
   RAIL_HOLD_MS,
   RAIL_JOIN_MS,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import {
   lanesCancel,
   lanesClose,

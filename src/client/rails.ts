@@ -3,7 +3,12 @@ import { lookup } from "node:dns/promises";
 import { BlockList, connect, isIP } from "node:net";
 import { networkInterfaces } from "node:os";
 import { isLocal, splitAddress } from "../hosts.ts";
-import { RAIL_PAUSE_MAX_MS, RAIL_PAUSE_MIN_MS, RAIL_REACH_MS, RAILS_MAX } from "../limits.ts";
+import {
+  RAIL_PAUSE_MAX_MS,
+  RAIL_PAUSE_MIN_MS,
+  RAIL_REACH_MS,
+  RAILS_MAX,
+} from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import type { LaneRail } from "../native.ts";
 import { nowMs, sleep } from "../time.ts";

@@ -2,7 +2,7 @@
 import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
 import type { Coherence } from "../hosts.ts";
-import { LANES_POLL_MS } from "../limits.ts";
+import { LANES_POLL_MS } from "../limits/general.ts";
 import type { RegionId } from "../native.ts";
 import { shmCancel, shmClose, shmOpen, shmProgress } from "../native.ts";
 import type { FlushedScope, FlushNews } from "../wire/messages.ts";

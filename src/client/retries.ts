@@ -1,5 +1,9 @@
 // Owns how often a client tries again what a vault failed at: a bucket of tokens, so that trying again never adds to the trouble.
-import { RETRY_TOKENS_MAX, RETRY_TOKENS_PER_ANSWER, RETRY_TOKENS_PER_S } from "../limits.ts";
+import {
+  RETRY_TOKENS_MAX,
+  RETRY_TOKENS_PER_ANSWER,
+  RETRY_TOKENS_PER_S,
+} from "../limits/general.ts";
 import { nowMs } from "../time.ts";
 
 /** Full at first. Every second try takes a token; answers and time bring them back. */

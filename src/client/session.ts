@@ -2,7 +2,7 @@
 import type { RecordClass } from "../block.ts";
 import type { ErrorCode } from "../errors.ts";
 import { TierkvError } from "../errors.ts";
-import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits.ts";
+import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { Goodput } from "../native.ts";
 import type { LaneRail } from "../native.ts";

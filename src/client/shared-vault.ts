@@ -6,8 +6,13 @@ import { classNumber, countBits, keyCount } from "../block.ts";
 import type { ItemStatus, RecordClass } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
-import { SHARED_NEWS_MS } from "../limits-shared.ts";
-import { CALL_TIMEOUT_MS, CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, MADE_NOW } from "../limits.ts";
+import {
+  CALL_TIMEOUT_MS,
+  CLIENT_CALLS_MAX,
+  HELLO_TIMEOUT_MS,
+  MADE_NOW,
+} from "../limits/general.ts";
+import { SHARED_NEWS_MS } from "../limits/shared.ts";
 import type { Logger } from "../log.ts";
 import type { RegionId } from "../native.ts";
 import {

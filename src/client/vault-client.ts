@@ -2,7 +2,7 @@
 import { classNumber, ItemStatus, keyAt, keyCount } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { MADE_NOW, REPORT_KEYS_MAX } from "../limits.ts";
+import { MADE_NOW, REPORT_KEYS_MAX } from "../limits/general.ts";
 import type { Goodput } from "../native.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";

@@ -3,7 +3,7 @@ import { createSocket } from "node:dgram";
 import { networkInterfaces } from "node:os";
 import { splitAddress } from "../hosts.ts";
 import type { Sleeper } from "../hosts.ts";
-import { WAKE_EVERY_MS, WAKE_PORT } from "../limits-user.ts";
+import { WAKE_EVERY_MS, WAKE_PORT } from "../limits/user.ts";
 import type { Logger } from "../log.ts";
 import { nowMs } from "../time.ts";
 

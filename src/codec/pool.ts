@@ -2,7 +2,12 @@
 import { availableParallelism } from "node:os";
 import { Piscina } from "piscina";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { ENCODE_NICE, ENCODE_QUEUE_MAX, ENCODE_THREADS_MAX, ENCODE_TIMEOUT_MS } from "../limits.ts";
+import {
+  ENCODE_NICE,
+  ENCODE_QUEUE_MAX,
+  ENCODE_THREADS_MAX,
+  ENCODE_TIMEOUT_MS,
+} from "../limits/general.ts";
 import { deferSlots } from "../native.ts";
 import type { CodecWeight } from "../native.ts";
 import { withDeadline } from "../time.ts";

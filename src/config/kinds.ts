@@ -3,8 +3,8 @@ import { isIPv4, isIPv6 } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { isNames, namesIn, sharedPath, sourceOf } from "../hosts.ts";
-import { SHARED_PATH_BYTES_MAX } from "../limits-shared.ts";
-import { VAULT_SOCKET_BYTES_MAX } from "../limits.ts";
+import { VAULT_SOCKET_BYTES_MAX } from "../limits/general.ts";
+import { SHARED_PATH_BYTES_MAX } from "../limits/shared.ts";
 import type { Address } from "./config.ts";
 import { nearest } from "./nearest.ts";
 

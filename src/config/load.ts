@@ -4,7 +4,7 @@ import type { Stats } from "node:fs";
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { CONFIG_FILE_BYTES_MAX } from "../limits.ts";
+import { CONFIG_FILE_BYTES_MAX } from "../limits/general.ts";
 import { LOG_LEVELS } from "../log.ts";
 import { openOwn } from "../own-file.ts";
 import { checkConfig, NO_FILE, place } from "./check.ts";

@@ -1,8 +1,8 @@
 // Owns the keys of who gets in: TLS, tokens, and what is served without them. Part of the table in schema.ts.
 import { homedir } from "node:os";
 import { join } from "node:path";
-import { ETCD_ENDPOINTS_MAX, POOL_VAULTS_MAX } from "../limits-pool.ts";
-import { PATH_BYTES_MAX, RAILS_MAX } from "../limits.ts";
+import { PATH_BYTES_MAX, RAILS_MAX } from "../limits/general.ts";
+import { ETCD_ENDPOINTS_MAX, POOL_VAULTS_MAX } from "../limits/pool.ts";
 import type { ClusterConfig, EtcdConfig, SidecarConfig, VaultConfig } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
 import { addresses, boolean, label, path, tcpOnly } from "./kinds.ts";

@@ -6,7 +6,7 @@ import {
   ARCHIVE_DISKS,
   ARCHIVE_URL_BYTES_MAX,
   DISK_BYTES_MIN,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import type { VaultConfig } from "./config.ts";
 import type { Field } from "./field.ts";
 import { archiveUrl, bytes, integer } from "./kinds.ts";

@@ -1,5 +1,5 @@
 // Owns the keys of the codec of attention KV, and the kind of small decimal numbers.
-import { MAX_KLD_DEFAULT, MAX_KLD_MAX } from "../limits-codec.ts";
+import { MAX_KLD_DEFAULT, MAX_KLD_MAX } from "../limits/codec.ts";
 import type { CodecConfig } from "./config.ts";
 import type { Field } from "./field.ts";
 import { choice } from "./kinds.ts";

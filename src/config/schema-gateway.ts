@@ -11,8 +11,8 @@ import {
   GATEWAY_TOKENIZE_MS,
   GATEWAY_WAIT_MS_DEFAULT,
   GATEWAY_WAIT_MS_MAX,
-} from "../limits-gateway.ts";
-import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../limits.ts";
+} from "../limits/gateway.ts";
+import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../limits/general.ts";
 import { PRESETS } from "./config.ts";
 import type { Address, GatewayConfig } from "./config.ts";
 import type { Field } from "./field.ts";

@@ -1,7 +1,7 @@
 // Owns the keys of restore receipts.
 import { join } from "node:path";
-import { RECEIPTS_KEPT_DEFAULT, RECEIPTS_KEPT_MAX } from "../limits-receipts.ts";
-import { PATH_BYTES_MAX } from "../limits.ts";
+import { PATH_BYTES_MAX } from "../limits/general.ts";
+import { RECEIPTS_KEPT_DEFAULT, RECEIPTS_KEPT_MAX } from "../limits/receipts.ts";
 import type { ReceiptsConfig } from "./config.ts";
 import type { Field } from "./field.ts";
 import { choice, integer, path } from "./kinds.ts";

@@ -4,7 +4,7 @@ import {
   YIELD_IDLE_S_DEFAULT,
   YIELD_IDLE_S_MIN,
   YIELD_S_MAX,
-} from "../limits-user.ts";
+} from "../limits/user.ts";
 import type { ClusterConfig, VaultConfig } from "./config.ts";
 import type { Field } from "./field.ts";
 import { boolean, integer } from "./kinds.ts";

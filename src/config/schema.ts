@@ -1,9 +1,4 @@
 // Owns the one table of configuration keys: kind, default and meaning; validation, example file and docs/config.md follow from it.
-import { POOL_VAULTS_MAX } from "../limits-pool.ts";
-import { LEDGER_WATTS_MAX } from "../limits-seen.ts";
-import { KEPT_PERCENT_DEFAULT, KEPT_PERCENT_MAX } from "../limits-sessions.ts";
-import { SHARED_HOSTS_MAX } from "../limits-shared.ts";
-import { VERIFY_SAMPLED_EVERY } from "../limits-truth.ts";
 import {
   ARENA_BYTES_DEFAULT,
   ARENA_BYTES_MAX,
@@ -22,7 +17,12 @@ import {
   SIDECAR_SOCKET_BYTES_MAX,
   VAULT_BYTES_MAX,
   VAULT_BYTES_MIN,
-} from "../limits.ts";
+} from "../limits/general.ts";
+import { POOL_VAULTS_MAX } from "../limits/pool.ts";
+import { LEDGER_WATTS_MAX } from "../limits/seen.ts";
+import { KEPT_PERCENT_DEFAULT, KEPT_PERCENT_MAX } from "../limits/sessions.ts";
+import { SHARED_HOSTS_MAX } from "../limits/shared.ts";
+import { VERIFY_SAMPLED_EVERY } from "../limits/truth.ts";
 import { LOG_LEVELS } from "../log.ts";
 import type { Config } from "./config.ts";
 import type { Field } from "./field.ts";

@@ -1,6 +1,6 @@
 // Owns the kind of value that names machines to wake: a vault's host, and the address of its network card.
 import type { Sleeper } from "../hosts.ts";
-import { POOL_CLIENTS_MAX } from "../limits-pool.ts";
+import { POOL_CLIENTS_MAX } from "../limits/pool.ts";
 import type { Kind } from "./kinds.ts";
 
 const SAMPLE = "192.168.1.10=00:11:22:aa:bb:cc";

@@ -1,5 +1,5 @@
 // Owns what is known of one engine's rates: computing, loading, and the bytes its blocks take on the wire.
-import { BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits-cost.ts";
+import { BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits/cost.ts";
 import { nowMs } from "../time.ts";
 import { Average } from "./average.ts";
 import { Fit } from "./fit.ts";

@@ -4,7 +4,7 @@ import {
   LINK_BATCH_MS,
   LINK_STALE_MS,
   RTT_SMOOTHING,
-} from "../limits-cost.ts";
+} from "../limits/cost.ts";
 import { Goodput } from "../native.ts";
 import { nowMs } from "../time.ts";
 import { Average } from "./average.ts";

@@ -6,7 +6,7 @@ import {
   DEMO_CONTROL_TIMEOUT_MS,
   DEMO_ENGINE_START_MS,
   DEMO_REQUEST_TIMEOUT_MS,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import { nowMs } from "../time.ts";
 import type { Machine } from "./machine.ts";
 import { failed, waitUntil } from "./processes.ts";

@@ -2,7 +2,7 @@
 import { spawn } from "node:child_process";
 import { closeSync, existsSync, openSync, readdirSync, readFileSync } from "node:fs";
 import { TierkvError } from "../errors.ts";
-import { DEMO_KILL_MS, DEMO_LOG_TAIL_LINES, DEMO_POLL_MS } from "../limits.ts";
+import { DEMO_KILL_MS, DEMO_LOG_TAIL_LINES, DEMO_POLL_MS } from "../limits/general.ts";
 import { nowMs, sleep } from "../time.ts";
 
 export interface ProcessSpec {

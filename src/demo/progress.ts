@@ -1,5 +1,5 @@
 // Owns what a person sees while the demo works: a line per step, with a sign of life while one takes long.
-import { DEMO_HEARTBEAT_MS } from "../limits.ts";
+import { DEMO_HEARTBEAT_MS } from "../limits/general.ts";
 import { nowMs } from "../time.ts";
 import { showSeconds } from "./format.ts";
 

@@ -1,5 +1,6 @@
 // Owns the demo's act with the KV of a published model: up to 16,000 tokens of 128 KiB each, and next to no compute.
 import { availableMemory } from "node:process";
+import { DEMO_ANSWER_TOKENS, DEMO_MODEL_LEN_MAX } from "../limits/general.ts";
 import {
   DEMO_REAL_ARENA_BYTES,
   DEMO_REAL_CACHE_GIB,
@@ -7,8 +8,7 @@ import {
   DEMO_REAL_MEMORY_BYTES,
   DEMO_REAL_VAULT_BYTES,
   DEMO_REAL_WARMUP_CHARS,
-} from "../limits-tools.ts";
-import { DEMO_ANSWER_TOKENS, DEMO_MODEL_LEN_MAX } from "../limits.ts";
+} from "../limits/tools.ts";
 import type { Answer, Engine, EngineModel } from "./engine.ts";
 import { showBytes } from "./format.ts";
 import { failed } from "./processes.ts";

@@ -1,6 +1,5 @@
 // Owns the story the demo tells: which requests are sent in which order, and what is emptied or restarted between them.
 import { readFileSync } from "node:fs";
-import { DEMO_READ_CHARS, DEMO_READ_LEN_MAX, DEMO_READ_TOKENS } from "../limits-tools.ts";
 import {
   DEMO_ANSWER_TOKENS,
   DEMO_COLD_MS,
@@ -10,7 +9,8 @@ import {
   DEMO_PROMPT_CHARS_MIN,
   DEMO_SAVE_WAIT_MS,
   DEMO_WARMUP_CHARS,
-} from "../limits.ts";
+} from "../limits/general.ts";
+import { DEMO_READ_CHARS, DEMO_READ_LEN_MAX, DEMO_READ_TOKENS } from "../limits/tools.ts";
 import { dataText, inCheckout } from "./data.ts";
 import type { Answer, Engine, EngineModel } from "./engine.ts";
 import { BLOCK_TOKENS } from "./engine.ts";

@@ -8,7 +8,7 @@ import {
   DEMO_MODEL_MAKE_MS,
   DEMO_SERVICE_START_MS,
   DEMO_SERVICE_STOP_MS,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import { inCheckout } from "./data.ts";
 import { Engine, engineArguments, engineEnvironment } from "./engine.ts";
 import type { EngineModel } from "./engine.ts";

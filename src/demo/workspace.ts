@@ -10,7 +10,7 @@ import {
   DEMO_RESTORE_WAIT_MS,
   DEMO_VAULT_BYTES,
   VAULT_BYTES_MIN,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import { dataText } from "./data.ts";
 
 /** How a sidecar stores attention KV. */

@@ -1,6 +1,6 @@
 // Owns a pool's list as one process knows it: of each vault and machine the entry with the highest version, whoever brought it.
 import { createHash } from "node:crypto";
-import { LISTED_MACHINES_MAX, LISTED_VAULTS_MAX } from "../limits-pool.ts";
+import { LISTED_MACHINES_MAX, LISTED_VAULTS_MAX } from "../limits/pool.ts";
 import type { SignedEntry } from "../wire/messages.ts";
 import { openEntry } from "./entry.ts";
 import type { Entry, MachineEntry, VaultEntry } from "./entry.ts";

@@ -4,7 +4,7 @@ import { isIPv6 } from "node:net";
 import type { Address } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { isNames } from "../hosts.ts";
-import { DNS_TIMEOUT_MS, DNS_TRIES } from "../limits-pool.ts";
+import { DNS_TIMEOUT_MS, DNS_TRIES } from "../limits/pool.ts";
 
 /** What of a resolver is used. */
 export type Resolving = Pick<Resolver, "resolve4" | "resolve6" | "resolveSrv">;

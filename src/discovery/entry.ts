@@ -2,8 +2,8 @@
 import { createHmac, timingSafeEqual } from "node:crypto";
 import type { VaultClass } from "../block.ts";
 import { splitAddress } from "../hosts.ts";
-import { MACHINE_NAME_CHARS_MAX } from "../limits-access.ts";
-import { STATEMENT_BYTES_MAX } from "../limits-pool.ts";
+import { MACHINE_NAME_CHARS_MAX } from "../limits/access.ts";
+import { STATEMENT_BYTES_MAX } from "../limits/pool.ts";
 import { isRole } from "../roles.ts";
 import type { Role } from "../roles.ts";
 import { derive, isSignedBy, readSecret, SigningKey } from "../signing-key.ts";

@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ClientDuplexStream, MethodDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
-import { ETCD_PING_MS, ETCD_TIMEOUT_MS } from "../limits-pool.ts";
+import { ETCD_PING_MS, ETCD_TIMEOUT_MS } from "../limits/pool.ts";
 import { wallClockMs } from "../time.ts";
 
 const PROTO = fileURLToPath(new URL("../../proto/etcd.proto", import.meta.url));

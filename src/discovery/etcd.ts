@@ -2,7 +2,7 @@
 import type { VaultClass } from "../block.ts";
 import { toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
-import { ETCD_ALIVE_MS, ETCD_LEASE_S, ETCD_PAUSE_MS, LISTED_VAULTS_MAX } from "../limits-pool.ts";
+import { ETCD_ALIVE_MS, ETCD_LEASE_S, ETCD_PAUSE_MS, LISTED_VAULTS_MAX } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
 import { jitterMs, sleep } from "../time.ts";
 import { EtcdCalls, KV, LEASE, rangeOf, WATCH } from "./etcd-calls.ts";

@@ -5,7 +5,7 @@ import { askOnce } from "../client/ask.ts";
 import { certificateAt, pemOf } from "../client/certificate.ts";
 import { toTierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
-import { GOSSIP_EVERY_MS, GOSSIP_RETRY_MS, GOSSIP_TIMEOUT_MS } from "../limits-pool.ts";
+import { GOSSIP_EVERY_MS, GOSSIP_RETRY_MS, GOSSIP_TIMEOUT_MS } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
 import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
 import { jitterMs, nowMs, sleep } from "../time.ts";

@@ -1,6 +1,6 @@
 // Owns lists of vaults that outlive a sidecar: what a source said last is what its next run begins with, though nobody answers then.
 import { toTierkvError } from "../errors.ts";
-import { LISTED_VAULTS_MAX } from "../limits-pool.ts";
+import { LISTED_VAULTS_MAX } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
 import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
 import type { ListedVault, SourceKind, VaultSource } from "./source.ts";

@@ -1,6 +1,6 @@
 // Owns sources that must be asked again and again, names of DNS among them: each answer is a list, and no answer changes nothing.
 import { toTierkvError } from "../errors.ts";
-import { MEMBERS_EVERY_MS, MEMBERS_TIMEOUT_MS } from "../limits-pool.ts";
+import { MEMBERS_EVERY_MS, MEMBERS_TIMEOUT_MS } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
 import { sleep, withDeadline } from "../time.ts";
 import type { ListedVault, SourceKind, VaultSource } from "./source.ts";

@@ -1,8 +1,8 @@
 // Owns following the list that the vaults of a pool keep: from one address all others are learned, and any of them brings what is new.
 import { askOnce } from "../client/ask.ts";
 import { toTierkvError } from "../errors.ts";
-import { LISTING_PAUSE_MS } from "../limits-pool.ts";
-import { HELLO_TIMEOUT_MS, WATCH_TIMEOUT_MS } from "../limits.ts";
+import { HELLO_TIMEOUT_MS, WATCH_TIMEOUT_MS } from "../limits/general.ts";
+import { LISTING_PAUSE_MS } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
 import { jitterMs, sleep } from "../time.ts";
 import type { PoolReply } from "../wire/messages.ts";

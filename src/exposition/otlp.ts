@@ -6,7 +6,7 @@ import {
   SPANS_PER_CALL_MAX,
   SPANS_QUEUED_MAX,
   SPANS_TIMEOUT_MS,
-} from "../limits-seen.ts";
+} from "../limits/seen.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarCounters } from "../metrics.ts";
 import type { Ended } from "../sidecar/trace/decisions.ts";

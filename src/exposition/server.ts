@@ -4,7 +4,11 @@ import type { IncomingMessage, RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
-import { SCRAPE_CONNECTIONS_MAX, SCRAPE_HEADER_BYTES_MAX, SCRAPE_TIMEOUT_MS } from "../limits.ts";
+import {
+  SCRAPE_CONNECTIONS_MAX,
+  SCRAPE_HEADER_BYTES_MAX,
+  SCRAPE_TIMEOUT_MS,
+} from "../limits/general.ts";
 import { CONTENT_TYPE, exposition } from "./text.ts";
 import type { Family } from "./text.ts";
 

@@ -7,7 +7,7 @@ import {
   GATEWAY_CONTROL_MS,
   GATEWAY_DECISIONS_KEPT_MAX,
   GATEWAY_DECISIONS_SHOWN,
-} from "../limits-gateway.ts";
+} from "../limits/gateway.ts";
 import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
 import type { Engine, EngineStatus } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";

@@ -2,7 +2,7 @@
 import type { GatewayConfig, Preset } from "../config/config.ts";
 import { sourceOf } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
-import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits-gateway.ts";
+import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits/gateway.ts";
 import type { Logger } from "../log.ts";
 import { readPrivate, readPublic } from "../private-file.ts";
 import { startControl } from "./control.ts";

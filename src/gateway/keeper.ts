@@ -1,6 +1,6 @@
 // Owns when the index is saved for the next gateway: in turns and at the end, where there is news; and what was saved for this one.
 import { toTierkvError } from "../errors.ts";
-import { GATEWAY_SAVE_MS } from "../limits-gateway.ts";
+import { GATEWAY_SAVE_MS } from "../limits/gateway.ts";
 import type { Logger } from "../log.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
 import { loadIndex, saveIndex } from "./index/saved-index.ts";

@@ -8,7 +8,7 @@ import {
   PAGE_POINTS_MAX,
   PAGE_SAMPLE_MS,
   PAGE_VIEWERS_MAX,
-} from "../limits-seen.ts";
+} from "../limits/seen.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 
 /** What is shown: accounts, and what is wrong. */

@@ -7,7 +7,7 @@ import type { AddressInfo } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { isLocal, splitAddress } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
-import { PAGE_CONNECTIONS_MAX, PAGE_HEADER_BYTES_MAX, PAGE_TIMEOUT_MS } from "../limits-seen.ts";
+import { PAGE_CONNECTIONS_MAX, PAGE_HEADER_BYTES_MAX, PAGE_TIMEOUT_MS } from "../limits/seen.ts";
 import { Feed } from "./feed.ts";
 import type { PageSource } from "./feed.ts";
 import { readPageFiles } from "./files.ts";

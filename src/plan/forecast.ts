@@ -1,6 +1,6 @@
 // Owns the forecast from a trace: of vaults of several sizes, which share of the prompt tokens would come back, and what that saves.
 import { TierkvError } from "../errors.ts";
-import { PLAN_TRACE_BLOCKS_MAX } from "../limits-tools.ts";
+import { PLAN_TRACE_BLOCKS_MAX } from "../limits/tools.ts";
 import { Distances } from "./distances.ts";
 import type { TracedRequest } from "./trace.ts";
 

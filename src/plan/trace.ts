@@ -1,6 +1,6 @@
 // Owns a line of a trace in Mooncake's public format: when a request came, its length, and the names of its blocks.
 import { TierkvError } from "../errors.ts";
-import { PLAN_REQUEST_BLOCKS_MAX } from "../limits-tools.ts";
+import { PLAN_REQUEST_BLOCKS_MAX } from "../limits/tools.ts";
 
 export interface TracedRequest {
   tokens: number;

@@ -1,5 +1,5 @@
 // Owns the layouts of the last lists of vaults, because a pool places by the list before a change, too, and often comes back to it.
-import { LAYOUT_LISTS_MAX } from "../limits-pool.ts";
+import { LAYOUT_LISTS_MAX } from "../limits/pool.ts";
 import { layoutOf } from "./layout.ts";
 import type { Layout, Member } from "./layout.ts";
 

@@ -1,6 +1,6 @@
 // Owns which vaults of a pool hold a block: parts of runs of consecutive blocks by the hash of the first, the next live ones where the owner is down.
 import { HASH_BYTES } from "../block.ts";
-import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS, SHARE_SAMPLES } from "../limits-pool.ts";
+import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS, SHARE_SAMPLES } from "../limits/pool.ts";
 import type { Layout, Member } from "./layout.ts";
 import { layoutsOf } from "./layouts.ts";
 import { placeOf, Ring } from "./ring.ts";

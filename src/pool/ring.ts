@@ -1,6 +1,6 @@
 // Owns the hash ring: who owns a name, the same on every machine that knows the same nodes, with little moved when one comes or goes.
 import { hash } from "node:crypto";
-import { RING_NODES, RING_SAMPLES, RING_TURNS } from "../limits-pool.ts";
+import { RING_NODES, RING_SAMPLES, RING_TURNS } from "../limits/pool.ts";
 
 export interface RingNode<Node> {
   /** Places it on the ring: the same on every machine. */

@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { TierkvError } from "../errors.ts";
-import { RECEIPT_BYTES_MAX, RECEIPTS_SCANNED_EVERY } from "../limits-receipts.ts";
+import { RECEIPT_BYTES_MAX, RECEIPTS_SCANNED_EVERY } from "../limits/receipts.ts";
 import { createPrivate, isAbsent, writePrivate } from "../private-file.ts";
 import type { SigningKey } from "../signing-key.ts";
 import { readSecret } from "../signing-key.ts";

@@ -3,7 +3,7 @@ import type { RecordClass } from "../block.ts";
 import type { Tier } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import type { SourceKind } from "../discovery/source.ts";
-import { RESTORES_SHOWN_MAX } from "../limits-seen.ts";
+import { RESTORES_SHOWN_MAX } from "../limits/seen.ts";
 import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../metrics.ts";
 import { coreInfo, recordKeysStatus } from "../native.ts";
 import { nowMs, wallClockMs } from "../time.ts";

@@ -10,7 +10,7 @@ import {
   AUDIT_POLL_MS,
   AUDIT_STRANGER_LINES_MAX,
   AUDIT_STRANGER_LINES_PER_S,
-} from "../limits-access.ts";
+} from "../limits/access.ts";
 import type { Logger } from "../log.ts";
 import { nowMs, wallClockMs } from "../time.ts";
 

@@ -2,7 +2,7 @@
 import { keyCount, toNamespace } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { KEYS_MAX } from "../limits.ts";
+import { KEYS_MAX } from "../limits/general.ts";
 
 export interface CheckedKeys {
   namespace: Namespace;

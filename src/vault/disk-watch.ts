@@ -1,5 +1,5 @@
 // Owns what a vault's log says of its disk: what came back at the start, that writing fails and why, what is lost at the end.
-import { DISK_WATCH_MS } from "../limits.ts";
+import { DISK_WATCH_MS } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { storeDiskStats } from "../native.ts";
 import type { StoreDiskStats, StoreId } from "../native.ts";

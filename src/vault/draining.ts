@@ -1,7 +1,7 @@
 // Owns the calls by which a vault is emptied or weighs otherwise: it takes nothing new, tells all who watch, and lists what it holds.
 import { className, classNumber } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits-pool.ts";
+import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits/pool.ts";
 import { storeDrainAway, storeList, storeStats } from "../native.ts";
 import type * as m from "../wire/messages.ts";
 import type { VaultContext } from "./context.ts";

@@ -8,7 +8,7 @@ import {
   FLUSHES_KEPT_MAX,
   NAME_BYTES_MAX,
   VAULT_MODELS_MAX,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { readOwnFile, writeOwnFile } from "../native.ts";
 import { isTenant } from "../tenant.ts";

@@ -5,7 +5,7 @@ import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { Metadata, ServerInterceptingCallInterface, ServerInterceptor } from "@grpc/grpc-js";
 import type { Gossip } from "../discovery/gossip.ts";
 import { TierkvError } from "../errors.ts";
-import { AUTH_FAILURES_MAX, AUTH_LINGER_MS } from "../limits-access.ts";
+import { AUTH_FAILURES_MAX, AUTH_LINGER_MS } from "../limits/access.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { isRole, mayDo } from "../roles.ts";
 import type { Role } from "../roles.ts";

@@ -8,7 +8,7 @@ import {
   CERTIFICATE_EARLY_S,
   CERTIFICATE_WARN_DAYS,
   TOKEN_BYTES,
-} from "../limits-access.ts";
+} from "../limits/access.ts";
 import type { Logger } from "../log.ts";
 import { makeCertificate } from "../native.ts";
 import type { CertificateIssuer, CertificateOptions, CertifiedKey } from "../native.ts";

@@ -2,7 +2,7 @@
 import { isMeasuring, toNamespace } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { MEASURE_LEASE_MS, MEASURES_MAX } from "../limits-tools.ts";
+import { MEASURE_LEASE_MS, MEASURES_MAX } from "../limits/tools.ts";
 import type { Logger } from "../log.ts";
 import type { StoreId } from "../native.ts";
 import { storeFlush } from "../native.ts";

@@ -9,7 +9,7 @@ import {
   MEMBERS_MAX,
   MEMBERS_SAVE_MS,
   TOKEN_BYTES,
-} from "../limits-access.ts";
+} from "../limits/access.ts";
 import type { Logger } from "../log.ts";
 import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
 import { isRole } from "../roles.ts";

@@ -1,7 +1,7 @@
 // Owns which model each namespace belongs to: told by sidecars, kept beside the records, used to flush by model.
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../limits.ts";
+import { NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { readOwnFile, writeOwnFile } from "../native.ts";
 

@@ -2,7 +2,7 @@
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import type { Gossip } from "../discovery/gossip.ts";
 import { TierkvError } from "../errors.ts";
-import { WATCH_HOLD_MS, WATCHERS_MAX } from "../limits.ts";
+import { WATCH_HOLD_MS, WATCHERS_MAX } from "../limits/general.ts";
 import type * as m from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";
 

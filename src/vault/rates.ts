@@ -1,5 +1,5 @@
 // Owns how fast records have lately left a vault and reached it.
-import { RATE_SAMPLE_MS, RATE_SPAN_MS } from "../limits.ts";
+import { RATE_SAMPLE_MS, RATE_SPAN_MS } from "../limits/general.ts";
 import { nowMs } from "../time.ts";
 
 /** Record bytes, since the start or per second. */

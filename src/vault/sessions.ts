@@ -2,7 +2,7 @@
 import { toNamespace } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX, SESSIONS_MAX } from "../limits-sessions.ts";
+import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX, SESSIONS_MAX } from "../limits/sessions.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import type { StoreId } from "../native.ts";

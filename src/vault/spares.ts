@@ -1,5 +1,5 @@
 // Owns the handing back of memory that a vault keeps for its next records and does not need.
-import { SPARE_TRIM_MS } from "../limits.ts";
+import { SPARE_TRIM_MS } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import type { StoreId } from "../native.ts";
 import { storeTrim } from "../native.ts";

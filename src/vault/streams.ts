@@ -1,6 +1,6 @@
 // Owns the streamed calls a vault has open: how many, until when, and how all of them end.
 import { TierkvError } from "../errors.ts";
-import { STREAM_MS_MAX, VAULT_STREAMS_MAX } from "../limits.ts";
+import { STREAM_MS_MAX, VAULT_STREAMS_MAX } from "../limits/general.ts";
 import { deadlineSignal, wallClockMs } from "../time.ts";
 
 /** The part of a gRPC server call that says until when it runs. */

@@ -7,7 +7,7 @@ import {
   TOKEN_CHARS_MIN,
   TOKEN_FILE_POLL_MS,
   TOKENS_MAX,
-} from "../limits-access.ts";
+} from "../limits/access.ts";
 import type { Logger } from "../log.ts";
 import { readPrivate } from "../private-file.ts";
 import { isRole, mayDo, ROLES } from "../roles.ts";

@@ -10,7 +10,7 @@ import {
 } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
-import { KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../limits.ts";
+import { KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../limits/general.ts";
 import { storeDiskStats, storeDurable, storeLookup, storeRecheck, storeStats } from "../native.ts";
 import type { StoreDiskStats } from "../native.ts";
 import { mayDo } from "../roles.ts";

@@ -7,7 +7,7 @@ import {
   WATCH_HOLD_MS,
   WATCHERS_FORGET_MS,
   WATCHERS_MAX,
-} from "../limits.ts";
+} from "../limits/general.ts";
 import { nowMs } from "../time.ts";
 import type { FlushedSidecar, WatchReply, WatchRequest } from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";

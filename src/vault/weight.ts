@@ -1,7 +1,7 @@
 // Owns a vault's weight: what its capacity counts times as its share of a pool, as an admin said it last, kept over a restart.
 import { basename, dirname, join } from "node:path";
 import { toTierkvError } from "../errors.ts";
-import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits-pool.ts";
+import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
 import type { StoreId } from "../native.ts";
 import { readOwnFile, storeDiskStats, storeStats, writeOwnFile } from "../native.ts";

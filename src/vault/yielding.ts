@@ -1,6 +1,6 @@
 // Owns a vault that gives way to its machine's user: silent while somebody is there, its memory given back when they stay.
 import { toTierkvError } from "../errors.ts";
-import { YIELD_POLL_MS, YIELD_RETRY_MS } from "../limits-user.ts";
+import { YIELD_POLL_MS, YIELD_RETRY_MS } from "../limits/user.ts";
 import type { Logger } from "../log.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";

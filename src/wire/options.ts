@@ -8,7 +8,7 @@ import {
   RECONNECT_MAX_MS,
   RECONNECT_MIN_MS,
   STREAMS_MAX,
-} from "../limits.ts";
+} from "../limits/general.ts";
 
 // Dead peers (half-open TCP, a stopped process) are found by pings, also while no call runs.
 const COMMON: ChannelOptions = {

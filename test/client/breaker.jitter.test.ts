@@ -2,7 +2,7 @@
 import { expect, test, vi } from "vitest";
 import { Breaker } from "../../src/client/breaker.ts";
 import { TierkvError } from "../../src/errors.ts";
-import { PROBE_MAX_MS, PROBE_MIN_MS } from "../../src/limits.ts";
+import { PROBE_MAX_MS, PROBE_MIN_MS } from "../../src/limits/general.ts";
 import type * as Time from "../../src/time.ts";
 
 const { pauses } = vi.hoisted(() => ({ pauses: [] as number[] }));

@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, test } from "vitest";
 import { Breaker } from "../../src/client/breaker.ts";
 import { TierkvError } from "../../src/errors.ts";
-import { PROBE_MAX_MS, PROBE_MIN_MS } from "../../src/limits.ts";
+import { PROBE_MAX_MS, PROBE_MIN_MS } from "../../src/limits/general.ts";
 import { until } from "../support/vaults.ts";
 
 const FAILURE = new TierkvError("SYSTEM", { reason: "connect refused" });

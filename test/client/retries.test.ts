@@ -10,15 +10,15 @@ import {
   RETRY_TOKENS_MAX,
   RETRY_TOKENS_PER_ANSWER,
   RETRY_TOKENS_PER_S,
-} from "../../src/limits.ts";
-import type * as Limits from "../../src/limits.ts";
+} from "../../src/limits/general.ts";
+import type * as Limits from "../../src/limits/general.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { lanePeer } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { closeAfterTest, openClient, SOON_MS, until } from "../support/vaults.ts";
 
 // A vault that is down is not probed during a test.
-vi.mock("../../src/limits.ts", async (importOriginal) => ({
+vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   PROBE_MIN_MS: 3_600_000,
   PROBE_MAX_MS: 3_600_001,

@@ -2,7 +2,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import { VaultClient } from "../../src/client/vault-client.ts";
-import { CLIENT_CALLS_MAX } from "../../src/limits.ts";
+import { CLIENT_CALLS_MAX } from "../../src/limits/general.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { Pages } from "../support/lanes.ts";
 import { keysOf, makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";

@@ -8,7 +8,7 @@ import { toNamespace } from "../../src/block.ts";
 import { EncodePool } from "../../src/codec/pool.ts";
 import { packBlocks } from "../../src/codec/task.ts";
 import type { EncodeTask } from "../../src/codec/task.ts";
-import { ENCODE_NICE } from "../../src/limits.ts";
+import { ENCODE_NICE } from "../../src/limits/general.ts";
 import type { ArenaId, GeometryId } from "../../src/native.ts";
 import { outboxView } from "../../src/native.ts";
 import { outboxStatus, writeSlot, verifyRecord } from "../support/native.ts";

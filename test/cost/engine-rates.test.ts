@@ -2,7 +2,7 @@
 import { describe, expect, test, vi } from "vitest";
 import { EngineRates } from "../../src/cost/engine-rates.ts";
 import { Link } from "../../src/cost/link.ts";
-import { BEGIN_MARGIN, LOAD_FADE_MS } from "../../src/limits-cost.ts";
+import { BEGIN_MARGIN, LOAD_FADE_MS } from "../../src/limits/cost.ts";
 import { goodputOf } from "../support/goodput.ts";
 
 const MIB = 2 ** 20;

@@ -1,7 +1,7 @@
 // A link expects answers as they came, believes what the core measures, and cuts batches accordingly. Rates: crates/core/tests/goodput.rs.
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { isStale, Link } from "../../src/cost/link.ts";
-import { LINK_STALE_MS } from "../../src/limits-cost.ts";
+import { LINK_STALE_MS } from "../../src/limits/cost.ts";
 import { Goodput } from "../../src/native.ts";
 import { goodputOf } from "../support/goodput.ts";
 

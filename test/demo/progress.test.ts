@@ -1,7 +1,7 @@
 // Owns the proof that progress is visible at all times, on a terminal and in a log.
 import { expect, test, vi } from "vitest";
 import { Progress } from "../../src/demo/progress.ts";
-import { DEMO_HEARTBEAT_MS } from "../../src/limits.ts";
+import { DEMO_HEARTBEAT_MS } from "../../src/limits/general.ts";
 
 function screen(isTTY: boolean): {
   text: string;

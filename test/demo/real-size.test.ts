@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { checkMemory, realChars } from "../../src/demo/real-size.ts";
 import { LONG_TEXT } from "../../src/demo/scenario.ts";
-import { DEMO_REAL_MEMORY_BYTES, DEMO_REAL_WARMUP_CHARS } from "../../src/limits-tools.ts";
+import { DEMO_REAL_MEMORY_BYTES, DEMO_REAL_WARMUP_CHARS } from "../../src/limits/tools.ts";
 
 test("less memory than the act takes is refused with both figures and the way out", () => {
   expect(() => checkMemory(DEMO_REAL_MEMORY_BYTES)).not.toThrow();

@@ -5,7 +5,7 @@ import {
   DEMO_PROMPT_CHARS_MAX,
   DEMO_PROMPT_CHARS_MIN,
   DEMO_WARMUP_CHARS,
-} from "../../src/limits.ts";
+} from "../../src/limits/general.ts";
 
 test("the prompt takes about the time asked for, within its limits", () => {
   expect(promptChars(1_000, 3_000, 15_000)).toBe(5_000);

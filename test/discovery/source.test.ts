@@ -8,14 +8,14 @@ import { PolledSource } from "../../src/discovery/polled.ts";
 import { PoolSource } from "../../src/discovery/pool.ts";
 import type { VaultSource } from "../../src/discovery/source.ts";
 import type { Running } from "../../src/lifecycle.ts";
-import type * as Limits from "../../src/limits-pool.ts";
+import type * as Limits from "../../src/limits/pool.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { startDnsServer } from "../support/dns-server.ts";
 import { HAS_ETCD, startEtcd } from "../support/etcd.ts";
 import { poolKey, startPooled } from "../support/pooled.ts";
 import { closeAfterTest, logger, SOON_MS, until } from "../support/vaults.ts";
 
-vi.mock("../../src/limits-pool.ts", async (importOriginal) => ({
+vi.mock("../../src/limits/pool.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   MEMBERS_EVERY_MS: 50,
 }));

@@ -8,7 +8,7 @@ import { text } from "node:stream/consumers";
 import { expect, test } from "vitest";
 import { OtlpExporter } from "../../src/exposition/otlp.ts";
 import type { Span } from "../../src/exposition/spans.ts";
-import { SPANS_QUEUED_MAX } from "../../src/limits-seen.ts";
+import { SPANS_QUEUED_MAX } from "../../src/limits/seen.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
 import type { Ended } from "../../src/sidecar/trace/decisions.ts";

@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../src/block.ts";
 import { isTierkvError } from "../../src/errors.ts";
-import { PLANS_MAX } from "../../src/limits.ts";
+import { PLANS_MAX } from "../../src/limits/general.ts";
 import { Crowd, ELSEWHERE, frame, PREFACE } from "../support/crowd.ts";
 import type { Manner } from "../support/crowd.ts";
 import { makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";

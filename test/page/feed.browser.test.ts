@@ -14,7 +14,7 @@ const FULL = 900;
 const GROWN_BYTES_MAX = 20e6;
 const TIMEOUT_MS = 600_000;
 
-vi.mock("../../src/limits-seen.ts", async (original) => ({
+vi.mock("../../src/limits/seen.ts", async (original) => ({
   ...(await original<object>()),
   PAGE_SAMPLE_MS: 5,
 }));

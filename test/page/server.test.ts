@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 import { servePage, startOwnPage } from "../../src/cli/page.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Config } from "../../src/config/config.ts";
-import { PAGE_VIEWERS_MAX } from "../../src/limits-seen.ts";
+import { PAGE_VIEWERS_MAX } from "../../src/limits/seen.ts";
 import { openRestored } from "../support/pages.ts";
 import { testConfig, testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, logger } from "../support/vaults.ts";

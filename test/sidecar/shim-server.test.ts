@@ -3,7 +3,7 @@ import { chmodSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { Writable } from "node:stream";
 import { expect, test } from "vitest";
-import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX } from "../../src/limits.ts";
+import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX } from "../../src/limits/general.ts";
 import { createLogger } from "../../src/log.ts";
 import { coreInfo } from "../../src/native.ts";
 import { encodeFrame } from "../../src/sidecar/socket/frames.ts";

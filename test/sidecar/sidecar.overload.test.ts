@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { SidecarLink } from "../../src/cli/sidecar-link.ts";
-import { GREETING_BYTES_MAX, SHIM_CONNECTIONS_MAX } from "../../src/limits.ts";
+import { GREETING_BYTES_MAX, SHIM_CONNECTIONS_MAX } from "../../src/limits/general.ts";
 import { Program } from "../support/command-line.ts";
 import { Crowd, residentBytes } from "../support/crowd.ts";
 import type { Manner } from "../support/crowd.ts";

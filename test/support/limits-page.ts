@@ -26,7 +26,7 @@ const CORE = /(?:^\/\/\/ (?<why>.+)\n)?^pub const (?<name>\w+): \w+ = (?<value>[
 const ORIGINS: readonly Origin[] = [
   {
     title: "Sidecar, vault and commands",
-    path: "src/limits.ts",
+    path: "src/limits/general.ts",
     pattern: TYPESCRIPT,
     met: `RECORD_BYTES_MAX SHIM_CONNECTIONS_MAX VAULT_CONNECTIONS_MAX VAULT_PEER_CONNECTIONS_MAX
       VAULT_STREAMS_MAX VAULT_MODELS_MAX GROUPS_MAX WORLD_MAX BREAKER_FAILURES
@@ -37,7 +37,7 @@ const ORIGINS: readonly Origin[] = [
   },
   {
     title: "Sessions",
-    path: "src/limits-sessions.ts",
+    path: "src/limits/sessions.ts",
     pattern: TYPESCRIPT,
     met: "SESSIONS_MAX SESSION_NAME_BYTES_MAX KEEP_S_MAX",
   },
@@ -95,7 +95,7 @@ export function renderLimitsPage(): string {
   });
   const head = `# Limits
 
-<!-- Made from the files named below by test/limits.test.ts, which also says how to renew it. -->
+<!-- Made from the files named below by test/limits/general.test.ts, which also says how to renew it. -->
 
 Everything that could grow or wait has a ceiling with a name, a constant in the files below; here are those that an operator can meet.
 The unit is the last part of the name but for \`MAX\`, \`MIN\` and \`DEFAULT\`; a bare number is a count. Settings stand in [config.md](config.md).`;

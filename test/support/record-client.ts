@@ -3,7 +3,7 @@ import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { ItemStatus, keyAt, keyCount } from "../../src/block.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
-import { MADE_NOW } from "../../src/limits.ts";
+import { MADE_NOW } from "../../src/limits/general.ts";
 import type { GeometryId } from "../../src/native.ts";
 import { dropGeometry, outboxPut } from "../../src/native.ts";
 import { sleep } from "../../src/time.ts";

@@ -129,39 +129,45 @@ const emptyTable: Rule = {
 };
 
 /** Where limits are defined, how one is written, and where each must be used. */
-const LIMITS: readonly { file: string; name: RegExp; used: readonly [string, string] }[] = [
-  { file: "src/limits.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
-  { file: "src/limits-access.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
-  { file: "src/limits-again.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
-  { file: "src/limits-cost.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
-  { file: "src/limits-gateway.ts", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
+const LIMITS: readonly { path: string; name: RegExp; used: readonly [string, string] }[] = [
+  { path: "src/limits/", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
   {
-    file: "python-shim/tierkv/connectors/vllm/limits.py",
+    path: "python-shim/tierkv/connectors/vllm/limits.py",
     name: /^([A-Z]\w+)\b.*?=/gm,
     used: ["python-shim/tierkv/", ".py"],
   },
-  { file: "crates/core/src/limits.rs", name: /^pub const (\w+)/gm, used: ["crates/", ".rs"] },
+  { path: "crates/core/src/limits.rs", name: /^pub const (\w+)/gm, used: ["crates/", ".rs"] },
 ];
 
-const NO_LIMITS = Object.fromEntries(LIMITS.map(({ file }) => [file, ""]));
+const NO_LIMITS = {
+  "src/limits/general.ts": "",
+  "python-shim/tierkv/connectors/vllm/limits.py": "",
+  "crates/core/src/limits.rs": "",
+};
 
 const limits: Rule = {
   name: "every limit is used",
   breaches: (sources) =>
-    LIMITS.flatMap(({ file, name, used }) => {
-      const owner = sources.find(({ path }) => path === file);
-      if (owner === undefined) return [`${file} is missing`];
-      const users = under(sources, ...used).filter(({ path }) => path !== file);
-      const names = [...owner.text.matchAll(name)].map((hit) => hit[1] ?? "");
-      const isUnused = (limit: string): boolean => {
-        const word = new RegExp(`\\b${limit}\\b`, "g");
-        const isInOwner = (owner.text.match(word)?.length ?? 0) > 1;
-        return !isInOwner && !users.some(({ text }) => text.search(word) >= 0);
-      };
-      return names.filter(isUnused).map((limit) => `${file}: ${limit} is used nowhere`);
+    LIMITS.flatMap(({ path: start, name, used }) => {
+      const owners = sources.filter(({ path }) => path.startsWith(start));
+      if (owners.length === 0) return [`${start} is missing`];
+      return owners.flatMap((owner) => {
+        const users = under(sources, ...used).filter(({ path }) => path !== owner.path);
+        const names = [...owner.text.matchAll(name)].map((hit) => hit[1] ?? "");
+        const isUnused = (limit: string): boolean => {
+          const word = new RegExp(`\\b${limit}\\b`, "g");
+          const isInOwner = (owner.text.match(word)?.length ?? 0) > 1;
+          return !isInOwner && !users.some(({ text }) => text.search(word) >= 0);
+        };
+        return names.filter(isUnused).map((limit) => `${owner.path}: ${limit} is used nowhere`);
+      });
     }),
   examples: [
-    { ...NO_LIMITS, "src/limits.ts": "export const LOST_MS = 1;", "src/wire/a.ts": "FOUND_MS" },
+    {
+      ...NO_LIMITS,
+      "src/limits/general.ts": "export const LOST_MS = 1;",
+      "src/wire/a.ts": "FOUND_MS",
+    },
     { ...NO_LIMITS, "python-shim/tierkv/connectors/vllm/limits.py": "LOST_MS: Final = 1\n" },
     { ...NO_LIMITS, "crates/core/src/limits.rs": "pub const LOST_MS: u64 = 1;\n" },
   ],

@@ -6,8 +6,8 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import type { FlushedScope } from "../../src/client/flush-feed.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
-import type * as Limits from "../../src/limits.ts";
-import { FLUSH_NAMESPACES_TOLD_MAX, FLUSHES_KEPT_MAX } from "../../src/limits.ts";
+import type * as Limits from "../../src/limits/general.ts";
+import { FLUSH_NAMESPACES_TOLD_MAX, FLUSHES_KEPT_MAX } from "../../src/limits/general.ts";
 import { FlushLog } from "../../src/vault/flush-log.ts";
 import { Pages } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
@@ -22,7 +22,7 @@ import {
 } from "../support/vaults.ts";
 import type { TestVault } from "../support/vaults.ts";
 
-vi.mock("../../src/limits.ts", async (importOriginal) => ({
+vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FLUSH_CONFIRM_MS: 300,
 }));

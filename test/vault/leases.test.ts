@@ -9,7 +9,7 @@ import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
-vi.mock("../../src/limits-tools.ts", async (original) => ({
+vi.mock("../../src/limits/tools.ts", async (original) => ({
   ...(await original<object>()),
   MEASURE_LEASE_MS: 1_500,
   MEASURES_MAX: 4,

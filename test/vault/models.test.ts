@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { toNamespace } from "../../src/block.ts";
-import { NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../../src/limits.ts";
+import { NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../../src/limits/general.ts";
 import { ModelNames } from "../../src/vault/models.ts";
 import { digest, keysOf, makeRecords, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
 import { logger, MIB, openClient, openVault, SOON_MS } from "../support/vaults.ts";

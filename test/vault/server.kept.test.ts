@@ -1,7 +1,7 @@
 // Owns the proof that hundreds of lanes with open fetches, whose answers nobody reads, cost a real vault little memory and others nothing.
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
-import { KEYS_MAX, LANES_MAX } from "../../src/limits.ts";
+import { KEYS_MAX, LANES_MAX } from "../../src/limits/general.ts";
 import { ELSEWHERE, residentBytes } from "../support/crowd.ts";
 import { silentLanes } from "../support/lane-wires.ts";
 import { laneFrame } from "../support/raw-calls.ts";

@@ -1,7 +1,7 @@
 // Owns the proof that a closed vault's lanes are behind the same TLS, and that on them, too, who may only read stores nothing.
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../src/client/channel.ts";
-import { LANES_DEFAULT } from "../../src/limits.ts";
+import { LANES_DEFAULT } from "../../src/limits/general.ts";
 import { Goodput, lanesClose, lanesOpen } from "../../src/native.ts";
 import type { Role } from "../../src/roles.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";

@@ -2,7 +2,7 @@
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { hasBit, ItemStatus } from "../../src/block.ts";
-import { KEYS_MAX } from "../../src/limits.ts";
+import { KEYS_MAX } from "../../src/limits/general.ts";
 import type { VaultDisk } from "../../src/vault/server.ts";
 import { makeRecord, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
 import type { TestRecord } from "../support/records.ts";

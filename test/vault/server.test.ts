@@ -3,8 +3,8 @@ import { mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, test, vi } from "vitest";
-import type * as Limits from "../../src/limits.ts";
-import { VAULT_DRAIN_MS } from "../../src/limits.ts";
+import type * as Limits from "../../src/limits/general.ts";
+import { VAULT_DRAIN_MS } from "../../src/limits/general.ts";
 import { createLogger } from "../../src/log.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
 import type { ListenAddress } from "../../src/vault/access/listener.ts";
@@ -22,7 +22,7 @@ import {
   until,
 } from "../support/vaults.ts";
 
-vi.mock("../../src/limits.ts", async (importOriginal) => ({
+vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   VAULT_DRAIN_MS: 1_500,
 }));

@@ -1,7 +1,7 @@
 // Owns the tests of sessions in a vault: kept under pressure and for a time, released, listed, within their quota, refused by name.
 import { describe, expect, test } from "vitest";
 import { countBits } from "../../src/block.ts";
-import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX, SESSIONS_MAX } from "../../src/limits-sessions.ts";
+import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX, SESSIONS_MAX } from "../../src/limits/sessions.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
 import { closeStore, createStore } from "../../src/native.ts";
 import { ModelNames } from "../../src/vault/models.ts";

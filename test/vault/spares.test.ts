@@ -1,7 +1,7 @@
 // Owns the proof that memory which a vault keeps for its next records is the system's again once nobody needs it.
 import { setImmediate } from "node:timers/promises";
 import { afterEach, expect, test, vi } from "vitest";
-import { SPARE_TRIM_MS } from "../../src/limits.ts";
+import { SPARE_TRIM_MS } from "../../src/limits/general.ts";
 import { closeStore, createStore, storeFlush, storeStats } from "../../src/native.ts";
 import type * as Native from "../../src/native.ts";
 import { SpareTrim } from "../../src/vault/spares.ts";

@@ -1,7 +1,7 @@
 // Owns the proof of the file of tokens: what it takes, two at a time while one is changed, and what goes wrong without harm.
 import { chmodSync, renameSync, writeFileSync } from "node:fs";
 import { expect, test, vi } from "vitest";
-import { TOKEN_FILE_POLL_MS } from "../../src/limits-access.ts";
+import { TOKEN_FILE_POLL_MS } from "../../src/limits/access.ts";
 import { parseTokens, TokenFile } from "../../src/vault/tokens.ts";
 import { secretFile } from "../support/closed-vaults.ts";
 import { logger } from "../support/vaults.ts";

@@ -2,7 +2,7 @@
 import { Client, credentials } from "@grpc/grpc-js";
 import { describe, expect, test, vi } from "vitest";
 import { countBits, hasBit, ItemStatus } from "../../src/block.ts";
-import { KEYS_MAX, PROTOCOL_MAX } from "../../src/limits.ts";
+import { KEYS_MAX, PROTOCOL_MAX } from "../../src/limits/general.ts";
 import type { StoreId } from "../../src/native.ts";
 import type * as Native from "../../src/native.ts";
 import { storeFlush } from "../../src/native.ts";

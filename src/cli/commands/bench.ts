@@ -8,7 +8,7 @@ import {
   BENCH_ROUNDS_MAX,
   BENCH_TOKEN_BYTES_DEFAULT,
   BENCH_TOKENS_DEFAULT,
-} from "../../limits.ts";
+} from "../../limits/general.ts";
 import type { RecordRate, Spread, VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
 import { Progress } from "../progress.ts";

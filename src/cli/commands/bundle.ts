@@ -3,7 +3,7 @@ import { resolve } from "node:path";
 import { duration } from "../../config/kinds.ts";
 import { parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
-import { KEEP_S_MAX } from "../../limits-sessions.ts";
+import { KEEP_S_MAX } from "../../limits/sessions.ts";
 import type { Call, Registrar } from "../call.ts";
 import { Progress } from "../progress.ts";
 import { showBytes } from "../text.ts";

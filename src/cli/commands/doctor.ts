@@ -1,8 +1,8 @@
 // Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
 import type { RecordClass } from "../../block.ts";
 import { TierkvError } from "../../errors.ts";
-import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../limits-pool.ts";
-import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits.ts";
+import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits/general.ts";
+import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../limits/pool.ts";
 import { restoredBytes } from "../../plan/weight.ts";
 import type { Forecast } from "../../sidecar/restore/cost-model.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";

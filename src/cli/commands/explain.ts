@@ -1,5 +1,5 @@
 // Owns `tierkv explain`: what the sidecar decided for recent requests, why, and how it came out.
-import { EXPLAIN_MAX, STATUS_TIMEOUT_MS } from "../../limits.ts";
+import { EXPLAIN_MAX, STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import type { Explained } from "../../sidecar/sidecar.ts";
 import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
 import type { Call, Registrar } from "../call.ts";

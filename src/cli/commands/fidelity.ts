@@ -2,13 +2,13 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { TierkvError } from "../../errors.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import {
   FIDELITY_KLD_MAX,
   FIDELITY_PROMPT_CHARS,
   FIDELITY_PROMPTS_DEFAULT,
   FIDELITY_PROMPTS_MAX,
-} from "../../limits-tools.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+} from "../../limits/tools.ts";
 import { randomId } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { Answered } from "../engine-asker.ts";

@@ -13,7 +13,7 @@ import {
   GATEWAY_CONTROL_POLL_MS,
   GATEWAY_DRAIN_MS,
   GATEWAY_START_MS,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { sleep } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";

@@ -2,7 +2,7 @@
 import { Option } from "commander";
 import { duration, integer, tcpOnly } from "../../config/kinds.ts";
 import { parseOption } from "../../config/override.ts";
-import { INVITATION_S_DEFAULT, INVITATION_S_MAX, MEMBERS_MAX } from "../../limits-access.ts";
+import { INVITATION_S_DEFAULT, INVITATION_S_MAX, MEMBERS_MAX } from "../../limits/access.ts";
 import { ROLES } from "../../roles.ts";
 import type { Role } from "../../roles.ts";
 import { wallClockMs } from "../../time.ts";

@@ -1,5 +1,5 @@
 // Owns `tierkv join`: one line, made on the vault's machine, lets this one in.
-import { JOIN_CODE_CHARS_MAX } from "../../limits-access.ts";
+import { JOIN_CODE_CHARS_MAX } from "../../limits/access.ts";
 import type { Call, Registrar } from "../call.ts";
 import { decodeJoinCode } from "../join-code.ts";
 

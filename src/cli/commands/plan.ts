@@ -2,7 +2,7 @@
 import { Option } from "commander";
 import type { Config } from "../../config/config.ts";
 import { TierkvError } from "../../errors.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import type { ModelShape, ValueBytes } from "../../plan/model.ts";
 import { TRACE_BLOCK_TOKENS } from "../../plan/trace.ts";
 import {

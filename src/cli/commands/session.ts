@@ -1,8 +1,8 @@
 // Owns `tierkv session`: which conversations vaults keep, and keeping or letting go of one.
 import { duration } from "../../config/kinds.ts";
 import { parseOption } from "../../config/override.ts";
-import { KEEP_S_DEFAULT, KEEP_S_MAX } from "../../limits-sessions.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
+import { KEEP_S_DEFAULT, KEEP_S_MAX } from "../../limits/sessions.ts";
 import type { SessionSeen, SessionsSeen } from "../../sidecar/vaults/sessions.ts";
 import type { Call, Registrar } from "../call.ts";
 import { showBytes, showMs, table } from "../text.ts";

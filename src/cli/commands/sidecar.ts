@@ -8,7 +8,7 @@ import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
 import { isLocal, isNames, sharedPath } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
-import { IDLE_POLL_MS } from "../../limits.ts";
+import { IDLE_POLL_MS } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";

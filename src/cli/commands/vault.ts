@@ -8,7 +8,7 @@ import type { Family } from "../../exposition/text.ts";
 import { splitAddress } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
-import { INVITATION_S_DEFAULT } from "../../limits-access.ts";
+import { INVITATION_S_DEFAULT } from "../../limits/access.ts";
 import type { Logger } from "../../log.ts";
 import { newVaultCounters } from "../../metrics.ts";
 import type { PausableVault, RunningVault, VaultDisk } from "../../vault/server.ts";

@@ -1,7 +1,7 @@
 // Owns `tierkv vaults`: what the sidecar of this machine sees of the pools, vault by vault, emptying one of them, and this machine's lists.
 import { Option } from "commander";
 import type { RecordClass } from "../../block.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import type { VaultStatus } from "../../sidecar/status.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { Candidate } from "../mdns.ts";

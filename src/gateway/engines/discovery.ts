@@ -5,7 +5,7 @@ import {
   GATEWAY_DISCOVER_MS,
   GATEWAY_ENGINES_MAX,
   GATEWAY_RESOLVE_MS,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { withDeadline } from "../../time.ts";
 

@@ -6,7 +6,7 @@ import {
   GATEWAY_KEEPALIVE_MS,
   GATEWAY_SIDE_CONNECTIONS,
   GATEWAY_SILENCE_MS,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 
 /** One entry of an engine's `/v1/models`, passed on as it is. */

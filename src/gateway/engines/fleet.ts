@@ -1,6 +1,6 @@
 // Owns all engines: which may take a request, and the requests that wait until one has room.
 import { TierkvError } from "../../errors.ts";
-import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../limits-gateway.ts";
+import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { Engine } from "./engine.ts";
 import type { EngineStatus, Model } from "./engine.ts";

@@ -10,7 +10,7 @@ import {
   GATEWAY_MODELS_BYTES_MAX,
   GATEWAY_MODELS_EVERY,
   GATEWAY_MODELS_MAX,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import type { Engine, Model } from "./engine.ts";
 

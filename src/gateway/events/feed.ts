@@ -5,7 +5,7 @@ import {
   GATEWAY_EVENTS_PENDING_MAX,
   GATEWAY_EVENTS_RETRY_MS,
   GATEWAY_REPLAY_MS,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { jitterMs } from "../../time.ts";
 import { readBatch } from "./batch.ts";

@@ -5,7 +5,7 @@ import {
   GATEWAY_CONNECT_MS,
   GATEWAY_EVENT_BYTES_MAX,
   GATEWAY_EVENT_FRAMES_MAX,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 
 const GREETING_BYTES = 64;
 const SIGNATURE_END = 9;

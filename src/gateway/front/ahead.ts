@@ -1,6 +1,6 @@
 // Owns a prompt that one engine computes so that another one answers: sent there for one token, then handed over to the other.
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../limits-gateway.ts";
+import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";

@@ -1,5 +1,5 @@
 // Owns what one key may take: requests and tokens a minute, requests at once; and what is left of that.
-import { GATEWAY_ANSWER_TOKENS_MAX, GATEWAY_RETRY_AFTER_S } from "../../limits-gateway.ts";
+import { GATEWAY_ANSWER_TOKENS_MAX, GATEWAY_RETRY_AFTER_S } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import { Meter } from "./meter.ts";
 

@@ -1,6 +1,6 @@
 // Owns reading a request's body: whole, within a limit of its own and one of all requests together.
 import type { IncomingMessage } from "node:http";
-import { GATEWAY_BODIES_BYTES_MAX, GATEWAY_BODY_BYTES_MAX } from "../../limits-gateway.ts";
+import { GATEWAY_BODIES_BYTES_MAX, GATEWAY_BODY_BYTES_MAX } from "../../limits/gateway.ts";
 
 /** `large`: above the limit of one; `full`: all together are; `gone`: the client left. */
 export type BodyFailure = "large" | "full" | "gone";

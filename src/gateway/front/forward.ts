@@ -1,7 +1,7 @@
 // Owns one request's way: to the engine that comes first, to the next where that fails before the first byte, and its answer back.
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Dispatcher } from "undici";
-import { GATEWAY_TRIES_MAX } from "../../limits-gateway.ts";
+import { GATEWAY_TRIES_MAX } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { Figures } from "../counts/figures.ts";
 import type { Engine } from "../engines/engine.ts";

@@ -7,7 +7,7 @@ import {
   GATEWAY_CLIENT_STALL_MS,
   GATEWAY_EVENT_TEXT_MAX,
   GATEWAY_TRIES_MAX,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Visit } from "./allowance.ts";

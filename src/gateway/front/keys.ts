@@ -6,7 +6,7 @@ import {
   GATEWAY_KEYS_MAX,
   GATEWAY_KEY_LIMIT_MAX,
   GATEWAY_KEY_WORD_CHARS_MAX,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import { readPrivate } from "../../private-file.ts";
 import { Allowance } from "./allowance.ts";
 import type { KeyLimits, ShownAllowance } from "./allowance.ts";

@@ -1,7 +1,7 @@
 // Owns the way of an answer from engine to client: bytes untouched, at the pace of the client, and never a whole one made of a part.
 import type { ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
-import { GATEWAY_CLIENT_STALL_MS } from "../../limits-gateway.ts";
+import { GATEWAY_CLIENT_STALL_MS } from "../../limits/gateway.ts";
 import { BROKEN_EVENT } from "./refusal.ts";
 
 /** `gone`: the client left, or takes nothing; `broken`: the engine broke off; `unsent`: it did before the first byte. */

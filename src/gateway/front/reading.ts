@@ -1,6 +1,6 @@
 // Owns what a request asks for: its body as an engine will get it, its model and session, and the headers that were for the gateway.
 import type { IncomingHttpHeaders } from "node:http";
-import { GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits-gateway.ts";
+import { GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits/gateway.ts";
 import { sessionOf } from "../score/ring.ts";
 import type { Asked } from "../score/router.ts";
 import type { Refusal, Visit } from "./allowance.ts";

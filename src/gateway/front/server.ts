@@ -10,7 +10,7 @@ import {
   GATEWAY_DRAIN_MS,
   GATEWAY_HEADER_BYTES_MAX,
   GATEWAY_REQUEST_MS,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import { computeAhead } from "./ahead.ts";
 import { Visit } from "./allowance.ts";

@@ -3,7 +3,7 @@ import {
   GATEWAY_INDEX_BLOCKS_MAX,
   GATEWAY_PRESSURE_BLOCKS,
   GATEWAY_SPECULATION_MS,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { KvEvent, Tier } from "../events/batch.ts";
 import { nameOf, newSeeds, ROOT } from "./chain.ts";

@@ -4,7 +4,7 @@ import { open, rename, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import { crc32 } from "node:zlib";
 import { makeDirectory } from "../../directory.ts";
-import { GATEWAY_SAVED_BYTES_MAX, GATEWAY_SAVED_CHUNK } from "../../limits-gateway.ts";
+import { GATEWAY_SAVED_BYTES_MAX, GATEWAY_SAVED_CHUNK } from "../../limits/gateway.ts";
 import { openOwn } from "../../own-file.ts";
 import { randomId, yieldToLoop } from "../../time.ts";
 import type { Tier } from "../events/batch.ts";

@@ -1,6 +1,6 @@
 // Owns one request that Envoy asks about: its head and body in, the engine or a refusal out, its answer watched until the end.
 import type { ServerDuplexStream } from "@grpc/grpc-js";
-import { GATEWAY_BODY_BYTES_MAX, GATEWAY_PIECE_BYTES } from "../../limits-gateway.ts";
+import { GATEWAY_BODY_BYTES_MAX, GATEWAY_PIECE_BYTES } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import { headersSet } from "../../wire/ext-proc.ts";
 import type {

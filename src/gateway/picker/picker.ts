@@ -3,7 +3,7 @@ import { Server, ServerCredentials } from "@grpc/grpc-js";
 import { TierkvError } from "../../errors.ts";
 import { splitAddress } from "../../hosts.ts";
 import type { Running } from "../../lifecycle.ts";
-import { GATEWAY_CONNECTIONS_MAX, GATEWAY_DRAIN_MS } from "../../limits-gateway.ts";
+import { GATEWAY_CONNECTIONS_MAX, GATEWAY_DRAIN_MS } from "../../limits/gateway.ts";
 import { extProcService } from "../../wire/ext-proc.ts";
 import { serverOptions } from "../../wire/options.ts";
 import { Exchange } from "./exchange.ts";

@@ -1,5 +1,5 @@
 // Owns the memory of what was decided: the latest requests, what each engine would have taken, and how it came out.
-import { GATEWAY_DECISIONS_KEPT_MAX, GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits-gateway.ts";
+import { GATEWAY_DECISIONS_KEPT_MAX, GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits/gateway.ts";
 
 /**
  * held, vault, computed: where the tokens before the first come from · load: its prompt is not known, or the preset asks for

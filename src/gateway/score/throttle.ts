@@ -3,7 +3,7 @@ import {
   GATEWAY_FAIR_KEYS_MAX,
   GATEWAY_FAIR_MS,
   GATEWAY_SHED_SHARE,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { Turn } from "../engines/queue.ts";
 

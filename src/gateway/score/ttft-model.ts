@@ -6,7 +6,7 @@ import {
   GATEWAY_PREFILL_TOKENS_PER_S,
   GATEWAY_PULL_MS_MIN,
   GATEWAY_PULL_SHARE,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 
 /** Tokens of a prompt: all, those in the engine's own cache from the first on, and those there with vaults' behind them. */

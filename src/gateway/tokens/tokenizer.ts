@@ -4,7 +4,7 @@ import {
   GATEWAY_TOKENIZE_CHARS_MIN,
   GATEWAY_TOKENS_BYTES_MAX,
   GATEWAY_TOKENS_KEPT_MAX,
-} from "../../limits-gateway.ts";
+} from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
 
 /** What of a request's body says which blocks it begins with. */

@@ -5,7 +5,7 @@ import type { RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import { EngineRates } from "../../cost/engine-rates.ts";
 import type { Step } from "../../cost/prefill.ts";
-import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../limits.ts";
+import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import { randomId } from "../../time.ts";
 import type { Stage } from "../restore/arena-context.ts";

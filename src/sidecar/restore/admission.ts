@@ -1,5 +1,5 @@
 // Owns who waits for room in the arena: plans begin when all their blocks fit, those the engine asks for first, then as they came.
-import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../limits.ts";
+import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../limits/general.ts";
 import { nowMs, yieldToLoop } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { ArenaContext } from "./arena-context.ts";

@@ -1,7 +1,7 @@
 // Owns the question "do vaults hold these blocks now?", asked for an engine that tells others of it; the arena is no vault.
 import { HASH_BYTES, newBitmap } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
-import { AUDIT_TIMEOUT_MS } from "../../limits-again.ts";
+import { AUDIT_TIMEOUT_MS } from "../../limits/again.ts";
 import type { Logger } from "../../log.ts";
 import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";

@@ -11,7 +11,7 @@ import {
   FETCH_WINDOW_BYTES,
   FETCH_WINDOW_KEYS,
   FETCHES_IN_FLIGHT_MAX,
-} from "../../limits.ts";
+} from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { ArenaId } from "../../native.ts";

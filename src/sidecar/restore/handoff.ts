@@ -5,8 +5,8 @@ import {
   HANDOFF_POLL_MAX_MS,
   HANDOFF_ROOM_SHARE,
   HANDOFF_WAIT_SHARE,
-} from "../../limits-cost.ts";
-import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits.ts";
+} from "../../limits/cost.ts";
+import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits/general.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, sleep, yieldToLoop } from "../../time.ts";
 import type { Block } from "../slots/block.ts";

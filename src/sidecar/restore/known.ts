@@ -1,7 +1,7 @@
 // Owns which short restores need no look-up: of what this sidecar has stored itself the fetch finds out whether it is still held.
 import { countBits, HASH_BYTES, newBitmap, setBit } from "../../block.ts";
 import { blockKeys } from "../../key-text.ts";
-import { KNOWN_BLOCKS_MAX, KNOWN_BYTES_MAX } from "../../limits.ts";
+import { KNOWN_BLOCKS_MAX, KNOWN_BYTES_MAX } from "../../limits/general.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";

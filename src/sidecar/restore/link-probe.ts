@@ -1,7 +1,7 @@
 // Owns the probe of a link that has not been measured for a while: a few blocks are fetched beside the request that did without them.
 import type { Namespace } from "../../block.ts";
-import { LINK_BATCH_BYTES_MIN } from "../../limits-cost.ts";
-import { HASHES_PER_COPY } from "../../limits.ts";
+import { LINK_BATCH_BYTES_MIN } from "../../limits/cost.ts";
+import { HASHES_PER_COPY } from "../../limits/general.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { ArenaContext } from "./arena-context.ts";

@@ -11,9 +11,9 @@ import {
 import type { Namespace, RecordClass } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
 import { blockKey, blockKeys } from "../../key-text.ts";
-import { LOOKUP_GRACE_MS } from "../../limits-pool.ts";
-import { SHARED_FIRST_MS } from "../../limits-shared.ts";
-import { KEYS_PER_SLICE } from "../../limits.ts";
+import { KEYS_PER_SLICE } from "../../limits/general.ts";
+import { LOOKUP_GRACE_MS } from "../../limits/pool.ts";
+import { SHARED_FIRST_MS } from "../../limits/shared.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";

@@ -2,7 +2,7 @@
 import { HASH_BYTES, hasBit, newBitmap, KeyPacker, PARITY_GROUP, setBit } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
-import { KEYS_PER_SLICE } from "../../limits.ts";
+import { KEYS_PER_SLICE } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import { anchorOf, NO_VAULT, REBUILT } from "../../pool/placement.ts";
 import { membersOf } from "../../pool/stripes.ts";

@@ -5,7 +5,7 @@ import type { FetchOptions } from "../../client/vault-client.ts";
 import { isRemote } from "../../client/vault.ts";
 import type { Vault } from "../../client/vault.ts";
 import { toTierkvError } from "../../errors.ts";
-import { CALL_TIMEOUT_MS } from "../../limits.ts";
+import { CALL_TIMEOUT_MS } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { outboxDrop, outboxReserve, parityRebuild } from "../../native.ts";

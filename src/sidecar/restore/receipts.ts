@@ -7,7 +7,7 @@ import {
   RECEIPT_SAMPLE_BYTES_MAX,
   RECEIPT_SAMPLE_MAX,
   RECEIPTS_AT_ONCE,
-} from "../../limits-receipts.ts";
+} from "../../limits/receipts.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { slotsDigest } from "../../native.ts";

@@ -9,7 +9,7 @@ import {
   PLAN_KEYS_MAX,
   PLAN_KEYS_OPEN_MAX,
   PLANS_MAX,
-} from "../../limits.ts";
+} from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, yieldToLoop } from "../../time.ts";

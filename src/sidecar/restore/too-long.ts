@@ -1,7 +1,7 @@
 // Owns what becomes of prompts that are too long: cut to the keys that a plan may have, and said where shared memory ends before them.
 import { arenaBytesFor } from "../../arena/sizing.ts";
 import { HASH_BYTES } from "../../block.ts";
-import { PLAN_KEYS_MAX } from "../../limits.ts";
+import { PLAN_KEYS_MAX } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { Prefetch } from "../socket/messages.ts";

@@ -1,5 +1,5 @@
 // Owns how long an engine waits for a plan: its deadline, the weighing against computing, and the word that it is not forgotten.
-import { PACE_TICK_MS, WAITS_EVERY_MS } from "../../limits-cost.ts";
+import { PACE_TICK_MS, WAITS_EVERY_MS } from "../../limits/cost.ts";
 import { nowMs } from "../../time.ts";
 import type { DoneReason, SidecarMessage } from "../socket/messages.ts";
 import type { CostModel } from "./cost-model.ts";

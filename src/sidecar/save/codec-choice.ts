@@ -8,7 +8,7 @@ import {
   EXACT_TIME_SHARE,
   WEIGHED_BLOCKS,
   WEIGHED_GROUPS_MAX,
-} from "../../limits-codec.ts";
+} from "../../limits/codec.ts";
 import type { Logger } from "../../log.ts";
 import type { ArenaId, CodecWeight, GeometryId } from "../../native.ts";
 import { codecId, codecNameOf, isExact } from "./codecs.ts";

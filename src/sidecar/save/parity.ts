@@ -10,7 +10,7 @@ import {
   PARITY_OPEN_MAX,
   PARITY_PARENTS_MAX,
   PART_BLOCKS,
-} from "../../limits-pool.ts";
+} from "../../limits/pool.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { StripeId } from "../../native.ts";

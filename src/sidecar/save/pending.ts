@@ -1,7 +1,7 @@
 // Owns blocks that wait in their slots to become records: how they are named, and how many of them are taken at once.
 import { HASH_BYTES } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
-import { SAVE_BATCH_ITEMS } from "../../limits.ts";
+import { SAVE_BATCH_ITEMS } from "../../limits/general.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { ParityDestination } from "./destinations.ts";
 import type { Destination } from "./store-queue.ts";

@@ -13,8 +13,8 @@ import {
   AGAIN_KEYS,
   AGAIN_LINK_SHARE,
   AGAIN_PAUSE_MS,
-} from "../../limits-again.ts";
-import { CALL_TIMEOUT_MS, SAVE_BATCH_ITEMS } from "../../limits.ts";
+} from "../../limits/again.ts";
+import { CALL_TIMEOUT_MS, SAVE_BATCH_ITEMS } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { ArenaId } from "../../native.ts";

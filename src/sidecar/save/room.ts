@@ -1,5 +1,5 @@
 // Owns how many bytes of saves may be on their way: what engines were given slots for is never too much.
-import { SAVE_AHEAD_BYTES_MAX, SAVE_QUEUE_BYTES_MAX } from "../../limits.ts";
+import { SAVE_AHEAD_BYTES_MAX, SAVE_QUEUE_BYTES_MAX } from "../../limits/general.ts";
 
 export class SaveRoom {
   #slotBytes = 0;

@@ -9,7 +9,7 @@ import type { EncodeTask } from "../../codec/task.ts";
 import { toTierkvError } from "../../errors.ts";
 import { failpoint } from "../../failpoint.ts";
 import { recordKey } from "../../key-text.ts";
-import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits.ts";
+import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { ArenaId, GeometryId } from "../../native.ts";

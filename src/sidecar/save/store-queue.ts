@@ -15,7 +15,7 @@ import {
   SAVE_BATCH_ITEMS,
   STORE_TIMEOUT_MS,
   STORES_IN_FLIGHT_MAX,
-} from "../../limits.ts";
+} from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { BusyTime } from "../../time.ts";

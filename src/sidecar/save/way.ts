@@ -1,8 +1,8 @@
 // Owns what the choice of a codec asks of a vault: how fast its link is, and whether it has room.
 import type { Vault } from "../../client/vault.ts";
 import type { Link } from "../../cost/link.ts";
-import { VAULT_FULL_SHARE, VAULT_ROOM_MS } from "../../limits-codec.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import { VAULT_FULL_SHARE, VAULT_ROOM_MS } from "../../limits/codec.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import { nowMs } from "../../time.ts";
 
 export class Way {

@@ -1,7 +1,7 @@
 // Owns how frames of the local socket name blocks: their namespace, their hashes by group, and a receipt of them.
 import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
-import { GROUPS_MAX } from "../../limits.ts";
+import { GROUPS_MAX } from "../../limits/general.ts";
 import { recordKeysNamespace } from "../../native.ts";
 import type { Reader } from "./reader.ts";
 

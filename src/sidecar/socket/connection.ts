@@ -7,7 +7,7 @@ import {
   GREETING_BYTES_MAX,
   LINGER_MS,
   LOOP_SLICE_MS,
-} from "../../limits.ts";
+} from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { ArenaId } from "../../native.ts";
 import { nowMs } from "../../time.ts";

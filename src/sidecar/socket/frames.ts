@@ -6,7 +6,7 @@ import {
   FRAME_DEPTH_MAX,
   FRAME_TEXT_BYTES_MAX,
   FRAME_VALUES_MAX,
-} from "../../limits.ts";
+} from "../../limits/general.ts";
 
 const LENGTH_BYTES = 4;
 

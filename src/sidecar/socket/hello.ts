@@ -1,5 +1,5 @@
 // Owns the first frame of each connection of the local socket: who is there, and in which version.
-import { WORLD_MAX } from "../../limits.ts";
+import { WORLD_MAX } from "../../limits/general.ts";
 import type { Reader } from "./reader.ts";
 
 export const LOCAL_PROTOCOL = 2;

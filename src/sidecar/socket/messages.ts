@@ -2,7 +2,7 @@
 import { asBuffer, HASH_BYTES } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Step } from "../../cost/prefill.ts";
-import { AUDIT_HASHES_MAX } from "../../limits-again.ts";
+import { AUDIT_HASHES_MAX } from "../../limits/again.ts";
 import {
   EXPLAIN_MAX,
   GROUPS_MAX,
@@ -10,7 +10,7 @@ import {
   SAVE_ITEMS_MAX,
   STEP_ROWS_MAX,
   UNASKED_ROWS_MAX,
-} from "../../limits.ts";
+} from "../../limits/general.ts";
 import { recordKeysTenant } from "../../native.ts";
 import { parseAsked, parseReceipt, readNamespace } from "./asked.ts";
 import type { PrefetchGroup } from "./asked.ts";

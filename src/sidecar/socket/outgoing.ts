@@ -1,6 +1,6 @@
 // Owns the order of what leaves on a local socket: bytes that Node writes, and frames that carry a descriptor, which Node cannot.
 import type { Socket } from "node:net";
-import { PASS_RETRY_MS } from "../../limits.ts";
+import { PASS_RETRY_MS } from "../../limits/general.ts";
 import type { ArenaId } from "../../native.ts";
 import { sendArena } from "../../native.ts";
 

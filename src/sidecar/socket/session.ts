@@ -1,7 +1,7 @@
 // Owns the frames about sessions: what a request says of its own, and what `tierkv session` asks.
 import type { Namespace } from "../../block.ts";
-import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX } from "../../limits-sessions.ts";
-import { PLAN_KEYS_MAX } from "../../limits.ts";
+import { PLAN_KEYS_MAX } from "../../limits/general.ts";
+import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX } from "../../limits/sessions.ts";
 import { recordKeysTenant } from "../../native.ts";
 import { parseAsked, readNamespace } from "./asked.ts";
 import type { PrefetchGroup } from "./asked.ts";

@@ -2,7 +2,7 @@
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import { blockOf, blockText } from "../../key-text.ts";
-import { OUTCOMES_MAX, FLUSHES_KEPT_MAX } from "../../limits.ts";
+import { OUTCOMES_MAX, FLUSHES_KEPT_MAX } from "../../limits/general.ts";
 
 interface Outcome {
   namespace: Namespace;

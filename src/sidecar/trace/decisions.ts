@@ -1,7 +1,7 @@
 // Owns the accounts of recent requests: what was looked up and found, what was decided and why, what was predicted and what it took.
 import type { Tier } from "../../client/vault.ts";
 import type { Choice, Decision } from "../../cost/engine-rates.ts";
-import { DECISIONS_MAX } from "../../limits.ts";
+import { DECISIONS_MAX } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, wallClockMs } from "../../time.ts";

@@ -2,7 +2,7 @@
 import { HASH_BYTES, hasBit } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { blockKeys } from "../../key-text.ts";
-import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../limits-seen.ts";
+import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../limits/seen.ts";
 import { Histogram } from "../../metrics.ts";
 import type { HistogramSnapshot, SidecarCounters } from "../../metrics.ts";
 import { nowMs } from "../../time.ts";

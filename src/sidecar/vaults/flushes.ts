@@ -10,7 +10,7 @@ import {
   FLUSH_TIMEOUT_MS,
   WATCH_PAUSE_MS,
   WATCH_TIMEOUT_MS,
-} from "../../limits.ts";
+} from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { jitterMs, nowMs, randomId, sleep } from "../../time.ts";

@@ -3,7 +3,7 @@ import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
 import type { SourceKind } from "../../discovery/source.ts";
-import { POOL_CLIENTS_MAX, POOL_VAULTS_MAX, VIEW_KEPT_MS } from "../../limits-pool.ts";
+import { POOL_CLIENTS_MAX, POOL_VAULTS_MAX, VIEW_KEPT_MS } from "../../limits/pool.ts";
 import type { Logger } from "../../log.ts";
 import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";

@@ -1,6 +1,6 @@
 // Owns the names under which nothing is believed: an engine computed a block again, and what was stored of it was something else.
 import type { Namespace } from "../../block.ts";
-import { QUARANTINED_MAX } from "../../limits-truth.ts";
+import { QUARANTINED_MAX } from "../../limits/truth.ts";
 
 /** Until they are flushed, or the sidecar restarts: then the next check finds them again. */
 export class Quarantine {

@@ -3,12 +3,12 @@ import { HASH_BYTES, KeyPacker } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import { isRemote } from "../../client/vault.ts";
 import { toTierkvError } from "../../errors.ts";
+import { CALL_TIMEOUT_MS, KEYS_MAX } from "../../limits/general.ts";
 import {
   SESSION_TELL_TIMEOUT_MS,
   SESSION_TELLS_AT_ONCE,
   SESSION_TELLS_MAX,
-} from "../../limits-sessions.ts";
-import { CALL_TIMEOUT_MS, KEYS_MAX } from "../../limits.ts";
+} from "../../limits/sessions.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { yieldToLoop } from "../../time.ts";

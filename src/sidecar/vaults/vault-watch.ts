@@ -1,7 +1,7 @@
 // Owns what vaults say of themselves, for people who look: asked while somebody does, and never on the way of a request.
 import type { Vault } from "../../client/vault.ts";
-import { VAULT_SEEN_MS } from "../../limits-seen.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits.ts";
+import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
+import { VAULT_SEEN_MS } from "../../limits/seen.ts";
 import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 

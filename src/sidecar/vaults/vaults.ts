@@ -2,7 +2,7 @@
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Tier, Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
-import { LOOKUPS_IN_FLIGHT_MAX } from "../../limits.ts";
+import { LOOKUPS_IN_FLIGHT_MAX } from "../../limits/general.ts";
 import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 

@@ -1,5 +1,5 @@
 // Owns how often one address may fail to be let in: a few times at once, then once in a while.
-import { AUTH_FAILURES_MAX, AUTH_PEERS_MAX, AUTH_REFILL_MS } from "../../limits-access.ts";
+import { AUTH_FAILURES_MAX, AUTH_PEERS_MAX, AUTH_REFILL_MS } from "../../limits/access.ts";
 import { nowMs } from "../../time.ts";
 
 interface Account {

@@ -2,7 +2,11 @@
 import type { Socket } from "node:net";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { ServerInterceptor } from "@grpc/grpc-js";
-import { CONNECTION_IDLE_BYTES_MAX, CONNECTION_SWEEP_MS, CALL_IDLE_MS } from "../../limits.ts";
+import {
+  CONNECTION_IDLE_BYTES_MAX,
+  CONNECTION_SWEEP_MS,
+  CALL_IDLE_MS,
+} from "../../limits/general.ts";
 import { nowMs } from "../../time.ts";
 
 /** One connection, and what it did since the last sweep; `calls`: those that were open at any moment of that time. */

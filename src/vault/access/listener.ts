@@ -5,14 +5,14 @@ import { createServer as createTlsServer } from "node:tls";
 import type { Server as TlsServer } from "node:tls";
 import { getSystemErrorName } from "node:util";
 import { TierkvError, toTierkvError } from "../../errors.ts";
-import { LISTENER_DEADLINE_MS } from "../../limits-access.ts";
+import { LISTENER_DEADLINE_MS } from "../../limits/access.ts";
 import {
   LANES_POLL_MS,
   VAULT_CONNECTIONS_MAX,
   VAULT_PEER_CONNECTIONS_MAX,
   VAULT_PEER_WAITING_MAX,
   VAULT_WAITING_MAX,
-} from "../../limits.ts";
+} from "../../limits/general.ts";
 import {
   listenerAdmit,
   listenerClose,

@@ -1,6 +1,6 @@
 // Owns what the processors tell of the user: programs of others that work for long want the machine.
 import { readFileSync } from "node:fs";
-import { USER_LOAD_SAMPLE_MS, USER_LOAD_SHARE } from "../../limits-user.ts";
+import { USER_LOAD_SAMPLE_MS, USER_LOAD_SHARE } from "../../limits/user.ts";
 import { nowMs } from "../../time.ts";
 import type { Source } from "./source.ts";
 

@@ -1,7 +1,7 @@
 // Owns what the desktop tells of the user: logind on Linux, the keyboard's and mouse's driver on macOS.
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
-import { USER_ASK_MS, USER_ASK_TIMEOUT_MS } from "../../limits-user.ts";
+import { USER_ASK_MS, USER_ASK_TIMEOUT_MS } from "../../limits/user.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
 import type { Source } from "./source.ts";
 

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import type { VaultBench } from "../../../src/cli/bench-vault.ts";
-import { LANES_DEFAULT } from "../../../src/limits.ts";
+import { LANES_DEFAULT } from "../../../src/limits/general.ts";
 import { runInside } from "../../support/command-line.ts";
 import { MIB, openVault, until } from "../../support/vaults.ts";
 

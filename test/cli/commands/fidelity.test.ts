@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { judge, piecesOf } from "../../../src/cli/commands/fidelity.ts";
 import type { Answered } from "../../../src/cli/engine-asker.ts";
-import { FIDELITY_PROMPT_CHARS } from "../../../src/limits-tools.ts";
+import { FIDELITY_PROMPT_CHARS } from "../../../src/limits/tools.ts";
 import { runInside } from "../../support/command-line.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 

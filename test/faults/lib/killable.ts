@@ -6,7 +6,7 @@ import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { SidecarLink } from "../../../src/cli/sidecar-link.ts";
-import { LANES_DEFAULT } from "../../../src/limits.ts";
+import { LANES_DEFAULT } from "../../../src/limits/general.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { Program } from "../../support/command-line.ts";
 import type { ProgramOptions } from "../../support/command-line.ts";

@@ -2,7 +2,7 @@
 import { expect, onTestFinished, test } from "vitest";
 import { Fleet } from "../../../src/gateway/engines/fleet.ts";
 import { leastLoad } from "../../../src/gateway/score/presets.ts";
-import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../../src/limits-gateway.ts";
+import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../../src/limits/gateway.ts";
 import { SILENT } from "../../support/gateways.ts";
 
 const NEVER = new AbortController().signal;

@@ -4,7 +4,7 @@ import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { dirname, join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { GATEWAY_BODIES_BYTES_MAX, GATEWAY_BODY_BYTES_MAX } from "../../../src/limits-gateway.ts";
+import { GATEWAY_BODIES_BYTES_MAX, GATEWAY_BODY_BYTES_MAX } from "../../../src/limits/gateway.ts";
 import { Program } from "../../support/command-line.ts";
 import { Crowd, residentBytes } from "../../support/crowd.ts";
 import { call, testFolder, until } from "../../support/gateways.ts";

@@ -1,6 +1,6 @@
 // Owns the proof of what the gateway answers itself: models, health, refusals, and its bounds.
 import { expect, test } from "vitest";
-import { GATEWAY_BODY_BYTES_MAX } from "../../../src/limits-gateway.ts";
+import { GATEWAY_BODY_BYTES_MAX } from "../../../src/limits/gateway.ts";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
 
 test("models of all engines, each once; a request goes to an engine that has its model", async () => {

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import type { KvEvent, Tier } from "../../../src/gateway/events/batch.ts";
 import { namesOf, newSeeds } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
-import { GATEWAY_PRESSURE_BLOCKS } from "../../../src/limits-gateway.ts";
+import { GATEWAY_PRESSURE_BLOCKS } from "../../../src/limits/gateway.ts";
 
 const stored = (
   hash: bigint,

@@ -2,7 +2,7 @@
 import { afterEach, expect, test, vi } from "vitest";
 import type { Turn } from "../../../src/gateway/engines/queue.ts";
 import { Throttle } from "../../../src/gateway/score/throttle.ts";
-import { GATEWAY_FAIR_KEYS_MAX, GATEWAY_FAIR_MS } from "../../../src/limits-gateway.ts";
+import { GATEWAY_FAIR_KEYS_MAX, GATEWAY_FAIR_MS } from "../../../src/limits/gateway.ts";
 
 afterEach(() => void vi.useRealTimers());
 

@@ -6,7 +6,7 @@ import type { Computing } from "../../../src/gateway/score/ttft-model.ts";
 import {
   GATEWAY_PREFILL_SAMPLES,
   GATEWAY_PREFILL_TOKENS_PER_S,
-} from "../../../src/limits-gateway.ts";
+} from "../../../src/limits/gateway.ts";
 
 /** So many that no pause of the machine matters. */
 const MANY = 1e9;

@@ -7,7 +7,7 @@ import {
   LINK_STALE_MS,
   LOOKUP_LATE_SHARE_MAX,
   LOOKUP_SHARE_MAX,
-} from "../../../src/limits-cost.ts";
+} from "../../../src/limits/cost.ts";
 import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 

@@ -1,6 +1,6 @@
 // A sidecar that knows link and engine: slow links lead to computing, fast ones to restoring, a link that fails in mid-run to a prefix.
 import { describe, expect, test, vi } from "vitest";
-import type * as Limits from "../../../src/limits.ts";
+import type * as Limits from "../../../src/limits/general.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import type { Scene } from "../../support/scene.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
@@ -15,7 +15,7 @@ import {
 import { until } from "../../support/vaults.ts";
 
 // Small windows, so that a fetch of few MiB is several of them however fast this machine is.
-vi.mock("../../../src/limits.ts", async (importOriginal) => ({
+vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FETCH_WINDOW_BYTES: 2 ** 20,
 }));

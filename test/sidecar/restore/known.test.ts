@@ -1,6 +1,6 @@
 // Owns the proof of short restores without a look-up: only of what was stored here, and told as it is where the vault dropped it.
 import { expect, test } from "vitest";
-import { KNOWN_BLOCKS_MAX } from "../../../src/limits.ts";
+import { KNOWN_BLOCKS_MAX } from "../../../src/limits/general.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import type { Scene } from "../../support/scene.ts";

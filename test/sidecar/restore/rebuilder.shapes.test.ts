@@ -1,6 +1,6 @@
 // Owns the proof that parity holds for records of unequal lengths, for several shards, turn after turn of a conversation, and never mixes prompts that part.
 import { expect, test } from "vitest";
-import { RUN_BLOCKS } from "../../../src/limits-pool.ts";
+import { RUN_BLOCKS } from "../../../src/limits/pool.ts";
 import { saveAll } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../../support/shim-client.ts";
 import type { Block, EngineShape } from "../../support/shim-client.ts";

@@ -2,14 +2,14 @@
 import { describe, expect, test, vi } from "vitest";
 import { countBits, packKeys } from "../../../src/block.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
-import type * as Limits from "../../../src/limits.ts";
+import type * as Limits from "../../../src/limits/general.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import { corruptStored } from "../../support/sidecars.ts";
 import { openClient, SOON_MS, until } from "../../support/vaults.ts";
 
 // Small windows, so that a fetch of few MiB is several of them however fast this machine is.
-vi.mock("../../../src/limits.ts", async (importOriginal) => ({
+vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FETCH_WINDOW_BYTES: 2 ** 20,
 }));

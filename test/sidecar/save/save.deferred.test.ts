@@ -2,7 +2,11 @@
 import { expect, test } from "vitest";
 import { toNamespace } from "../../../src/block.ts";
 import type { EncodePool } from "../../../src/codec/pool.ts";
-import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_BATCH_ITEMS } from "../../../src/limits.ts";
+import {
+  SAVE_AHEAD_BYTES_MAX,
+  SAVE_BATCH_BYTES,
+  SAVE_BATCH_ITEMS,
+} from "../../../src/limits/general.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { SaveSource } from "../../../src/sidecar/save/save.ts";

@@ -2,7 +2,7 @@
 import { describe, expect, test } from "vitest";
 import { toNamespace } from "../../../src/block.ts";
 import type { EncodePool } from "../../../src/codec/pool.ts";
-import { SAVE_QUEUE_BYTES_MAX, STORE_TIMEOUT_MS } from "../../../src/limits.ts";
+import { SAVE_QUEUE_BYTES_MAX, STORE_TIMEOUT_MS } from "../../../src/limits/general.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";

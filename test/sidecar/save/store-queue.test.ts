@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { toNamespace } from "../../../src/block.ts";
 import type { VaultClient } from "../../../src/client/vault-client.ts";
 import type { OutboxRecord } from "../../../src/codec/record.ts";
-import { STORES_IN_FLIGHT_MAX } from "../../../src/limits.ts";
+import { STORES_IN_FLIGHT_MAX } from "../../../src/limits/general.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
 import type { SidecarCounters } from "../../../src/metrics.ts";
 import type { OutgoingRecord } from "../../../src/sidecar/save/store-queue.ts";

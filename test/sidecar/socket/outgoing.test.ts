@@ -5,7 +5,7 @@ import type { Socket } from "node:net";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
-import { PASS_RETRY_MS } from "../../../src/limits.ts";
+import { PASS_RETRY_MS } from "../../../src/limits/general.ts";
 import type { ArenaId } from "../../../src/native.ts";
 import type * as Native from "../../../src/native.ts";
 import { encodeFrame, FrameDecoder } from "../../../src/sidecar/socket/frames.ts";

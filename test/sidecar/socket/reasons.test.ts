@@ -24,7 +24,7 @@ import type { TestSidecar } from "../../support/sidecars.ts";
 import { closeAfterTest, logger, openClient, openVault, until } from "../../support/vaults.ts";
 import type { TestVault } from "../../support/vaults.ts";
 
-vi.mock("../../../src/limits.ts", async (original) => ({
+vi.mock("../../../src/limits/general.ts", async (original) => ({
   ...(await original<object>()),
   PLANS_MAX: 2,
 }));

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { packKeys, toNamespace } from "../../../src/block.ts";
 import type { Namespace } from "../../../src/block.ts";
 import { blockKey } from "../../../src/key-text.ts";
-import { OUTCOMES_MAX } from "../../../src/limits.ts";
+import { OUTCOMES_MAX } from "../../../src/limits/general.ts";
 import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 
 const OURS = toNamespace(Buffer.alloc(32, 1));

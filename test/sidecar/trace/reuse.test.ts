@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
 import { HASH_BYTES, newBitmap, setBit } from "../../../src/block.ts";
 import type { Namespace } from "../../../src/block.ts";
-import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../../src/limits-seen.ts";
+import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../../src/limits/seen.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
 import { Reuse } from "../../../src/sidecar/trace/reuse.ts";
 import { openRestored, restoreAgain } from "../../support/pages.ts";

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { packKeys } from "../../../src/block.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
-import type * as Limits from "../../../src/limits.ts";
+import type * as Limits from "../../../src/limits/general.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import type { Saving, Scene } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
@@ -11,7 +11,7 @@ import type { Block } from "../../support/shim-client.ts";
 import { openSidecar, openStack, testDirectory } from "../../support/sidecars.ts";
 import { logger, MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
-vi.mock("../../../src/limits.ts", async (importOriginal) => ({
+vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   // Small windows, so that a fetch of few MiB is several of them however fast this machine is.
   FETCH_WINDOW_BYTES: 2 ** 20,

@@ -1,10 +1,10 @@
 // Owns the proof that limits fit together where one stands inside another, and that their page is current.
 import { expect, test } from "vitest";
-import * as limits from "../src/limits.ts";
-import { renderLimitsPage } from "./support/limits-page.ts";
+import * as limits from "../../src/limits/general.ts";
+import { renderLimitsPage } from "../support/limits-page.ts";
 
-test("docs/limits.md is current; renew it with `npx vitest run -c test/vitest.config.ts test/limits.test.ts -u`", async () => {
-  await expect(renderLimitsPage()).toMatchFileSnapshot("../docs/limits.md");
+test("docs/limits.md is current; renew it with `npx vitest run -c test/vitest.config.ts test/limits/general.test.ts -u`", async () => {
+  await expect(renderLimitsPage()).toMatchFileSnapshot("../../docs/limits.md");
 });
 
 const VALUES = { ...limits };
