@@ -78,8 +78,13 @@ impl Manager {
             if holder.is_some_and(|held| held != turn || state == host::IDLE) {
                 *holder = None;
             }
-            is_held |= holder.is_some();
-            if holder.is_none() && state == host::WAITING && !is_dead(host) {
+            let is_held_by_it = holder.is_some();
+            is_held |= is_held_by_it;
+            if is_held_by_it && state == host::WAITING {
+                // Again, because a late word of a manager before this one may have taken its place.
+                seen.set(line_of(host, host::GRANT), self.number << TURN_BITS | turn);
+            }
+            if !is_held_by_it && state == host::WAITING && !is_dead(host) {
                 waits = waits.or(Some((host, turn)));
             }
         }
@@ -102,19 +107,23 @@ impl Manager {
         let (ends, ended_turn) = ended(seen, host);
         // One that comes back may die over its first turn.
         let is_buried = is_gone(seen, host) && (state == host::IDLE || ended_turn == turn);
-        if is_buried {
-            *self.holder(host) = None;
+        if is_buried && self.holder(host).take().is_some() {
+            // Perhaps by a turn after its burial, or by one that is known.
+            doubt(seen);
         }
         if is_buried || seen.word(line_of(host, host::KERNEL)) == 0 {
             return;
         }
+        // First, because a manager after this one asks no more about who is buried. Also where it had no turn: a repair frees
+        // what its members held.
+        doubt(seen);
         if seen.word(MANAGER_AT) != self.number {
             return;
         }
         seen.set(line_of(host, host::ENDED), (ends + 1) << TURN_BITS | turn);
         seen.set(line_of(host, host::GRANT), 0);
-        // Also where it had no turn: a repair frees what its members held. All of it arrives before another one is granted.
-        doubt(seen);
+        // By hand, reading it brings it to memory before another one is granted.
+        let _ = ended(seen, host);
         *self.holder(host) = None;
     }
 }

@@ -13,6 +13,8 @@ use super::sim::{Crashed, Place, Side, World};
 
 const HOSTS: usize = 3;
 const STEPS: u64 = 400;
+/// Nobody dies or is stopped in steps so deep.
+const CALM: u64 = 9;
 /// What is changed under the lock.
 const COUNTER: u64 = BITMAP_AT;
 
@@ -113,7 +115,7 @@ impl Turns {
             return;
         }
         let side = Arc::clone(&node.side);
-        side.die_after((self.below(20) == 0).then(|| self.below(10)));
+        side.die_after((depth < CALM && self.below(20) == 0).then(|| self.below(10)));
         if depth < 2 && self.below(3) == 0 {
             let (turns, others) = (Arc::clone(self), self.below(25));
             side.stop_after(self.below(12), move || {
@@ -249,7 +251,7 @@ impl Turns {
             node.turns >= before[who] + 2 || node.turns < before[who]
         };
         for _ in 0..3000 {
-            (0..HOSTS).for_each(|who| self.act(who, 2));
+            (0..HOSTS).for_each(|who| self.act(who, CALM));
             if (0..HOSTS).all(is_served) {
                 return;
             }
