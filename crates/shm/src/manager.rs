@@ -10,7 +10,7 @@ pub(crate) fn doubt<F: Fabric>(seen: &Seen<'_, F>) {
     seen.full_fence(Rule::LockFence);
 }
 
-/// Wants to manage, as `number`, which nobody had before; not 0.
+/// Wants to manage, as `number`, which nobody had before; of 32 bits, and not 0.
 pub fn stand<F: Fabric>(fabric: &F, number: u64) {
     let seen = Seen(fabric);
     seen.set(MANAGER_AT, number);

@@ -236,7 +236,8 @@ impl Turns {
         };
         // Also where one manages: it may look dead.
         if !is_managed || self.below(30) == 0 {
-            let number = self.name();
+            // Of 32 bits.
+            let number = self.name() % (1 << 32);
             node.candidate = Some(number);
             stand(&*side, number);
             lock(&self.oracle).managing = Some(who);
