@@ -66,24 +66,8 @@ async function runChecks(checks, tell) {
   return { count: sum(counts), failures };
 }
 
-/** Above so many failures nothing is run again. */
-const AGAIN_MAX = 3;
-
-/** Runs a stage; files of a few failed tests are run once more, alone, because a race beside others must be seen and need not stop a change. */
-async function runTests(stage, tell) {
-  const first = await runOnce(stage, tell);
-  const { count, failures } = first;
-  if (failures.length === 0 || failures.length > AGAIN_MAX || count.failed !== failures.length)
-    return first;
-  if (stage.again === undefined) return first;
-  const second = await runOnce({ ...stage, ...stage.again(failures) }, tell);
-  if (second.count.failed > 0 || second.count.passed === 0) return first;
-  const passed = count.passed + failures.length;
-  return { count: { ...count, passed, failed: 0 }, failures: [], unsteady: failures };
-}
-
 /** Runs one test runner, its output streamed, and reads what it counted. */
-async function runOnce(stage, tell) {
+async function runTests(stage, tell) {
   const logPath = logOf(stage.name);
   if (stage.report) rmSync(stage.report, { force: true });
   const options = {
@@ -163,10 +147,8 @@ for (const stage of stages) {
 }
 
 say();
-for (const { name, failures, unsteady = [] } of rows) {
+for (const { name, failures } of rows) {
   for (const failure of failures) say(`FAILED  ${name}: ${failure}`);
-  for (const test of unsteady)
-    say(`UNSTEADY  ${name}: ${test} (failed beside others, passed alone)`);
 }
 for (const { name, count, ms } of rows) {
   say(`${name.padEnd(NAME_WIDTH)} ${elapsed(ms).padStart(10)}   ${describe(count)}`);

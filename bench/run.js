@@ -7,7 +7,7 @@ const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [
   --only    run only these benches; of one that has parts, all of them or NAME:PART
   --geometry NAME
             real-sizes: one published KV geometry at a short prompt, by its name in python-shim/lab/geometries.py,
-            or llama-3.1-8b-32k: a prompt of 32k tokens, with 17 GB of memory
+            llama-3.1-8b-16k: 16k tokens, and a short prompt beside them, or llama-3.1-8b-32k, with 17 GB of memory
   --quick   smaller sets and fewer rounds: for trying, not for quoting
   --json    results as one JSON object on stdout, progress on stderr
   --save    write the results into bench/results: a file per bench, and the page of them all

@@ -1,5 +1,4 @@
 // Owns the list of everything that must hold, in the order in which it is run.
-import { existsSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import {
@@ -80,10 +79,6 @@ const CHECKS = [
 /** A stage of vitest: its command, and how to read its report. */
 export function vitest(name, timeoutMs, args) {
   const json = report(`${name}.json`);
-  const again = (failures) => {
-    const files = new Set(failures.map((failure) => failure.split(" > ", 1)[0]));
-    return vitest(`${name} again`, timeoutMs, [...files]);
-  };
   const reporters = ["--reporter=default", "--reporter=json", `--outputFile.json=${json}`];
   return {
     name,
@@ -95,23 +90,11 @@ export function vitest(name, timeoutMs, args) {
     count: () => vitestCounts(json),
     failures: () => vitestFailures(json),
     unfinished: () => vitestUnfinished(json),
-    again,
   };
-}
-
-/** "python-shim.tests.test_a::test_b" as the file it stands in; a class is no file. */
-function pytestFile(failure) {
-  let path = failure.split("::", 1)[0].replaceAll(".", "/");
-  while (path.includes("/") && !existsSync(at(`${path}.py`))) path = path.replace(/\/[^/]*$/, "");
-  return `${path}.py`;
 }
 
 function pytest(name, timeoutMs, ...args) {
   const xml = report(`${name.replaceAll(" ", "-")}.xml`);
-  const again = (failures) => {
-    const marks = args.filter((arg, index) => arg === "-m" || args[index - 1] === "-m");
-    return pytest(`${name} again`, timeoutMs, ...marks, ...new Set(failures.map(pytestFile)));
-  };
   return {
     name,
     command: venv("python"),
@@ -121,7 +104,6 @@ function pytest(name, timeoutMs, ...args) {
     report: xml,
     count: () => pytestCounts(xml),
     failures: () => pytestFailures(xml),
-    again,
   };
 }
 
@@ -136,8 +118,6 @@ function cargo(name, timeoutMs, args, env = {}) {
     timeoutMs,
     count: () => cargoCounts(log),
     failures: () => cargoFailures(log),
-    again: (failures) =>
-      cargo(`${name} again`, timeoutMs, [...args, "--", "--exact", ...failures], env),
   };
 }
 
@@ -255,16 +235,13 @@ export const NIGHTLY = [
   },
   // A death at each step, a million operations, thousands of orders in which lines arrive.
   cargo("shm", NIGHTLY_TIMEOUT_MS, ["-p", "tierkv-shm"], { TIERKV_TEST_LONG: "on" }),
-  {
-    // A hundred million operations of four processes.
-    name: "shm at length",
-    command: "cargo",
-    args: ["test", "-p", "tierkv-shm", "--release", "--test", "processes", "four_processes_at"],
-    cwd: at("crates"),
-    env: { TIERKV_TEST_OPERATIONS: "100000000" },
-    timeoutMs: NIGHTLY_TIMEOUT_MS,
-    count: () => cargoCounts(report("shm-at-length.log")),
-  },
+  // A hundred million operations of four processes.
+  cargo(
+    "shm at length",
+    NIGHTLY_TIMEOUT_MS,
+    ["-p", "tierkv-shm", "--release", "--test", "processes", "four_processes_at"],
+    { TIERKV_TEST_OPERATIONS: "100000000" },
+  ),
   {
     name: "sanitizers",
     checks: [

@@ -144,9 +144,8 @@ class CudaCopier:
             taken: list[torch.Tensor] = []
             try:
                 taken.extend(piece for piece in pieces if self._calls.pin(piece))
-            except (
-                RuntimeError
-            ):  # saves wait for this thread's word: it comes whatever the device says
+            except RuntimeError:
+                # Saves wait for this thread's word, so it comes whatever the device says.
                 log.exception("tierKV: arena %d is not pinned", arena.arena_id)
             if len(taken) < len(pieces):
                 log.warning("tierKV: CUDA does not pin arena %d: copies are slow", arena.arena_id)
