@@ -13,9 +13,9 @@ from tierkv.connectors.vllm.pages import Pages, make_pages
 from tierkv.connectors.vllm.rows import Rows
 from tierkv.connectors.vllm.timing import StepClock
 
+from .support.device import Device
 from .support.engine import make_group
 from .support.sidecar import FakeArena
-from .test_side_streams import Device
 
 BLOCKS = 12
 GROUP = make_group()

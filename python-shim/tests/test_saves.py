@@ -310,6 +310,17 @@ def test_a_state_without_a_slot_is_dropped_and_counted() -> None:
     assert not bench.planner.has_work
 
 
+def test_blocks_refused_steps_before_their_ticket_is_closed_wait_again() -> None:
+    bench = Bench()
+    bench.choose(Request("r", 16), 16)
+    ticket, items = bench.planner.next_step()
+    assert len(items) == 4
+    bench.planner.hear(StepReceipts(Counter(), {ticket: 2}, 0))  # copies on a GPU run on
+    assert bench.places() == []
+    bench.hear(ticket, slots=2)
+    assert bench.places() == [items[2].block_id, items[3].block_id]
+
+
 def test_states_that_no_set_of_blocks_ends_at_or_that_are_held_are_passed_over() -> None:
     bench, request = hybrid(), Request("r", 16)
     bench.planner.offer_state(request, 1, 9, 6, None)  # within a block

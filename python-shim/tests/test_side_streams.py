@@ -2,8 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,82 +11,12 @@ from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.copies import Batch, CudaCopier
 from tierkv.connectors.vllm.pages import make_pages
 
+from .support.device import Device
 from .support.engine import make_group
 from .support.sidecar import FakeArena
 
 BLOCKS = 4
 GROUP = make_group()
-
-
-class Stream:
-    def __init__(self, name: str, said: list[str]) -> None:
-        self.name = name
-        self._said = said
-
-    def wait_stream(self, other: "Stream") -> None:
-        self._said.append(f"{self.name} waits for {other.name}")
-
-    def synchronize(self) -> None:
-        self._said.append(f"{self.name} ends")
-
-
-class Event:
-    def __init__(self) -> None:
-        self.stream: Any = None
-        self.has_passed = False
-
-    def record(self, stream: Any) -> None:
-        self.stream = stream
-
-    def query(self) -> bool:
-        return self.has_passed
-
-    def elapsed_time(self, end: "Event") -> float:
-        assert end.has_passed
-        return 2.5
-
-
-class Device:
-    """Calls of CUDA that say what was asked, and whose events pass when the test says so."""
-
-    def __init__(self, *, pins: bool = True) -> None:
-        self.said: list[str] = []
-        self.events: list[Event] = []
-        self.pinned: list[int] = []
-        self._pins = pins
-        self._engine = Stream("engine", self.said)
-        self._names = iter(("saves", "loads"))
-
-    def stream(self) -> Stream:
-        return Stream(next(self._names), self.said)
-
-    def current(self) -> Stream:
-        return self._engine
-
-    @contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        self.said.append(f"on {stream.name}")
-        yield
-
-    @property
-    def ends(self) -> list[Event]:
-        """Those behind the copies of a batch; each has one before them, too."""
-        return self.events[1::2]
-
-    def event(self) -> Event:
-        self.events.append(Event())
-        return self.events[-1]
-
-    def indices(self, numbers: list[int]) -> torch.Tensor:
-        return torch.tensor(numbers)
-
-    def pin(self, memory: torch.Tensor) -> bool:
-        if self._pins:
-            self.pinned.append(memory.data_ptr())
-        return self._pins
-
-    def unpin(self, memory: torch.Tensor) -> None:
-        self.pinned.remove(memory.data_ptr())
 
 
 class Bench:
@@ -131,11 +60,54 @@ def bench() -> Iterator[Bench]:
         fake.close()
 
 
-def test_a_save_runs_behind_the_forward_and_its_blocks_are_kept_from_the_next(bench: Bench) -> None:
+def test_a_save_runs_behind_the_forward_and_the_next_one_does_not_wait_for_it(bench: Bench) -> None:
     bench.copier.save(bench.batch(bench.arena(1), "save"))
     bench.copier.fence()
-    assert bench.device.said == ["saves waits for engine", "on saves", "engine waits for saves"]
+    assert bench.device.said == ["saves waits for engine", "on saves", "on saves"]
     assert bench.device.ends[0].stream.name == "saves"
+
+
+def test_a_state_that_is_copied_is_kept_from_the_next_forward(bench: Bench) -> None:
+    bench.pages.group = replace(GROUP, record_class="ssm")
+    bench.copier.save(bench.batch(bench.arena(1), "save"))
+    bench.copier.fence()
+    assert bench.device.said[-1] == "engine waits for saves"
+    bench.passes(0)
+    bench.copier.fence()
+    assert bench.device.said.count("engine waits for saves") == 1
+
+
+@pytest.mark.parametrize("way", ["saves", "loads"])
+def test_buffers_take_turns_on_two_streams_and_the_first_ends_last(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(limits, "ROWS_BYTES_MAX", 1)
+    arena = bench.arena(1)
+    batch = Batch(bench.pages, arena, [(1, 0), (2, 1), (3, 2)])
+    (bench.copier.save if way == "saves" else bench.copier.load)(batch)
+    assert bench.device.said == [
+        *(f"{way} waits for engine", f"on {way}", f"{way} 2 waits for {way}"),
+        *(f"on {way}", f"on {way} 2", f"on {way}", f"{way} waits for {way} 2"),
+    ]
+    assert bench.device.ends[0].stream.name == way
+
+
+def test_blocks_of_many_buffers_come_to_their_own_slots_and_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ROWS_BYTES_MAX", 1)
+    arena = bench.arena(1)
+    pairs = [(1, 2), (2, 0), (3, 1)]
+    bench.copier.save(Batch(bench.pages, arena, pairs))
+    one = torch.empty(GROUP.block_bytes, dtype=torch.uint8)
+    for block, slot in pairs:
+        bench.pages.copy(block, one, to_slot=True)
+        assert bench.shared[0].slot(slot) == one.numpy().tobytes()
+    before = [layer.clone() for layer in bench.layers.values()]
+    for layer in bench.layers.values():
+        layer[1:].zero_()
+    bench.copier.load(Batch(bench.pages, arena, pairs))
+    assert all(torch.equal(*both) for both in zip(bench.layers.values(), before, strict=True))
 
 
 def test_a_copy_is_done_when_its_event_has_passed_in_any_order(bench: Bench) -> None:

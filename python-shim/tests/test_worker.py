@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.copies import CudaCopier
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.worker import WorkerShim
 
+from .support.device import Device
 from .support.engine import chain, make_group, vllm_config
 from .support.sidecar import FakeArena, FakeSidecar, pairs, wait_until
 
@@ -156,6 +158,19 @@ def test_without_credits_the_rest_is_refused_counted_and_acknowledged(bench: Ben
     assert bench.shim.counters.get("saves_put_off") == 2
     bench.step(4, ticket=6)
     assert bench.shim.take_receipts() == StepReceipts(Counter({6: 1}), {6: 1}, slots=0)
+
+
+def test_a_refusal_is_told_at_once_and_the_ticket_when_its_copies_have_ended(bench: Bench) -> None:
+    bench.give_arena()
+    bench.give_credits((0, 1))
+    device = Device()
+    bench.shim._copier = CudaCopier(torch.device("cpu"), device)
+    bench.step(1, 2, 3, ticket=5)
+    assert bench.shim.take_receipts() == StepReceipts(Counter(), {5: 2}, slots=0)
+    device.ends[0].has_passed = True
+    bench.shim.take_finished()
+    assert bench.shim.take_receipts() == StepReceipts(Counter({5: 1}))
+    assert [len(frame["items"]) for frame in bench.fake.expect("save")] == [1]
 
 
 def test_slots_are_told_when_their_number_changes(bench: Bench) -> None:

@@ -131,7 +131,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
         """Tell whether there is nothing to say."""
         return (
             not (self.tickets or self.answers or self.changed_at or self.resolved)
-            and not (self.checks or self.loads)
+            and not (self.checks or self.loads or self.refused)
             and self.slots is None
             and not self.is_off
         )

@@ -335,15 +335,19 @@ class SavePlanner:
             if receipts.slots:
                 self._stuck_at_s = None
             self._slots = receipts.slots
+        for (
+            number,
+            refused,
+        ) in receipts.refused.items():  # steps before the ticket, where copies take time
+            if (ticket := self._in_flight.get(number)) is not None:
+                ticket.refused = max(ticket.refused, refused)
         while receipts.tickets:  # taken out, so that none is heard twice
-            ticket, ranks = receipts.tickets.popitem()
-            self._acknowledge(ticket, ranks, receipts.refused.get(ticket, 0))
+            self._acknowledge(*receipts.tickets.popitem())
 
-    def _acknowledge(self, number: int, ranks: int, refused: int) -> None:
+    def _acknowledge(self, number: int, ranks: int) -> None:
         ticket = self._in_flight.get(number)
         if ticket is None:
             return
-        ticket.refused = max(ticket.refused, refused)
         ticket.ranks -= ranks
         if ticket.ranks > 0:
             return
