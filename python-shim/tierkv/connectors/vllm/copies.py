@@ -54,7 +54,7 @@ class Copier(Protocol):
         """Run `when_done` of batches that have ended since."""
 
     def fence(self) -> None:
-        """Wait for running copies out of blocks that the engine is about to overwrite."""
+        """Wait for running copies of states, which a model may go on writing. References hold every other block."""
 
     def settle(self) -> None:
         """Wait until no copy runs any more, whatever it costs; finished ones are reported."""
@@ -119,15 +119,16 @@ class CpuCopier:
 class CudaCopier:
     """Copies on side streams between the device and the arena, pinned before (cudaHostRegister).
 
-    Many blocks pass through a dense buffer on the device: one call for each run of slots, not one for each page.
+    Many blocks pass through dense buffers on the device: one call for each run of slots, not one for each page. Two
+    streams each way take turns, so that one buffer is gathered or scattered while the other crosses the bus.
     Order: a save waits for the forward queued on the current stream; a load is reported only after its event has
     passed. `bench/gpu` runs it on a GPU; tests run its logic with another `calls` (cuda.py).
     """
 
     def __init__(self, device: torch.device, calls: Calls | None = None) -> None:
         self._calls = calls if calls is not None else Cuda(device)
-        self._save_stream = self._calls.stream()
-        self._load_stream = self._calls.stream()
+        self._save_streams = (self._calls.stream(), self._calls.stream())
+        self._load_streams = (self._calls.stream(), self._calls.stream())
         self._running: list[tuple[Event, Event, Batch]] = []
         #: By arena: it, and the pieces of it that the device took. No copy is queued while one is let go of.
         self._pinned: dict[int, tuple[Arena, list[torch.Tensor]]] = {}
@@ -176,42 +177,60 @@ class CudaCopier:
 
     def save(self, batch: Batch) -> None:
         """Queue device-to-host copies behind this step's forward."""
-        self._save_stream.wait_stream(self._calls.current())
-        self._queue(batch, self._save_stream, to_slot=True)
+        self._queue(batch, self._save_streams, to_slot=True)
 
     def load(self, batch: Batch) -> None:
         """Queue host-to-device copies; blocks under load are not used by any forward."""
-        self._load_stream.wait_stream(self._calls.current())
-        self._queue(batch, self._load_stream, to_slot=False)
+        self._queue(batch, self._load_streams, to_slot=False)
 
-    def _queue(self, batch: Batch, stream: Any, *, to_slot: bool) -> None:
+    def _queue(self, batch: Batch, streams: tuple[Any, Any], *, to_slot: bool) -> None:
         begun, ended = self._calls.event(), self._calls.event()
-        with self._lock, self._calls.on(stream):
+        stream = streams[0]
+        stream.wait_stream(self._calls.current())
+        with self._lock:
             begun.record(stream)
             if batch.pages.rows is None:
-                _copy_each(batch, batch.pairs, to_slot=to_slot)
+                with self._calls.on(stream):
+                    _copy_each(batch, batch.pairs, to_slot=to_slot)
             else:
-                self._copy_rows(batch, batch.pages.rows, to_slot=to_slot)
+                self._copy_rows(batch, batch.pages.rows, streams, to_slot=to_slot)
             ended.record(stream)
             self._running.append((begun, ended, batch))
         self.is_running = True
 
-    def _copy_rows(self, batch: Batch, rows: Rows, *, to_slot: bool) -> None:
+    def _copy_rows(
+        self, batch: Batch, rows: Rows, streams: tuple[Any, Any], *, to_slot: bool
+    ) -> None:
         pairs = sorted(batch.pairs, key=_slot_of)
         for block_id, _ in pairs:
             check_block(block_id, batch.pages.num_blocks)
+        first, second = streams
         at_once = max(1, limits.ROWS_BYTES_MAX // rows.row_bytes)
-        for first in range(0, len(pairs), at_once):
-            part = pairs[first : first + at_once]
-            try:
-                self._copy_part(batch.arena, rows, part, to_slot=to_slot)
-            except torch.OutOfMemoryError:  # the buffer is a convenience
-                _copy_each(batch, part, to_slot=to_slot)
+        with self._calls.on(first):
+            # Read on both streams: kept until the first has been told to wait for the second.
+            block_ids = self._calls.indices([block_id for block_id, _ in pairs])
+        if len(pairs) > at_once:
+            second.wait_stream(first)
+        for number, start in enumerate(range(0, len(pairs), at_once)):
+            part = pairs[start : start + at_once]
+            with self._calls.on(streams[number % 2]):
+                try:
+                    ids = block_ids[start : start + at_once]
+                    self._copy_part(batch.arena, rows, part, ids, to_slot=to_slot)
+                except torch.OutOfMemoryError:  # the buffer is a convenience
+                    _copy_each(batch, part, to_slot=to_slot)
+        if len(pairs) > at_once:
+            first.wait_stream(second)
 
     def _copy_part(
-        self, arena: Arena, rows: Rows, pairs: list[tuple[int, int]], *, to_slot: bool
+        self,
+        arena: Arena,
+        rows: Rows,
+        pairs: list[tuple[int, int]],
+        block_ids: torch.Tensor,
+        *,
+        to_slot: bool,
     ) -> None:
-        block_ids = self._calls.indices([block_id for block_id, _ in pairs])
         slots = [slot for _, slot in pairs]
         if to_slot:
             dense = rows.gather(block_ids)
@@ -240,13 +259,14 @@ class CudaCopier:
         self.is_running = bool(still_running)
 
     def fence(self) -> None:
-        """Let the engine's stream wait for running saves: their source blocks may be overwritten next."""
-        self._calls.current().wait_stream(self._save_stream)
+        """Let the engine's stream wait for running saves of states."""
+        if any(batch.pages.group.is_state for *_, batch in self._running):
+            self._calls.current().wait_stream(self._save_streams[0])
 
     def settle(self) -> None:
-        """Wait for both streams."""
-        self._save_stream.synchronize()
-        self._load_stream.synchronize()
+        """Wait for both ways; the first stream of each ends last."""
+        self._save_streams[0].synchronize()
+        self._load_streams[0].synchronize()
         self.poll()
 
     def close(self) -> None:

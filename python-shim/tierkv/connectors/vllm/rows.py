@@ -14,7 +14,8 @@ class Rows:
 
     def __init__(self, layers: Sequence[torch.Tensor]) -> None:
         self._layers = [_widest(layer) for layer in layers]
-        self._stacked = stack(self._layers)
+        stacked = stack(self._layers)
+        self._by_block = None if stacked is None else stacked.movedim(1, 0)
         self._sizes = [
             layer[0].numel() * layer.element_size() if layer.shape[0] else 0
             for layer in self._layers
@@ -24,9 +25,8 @@ class Rows:
     def gather(self, block_ids: torch.Tensor) -> torch.Tensor:
         """Give blocks as uint8 (blocks, row_bytes), dense. `block_ids`: int64, on the pages' device."""
         count = block_ids.numel()
-        if self._stacked is not None:
-            found = self._stacked.index_select(1, block_ids).movedim(1, 0).contiguous()
-            return found.view(count, -1).view(torch.uint8)
+        if self._by_block is not None:
+            return self._by_block[block_ids].contiguous().view(count, -1).view(torch.uint8)
         rows = torch.empty((count, self.row_bytes), dtype=torch.uint8, device=block_ids.device)
         for layer, part in zip(self._layers, rows.split(self._sizes, dim=1), strict=True):
             part.copy_(layer.index_select(0, block_ids).view(count, -1).view(torch.uint8))
@@ -35,10 +35,9 @@ class Rows:
     def scatter(self, block_ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Overwrite blocks with rows that `gather` gave, or with as many bytes. No id may stand twice."""
         count = block_ids.numel()
-        if self._stacked is not None:
-            page = (self._stacked.shape[0], *self._stacked.shape[2:])
-            by_layer = rows.view(self._stacked.dtype).view(count, *page).movedim(0, 1)
-            self._stacked.index_copy_(1, block_ids, by_layer)
+        if self._by_block is not None:
+            page = self._by_block.shape[1:]
+            self._by_block[block_ids] = rows.view(self._by_block.dtype).view(count, *page)
             return
         for layer, part in zip(self._layers, rows.split(self._sizes, dim=1), strict=True):
             page = part.contiguous().view(layer.dtype).view(count, *layer.shape[1:])

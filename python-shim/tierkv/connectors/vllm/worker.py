@@ -141,7 +141,7 @@ class WorkerShim:
 
     @on_step_path
     def handle_preemptions(self, metadata: StepMetadata) -> None:
-        """Keep blocks that are still being read from being overwritten by this step."""
+        """Keep states that are still being copied from being overwritten by this step; vLLM calls it before each."""
         del metadata
         if self._copier is not None:
             self._copier.fence()
