@@ -25,7 +25,14 @@ NIGHTLY_TOKENS = 2051
 NIGHTLY_CHUNK = 1024
 
 
-def _start(engines: Engines, cluster: Cluster, models: Models, spec: Spec, **more: Any) -> Engine:
+def _start(
+    engines: Engines,
+    cluster: Cluster,
+    models: Models,
+    spec: Spec,
+    late_s: float = 0,
+    **more: Any,
+) -> Engine:
     options = {
         "model": models.path(spec),
         "dtype": spec.dtype,
@@ -33,15 +40,16 @@ def _start(engines: Engines, cluster: Cluster, models: Models, spec: Spec, **mor
         "kv_transfer_config": cluster.transfer_config,
         **more,
     }
-    return engines.start(vllm=options).wait_up()
+    return engines.start(vllm=options, late_s=late_s).wait_up()
 
 
 def _lost(cluster: Cluster) -> dict[str, int]:
     return {name: n for name, n in cluster.counters().items() if "dropped" in name and n}
 
 
+@pytest.mark.parametrize("late_s", [pytest.param(0, id="at once"), pytest.param(0.5, id="late")])
 def test_a_prompt_of_real_size_is_saved_on_its_first_visit_and_restored_whole(
-    engines: Engines, new_cluster: Callable[..., Cluster], models: Models
+    engines: Engines, new_cluster: Callable[..., Cluster], models: Models, late_s: float
 ) -> None:
     cluster = new_cluster(vault_bytes="768MiB", arena_bytes="512MiB")
     options = {
@@ -51,7 +59,7 @@ def test_a_prompt_of_real_size_is_saved_on_its_first_visit_and_restored_whole(
         "kv_cache_memory_bytes": 512 << 20,
     }
     text = prompt(820, TOKENS)
-    with _start(engines, cluster, models, LLAMA_8B, **options) as engine:
+    with _start(engines, cluster, models, LLAMA_8B, late_s, **options) as engine:
         (first,) = engine.call("generate", prompts=[text])
         engine.call("go_on_until", moment="saved")
         cluster.wait_saved(BLOCKS)
@@ -60,6 +68,7 @@ def test_a_prompt_of_real_size_is_saved_on_its_first_visit_and_restored_whole(
     assert (first["cached"], again["cached"]) == (0, BLOCKS * BLOCK)
     assert again["tokens"] == first["tokens"]
     assert _lost(cluster) == {}
+    assert (cluster.counters()["shim_saves_put_off"] > 0) == (late_s > 0)
 
 
 def _on_this_machine(name: str) -> Any:

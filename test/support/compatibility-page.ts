@@ -248,7 +248,7 @@ const INTRODUCTION = `# Models and releases
 What the tests have run, by vLLM release; generated from their outcomes (test/engine/results.json) by
 test/engine/compatibility.test.ts. For a kind of model
 "yes" means: saved by one engine, restored by another, tokens as the engine's own prefix hit gives them, pages byte for byte as they were computed. "not
-run": nothing forbids it, and no run is on record. The runs of the table are on a CPU; on a GPU (H200) vLLM 0.32 restored a Llama with runner V2, FlashAttention 3 and asynchronous
+run": nothing forbids it, and no run is on record. The runs of the table are on a CPU; on a GPU (H200) vLLM 0.32 restored a Llama, its cache in bf16 and fp8, with runner V2, FlashAttention 3 and asynchronous
 scheduling ([bench/gpu](../bench/gpu/README.md)). The last column is of model runner V2, which vLLM runs on GPUs: its Triton kernels ran in Triton's own interpreter
 ([decision 0111](decisions/0111-runner-v2-runs-interpreted.md)), a hundred times slower, so that only some of the lines did.
 `;

@@ -36,6 +36,11 @@ class Host:
             from tierkv.connectors.vllm import specs  # noqa: PLC0415
 
             specs._PLAIN = specs._KNOWN = ()
+        late_s = config.get("late_s") or float(os.environ.get("TIERKV_TEST_LATE_S", "0"))
+        if late_s:
+            from harness import late  # noqa: PLC0415
+
+            late.install(late_s)
         for side, method in config.get("broken", []):
             from harness.inside_guards import break_from_start  # noqa: PLC0415
 

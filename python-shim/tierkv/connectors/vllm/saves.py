@@ -335,10 +335,8 @@ class SavePlanner:
             if receipts.slots:
                 self._stuck_at_s = None
             self._slots = receipts.slots
-        for (
-            number,
-            refused,
-        ) in receipts.refused.items():  # steps before the ticket, where copies take time
+        # A ticket is closed when its copies have ended, which may be steps later.
+        for number, refused in receipts.refused.items():
             if (ticket := self._in_flight.get(number)) is not None:
                 ticket.refused = max(ticket.refused, refused)
         while receipts.tickets:  # taken out, so that none is heard twice
