@@ -1,7 +1,7 @@
 """Owns the GPU kit's part with a real engine: first tokens of long prompts, computed, its own cache's, restored.
 
-Starts a vault and a sidecar (`--tierkv`), and one vLLM with random weights of a published model's sizes. Answers of
-restored prompts are compared with the engine's own. `--plain`: the same engine without tierKV.
+Starts one vLLM with random weights of a published model's sizes. It answers first while no sidecar runs; then, for each
+codec, beside a vault and a sidecar (`--tierkv`) of its own. Answers of restored prompts are compared with the engine's.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "python-shim")]
+
+from lab.checkpoint import Spec, config  # noqa: E402 - found in this tree
+from lab.geometries import GEOMETRIES  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Json = dict[str, Any]
 GIB = 1 << 30
@@ -29,65 +36,49 @@ RESTORED_MIN = 0.95
 SAVED_S = 60.0
 QUIET_S = 2.0
 START_S = 30.0
-#: As published, but for the vocabulary of the small one, which tries the script without a GPU.
-MODELS: dict[str, Json] = {
-    "llama-3.1-8b": {
-        "hidden_size": 4096,
-        "intermediate_size": 14_336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 128_256,
-        "rope_theta": 500_000.0,
-        "max_position_embeddings": 131_072,
-    },
-    "small": {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-        "vocab_size": 512,
-        "rope_theta": 10_000.0,
-        "max_position_embeddings": 32_768,
-    },
+MODELS = ("llama-3.1-8b", "qwen3.5-9b", "small")
+#: What the lab's geometries leave out: the widths that make a published model compute as much as it does.
+WIDTHS: dict[str, Json] = {
+    "llama-3.1-8b": {"hidden": 4096, "intermediate": 14_336, "heads": 32, "vocab": 128_256},
+    "qwen3.5-9b": {"hidden": 4096, "intermediate": 12_288, "heads": 16, "vocab": 248_320},
 }
+POSITIONS_MAX = 131_072
+WARM = 2048
+
+
+def spec_of(name: str) -> Spec:
+    """Give a published model's sizes, or a small model's, which tries this script without a GPU."""
+    if name == "small":
+        return Spec(hidden=64, vocab=512, max_position=32_768)
+    return replace(GEOMETRIES[name], **WIDTHS[name], max_position=POSITIONS_MAX)
 
 
 def write_model(name: str, folder: Path) -> Path:
     """Write a configuration; vLLM draws the weights."""
-    fixed = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({**fixed, **MODELS[name]}))
+    (folder / "config.json").write_text(json.dumps(config(spec_of(name))))
     return folder
 
 
 class Services:
     """A vault and a sidecar, each a process of its own; `close` ends both."""
 
-    def __init__(self, command: list[str], folder: Path, options: argparse.Namespace) -> None:
-        self._command, self._folder = command, folder
+    def __init__(
+        self, command: list[str], folder: Path, socket: str, codec: str, options: argparse.Namespace
+    ) -> None:
+        self._command, self._folder = command, folder / codec
+        self._folder.mkdir(mode=0o700)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.socket = str(folder / "sidecar.sock")
         # In the clear: both are on this machine.
         clear = "insecure_lan = true\n"
         listen = f'listen = "127.0.0.1:0"\nmax_bytes = {options.vault_gib * GIB}\n{clear}'
         vault = f'[cluster]\nrole = "cold"\n\n[vault]\n{listen}'
         address = self._serve("vault", vault)["address"]
         where = f'kv_cold = "{address}"\nssm_cold = "{address}"\n{clear}'
-        own = f'socket = "{self.socket}"\narena_bytes = {options.arena_gib * GIB}\n'
-        sidecar = f'[cluster]\nrole = "inference"\n{where}\n[sidecar]\n{own}\n[codec]\nkv = "{options.codec}"\n'
+        own = f'socket = "{socket}"\narena_bytes = {options.arena_gib * GIB}\n'
+        sidecar = (
+            f'[cluster]\nrole = "inference"\n{where}\n[sidecar]\n{own}\n[codec]\nkv = "{codec}"\n'
+        )
         when = f'[restore]\nwait_ms = 60000\nstall_ms = 30000\nwhen = "{options.when}"\n'
         self._serve("sidecar", sidecar + when)
 
@@ -126,7 +117,7 @@ class Services:
 class Engine:
     """One vLLM, in the way `vllm serve` runs it: its core in a process of its own."""
 
-    def __init__(self, model: Path, socket: str | None, options: argparse.Namespace) -> None:
+    def __init__(self, model: Path, socket: str, options: argparse.Namespace) -> None:
         from vllm import LLM, SamplingParams  # noqa: PLC0415 - seconds, and not for `--help`
 
         transfer = {
@@ -143,7 +134,7 @@ class Engine:
             dtype="bfloat16",
             max_model_len=longest + 256,
             skip_tokenizer_init=True,
-            kv_transfer_config=transfer if socket is not None else None,
+            kv_transfer_config=transfer,
             **given,
         )
         self._params = SamplingParams(
@@ -216,17 +207,17 @@ def settled(socket: str) -> Json:
 def measure(engine: Engine, socket: str | None, options: argparse.Namespace) -> list[Json]:
     """Ask for every length: computed, from the engine's cache, restored."""
     draw = random.Random(options.seed)
-    vocab = MODELS[options.model]["vocab_size"]
+    vocab = spec_of(options.model).vocab
 
     def prompt(tokens: int) -> list[int]:
         return draw.choices(range(3, vocab), k=tokens)
 
-    for _ in range(2):
+    if socket is None:  # kernels are chosen and compiled
         engine.ask(prompt(max(options.lengths)))
-    warm = prompt(2048)
+    warm = prompt(WARM)
     engine.ask(warm)
     if socket is not None:
-        settled(socket)
+        connected(engine, socket, prompt)
         engine.forget()
         engine.ask(warm)
     cells = []
@@ -234,18 +225,44 @@ def measure(engine: Engine, socket: str | None, options: argparse.Namespace) -> 
         rounds = []
         for _ in range(options.rounds):
             asked = prompt(tokens)
-            before = settled(socket)["saved"] if socket is not None else 0
+            before = counters_of(socket) if socket is not None else {}
             cold = engine.ask(asked)
             saved = settled(socket) if socket is not None else None
             if saved is not None:
-                saved["blocks"] = saved["saved"] - before
+                saved["blocks"] = saved["saved"] - before["blocks_saved"]
             own = engine.ask(asked)
             engine.forget()
             restored = engine.ask(asked) if socket is not None else None
+            if saved is not None:
+                saved["why"] = changes(before, counters_of(socket))
             rounds.append({"cold": cold, "own": own, "restored": restored, "saved": saved})
             sys.stderr.write(f"{tokens}: {said_of(rounds[-1])}\n")
+            engine.forget()
         cells.append(cell_of(tokens, rounds))
     return cells
+
+
+def connected(engine: Engine, socket: str, prompt: Callable[[int], list[int]]) -> None:
+    """Ask until something has been saved: the arena is mapped and pinned then."""
+    until = time.monotonic() + SAVED_S
+    while not settled(socket)["saved"]:
+        if time.monotonic() > until:
+            raise RuntimeError("nothing is saved")
+        engine.ask(prompt(WARM))
+
+
+def counters_of(socket: str) -> Json:
+    """Give the sidecar's counters."""
+    from never_slower import status_of  # noqa: PLC0415 - beside the other benches
+
+    counters: Json = status_of(socket)["counters"]
+    return counters
+
+
+def changes(before: Json, after: Json) -> Json:
+    """Give the counters that moved, and by how much."""
+    moved = {name: after[name] - before.get(name, 0) for name in after}
+    return {name: count for name, count in moved.items() if count}
 
 
 def said_of(one: Json) -> str:
@@ -287,6 +304,7 @@ def cell_of(tokens: int, rounds: list[Json]) -> Json:
         cell["of"] = len(rounds)
         cell["saved after, s"] = [each["saved"]["seconds"] for each in rounds]
         cell["blocks saved"] = [each["saved"]["blocks"] for each in rounds]
+        cell["counters"] = rounds[-1]["saved"]["why"]
     return cell
 
 
@@ -295,33 +313,37 @@ def run(options: argparse.Namespace) -> Json:
     import torch  # noqa: PLC0415 - seconds, and not for `--help`
     import vllm  # noqa: PLC0415 - the same
 
-    report: Json = {"model": options.model, "codec": None if options.plain else options.codec}
+    report: Json = {"model": options.model, "engine": json.loads(options.engine)}
     is_gpu = torch.cuda.is_available()
     report["device"] = torch.cuda.get_device_name() if is_gpu else "processor"
     report |= {"torch": torch.__version__, "vllm": vllm.__version__}
-    with tempfile.TemporaryDirectory(prefix="tierkv-kit-") as folder:
-        model = write_model(options.model, Path(folder, "model"))
-        services = None
-        if not options.plain:
-            services = Services(shlex.split(options.tierkv), Path(folder), options)
-        socket = services.socket if services is not None else None
-        try:
-            began = time.monotonic()
-            engine = Engine(model, socket, options)
-            report |= {"start, s": round(time.monotonic() - began, 1), **engine.facts()}
-            report["cells"] = measure(engine, socket, options)
-            if socket is not None:
-                counters = settled(socket)["counters"]
-                report["counters"] = {name: count for name, count in counters.items() if count}
-            engine.close()
-        except BaseException:
-            if services is not None:
+    with tempfile.TemporaryDirectory(prefix="tierkv-kit-") as name:
+        folder = Path(name)
+        socket = str(folder / "sidecar.sock")
+        began = time.monotonic()
+        engine = Engine(write_model(options.model, folder / "model"), socket, options)
+        report |= {"start, s": round(time.monotonic() - began, 1), **engine.facts()}
+        save(report, options.out)
+        report["no sidecar"] = measure(engine, None, options)
+        for codec in options.codecs:
+            save(report, options.out)
+            services = Services(shlex.split(options.tierkv), folder, socket, codec, options)
+            try:
+                report[codec] = measure(engine, socket, options)
+            except BaseException:
                 sys.stderr.write(services.tail("sidecar") + services.tail("vault"))
-            raise
-        finally:
-            if services is not None:
+                raise
+            finally:
                 services.close()
+        save(report, options.out)
+        engine.close()
     return report
+
+
+def save(report: Json, out: Path | None) -> None:
+    """Keep what is known so far."""
+    if out is not None:
+        out.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def main() -> int:
@@ -331,23 +353,19 @@ def main() -> int:
     parser.add_argument("--model", choices=MODELS, default="llama-3.1-8b")
     parser.add_argument("--lengths", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--codec", default="raw")
+    parser.add_argument("--codecs", type=lambda text: text.split(","), default=["raw"])
     parser.add_argument("--when", default="always", help="[restore] when")
     parser.add_argument("--arena-gib", type=int, default=20)
     parser.add_argument("--vault-gib", type=int, default=40)
     parser.add_argument("--engine", default="{}", help="more arguments of vLLM's LLM, as JSON")
-    parser.add_argument("--plain", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     parser.set_defaults(lengths=[8_192, 32_768, 100_000])
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     report = run(options)
-    text = json.dumps(report, indent=2) + "\n"
-    if options.out is not None:
-        options.out.write_text(text)
-    sys.stdout.write(text)
-    cells = [] if options.plain else report["cells"]
+    sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    cells = [cell for codec in options.codecs for cell in report[codec]]
     is_restored = all(
         restored >= own * RESTORED_MIN
         for each in cells
