@@ -10,9 +10,8 @@ import copy
 
 import ladder
 import torch
-from ladder import FLOAT32, MODEL, Stored, build_codecs, held_out
+from ladder import FLOAT32, Stored, held_out, kept_as, load, options_of
 from table import Table
-from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 RESTORED, PROMPT, ANSWER, BATCH = 192, 199, 64, 50
@@ -43,16 +42,13 @@ def answers(model: torch.nn.Module, tail: torch.Tensor, cache: DynamicCache) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=1000)
-    parser.add_argument("--save", action="store_true", help="keep the table for docs/fidelity.md")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options = options_of(parser)
     # Vectors are coded one by one, so blocks may be as long as what is restored.
     ladder.BLOCK = RESTORED
-    build_codecs()
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    model = load(options)
     same = dict.fromkeys(CODECS, 0)
     alike = dict.fromkeys(CODECS, 0)
-    prompts = torch.stack(held_out(options.prompts, PROMPT))
+    prompts = torch.stack(held_out(options.prompts, PROMPT, options.model)).to(model.device)
     for at, batch in enumerate(prompts.split(BATCH)):
         held = DynamicCache()
         model(batch[:, :RESTORED], past_key_values=held)
@@ -70,7 +66,7 @@ def main() -> None:
     for name in CODECS:
         share = 100 * alike[name] / (len(prompts) * ANSWER)
         table.add(name, f"{same[name]} of {len(prompts)}", f"{share:.1f} %")
-    table.keep("greedy", is_saved=options.save)
+    table.keep(kept_as("greedy", options), is_saved=options.save)
 
 
 if __name__ == "__main__":

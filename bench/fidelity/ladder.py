@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from transformers.cache_utils import DynamicCache
 from tried import TRIED, Pair, Tried, rounded
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "crates" / "target" / "release" / "examples" / "through_codec"
 MODEL = ROOT / "bench" / "fidelity" / "model"
 CONTEXT, CONTINUED = 192, 64
 #: All of a conversation within the length that the model learnt on: beyond it, divergence grows by itself.
@@ -34,6 +36,8 @@ OUTLIERS, OUTLIER_SCALE = (5, 19), 16.0
 
 
 def build_codecs() -> None:
+    if shutil.which("cargo") is None and PROGRAM.exists():
+        return  # carried to a machine without a compiler
     build = ["cargo", "build", "--release", "-p", "tierkv-core", "--example", "through_codec"]
     subprocess.run(build, cwd=ROOT / "crates", check=True)
 
@@ -47,11 +51,11 @@ class Stored:
         self.elements = self.payload_bytes = 0
 
     def __call__(self, k: torch.Tensor, v: torch.Tensor) -> Pair:
-        both = torch.stack([k, v]).squeeze(1)
+        both = torch.stack([k, v]).squeeze(1).cpu()
         blocks = both.unflatten(2, (-1, BLOCK)).permute(2, 0, 1, 3, 4)
         back = torch.stack([self._through(block.contiguous()) for block in blocks])
-        k, v = back.permute(1, 2, 0, 3, 4).flatten(2, 3).unsqueeze(1)
-        return k, v
+        decoded = back.permute(1, 2, 0, 3, 4).flatten(2, 3).unsqueeze(1).to(k.device)
+        return decoded[0], decoded[1]
 
     def _through(self, block: torch.Tensor) -> torch.Tensor:
         stored = block.bfloat16() if self._dtype == BF16 else block
@@ -66,10 +70,9 @@ class Stored:
         return back.view(block.shape).float()
 
     def _open(self, heads: int, dim: int) -> subprocess.Popen[bytes]:
-        program = ROOT / "crates" / "target" / "release" / "examples" / "through_codec"
         numbers = [str(number) for number in (self._codec, self._dtype, BLOCK, heads, dim)]
         self._pipe = subprocess.Popen(
-            [program, *numbers], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [PROGRAM, *numbers], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         return self._pipe
 
@@ -90,7 +93,7 @@ class Outliers:
 
     def __call__(self, k: torch.Tensor, v: torch.Tensor) -> Pair:
         half = k.shape[-1] // 2
-        scale = torch.ones(2 * half)
+        scale = torch.ones(2 * half, device=k.device)
         scale[[*OUTLIERS, *(half + channel for channel in OUTLIERS)]] = OUTLIER_SCALE
         k, v = self._code(k * scale, v)
         return k / scale, v
@@ -177,7 +180,8 @@ def measure(model: torch.nn.Module, prompts: list[torch.Tensor]) -> tuple[list[R
                     row.add_values("v", before[1], layer.values)
                     for values in before if row is rows[0] else ():
                         bits = values.bfloat16().view(torch.int16).int()
-                        exponents.add_(torch.bincount((bits >> 7 & 255).flatten(), minlength=256))
+                        found = torch.bincount((bits >> 7 & 255).flatten(), minlength=256)
+                        exponents.add_(found.cpu())
 
             row.add_answers(exact, go_on(model, context, rest, code), text)
     shares = exponents[exponents > 0].double() / exponents.sum()
@@ -191,10 +195,7 @@ def drift(model: torch.nn.Module, texts: list[torch.Tensor], codec: Stored) -> l
     for text in texts:
         exact, lossy = DynamicCache(), DynamicCache()
         for turn, tokens in enumerate(text.split(TURN)):
-            ours, theirs = (
-                torch.log_softmax(model(tokens[None], past_key_values=cache).logits[0].double(), -1)
-                for cache in (exact, lossy)
-            )
+            ours, theirs = (said(model, tokens, cache) for cache in (exact, lossy))
             sums[turn] += float((ours.exp() * (ours - theirs)).sum(-1).mean()) / len(texts)
             for layer in lossy.layers:
                 layer.keys, layer.values = codec(layer.keys, layer.values)
@@ -214,20 +215,44 @@ def go_on(
 ) -> torch.Tensor:
     """Log-probabilities of what follows each token of `rest`, after the context's cache was changed."""
     cache = DynamicCache()
-    model(context[None], past_key_values=cache)
+    said(model, context, cache)
     change(cache)
-    return torch.log_softmax(model(rest[None], past_key_values=cache).logits[0].double(), -1)
+    return said(model, rest, cache)
+
+
+def said(model: torch.nn.Module, tokens: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
+    """Log-probabilities of what follows each token, on the processor; their K and V are added to the cache."""
+    logits = model(tokens[None].to(model.device), past_key_values=cache).logits[0]
+    return torch.log_softmax(logits.double().cpu(), -1)
+
+
+def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Adds what all programs beside this one take."""
+    parser.add_argument("--model", type=Path, default=MODEL)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--save", action="store_true", help="keep the table for docs/fidelity.md")
+    options = parser.parse_args()
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+    build_codecs()
+    return options
+
+
+def load(options: argparse.Namespace) -> torch.nn.Module:
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+    return model.to(options.device).eval()
+
+
+def kept_as(name: str, options: argparse.Namespace) -> str:
+    """The name of a table: that of the small model's has none of the model."""
+    return name if options.model == MODEL else f"{name}-{options.model.name}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=50)
-    parser.add_argument("--model", type=Path, default=MODEL)
-    parser.add_argument("--save", action="store_true", help="keep the table for docs/fidelity.md")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    build_codecs()
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
+    options = options_of(parser)
+    model = load(options)
     rows, entropy = measure(
         model, held_out(options.prompts, CONTEXT + CONTINUED + 1, options.model)
     )

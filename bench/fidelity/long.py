@@ -8,19 +8,20 @@ beginning of the run again; what follows is in the context and nowhere else.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
+from pathlib import Path
 
 import ladder
 import torch
-from ladder import FLOAT32, MODEL, Stored, build_codecs, held_out, leave
+from ladder import FLOAT32, Stored, go_on, held_out, kept_as, leave, load, options_of
 from table import Table
-from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 CONTINUED = 64
 #: A run that is to be copied, how much of it is said again, and how far away it lies.
-RUN, SAID, DEPTHS, RUNS = 48, 16, (0, 64, 128, 256, 384), 24
+RUN, SAID, DEPTHS, RUNS = 48, 16, (0, 64, 128, 256, 384, 1024), 24
 OFFERED = {"int8-had": 3, "int8": 2}
 
 
@@ -36,20 +37,17 @@ def coded(codec: Stored | None, cache: DynamicCache) -> None:
 def answers(
     model: torch.nn.Module, context: torch.Tensor, rest: torch.Tensor, codec: Stored | None
 ) -> torch.Tensor:
-    cache = DynamicCache()
-    model(context[None], past_key_values=cache)
-    coded(codec, cache)
-    return torch.log_softmax(model(rest[None], past_key_values=cache).logits[0].double(), -1)
+    return go_on(model, context, rest, functools.partial(coded, codec))
 
 
-def by_length(model: torch.nn.Module, texts: int) -> Table:
+def by_length(model: torch.nn.Module, options: argparse.Namespace) -> Table:
     table = Table(["context", "perplexity", *OFFERED], is_numbers=True)
     # Vectors are coded one by one, so blocks may be longer.
     ladder.BLOCK = LENGTHS[0]
     for length in LENGTHS:
-        count = max(1, min(texts, LENGTHS[-1] // length))
+        count = max(1, min(options.texts, LENGTHS[-1] // length))
         losses, found = [], {name: [] for name in OFFERED}
-        for text in held_out(count, length + CONTINUED + 1):
+        for text in held_out(count, length + CONTINUED + 1, options.model):
             context, rest, truth = text[:length], text[length:-1], text[length + 1 :]
             exact = answers(model, context, rest, None)
             losses.append(-float(exact[torch.arange(len(truth)), truth].mean()))
@@ -64,11 +62,11 @@ def by_length(model: torch.nn.Module, texts: int) -> Table:
     return table
 
 
-def by_depth(model: torch.nn.Module) -> None:
+def by_depth(model: torch.nn.Module, folder: Path) -> Table:
     table = Table(["depth", "computed", *OFFERED], is_numbers=True)
     random = torch.Generator().manual_seed(1)
     for depth in DEPTHS:
-        fillers = held_out(RUNS, max(depth, 1))
+        fillers = held_out(RUNS, max(depth, 1), folder)
         right = dict.fromkeys(["computed", *OFFERED], 0)
         for filler in fillers:
             run = torch.randint(1, model.config.vocab_size, (RUN,), generator=random)
@@ -82,18 +80,16 @@ def by_depth(model: torch.nn.Module) -> None:
                     codec.close()
         shares = [f"{100 * right[name] / (RUNS * (RUN - SAID)):.1f} %" for name in right]
         table.add(str(depth), *shares)
+    return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=8)
-    parser.add_argument("--save", action="store_true", help="keep the table for docs/fidelity.md")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    build_codecs()
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
-    by_depth(model)
-    by_length(model, options.texts).keep("long", is_saved=options.save)
+    options = options_of(parser)
+    model = load(options)
+    by_depth(model, options.model).keep(kept_as("depth", options), is_saved=options.save)
+    by_length(model, options).keep(kept_as("long", options), is_saved=options.save)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Owns the training of the small model that fidelity is measured with: text, tokenizer, weights and their record.
 
 A Llama of 3 million parameters learns Python's own library and our docs, which every machine has; with `--shape hybrid`
-a model of 5 million with recurrent states (Gated DeltaNet); `wide` has heads of 128 numbers, `large` 24 million
-parameters. Run it with vLLM's Python:
+a model of 5 million with recurrent states (Gated DeltaNet); `large` has 24 and `larger` 154 million parameters and heads
+of 128 numbers, for a GPU (`--device cuda`). Run it with vLLM's Python:
 `.venv/bin/python bench/fidelity/train.py`. Processors round differently, so another one makes other weights.
 """
 
@@ -34,6 +34,7 @@ WARM_STEPS, FLAT_SHARE, LAST_RATE = 20, 0.3, 0.05
 ADAMW_RATE, MUON_RATE = 3e-3, 0.02
 HELD_OUT_TOKENS = 48 * LENGTH
 POSITIONS_MAX = 4096
+MODULE_BYTES_MAX, MORE_BYTES_MAX = 200_000, 60_000_000
 #: Parts of the library that are data, tests, or long tables.
 LEFT_OUT = ("test", "site-packages", "encodings", "pydoc_data", "__pycache__")
 
@@ -42,8 +43,8 @@ def library() -> Path:
     return Path(sysconfig.get_paths()["stdlib"])
 
 
-def texts() -> dict[str, str]:
-    """The library's modules by their path in it, and our pages."""
+def texts(more: Path | None) -> dict[str, str]:
+    """The library's modules by their path in it, our pages, and the modules below `more`."""
     found = [
         path
         for path in sorted([*library().glob("*.py"), *library().glob("[a-l]*/*.py")])
@@ -52,12 +53,24 @@ def texts() -> dict[str, str]:
     pages = sorted((ROOT / "docs").rglob("*.md"))
     named = {str(path.relative_to(library())): path for path in found}
     named |= {str(path.relative_to(ROOT)): path for path in pages}
+    if more is not None:
+        named |= {f"more/{path.relative_to(more)}": path for path in modules_below(more)}
     return {name: path.read_text(errors="ignore") for name, path in named.items()}
+
+
+def modules_below(folder: Path) -> list[Path]:
+    """Modules that a person may have written, up to MORE_BYTES_MAX in all."""
+    found, size = [], 0
+    for path in sorted(folder.rglob("*.py")):
+        if path.stat().st_size < MODULE_BYTES_MAX and size < MORE_BYTES_MAX:
+            found.append(path)
+            size += path.stat().st_size
+    return found
 
 
 def split(named: dict[str, str]) -> tuple[list[str], list[str]]:
     """Names to learn from, and names of library modules held out."""
-    names = [name for name in named if name.endswith(".py")]
+    names = [name for name in named if name.endswith(".py") and not name.startswith("more/")]
     random.Random(SEED).shuffle(names)
     held_out = sorted(names[: round(len(names) * HELD_OUT_SHARE)])
     return [name for name in named if name not in set(held_out)], held_out
@@ -84,10 +97,8 @@ def learn_tokenizer(lines: list[str]) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, lines: list[str]) -> torch.Tensor:
-    ids: list[int] = []
-    for line in lines:
-        ids += [END, *tokenizer.encode(line).ids]
-    return torch.tensor(ids)
+    texts = tokenizer.encode_batch(lines)
+    return torch.tensor([token for text in texts for token in (END, *text.ids)])
 
 
 #: What both shapes have.
@@ -109,16 +120,17 @@ def llama() -> PreTrainedModel:
     return LlamaForCausalLM(LlamaConfig(num_hidden_layers=4, **_SIZES))
 
 
-def wide() -> PreTrainedModel:
-    """Heads of 128 numbers, two of Q to one of K and V."""
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128}
-    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=4, **(_SIZES | heads)))
-
-
 def large() -> PreTrainedModel:
     """24 million parameters, heads of 128 numbers."""
     sizes = {"hidden_size": 512, "intermediate_size": 1408, "head_dim": 128}
     return LlamaForCausalLM(LlamaConfig(num_hidden_layers=8, **(_SIZES | sizes)))
+
+
+def larger() -> PreTrainedModel:
+    """154 million parameters, heads of 128 numbers."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "head_dim": 128}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4}
+    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=13, **(_SIZES | sizes | heads)))
 
 
 def hybrid() -> PreTrainedModel:
@@ -131,10 +143,12 @@ def hybrid() -> PreTrainedModel:
     )
 
 
-SHAPES = {"llama": llama, "wide": wide, "large": large, "hybrid": hybrid}
+SHAPES = {"llama": llama, "large": large, "larger": larger, "hybrid": hybrid}
 
 
-def train(model: PreTrainedModel, tokens: torch.Tensor, steps: int) -> list[dict[str, float]]:
+def train(
+    model: PreTrainedModel, tokens: torch.Tensor, options: argparse.Namespace
+) -> list[dict[str, float]]:
     """Muon moves the matrices, AdamW the rest; gives the losses on the way."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
@@ -142,21 +156,29 @@ def train(model: PreTrainedModel, tokens: torch.Tensor, steps: int) -> list[dict
     muon = torch.optim.Muon(
         matrices, lr=MUON_RATE, momentum=0.95, weight_decay=0.01, adjust_lr_fn="original"
     )
-    log = []
-    for step in range(steps):
-        share = rate(step / steps) * min(1, (step + 1) / WARM_STEPS)
+    log: list[dict[str, float]] = []
+    began = time.monotonic()
+    step, done = 0, 0.0
+    while done < 1:
+        share = rate(done) * min(1, (step + 1) / WARM_STEPS)
         for optimizer, full in ((adamw, ADAMW_RATE), (muon, MUON_RATE)):
             for group in optimizer.param_groups:
                 group["lr"] = full * share
-        starts = torch.randint(0, len(tokens) - LENGTH - 1, (BATCH,))
-        rows = torch.stack([tokens[start : start + LENGTH + 1] for start in starts])
-        loss = cross_entropy(model, rows)
+        starts = torch.randint(0, len(tokens) - options.length - 1, (options.batch,))
+        rows = torch.stack([tokens[start : start + options.length + 1] for start in starts])
+        loss = cross_entropy(model, rows.to(model.device))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in (adamw, muon):
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        if step % 50 == 0 or step == steps - 1:
+        step += 1
+        done = (
+            (time.monotonic() - began) / options.seconds
+            if options.seconds
+            else step / options.steps
+        )
+        if step % 50 == 1 or done >= 1:
             log.append({"step": step, "loss": round(loss.item(), 3)})
             print(log[-1], flush=True)
     return log
@@ -169,7 +191,7 @@ def rate(done: float) -> float:
 
 
 def cross_entropy(model: PreTrainedModel, rows: torch.Tensor) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(rows.device.type, torch.bfloat16):
         logits = model(rows[:, :-1]).logits
     return torch.nn.functional.cross_entropy(
         logits.float().reshape(-1, VOCAB), rows[:, 1:].reshape(-1)
@@ -178,7 +200,7 @@ def cross_entropy(model: PreTrainedModel, rows: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def held_out_loss(model: PreTrainedModel, tokens: torch.Tensor) -> float:
-    rows = tokens[:HELD_OUT_TOKENS].view(-1, LENGTH).split(BATCH)
+    rows = tokens[:HELD_OUT_TOKENS].to(model.device).view(-1, LENGTH).split(BATCH)
     return sum(cross_entropy(model, part).item() for part in rows) / len(rows)
 
 
@@ -194,7 +216,7 @@ def sha256(path: Path) -> str:
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
-        name: value.detach().to(torch.bfloat16).contiguous()
+        name: value.detach().to("cpu", torch.bfloat16).contiguous()
         for name, value in model.state_dict().items()
         if name != "lm_head.weight"  # tied to the embeddings
     }
@@ -218,26 +240,36 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="llama")
     parser.add_argument("--into", type=Path, default=FOLDER)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seconds", type=float, help="instead of steps")
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--length", type=int, default=LENGTH, help="positions it learns on")
+    parser.add_argument("--more", type=Path, help="a folder whose modules are learnt from, too")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.manual_seed(SEED)
     torch.set_num_threads(options.threads)
     started = time.process_time()
-    named = texts()
+    named = texts(options.more)
     learnt, held_out = split(named)
-    tokenizer = learn_tokenizer([named[name] for name in learnt])
+    tokenizer = learn_tokenizer([named[name] for name in learnt if not name.startswith("more/")])
     tokens = encode(tokenizer, [named[name] for name in learnt])
     rest = encode(tokenizer, [named[name] for name in held_out])
-    model = SHAPES[options.shape]()
-    log = train(model, tokens, options.steps)
+    model = SHAPES[options.shape]().to(options.device)
+    log = train(model, tokens, options)
     save(model, tokenizer, options.into)
     record = {
         "seed": SEED,
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "processor",
+        "positions": options.length,
         "parameters": sum(value.numel() for value in model.parameters()),
         "text": {"files": len(named), "characters": sum(map(len, named.values()))},
-        "tokens": {"learnt from": len(tokens), "seen": options.steps * BATCH * LENGTH},
+        "tokens": {
+            "learnt from": len(tokens),
+            "seen": log[-1]["step"] * options.batch * options.length,
+        },
         "nats a token": {
             "held out": round(held_out_loss(model, rest), 3),
             "unigram": round(unigram_loss(tokens, rest), 3),

@@ -79,7 +79,7 @@ def normal(bits: int, *, keeps_norm: bool = False) -> Codec:
 
     def code(x: torch.Tensor) -> torch.Tensor:
         scale = rounded(x.square().mean(-1, keepdim=True).sqrt()).clamp(min=TINY)
-        found = levels[torch.bucketize((x / scale).contiguous(), edges)]
+        found = levels.to(x.device)[torch.bucketize((x / scale).contiguous(), edges.to(x.device))]
         if keeps_norm:
             found = found / found.square().mean(-1, keepdim=True).sqrt()
         return found * scale
@@ -99,7 +99,7 @@ def turned(code: Codec) -> Codec:
     """Spreads each value over the whole vector, codes, and turns back."""
 
     def there_and_back(x: torch.Tensor) -> torch.Tensor:
-        turn = hadamard(x.shape[-1])
+        turn = hadamard(x.shape[-1]).to(x.device)
         return code(x @ turn) @ turn
 
     return there_and_back
