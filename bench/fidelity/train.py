@@ -1,8 +1,8 @@
 """Owns the training of the small model that fidelity is measured with: text, tokenizer, weights and their record.
 
 A Llama of 3 million parameters learns Python's own library and our docs, which every machine has; with `--shape hybrid`
-a model of 5 million with recurrent states (Gated DeltaNet); `large` has 24 and `larger` 154 million parameters, heads of
-128 numbers, and needs a GPU (`--device cuda`). Run it with vLLM's Python:
+a model of 5 million with recurrent states (Gated DeltaNet); `large` has 24 and `larger` 154 million parameters and
+heads of 128 numbers, for a GPU (`--device cuda`). Run it with vLLM's Python:
 `.venv/bin/python bench/fidelity/train.py`. Processors round differently, so another one makes other weights.
 """
 
