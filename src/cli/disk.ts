@@ -1,7 +1,8 @@
 // Owns where a vault keeps things on disk, and how much of it where the configuration does not say.
-import { lstatSync, mkdirSync, readdirSync, statfsSync } from "node:fs";
+import { lstatSync, readdirSync, statfsSync } from "node:fs";
 import { join } from "node:path";
 import type { VaultConfig } from "../config/config.ts";
+import { makeDirectory } from "../directory.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
 import { ARCHIVE_DISKS, DISK_BYTES_MIN, DISK_FREE_SHARE } from "../limits/general.ts";
 import type { VaultDisk } from "../vault/server.ts";
@@ -11,7 +12,7 @@ export function vaultDisk(config: VaultConfig): VaultDisk | null {
   const { dataDir, durability, diskTtlS, archive, archiveAfterS } = config;
   if (dataDir === null) return null;
   try {
-    mkdirSync(dataDir, { recursive: true, mode: 0o700 });
+    makeDirectory(dataDir);
     checkDiskBytes(config, dataDir);
     const diskBytes = config.diskBytes ?? share(dataDir);
     const disk = { dataDir, diskBytes, durability, diskTtlS };

@@ -1,4 +1,4 @@
-// Owns the proof that a vault is not promised more disk than there is.
+// Owns the proof that a vault is not promised more disk than there is, and that a directory which cannot be made is refused.
 import { statfsSync } from "node:fs";
 import { expect, test } from "vitest";
 import { vaultDisk } from "../../src/cli/disk.ts";
@@ -22,4 +22,14 @@ test("F63 disk_bytes beyond the disk is refused with key, value and what to writ
     }),
   );
   expect(of(most)).toMatchObject({ dataDir, diskBytes: most });
+});
+
+test("F109 a data_dir that cannot be made is refused at once, with the system's reason and the key", () => {
+  const dataDir = "/proc/tierkv/vault";
+  expect(() => vaultDisk({ ...VAULT, dataDir })).toThrow(
+    expect.objectContaining({
+      code: "DISK_FAILED",
+      message: expect.stringMatching(/ENOENT.*; set \[vault\] data_dir to a directory/) as string,
+    }),
+  );
 });

@@ -346,4 +346,11 @@ export const UPKEEP: readonly FaultRow[] = [
     ["crates/shm/tests/hosts.rs"],
     { unloaded: "has a load of its own: another machine that stores and reads all the time" },
   ),
+  row(
+    "F109",
+    "a vault's data_dir cannot be made: below /proc, below a file, on a disk that is read-only",
+    "the start is refused at once with the system's reason and the key, instead of a loop that no signal ends",
+    ["test/cli/disk.test.ts"],
+    { unloaded: "is the first step of a start, before anything is served" },
+  ),
 ];
