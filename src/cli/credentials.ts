@@ -5,7 +5,7 @@ import { join } from "node:path";
 import type { VaultClientOptions } from "../client/session.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { isLocal, splitAddress } from "../hosts.ts";
+import { isLocal, namesIn, sourceOf, splitAddress } from "../hosts.ts";
 import { TOKEN_FILE_POLL_MS } from "../limits/access.ts";
 import type { Logger } from "../log.ts";
 import { isAbsent, readPrivate, readPublic, writePrivate } from "../private-file.ts";
@@ -39,6 +39,14 @@ export function joinedFiles({ cluster }: Config, address: string): JoinedFiles {
 /** Whether this machine has joined the vault at that address. */
 export function isJoined(config: Config, address: string): boolean {
   return !isAbsent(joinedFiles(config, address).folder, CREDENTIALS_KEY);
+}
+
+/** Whether something is sent there: it was joined, is on this machine, or the configuration says whom to trust. */
+export function isReached(config: Config, address: string): boolean {
+  const { tlsCa, insecureLan } = config.cluster;
+  if (tlsCa !== null || insecureLan) return true;
+  const seed = sourceOf(address) === "pool" ? namesIn(address) : address;
+  return isJoined(config, seed) || isLocal({ host: splitAddress(seed).host, text: address });
 }
 
 /** Keeps what a join brought. Throws CREDENTIALS. */
@@ -120,7 +128,7 @@ function joinedThrough(
 /** A vault that was joined under another name is named, because that is what is wrong most often. */
 function insecure({ cluster }: Config, address: string): TierkvError {
   const key = cluster.kvCold.some(({ text }) => text === address) ? "kv_cold" : "ssm_cold";
-  const known = namesIn(cluster.credentials);
+  const known = foldersIn(cluster.credentials);
   const others = known.length === 0 ? "" : ` (joined here: ${known.join(", ")})`;
   return new TierkvError("INSECURE_VAULT", {
     key: `[cluster] ${key}`,
@@ -130,7 +138,7 @@ function insecure({ cluster }: Config, address: string): TierkvError {
   });
 }
 
-function namesIn(folder: string): string[] {
+function foldersIn(folder: string): string[] {
   try {
     return readdirSync(folder).toSorted().slice(0, JOINED_SHOWN_MAX);
   } catch {

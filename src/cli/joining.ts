@@ -8,15 +8,14 @@ import { certificateAt, pemOf } from "../client/certificate.ts";
 import { helloRequest } from "../client/hello.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { namesIn, sourceOf } from "../hosts.ts";
 import { JOIN_TIMEOUT_MS } from "../limits/access.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";
-import { isJoined, joinedFiles, keepJoined } from "./credentials.ts";
+import { isReached, joinedFiles, keepJoined } from "./credentials.ts";
 import { fingerprintOf } from "./invitation.ts";
 import type { Invitation } from "./join-code.ts";
-import { writeVaults } from "./vault-lists.ts";
+import { describeWritten, listOf, writeVaults } from "./vault-lists.ts";
 import type { Written } from "./vault-lists.ts";
 
 /** Keeps certificate and token; returns where. Throws CREDENTIALS. */
@@ -86,21 +85,22 @@ function askedWith(address: string, caPem: string, token: string): Asked {
   return { name: "the", address, security, timeoutMs: JOIN_TIMEOUT_MS };
 }
 
+/** Says what was written, too. */
 export function writeAddress(
   call: Call,
   config: Config,
   address: string,
   classes: readonly RecordClass[],
-): Written {
-  const lists = classes.map((name) => [name, withJoined(config, name, address)] as const);
-  return writeVaults(call, config, Object.fromEntries(lists));
+): Written & { line: string } {
+  const entries = classes.map((name) => [name, withJoined(config, name, address)] as const);
+  const lists = Object.fromEntries(entries);
+  const written = writeVaults(call, config, lists);
+  return { ...written, line: describeWritten(written, lists) };
 }
 
-/** Vaults of the class that were joined before stay beside it; an address that was not is replaced. */
+/** What is there stays beside it; a single address that nothing can be sent to was a guess of this one, and gives way. */
 function withJoined(config: Config, name: RecordClass, address: string): string[] {
-  const known = name === "kv" ? config.cluster.kvCold : config.cluster.ssmCold;
-  const isKept = (text: string): boolean =>
-    isJoined(config, sourceOf(text) === "pool" ? namesIn(text) : text);
-  const kept = known.map(({ text }) => text).filter(isKept);
+  const texts = listOf(config, name);
+  const kept = texts.length > 1 ? texts : texts.filter((text) => isReached(config, text));
   return kept.includes(address) ? kept : [...kept, address];
 }

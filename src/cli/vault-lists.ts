@@ -21,11 +21,14 @@ import { Placement } from "../pool/placement.ts";
 import type { Cut } from "../pool/placement.ts";
 import { randomId } from "../time.ts";
 import type { Call } from "./call.ts";
+import { isReached } from "./credentials.ts";
 import { showShare } from "./text.ts";
 
 export interface Written {
   path: string;
   isDone: boolean;
+  /** Why the file would be refused with that in it; null: it would not be. */
+  problem: TierkvError | null;
 }
 
 export function writeVaults(
@@ -41,16 +44,34 @@ export function writeVaults(
     const value = list.length === 1 ? first : list;
     return text === null ? null : setText(text, "cluster", `${name}_cold`, value);
   }, before);
-  if (after === null || checkConfig(after, path, io.env).config === null) {
-    return { path, isDone: false };
-  }
+  const [problem = null] = after === null ? [] : checkConfig(after, path, io.env).problems;
+  if (after === null || problem !== null) return { path, isDone: false, problem };
   try {
     replace(path, after);
-    return { path, isDone: true };
+    return { path, isDone: true, problem };
   } catch (error) {
     createLogger("vaults", { level: config.log.level }).debug({ err: error }, "not written");
-    return { path, isDone: false };
+    return { path, isDone: false, problem };
   }
+}
+
+/** One line for each list: what stands in the file, or is to. */
+export function describeWritten(
+  { path, isDone, problem }: Written,
+  lists: Partial<Record<RecordClass, readonly string[]>>,
+): string {
+  const settings = Object.entries(lists).map(([name, list]) => settingOf(name, list));
+  if (isDone) return `${path}: ${settings.join(", ")}`;
+  const by = `write below [cluster] in it: ${settings.join(", ")}`;
+  return problem === null
+    ? `${path} could not be edited surely: ${by}`
+    : `${path} was left as it is, because of ${problem.message}; then ${by}`;
+}
+
+function settingOf(name: string, list: readonly string[]): string {
+  const [first = ""] = list;
+  const texts = list.map((text) => JSON.stringify(text)).join(", ");
+  return `${name}_cold = ${list.length === 1 ? JSON.stringify(first) : `[${texts}]`}`;
 }
 
 /** In one step; a link goes on pointing where it did, and the mode stays. */
@@ -64,14 +85,17 @@ function replace(path: string, text: string): void {
   renameSync(fresh, real);
 }
 
+/** The vaults of a class, as they are written. */
+export function listOf({ cluster }: Config, name: RecordClass): string[] {
+  return (name === "kv" ? cluster.kvCold : cluster.ssmCold).map(({ text }) => text);
+}
+
 /** `tierkv vaults add|remove`. */
 export function changeList(call: Call, name: RecordClass, isAdded: boolean): number {
   const [address = ""] = call.args;
   const config = call.loadConfig();
   const key = `${name}_cold`;
-  const known = (name === "kv" ? config.cluster.kvCold : config.cluster.ssmCold).map(
-    ({ text }) => text,
-  );
+  const known = listOf(config, name);
   const wrong = (reason: string): TierkvError =>
     new TierkvError("USAGE", { reason: `${address.slice(0, 100)}: ${reason}` });
   if (known.includes(address) === isAdded) {
@@ -83,17 +107,20 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): num
     throw wrong(`it is the only one: take [cluster] ${key} out of ${config.path ?? "the file"}`);
   }
   const written = writeVaults(call, config, { [name]: list });
+  const { path, isDone, problem } = written;
+  if (problem !== null) throw problem;
   const moved = movedShare(known, list, cutOf(config, name));
-  const setting = `${key} = [${list.map((text) => JSON.stringify(text)).join(", ")}]`;
-  call.print({ class: name, vaults: list, moved, ...written }, [
-    written.isDone
-      ? `${written.path}: ${setting}`
-      : `${written.path} could not be edited surely: write below [cluster] in it: ${setting}`,
+  call.print({ class: name, vaults: list, moved, path, isDone }, [
+    describeWritten(written, { [name]: list }),
+    ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
     `about ${showShare(moved)} of all blocks change their owner, where vaults are of one size`,
     "write the same on all machines; a sidecar that runs takes it up when it is started again",
   ]);
-  return written.isDone ? 0 : 1;
+  return isDone ? 0 : 1;
 }
+
+const NOT_JOINED =
+  "nothing is sent to it before this machine joins it: run the line that `tierkv invite` prints on its machine";
 
 function cutOf({ cluster }: Config, name: RecordClass): Cut {
   if (name === "ssm") return "whole";

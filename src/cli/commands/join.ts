@@ -29,17 +29,14 @@ async function joinVault(call: Call): Promise<number> {
   const folder = keep(config, credential, caPem);
   const classes = await askClasses(credential, caPem);
   const text = (await askPooled(credential, caPem)) ? `pool:${address}` : address;
-  const written = writeAddress(call, config, text, classes);
-  const keys = classes.map((name) => `${name}_cold = "${text}"`);
+  const { path, isDone, line } = writeAddress(call, config, text, classes);
   const lines = [
     `joined the ${classes.join(" and ")} vault at ${address} as ${credential.name}; certificate and token are in ${folder}`,
-    written.isDone
-      ? `${written.path}: ${keys.join(", ")}`
-      : `${written.path} could not be edited surely: write below [cluster] in it: ${keys.join(", ")}`,
+    line,
     "a sidecar that runs takes it up when it is started again",
   ];
-  call.print({ event: "joined", address, name: credential.name, classes, ...written }, lines);
-  return written.isDone ? 0 : 1;
+  call.print({ event: "joined", address, name: credential.name, classes, path, isDone }, lines);
+  return isDone ? 0 : 1;
 }
 
 async function codeOf({ args, io }: Call): Promise<string> {

@@ -1,11 +1,12 @@
 // Owns the proof of the two commands that bring two machines together: one line there, one line here, and nothing given to anybody else.
-import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import type { AddressInfo } from "node:net";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { createServer } from "node:tls";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { decodeJoinCode, encodeJoinCode } from "../../../src/cli/join-code.ts";
+import { POOL_VAULTS_MAX } from "../../../src/limits/pool.ts";
 import { certificate } from "../../support/closed-vaults.ts";
 import { Program, runInside, runProgram } from "../../support/command-line.ts";
 import type { Outcome } from "../../support/command-line.ts";
@@ -146,6 +147,43 @@ describe("a vault and a join", () => {
     expect(exitCode).toBe(1);
     expect(stdout).toContain(`write below [cluster] in it: ssm_cold = "127.0.0.1:${started.port}"`);
     expect(readFileSync(path, "utf8")).toBe(dotted);
+  });
+
+  test("what the list has stays beside the vault that is joined; one far address that nothing is sent to gives way", async () => {
+    const started = await startVault("kv_cold");
+    const at = `127.0.0.1:${started.port}`;
+    const path = join(home, "mine.toml");
+    const toml = (list: readonly string[]): string =>
+      `[cluster]\nkv_cold = ${JSON.stringify(list)}\n`;
+    const own = ownConfig(started);
+    const listed = async (before: string): Promise<[string, string]> => {
+      writeFileSync(path, before);
+      const asked = ["invite", "--config", own, "--address", at];
+      const { stdout: line } = await runInside(asked, { env: { HOME: vaultHome } });
+      const { stdout } = await joinWith(line.trim(), ["--config", path]);
+      return [readFileSync(path, "utf8"), stdout];
+    };
+    const region = ["shm:/dev/shm/tierkv-none"];
+    const [withRegion, said] = await listed(toml(region));
+    expect(withRegion).toBe(`[cluster]\nkv_cold = ["${region[0]}", "${at}"]\n`);
+    expect(said).toContain(`${path}: kv_cold = ["${region[0]}", "${at}"]`);
+    const several = ["10.0.0.1:1", "10.0.0.2:1"];
+    expect((await listed(toml(several)))[0]).toContain(`["10.0.0.1:1", "10.0.0.2:1", "${at}"]`);
+    const trusted = `${toml(["10.0.0.1:1"])}insecure_lan = true\n`;
+    expect((await listed(trusted))[0]).toContain(`["10.0.0.1:1", "${at}"]`);
+    rmSync(join(home, ".config"), { recursive: true });
+    expect((await listed(toml(["10.0.0.1:1"])))[0]).toContain(`kv_cold = "${at}"`);
+  });
+
+  test("a configuration that the new vault does not fit into is left alone, with what is wrong with it", async () => {
+    const started = await startVault("kv_cold");
+    const path = join(home, "mine.toml");
+    const full = Array.from({ length: POOL_VAULTS_MAX }, (_, at) => `10.0.0.${at}:1`);
+    const before = `[cluster]\nkv_cold = ${JSON.stringify(full)}\n`;
+    writeFileSync(path, before);
+    const { exitCode, stdout } = await joinWith(overLoopback(started), ["--config", path]);
+    expect([exitCode, readFileSync(path, "utf8")]).toEqual([1, before]);
+    expect(stdout).toMatch(/was left as it is, because of .*kv_cold = /);
   });
 
   test("the second start shows no token, and the same certificate", async () => {

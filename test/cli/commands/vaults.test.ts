@@ -96,11 +96,20 @@ test("add and remove write this machine's list, say what moves, and refuse what 
     '# ours\n[cluster]\nkv_cold = ["127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"] # the first\n',
   );
   expect(await run("add", "127.0.0.3:1")).toMatchObject({ exitCode: 2 });
-  expect((await run("add", "no address")).stdout).toMatch(/could not be edited surely/);
+  const wrong = await run("add", "no address");
+  expect(wrong).toMatchObject({ exitCode: 2, stdout: "" });
+  expect(wrong.stderr).toMatch(/kv_cold = .*"no address"\]: the port is missing/);
   for (const at of [3, 2]) expect((await run("remove", `127.0.0.${at}:1`)).exitCode).toBe(0);
   expect(readFileSync(config, "utf8")).toContain('kv_cold = "127.0.0.1:1" # the first');
   expect((await run("remove", "127.0.0.1:1")).stderr).toMatch(/it is the only one/);
   expect((await run("remove", "127.0.0.9:1")).stderr).toMatch(/does not have it/);
-  expect((await run("add", "127.0.0.7:1", "--class", "ssm")).exitCode).toBe(0);
+  const far = await run("add", "10.0.0.7:1", "--class", "ssm");
+  expect(far.stdout).toMatch(
+    /nothing is sent to it before this machine joins it: .*`tierkv invite`/,
+  );
+  expect((await run("remove", "10.0.0.7:1", "--class", "ssm")).exitCode).toBe(2);
+  writeFileSync(config, readFileSync(config, "utf8").replace(/ssm_cold.*\n/, ""));
+  const near = await run("add", "127.0.0.7:1", "--class", "ssm");
+  expect([near.exitCode, near.stdout.includes("joins it")]).toEqual([0, false]);
   expect(readFileSync(config, "utf8")).toContain('ssm_cold = "127.0.0.7:1"');
 });
