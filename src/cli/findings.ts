@@ -96,9 +96,11 @@ function unreachable({ targets }: Seen): Finding[] {
 /** Of both classes, with its name. */
 function vaultsOf(
   sidecar: Seen["sidecar"],
-): { name: string; address: string; state: string; lanes: string }[] {
+): { name: string; address: string; state: string; trouble: string; lanes: string }[] {
   return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
-    vaults.map(({ address, state, lanes }) => ({ name, address, state, lanes })),
+    vaults.map(({ address, state, trouble, lanes }) => {
+      return { name, address, state, trouble, lanes };
+    }),
   );
 }
 
@@ -108,11 +110,12 @@ function vaultDown({ sidecar, targets }: Seen): Finding[] {
     if (targets.some(({ address }) => address === vault.address)) return [];
     const what = `${name} vault at ${vault.address}`;
     if (vault.state === "down") {
-      const text = `${what} does not answer, so nothing is saved or restored there: start it, or see \`tierkv status\``;
+      const why = vault.trouble === "" ? `${what} does not answer` : vault.trouble;
+      const text = `${why}; nothing is saved or restored there until then: see \`tierkv status\``;
       return [problem("unreachable", text)];
     }
     if (vault.state !== "refused") return [];
-    const text = `${what} is not spoken to, because it would be in the clear or without its credentials: see \`tierkv status\``;
+    const text = `${what} is not spoken to: ${vault.trouble}`;
     return [problem("vault_refused", text)];
   });
 }

@@ -123,6 +123,11 @@ export class VaultSession {
     return this.#options.refusal === undefined ? this.#breaker.state : "refused";
   }
 
+  /** Why it is not up; empty where it is. */
+  get trouble(): string {
+    return this.#options.refusal?.message ?? this.#breaker.reason;
+  }
+
   /** Nobody is to ask the vault: it does not answer, or no record gets to it. */
   get isOpen(): boolean {
     const isRefused = this.#options.refusal !== undefined;

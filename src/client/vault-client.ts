@@ -63,6 +63,11 @@ export class VaultClient {
     return this.#session.state;
   }
 
+  /** Why it is not up; empty where it is. */
+  get trouble(): string {
+    return this.#session.trouble;
+  }
+
   /** Nobody is to ask it: its breaker is open, so that calls fail at once, or no lane can be opened. */
   get isOpen(): boolean {
     return this.#session.isOpen;

@@ -24,6 +24,8 @@ export interface VaultStatus {
   /** vault: a process that answers · shared: memory that the sidecars of this machine map. */
   tier: Tier;
   state: string;
+  /** Why it is not up, and what to do; empty where it is. */
+  trouble: string;
   /** shared: nothing travels. up: records travel; else none does. */
   lanes: string;
   /** About which part of its class's blocks it owns; 0: it has left the pool, or is being emptied. */
@@ -117,12 +119,13 @@ function describeVaults(
   name: RecordClass,
 ): VaultStatus[] {
   return vaults[name].map((client, vault) => {
-    const { address, tier, state, isDraining } = client;
+    const { address, tier, state, trouble, isDraining } = client;
     const lanes = tier === "shared" ? tier : client.lanes;
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
     const source = members.sourceOf(client);
     const { holes = 0, moved = 0 } = members.gates[name][vault] ?? {};
     const form = name === "kv" ? codecs.formOf(address) : null;
-    return { address, source, tier, state, lanes, share, isDraining, holes, moved, form, seen };
+    const known = { address, source, state, trouble, lanes, share, isDraining };
+    return { ...known, tier, holes, moved, form, seen };
   });
 }

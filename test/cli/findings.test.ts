@@ -6,6 +6,7 @@ import { findings } from "../../src/cli/findings.ts";
 import { inspect } from "../../src/cli/inspect.ts";
 import type { Seen } from "../../src/cli/inspect.ts";
 import { loadConfig } from "../../src/config/load.ts";
+import { openClosedVault, shown } from "../support/closed-vaults.ts";
 import { runInside } from "../support/command-line.ts";
 import { FakeEngine, FakeWorker, helloFrame, makeGroup } from "../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../support/sidecars.ts";
@@ -140,6 +141,23 @@ test.each(["status", "doctor"])("%s: what does not answer is the first line", as
   expect(exitCode).toBe(1);
   expect(first).toMatch(/^PROBLEM: sidecar at .*does not answer/);
   expect(second).toMatch(/^PROBLEM: kv vault at 127\.0\.0\.1:1 does not answer/);
+});
+
+test("a vault that lets the sidecar not in is told with the reason and the fix, not as one to be started", async () => {
+  const closed = await openClosedVault();
+  const kv = openClient(closed, "kv", { security: shown(closed, "x".repeat(40)) });
+  const { status } = await openSidecar({ vaults: { kv, ssm: null } });
+  const failing = async (): Promise<void> => {
+    await kv.hello(1000).catch(() => {});
+    expect(status().vaults.kv[0]?.state).toBe("down");
+  };
+  await vi.waitFor(failing, SOON);
+  const { look } = await open();
+  const [found] = findings({ ...(await look()), targets: [], sidecar: status() });
+  expect(found).toMatchObject({ code: "unreachable", severity: "problem" });
+  expect(found?.text).toMatch(
+    /^kv vault at 127\.0\.0\.1:\d+ does not let this machine in: .*`tierkv join`.*; nothing is saved or restored there until then: see `tierkv status`$/,
+  );
 });
 
 test.each([

@@ -59,6 +59,7 @@ test("one that has left says so, and without any the exit code is 1", async () =
     source: "dns" as const,
     tier: "vault" as const,
     state: "up",
+    trouble: "",
     lanes: "up",
     share: 0,
     isDraining: false,
