@@ -107,7 +107,10 @@ const CATALOGUE = {
     "{address} shows another certificate than the code says ({seen}, not {wanted}): this is not that vault, or its certificate is new; ask it for a code with `tierkv invite`",
   ],
   STRANGER: ["stranger", "no valid token or client certificate came with the call"],
-  ROLE_MISSING: ["denied", "role {role}: {call} needs role {needed}"],
+  ROLE_MISSING: [
+    "denied",
+    "role {role}: {call} needs role {needed}; join anew with the line that `tierkv invite --role {needed}` prints there",
+  ],
   VAULT_BUSY: ["busy", "{name} vault at {address} is busy: {reason}"],
   VAULT_CLASS: [
     "setup",

@@ -102,11 +102,6 @@ export class SharedVault {
     return this.#isLost ? "down" : this.#breaker.state;
   }
 
-  /** Why it is not up; empty where it is. */
-  get trouble(): string {
-    return this.#isLost ? `${this.address}: its file is gone` : this.#breaker.reason;
-  }
-
   get isOpen(): boolean {
     return this.#isLost || this.#breaker.isOpen;
   }

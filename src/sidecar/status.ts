@@ -1,5 +1,6 @@
 // Owns what a sidecar says of itself: the shape that `tierkv status` and tests read.
 import type { RecordClass } from "../block.ts";
+import { isRemote } from "../client/vault.ts";
 import type { Tier } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import type { SourceKind } from "../discovery/source.ts";
@@ -119,7 +120,8 @@ function describeVaults(
   name: RecordClass,
 ): VaultStatus[] {
   return vaults[name].map((client, vault) => {
-    const { address, tier, state, trouble, isDraining } = client;
+    const { address, tier, state, isDraining } = client;
+    const trouble = isRemote(client) ? client.trouble : "";
     const lanes = tier === "shared" ? tier : client.lanes;
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
     const source = members.sourceOf(client);

@@ -177,7 +177,8 @@ test.each(["token", "certificate"] as const)(
       unnamed,
       EMPTY_BYTES,
     );
-    expect(denied.message).toContain("role write: Flush needs role admin");
+    expect(denied.message).toContain("role write: Flush needs role admin; join anew");
+    expect(denied.message).toContain("`tierkv invite --role admin`");
   },
 );
 

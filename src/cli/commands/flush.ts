@@ -187,10 +187,10 @@ async function flushOne(
   }
 }
 
-/** Who may do it, and how to become one of them. */
+/** Who may do it besides. */
 function withAdvice({ code, message }: TierkvError): string {
   if (code !== "VAULT_DENIED" && code !== "ROLE_MISSING") return message;
-  return `${message}; run \`tierkv flush\` on the vault's machine, or join anew with the line that \`tierkv invite --role admin\` prints there`;
+  return `${message}, or run \`tierkv flush\` on the vault's machine`;
 }
 
 const OWN_CACHE =
