@@ -66,9 +66,15 @@ async function ask(
   const link = new SidecarLink(call.loadConfig().sidecar.socket);
   try {
     await link.hello(STATUS_TIMEOUT_MS);
-    const seen = (await link.sessions(update)) as unknown as SessionsSeen;
-    call.print(seen, describe(seen, update.isReleased));
-    const isKnown = update.isReleased || update.name === "" || seen.sessions.length > 0;
+    const told = async (asked: typeof update): Promise<SessionsSeen> =>
+      (await link.sessions(asked)) as unknown as SessionsSeen;
+    // Once it is released no vault knows it any more.
+    const before = update.isReleased ? await told({ ...update, isReleased: false }) : null;
+    const seen = await told(update);
+    const known = (before ?? seen).sessions.length;
+    const isReleased = before !== null && known > 0;
+    call.print({ ...seen, released: isReleased }, describe(seen, isReleased));
+    const isKnown = update.name === "" || known > 0;
     return isKnown && seen.failed.length === 0 ? EXIT_OK : EXIT_UNKNOWN;
   } finally {
     link.close();

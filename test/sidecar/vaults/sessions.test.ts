@@ -71,7 +71,10 @@ test("a command keeps what is only named, and releases it; an unknown name is sa
   await until(async () => (await run(scene, "ls")).sessions.length === 1, "the session");
   expect((await run(scene, "show", "chat")).sessions).toMatchObject([{ kept: 0, leftMs: 0 }]);
   expect((await run(scene, "keep", "chat", "--for", "2h")).sessions).toMatchObject([{ kept: 4 }]);
-  expect(await run(scene, "release", "chat")).toMatchObject({ exitCode: 0, sessions: [] });
+  const done = { exitCode: 0, sessions: [], released: true };
+  expect(await run(scene, "release", "chat")).toMatchObject(done);
+  const none = { exitCode: 1, sessions: [], released: false };
+  expect(await run(scene, "release", "chat")).toMatchObject(none);
   expect(scene.kv.stats()).toMatchObject({ keptBytes: 0, sessions: 0 });
   expect((await run(scene, "show", "chat")).exitCode).toBe(1);
 });
