@@ -15,6 +15,8 @@ export interface Weigher {
   shape: ModelShape | null;
   /** What a vault keeps of each token. */
   tokenBytes: number;
+  /** Its records' size is not measured yet: they are no larger. */
+  isMost: boolean;
   /** What a vault keeps of each boundary; 0: no recurrent states. */
   stateBytes: number;
   engineBytes(tokens: number): number | null;
@@ -50,8 +52,9 @@ const NONE = "-";
 const showToken = (bytes: number): string =>
   `${showBytes(bytes)} (${(bytes / KIB).toFixed(1)} KiB)`;
 
-export function describeModel({ name, shape, tokenBytes, stateBytes }: Weigher): string[] {
-  const inVault = `${showToken(tokenBytes)} in a vault`;
+export function describeModel({ name, shape, tokenBytes, stateBytes, isMost }: Weigher): string[] {
+  const most = isMost ? " at most: how small its records are is known after its first restore" : "";
+  const inVault = `${showToken(tokenBytes)} in a vault${most}`;
   const boundary =
     stateBytes === 0
       ? []

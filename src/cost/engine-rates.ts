@@ -85,6 +85,11 @@ export class EngineRates {
     return (this.#load.predict([1, bytes]) ?? 0) * 0.5 ** (ageMs / LOAD_FADE_MS);
   }
 
+  /** Whether records came back, so that their size is known. */
+  get isWireKnown(): boolean {
+    return this.#wireShare.samples > 0;
+  }
+
   /** Bytes that records of at most `most` bytes will take. */
   wireBytes(most: number): number {
     return most * (this.#wireShare.mean ?? 1);

@@ -83,7 +83,7 @@ export function readModel(text: string, path: string, reading: Reading): ModelSh
   const kinds = layerKinds(inner);
   const count = (kind: Kind): number => kinds.filter((one) => one === kind).length;
   const valueBytes = reading.valueBytes ?? cacheBytes(outer);
-  const isInt8 = reading.isInt8 && valueBytes === 2;
+  const isInt8 = reading.isInt8 && valueBytes !== 1;
   const perLayer = attentionBytes(inner, valueBytes, isInt8);
   const layersOf = (layers: number): Layers => ({
     layers,

@@ -152,6 +152,7 @@ test("INT8 stores one byte a value and two for a vector's scale; other layouts g
   const int8: Reading = { valueBytes: null, isInt8: true };
   expect(storedBytesPerToken(read(LLAMA_8B, int8))).toBe(32 * 2 * 8 * 130);
   expect(storedBytesPerToken(read(DEEPSEEK_V3, int8))).toBe(61 * 576 * 2);
+  expect(storedBytesPerToken(read(LLAMA_8B, { ...int8, valueBytes: 4 }))).toBe(32 * 2 * 8 * 130);
   expect(storedBytesPerToken(read(LLAMA_8B, { ...int8, valueBytes: 1 }))).toBe(64 * KIB);
 });
 

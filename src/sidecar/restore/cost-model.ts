@@ -36,6 +36,8 @@ export interface Footprint {
   tokenBytes: number;
   /** Of each boundary, in all groups that keep states. */
   stateBytes: number;
+  /** False: nothing came back so far, so these are the most that it can be. */
+  isMeasured: boolean;
 }
 
 export interface CostModelOptions {
@@ -250,7 +252,7 @@ export class CostModel {
 
   footprint(): Footprint {
     const { rates, groups, shapeOf, blockBytes } = this.#options;
-    const footprint = { tokenBytes: 0, stateBytes: 0 };
+    const footprint = { tokenBytes: 0, stateBytes: 0, isMeasured: rates.isWireKnown };
     for (const group of groups()) {
       const { tokens, class: recordClass } = shapeOf(group);
       const bytes = rates.wireBytes(blockBytes(group));

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { beforeEach, expect, test } from "vitest";
 import { runInside } from "../../support/command-line.ts";
 import { openRestored } from "../../support/pages.ts";
+import { openScene } from "../../support/scene.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 
 const LLAMA_8B = {
@@ -87,6 +88,10 @@ test("a running engine: what it stores a token, what its prompts cost, and the b
   expect(result.models[0]!.prompts[0]!.computeS).toBeGreaterThan(4000);
   const shown = await runInside(["plan", "--socket", sidecar.socketPath]);
   expect(shown.stdout).toContain(`${model}: a running engine`);
+  expect(shown.stdout).toMatch(/a token: .* in a vault$/m);
+  const { sidecar: fresh } = await openScene();
+  const before = await runInside(["plan", "--socket", fresh.socketPath]);
+  expect(before.stdout).toMatch(/a token: .* in a vault at most: .* after its first restore$/m);
 });
 
 test.each([
