@@ -1,5 +1,5 @@
 // Owns what commands ask an engine over HTTP: answers with their likeliest tokens, prompts to compute, and an empty cache.
-import { TierkvError } from "../errors.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
 import {
   FIDELITY_ANSWER_TOKENS,
   FIDELITY_LIKELIEST,
@@ -107,7 +107,7 @@ export class EngineAsker {
       response = await fetch(this.#url + path, { ...(body === undefined ? {} : post), signal });
       text = await response.text();
     } catch (error) {
-      throw failed(`${this.#url}${path} is not answered: ${String(error)}`, error);
+      throw failed(`${this.#url}${path} is not answered: ${causeOf(error)}`, error);
     }
     if (response.ok) return parsed(text);
     const fix =
@@ -125,6 +125,12 @@ function parsed(text: string): unknown {
   } catch (error) {
     throw failed("the engine's answer is no JSON", error);
   }
+}
+
+/** What `fetch failed` hides: that nobody listens there, or no such name. */
+function causeOf(error: unknown): string {
+  const cause = error instanceof Error ? (error.cause ?? error) : error;
+  return toTierkvError(cause).message;
 }
 
 function failed(reason: string, cause?: unknown): TierkvError {

@@ -32,9 +32,16 @@ export function wantsColour(env: Environment): boolean {
   return (env["NO_COLOR"] ?? "") === "" && env["TERM"] !== "dumb";
 }
 
+/** Of a terminal that does not tell its size, or tells 0 as some without a window do. */
+const SIZE_UNKNOWN = { columns: 80, rows: 24 };
+
+function sizeOf({ columns, rows }: NodeJS.WriteStream): { columns: number; rows: number } {
+  return columns > 0 && rows > 0 ? { columns, rows } : SIZE_UNKNOWN;
+}
+
 /** How a picture looks that is printed once; a file takes lines of any length. */
 export function lookOf(isTerminal: boolean): Look {
-  const columns = isTerminal ? process.stdout.columns : Infinity;
+  const columns = isTerminal ? sizeOf(process.stdout).columns : Infinity;
   return { columns, rows: null, isColoured: false };
 }
 
@@ -59,9 +66,9 @@ export function openTerminal(env: Environment): Terminal {
   process.on("SIGTERM", onSignal).on("SIGINT", onSignal);
   stdout.write(ENTER);
   const terminal: Terminal = {
-    look: () => ({ columns: stdout.columns, rows: stdout.rows, isColoured }),
+    look: () => ({ ...sizeOf(stdout), isColoured }),
     show(lines): void {
-      const fitting = lines.slice(0, stdout.rows).map((line) => line + CLEAR_LINE);
+      const fitting = lines.slice(0, sizeOf(stdout).rows).map((line) => line + CLEAR_LINE);
       stdout.write(HOME + fitting.join("\r\n") + CLEAR_BELOW);
     },
     ended,

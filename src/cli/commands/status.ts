@@ -59,21 +59,26 @@ const HEAD = [
 ];
 
 function describe(targets: readonly TargetStatus[]): string[] {
-  return [...table([HEAD, ...targets.map(row)]), ...targets.flatMap(remark)];
+  const remarks = targets.flatMap((status) => {
+    const { target, address } = status;
+    const isOne = targets.filter((other) => other.target === target).length === 1;
+    return remark(status, isOne ? target : `${target} ${address}`);
+  });
+  return [...table([HEAD, ...targets.map(row)]), ...remarks];
 }
 
 /** What a row has no room for: what passes through a vault, or what a sidecar has done. */
-function remark(status: TargetStatus): string[] {
-  const { engines, kvCodec, counters, disk, forms, target, traffic, travel, pools } = status;
+function remark(status: TargetStatus, name: string): string[] {
+  const { engines, kvCodec, counters, disk, forms, traffic, travel, pools } = status;
   if (traffic !== null) {
     const lines = [describeTraffic(traffic), ...describeSessions(status)].map(
-      (text) => `${target}: ${text}`,
+      (text) => `${name}: ${text}`,
     );
     if (disk === null) return lines;
-    return [...lines, `${target}: ${describeDisk(disk, counters?.["disk_alarms"] ?? 0)}`];
+    return [...lines, `${name}: ${describeDisk(disk, counters?.["disk_alarms"] ?? 0)}`];
   }
   if (engines === null || counters === null) return [];
-  const count = (name: string): number => counters[name] ?? 0;
+  const count = (counter: string): number => counters[counter] ?? 0;
   const restored =
     count("blocks_restored_vault") +
     count("blocks_restored_shared") +
@@ -95,7 +100,8 @@ function describeSessions({ sessions, counters }: TargetStatus): string[] {
   if (sessions === null || sessions.count === 0) return [];
   const refused = counters?.["keeps_refused"] ?? 0;
   const over = refused === 0 ? "" : `, ${refused} records were over [vault] kept_percent`;
-  return [`${sessions.count} sessions, ${showBytes(sessions.keptBytes)} kept${over}`];
+  const count = `${sessions.count} ${sessions.count === 1 ? "session" : "sessions"}`;
+  return [`${count}, ${showBytes(sessions.keptBytes)} kept${over}`];
 }
 
 function describeTraffic({ lanes, outBytesPerS, inBytesPerS }: Traffic): string {

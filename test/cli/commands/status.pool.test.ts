@@ -38,6 +38,8 @@ test("a vault that came back empty has holes, and each command says so of it alo
     expect(text).toMatch(
       new RegExp(`kv vault ${address} owns 3\\d\\.\\d %; ${at === 1 ? holes : 0} blocks missing`),
     );
+  for (const address of addresses)
+    expect(text).toMatch(new RegExp(`^kv_cold ${address}: \\d+ lanes? open`, "m"));
 
   const seen = await run("top", "--once");
   expect(seen).toMatch(/^vault +state +owns +holes +moved +rtt/m);

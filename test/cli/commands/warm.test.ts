@@ -99,3 +99,11 @@ test.each([[["good", 7]], [["good", []]], [["good", { text: "x" }]], [["good", [
     expect(stderr).toContain("line 2: expected a text, token ids, messages");
   },
 );
+
+test("an engine that nobody listens for is named with what the system says", async () => {
+  const { exitCode, stderr } = await warm("http://127.0.0.1:1", ["x"]);
+  expect([exitCode, stderr]).toEqual([
+    1,
+    expect.stringMatching(/127\.0\.0\.1:1\S* is not answered: (connect ECONNREFUSED|bad port)/),
+  ]);
+});
