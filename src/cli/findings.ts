@@ -98,7 +98,8 @@ function vaultsOf(
   sidecar: Seen["sidecar"],
 ): { name: string; address: string; state: string; trouble: string; lanes: string }[] {
   return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
-    vaults.map(({ address, state, trouble, lanes }) => {
+    // A sidecar of an earlier release, which still runs, does not say why.
+    vaults.map(({ address, state, trouble = "", lanes }) => {
       return { name, address, state, trouble, lanes };
     }),
   );
@@ -115,7 +116,7 @@ function vaultDown({ sidecar, targets }: Seen): Finding[] {
       return [problem("unreachable", text)];
     }
     if (vault.state !== "refused") return [];
-    const text = `${what} is not spoken to: ${vault.trouble}`;
+    const text = `${what} is not spoken to: ${vault.trouble || "see `tierkv status`"}`;
     return [problem("vault_refused", text)];
   });
 }

@@ -26,7 +26,7 @@ export interface VaultStatus {
   tier: Tier;
   state: string;
   /** Why it is not up, and what to do; empty where it is. */
-  trouble: string;
+  trouble?: string;
   /** shared: nothing travels. up: records travel; else none does. */
   lanes: string;
   /** About which part of its class's blocks it owns; 0: it has left the pool, or is being emptied. */

@@ -155,6 +155,10 @@ test("a vault that lets the sidecar not in is told with the reason and the fix, 
   const { look } = await open();
   const [found] = findings({ ...(await look()), targets: [], sidecar: status() });
   expect(found).toMatchObject({ code: "unreachable", severity: "problem" });
+  const earlier = status();
+  delete earlier.vaults.kv[0]?.trouble;
+  const [known] = findings({ ...(await look()), targets: [], sidecar: earlier });
+  expect(known?.text).toMatch(/^kv vault at \S+ does not answer; nothing is saved/);
   expect(found?.text).toMatch(
     /^kv vault at 127\.0\.0\.1:\d+ does not let this machine in: .*`tierkv join`.*; nothing is saved or restored there until then: see `tierkv status`$/,
   );
