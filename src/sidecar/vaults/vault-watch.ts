@@ -52,6 +52,8 @@ export class VaultWatch {
 
   async #ask(client: Vault): Promise<void> {
     try {
+      // The first call opens a connection, and is no round trip.
+      if (!this.#seen.has(client)) await client.stats(STATUS_TIMEOUT_MS);
       this.#seen.set(client, await seenOf(client));
     } catch {
       // Its state says so; what it said before is not true any more.

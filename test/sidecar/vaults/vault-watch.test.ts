@@ -1,0 +1,13 @@
+// Owns the proof that the round trip shown of a vault is none that opened a connection.
+import { expect, test, vi } from "vitest";
+import { VaultWatch } from "../../../src/sidecar/vaults/vault-watch.ts";
+import { openClient, openVault, until } from "../../support/vaults.ts";
+
+test("a vault's first answer opens the connection, and the second is the one that is timed", async () => {
+  const kv = openClient(await openVault());
+  const asked = vi.spyOn(kv, "stats");
+  const watch = new VaultWatch({ kv: [kv], ssm: [] });
+  watch.look();
+  await until(() => watch.seen(kv) !== null, "the vault to be seen");
+  expect(asked.mock.calls).toHaveLength(2);
+});
