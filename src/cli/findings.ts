@@ -1,6 +1,7 @@
 // Owns what is wrong with a running set-up, as `tierkv status` and `tierkv doctor` say it before anything else.
 import { arenaBytesFor } from "../arena/sizing.ts";
 import type { Seen } from "./inspect.ts";
+import { OWN_VAULT } from "./targets.ts";
 import { showBytes } from "./text.ts";
 
 export interface Finding {
@@ -84,9 +85,10 @@ function ranksMissing({ sidecar }: Seen): Finding[] {
   });
 }
 
-function unreachable({ targets }: Seen): Finding[] {
-  return targets.flatMap(({ error, refused }) => {
-    if (error === null) return [];
+function unreachable({ targets, sidecar }: Seen): Finding[] {
+  return targets.flatMap(({ target, error, refused }) => {
+    // The sidecar starts its own vault, and is itself the one that is missing.
+    if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
     return [
       refused ? problem("vault_refused", `refused: ${error}`) : problem("unreachable", error),
     ];

@@ -30,6 +30,9 @@ export const CLASSES: Readonly<Record<VaultRole, VaultTarget["classes"]>> = {
   cold: ["kv", "ssm"],
 };
 
+/** That of the sidecar, which starts and ends with it. */
+export const OWN_VAULT = "vault (local)";
+
 /** The class of records a vault of this machine holds. Throws CONFIG_CONFLICT where the machine is no vault. */
 export function vaultClass(config: Config): VaultClass {
   const { role } = config.cluster;
@@ -80,7 +83,7 @@ function ownTarget(config: Config): VaultTarget[] {
   if (role !== "inference") return [target(role, reachable(config.vault.listen), true)];
   const address = localVaultAddress(config);
   if (address === null) return [];
-  return [{ name: "vault (local)", role: "cold", classes: CLASSES.cold, address, isOwn: true }];
+  return [{ name: OWN_VAULT, role: "cold", classes: CLASSES.cold, address, isOwn: true }];
 }
 
 /** By the host that stands for every interface: how it is reached from here. */

@@ -182,3 +182,12 @@ test.each([
   const [found] = findings({ ...seen, targets });
   expect(found).toMatchObject({ code, severity: "problem" });
 });
+
+test("without a sidecar its own vault is not missed, too", async () => {
+  const path = join(testDirectory(), "tierkv.toml");
+  writeFileSync(path, `[sidecar]\nsocket = "${join(testDirectory(), "s.sock")}"\n`);
+  const all = findings(await inspect(loadConfig(path, {})));
+  expect(all.map(({ text }) => text)).toEqual([
+    expect.stringMatching(/^sidecar at .*tierkv sidecar/),
+  ]);
+});
