@@ -39,7 +39,7 @@ export class EngineAsker {
   readonly #salt: string;
 
   constructor(url: string, salt = "") {
-    this.#url = url.replace(/\/+$/, "");
+    this.#url = url;
     this.#salt = salt;
   }
 

@@ -38,7 +38,7 @@ const DOUBLING = 4;
 const TOO_LARGE = 413;
 
 export async function measureEngine(url: string, progress: Progress): Promise<FarEngine> {
-  const engine = new Far(url.replace(/\/+$/, ""));
+  const engine = new Far(url);
   const { id: model, max_model_len: longestTokens = FAR_TOKENS_MIN } = await engine.model();
   const said = await engine.metrics();
   const paces: Pace[] = [];

@@ -10,6 +10,7 @@ import { allocatorFindings } from "../allocator.ts";
 import { allowanceOf, describeAllowance } from "../allowance.ts";
 import type { VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
+import { engineUrl } from "../engine-url.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
 import { shapeAt } from "../plan-inputs.ts";
@@ -75,7 +76,8 @@ interface DoctorFlags {
 async function doctor(call: Call<DoctorFlags>): Promise<number> {
   const config = call.loadConfig();
   const { options } = call;
-  if (options.engine !== undefined) return doctorFar(call, options.engine, options.model);
+  if (options.engine !== undefined)
+    return doctorFar(call, engineUrl(options.engine), options.model);
   if (options.shm !== undefined) return doctorShared(call, options.shm);
   if (options.shmPeer !== undefined) {
     throw new TierkvError("USAGE", { reason: "--shm-peer is of memory that --shm names" });

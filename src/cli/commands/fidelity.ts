@@ -12,6 +12,7 @@ import {
 import { randomId } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { Answered } from "../engine-asker.ts";
+import { engineUrl } from "../engine-url.ts";
 import { likeness } from "../likeness.ts";
 import type { Likeness } from "../likeness.ts";
 import type { Place } from "../model-engine.ts";
@@ -23,7 +24,7 @@ const EXIT_OK = 0;
 const EXIT_BEYOND = 1;
 /** Decision 0125. */
 const ROUNDING =
-  "In bfloat16 any change costs about as much, a last bit too: ask an engine with --dtype float32, or name --model.";
+  "An engine in bfloat16 is that far off after any change, of a last bit too: then ask one with --dtype float32, or name --model.";
 
 interface FidelityFlags {
   engine?: string;
@@ -56,7 +57,8 @@ export function addFidelity({ program, action }: Registrar): void {
 }
 
 async function fidelity(call: Call<FidelityFlags>): Promise<number> {
-  const { engine, model } = call.options;
+  const { model } = call.options;
+  const engine = call.options.engine === undefined ? undefined : engineUrl(call.options.engine);
   const prompts = piecesOf(readText(call.options.text), countOf(call.options.prompts));
   if (engine !== undefined && model === undefined)
     return measure(call, prompts, { engine, socket: call.loadConfig().sidecar.socket });

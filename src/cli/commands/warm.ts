@@ -7,6 +7,7 @@ import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import { WARM_AT_ONCE_DEFAULT, WARM_AT_ONCE_MAX, WARM_FILE_BYTES_MAX } from "../../limits/tools.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { EngineAsker, Warmed } from "../engine-asker.ts";
+import { engineUrl } from "../engine-url.ts";
 import { Progress } from "../progress.ts";
 import { statusOf, untilSaved } from "../saves-end.ts";
 import { showMs } from "../text.ts";
@@ -50,7 +51,8 @@ interface Sum {
 
 async function warm(call: Call<WarmFlags>): Promise<number> {
   const [file = ""] = call.args;
-  const { engine: url, atOnce: given } = call.options;
+  const { atOnce: given } = call.options;
+  const url = engineUrl(call.options.engine);
   const atOnce =
     given === undefined
       ? WARM_AT_ONCE_DEFAULT
