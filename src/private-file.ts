@@ -1,6 +1,8 @@
 // Owns files with secrets: mode 0600 from their first moment, in a directory that nobody else may write; read only when they still are.
 import {
+  accessSync,
   closeSync,
+  constants,
   linkSync,
   readFileSync,
   renameSync,
@@ -8,7 +10,7 @@ import {
   unlinkSync,
   writeFileSync,
 } from "node:fs";
-import { dirname } from "node:path";
+import { dirname, join } from "node:path";
 import { makeDirectory } from "./directory.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
 import { SECRET_FILE_BYTES_MAX } from "./limits/access.ts";
@@ -101,8 +103,26 @@ function writeFresh(path: string, text: string, key: string, place: (fresh: stri
   }
 }
 
+/** Whether a secret could be written there, found without making anything. Throws CREDENTIALS. */
+export function checkRoom(directory: string, key: string): void {
+  try {
+    let there = directory;
+    while (statSync(there, { throwIfNoEntry: false }) === undefined) there = dirname(there);
+    accessSync(join(there, "."), constants.W_OK);
+    if (there === directory) checkOwn(directory, key);
+  } catch (error) {
+    if (isTierkvError(error)) throw error;
+    const reason = `it cannot be written: ${toTierkvError(error).message}`;
+    throw refused(directory, reason, `set ${key} to a place of this user's`);
+  }
+}
+
 function prepareDirectory(directory: string, key: string): void {
   makeDirectory(directory);
+  checkOwn(directory, key);
+}
+
+function checkOwn(directory: string, key: string): void {
   const { mode, uid } = statSync(directory);
   if (uid !== process.geteuid?.()) {
     const fix = `set ${key} to a place of this user's`;

@@ -8,7 +8,7 @@ import { TierkvError, toTierkvError } from "../errors.ts";
 import { isLocal, namesIn, sourceOf, splitAddress } from "../hosts.ts";
 import { TOKEN_FILE_POLL_MS } from "../limits/access.ts";
 import type { Logger } from "../log.ts";
-import { isAbsent, readPrivate, readPublic, writePrivate } from "../private-file.ts";
+import { checkRoom, isAbsent, readPrivate, readPublic, writePrivate } from "../private-file.ts";
 import { mayDo } from "../roles.ts";
 import { strangeSocket } from "../socket-file.ts";
 import { nowMs, wallClockMs } from "../time.ts";
@@ -47,6 +47,11 @@ export function isReached(config: Config, address: string): boolean {
   if (tlsCa !== null || insecureLan) return true;
   const seed = sourceOf(address) === "pool" ? namesIn(address) : address;
   return isJoined(config, seed) || isLocal({ host: splitAddress(seed).host, text: address });
+}
+
+/** Before a join, whose code is good only so often. Throws CREDENTIALS where nothing could be kept. */
+export function checkKeeping(config: Config, address: string): void {
+  checkRoom(joinedFiles(config, address).folder, CREDENTIALS_KEY);
 }
 
 /** Keeps what a join brought. Throws CREDENTIALS. */

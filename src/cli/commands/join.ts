@@ -23,6 +23,8 @@ async function joinVault(call: Call): Promise<number> {
   const { address } = invitation;
   const joining = await import("../joining.ts");
   const { askClasses, askPooled, certificateOf, keep, redeem, writeAddress } = joining;
+  const { checkKeeping } = await import("../credentials.ts");
+  checkKeeping(config, address);
   const caPem = await certificateOf(invitation);
   const credential = await redeem(invitation, caPem);
   // Before anything else can go wrong: the code is good only so often.

@@ -186,6 +186,22 @@ describe("a vault and a join", () => {
     expect(stdout).toMatch(/was left as it is, because of .*kv_cold = /);
   });
 
+  test("where nothing can be kept the code is not used up", async () => {
+    const code = overLoopback(await startVault("kv_cold"));
+    const path = join(home, "mine.toml");
+    for (const place of [join(path, "below"), "/proc/version/vaults"]) {
+      writeFileSync(path, `[cluster]\ncredentials = "${place}"\n`);
+      const { exitCode, stderr } = await joinWith(code, ["--config", path]);
+      expect([exitCode, stderr]).toEqual([
+        2,
+        expect.stringMatching(
+          /cannot be written: ENOTDIR.*; set \[cluster\] credentials to a place/,
+        ),
+      ]);
+    }
+    expect((await joinWith(code)).exitCode).toBe(0);
+  });
+
   test("the second start shows no token, and the same certificate", async () => {
     const first = await startVault();
     const pem = readFileSync(join(vaultHome, ".local", "state", "tierkv", "vault.pem"), "utf8");
