@@ -43,7 +43,7 @@ export function vaultClass(config: Config): VaultClass {
     key: "[cluster] role",
     value: '"inference"',
     reason: "a vault holds one class of records or both, and its role says which",
-    fix: 'write role = "kv_cold", "ssm_cold" or "cold" on the machine of the vault, or give --role',
+    fix: 'write role = "kv_cold", "ssm_cold" or "cold" on the machine of the vault, or run `tierkv vault --role kv_cold`',
   });
 }
 

@@ -234,7 +234,12 @@ describe("the configuration", () => {
   });
 
   test.each([
-    [["vault"], "CONFIG_CONFLICT", '[cluster] role = "inference"', "or give --role"],
+    [
+      ["vault"],
+      "CONFIG_CONFLICT",
+      '[cluster] role = "inference"',
+      "or run `tierkv vault --role kv_cold`",
+    ],
     [
       ["vault", "--role", "cold", "--listen", "here"],
       "CONFIG_BAD_VALUE",

@@ -35,7 +35,11 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
   key_requests: [429, "RateLimitError", "this key's requests a minute are used up"],
   key_tokens: [429, "RateLimitError", "this key's tokens a minute are used up"],
   key_concurrent: [429, "RateLimitError", "this key has as many requests at once as it may"],
-  no_engine: [503, "ServiceUnavailableError", "no engine of this model answers"],
+  no_engine: [
+    503,
+    "ServiceUnavailableError",
+    "no engine of this model answers, or all are drained",
+  ],
   failed: [502, "BadGatewayError", "the engine broke off before its answer began"],
 };
 
