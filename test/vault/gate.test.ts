@@ -178,7 +178,7 @@ test.each(["token", "certificate"] as const)(
       EMPTY_BYTES,
     );
     expect(denied.message).toContain("role write: Flush needs role admin; join anew");
-    expect(denied.message).toContain("`tierkv invite --role admin`");
+    expect(denied.message).toContain("`tierkv invite` prints there with --role admin");
   },
 );
 

@@ -104,7 +104,7 @@ describe("a vault and a join", () => {
     expect(status.stdout).toContain(`"address":"${address}","reachable":true`);
     const denied = await runProgram(["flush", "--yes"], { env });
     expect(denied.stdout).toContain("role write: Flush needs role admin");
-    expect(denied.stdout).toContain("the line that `tierkv invite --role admin` prints there");
+    expect(denied.stdout).toContain("`tierkv invite` prints there with --role admin");
     const own = join(vaultHome, "tierkv.toml");
     writeFileSync(own, `[cluster]\nrole = "cold"\n[vault]\nlisten = "0.0.0.0:${started.port}"\n`);
     const there = await runProgram(["flush", "--yes", "--config", own], {
