@@ -7,6 +7,7 @@ import type { VaultCounters } from "../metrics.ts";
 import type { StoreId } from "../native.ts";
 import type { VaultListener } from "./access/listener.ts";
 import type { AuditLog } from "./audit.ts";
+import type { DiskWatch } from "./disk-watch.ts";
 import type { FlushLog } from "./flush-log.ts";
 import type { Gate } from "./gate.ts";
 import type { Leases } from "./leases.ts";
@@ -54,4 +55,6 @@ export interface VaultContext {
   listener: VaultListener | null;
   /** null until it serves. */
   rates: Rates | null;
+  /** null: nothing is kept on disk. */
+  diskWatch: DiskWatch | null;
 }

@@ -1,4 +1,5 @@
 // Owns what a vault's log says of its disk: what came back at the start, that writing fails and why, what is lost at the end.
+import { statSync } from "node:fs";
 import { DISK_WATCH_MS } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { storeDiskStats } from "../native.ts";
@@ -6,6 +7,8 @@ import type { StoreDiskStats, StoreId } from "../native.ts";
 import { nowMs } from "../time.ts";
 
 const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
+const GONE =
+  "its directory was removed, or another one lies there: what is written is lost at the next start; start the vault again";
 const FIX_ARCHIVE = "it is tried again; check [vault] archive and the AWS_ variables of the vault";
 
 /** Looks every DISK_WATCH_MS; each change is one line, so that a disk that stays full is told of once. */
@@ -18,11 +21,16 @@ export class DiskWatch {
   #isRecovering = true;
   #isFailing = false;
   #isArchiveFailing = false;
+  /** Of the directory that the files are in; null: it is not known. */
+  readonly #identity: string | null;
+  /** Files that are open go on where their directory is not any more. */
+  isGone = false;
 
   constructor(store: StoreId, dataDir: string, logger: Logger) {
     this.#store = store;
     this.#dataDir = dataDir;
     this.#logger = logger;
+    this.#identity = identityOf(dataDir);
     this.#timer = setInterval(() => this.look(), DISK_WATCH_MS);
     this.#timer.unref();
   }
@@ -39,6 +47,7 @@ export class DiskWatch {
       this.#logger.info({ dataDir, records, bytes, seconds }, `recovered ${records} records`);
     }
     this.#lookAtArchive(now.archive);
+    this.#lookAtDirectory();
     if (now.isFailing === this.#isFailing) return;
     this.#isFailing = now.isFailing;
     const { queued, queuedBytes, trouble } = now;
@@ -48,6 +57,13 @@ export class DiskWatch {
     } else {
       this.#logger.info({ dataDir, queued, queuedBytes }, "the disk takes records again");
     }
+  }
+
+  #lookAtDirectory(): void {
+    const dataDir = this.#dataDir;
+    if (this.isGone || identityOf(dataDir) === this.#identity) return;
+    this.isGone = true;
+    this.#logger.error({ dataDir }, `the disk takes no more records: ${GONE}`);
   }
 
   #lookAtArchive(archive: StoreDiskStats["archive"]): void {
@@ -70,4 +86,9 @@ export class DiskWatch {
     const lost = { dataDir: this.#dataDir, error: trouble, records: queued, bytes: queuedBytes };
     this.#logger.error(lost, `${queued} records were not written to disk and are lost`);
   }
+}
+
+function identityOf(path: string): string | null {
+  const stats = statSync(path, { throwIfNoEntry: false });
+  return stats === undefined ? null : `${stats.dev}:${stats.ino}`;
 }

@@ -158,7 +158,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
   }
   vault.rates = new Rates(() => movedOf(vault));
   const { disk = null } = config;
-  const diskWatch = disk === null ? null : new DiskWatch(vault.store, disk.dataDir, logger);
+  vault.diskWatch = disk === null ? null : new DiskWatch(vault.store, disk.dataDir, logger);
   const trim = new SpareTrim(vault.store, logger);
   const watch = new AuditWatch(audit, () => countsOf(vault));
   audit.record("started", { address: listener.address, tls: security !== null });
@@ -170,7 +170,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
   let closing: Promise<void> | null = null;
   const { address } = listener;
   const close = (): Promise<void> =>
-    drain({ vault, health, server, listener, watch, diskWatch, trim, activity });
+    drain({ vault, health, server, listener, watch, trim, activity });
   return {
     address,
     counts: () => countsOf(vault),
@@ -261,6 +261,7 @@ function newContext(options: VaultOptions): VaultContext {
     poolCalls: new PoolCalls(options.gossip ?? null, epoch),
     listener: null,
     rates: null,
+    diskWatch: null,
   };
 }
 
@@ -353,14 +354,13 @@ interface Parts {
   server: Server;
   listener: VaultListener;
   watch: AuditWatch;
-  diskWatch: DiskWatch | null;
   trim: SpareTrim;
   activity: ConnectionActivity;
 }
 
 /** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
 async function drain(parts: Parts): Promise<void> {
-  const { vault, health, server, listener, watch, diskWatch, trim, activity } = parts;
+  const { vault, health, server, listener, watch, trim, activity } = parts;
   health.stop();
   vault.watchers.stop();
   vault.pool?.close();
@@ -387,7 +387,7 @@ async function drain(parts: Parts): Promise<void> {
   await vault.streams.idle();
   // What was accepted reaches the disk, and the next start finds footers.
   await storeDrain(vault.store);
-  diskWatch?.close();
+  vault.diskWatch?.close();
   closeStore(vault.store);
   vault.logger.info("vault stopped");
 }

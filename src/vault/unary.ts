@@ -8,7 +8,6 @@ import {
   toNamespace,
   vaultClassNumber,
 } from "../block.ts";
-import type { Durability } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../limits/general.ts";
 import { storeDiskStats, storeDurable, storeLookup, storeRecheck, storeStats } from "../native.ts";
@@ -171,7 +170,7 @@ export function stats(vault: VaultContext): m.StatsReply {
       evicted_bytes: now.evictedBytes,
       ...(onDisk === null ? {} : diskCounters(onDisk)),
     },
-    ...(onDisk === null ? {} : { disk: diskStats(onDisk, vault.durability) }),
+    ...(onDisk === null ? {} : { disk: diskStats(onDisk, vault) }),
     ...traffic(vault),
   };
 }
@@ -199,7 +198,7 @@ export function countsOf({ counters, listener }: VaultContext): Record<string, n
   return counts;
 }
 
-function diskStats(now: StoreDiskStats, durability: Durability | null): m.DiskStats {
+function diskStats(now: StoreDiskStats, { durability, diskWatch }: VaultContext): m.DiskStats {
   return {
     maxBytes: now.maxBytes,
     usedBytes: now.usedBytes,
@@ -210,7 +209,7 @@ function diskStats(now: StoreDiskStats, durability: Durability | null): m.DiskSt
     queuedRecords: now.queued,
     queuedBytes: now.queuedBytes,
     recovering: now.isRecovering,
-    failing: now.isFailing,
+    failing: now.isFailing || diskWatch?.isGone === true,
     durability: durability ?? "none",
     ...(now.archive === undefined ? {} : { archive: archiveStats(now.archive) }),
   };

@@ -348,9 +348,9 @@ export const UPKEEP: readonly FaultRow[] = [
   ),
   row(
     "F109",
-    "a vault's data_dir cannot be made: below /proc, below a file, on a disk that is read-only",
-    "the start is refused at once with the system's reason and the key, instead of a loop that no signal ends",
-    ["test/cli/disk.test.ts"],
-    { unloaded: "is the first step of a start, before anything is served" },
+    "a vault's data_dir cannot be made, or is taken away while it runs",
+    "the start is refused at once with the system's reason and the key; a running vault logs it, says that its disk fails, and serves on from memory",
+    ["test/cli/disk.test.ts", "test/vault/disk-watch.test.ts"],
+    { unloaded: "is a folder's name, whatever the traffic" },
   ),
 ];

@@ -1,6 +1,6 @@
 // Owns the proof that a vault's log says what came back from its disk, that writing fails and why, and what is lost at the end.
 import { spawnSync } from "node:child_process";
-import { writeFileSync } from "node:fs";
+import { mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, expect, test, vi } from "vitest";
 import { createLogger } from "../../src/log.ts";
@@ -27,12 +27,12 @@ beforeEach(() => {
   lines = [];
 });
 
-function watch(): { watched: DiskWatch; see(now: Partial<StoreDiskStats>): void } {
+function watch(dataDir = "/d"): { watched: DiskWatch; see(now: Partial<StoreDiskStats>): void } {
   const destination = {
     write: (line: string): void => void lines.push(JSON.parse(line) as Record<string, unknown>),
   };
   const logger = createLogger("test", { level: "info", tty: false, destination });
-  const watched = closeAfterTest(new DiskWatch(1 as StoreId, "/d", logger));
+  const watched = closeAfterTest(new DiskWatch(1 as StoreId, dataDir, logger));
   const see = (now: Partial<StoreDiskStats>): void => {
     vi.mocked(storeDiskStats).mockReturnValue({ ...WELL, ...now } as StoreDiskStats);
     watched.look();
@@ -61,6 +61,23 @@ test("says once that writing fails, with path and errno, and once that it goes o
   expect(failed).toMatchObject({ level: "error", dataDir: "/d", error: FULL, queued: 3 });
   expect(failed!["msg"]).toContain(`the disk takes no more records: ${FULL}; free room there`);
   expect(well).toMatchObject({ level: "info", msg: "the disk takes records again" });
+});
+
+test("says once that the directory is another one, or gone, and goes on saying so in statistics", () => {
+  const dataDir = join(testDirectory(), "data");
+  mkdirSync(dataDir);
+  const { watched, see } = watch(dataDir);
+  see({ records: 0, recordBytes: 0 });
+  expect(watched.isGone).toBe(false);
+  renameSync(dataDir, `${dataDir}-away`);
+  see({});
+  mkdirSync(dataDir);
+  see({});
+  expect(watched.isGone).toBe(true);
+  const [, gone, ...more] = lines;
+  expect(more).toEqual([]);
+  expect(gone).toMatchObject({ level: "error", dataDir });
+  expect(gone!["msg"]).toMatch(/no more records: its directory was removed.*start the vault again/);
 });
 
 test("counts at the end what was never written, and says nothing where all was", () => {
@@ -106,4 +123,18 @@ test("F12 of a disk that is full the log names errno and path, status is not ok,
   expect(await vault.stop()).toBe(0);
   expect(said("not written to disk and are lost")).toMatchObject({ level: "error", dataDir });
   expect(said("not written to disk and are lost")!["records"]).toBeGreaterThan(0);
+});
+
+test("F109 a vault whose data_dir was taken away says that its disk fails, and serves on from memory", async () => {
+  const dataDir = join(testDirectory(), "data");
+  const vault = await KillableVault.start({ isDurable: true, dataDir });
+  const client = openClient(vault);
+  expect((await client.stats(SOON_MS)).disk?.failing).toBe(false);
+  rmSync(dataDir, { recursive: true });
+  const isFailing = async (): Promise<boolean> =>
+    (await client.stats(SOON_MS)).disk?.failing === true;
+  await until(isFailing, "the vault to say so");
+  const [record] = makeRecords(1, { payloadBytes: 4096 });
+  await client.put(NAMESPACE, [record!], SOON_MS);
+  expect(vault.log.some(({ msg }) => String(msg).includes("its directory was removed"))).toBe(true);
 });
