@@ -31,6 +31,7 @@ const NAMES = [
   "pool:links",
   "pool:losses",
   "pool:lookup",
+  "pool-alone",
   "pool:drain",
   "slow-peer",
   "breaker",

@@ -33,11 +33,12 @@ export async function vaultsBehindLinks({ stand, networks }, count, mbit, maxByt
 
 /** A sidecar in front of vaults, and what takes itself for an engine. */
 export class PoolOfVaults {
-  static async open({ stand, opened }, vaults, redundancy) {
+  /** `kvCold`: how the configuration writes them. */
+  static async open({ stand, opened }, vaults, redundancy, kvCold = vaults) {
     const pool = new PoolOfVaults();
     opened.push(pool);
     const given = { arenaBytes: ARENA_BYTES, codec: "raw", redundancy };
-    const { socket, config } = await stand.sidecar(vaults, given);
+    const { socket, config } = await stand.sidecar(kvCold, given);
     const engine = `bench-${opened.length}`;
     pool.namespace = digest(engine);
     pool.shim = await Shim.start(socket, {
