@@ -14,8 +14,8 @@ const MIB = 2 ** 20;
 const CALL_MS = 30_000;
 const KEYS = 2000;
 const WARM_UP = 50;
-/** Of a row that should be 1: what two measurements of the same thing differ by. */
-const SAME = { on: "ratio", most: 1.1 };
+/** Look-ups by a sidecar for each save and restore. */
+const ASKS = 20;
 
 export const title = "One vault: the code of pools beside a bare client, and a list of one";
 
@@ -115,8 +115,9 @@ async function besideOneAddress(work, address, rounds) {
   }
   const nobody = chain("nobody has it", BLOCKS, GROUP.tokens);
   const measures = {};
+  const asks = {};
   for (const [name, { pool, prompts }] of Object.entries(pools)) {
-    measures[`${name} look-up`] = () => timed(() => pool.restore(nobody));
+    asks[`${name} look-up`] = () => timed(() => pool.restore(nobody));
     measures[`${name} save`] = (round) => timed(() => pool.save(prompts[round]));
     measures[`${name} restore`] = (round) =>
       timed(async () => {
@@ -125,7 +126,11 @@ async function besideOneAddress(work, address, rounds) {
       });
     measures[`${name} flush`] = () => pool.flush();
   }
-  const seconds = await interleaved(rounds, measures);
+  // Short ones take more rounds: a busy machine's pauses are longer than they are.
+  const seconds = {
+    ...(await interleaved(rounds * ASKS, asks)),
+    ...(await interleaved(rounds, measures)),
+  };
   return ["look-up", "restore", "save"].map((what) =>
     figure(
       `a list of one: ${what} of a prompt`,
@@ -134,7 +139,6 @@ async function besideOneAddress(work, address, rounds) {
       {
         beside: seconds[`address ${what}`].map((each) => each * 1e3),
         of: "one address",
-        floor: SAME,
       },
     ),
   );

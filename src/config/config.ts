@@ -88,6 +88,8 @@ export interface VaultConfig {
   readonly yieldIdleS: number;
   /** Who uses it for longer gets the vault's memory back. */
   readonly yieldGraceS: number;
+  /** This machine does not sleep while its vault is used. */
+  readonly keepAwake: boolean;
   /** Lets other machines in without TLS and without a token. */
   readonly insecureLan: boolean;
   /** Holds the certificate and the tokens that the vault makes itself. */

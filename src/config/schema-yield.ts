@@ -14,6 +14,7 @@ export const VAULT_YIELD: {
   yield_to_user: Field<VaultConfig["yieldToUser"]>;
   yield_idle_s: Field<VaultConfig["yieldIdleS"]>;
   yield_grace_s: Field<VaultConfig["yieldGraceS"]>;
+  keep_awake: Field<VaultConfig["keepAwake"]>;
 } = {
   yield_to_user: {
     kind: boolean,
@@ -35,6 +36,13 @@ export const VAULT_YIELD: {
     fallback: () => YIELD_GRACE_S_DEFAULT,
     fallbackText: String(YIELD_GRACE_S_DEFAULT),
     example: "60",
+  },
+  keep_awake: {
+    kind: boolean,
+    doc: "Keeps this machine from sleeping while the vault holds records and is asked for them, and 15 minutes longer, by `systemd-inhibit` (`caffeinate` on macOS). Where that is missing or refused the log says so once, and the machine sleeps as it is set up to.",
+    fallback: () => false,
+    fallbackText: "`false`",
+    example: "true",
   },
 };
 

@@ -14,6 +14,9 @@ export const YIELD_IDLE_S_MIN = 10;
 export const YIELD_IDLE_S_DEFAULT = 300;
 export const YIELD_GRACE_S_DEFAULT = 60;
 export const YIELD_S_MAX = 86_400;
+/** How often it is looked whether a vault is used, and how long after that `[vault] keep_awake` still holds, in ms. */
+export const AWAKE_POLL_MS = 10_000;
+export const AWAKE_IDLE_MS = 900_000;
 /** Where wake-on-LAN's packet is sent, by custom: the discard port; and how often a machine is sent one, in ms. */
 export const WAKE_PORT = 9;
 export const WAKE_EVERY_MS = 60_000;

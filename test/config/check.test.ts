@@ -141,3 +141,8 @@ test("several vaults of a class are a list of different addresses", () => {
   expect(cluster.kvCold.map(({ text }) => text)).toEqual(["a:1", "unix:/run/b"]);
   expect(cluster.ssmCold).toEqual([]);
 });
+
+test("a list of one vault is that vault: nothing else sees which was written", () => {
+  const one = accept(`[cluster]\nkv_cold = "a:1"\nssm_cold = "b:1"`);
+  expect(accept(`[cluster]\nkv_cold = ["a:1"]\nssm_cold = ["b:1"]`)).toEqual(one);
+});

@@ -86,6 +86,11 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
       run: async () => (vault === null ? undefined : await registered(config, vault, logger)),
     },
     {
+      name: "sleep inhibitor",
+      run: async () =>
+        vault === null || !config.vault.keepAwake ? undefined : await kept(vault, logger),
+    },
+    {
       name: "metrics endpoint",
       run: () => {
         const read = (): Family[] =>
@@ -170,6 +175,12 @@ async function yielding(vault: PausableVault, made: Made): Promise<RunningVault>
     graceMs: yieldGraceS * 1000,
     logger,
   });
+}
+
+async function kept(vault: RunningVault, logger: Logger): Promise<Running> {
+  const { Awake } = await import("../../vault/user/awake.ts");
+  const { AWAKE_IDLE_MS } = await import("../../limits/user.ts");
+  return new Awake({ vault, logger, idleMs: AWAKE_IDLE_MS });
 }
 
 function warnOfMemory(maxBytes: number, logger: Logger): void {
