@@ -10,6 +10,8 @@ import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service
 import type { Attempt } from "./attempt.ts";
 import type { VaultState } from "./breaker.ts";
 import type { FlushFeed } from "./flush-feed.ts";
+import { joinFound, readFound } from "./found.ts";
+import type { Found } from "./found.ts";
 import type { LanesState } from "./lane-phase.ts";
 import type { FetchPlan, Probed, Settled } from "./lane-requests.ts";
 import type { TriedRail } from "./rails.ts";
@@ -129,22 +131,25 @@ export class VaultClient {
   }
 
   /** Bitmap over `keys` (packed): what the vault holds. */
-  lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
+  async lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
+    return (await this.find(namespace, keys, deadlineMs)).present;
+  }
+
+  /** The same, and what of it only the vault's archive has: over gRPC it does not say. */
+  find(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Found> {
     return this.#session.call("Lookup", deadlineMs, async (attempt, vault) => {
-      const ask = async (part: Buffer): Promise<Buffer> => {
+      const ask = async (part: Buffer): Promise<Found> => {
         const found = await this.#session.lanes.lookup(namespace, part, attempt);
-        if (found !== null) return found;
-        const { present } = await attempt.channel.unary(
-          vaultService.Lookup,
-          { namespace, keys: part },
-          attempt.options(),
-        );
+        if (found !== null) return readFound(found, keyCount(part));
+        const request = { namespace, keys: part };
+        const options = attempt.options();
+        const { present } = await attempt.channel.unary(vaultService.Lookup, request, options);
         const expected = Math.ceil(keyCount(part) / 8);
-        if (present.length === expected) return present;
+        if (present.length === expected) return readFound(present, keyCount(part));
         throw attempt.broken(`bitmap of ${present.length} bytes for ${keyCount(part)} keys`);
       };
       if (keyCount(keys) <= vault.maxKeys) return await ask(keys);
-      return Buffer.concat(await Promise.all(splitKeys(keys, vault.maxKeys).map(ask)));
+      return joinFound(await Promise.all(splitKeys(keys, vault.maxKeys).map(ask)));
     });
   }
 

@@ -31,6 +31,8 @@ export class Link {
   /** What answers took over what was expected. */
   readonly #late = new Average(RTT_SMOOTHING);
   #answeredMs: number | null = null;
+  /** How long records take that only the vault's archive has, ms, as it said last; null: it does not know. */
+  farPace: { readonly firstMs: number; readonly nextMs: number } | null = null;
 
   /** `flows` are those of the vault's client. */
   constructor({ down = new Goodput(), up = new Goodput() }: Partial<Flows> = {}) {
@@ -69,6 +71,14 @@ export class Link {
   /** Bytes per second that a restore gets: as measured; else as saves are sent, the same way back. */
   get restoreRate(): number | null {
     return this.down.rate(this.up.rate());
+  }
+
+  /** Seconds that so many records of the archive are waited for, beside what the link takes; null: not known. */
+  farS(records: number): number | null {
+    if (records <= 0) return 0;
+    if (this.farPace === null) return null;
+    const { firstMs, nextMs } = this.farPace;
+    return (firstMs + (records - 1) * nextMs) / 1000;
   }
 
   /** Bytes that this direction carries in about LINK_BATCH_MS. */

@@ -3,10 +3,11 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { ArchivedVault, losesDiskAndServes, someRecords } from "../support/archives.ts";
+import { countBits } from "../../src/block.ts";
+import { ArchivedVault, bytesOf, losesDiskAndServes, someRecords } from "../support/archives.ts";
 import { runProgram } from "../support/command-line.ts";
-import { NAMESPACE } from "../support/records.ts";
-import { closeAfterTest, until } from "../support/vaults.ts";
+import { keysOf, NAMESPACE } from "../support/records.ts";
+import { closeAfterTest, SOON_MS, until } from "../support/vaults.ts";
 
 const TEST_MS_MAX = 240_000;
 
@@ -19,6 +20,29 @@ function directory(): string {
 test("F80 kill -9 and a lost disk: the archive serves", { timeout: TEST_MS_MAX }, async () => {
   await losesDiskAndServes(new ArchivedVault(`file://${directory()}`));
 });
+
+test(
+  "F106 what only the archive has is said so with a look-up, and how long it takes once it is known",
+  { timeout: TEST_MS_MAX },
+  async () => {
+    const vault = new ArchivedVault(`file://${directory()}`);
+    await vault.start();
+    const records = someRecords(NAMESPACE, 0, 20);
+    await vault.put(NAMESPACE, records);
+    await vault.settled(bytesOf(records));
+    const ask = async (): Promise<[held: number, far: number, isKnown: boolean]> => {
+      const found = await vault.client.find(NAMESPACE, keysOf(records), SOON_MS);
+      const count = (bits: Buffer | null): number => (bits === null ? 0 : countBits(bits, 20));
+      return [count(found.present), count(found.far), (found.pace?.firstMs ?? 0) > 0];
+    };
+    expect(await ask()).toEqual([20, 0, false]);
+    await vault.loseDisk();
+    await vault.start();
+    expect(await ask()).toEqual([20, 20, false]);
+    expect(await vault.fetch(NAMESPACE, records.slice(0, 8))).toBe(8);
+    expect(await ask()).toEqual([20, 12, true]);
+  },
+);
 
 test(
   "an archive that goes away is told of, and costs nothing",

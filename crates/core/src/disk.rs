@@ -7,6 +7,7 @@ pub mod index;
 mod inner;
 mod janitor;
 mod options;
+mod pace;
 mod queue;
 mod read;
 mod recover;
@@ -33,6 +34,7 @@ use inner::{Inner, add};
 use janitor::Scrub;
 use options::check;
 pub use options::{DiskOptions, DiskStats, Durability};
+pub use pace::Pace;
 use queue::Order;
 pub use read::Outcome;
 use storage::{Directory, LOCK_NAME, Storage};
@@ -173,6 +175,24 @@ impl Disk {
     #[must_use]
     pub fn contains_all(&self, keys: &[RecordKey]) -> Vec<bool> {
         self.shared.index.contains_all(keys)
+    }
+
+    /// Whether there is an archive that records may have to come from.
+    #[must_use]
+    pub fn has_archive(&self) -> bool {
+        self.shared.archived.is_some()
+    }
+
+    /// Whether a record is read from the archive.
+    #[must_use]
+    pub fn is_far(&self, key: &RecordKey) -> bool {
+        self.locate(key).is_some_and(|place| self.shared.archive_at(place).is_some())
+    }
+
+    /// How long records take from there; none before the first.
+    #[must_use]
+    pub fn archive_pace(&self, now: Instant) -> Option<Pace> {
+        self.shared.archived.as_ref()?.paces.at(now)
     }
 
     /// Whether a record survives a power failure.

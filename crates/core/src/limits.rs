@@ -304,6 +304,12 @@ pub const ARCHIVE_RETRY_MAX_MS: u64 = 30_000;
 /// A read from an archive that takes longer, in ms, means that it hangs: nobody else waits for it.
 pub const ARCHIVE_STALL_MS: u64 = 5_000;
 
+/// Reads from an archive that its pace is the mean of.
+pub const ARCHIVE_PACE_READS: f64 = 16.0;
+
+/// Half of what is believed of an archive's pace is gone after so long without a read.
+pub const ARCHIVE_PACE_FADE_MS: f64 = 300_000.0;
+
 /// How long a connection to an archive may take, in ms.
 pub const ARCHIVE_CONNECT_MS: u64 = 3_000;
 

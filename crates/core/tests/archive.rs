@@ -223,6 +223,32 @@ fn a_full_disk_leaves_to_the_archive_and_reads_through_it() {
 }
 
 #[test]
+fn f106_what_only_the_archive_has_is_known_to_be_far_and_how_long_it_takes() {
+    let (disk, far) = (Folder::new(), Folder::new());
+    let archive = Shaky::at(&far);
+    let vault = Vault::open(&disk, &archive);
+    vault.put(0..60);
+    vault.settle();
+    let keys: Vec<_> = (0..61).map(key).collect();
+    let far = |vault: &Vault| {
+        let held = vault.store.contains_all(&keys);
+        vault.store.far_all(&keys, &held).iter().filter(|is_far| **is_far).count()
+    };
+    let pace = |vault: &Vault| vault.store.disk().unwrap().archive_pace(Instant::now());
+    // The archive has them, and so has the disk.
+    assert_eq!((far(&vault), pace(&vault)), (0, None));
+    drop(vault);
+
+    let vault = Vault::anew(&archive);
+    assert_eq!((far(&vault), pace(&vault)), (60, None));
+    vault.assert_served(0..5);
+    // Those lie in memory now.
+    assert_eq!(far(&vault), 55);
+    let known = pace(&vault).unwrap();
+    assert!(known.first > Duration::ZERO && known.next <= known.first, "{known:?}");
+}
+
+#[test]
 fn the_archive_keeps_to_its_bytes_and_the_oldest_go() {
     let (disk, far) = (Folder::new(), Folder::new());
     let archive = Shaky::at(&far);

@@ -4,7 +4,7 @@ import { TierkvError } from "../../errors.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits/general.ts";
 import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../limits/pool.ts";
 import { restoredBytes } from "../../plan/weight.ts";
-import type { Forecast } from "../../sidecar/restore/cost-model.ts";
+import type { Forecast } from "../../sidecar/restore/forecast.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import { allocatorFindings } from "../allocator.ts";
 import { allowanceOf, describeAllowance } from "../allowance.ts";

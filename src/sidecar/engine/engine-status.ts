@@ -1,6 +1,6 @@
 // Owns what a sidecar says of one engine: the shape that `tierkv status` and tests read.
 import type { Stage } from "../restore/arena-context.ts";
-import type { Footprint, Forecast } from "../restore/cost-model.ts";
+import type { Footprint, Forecast } from "../restore/forecast.ts";
 import type { Hello } from "../socket/hello.ts";
 import type { NamingState } from "../socket/messages.ts";
 import type { BlockKind } from "./ranks.ts";

@@ -88,7 +88,7 @@ function firstOf({ from, tail }: Asked, end: number): number {
 
 function rangeOf(
   group: Asked,
-  { keyOf, owners, seconds }: LookupAnswer,
+  { keyOf, owners, seconds, far }: LookupAnswer,
   index: number,
   tokens: number,
   cut: GroupRange["cut"],
@@ -102,6 +102,7 @@ function rangeOf(
     keys: Array.from({ length: end - first }, (_, at) => keyOf[index]?.(first + at) ?? ""),
     owners: (owners[index] ?? NO_OWNERS).subarray(first, end),
     seconds: (seconds[index] ?? NO_OWNERS).subarray(first, end),
+    far: (far[index] ?? NO_OWNERS).subarray(first, end),
     hashes: group.hashes.subarray(first * HASH_BYTES, end * HASH_BYTES),
     parent:
       first === 0 ? NO_PARENT : group.hashes.subarray((first - 1) * HASH_BYTES, first * HASH_BYTES),

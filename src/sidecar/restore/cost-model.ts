@@ -12,33 +12,11 @@ import type { BlockCache } from "../slots/block-cache.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
+import { addFar, addFarLeft } from "./far.ts";
 import type { Fetcher } from "./fetcher.ts";
+import type { Footprint, Forecast } from "./forecast.ts";
 import { addBytes } from "./plan.ts";
 import type { GroupRange, Plan, RebuildShare, Span } from "./plan.ts";
-
-/** What a prompt of that length costs this engine, as far as it is known. */
-export interface Forecast {
-  tokens: number;
-  /** All of it, without a restore; null: the engine has not computed a prompt yet. */
-  computeMs: number | null;
-  /** What must be computed after a restore: the tokens behind the last block boundary, in a step of their own. */
-  restMs: number | null;
-  loadMs: number;
-  /** Bytes a vault would send of each class. */
-  wireBytes: Record<RecordClass, number>;
-  /** Slots of the arena that its restore takes. */
-  slots: number;
-}
-
-/** What vaults keep, in record bytes. */
-export interface Footprint {
-  /** Of each token, in all groups that keep tokens. */
-  tokenBytes: number;
-  /** Of each boundary, in all groups that keep states. */
-  stateBytes: number;
-  /** False: nothing came back so far, so these are the most that it can be. */
-  isMeasured: boolean;
-}
 
 export interface CostModelOptions {
   rates: EngineRates;
@@ -137,6 +115,8 @@ export class CostModel {
     const offers: Offer[] = [];
     const local = this.#localOffer(ranges);
     if (local !== null && local.tokens > span.start && local.tokens < boundary) offers.push(local);
+    const near = this.#nearOffer(ranges);
+    if (near !== null && near.tokens > (local?.tokens ?? span.start)) offers.push(near);
     offers.push(this.#wholeOffer(boundary, ranges));
     const why = isHandedOver ? "handed_over" : undefined;
     return this.#options.rates.choose(span.start, span.end, offers, why);
@@ -149,8 +129,9 @@ export class CostModel {
       const count = Math.max(0, end - range.first);
       const hashes = range.hashes.subarray(0, count * HASH_BYTES);
       const owners = range.owners.subarray(0, count);
-      const seconds = range.seconds.subarray(0, count);
-      return { ...range, keys: range.keys.slice(0, count), hashes, owners, seconds, cut: "slower" };
+      const [seconds, far] = [range.seconds.subarray(0, count), range.far.subarray(0, count)];
+      const cut = { hashes, owners, seconds, far, cut: "slower" } as const;
+      return { ...range, keys: range.keys.slice(0, count), ...cut };
     });
   }
 
@@ -176,7 +157,9 @@ export class CostModel {
         ahead[of][vault] = Math.max(0, (ahead[of][vault] ?? 0) - bytes);
       }
     }
-    const whole = { tokens: plan.tokens, fetchS: this.#fetchS(missing, ahead) };
+    const far = this.#noBytes();
+    addFarLeft(far, plan.ranges, plan.runs);
+    const whole = { tokens: plan.tokens, fetchS: this.#fetchS(missing, ahead, far) };
     const wait = rates.costOf({ ...whole, loadBytes: wholeBytes }, end);
     const loadBytes = placedTokens > start ? placedBytes : 0;
     const now = rates.costOf({ tokens: placedTokens, fetchS: 0, loadBytes }, end);
@@ -365,12 +348,27 @@ export class CostModel {
     return { tokens, fetchS: 0, loadBytes: run * sourceBytes(range.group) };
   }
 
+  /** What lies before the first block that only an archive has, where a part is of use. */
+  #nearOffer(ranges: readonly GroupRange[]): Offer | null {
+    const [range] = ranges;
+    if (range === undefined || !this.#isPlain(ranges)) return null;
+    const isFar = (key: string, at: number): boolean =>
+      (range.far[at] ?? 0) > 0 && !this.#options.cache.isPlaced(key);
+    const end = range.keys.findIndex(isFar);
+    if (end <= 0) return null;
+    const tokens = (range.first + end) * this.#options.shapeOf(range.group).tokens;
+    return this.#wholeOffer(tokens, this.#cut(ranges, tokens));
+  }
+
   #wholeOffer(tokens: number, ranges: readonly GroupRange[]): Offer {
     const { cache, sourceBytes, blockBytes, rebuildShare } = this.#options;
     const missing = this.#noBytes();
     const ahead = this.#pending(this.#options.fetcher.turnOf(ranges));
+    const far = this.#noBytes();
     let loadBytes = 0;
-    for (const { group, recordClass, keys, owners } of ranges) {
+    for (const range of ranges) {
+      const { group, recordClass, keys, owners } = range;
+      addFar(far, range, 0, (at) => cache.isPlaced(keys[at] ?? ""));
       loadBytes += keys.length * sourceBytes(group);
       const [to, toAhead, bytes] = [missing[recordClass], ahead[recordClass], blockBytes(group)];
       for (const [index, key] of keys.entries()) {
@@ -380,19 +378,21 @@ export class CostModel {
         if (cache.isInUse(key)) addBytes(toAhead, owners[index] ?? 0, -bytes, rebuildShare);
       }
     }
-    return { tokens, fetchS: this.#fetchS(missing, ahead), loadBytes };
+    return { tokens, fetchS: this.#fetchS(missing, ahead, far), loadBytes };
   }
 
   /** Of all vaults at the same time; null: what one of them needs is not known. */
-  #fetchS(missing: Bytes, ahead: Bytes): number | null {
+  #fetchS(missing: Bytes, ahead: Bytes, far: Bytes | null = null): number | null {
     const { rates, links } = this.#options;
     let most = 0;
     for (const of of ["kv", "ssm"] as const) {
       for (const [vault, bytes] of missing[of].entries()) {
         const before = Math.max(0, ahead[of][vault] ?? 0);
-        const seconds = rates.fetchS(links[of][vault] ?? null, bytes, before);
-        if (seconds === null) return null;
-        most = Math.max(most, seconds);
+        const link = links[of][vault] ?? null;
+        const seconds = rates.fetchS(link, bytes, before);
+        const farS = link === null ? 0 : link.farS(far?.[of][vault] ?? 0);
+        if (seconds === null || farS === null) return null;
+        most = Math.max(most, seconds + farS);
       }
     }
     return most;

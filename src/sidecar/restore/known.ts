@@ -31,7 +31,7 @@ export function knownAnswer(
   }
   plan.isKnown = true;
   const held = [newBitmap(count).fill(0xff)];
-  return { keyOf: [keyOf], held, owners: [], seconds: [], silent: new Set<never>() };
+  return { keyOf: [keyOf], held, owners: [], seconds: [], far: [], silent: new Set<never>() };
 }
 
 /** What the engine holds itself is asked for: it is saved again where it is held nowhere else. */

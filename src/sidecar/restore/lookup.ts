@@ -23,6 +23,8 @@ import type { MissReason } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Places, Pool, Pools } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
+import { farOf, noteFar } from "./far.ts";
+import { countHoles } from "./holes.ts";
 import { findRebuildable, withRebuilt } from "./rebuildable.ts";
 
 export interface LookupGroup {
@@ -43,6 +45,8 @@ export interface LookupAnswer {
   owners: Uint8Array[];
   /** The same: which other one has it, or is to have it; NO_VAULT, or beyond the end: none. */
   seconds: Uint8Array[];
+  /** The same: how many shards of it only the archive of that vault has; beyond the end: 0. */
+  far: Uint8Array[];
   /** Vaults that were asked and did not answer; what they hold counts as not held. */
   silent: ReadonlySet<LookupGate>;
 }
@@ -67,6 +71,8 @@ interface Asked {
   held: Buffer;
   /** What this vault alone holds of it. */
   said: Buffer;
+  /** By block, shards that only its archive has; null: none. */
+  far: Uint8Array | null;
   indexes: number[];
 }
 
@@ -112,7 +118,14 @@ export async function lookUp(
   for (const [at, group] of groups.entries())
     countHoles(group, held[at], places[at] ?? NOWHERE, context, silent);
   const owners = found.map((group) => group.owners);
-  return { keyOf, held, owners, seconds: found.map(({ seconds }) => seconds), silent };
+  const archived = groups.map((group, at) => {
+    const asked = context.gates[group.class].map((gate) =>
+      open.get(gate)?.find((one) => one.group === group),
+    );
+    return farOf(asked, owners[at] ?? NOWHERE.owners);
+  });
+  const seconds = found.map((group) => group.seconds);
+  return { keyOf, held, owners, seconds, far: archived, silent };
 }
 
 interface Questions {
@@ -196,15 +209,14 @@ function whereFound(
   open: ReadonlyMap<LookupGate, readonly Asked[]>,
 ): { owners: Uint8Array; seconds: Uint8Array } {
   if (others.length === 0) return { owners, seconds: others[0] ?? NOWHERE.owners };
-  const said = gates[group.class].map(
-    (gate) => open.get(gate)?.find((asked) => asked.group === group)?.said ?? newBitmap(0),
-  );
+  const asked = gates[group.class].map((gate) => open.get(gate)?.find((of) => of.group === group));
   const seconds = new Uint8Array(owners.length).fill(NO_VAULT);
   const lists = [owners, ...others];
   const found = owners.map((owner, index) => {
     const on = lists.flatMap((list) => (list[index] === NO_VAULT ? [] : (list[index] ?? [])));
-    const isSaid = (vault: number): boolean => hasBit(said[vault] ?? NONE_SAID, index);
-    const best = on.find(isSaid) ?? owner;
+    const isSaid = (vault: number): boolean => hasBit(asked[vault]?.said ?? NONE_SAID, index);
+    const isNear = (vault: number): boolean => isSaid(vault) && !asked[vault]?.far?.[index];
+    const best = on.find(isNear) ?? on.find(isSaid) ?? owner;
     const rest = on.filter((vault) => vault !== best);
     if (isSaid(best) && before.some((list) => list[index] === best))
       countMoved(gates[group.class][best]);
@@ -217,25 +229,6 @@ function whereFound(
 
 function countMoved(gate: LookupGate | undefined): void {
   if (gate !== undefined) gate.moved += 1;
-}
-
-/** Of blocks that are no use without those before them: what was dropped in the middle, by the vault that it belongs to. */
-function countHoles(
-  { class: recordClass, hashes, tail = 0 }: LookupGroup,
-  held: Buffer | undefined,
-  { owners }: Places,
-  { gates }: LookupContext,
-  silent: ReadonlySet<LookupGate>,
-): void {
-  if (held === undefined || recordClass === "ssm" || tail > 0) return;
-  let isBehind = false;
-  for (let index = hashes.length / HASH_BYTES - 1; index >= 0; index -= 1) {
-    if (hasBit(held, index)) isBehind = true;
-    else if (isBehind) {
-      const gate = gates[recordClass][owners[index] ?? 0];
-      if (gate !== undefined && !silent.has(gate) && gate.state !== "down") gate.holes += 1;
-    }
-  }
 }
 
 function putTo(asked: readonly Asked[], { owners, others }: Places, index: number): void {
@@ -251,7 +244,7 @@ function newQuestions(
   open: Map<LookupGate, Asked[]>,
 ): Asked[] {
   return gates[group.class].map((gate) => {
-    const asked: Asked = { group, held, said: Buffer.alloc(held.length), indexes: [] };
+    const asked: Asked = { group, held, said: Buffer.alloc(held.length), far: null, indexes: [] };
     const others = open.get(gate);
     if (others === undefined) open.set(gate, [asked]);
     else others.push(asked);
@@ -366,10 +359,12 @@ async function askVault(
     const { namespace, shards } = context;
     const packed = packAsked(asked, shards);
     const { timeoutMs, isWanted } = context;
-    const present = await gate.lookup(namespace, packed, timeoutMs, isWanted);
-    if (present === null) return false;
+    const answer = await gate.find(namespace, packed, timeoutMs, isWanted);
+    if (answer === null) return false;
+    const { present, far } = answer;
     let at = 0;
-    for (const { held, said, indexes } of asked) {
+    for (const each of asked) {
+      const { held, said, indexes } = each;
       for (const index of indexes) {
         let found = 0;
         while (found < shards && hasBit(present, at + found)) found += 1;
@@ -377,6 +372,7 @@ async function askVault(
           setBit(held, index);
           setBit(said, index);
         }
+        if (far !== null) noteFar(each, index, far, at, shards);
         at += shards;
       }
     }

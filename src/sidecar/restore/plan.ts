@@ -23,6 +23,8 @@ export interface GroupRange {
   owners: Uint8Array;
   /** By block: which other vault has it, or is to have it. */
   seconds: Uint8Array;
+  /** By block: records of it that only an archive has; beyond the end: 0. */
+  far: Uint8Array;
   /** Of all blocks of the group that were asked for, from the prompt's first on. */
   whole?: Buffer;
   /** Why it is shorter than what was asked; null when it is not. */

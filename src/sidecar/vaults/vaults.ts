@@ -1,5 +1,9 @@
 // Owns the sidecar's ways to its vaults: what is known of each link, and a turnstile before the look-ups of each vault.
+import { keyCount } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
+import { readFound } from "../../client/found.ts";
+import type { Found } from "../../client/found.ts";
+import { isRemote } from "../../client/vault.ts";
 import type { Tier, Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
 import { LOOKUPS_IN_FLIGHT_MAX } from "../../limits/general.ts";
@@ -39,13 +43,17 @@ export class LookupGate {
     return !this.#link.isUnasked && this.#link.questionMs(0) !== null;
   }
 
+  async lookup(...asked: Parameters<LookupGate["find"]>): Promise<Buffer | null> {
+    return (await this.find(...asked))?.present ?? null;
+  }
+
   /** null when nobody wants the answer any more once it is its turn. Bounded by the plans that may be open. */
-  async lookup(
+  async find(
     namespace: Namespace,
     keys: Buffer,
     timeoutMs: number,
     isWanted: () => boolean,
-  ): Promise<Buffer | null> {
+  ): Promise<Found | null> {
     if (this.#inFlight >= LOOKUPS_IN_FLIGHT_MAX) {
       await new Promise<void>((resolve) => {
         this.#waiting.push(resolve);
@@ -56,8 +64,12 @@ export class LookupGate {
     try {
       if (!isWanted()) return null;
       const askedMs = nowMs();
-      const found = await this.#client.lookup(namespace, keys, timeoutMs);
+      const client = this.#client;
+      const found = isRemote(client)
+        ? await client.find(namespace, keys, timeoutMs)
+        : readFound(await client.lookup(namespace, keys, timeoutMs), keyCount(keys));
       this.#link.answered(keys.length, nowMs() - askedMs);
+      if (found.far !== null) this.#link.farPace = found.pace;
       return found;
     } finally {
       // The place passes on; it is freed only when nobody waits for it.

@@ -13,7 +13,7 @@ const COUNT = 8;
 const HASHES = randomBytes(COUNT * HASH_BYTES);
 
 /** Holds these blocks of the prompt; null: it does not answer. */
-function gateOf(held: readonly number[] | null): LookupGate {
+function gateOf(held: readonly number[] | null, isFar = false): LookupGate {
   const names = new Set(
     held?.map((at) => HASHES.toString("hex", at * HASH_BYTES, (at + 1) * HASH_BYTES)),
   );
@@ -34,13 +34,23 @@ function gateOf(held: readonly number[] | null): LookupGate {
     address: "a:1",
     holes: 0,
     moved: 0,
-    lookup: async (namespace: Namespace, keys: Buffer) => {
+    find: async (namespace: Namespace, keys: Buffer) => {
       asked = keys.length / KEY_BYTES;
-      return await lookup(namespace, keys);
+      const present = await lookup(namespace, keys);
+      return { present, far: isFar ? present : null, pace: null };
     },
   } as unknown as LookupGate;
 }
 const KEY_BYTES = 36;
+const CONTEXT = {
+  namespace: randomBytes(32) as unknown as Namespace,
+  shards: 1,
+  cache: null,
+  isWanted: () => true,
+  timeoutMs: 1000,
+  counters: newSidecarCounters(),
+  logger,
+};
 
 async function countsOf(
   owners: readonly number[],
@@ -48,7 +58,7 @@ async function countsOf(
   held: readonly (readonly number[] | null)[],
   tail = 0,
 ): Promise<[holes: number, moved: number][]> {
-  const kv = held.map(gateOf);
+  const kv = held.map((of) => gateOf(of));
   const old = before === undefined ? undefined : Uint8Array.from(before);
   const places = {
     owners: Uint8Array.from(owners),
@@ -58,15 +68,9 @@ async function countsOf(
   const gates: LookupGates = { kv, ssm: [] };
   const placesOf = (): typeof places => places;
   await lookUp([{ group: 0, class: "kv", hashes: HASHES, tail }], {
-    namespace: randomBytes(32) as unknown as Namespace,
-    shards: 1,
-    cache: null,
+    ...CONTEXT,
     pools: { kv: { placesOf }, ssm: { placesOf } },
     gates,
-    isWanted: () => true,
-    timeoutMs: 1000,
-    counters: newSidecarCounters(),
-    logger,
   });
   return kv.map(({ holes, moved }) => [holes, moved]);
 }
@@ -111,4 +115,23 @@ test("what is found with the owner of before has moved, unless the owner of toda
     [0, 1],
     [0, 0],
   ]);
+});
+
+test("F106 of two vaults that hold a block the one gives it that need not ask its archive", async () => {
+  const all = [...OWNERS.keys()];
+  for (const [isFirstFar, vault] of [
+    [true, 1],
+    [false, 0],
+  ] as const) {
+    const kv = [gateOf(all, isFirstFar), gateOf(all, !isFirstFar)];
+    const [owners, other] = [0, 1].map((of) => new Uint8Array(COUNT).fill(of));
+    const placesOf = () => ({ owners: owners!, others: [other!] });
+    const answer = await lookUp([{ group: 0, class: "kv", hashes: HASHES }], {
+      ...CONTEXT,
+      pools: { kv: { placesOf }, ssm: { placesOf } },
+      gates: { kv, ssm: [] },
+    });
+    expect([...answer.owners[0]!]).toEqual(all.map(() => vault));
+    expect([...answer.far[0]!].some((count) => count > 0)).toBe(false);
+  }
 });

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::format::SegmentName;
 use super::inner::{add, wall_ms};
+use super::pace::Paces;
 use super::read::Stalls;
 use super::storage::{Access, DiskFile, Storage, read_full, write_full};
 use crate::archive::Archive;
@@ -86,6 +87,7 @@ pub struct Archived {
     pub options: ArchiveOptions,
     pub counters: Counters,
     pub stalls: Stalls,
+    pub paces: Paces,
     pub is_failing: AtomicBool,
     trouble: Mutex<String>,
     token: String,
@@ -118,6 +120,7 @@ impl Archived {
             options,
             counters: Counters::default(),
             stalls: Stalls::new(ARCHIVE_STALL_MS),
+            paces: Paces::default(),
             is_failing: AtomicBool::new(false),
             trouble: Mutex::default(),
             token,

@@ -80,6 +80,8 @@ impl Inner {
             add(&self.counters.missed, 1);
             return Outcome::Failed;
         };
+        let begun = Instant::now();
+        let far = self.archive_at(place);
         // What fails once may be the path, not the medium.
         let mut read = self.read_once(key, place, pages);
         if let Err(error) = &read {
@@ -87,6 +89,9 @@ impl Inner {
             read = self.read_once(key, place, pages);
         }
         stalls.end(ticket);
+        if let Some(archive) = far {
+            archive.paces.read(begun, Instant::now());
+        }
         let outcome = read.unwrap_or(Outcome::Failed);
         match outcome {
             Outcome::Sound => {}
@@ -101,7 +106,8 @@ impl Inner {
         self.archive_at(place).map_or(&self.stalls, |archive| &archive.stalls)
     }
 
-    fn archive_at(&self, place: Place) -> Option<&Archived> {
+    /// Where a record is read that is not on the disk.
+    pub fn archive_at(&self, place: Place) -> Option<&Archived> {
         let segment = self.segments.get(place.segment)?;
         self.archived.as_ref().filter(|_| !segment.is_local.load(Ordering::Acquire))
     }

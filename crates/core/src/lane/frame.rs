@@ -92,6 +92,12 @@ impl Kind {
     }
 }
 
+/// As the code of a look-up: its answer may name what only the archive has.
+pub const LOOKUP_FAR: u16 = 1;
+
+/// Behind both bitmaps of such an answer: microseconds until one such record is here, and from one to the next.
+pub const FAR_PACE_BYTES: usize = 8;
+
 /// The header of one frame; its body follows. What a kind does not use is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {

@@ -110,6 +110,22 @@ impl Store {
         found
     }
 
+    /// Which of many records, of which `held` are here, only the archive has.
+    #[must_use]
+    pub fn far_all(&self, keys: &[RecordKey], held: &[bool]) -> Vec<bool> {
+        let Some(disk) = self.disk.as_ref().filter(|disk| disk.has_archive()) else {
+            return vec![false; keys.len()];
+        };
+        let mut near = vec![false; keys.len()];
+        for (keys, near) in keys.chunks(STORE_LOOKUP_KEYS).zip(near.chunks_mut(STORE_LOOKUP_KEYS)) {
+            self.state().policy.find_all(keys, near);
+        }
+        let is_far = |((key, held), near): ((&RecordKey, &bool), bool)| {
+            *held && !near && disk.is_far(key)
+        };
+        keys.iter().zip(held).zip(near).map(is_far).collect()
+    }
+
     /// Whether a record is answered once it is durable.
     #[must_use]
     pub fn answers_durable(&self) -> bool {

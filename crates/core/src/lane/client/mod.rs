@@ -17,7 +17,7 @@ use self::requests::{Probe, Request};
 use self::session::Session;
 use self::storing::StoreRequest;
 pub use self::storing::{Content, Outgoing};
-use super::frame::{Frame, Kind, OFFER_ITEM_BYTES, TOKEN_BYTES};
+use super::frame::{Frame, Kind, LOOKUP_FAR, OFFER_ITEM_BYTES, TOKEN_BYTES};
 use super::tls;
 use super::wire::Timing;
 use crate::error::{Error, Result};
@@ -93,7 +93,8 @@ impl Client {
     /// `LANE_FAILED` when the lanes are not up, `BAD_ARGUMENT` for too many keys.
     pub fn look_up(&self, namespace: &Hash, keys: &[[u8; PACKED_KEY_BYTES]]) -> Result<u32> {
         let body = keys_body(namespace, keys)?;
-        self.session.begin(Request::Lookup { keys: keys.len() }, Frame::new(Kind::Lookup, 0), body)
+        let frame = Frame { code: LOOKUP_FAR, ..Frame::new(Kind::Lookup, 0) };
+        self.session.begin(Request::Lookup { keys: keys.len() }, frame, body)
     }
 
     /// Brings records straight into slots. An item's status is 1 (accepted) once its record was verified and lies

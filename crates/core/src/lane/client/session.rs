@@ -13,7 +13,7 @@ use super::requests::{Ended, Open, Request, State, fetching};
 use super::sender::Out;
 use super::{Options, Outcome, Sink, cancel_frame};
 use crate::error::{Code, Error, Result};
-use crate::lane::frame::{Frame, Kind};
+use crate::lane::frame::{FAR_PACE_BYTES, Frame, Kind};
 use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader};
 use crate::limits::{LANE_REQUESTS_MAX, LANE_STEP_BYTES};
@@ -267,7 +267,8 @@ impl Session {
                 Some(Request::Lookup { keys }) => *keys,
                 Some(_) => return Err(Error::lane_failed("the vault answered another question")),
             };
-            if bitmap.len() != keys.div_ceil(8) {
+            let bytes = keys.div_ceil(8);
+            if bitmap.len() != bytes && bitmap.len() != 2 * bytes + FAR_PACE_BYTES {
                 let text = format!("a bitmap of {} bytes for {keys} keys", bitmap.len());
                 return Err(Error::lane_failed(text));
             }

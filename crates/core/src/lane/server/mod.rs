@@ -2,6 +2,7 @@
 
 mod counts;
 mod fetching;
+mod found;
 mod kept;
 mod requests;
 mod session;

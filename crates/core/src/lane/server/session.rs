@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::fetching::{
     Claim, Cut, FetchJob, parse_keys, probe_bytes, push_chunk, push_status, status_frame,
 };
+use super::found::found_body;
 use super::requests::{Lane, State};
 use super::storing::{Begun, StoreJob, offer_bytes};
 use super::tokens::Right;
@@ -204,11 +205,9 @@ impl Session {
     fn look_up(&self, frame: &Frame, body: &[u8], lane: &Lane) -> Result<()> {
         let (namespace, keys) = parse_keys(body)?;
         let of = |key: &[u8; PACKED_KEY_BYTES]| RecordKey::from_packed(namespace, key);
-        let held = self.shared.store.contains_all(&keys.iter().map(of).collect::<Vec<_>>());
-        let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];
-        for (index, _) in held.iter().enumerate().filter(|(_, is_held)| **is_held) {
-            bitmap[index / 8] |= 1 << (index % 8);
-        }
+        let keys: Vec<_> = keys.iter().map(of).collect();
+        let held = self.shared.store.contains_all(&keys);
+        let answer = found_body(&self.shared.store, frame.code, &keys, &held);
         let hits = held.iter().filter(|is_held| **is_held).count() as u64;
         // The hit rate is that of engines.
         if !namespace.starts_with(MEASURING_NAMESPACE) {
@@ -217,7 +216,7 @@ impl Session {
             counts.add("lookup_keys", keys.len() as u64);
             counts.add("lookup_hits", hits);
         }
-        self.answer_at_once(Frame::new(Kind::Found, frame.request), bitmap, lane)
+        self.answer_at_once(Frame::new(Kind::Found, frame.request), answer, lane)
     }
 
     /// From the reading thread itself where its lane is idle: waking another one takes longer than a short answer does.

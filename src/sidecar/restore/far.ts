@@ -1,0 +1,57 @@
+// Owns what of a prompt only archives have: which blocks, and how long a plan waits for them.
+import { HASH_BYTES, hasBit } from "../../block.ts";
+import type { GroupRange, Run } from "./plan.ts";
+
+interface Asked {
+  readonly group: { readonly hashes: Buffer };
+  far: Uint8Array | null;
+}
+
+const NONE = new Uint8Array(0);
+
+/** Counts the shards of a block whose bits, from `at` on, are set. */
+export function noteFar(
+  asked: Asked,
+  index: number,
+  bits: Buffer,
+  at: number,
+  shards: number,
+): void {
+  let count = 0;
+  for (let shard = 0; shard < shards; shard += 1) count += Number(hasBit(bits, at + shard));
+  if (count === 0) return;
+  asked.far ??= new Uint8Array(asked.group.hashes.length / HASH_BYTES);
+  asked.far[index] = Math.min(count, 255);
+}
+
+/** By block, those of the vault that it comes from. */
+export function farOf(asked: readonly (Asked | undefined)[], owners: Uint8Array): Uint8Array {
+  const some = asked.find((one) => one?.far);
+  if (some?.far === undefined || some.far === null) return NONE;
+  return some.far.map((_, index) => asked[owners[index] ?? 0]?.far?.[index] ?? 0);
+}
+
+type Ranged = Pick<GroupRange, "recordClass" | "owners" | "far">;
+
+/** Adds what is waited for of a range, from its block `from` on, to the records of each vault. */
+export function addFar(
+  records: Record<GroupRange["recordClass"], Float64Array>,
+  { recordClass, owners, far }: Ranged,
+  from: number,
+  isThere: (index: number) => boolean = () => false,
+): void {
+  const to = records[recordClass];
+  for (let index = from; index < far.length; index += 1) {
+    const owner = owners[index] ?? 0;
+    if (far[index] !== 0 && !isThere(index)) to[owner] = (to[owner] ?? 0) + (far[index] ?? 0);
+  }
+}
+
+/** Of the blocks that the scheduler was not told of. */
+export function addFarLeft(
+  records: Record<GroupRange["recordClass"], Float64Array>,
+  ranges: readonly Ranged[],
+  runs: readonly Pick<Run, "placed">[],
+): void {
+  for (const [at, range] of ranges.entries()) addFar(records, range, runs[at]?.placed ?? 0);
+}

@@ -1,0 +1,23 @@
+// Owns the counting of holes: blocks that a vault dropped in the middle of a prompt.
+import { HASH_BYTES, hasBit } from "../../block.ts";
+import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
+import type { LookupGroup } from "./lookup.ts";
+
+/** Of blocks that are no use without those before them: what was dropped in the middle, by the vault that it belongs to. */
+export function countHoles(
+  { class: recordClass, hashes, tail = 0 }: LookupGroup,
+  held: Buffer | undefined,
+  { owners }: { owners: Uint8Array },
+  { gates }: { gates: LookupGates },
+  silent: ReadonlySet<LookupGate>,
+): void {
+  if (held === undefined || recordClass === "ssm" || tail > 0) return;
+  let isBehind = false;
+  for (let index = hashes.length / HASH_BYTES - 1; index >= 0; index -= 1) {
+    if (hasBit(held, index)) isBehind = true;
+    else if (isBehind) {
+      const gate = gates[recordClass][owners[index] ?? 0];
+      if (gate !== undefined && !silent.has(gate) && gate.state !== "down") gate.holes += 1;
+    }
+  }
+}

@@ -1,0 +1,91 @@
+// Owns the proof that what only a vault's archive has is priced by the archive's own pace: a slow one is not waited for.
+import { expect, test } from "vitest";
+import { hasBit, newBitmap, setBit } from "../../../src/block.ts";
+import { readFound } from "../../../src/client/found.ts";
+import type { FarPace, Found } from "../../../src/client/found.ts";
+import { TestClient } from "../../support/record-client.ts";
+import type { Scene } from "../../support/scene.ts";
+import { expectNoLeak, saveAll } from "../../support/scene.ts";
+import { FakeEngine, hashesOf, makeBlocks } from "../../support/shim-client.ts";
+import { openSidecar } from "../../support/sidecars.ts";
+import { closeAfterTest, logger, openVault, until } from "../../support/vaults.ts";
+
+const PAGE = 4096;
+const BLOCKS = 20;
+const MS_PER_TOKEN = 10;
+
+/** A vault that says of blocks, from number `from` of a question on, that only its archive has them. */
+class FarClient extends TestClient {
+  from = Infinity;
+  pace: FarPace | null = null;
+
+  override async find(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Found> {
+    const { present } = await super.find(namespace, keys, deadlineMs);
+    const far = newBitmap(present.length * 8);
+    for (let at = this.from; at < present.length * 8; at += 1) if (hasBit(present, at)) setBit(far, at);
+    const isSome = far.some((byte) => byte !== 0);
+    return { present, far: isSome ? far : null, pace: isSome ? this.pace : null };
+  }
+}
+
+type FarScene = Pick<Scene, "sidecar" | "engine"> & { client: FarClient };
+
+/** 20 blocks of 16 tokens are held, and computing all takes 3.2 s; the link is fast, and known. */
+async function openScene(): Promise<FarScene> {
+  const vault = await openVault();
+  const client = closeAfterTest(new FarClient({ address: vault.address, name: "kv", logger }));
+  const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
+  const engine = await FakeEngine.start(sidecar.socketPath);
+  const scene = { sidecar, engine, client };
+  await restored(scene, "link", 1);
+  const steps = [64, 128, 256].map((tokens) => [
+    tokens,
+    (tokens * tokens) / 2,
+    tokens * MS_PER_TOKEN * 1000,
+  ]);
+  engine.workers[0]!.send({ t: "counts", counters: { told: 1 }, steps });
+  await until(() => sidecar.counters.get("shim_told") > 0, "the steps to be heard");
+  return scene;
+}
+
+async function restored(
+  scene: FarScene,
+  name: string,
+  count = BLOCKS,
+): Promise<{ reason: string; why: string | undefined; blocks: number }> {
+  const blocks = makeBlocks(name, count, PAGE);
+  await saveAll(scene, blocks);
+  const view = await scene.engine.done(scene.engine.prefetch(hashesOf(blocks)));
+  scene.engine.release(view.plan);
+  const { reason, why } = view;
+  return { reason: reason ?? "", why: why ?? undefined, blocks: view.placed.get(0)?.length ?? 0 };
+}
+
+test.each([
+  ["a slow archive is not waited for", { firstMs: 400, nextMs: 400 }, 0, 0],
+  ["what it does not have alone is restored", { firstMs: 400, nextMs: 400 }, 8, 8],
+  ["one that answers late but sends fast is waited for", { firstMs: 400, nextMs: 1 }, 0, BLOCKS],
+  ["a quick one is", { firstMs: 2, nextMs: 2 }, 0, BLOCKS],
+  ["one of unknown pace is tried", null, 0, BLOCKS],
+])("F106 %s", async (_what, pace, from, count) => {
+  const scene = await openScene();
+  Object.assign(scene.client, { from, pace });
+  const { reason, blocks } = await restored(scene, "far");
+  expect([blocks, reason]).toEqual([count, count === BLOCKS ? "complete" : "slower"]);
+  await expectNoLeak(scene);
+});
+
+test("F106 an answer over lanes says what is far, and how long that takes", () => {
+  const bits = Buffer.from([0b1110_0000, 1]);
+  expect(readFound(bits, 9)).toEqual({ present: bits, far: null, pace: null });
+  const tail = Buffer.alloc(8);
+  tail.writeUInt32LE(2500);
+  tail.writeUInt32LE(500, 4);
+  const far = Buffer.from([0b0110_0000, 0]);
+  expect(readFound(Buffer.concat([bits, far, tail]), 9)).toEqual({
+    present: bits,
+    far,
+    pace: { firstMs: 2.5, nextMs: 0.5 },
+  });
+  expect(readFound(Buffer.concat([bits, far, Buffer.alloc(8)]), 9).pace).toBeNull();
+});
