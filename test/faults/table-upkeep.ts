@@ -182,6 +182,18 @@ export const UPKEEP: readonly FaultRow[] = [
     ARCHIVED,
   ),
   row(
+    "F106",
+    "what a prompt needs lies in an archive alone, which is slower than computing",
+    "look-ups say so, and how long it takes; what lies nearer is restored, the rest is computed; an archive whose pace is not known is tried",
+    [
+      "test/sidecar/restore/cost-model.far.test.ts",
+      "test/sidecar/restore/lookup.pool.test.ts",
+      "test/vault/server.archive.test.ts",
+      `${RUST}archive.rs`,
+    ],
+    ARCHIVED,
+  ),
+  row(
     "F82",
     "behind vLLM's own offloading: chunks of another size, weights that change, a vault that dies while it is asked",
     "nothing is taken for what it is not, what the vault held is computed, the engine goes on and keeps again",

@@ -6,7 +6,7 @@ import { describeAllowance } from "../../../src/cli/allowance.ts";
 import type { Allowance } from "../../../src/cli/allowance.ts";
 import type { VaultBench } from "../../../src/cli/bench-vault.ts";
 import { describe as verdict, outlook, slowOnes } from "../../../src/cli/commands/doctor.ts";
-import type { Forecast } from "../../../src/sidecar/restore/cost-model.ts";
+import type { Forecast } from "../../../src/sidecar/restore/forecast.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { runInside } from "../../support/command-line.ts";
 import { FakeEngine } from "../../support/shim-client.ts";

@@ -42,6 +42,7 @@ function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false }
       held,
       owners: [],
       seconds: [],
+      far: [],
       silent: new Set(isVaultDown ? [{} as LookupGate] : []),
     },
     capacity,

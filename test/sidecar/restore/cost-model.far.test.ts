@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { hasBit, newBitmap, setBit } from "../../../src/block.ts";
 import { readFound } from "../../../src/client/found.ts";
 import type { FarPace, Found } from "../../../src/client/found.ts";
+import { addFar, addFarLeft } from "../../../src/sidecar/restore/far.ts";
 import { TestClient } from "../../support/record-client.ts";
 import type { Scene } from "../../support/scene.ts";
 import { expectNoLeak, saveAll } from "../../support/scene.ts";
@@ -73,6 +74,18 @@ test.each([
   const { reason, blocks } = await restored(scene, "far");
   expect([blocks, reason]).toEqual([count, count === BLOCKS ? "complete" : "slower"]);
   await expectNoLeak(scene);
+});
+
+test("F106 of a restore under way, what was placed is not waited for any more", () => {
+  const records = { kv: new Float64Array(2), ssm: new Float64Array(1) };
+  const far = Uint8Array.from([1, 0, 2, 2]);
+  const range = { recordClass: "kv", owners: Uint8Array.from([0, 0, 1, 0]), far } as const;
+  addFarLeft(records, [range], [{ placed: 0 }]);
+  expect([...records.kv]).toEqual([3, 2]);
+  addFarLeft(records, [range], [{ placed: 3 }]);
+  expect([...records.kv]).toEqual([5, 2]);
+  addFar(records, { ...range, owners: new Uint8Array(0) }, 0, (index) => index === 2);
+  expect([...records.kv]).toEqual([8, 2]);
 });
 
 test("F106 an answer over lanes says what is far, and how long that takes", () => {

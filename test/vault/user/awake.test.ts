@@ -17,7 +17,7 @@ function keep(options: Omit<AwakeOptions, "logger" | "idleMs"> & Partial<AwakeOp
 }
 
 /** Writes down when it holds, and when it let go because its input ended. */
-function holder(): { command: AwakeOptions["command"]; said(): string } {
+function holder(): { command: NonNullable<AwakeOptions["command"]>; said(): string } {
   const file = join(testDirectory(), "held");
   return {
     command: ["sh", "-c", 'echo held >> "$0"; cat; echo free >> "$0"', file],
