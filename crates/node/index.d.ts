@@ -665,9 +665,9 @@ export declare function storeForgetFlushes(id: number, number: number): void
 
 /**
  * The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace, and of
- * a session where one is named.
+ * a session where one is named; `hot`: what is hot alone.
  */
-export declare function storeList(id: number, recordClass: number, after: Uint8Array, session?: number | undefined | null): Promise<StoreListing>
+export declare function storeList(id: number, recordClass: number, after: Uint8Array, session?: number | undefined | null, hot?: boolean | undefined | null): Promise<StoreListing>
 
 /** A page of what a store holds, in the order of keys. */
 export interface StoreListing {

@@ -1,6 +1,6 @@
 // Owns moving what a vault holds to the vaults that own it without that one: records as they are, a batch at a time.
 import { isMeasuring, ItemStatus, statusName, toNamespace } from "../block.ts";
-import type { VaultClient } from "../client/vault-client.ts";
+import type { SessionName, VaultClient } from "../client/vault-client.ts";
 import { CALL_TIMEOUT_MS } from "../limits/general.ts";
 import {
   DRAIN_BATCH_BYTES,
@@ -23,8 +23,17 @@ export interface DrainOptions {
   pool: Pool;
   /** Bytes a second; null: half of what the ways carry. */
   rate: number | null;
-  onProgress(done: number, all: number): void;
+  onProgress?(done: number, all: number): void;
+  /** Left out: all that is held is moved, and what others hold to owners it has by then. Else what is hot at the source alone. */
+  hot?: {
+    /** By target, the last flush that the source can have known of. */
+    known: ReadonlyMap<VaultClient, number>;
+    /** Nothing more is moved. */
+    signal: AbortSignal;
+  };
 }
+
+const HOT: SessionName = { session: "", namespace: Buffer.alloc(0), tenant: 0, hot: true };
 
 interface Sum {
   records: number;
@@ -51,21 +60,22 @@ export class Drain {
 
   /** Rejects with what the source answered; what was moved by then stays. */
   async run(): Promise<void> {
-    const { source } = this.#options;
-    await this.#close();
+    const { source, hot, onProgress } = this.#options;
+    if (hot === undefined) await this.#close();
     const { records, disk } = await source.stats(CALL_TIMEOUT_MS);
     const all = Math.max(records, disk?.records ?? 0);
     for await (const { from, namespace, model, rows, anchors } of this.#held()) {
       await this.#tellModel(namespace, model);
       // One list for all who work on it.
-      const batches = batchesOf(rows).values();
+      const batches = (hot === undefined ? batchesOf(rows) : batchesOf(rows).reverse()).values();
       const work = async (): Promise<void> => {
         for (const batch of batches) {
+          if (hot?.signal.aborted === true) return;
           const startMs = nowMs();
           const bytes = await this.#move(from, namespace, batch, anchors);
           this.#done += from === source ? batch.length : 0;
-          this.#options.onProgress(this.#done, all);
-          await sleep(this.#pauseMs(bytes, nowMs() - startMs));
+          onProgress?.(this.#done, all);
+          await sleep(this.#pauseMs(bytes, nowMs() - startMs), hot?.signal);
         }
       };
       await Promise.all(Array.from({ length: DRAIN_BATCHES }, work));
@@ -77,19 +87,22 @@ export class Drain {
    * owner, too: all of it is listed.
    */
   async *#held(): AsyncGenerator<Held & { from: VaultClient; anchors: Anchors }> {
-    const { source, clients, pool } = this.#options;
+    const { source, clients, pool, hot } = this.#options;
     const all: (Held & { from: VaultClient })[] = [];
     const others = clients.filter((client) => client !== source);
     for (const from of [source, ...(pool.isCut ? others : [])]) {
       for await (const held of pagesOf(from)) {
         // What a measuring command stored goes with it.
         if (isMeasuring(toNamespace(held.namespace))) continue;
-        await this.#learn(from, held.namespace, held.rows);
-        if (pool.isCut) all.push({ from, ...held });
+        // Whoever has the machine now gets no work of opening seals.
+        if (hot === undefined) await this.#learn(from, held.namespace, held.rows);
+        if (pool.isCut || hot !== undefined) all.push({ from, ...held });
         else yield { from, ...held, anchors: new Anchors(held.rows) };
       }
     }
-    for (const held of all) {
+    // Others stay where they are; they say where in their prompts the blocks stand.
+    const moving = hot === undefined ? all : await collectedRows(source, HOT);
+    for (const held of moving) {
       const same = all.filter(({ namespace }) => namespace.equals(held.namespace));
       yield { ...held, anchors: new Anchors(same.flatMap(({ rows }) => rows)) };
     }
@@ -145,7 +158,10 @@ export class Drain {
     const outcomes = new Outcomes();
     const wanted = this.#homesOf(from, batch, anchors, outcomes);
     // What a target flushes from here on is refused there.
-    const known = new Map([...wanted.keys()].map((client) => [client, client.flushes.number]));
+    const { hot } = this.#options;
+    const knownOf = (client: VaultClient): number =>
+      hot === undefined ? client.flushes.number : (hot.known.get(client) ?? 0);
+    const known = new Map([...wanted.keys()].map((client) => [client, knownOf(client)]));
     for (const [client, rows] of wanted) {
       const absent = outcomes.orFail(rows, () => absentAt(client, namespace, rows), []);
       wanted.set(client, await absent);
@@ -200,6 +216,17 @@ export class Drain {
     }
     return wanted;
   }
+}
+
+async function collectedRows(
+  from: VaultClient,
+  of: SessionName,
+): Promise<(Held & { from: VaultClient })[]> {
+  const all: (Held & { from: VaultClient })[] = [];
+  for await (const held of pagesOf(from, of)) {
+    if (!isMeasuring(toNamespace(held.namespace))) all.push({ from, ...held });
+  }
+  return all;
 }
 
 /** Of one tenant each, the deepest blocks first: what a full vault evicts again are those. */

@@ -372,7 +372,7 @@ export class VaultClient {
 }
 
 /** Whose records are listed. */
-export type SessionName = Pick<m.ListRequest, "session" | "namespace" | "tenant">;
+export type SessionName = Pick<m.ListRequest, "session" | "namespace" | "tenant" | "hot">;
 
 const ANYBODY: SessionName = { session: "", namespace: Buffer.alloc(0), tenant: 0 };
 

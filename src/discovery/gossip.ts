@@ -157,6 +157,17 @@ export class Gossip {
     }
   }
 
+  /** Other vaults of the pool, and the way to each that the list knows. */
+  get others(): { entry: VaultEntry; security: ChannelSecurity | null }[] {
+    return this.#members()
+      .filter(({ address }) => address !== this.#own?.address)
+      .map((entry) => {
+        const { address, certificate } = entry;
+        const isOpen = certificate === null || this.#certificate === null;
+        return { entry, security: isOpen ? null : this.#pinned(address, certificate) };
+      });
+  }
+
   /** Pinned to the certificate of the list, or to the one that is shown: it proves itself by an entry that names it. */
   async #way(address: string): Promise<{ security: ChannelSecurity | null; isKnown: boolean }> {
     if (this.#certificate === null) return { security: null, isKnown: true };
@@ -164,8 +175,12 @@ export class Gossip {
       ? null
       : (this.book.vault(address)?.certificate ?? null);
     const pem = known ?? pemOf(await certificateAt(address, GOSSIP_TIMEOUT_MS));
+    return { security: this.#pinned(address, pem), isKnown: known !== null };
+  }
+
+  #pinned(address: string, pem: string): ChannelSecurity {
     const token = this.key.tokenFor(fingerprintOf(pem));
-    const security: ChannelSecurity = {
+    return {
       caPem: Buffer.from(pem),
       serverName: splitAddress(address).host,
       isPinned: true,
@@ -173,7 +188,6 @@ export class Gossip {
       keyPem: null,
       token: () => token,
     };
-    return { security, isKnown: known !== null };
   }
 
   #take(entries: readonly SignedEntry[]): void {

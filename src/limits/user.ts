@@ -14,6 +14,11 @@ export const YIELD_IDLE_S_MIN = 10;
 export const YIELD_IDLE_S_DEFAULT = 300;
 export const YIELD_GRACE_S_DEFAULT = 60;
 export const YIELD_S_MAX = 86_400;
+/** How long other vaults may take to answer before a vault falls silent, in ms; who has not by then is given no records later. */
+export const YIELD_HELLO_MS = 300;
+/** At which rate, and for how long in ms, it then gives them what is hot before its memory goes: a tenth of a link of 1 Gb/s. */
+export const YIELD_GIVE_BYTES_PER_S = 12_500_000;
+export const YIELD_GIVE_MS = 120_000;
 /** How often it is looked whether a vault is used, and how long after that `[vault] keep_awake` still holds, in ms. */
 export const AWAKE_POLL_MS = 10_000;
 export const AWAKE_IDLE_MS = 900_000;

@@ -154,8 +154,8 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
     }),
     pools: openPools(poolMembers.clients, {
       ...redundancyOf(config.cluster.redundancy),
-      isMember: (client) => poolMembers.isMember(client),
-      isForgotten: (client) => poolMembers.isForgotten(client),
+      isMember: (client: Vault) => poolMembers.isMember(client),
+      isForgotten: (client: Vault) => poolMembers.isForgotten(client),
     }),
     links: poolMembers.links,
     gates: poolMembers.gates,

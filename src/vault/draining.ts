@@ -25,9 +25,9 @@ export async function list(
   { store, models, sessions }: VaultContext,
   request: m.ListRequest,
 ): Promise<m.ListReply> {
-  const { recordClass, after, session } = request;
+  const { recordClass, after, session, hot } = request;
   const of = session === "" ? undefined : sessions.numberOf(request);
-  const page = await storeList(store, classNumber(className(recordClass)), after, of);
+  const page = await storeList(store, classNumber(className(recordClass)), after, of, hot);
   return { ...page, model: models.modelOf(page.namespace) };
 }
 

@@ -9,7 +9,7 @@ import { AUTH_FAILURES_MAX, AUTH_LINGER_MS } from "../limits/access.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { isRole, mayDo } from "../roles.ts";
 import type { Role } from "../roles.ts";
-import { GOSSIP_PATH, REDEEM_PATH, roleNeeded } from "../wire/roles.ts";
+import { GOSSIP_PATH, POOL_PATHS, REDEEM_PATH, roleNeeded } from "../wire/roles.ts";
 import { takeToken } from "../wire/security.ts";
 import { toGrpcStatus } from "../wire/status.ts";
 import { Attempts } from "./access/attempts.ts";
@@ -20,6 +20,8 @@ import type { TokenFile } from "./tokens.ts";
 
 /** A client certificate of our CA that names no role. */
 const CERTIFICATE_ROLE: Role = "write";
+/** Another vault of the pool, which gives records away; who has the pool's key could sign himself such a machine as well. */
+const POOL_ROLE: Role = "write";
 
 export interface GateOptions {
   /** null: client certificates alone open the vault. */
@@ -144,7 +146,9 @@ export class Gate {
     const from = { address, peer, call: path.slice(path.lastIndexOf("/") + 1) };
     const token = takeToken(metadata);
     if (this.#isForThatAlone(path, token)) {
-      CALLERS.set(metadata, { role: "read", peer, account: 0, invitation: token });
+      const isVault = POOL_PATHS.has(path);
+      const role = isVault ? POOL_ROLE : "read";
+      CALLERS.set(metadata, { role, peer, account: 0, invitation: isVault ? null : token });
       return null;
     }
     const needed = roleNeeded(path);
@@ -187,12 +191,12 @@ export class Gate {
     return flaw === null ? "no token, and no certificate of a known role" : `certificate: ${flaw}`;
   }
 
-  /** What opens one call and nothing else: an invitation, the pool's token. */
+  /** What opens few calls and nothing else: an invitation, the pool's token. */
   #isForThatAlone(path: string, token: string | null): boolean {
     if (token === null) return false;
     const { members, gossip } = this.#options;
     if (path === REDEEM_PATH) return members?.isInvited(token) === true;
-    return path === GOSSIP_PATH && gossip?.isToken(token) === true;
+    return POOL_PATHS.has(path) && gossip?.isToken(token) === true;
   }
 
   #letIn({ address, peer }: { address: string; peer: string }, member: Member | null): void {

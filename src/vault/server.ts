@@ -1,7 +1,8 @@
 // Owns the life of a vault: its store, its gRPC server, its listening socket, and the drain at the end.
 import type { Socket } from "node:net";
 import { join } from "node:path";
-import { Server, ServerCredentials } from "@grpc/grpc-js";
+import { ServerCredentials } from "@grpc/grpc-js";
+import type { Server } from "@grpc/grpc-js";
 import { vaultClassNumber } from "../block.ts";
 import type { VaultClass } from "../block.ts";
 import type { Durability } from "../config/config.ts";
@@ -17,45 +18,29 @@ import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
 import type { StoreArchiveOptions, StoreDiskOptions, StoreId } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
-import { serverOptions } from "../wire/options.ts";
-import { healthService, vaultService } from "../wire/service.ts";
 import { ConnectionActivity } from "./access/connection-activity.ts";
 import { VaultListener } from "./access/listener.ts";
 import type { ListenAddress } from "./access/listener.ts";
-import { passUnknown, unknownMethods } from "./access/refusals.ts";
 import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
 import { DiskWatch } from "./disk-watch.ts";
-import { drainAway, list, weigh } from "./draining.ts";
+import { openDoor } from "./door.ts";
 import { FlushLog } from "./flush-log.ts";
-import { flush, recallFlushes } from "./flush.ts";
+import { recallFlushes } from "./flush.ts";
 import { Gate } from "./gate.ts";
 import { Health } from "./health.ts";
 import type { VaultSecurity } from "./identity.ts";
 import { Leases } from "./leases.ts";
 import type { Members } from "./members.ts";
-import { invite, peers, redeem, revoke } from "./membership.ts";
 import { ModelNames } from "./models.ts";
 import { PoolCalls } from "./pool-calls.ts";
-import { admit, gossip, shareMachines } from "./pooling.ts";
+import { shareMachines } from "./pooling.ts";
 import { Rates } from "./rates.ts";
+import { newServer } from "./services.ts";
 import { Sessions } from "./sessions.ts";
 import { SpareTrim } from "./spares.ts";
 import { OpenStreams } from "./streams.ts";
-import {
-  countsOf,
-  hello,
-  keep,
-  lookup,
-  movedOf,
-  measure,
-  nameModel,
-  report,
-  sessions,
-  stats,
-  unary,
-  unaryLater,
-} from "./unary.ts";
+import { countsOf, movedOf, stats } from "./unary.ts";
 import { Watchers } from "./watchers.ts";
 import { shareBytes, Weight, weightFile } from "./weight.ts";
 
@@ -119,6 +104,8 @@ export interface PausableVault extends RunningVault {
   pause(): Promise<void>;
   /** Listens where it did. Throws as a start does. */
   resume(): Promise<void>;
+  /** Lets this user in at a socket, whoever else is let in. */
+  door(path: string): Promise<Running>;
 }
 
 /** Listens and serves until closed. Throws INSECURE_LISTEN, CREDENTIALS, ADDRESS_IN_USE, LISTEN_FAILED or DISK_FAILED. */
@@ -184,6 +171,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
       listener = await listenAt(addressAgain(config.listen, address));
       vault.listener = listener;
     },
+    door: (path) => openDoor(vault, path),
     close: () => (closing ??= close()),
   };
 }
@@ -297,55 +285,6 @@ function nativeDisk(disk: VaultDisk): StoreDiskOptions {
 
 function nativeArchive({ url, maxBytes, afterS }: VaultArchive): StoreArchiveOptions {
   return { url, maxBytes, afterMs: afterS * 1000 };
-}
-
-function newServer(
-  vault: VaultContext,
-  health: Health,
-  activity: ConnectionActivity,
-  gate: Gate | null,
-): Server {
-  // The first stands next to the wire: what the gate refuses goes no further.
-  const interceptors = [
-    ...(gate === null ? [] : [gate.interceptor]),
-    activity.interceptor,
-    unknownMethods,
-  ];
-  const server = new Server({ ...serverOptions(), interceptors });
-  passUnknown(server);
-  server.addService(
-    { ...vaultService },
-    {
-      Hello: unary(vault, "Hello", hello),
-      Lookup: unary(vault, "Lookup", lookup),
-      Report: unaryLater(vault, "Report", report),
-      Stats: unary(vault, "Stats", stats),
-      Flush: unaryLater(vault, "Flush", flush),
-      Name: unary(vault, "Name", nameModel),
-      Keep: unary(vault, "Keep", keep),
-      Sessions: unary(vault, "Sessions", sessions),
-      Measure: unaryLater(vault, "Measure", measure),
-      Invite: unary(vault, "Invite", invite),
-      Redeem: unary(vault, "Redeem", redeem),
-      Peers: unary(vault, "Peers", peers),
-      Revoke: unary(vault, "Revoke", revoke),
-      Watch: vault.watchers.watch,
-      List: unaryLater(vault, "List", list),
-      Drain: unary(vault, "Drain", drainAway),
-      Weigh: unary(vault, "Weigh", weigh),
-      Pool: vault.poolCalls.pool,
-      Gossip: unary(vault, "Gossip", gossip),
-      Admit: unary(vault, "Admit", admit),
-    },
-  );
-  server.addService(
-    { ...healthService },
-    {
-      Check: health.check,
-      Watch: health.watch,
-    },
-  );
-  return server;
 }
 
 interface Parts {

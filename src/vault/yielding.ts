@@ -10,10 +10,22 @@ import type { Source } from "./user/source.ts";
 /** `paused`: nobody reaches it, it keeps its records. `released`: its memory is given back. */
 export type YieldState = "serving" | "paused" | "released";
 
+/** What is given to others before the memory goes. */
+export interface HandOver {
+  /** Learns who takes something, while the vault still serves; short, whatever others do. */
+  prepare(): Promise<void>;
+  /** Until the signal, at most for a while. */
+  run(vault: PausableVault, signal: AbortSignal): Promise<void>;
+  /** Nothing is given before the next `prepare`. */
+  close(): void;
+}
+
 export interface YieldingOptions {
   vault: PausableVault;
   /** Starts it again where it was, after its memory was given back. */
   open(): Promise<PausableVault>;
+  /** Left out: nobody gets anything. */
+  handOver?: HandOver;
   /** Closed with the vault. */
   user: Source;
   /** Nobody is there after so many milliseconds without a sign. */
@@ -65,6 +77,7 @@ export class YieldingVault implements RunningVault {
     this.#closing.abort();
     await this.#ended;
     this.#options.user.close();
+    this.#options.handOver?.close();
     if (this.#state !== "released") await this.#vault.close();
   }
 
@@ -94,7 +107,8 @@ export class YieldingVault implements RunningVault {
   }
 
   async #pause(): Promise<void> {
-    const { awayMs, logger } = this.#options;
+    const { awayMs, logger, handOver } = this.#options;
+    await handOver?.prepare();
     this.#state = "paused";
     this.#pausedMs = nowMs();
     await this.#vault.pause();
@@ -102,10 +116,33 @@ export class YieldingVault implements RunningVault {
   }
 
   async #release(): Promise<void> {
+    // Whoever leaves meanwhile has it all back.
+    if (!(await this.#handOver())) return;
     this.#last = { counts: this.#vault.counts(), stats: this.#vault.stats() };
     this.#state = "released";
     await this.#vault.close();
     this.#options.logger.info("the vault's memory is given back: what it has on disk stays");
+  }
+
+  /** False: the user has left, or the vault is being closed. */
+  async #handOver(): Promise<boolean> {
+    const { handOver, user, awayMs, logger } = this.#options;
+    if (handOver === undefined) return true;
+    const ended = new AbortController();
+    const look = (): void => {
+      if (this.#closing.signal.aborted || user.idleMs() >= awayMs) ended.abort();
+    };
+    const timer = setInterval(look, YIELD_POLL_MS);
+    try {
+      await handOver.run(this.#vault, ended.signal);
+    } catch (error) {
+      const reason = toTierkvError(error).message;
+      if (!ended.signal.aborted) logger.warn({ reason }, "not all that is hot was given to others");
+    } finally {
+      clearInterval(timer);
+    }
+    look();
+    return !ended.signal.aborted;
   }
 
   /** Serves again; what failed is tried again later. */
@@ -119,6 +156,7 @@ export class YieldingVault implements RunningVault {
     } else {
       await this.#vault.resume();
     }
+    this.#options.handOver?.close();
     this.#state = "serving";
     this.#triedMs = -Infinity;
     this.#options.logger.info({ address: this.address }, "nobody uses this machine: serving again");

@@ -63,6 +63,8 @@ export interface ListRequest {
   session: string;
   namespace: Buffer;
   tenant: number;
+  /** What was used again since it came, or is kept, alone. */
+  hot?: boolean;
 }
 
 export interface ListReply {

@@ -8,6 +8,11 @@ export const REDEEM_PATH: string = vaultService.Redeem.path;
 /** The one call that takes the pool's token. */
 export const GOSSIP_PATH: string = vaultService.Gossip.path;
 
+/** What the pool's token opens: another vault tells, and gives records. */
+export const POOL_PATHS: ReadonlySet<string> = new Set(
+  (["Gossip", "Hello", "Lookup", "List", "Name"] as const).map((name) => vaultService[name].path),
+);
+
 const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem" | "Gossip">, Role>> = {
   Hello: "read",
   Lookup: "read",

@@ -1,6 +1,7 @@
 // Owns vaults that are closed to strangers, for tests: a CA, certificates good and bad, tokens of each role, and calls over plain HTTP/2.
 import { writeFileSync } from "node:fs";
 import { connect } from "node:http2";
+import type { Gossip } from "../../src/discovery/gossip.ts";
 import type { ClientHttp2Session } from "node:http2";
 import { join } from "node:path";
 import { newVaultCounters } from "../../src/metrics.ts";
@@ -76,6 +77,7 @@ export function shown({ caPem }: ClosedVault, token: string | null): ChannelSecu
 export async function openClosedVault(
   change: Partial<SecurityFiles> & { server?: CertifiedKey } = {},
   more: Partial<VaultOptions["config"]> = {},
+  gossipOf: (certPem: Buffer | null) => Gossip | null = () => null,
 ): Promise<ClosedVault> {
   const ca = certificate("ca");
   const server = change.server ?? certificate("server", ca);
@@ -98,6 +100,7 @@ export async function openClosedVault(
   const vault = await startVault({
     config: { listen, maxBytes: 64 * MIB, auditLog, ...more },
     security,
+    gossip: gossipOf(security?.certPem ?? null),
     recordClass: "kv",
     logger,
     counters: newVaultCounters(),

@@ -2,6 +2,7 @@
 import { connect } from "node:net";
 import { afterEach } from "vitest";
 import type { RecordClass, VaultClass } from "../../src/block.ts";
+import type { Gossip } from "../../src/discovery/gossip.ts";
 import { splitAddress } from "../../src/hosts.ts";
 import { createLogger } from "../../src/log.ts";
 import type { VaultCounter } from "../../src/metrics.ts";
@@ -45,6 +46,7 @@ export interface TestVaultOptions {
   second?: string;
   /** null: flushes are forgotten with the process. */
   flushFile?: string | null;
+  gossip?: Gossip | null;
 }
 
 export async function openVault(options: TestVaultOptions = {}): Promise<TestVault> {
@@ -57,6 +59,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     second = null,
     disk = null,
     flushFile = null,
+    gossip = null,
   } = options;
   const counters = newVaultCounters();
   const vault = await startVault({
@@ -72,6 +75,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     recordClass,
     logger,
     counters,
+    gossip,
   });
   return closeAfterTest({
     address: vault.address,
@@ -80,6 +84,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     trouble: () => vault.trouble(),
     pause: () => vault.pause(),
     resume: () => vault.resume(),
+    door: (path) => vault.door(path),
     close: () => vault.close(),
     counters: { get: (name: VaultCounter) => vault.counts()[name] ?? 0 },
   });

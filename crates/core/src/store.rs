@@ -22,7 +22,7 @@ use std::time::Duration;
 use flush::FlushLog;
 pub use flush::{Flushed, MADE_NOW};
 use ghosts::{GHOST_BYTES, ghosts};
-pub use listing::{Listing, position};
+pub use listing::{Listed, Listing, position};
 pub use policy::Policy;
 pub use reservation::Reservation;
 pub use s3fifo::S3Fifo;

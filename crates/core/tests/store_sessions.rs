@@ -11,7 +11,7 @@ use random::Random;
 use records::{key, put, record};
 use tierkv_core::record::CLASS_KV;
 use tierkv_core::store::{
-    ENTRY_BYTES, ItemStatus, Offer, Options, RecordKey, S3Fifo, Scope, SessionStats, Store,
+    ENTRY_BYTES, ItemStatus, Listed, Offer, Options, RecordKey, S3Fifo, Scope, SessionStats, Store,
 };
 
 const RECORD: usize = 4096;
@@ -212,4 +212,17 @@ fn conversations_that_are_kept_are_found_more_often_under_pressure() {
     assert_eq!(asked, same);
     let ratio = |hits: u64| hits * 1000 / asked;
     assert!(ratio(with) > ratio(without) + 50, "{} and {}", ratio(with), ratio(without));
+}
+
+#[test]
+fn what_is_hot_is_listed_alone() {
+    let store = store();
+    let all = keys(0..30);
+    store_all(&store, &all);
+    store.add_to_session(1, &all[..5], &[], true);
+    for key in &all[10..14] {
+        drop(store.pin(key));
+    }
+    let listed = |of| store.list(CLASS_KV, None, of).rows.len() / 84;
+    assert_eq!((listed(Listed::All), listed(Listed::Hot)), (30, 9));
 }

@@ -10,7 +10,7 @@ use napi_derive::napi;
 use tierkv_core::disk::{Disk, DiskOptions, Durability};
 use tierkv_core::error::{Error, Result};
 use tierkv_core::record::PACKED_KEY_BYTES;
-use tierkv_core::store::{Flushed, Listing, RecordKey, Scope, Store, salt_of, tenant_of};
+use tierkv_core::store::{Flushed, Listed, Listing, RecordKey, Scope, Store, salt_of, tenant_of};
 
 use crate::ffi::{count, hash, number, run};
 use crate::store::{STORES, bitmap, keys};
@@ -238,13 +238,14 @@ impl From<Listing> for StoreListing {
 }
 
 /// The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace, and of
-/// a session where one is named.
+/// a session where one is named; `hot`: what is hot alone.
 #[napi(ts_return_type = "Promise<StoreListing>")]
 pub fn store_list(
     id: u32,
     record_class: u8,
     after: &[u8],
     session: Option<u32>,
+    hot: Option<bool>,
 ) -> napi::Result<AsyncTask<Background<Listing, StoreListing>>> {
     let (store, after) = run(|| {
         let after = match after.split_first_chunk::<32>() {
@@ -256,7 +257,12 @@ pub fn store_list(
         };
         Ok((STORES.get(id)?, after))
     })?;
-    Ok(Background::start(move || Ok(store.list(record_class, after.as_ref(), session))))
+    let of = match session {
+        Some(session) => Listed::Session(session),
+        None if hot == Some(true) => Listed::Hot,
+        None => Listed::All,
+    };
+    Ok(Background::start(move || Ok(store.list(record_class, after.as_ref(), of))))
 }
 
 /// Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more.

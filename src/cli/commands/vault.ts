@@ -4,6 +4,7 @@ import { Option } from "commander";
 import type { VaultClass } from "../../block.ts";
 import type { Address, Config } from "../../config/config.ts";
 import type { Override } from "../../config/override.ts";
+import type { Gossip } from "../../discovery/gossip.ts";
 import type { Family } from "../../exposition/text.ts";
 import { splitAddress } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
@@ -125,6 +126,8 @@ interface Made {
   maxBytes: number;
   disk: VaultDisk | null;
   logger: Logger;
+  /** Of the vault that was opened last. */
+  gossip?: Gossip | null;
 }
 
 async function open(made: Made, access: Access, at: Address): Promise<PausableVault> {
@@ -133,6 +136,7 @@ async function open(made: Made, access: Access, at: Address): Promise<PausableVa
   const { gossipOf } = await import("../pooling.ts");
   const counters = newVaultCounters();
   const { addresses, tenantBytes, keptPercent, insecureLan } = config.vault;
+  made.gossip = gossipOf(config.vault, access.security, logger, counters);
   return startVault({
     config: {
       listen: at,
@@ -146,7 +150,7 @@ async function open(made: Made, access: Access, at: Address): Promise<PausableVa
       auditLog: access.auditLog,
     },
     security: access.security,
-    gossip: gossipOf(config.vault, access.security, logger, counters),
+    gossip: made.gossip,
     recordClass,
     logger,
     counters,
@@ -161,6 +165,7 @@ async function yielding(vault: PausableVault, made: Made): Promise<RunningVault>
   const { addressAgain } = await import("../../vault/server.ts");
   const { userOfMachine } = await import("../../vault/user/user.ts");
   const { YieldingVault } = await import("../../vault/yielding.ts");
+  const { HandingOver } = await import("../handing-over.ts");
   const user = await userOfMachine();
   logger.info(
     { heard: user.name },
@@ -170,6 +175,12 @@ async function yielding(vault: PausableVault, made: Made): Promise<RunningVault>
   return new YieldingVault({
     vault,
     open: () => open(made, openAccess(made.config.vault, logger), again),
+    handOver: new HandingOver({
+      redundancy: made.config.cluster.redundancy,
+      recordClass: made.recordClass,
+      gossip: () => made.gossip ?? null,
+      logger,
+    }),
     user,
     awayMs: yieldIdleS * 1000,
     graceMs: yieldGraceS * 1000,

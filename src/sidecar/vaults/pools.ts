@@ -45,22 +45,25 @@ export interface Membership {
 /** Of a vault alone: owner 0 of everything. */
 const ALONE: Places = { owners: new Uint8Array(0), others: [] };
 
+/** What placing asks of a vault. */
+export type PlacedOn = Pick<Vault, "address" | "tier" | "capacityBytes" | "isDraining" | "isOpen">;
+
 export interface PoolOptions {
   /** May grow. */
-  clients: readonly Vault[];
+  clients: readonly PlacedOn[];
   /** Each record lies on two of them. */
   isDouble?: boolean;
   /** Members of a run share parity records. */
   hasParity?: boolean;
   /** False for one that has left: nothing is stored there any more. */
-  isMember?(client: Vault): boolean;
+  isMember?(client: PlacedOn): boolean;
   /** True for one that has left and is not asked any more. */
-  isForgotten?(client: Vault): boolean;
+  isForgotten?(client: PlacedOn): boolean;
 }
 
 export class Pool {
-  readonly #clients: readonly Vault[];
-  readonly #isMember: (client: Vault) => boolean;
+  readonly #clients: readonly PlacedOn[];
+  readonly #isMember: (client: PlacedOn) => boolean;
   /** A state is needed alone, a block of attention with those before it. */
   readonly #isAlone: boolean;
   readonly #isDouble: boolean;
@@ -77,7 +80,7 @@ export class Pool {
   readonly #away = new Set<number>();
   readonly #backUntilMs = new Map<number, number>();
   readonly #shared: number;
-  readonly #isForgotten: (client: Vault) => boolean;
+  readonly #isForgotten: (client: PlacedOn) => boolean;
   readonly #isDown = (vault: number): boolean => {
     const client = this.#clients[vault];
     return client === undefined || client.isOpen || this.#isForgotten(client);
@@ -298,7 +301,7 @@ export class Pool {
     );
     const isIn = isUndrained || !takers.includes(true) ? members : takers;
     const alike = isIn.map(Number);
-    const isUnsaid = ({ capacityBytes, isOpen }: Vault): boolean =>
+    const isUnsaid = ({ capacityBytes, isOpen }: PlacedOn): boolean =>
       capacityBytes === null && !isOpen;
     if (this.#clients.some((client, vault) => isIn[vault] === true && isUnsaid(client)))
       return alike;
@@ -333,7 +336,7 @@ export function openPools(vaults: VaultClients, options: Omit<PoolOptions, "clie
 
 export function openPool(
   recordClass: RecordClass,
-  clients: readonly Vault[],
+  clients: readonly PlacedOn[],
   options: Omit<PoolOptions, "clients">,
 ): Pool {
   const { isDouble = false, hasParity = false } = options;

@@ -12,6 +12,17 @@ use crate::tenant::salt_of;
 /// Packed key, hash of the block before (zeros: unknown), number of the block in its prompt (all ones: unknown), salt of the tenant, length.
 const LISTED_BYTES: usize = PACKED_KEY_BYTES + HASH_BYTES + 4 + 4 + 8;
 
+/// What of a store is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listed {
+    /// Everything, in both tiers.
+    All,
+    /// What a session has.
+    Session(u32),
+    /// What was used again since it came, or is kept, and lies in memory.
+    Hot,
+}
+
 /// A page of the list.
 pub struct Listing {
     /// Of all its records.
@@ -40,15 +51,9 @@ struct Row {
 }
 
 impl Store {
-    /// The records of one class after a key, of one namespace, and of a session where one is named; the caller waits for the disk.
-    /// Touches no recency.
+    /// Those records of one class after a key, of one namespace; the caller waits for the disk. Touches no recency.
     #[must_use]
-    pub fn list(
-        &self,
-        record_class: u8,
-        after: Option<&RecordKey>,
-        session: Option<u32>,
-    ) -> Listing {
+    pub fn list(&self, record_class: u8, after: Option<&RecordKey>, of: Listed) -> Listing {
         let smallest = RefCell::new(BinaryHeap::with_capacity(STORE_LIST_MAX + 1));
         let consider = |key: &RecordKey| {
             let mut heap = smallest.borrow_mut();
@@ -62,19 +67,19 @@ impl Store {
             false
         };
         let mut places = BTreeMap::new();
-        if let (Some(disk), None) = (&self.disk, session) {
+        if let (Some(disk), Listed::All) = (&self.disk, of) {
             disk.each(|key, _| {
                 consider(&key);
             });
         }
         let mut rows = BTreeMap::new();
         let state = self.state();
-        if let Some(session) = session {
-            state.session_keys(session).for_each(|key| {
+        match of {
+            Listed::All => drop(state.policy.keys(&consider)),
+            Listed::Hot => drop(state.policy.hot_keys(&consider)),
+            Listed::Session(session) => state.session_keys(session).for_each(|key| {
                 consider(key);
-            });
-        } else {
-            let _ = state.policy.keys(&consider);
+            }),
         }
         let mut keys = smallest.into_inner().into_sorted_vec();
         // What is in both tiers was seen twice.

@@ -83,6 +83,11 @@ pub trait Policy: Send {
     /// All keys that match.
     fn keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey>;
 
+    /// Those of records that were used again since they came, or are kept.
+    fn hot_keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
+        self.keys(&|key| self.is_kept(key) && matches(key))
+    }
+
     /// `bytes` of the room are not for records of the index: evicts until the rest fits.
     fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)>;
 }

@@ -82,6 +82,11 @@ impl S3Fifo {
         Some(Named { namespace, tag: self.tag(key), key })
     }
 
+    fn key_of(&self, entry: &Entry) -> RecordKey {
+        let Entry { block_hash, group, shard, .. } = *entry;
+        RecordKey { namespace: *self.names.name(entry.namespace), block_hash, group, shard }
+    }
+
     fn table(&self, tag: u32) -> &Table {
         &self.tables[tag as usize % TABLES]
     }
@@ -291,11 +296,14 @@ impl Policy for S3Fifo {
     }
 
     fn keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
-        let key_of = |entry: &Entry| {
-            let Entry { block_hash, group, shard, .. } = *entry;
-            RecordKey { namespace: *self.names.name(entry.namespace), block_hash, group, shard }
+        self.queues.iter().map(|entry| self.key_of(entry)).filter(matches).collect()
+    }
+
+    fn hot_keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
+        let is_hot = |entry: &&Entry| {
+            entry.uses > 0 || matches!(entry.queue, Queue::Main | Queue::Kept)
         };
-        self.queues.iter().map(key_of).filter(matches).collect()
+        self.queues.iter().filter(is_hot).map(|entry| self.key_of(entry)).filter(matches).collect()
     }
 
     fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)> {

@@ -1,0 +1,39 @@
+// Owns a vault's door for its own process: a socket of this user, also while nobody else is served.
+import type { Socket } from "node:net";
+import { ServerCredentials } from "@grpc/grpc-js";
+import type { Running } from "../lifecycle.ts";
+import { ConnectionActivity } from "./access/connection-activity.ts";
+import { VaultListener } from "./access/listener.ts";
+import type { VaultContext } from "./context.ts";
+import { Health } from "./health.ts";
+import { newServer } from "./services.ts";
+import { OpenStreams } from "./streams.ts";
+
+/** The same records and lists, other connections. */
+export async function openDoor(vault: VaultContext, path: string): Promise<Running> {
+  const streams = new OpenStreams();
+  const own: VaultContext = { ...vault, gate: null, listener: null, streams };
+  const health = new Health(streams);
+  const activity = new ConnectionActivity(
+    (peer) => own.listener?.settle(peer) === true,
+    () => {},
+  );
+  const server = newServer(own, health, activity, null);
+  const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
+  const onSocket = (socket: Socket): void => {
+    activity.watch(socket);
+    injector.injectConnection(socket);
+  };
+  const at = { host: "", port: 0, text: `unix:${path}` };
+  const listener = await VaultListener.open(at, { ...own, onSocket, security: null });
+  own.listener = listener;
+  return {
+    async close(): Promise<void> {
+      health.stop();
+      await listener.stop();
+      server.forceShutdown();
+      activity.close();
+      listener.close();
+    },
+  };
+}

@@ -1,0 +1,75 @@
+// Owns which handler answers which call of a vault.
+import { Server } from "@grpc/grpc-js";
+import { serverOptions } from "../wire/options.ts";
+import { healthService, vaultService } from "../wire/service.ts";
+import type { ConnectionActivity } from "./access/connection-activity.ts";
+import { passUnknown, unknownMethods } from "./access/refusals.ts";
+import type { VaultContext } from "./context.ts";
+import { drainAway, list, weigh } from "./draining.ts";
+import { flush } from "./flush.ts";
+import type { Gate } from "./gate.ts";
+import type { Health } from "./health.ts";
+import { invite, peers, redeem, revoke } from "./membership.ts";
+import { admit, gossip } from "./pooling.ts";
+import {
+  hello,
+  keep,
+  lookup,
+  measure,
+  nameModel,
+  report,
+  sessions,
+  stats,
+  unary,
+  unaryLater,
+} from "./unary.ts";
+
+/** Without a gate everybody who comes is let in. */
+export function newServer(
+  vault: VaultContext,
+  health: Health,
+  activity: ConnectionActivity,
+  gate: Gate | null,
+): Server {
+  // The first stands next to the wire: what the gate refuses goes no further.
+  const interceptors = [
+    ...(gate === null ? [] : [gate.interceptor]),
+    activity.interceptor,
+    unknownMethods,
+  ];
+  const server = new Server({ ...serverOptions(), interceptors });
+  passUnknown(server);
+  server.addService(
+    { ...vaultService },
+    {
+      Hello: unary(vault, "Hello", hello),
+      Lookup: unary(vault, "Lookup", lookup),
+      Report: unaryLater(vault, "Report", report),
+      Stats: unary(vault, "Stats", stats),
+      Flush: unaryLater(vault, "Flush", flush),
+      Name: unary(vault, "Name", nameModel),
+      Keep: unary(vault, "Keep", keep),
+      Sessions: unary(vault, "Sessions", sessions),
+      Measure: unaryLater(vault, "Measure", measure),
+      Invite: unary(vault, "Invite", invite),
+      Redeem: unary(vault, "Redeem", redeem),
+      Peers: unary(vault, "Peers", peers),
+      Revoke: unary(vault, "Revoke", revoke),
+      Watch: vault.watchers.watch,
+      List: unaryLater(vault, "List", list),
+      Drain: unary(vault, "Drain", drainAway),
+      Weigh: unary(vault, "Weigh", weigh),
+      Pool: vault.poolCalls.pool,
+      Gossip: unary(vault, "Gossip", gossip),
+      Admit: unary(vault, "Admit", admit),
+    },
+  );
+  server.addService(
+    { ...healthService },
+    {
+      Check: health.check,
+      Watch: health.watch,
+    },
+  );
+  return server;
+}
