@@ -32,14 +32,14 @@ export const VAULT_YIELD: {
   },
   yield_grace_s: {
     kind: integer(0, YIELD_S_MAX, "s"),
-    doc: "With `yield_to_user`: who stays longer gets the vault's memory back. Records in `data_dir` are found again afterwards; without one they are gone.",
+    doc: "With `yield_to_user`: who stays longer gets the vault's memory back. What was read again or is kept by sessions goes to the other vaults of its `pool_key` first, at most 100 Mb/s and two minutes. Records in `data_dir` are found again afterwards; without one they are gone.",
     fallback: () => YIELD_GRACE_S_DEFAULT,
     fallbackText: String(YIELD_GRACE_S_DEFAULT),
     example: "60",
   },
   keep_awake: {
     kind: boolean,
-    doc: "Keeps this machine from sleeping while the vault holds records and is asked for them, and 15 minutes longer, by `systemd-inhibit` (`caffeinate` on macOS). Where that is missing or refused the log says so once, and the machine sleeps as it is set up to.",
+    doc: "Keeps this machine from falling asleep by itself while the vault holds records and is asked for them, and 15 minutes longer, by `systemd-inhibit` (`caffeinate` on macOS). Who sends it to sleep still can. Where that is missing or refused the log says so once, and the machine sleeps as it is set up to.",
     fallback: () => false,
     fallbackText: "`false`",
     example: "true",

@@ -7,6 +7,11 @@ import { PoolKey } from "../../src/discovery/entry.ts";
 import { Gossip } from "../../src/discovery/gossip.ts";
 import { YieldingVault } from "../../src/vault/yielding.ts";
 import type { HandOver } from "../../src/vault/yielding.ts";
+import type { PausableVault } from "../../src/vault/server.ts";
+import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
+import type { ClosedVault } from "../support/closed-vaults.ts";
+import { TestClient } from "../support/record-client.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { saveAll } from "../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
 import type { Block } from "../support/shim-client.ts";
@@ -68,7 +73,7 @@ async function engineOf(pool: readonly Pooled[]): Promise<{
 }
 
 /** Somebody who uses the machine from the moment that the test says. */
-function yields({ vault }: Pooled, handOver: HandOver): { isThere: boolean; vault: YieldingVault } {
+function yields({ vault }: { vault: PausableVault }, handOver: HandOver): { isThere: boolean; vault: YieldingVault } {
   const user = { isThere: false, name: "test", close: (): void => {} };
   const idleMs = (): number => (user.isThere ? 0 : Infinity);
   const giving = new YieldingVault({
@@ -83,7 +88,7 @@ function yields({ vault }: Pooled, handOver: HandOver): { isThere: boolean; vaul
   return Object.assign(user, { vault: closeAfterTest(giving) });
 }
 
-const handingOver = ({ gossip }: Pooled): HandingOver =>
+const handingOver = ({ gossip }: Pick<Pooled, "gossip">): HandingOver =>
   closeAfterTest(
     new HandingOver({ redundancy: "none", recordClass: "kv", gossip: () => gossip, logger }),
   );
@@ -151,4 +156,32 @@ test("F89 who leaves before all is given has the vault back as it was", async ()
   user.isThere = false;
   await until(() => user.vault.state === "serving", "it to serve");
   expect((await client.stats(SOON_MS)).records).toBe(records);
+});
+
+test("F89 vaults with certificates give by the pool's token, before any machine has joined", async () => {
+  const key = new PoolKey(randomBytes(32));
+  const all: { vault: ClosedVault; gossip: Gossip }[] = [];
+  for (const peers of [[], [0]]) {
+    let gossip: Gossip | null = null;
+    const vault = await openClosedVault({}, {}, (certificate) => {
+      const file = join(testDirectory(), "pool.json");
+      const asked = peers.map((at) => all[at]!.vault.address);
+      const given = { key, peers: asked, file, certificate, logger, onRefused: () => {} };
+      return (gossip = new Gossip(given));
+    });
+    all.push({ vault, gossip: gossip! });
+  }
+  await until(() => all.every(({ gossip }) => gossip.others.length === 1), "both to know the other");
+  const [leaving, staying] = all;
+  const security = shown(leaving!.vault, TOKENS.write);
+  const { address } = leaving!.vault;
+  const client = closeAfterTest(new TestClient({ address, name: "kv", logger, security }));
+  const records = makeRecords(40, { payloadBytes: 1000 });
+  await client.put(NAMESPACE, records, SOON_MS);
+  await client.take(NAMESPACE, keysOf(records), SOON_MS);
+
+  const user = yields(leaving!, handingOver(leaving!));
+  user.isThere = true;
+  await until(() => user.vault.state === "released", "the memory to be given back");
+  expect(staying!.vault.stats().records).toBe(40);
 });

@@ -277,9 +277,10 @@ export const UPKEEP: readonly FaultRow[] = [
   row(
     "F89",
     "somebody uses the machine of a vault, stays, and leaves",
-    "silent within a second, its memory given back, the same records from disk afterwards; a machine that sleeps is woken when it is wanted",
+    "silent within a second; what is hot goes to other vaults of its list, then its memory is given back; the same records from disk afterwards; a machine that sleeps is woken when it is wanted",
     [
       "test/vault/yielding.test.ts",
+      "test/cli/handing-over.test.ts",
       "test/vault/user/user.test.ts",
       "test/cli/commands/vault.yield.test.ts",
       "test/client/wake.test.ts",

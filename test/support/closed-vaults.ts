@@ -11,7 +11,7 @@ import type { CertifiedKey } from "../../src/native.ts";
 import { openSecurity } from "../../src/vault/identity.ts";
 import type { SecurityFiles } from "../../src/vault/identity.ts";
 import { startVault } from "../../src/vault/server.ts";
-import type { RunningVault, VaultOptions } from "../../src/vault/server.ts";
+import type { PausableVault, VaultOptions } from "../../src/vault/server.ts";
 import { VAULT_SERVER_NAME } from "../../src/wire/security.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { testDirectory } from "./sidecars.ts";
@@ -53,7 +53,7 @@ export const TOKENS = {
   admin: "a".repeat(40),
 } as const;
 
-export interface ClosedVault extends RunningVault {
+export interface ClosedVault extends PausableVault {
   ca: CertifiedKey;
   /** What clients trust. */
   caPem: string;

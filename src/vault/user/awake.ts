@@ -12,7 +12,7 @@ type Command = readonly [string, ...string[]];
 
 const INHIBIT: Command = [
   "systemd-inhibit",
-  "--what=sleep:idle",
+  "--what=idle",
   "--who=tierkv",
   "--why=engines use what this vault holds",
   "--mode=block",
@@ -25,7 +25,7 @@ export function inhibitorOf(platform: NodeJS.Platform = process.platform): Comma
 }
 
 export interface AwakeOptions {
-  vault: Pick<RunningVault, "counts" | "stats">;
+  vault: Pick<RunningVault, "counts" | "stats" | "trouble">;
   logger: Logger;
   /** So long after the last request the machine may sleep, in ms. */
   idleMs: number;
@@ -70,7 +70,8 @@ export class Awake implements Running {
     const { vault, idleMs } = this.#options;
     const { records, disk } = vault.stats();
     const isUsed = nowMs() - this.#usedMs < idleMs && records + (disk?.records ?? 0) > 0;
-    if (!isUsed) this.#release();
+    // Whom a vault gives way to decides over the machine.
+    if (!isUsed || vault.trouble() !== null) this.#release();
     else if (this.#child === null && !this.#isOff) this.#hold();
   }
 

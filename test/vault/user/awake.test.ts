@@ -11,9 +11,10 @@ import { closeAfterTest, logger, openClient, openVault, SOON_MS, until } from ".
 
 const records = makeRecords(3, { payloadBytes: 1000 });
 const POLL_MS = 5;
+const NEVER_MS = 1e9;
 
 function keep(options: Omit<AwakeOptions, "logger" | "idleMs"> & Partial<AwakeOptions>): Awake {
-  return closeAfterTest(new Awake({ logger, idleMs: SOON_MS, pollMs: POLL_MS, ...options }));
+  return closeAfterTest(new Awake({ logger, idleMs: NEVER_MS, pollMs: POLL_MS, ...options }));
 }
 
 /** Writes down when it holds, and when it let go because its input ended. */
@@ -50,6 +51,17 @@ test("who is asked for nothing any more lets the machine sleep, and holds again 
   expect(awake.isHeld).toBe(false);
   await client.lookup(NAMESPACE, keysOf(records), SOON_MS);
   await until(() => said() === "held free held free ", "it to hold again");
+});
+
+test("a vault that gives way to somebody does not keep the machine from sleeping", async () => {
+  const vault = await openVault();
+  const { command, said } = holder();
+  let trouble: string | null = null;
+  keep({ vault: { ...vault, trouble: () => trouble }, command });
+  await openClient(vault).put(NAMESPACE, records, SOON_MS);
+  await until(() => said() === "held ", "the lock");
+  trouble = "somebody uses this machine";
+  await until(() => said() === "held free ", "the lock to be let go");
 });
 
 test.each([
