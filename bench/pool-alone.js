@@ -78,7 +78,7 @@ async function besideBareClient(address, samples) {
           check(answer.held[0]);
         }),
       homes: () =>
-        timed(async () => {
+        timed(() => {
           for (let at = 0; at < KEYS; at += 1) {
             const hash = hashes.subarray(at * 32, at * 32 + 32);
             if (pools.kv.homeOf(hash, hash, at).owner !== 0) throw new Error("another vault");

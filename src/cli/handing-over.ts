@@ -98,7 +98,13 @@ export class HandingOver implements HandOver {
       const others = targets.map(({ client }) => client);
       // As sidecars place while it is silent: it belongs, and is down.
       const { capacityBytes } = source;
-      const own = { address, tier: "vault", capacityBytes, isDraining: false, isOpen: true } as const;
+      const own = {
+        address,
+        tier: "vault",
+        capacityBytes,
+        isDraining: false,
+        isOpen: true,
+      } as const;
       const drain = new Drain({
         source,
         clients: [source, ...others],

@@ -5,9 +5,9 @@ import { expect, test } from "vitest";
 import { HandingOver } from "../../src/cli/handing-over.ts";
 import { PoolKey } from "../../src/discovery/entry.ts";
 import { Gossip } from "../../src/discovery/gossip.ts";
+import type { PausableVault } from "../../src/vault/server.ts";
 import { YieldingVault } from "../../src/vault/yielding.ts";
 import type { HandOver } from "../../src/vault/yielding.ts";
-import type { PausableVault } from "../../src/vault/server.ts";
 import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
 import type { ClosedVault } from "../support/closed-vaults.ts";
 import { TestClient } from "../support/record-client.ts";
@@ -16,7 +16,14 @@ import { saveAll } from "../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
 import type { Block } from "../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../support/sidecars.ts";
-import { closeAfterTest, logger, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import {
+  closeAfterTest,
+  logger,
+  openClient,
+  openVault,
+  SOON_MS,
+  until,
+} from "../support/vaults.ts";
 import type { TestVault } from "../support/vaults.ts";
 
 const BLOCKS = 96;
@@ -65,7 +72,9 @@ async function engineOf(pool: readonly Pooled[]): Promise<{
     async read(blocks) {
       const view = await engine.done(engine.prefetch(hashesOf(blocks)));
       const placed = view.placed.get(0)?.length ?? 0;
-      expect(blocks.slice(0, placed).every((block, at) => engine.holds(view, at, block))).toBe(true);
+      expect(blocks.slice(0, placed).every((block, at) => engine.holds(view, at, block))).toBe(
+        true,
+      );
       engine.release(view.plan);
       return placed;
     },
@@ -73,7 +82,10 @@ async function engineOf(pool: readonly Pooled[]): Promise<{
 }
 
 /** Somebody who uses the machine from the moment that the test says. */
-function yields({ vault }: { vault: PausableVault }, handOver: HandOver): { isThere: boolean; vault: YieldingVault } {
+function yields(
+  { vault }: { vault: PausableVault },
+  handOver: HandOver,
+): { isThere: boolean; vault: YieldingVault } {
   const user = { isThere: false, name: "test", close: (): void => {} };
   const idleMs = (): number => (user.isThere ? 0 : Infinity);
   const giving = new YieldingVault({
@@ -171,7 +183,10 @@ test("F89 vaults with certificates give by the pool's token, before any machine 
     });
     all.push({ vault, gossip: gossip! });
   }
-  await until(() => all.every(({ gossip }) => gossip.others.length === 1), "both to know the other");
+  await until(
+    () => all.every(({ gossip }) => gossip.others.length === 1),
+    "both to know the other",
+  );
   const [leaving, staying] = all;
   const security = shown(leaving!.vault, TOKENS.write);
   const { address } = leaving!.vault;

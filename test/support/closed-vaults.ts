@@ -1,9 +1,9 @@
 // Owns vaults that are closed to strangers, for tests: a CA, certificates good and bad, tokens of each role, and calls over plain HTTP/2.
 import { writeFileSync } from "node:fs";
 import { connect } from "node:http2";
-import type { Gossip } from "../../src/discovery/gossip.ts";
 import type { ClientHttp2Session } from "node:http2";
 import { join } from "node:path";
+import type { Gossip } from "../../src/discovery/gossip.ts";
 import { newVaultCounters } from "../../src/metrics.ts";
 import type { VaultCounter } from "../../src/metrics.ts";
 import { makeCertificate } from "../../src/native.ts";

@@ -8,8 +8,8 @@ import { Gossip } from "../../src/discovery/gossip.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { connectTo, openClosedVault, rawCall, shown } from "../support/closed-vaults.ts";
 import type { ClosedVault } from "../support/closed-vaults.ts";
-import { makeRecords, NAMESPACE } from "../support/records.ts";
 import { TestClient } from "../support/record-client.ts";
+import { makeRecords, NAMESPACE } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, logger, SOON_MS } from "../support/vaults.ts";
 
@@ -28,7 +28,9 @@ async function openPooled(): Promise<{ vault: ClosedVault; token: string }> {
   return { vault, token };
 }
 
-test.each(Object.entries(vaultService).map(([name, { path }]) => [name, path] as const))(
+const CALLS = Object.entries(vaultService as unknown as Record<string, { path: string }>);
+
+test.each(CALLS.map(([name, { path }]) => [name, path] as const))(
   "the pool's token and %s",
   async (name, path) => {
     const { vault, token } = await openPooled();

@@ -1,11 +1,11 @@
 // Owns the counting of holes: blocks that a vault dropped in the middle of a prompt.
 import { HASH_BYTES, hasBit } from "../../block.ts";
+import type { RecordClass } from "../../block.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
-import type { LookupGroup } from "./lookup.ts";
 
 /** Of blocks that are no use without those before them: what was dropped in the middle, by the vault that it belongs to. */
 export function countHoles(
-  { class: recordClass, hashes, tail = 0 }: LookupGroup,
+  { class: recordClass, hashes, tail = 0 }: { class: RecordClass; hashes: Buffer; tail?: number },
   held: Buffer | undefined,
   { owners }: { owners: Uint8Array },
   { gates }: { gates: LookupGates },

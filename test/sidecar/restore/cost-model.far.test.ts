@@ -23,7 +23,8 @@ class FarClient extends TestClient {
   override async find(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Found> {
     const { present } = await super.find(namespace, keys, deadlineMs);
     const far = newBitmap(present.length * 8);
-    for (let at = this.from; at < present.length * 8; at += 1) if (hasBit(present, at)) setBit(far, at);
+    for (let at = this.from; at < present.length * 8; at += 1)
+      if (hasBit(present, at)) setBit(far, at);
     const isSome = far.some((byte) => byte !== 0);
     return { present, far: isSome ? far : null, pace: isSome ? this.pace : null };
   }

@@ -7,7 +7,14 @@ import { Awake, inhibitorOf } from "../../../src/vault/user/awake.ts";
 import type { AwakeOptions } from "../../../src/vault/user/awake.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
 import { testDirectory } from "../../support/sidecars.ts";
-import { closeAfterTest, logger, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
+import {
+  closeAfterTest,
+  logger,
+  openClient,
+  openVault,
+  SOON_MS,
+  until,
+} from "../../support/vaults.ts";
 
 const records = makeRecords(3, { payloadBytes: 1000 });
 const POLL_MS = 5;
@@ -67,25 +74,28 @@ test("a vault that gives way to somebody does not keep the machine from sleeping
 test.each([
   [["tierkv-no-such-tool"], "ENOENT"],
   [["sh", "-c", "exit 3"], "it ended with 3"],
-] as const)("without a tool that holds (%j) the machine sleeps as before, and the log says so once", async (command, reason) => {
-  const vault = await openVault();
-  const client = openClient(vault);
-  const lines: string[] = [];
-  const told = createLogger("test", {
-    level: "info",
-    tty: false,
-    destination: { write: (line: string) => void lines.push(line) },
-  });
-  const awake = keep({ vault, command, logger: told });
-  await client.put(NAMESPACE, records, SOON_MS);
-  await until(() => lines.length > 0, "the line");
-  await client.lookup(NAMESPACE, keysOf(records), SOON_MS);
-  await new Promise((resolve) => setTimeout(resolve, 20 * POLL_MS));
-  expect(lines).toHaveLength(1);
-  expect(lines[0]).toContain("keep_awake");
-  expect(lines[0]).toContain(reason);
-  expect(awake.isHeld).toBe(false);
-});
+] as const)(
+  "without a tool that holds (%j) the machine sleeps as before, and the log says so once",
+  async (command, reason) => {
+    const vault = await openVault();
+    const client = openClient(vault);
+    const lines: string[] = [];
+    const told = createLogger("test", {
+      level: "info",
+      tty: false,
+      destination: { write: (line: string) => void lines.push(line) },
+    });
+    const awake = keep({ vault, command, logger: told });
+    await client.put(NAMESPACE, records, SOON_MS);
+    await until(() => lines.length > 0, "the line");
+    await client.lookup(NAMESPACE, keysOf(records), SOON_MS);
+    await new Promise((resolve) => setTimeout(resolve, 20 * POLL_MS));
+    expect(lines).toHaveLength(1);
+    expect(lines[0]).toContain("keep_awake");
+    expect(lines[0]).toContain(reason);
+    expect(awake.isHeld).toBe(false);
+  },
+);
 
 test("Linux and macOS hold by their own tools, and both end with what they are given", () => {
   expect(inhibitorOf("linux")[0]).toBe("systemd-inhibit");

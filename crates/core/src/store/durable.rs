@@ -120,9 +120,8 @@ impl Store {
         for (keys, near) in keys.chunks(STORE_LOOKUP_KEYS).zip(near.chunks_mut(STORE_LOOKUP_KEYS)) {
             self.state().policy.find_all(keys, near);
         }
-        let is_far = |((key, held), near): ((&RecordKey, &bool), bool)| {
-            *held && !near && disk.is_far(key)
-        };
+        let is_far =
+            |((key, held), near): ((&RecordKey, &bool), bool)| *held && !near && disk.is_far(key);
         keys.iter().zip(held).zip(near).map(is_far).collect()
     }
 

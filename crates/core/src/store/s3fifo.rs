@@ -300,9 +300,8 @@ impl Policy for S3Fifo {
     }
 
     fn hot_keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
-        let is_hot = |entry: &&Entry| {
-            entry.uses > 0 || matches!(entry.queue, Queue::Main | Queue::Kept)
-        };
+        let is_hot =
+            |entry: &&Entry| entry.uses > 0 || matches!(entry.queue, Queue::Main | Queue::Kept);
         self.queues.iter().filter(is_hot).map(|entry| self.key_of(entry)).filter(matches).collect()
     }
 
