@@ -16,9 +16,11 @@ const QUESTION = {
 
 /** A vault that answers with these bits; null: not at all. */
 function vault(bits: number | null): LookupGate {
-  const lookup = () =>
-    bits === null ? Promise.reject(new Error("down")) : Promise.resolve(Buffer.from([bits]));
-  return { address: "vault", lookup } as unknown as LookupGate;
+  const find = () =>
+    bits === null
+      ? Promise.reject(new Error("down"))
+      : Promise.resolve({ present: Buffer.from([bits]), far: null, pace: null });
+  return { address: "vault", find } as unknown as LookupGate;
 }
 
 async function bitsOf(vaults: readonly LookupGate[], isQuarantined = false): Promise<number> {

@@ -102,7 +102,7 @@ const CAUSES: Record<string, () => Promise<Account>> = {
   async evicted() {
     const { sidecar, kv } = await withVault();
     await saved(sidecar);
-    vi.spyOn(kv, "lookup").mockResolvedValue(Buffer.from([0]));
+    vi.spyOn(kv, "find").mockResolvedValue({ present: Buffer.from([0]), far: null, pace: null });
     return await asked(sidecar);
   },
   async lost() {
@@ -166,7 +166,7 @@ const CAUSES: Record<string, () => Promise<Account>> = {
   },
   async let_go() {
     const { sidecar, kv } = await withVault();
-    vi.spyOn(kv, "lookup").mockReturnValue(new Promise(() => {}));
+    vi.spyOn(kv, "find").mockReturnValue(new Promise(() => {}));
     const engine = await FakeEngine.start(sidecar.socketPath);
     engine.release(engine.prefetch(digest("one")));
     await vi.waitFor(async () => expect((await account(sidecar)).loadedTokens).toBe(0));

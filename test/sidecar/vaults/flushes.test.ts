@@ -227,8 +227,8 @@ test.each([
   const told = new Promise<void>((resolve) => (answered = resolve));
   let goOn = (): void => {};
   const gate = new Promise<void>((resolve) => (goOn = resolve));
-  const ask = client.lookup.bind(client);
-  vi.spyOn(client, "lookup").mockImplementationOnce(async (...question) => {
+  const ask = client.find.bind(client);
+  vi.spyOn(client, "find").mockImplementationOnce(async (...question) => {
     const found = await ask(...question);
     answered();
     await gate;
