@@ -17,12 +17,23 @@ use crate::mapping::Mapping;
 use crate::seat::Lease;
 use crate::visibility::Seen;
 
-/// Between looks at who lives; and at the lock, when nobody wants it, and when somebody does.
-const LOOK: Duration = Duration::from_millis(10);
-const IDLE: Duration = Duration::from_millis(1);
+/// Between looks at who lives: often enough for who is silent to be found within a second.
+const LOOK: Duration = Duration::from_millis(25);
+/// Whoever stood at the same time has said so by then.
+const ELECTION: Duration = Duration::from_millis(10);
+/// Between a manager's looks at the lock, when somebody wants it.
 const BUSY: Duration = Duration::from_micros(20);
 /// Somebody may want it again so soon after it was given back.
 const WARM: Duration = Duration::from_millis(5);
+/// When nobody wants it: first, and at most, because who comes next waits for so long.
+const IDLE: Duration = Duration::from_millis(1);
+const REST: Duration = Duration::from_millis(4);
+const _: () = assert!(LOOK.as_millis() * 2 <= SHM_BEAT_MS as u128, "a beat is seen before the next");
+
+/// How long a manager sleeps when nobody has wanted the lock for so long: a sixteenth of that.
+fn pause(unwanted: Duration) -> Duration {
+    if unwanted < WARM { BUSY } else { (unwanted / 16).clamp(IDLE, REST) }
+}
 
 /// How long something that changes did not, as far as this thread looked: it may have been stopped itself.
 #[derive(Clone, Copy, Default)]
@@ -128,7 +139,7 @@ impl Round {
             Some(true) => self.wanted = Instant::now(),
             Some(false) => {}
         }
-        sleep(if self.wanted.elapsed() < WARM { BUSY } else { IDLE });
+        sleep(pause(self.wanted.elapsed()));
     }
 
     /// Whoever is silent is so for as long as somebody looked often enough.
@@ -154,7 +165,7 @@ impl Round {
         let chance = RandomState::new().hash_one(self.looked);
         self.candidate = (chance >> TURN_BITS).max(1);
         stand(&self.memory, self.candidate);
-        sleep(LOOK);
+        sleep(ELECTION);
         self.manages = Manager::elected(&self.memory, self.candidate);
         self.manager.ms = 0;
     }
@@ -177,6 +188,15 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_manager_rests_more_the_longer_nobody_comes_and_never_for_long() {
+        let after = |ms: u64| pause(Duration::from_millis(ms));
+        assert_eq!([after(0), after(4)], [BUSY; 2]);
+        assert_eq!([after(5), after(16)], [IDLE; 2]);
+        assert!(IDLE < after(32) && after(32) < REST);
+        assert_eq!([after(64), after(3_600_000)], [REST; 2]);
+    }
 
     #[test]
     fn only_what_was_looked_at_often_is_dead() {

@@ -18,6 +18,7 @@ mod work;
 
 use std::collections::BTreeSet;
 use std::env::var;
+use std::fs::{read_dir, read_to_string};
 use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -51,6 +52,18 @@ fn say(text: &str) {
     std::io::stdout().write_all(format!("{text}\n").as_bytes()).unwrap();
 }
 
+/// What this process's keeper took of a processor, in ns, and how often it was given one.
+fn keeper() -> [u64; 2] {
+    let threads = read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    let is_keeper = |thread: &PathBuf| {
+        read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with("tierkv-shm-keep"))
+    };
+    let thread = threads.into_iter().find(is_keeper).unwrap();
+    let text = read_to_string(thread.join("schedstat")).unwrap();
+    let numbers: Vec<u64> = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    [numbers[0], numbers[2]]
+}
+
 /// What the other processes of these tests do.
 #[test]
 fn child() {
@@ -73,6 +86,15 @@ fn child() {
             }
             let [p99, most] = contend(&region, host, number);
             say(&format!("waits {p99} {most}"));
+        }
+        "idles" => {
+            let _region = open(&path, &options).unwrap();
+            sleep(Duration::from_millis(300));
+            let start = (Instant::now(), keeper());
+            sleep(Duration::from_millis(number));
+            let end = keeper();
+            let wakes = end[1] - start.1[1];
+            say(&format!("woke {wakes} {} {}", end[0] - start.1[0], start.0.elapsed().as_millis()));
         }
         "owns" => {
             let (memory, bytes) = dying();
@@ -233,6 +255,18 @@ fn f104_a_host_that_is_stopped_with_the_lock_writes_nothing_when_it_goes_on() {
     is_whole(&region, "gone on");
     // Its host comes back with another process.
     assert!(said(name.child(Some(1), "mixes", 20)).status.success());
+}
+
+#[test]
+fn a_manager_that_nobody_asks_rests() {
+    let name = Name::new("hosts-idle");
+    let millis = if is_long() { 10_000 } else { 1000 };
+    let told = told(&said(name.child(Some(1), "idles", millis)), "woke");
+    let [wakes, took, millis] = told[..] else { panic!("{told:?}") };
+    let us = took / millis;
+    writeln!(std::io::stderr(), "idle: woke {wakes} times in {millis} ms, {us} us a s").unwrap();
+    // Whoever has other work is woken less often, not more.
+    assert!(wakes * 3 <= millis, "woke {wakes} times in {millis} ms");
 }
 
 #[test]
