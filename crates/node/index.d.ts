@@ -518,11 +518,12 @@ export declare function shmNews(id: number, known: number): number
 
 /**
  * Opens and joins the region in that file; makes it first where there is none, with at most `max_bytes` (0: not). With `must_fit` a
- * region of another size is refused. `coherence`: "hardware" or "clflush". `host`: which of several hosts that have it this is, or null. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
+ * region of another size is refused. `coherence`: "hardware" or "clflush". `host`: which of several hosts that have it this is, or
+ * null. `group`: whose users have it, by name or number, or null. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
  * the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
  * look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
  */
-export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): ShmInfo
+export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): ShmInfo
 
 /** Bytes that were moved for a request; null when it has its outcome. */
 export declare function shmProgress(id: number, request: number): number | null

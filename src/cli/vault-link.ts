@@ -28,9 +28,9 @@ export function linkTo(
   const { address, classes } = target;
   const [name] = classes;
   if (sharedPath(address) !== null) {
-    const { coherence, host } = config.cluster;
+    const { coherence, host, group } = config.cluster;
     const size = { maxBytes: 0, mustFit: false };
-    const client = new SharedVault({ address, name, coherence, host, logger, ...size });
+    const client = new SharedVault({ address, name, coherence, host, group, logger, ...size });
     return { client, isTls: false };
   }
   const security = securityFor(config, target, logger);

@@ -38,6 +38,8 @@ export interface RegionSide {
   coherence: Coherence;
   /** Which of several machines that have it this is; null: no other has it. */
   host?: number | null;
+  /** Whose users have it; null: this user alone. */
+  group?: string | null;
 }
 
 export class Region {
@@ -58,7 +60,8 @@ export class Region {
       data: Buffer,
       numbers: number[],
     ): void => this.#onEvent(request, error, data, numbers);
-    const info = shmOpen(path, maxBytes, mustFit, as.coherence, as.host ?? null, onEvent);
+    const { coherence, host = null, group = null } = as;
+    const info = shmOpen(path, maxBytes, mustFit, coherence, host, group, onEvent);
     const { id, epoch, flush } = info;
     this.#id = id;
     this.coherence = info.coherence;

@@ -25,6 +25,8 @@ export interface ClusterConfig {
   readonly coherence: Coherence;
   /** Which of several machines that have the same `shm:` memory this is; null: no other has it. */
   readonly host: number | null;
+  /** Whose users have `shm:` memory, by name or number; null: this user alone. */
+  readonly group: string | null;
   /** What `tierkv join` stores: certificate and token of each vault. */
   readonly credentials: string;
   /** Machines that are woken when their vault is wanted. */

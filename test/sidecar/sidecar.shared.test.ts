@@ -1,5 +1,5 @@
 // Owns the proof that sidecars share memory instead of a vault: blocks come back byte-equal, over no socket, whoever is killed.
-import { readdirSync, readFileSync, readlinkSync, mkdirSync, writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, readlinkSync, mkdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
@@ -12,6 +12,7 @@ import { Program, runInside } from "../support/command-line.ts";
 import {
   damageAll,
   openShared,
+  pathOf,
   REGION_BYTES,
   regionAddress,
   regionHolds,
@@ -344,8 +345,25 @@ test("a region that is not fit is refused at the start, with its path and a fix"
     close: () => import("node:fs").then(({ rmSync }) => rmSync(`${address.slice(4)}.txt`)),
   });
   expect(await runProgramOn(writeConfig(`${address}.txt`))).toMatch(/SHARED_REGION.*chmod 600/s);
+  const ofGroup = (text: string): Promise<string> =>
+    runProgramOn(writeConfig(address, "", `group = "${text}"\n`));
+  expect(await ofGroup("no such")).toMatch(/group.*without spaces/s);
+  expect(await ofGroup("no-such")).toMatch(/SHARED_REGION.*group = "no-such".*getent/s);
+  expect(await ofGroup("1234")).toMatch(/SHARED_REGION.*mode 600.*group is 1234/s);
   const small = () => openShared(address, "kv", { maxBytes: REGION_BYTES / 2 });
   expect(small).toThrow(/the configuration gives/);
+});
+
+test("a region of a group is made with it, and its sidecars and commands reach it", async () => {
+  const address = regionAddress();
+  const group = process.getgid!();
+  const place = writeConfig(address, "", `group = "${group}"\n`);
+  await startProgram(place);
+  const { mode, gid } = statSync(pathOf(address));
+  expect([mode & 0o777, gid]).toEqual([0o660, group]);
+  const shown = await runInside(["status", "--json", "--config", place.config]);
+  const { targets } = JSON.parse(shown.stdout) as { targets: Record<string, unknown>[] };
+  expect(targets[1]).toMatchObject({ address, reachable: true });
 });
 
 async function runProgramOn({ config }: Place): Promise<string> {

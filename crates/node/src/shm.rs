@@ -10,9 +10,12 @@ use napi::threadsafe_function::{
 use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::key::RecordKey;
+use tierkv_core::limits::SHM_CHUNK_BYTES;
 use tierkv_shm::desk::{Answer, Desk, Outcome, Work};
 use tierkv_shm::doctor::{Report, Way, answer, ask};
+use tierkv_shm::file::group_id;
 use tierkv_shm::flushes::{Label, News, Scope};
+use tierkv_shm::opening::Options;
 use tierkv_shm::visibility::Coherence;
 
 use crate::ffi::{count, hash, number, run};
@@ -86,11 +89,12 @@ pub struct ShmInfo {
 }
 
 /// Opens and joins the region in that file; makes it first where there is none, with at most `max_bytes` (0: not). With `must_fit` a
-/// region of another size is refused. `coherence`: "hardware" or "clflush". `host`: which of several hosts that have it this is, or null. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
+/// region of another size is refused. `coherence`: "hardware" or "clflush". `host`: which of several hosts that have it this is, or
+/// null. `group`: whose users have it, by name or number, or null. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
 /// the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
 /// look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
 #[napi(
-    ts_args_type = "path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void"
+    ts_args_type = "path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void"
 )]
 pub fn shm_open(
     path: String,
@@ -98,6 +102,7 @@ pub fn shm_open(
     must_fit: bool,
     coherence: String,
     host: Option<u32>,
+    group: Option<String>,
     on_outcome: Function<'_, Told, ()>,
 ) -> napi::Result<ShmInfo> {
     let tell: ThreadsafeFunction<Event, (), Told, napi::Status, false, true> = on_outcome
@@ -113,8 +118,10 @@ pub fn shm_open(
         let coherence = Coherence::named(&coherence).ok_or_else(|| {
             Error::bad_argument(format!("coherence {coherence}: it is hardware or clflush"))
         })?;
-        let (path, host) = (Path::new(&path), host.map(u64::from));
-        let desk = Desk::open(path, max_bytes, must_fit, coherence, host, Arc::new(sink))?;
+        let group = group.as_deref().map(group_id).transpose()?;
+        let (chunk_bytes, host) = (SHM_CHUNK_BYTES, host.map(u64::from));
+        let options = Options { max_bytes, chunk_bytes, coherence, address: 0, host, group };
+        let desk = Desk::open(Path::new(&path), &options, must_fit, Arc::new(sink))?;
         let (epoch, flush) = (number(desk.epoch()), number(desk.joined_at_flush()));
         let coherence = desk.coherence().name().to_owned();
         Ok(ShmInfo { id: REGIONS.insert(Arc::new(desk))?, epoch, flush, coherence })

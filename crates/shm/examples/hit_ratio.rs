@@ -17,7 +17,8 @@ use std::path::PathBuf;
 use tierkv_core::error::Result;
 use tierkv_shm::flushes::Label;
 use tierkv_shm::layout::Layout;
-use tierkv_shm::mapping::{Mapping, Options, open};
+use tierkv_shm::mapping::Mapping;
+use tierkv_shm::opening::{Options, open};
 use tierkv_shm::region::{Offer, Region};
 use tierkv_shm::visibility::Coherence;
 
@@ -32,8 +33,10 @@ fn region(records: u64) -> Result<Region<Mapping>> {
     }
     let path = PathBuf::from(format!("/dev/shm/tierkv-hits-{}", std::process::id()));
     let coherence = Coherence::Hardware;
-    let region =
-        open(&path, &Options { max_bytes, chunk_bytes: CHUNK, coherence, address: 0, host: None });
+    let region = open(
+        &path,
+        &Options { max_bytes, chunk_bytes: CHUNK, coherence, address: 0, host: None, group: None },
+    );
     let _ = std::fs::remove_file(path);
     region
 }

@@ -19,7 +19,8 @@ mod measure {
     use tierkv_core::error::Result;
     use tierkv_core::key::RecordKey;
     use tierkv_shm::flushes::Label;
-    use tierkv_shm::mapping::{Mapping, Options, open};
+    use tierkv_shm::mapping::Mapping;
+    use tierkv_shm::opening::{Options, open};
     use tierkv_shm::region::{Offer, Region};
     use tierkv_shm::visibility::Coherence;
 
@@ -70,8 +71,14 @@ mod measure {
         let clflush = std::env::args().any(|argument| argument == "clflush");
         let coherence = if clflush { Coherence::Clflush } else { Coherence::Hardware };
         let path = PathBuf::from(format!("/dev/shm/tierkv-rates-{}", std::process::id()));
-        let options =
-            Options { max_bytes: 512 << 20, chunk_bytes: 4096, coherence, address: 0, host: None };
+        let options = Options {
+            max_bytes: 512 << 20,
+            chunk_bytes: 4096,
+            coherence,
+            address: 0,
+            host: None,
+            group: None,
+        };
         let region = open(&path, &options);
         // Nobody else needs its name.
         let _ = std::fs::remove_file(&path);

@@ -11,16 +11,15 @@ use std::thread::{Builder, available_parallelism};
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::key::RecordKey;
 use tierkv_core::lane::client::{Outgoing, Targets};
-use tierkv_core::limits::{
-    SHM_CHUNK_BYTES, SHM_POPULATE_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX, SHM_THREADS_MIN,
-};
+use tierkv_core::limits::{SHM_POPULATE_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX, SHM_THREADS_MIN};
 use tierkv_core::record::Hash;
 use tierkv_core::store::ItemStatus;
 
 use crate::flushes::{Label, News, Scope};
 use crate::layout::Layout;
-use crate::mapping::{self, Mapping, Options};
+use crate::mapping::Mapping;
 use crate::moves;
+use crate::opening::{self, Options};
 use crate::region::{Fill, Region};
 use crate::visibility::{Coherence, Fabric};
 
@@ -95,24 +94,16 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Opens and joins the region at `path`; makes it first where there is none, with at most `max_bytes` (0: not). `must_fit`: one
-    /// that has another size than that would give is refused. `host`: which of several hosts that have it this is.
+    /// Opens and joins the region at `path`; makes it first where there is none. `must_fit`: one that has another size than the
+    /// options would give is refused.
     ///
     /// # Errors
     /// `ARENA_FAILED` naming the path and what does not go, `BAD_ARGUMENT` for sizes, `NO_MEMORY` without threads.
-    pub fn open(
-        path: &Path,
-        max_bytes: u64,
-        must_fit: bool,
-        coherence: Coherence,
-        host: Option<u64>,
-        sink: Sink,
-    ) -> Result<Self> {
-        let chunk_bytes = SHM_CHUNK_BYTES;
-        let options = Options { max_bytes, chunk_bytes, coherence, address: 0, host };
-        let region = mapping::open(path, &options)?;
+    pub fn open(path: &Path, options: &Options, must_fit: bool, sink: Sink) -> Result<Self> {
+        let region = opening::open(path, options)?;
         if must_fit {
-            check_size(path, region.layout(), &Layout::cut(max_bytes, chunk_bytes)?)?;
+            let wanted = Layout::cut(options.max_bytes, options.chunk_bytes)?;
+            check_size(path, region.layout(), &wanted)?;
         }
         let shared = Arc::new(Shared { region, sink, open: Mutex::default() });
         let half = available_parallelism().map_or(1, |cores| cores.get() / 2);
@@ -120,7 +111,7 @@ impl Desk {
         let short = start(&shared, 1)?;
         let (fetches, stores) = (start(&shared, threads)?, start(&shared, threads)?);
         // Whoever makes none only looks, and moves little.
-        if max_bytes > 0 {
+        if options.max_bytes > 0 {
             populate(&shared)?;
         }
         Ok(Self { shared, short, fetches, stores, next: AtomicU32::new(1) })

@@ -14,7 +14,8 @@ use tierkv_core::limits::{
 
 use crate::layout::{LINE_BYTES, Layout};
 use crate::lines;
-use crate::mapping::{Mapping, Options, map};
+use crate::mapping::Mapping;
+use crate::opening::{Options, map};
 use crate::seat::kernel;
 use crate::trial::{TRIAL_BYTES, heard, is_whole, publish, say};
 use crate::visibility::{Coherence, Fabric, Rule, Seen};
@@ -135,6 +136,7 @@ impl Side {
                     coherence,
                     address: 0,
                     host: None,
+                    group: None,
                 },
             )
         };

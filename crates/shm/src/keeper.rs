@@ -28,7 +28,8 @@ const WARM: Duration = Duration::from_millis(5);
 /// When nobody wants it: first, and at most, because who comes next waits for so long.
 const IDLE: Duration = Duration::from_millis(1);
 const REST: Duration = Duration::from_millis(4);
-const _: () = assert!(LOOK.as_millis() * 2 <= SHM_BEAT_MS as u128, "a beat is seen before the next");
+const _: () =
+    assert!(LOOK.as_millis() * 2 <= SHM_BEAT_MS as u128, "a beat is seen before the next");
 
 /// How long a manager sleeps when nobody has wanted the lock for so long: a sixteenth of that.
 fn pause(unwanted: Duration) -> Duration {

@@ -4,11 +4,13 @@ pub mod between;
 #[cfg(target_os = "linux")]
 mod cut;
 #[cfg(target_os = "linux")]
+mod dax;
+#[cfg(target_os = "linux")]
 pub mod desk;
 #[cfg(target_os = "linux")]
 pub mod doctor;
 #[cfg(target_os = "linux")]
-mod file;
+pub mod file;
 pub mod flushes;
 mod held;
 #[cfg(target_os = "linux")]
@@ -23,6 +25,8 @@ mod members;
 #[cfg(target_os = "linux")]
 mod moves;
 mod names;
+#[cfg(target_os = "linux")]
+pub mod opening;
 pub mod region;
 #[cfg(target_os = "linux")]
 mod robust;

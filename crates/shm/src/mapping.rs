@@ -1,7 +1,7 @@
-//! Owns a region in a file that processes map: made whole before it has its name, locked among those of a host and between hosts.
+//! Owns a region as a process has it mapped: its words and payloads, its lock among those of a host and between hosts.
 
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
@@ -9,37 +9,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
-use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::error::Result;
 use tierkv_core::limits::SHM_BEAT_MS;
 
 use crate::between::{Between, is_gone, line_of};
 use crate::cut::{self, Watched};
-use crate::file::{check_file, failed, lock_bytes};
+use crate::file::{failed, lock_bytes};
 use crate::keeper::Keeper;
 use crate::layout::{LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout, MEMBERS_MAX, host};
 use crate::lines;
-use crate::region::{self, Region};
+use crate::opening::Options;
 use crate::robust::Robust;
 use crate::seat::{MEMBERS_OF_HOST, Seat, kernel};
 use crate::visibility::{Coherence, Fabric, LastOwner, Rule, Seen};
-
-/// How a region is made, and how this process maps it.
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    /// Most bytes of a region that is made; 0: none is.
-    pub max_bytes: u64,
-    /// Its chunks.
-    pub chunk_bytes: u64,
-    /// Who keeps the caches together.
-    pub coherence: Coherence,
-    /// Where to map it, if the place is free; 0: anywhere. Processes need not agree.
-    pub address: usize,
-    /// Which of several hosts that have the region this is; `None`: no other host has it.
-    pub host: Option<u64>,
-}
 
 /// A mapped region.
 #[derive(Debug)]
@@ -62,95 +46,8 @@ unsafe impl Send for Mapping {}
 // SAFETY: the same.
 unsafe impl Sync for Mapping {}
 
-/// Opens the region at `path` and joins it; makes it first where there is none.
-///
-/// # Errors
-/// `ARENA_FAILED` naming the path and what does not go, `BAD_ARGUMENT` for sizes.
-pub fn open(path: &Path, options: &Options) -> Result<Region<Mapping>> {
-    let (mapping, bytes) = map(path, options)?;
-    let region = Region::join(mapping, bytes)
-        .map_err(|error| Error::new(error.code, format!("{}: {}", path.display(), error.text)))?;
-    region.fabric().is_joined.store(true, Ordering::Relaxed);
-    Ok(region)
-}
-
-/// The same without joining: the memory, and its length.
-///
-/// # Errors
-/// As `open`.
-pub fn map(path: &Path, options: &Options) -> Result<(Mapping, u64)> {
-    if options.coherence == Coherence::Clflush && !lines::EXIST {
-        return Err(Error::bad_argument(
-            "coherence \"clflush\" exists on x86-64 only: take \"hardware\"",
-        ));
-    }
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
-        Err(Errno::NOENT) if options.max_bytes == 0 => {
-            return Err(failed(
-                path.display(),
-                "there is no region: a sidecar that names it makes it",
-            ));
-        }
-        Err(Errno::NOENT) => {
-            create(path, options)?;
-            rustix::fs::open(path, flags, Mode::empty())
-        }
-        opened => opened,
-    }
-    .map_err(|errno| failed(path.display(), errno))?;
-    let bytes = check_file(path, &fd)?;
-    let its = fd.try_clone().map_err(|error| failed(path.display(), error))?;
-    let mut mapping = Mapping::new(path, fd, bytes, options)?;
-    check_hosts(&mapping, bytes, options.host)
-        .map_err(|error| Error::new(error.code, format!("{}: {}", path.display(), error.text)))?;
-    if let Some(number) = options.host {
-        let keeps = Mapping::new(path, its, bytes, &Options { address: 0, ..*options })?;
-        mapping.sit(number, keeps)?;
-    }
-    Ok((mapping, bytes))
-}
-
-/// All who have a region have the same kind of lock.
-fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
-    let layout = region::layout_of(mapping, bytes)?;
-    let text = match host {
-        Some(_) if layout.hosts == 0 => {
-            "the region was made for one machine: remove the file, or write no [cluster] host"
-        }
-        None if layout.hosts > 0 => {
-            "several machines have this region: write [cluster] host, another number on each"
-        }
-        Some(number) if number >= layout.hosts => "there is no host of that number",
-        _ => return Ok(()),
-    };
-    Err(Error::new(Code::ArenaFailed, text))
-}
-
-/// Makes a region under another name, and gives it its own when it is whole. Another one who is faster wins.
-fn create(path: &Path, options: &Options) -> Result<()> {
-    let layout = Layout::cut(options.max_bytes, options.chunk_bytes)?;
-    let layout = if options.host.is_some() { layout.between_hosts() } else { layout };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let in_words = |errno| failed(path.display(), errno);
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR).map_err(in_words)?;
-    // All of its memory now, because a page that is missing later ends whoever touches it.
-    rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, layout.region_bytes)
-        .map_err(in_words)?;
-    let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let mapping = Mapping::new(path, fd, layout.region_bytes, options)?;
-    mapping.make_locks(&layout)?;
-    region::format(&mapping, &layout);
-    match rustix::fs::linkat(CWD, name, CWD, path, AtFlags::SYMLINK_FOLLOW) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(in_words(errno)),
-    }
-}
-
 impl Mapping {
-    fn new(path: &Path, fd: OwnedFd, bytes: u64, options: &Options) -> Result<Self> {
+    pub(crate) fn new(path: &Path, fd: OwnedFd, bytes: u64, options: &Options) -> Result<Self> {
         let in_words = |errno| failed(path.display(), errno);
         let bytes = usize::try_from(bytes).map_err(|_| in_words(Errno::NOMEM))?;
         let address = without_provenance_mut(options.address);
@@ -165,6 +62,11 @@ impl Mapping {
         })?;
         let (coherence, is_joined) = (options.coherence, AtomicBool::new(false));
         Ok(Self { fd, start, bytes, coherence, is_joined, watched, seat: None, keeper: None })
+    }
+
+    /// Nobody waits in person for this process any more.
+    pub(crate) fn joined(&self) {
+        self.is_joined.store(true, Ordering::Relaxed);
     }
 
     /// Where this process has it.
@@ -219,7 +121,7 @@ impl Mapping {
         }
     }
 
-    fn make_locks(&self, layout: &Layout) -> Result<()> {
+    pub(crate) fn make_locks(&self, layout: &Layout) -> Result<()> {
         Robust::at(self.at(LOCK_AT, LOCK_BYTES)).make()?;
         (0..layout.hosts).try_for_each(|number| self.make_lock_of(number))
     }
@@ -233,7 +135,7 @@ impl Mapping {
     }
 
     /// Takes part in the lock between hosts, as one of the processes of a host.
-    fn sit(&mut self, number: u64, keeps: Mapping) -> Result<()> {
+    pub(crate) fn sit(&mut self, number: u64, keeps: Mapping) -> Result<()> {
         let one_by_one = MEMBERS_MAX + number;
         let in_words = |error| failed("a host's place", error);
         lock_bytes(&self.fd, libc::F_OFD_SETLKW, libc::F_WRLCK, one_by_one, 1).map_err(in_words)?;

@@ -15,7 +15,8 @@ use content::{content, key, read};
 use tierkv_core::record::{CLASS_KV, CLASS_SSM};
 use tierkv_shm::flushes::{Label, Scope};
 use tierkv_shm::layout::{FLUSHES_MAX, NAMES_MAX};
-use tierkv_shm::mapping::{Mapping, Options, open};
+use tierkv_shm::mapping::Mapping;
+use tierkv_shm::opening::{Options, open};
 use tierkv_shm::region::{Offer, Region, Reservation};
 use tierkv_shm::visibility::Coherence;
 
@@ -26,6 +27,7 @@ const OPTIONS: Options = Options {
     coherence: Coherence::Hardware,
     address: 0,
     host: None,
+    group: None,
 };
 const TENANT: u64 = 7 << 32 | 9;
 

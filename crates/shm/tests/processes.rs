@@ -15,16 +15,18 @@ mod work;
 use std::env::var;
 use std::fs::{File, Permissions, remove_file, set_permissions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use content::{key, read};
 use dying::Dying;
+use rustix::process::{getegid, geteuid};
 use tierkv_core::record;
+use tierkv_shm::file::group_id;
 use tierkv_shm::layout::{BITMAP_AT, CAME_AT, LOCK_AT, entry};
-use tierkv_shm::mapping::{Options, map, open};
+use tierkv_shm::opening::{Options, map, open};
 use tierkv_shm::region::{Put, Region};
 use tierkv_shm::visibility::{Coherence, Fabric};
 use work::{Name, OPTIONS, check, contend, go_through_everything, is_long, mix, said, store, told};
@@ -40,6 +42,18 @@ fn turns() -> u64 {
     if is_long() { 100_000 } else { 5000 }
 }
 
+const NOBODY: u32 = 65534;
+const OF_NOBODY: u32 = 4242;
+
+/// Becomes a user of that group who is in no other.
+fn become_nobody(group: u32) {
+    // SAFETY: numbers only, and no list of groups.
+    let codes = unsafe {
+        [libc::setgroups(0, std::ptr::null()), libc::setgid(group), libc::setuid(NOBODY)]
+    };
+    assert_eq!(codes, [0; 3], "root may");
+}
+
 /// What the other processes of these tests do.
 #[test]
 fn child() {
@@ -52,6 +66,24 @@ fn child() {
         let region = open(&path, &Options { address, coherence, ..OPTIONS }).unwrap();
         assert_eq!(region.fabric().address(), address);
         mix(&region, number, operations() / 4);
+    } else if role == "shares" {
+        become_nobody(OF_NOBODY);
+        let shared = Options { group: Some(OF_NOBODY), ..OPTIONS };
+        let region = open(&path, &shared).unwrap();
+        assert!(check(&region, 1), "root's record");
+        mix(&region, 3, number);
+        store(&region, 2);
+        let own = path.with_extension("nobody");
+        let alone = Options { group: Some(OF_NOBODY + 1), ..OPTIONS };
+        let text = open(&own, &alone).err().expect("no member").text;
+        assert!(text.contains("[cluster] group") && !own.exists(), "{text}");
+        set_permissions(&path, Permissions::from_mode(0o600)).expect_err("root's file");
+        std::process::exit(7);
+    } else if role == "is refused" {
+        become_nobody(OF_NOBODY);
+        let text = open(&path, &OPTIONS).err().expect("refused").text;
+        assert!(text.contains("another user has it") && text.contains("[cluster] group"), "{text}");
+        std::process::exit(7);
     } else if role == "contends" {
         let region = open(&path, &OPTIONS).unwrap();
         while region.fill().unwrap().members < 5 {
@@ -159,6 +191,75 @@ fn a_region_that_is_not_ours_is_refused_by_name() {
         file.write_all_at(&byte, at).unwrap();
     }
     drop(name.open(None));
+}
+
+#[test]
+fn a_region_of_a_group_is_that_groups_and_refused_otherwise_by_name() {
+    let (name, own) = (Name::new("group"), Name::new("own"));
+    let group = getegid().as_raw();
+    let of = |group| Options { group: Some(group), ..OPTIONS };
+    let mode = |to| set_permissions(&name.0, Permissions::from_mode(to)).unwrap();
+    let refusal = |path: &Path, options: &Options| {
+        let text = open(path, options).err().expect("refused").text;
+        assert!(text.contains(&path.display().to_string()), "{text}");
+        text
+    };
+    drop(open(&name.0, &of(group)).unwrap());
+    let made = std::fs::metadata(&name.0).unwrap();
+    assert_eq!((made.mode() & 0o7777, made.gid()), (0o660, group));
+    drop(open(&name.0, &of(group)).unwrap());
+    assert!(refusal(&name.0, &OPTIONS).contains("[cluster] group"), "made for a group");
+    let text = refusal(&name.0, &of(group + 1));
+    assert!(text.contains(&format!("chgrp {}", group + 1)), "{text}");
+    for wrong in [0o600, 0o640, 0o662, 0o664] {
+        mode(wrong);
+        assert!(refusal(&name.0, &of(group)).contains("chmod 660"), "{wrong:o}");
+    }
+    drop(own.open(None));
+    assert!(refusal(&own.0, &of(group)).contains("mode 600"), "made for one user");
+    mode(0o660);
+    let folder = Name::new("folder");
+    std::fs::create_dir(&folder.0).unwrap();
+    set_permissions(&folder.0, Permissions::from_mode(0o2777)).unwrap();
+    let inside = folder.0.join("region");
+    assert!(refusal(&inside, &of(group)).contains("chmod o-w") && !inside.exists());
+    set_permissions(&folder.0, Permissions::from_mode(0o2770)).unwrap();
+    drop(open(&inside, &of(group)).unwrap());
+    set_permissions(&folder.0, Permissions::from_mode(0o2777)).unwrap();
+    assert!(refusal(&inside, &of(group)).contains("chmod o-w"));
+    std::fs::remove_dir_all(&folder.0).unwrap();
+}
+
+#[test]
+fn two_users_of_a_group_share_a_region_and_nobody_else_does() {
+    if !geteuid().is_root() {
+        writeln!(std::io::stderr(), "skipped: a process of another user takes root").unwrap();
+        return;
+    }
+    let (name, own) = (Name::new("shared"), Name::new("unshared"));
+    drop(own.open(None));
+    let region = open(&name.0, &Options { group: Some(OF_NOBODY), ..OPTIONS }).unwrap();
+    store(&region, 1);
+    for (path, role) in [(&name, "shares"), (&own, "is refused")] {
+        let output = said(path.child(None, role, 300));
+        assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    assert!(check(&region, 2), "nobody's record");
+    std::os::unix::fs::chown(&own.0, Some(NOBODY), None).unwrap();
+    let text = open(&own.0, &OPTIONS).err().expect("nobody's").text;
+    assert!(text.contains("belongs to user 65534"), "{text}");
+    region.sweep().unwrap();
+    assert!(region.audit().unwrap().is_sound());
+}
+
+#[test]
+fn a_group_has_a_name_or_a_number() {
+    assert_eq!(group_id("4242").unwrap(), 4242);
+    assert_eq!(group_id("root").unwrap(), 0);
+    for wrong in ["no-such-group", "4294967295", "a\0b", "-1", ""] {
+        let text = group_id(wrong).unwrap_err().text;
+        assert!(text.contains("[cluster] group") && text.contains("getent group"), "{text}");
+    }
 }
 
 #[test]

@@ -120,8 +120,8 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
       if (sharedPath(address) !== null) {
         const { maxBytes } = config.vault;
         const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
-        const { coherence, host } = config.cluster;
-        return new SharedVault({ address, name, coherence, host, logger, ...size });
+        const { coherence, host, group } = config.cluster;
+        return new SharedVault({ address, name, coherence, host, group, logger, ...size });
       }
       const { lanes } = config.sidecar;
       const access = accessTo(config, target, logger);

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
 use tierkv_shm::flushes::Label;
-use tierkv_shm::mapping::{Mapping, Options, open};
+use tierkv_shm::mapping::Mapping;
+use tierkv_shm::opening::{Options, open};
 use tierkv_shm::region::{Offer, Region};
 use tierkv_shm::visibility::{Coherence, Fabric};
 
@@ -19,6 +20,7 @@ pub const OPTIONS: Options = Options {
     coherence: Coherence::Hardware,
     address: 0,
     host: None,
+    group: None,
 };
 
 /// A file's name in memory, gone in the end.

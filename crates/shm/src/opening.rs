@@ -1,0 +1,296 @@
+//! Owns how a process comes to a region: opened where its file may be trusted, or made whole before it has its name.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use tierkv_core::error::{Code, Error, Result};
+
+use crate::dax::{Described, described};
+use crate::file::{Place, check_file, failed, folder_of, give_to, lock_bytes};
+use crate::layout::{HOSTS_MAX, Layout, MEMBERS_MAX};
+use crate::lines;
+use crate::mapping::Mapping;
+use crate::region::{self, Region};
+use crate::visibility::{Coherence, Rule, Seen};
+
+const PAGE_BYTES: usize = 4096;
+
+/// How a region is made, and how this process maps it.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Most bytes of a region that is made in a file; 0: none is. A device is taken whole.
+    pub max_bytes: u64,
+    /// Its chunks.
+    pub chunk_bytes: u64,
+    /// Who keeps the caches together.
+    pub coherence: Coherence,
+    /// Where to map it, if the place is free; 0: anywhere. Processes need not agree.
+    pub address: usize,
+    /// Which of several hosts that have the region this is; `None`: no other host has it.
+    pub host: Option<u64>,
+    /// Whose users have it; `None`: this user alone.
+    pub group: Option<u32>,
+}
+
+/// Opens the region at `path` and joins it; makes it first where there is none.
+///
+/// # Errors
+/// `ARENA_FAILED` naming the path and what does not go, `BAD_ARGUMENT` for sizes.
+pub fn open(path: &Path, options: &Options) -> Result<Region<Mapping>> {
+    let (mapping, bytes) = map(path, options)?;
+    let region = Region::join(mapping, bytes)
+        .map_err(|error| Error::new(error.code, format!("{}: {}", path.display(), error.text)))?;
+    region.fabric().joined();
+    Ok(region)
+}
+
+/// The same without joining: the memory, and its length.
+///
+/// # Errors
+/// As `open`.
+pub fn map(path: &Path, options: &Options) -> Result<(Mapping, u64)> {
+    map_as(path, options, described)
+}
+
+fn map_as(path: &Path, options: &Options, described: Described) -> Result<(Mapping, u64)> {
+    if options.coherence == Coherence::Clflush && !lines::EXIST {
+        return Err(Error::bad_argument(
+            "coherence \"clflush\" exists on x86-64 only: take \"hardware\"",
+        ));
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) if options.max_bytes == 0 => {
+            return Err(failed(
+                path.display(),
+                "there is no region: a sidecar that names it makes it",
+            ));
+        }
+        Err(Errno::ACCESS) => {
+            let text = "another user has it: name another, or share one by [cluster] group";
+            return Err(failed(path.display(), text));
+        }
+        Err(Errno::NOENT) => {
+            create(path, options)?;
+            rustix::fs::open(path, flags, Mode::empty())
+        }
+        opened => opened,
+    }
+    .map_err(|errno| failed(path.display(), errno))?;
+    let Place { bytes: all, is_device } = check_file(path, &fd, options.group, described)?;
+    let its = fd.try_clone().map_err(|error| failed(path.display(), error))?;
+    let mut mapping = Mapping::new(path, fd, all, options)?;
+    let bytes = if is_device { settle(path, &mapping, &its, all, options)? } else { all };
+    let fix = if is_device { "; `daxio -z -o` and its name empties a device" } else { "" };
+    check_hosts(&mapping, bytes, options.host).map_err(|error| {
+        Error::new(error.code, format!("{}: {}{fix}", path.display(), error.text))
+    })?;
+    if let Some(number) = options.host {
+        let keeps = Mapping::new(path, its, all, &Options { address: 0, ..*options })?;
+        mapping.sit(number, keeps)?;
+    }
+    Ok((mapping, bytes))
+}
+
+/// All who have a region have the same kind of lock.
+fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
+    let layout = region::layout_of(mapping, bytes)?;
+    let text = match host {
+        Some(_) if layout.hosts == 0 => {
+            "the region was made for one machine: remove the file, or write no [cluster] host"
+        }
+        None if layout.hosts > 0 => {
+            "several machines have this region: write [cluster] host, another number on each"
+        }
+        Some(number) if number >= layout.hosts => "there is no host of that number",
+        _ => return Ok(()),
+    };
+    Err(Error::new(Code::ArenaFailed, text))
+}
+
+/// The bytes of a device's region, which is made where the first page is empty: whatever else lies there is somebody's. It has no
+/// name to be given when all is whole, so its superblock comes last.
+fn settle(path: &Path, memory: &Mapping, fd: &OwnedFd, all: u64, options: &Options) -> Result<u64> {
+    let one_by_one = |kind| {
+        lock_bytes(fd, libc::F_OFD_SETLKW, kind, MEMBERS_MAX + HOSTS_MAX, 1)
+            .map_err(|error| failed(path.display(), error))
+    };
+    one_by_one(libc::F_WRLCK)?;
+    let mut first = [0; PAGE_BYTES];
+    Seen(memory).payload_out(0, &mut first);
+    if first == [0; PAGE_BYTES] && options.max_bytes > 0 {
+        let layout = cut(all, options)?;
+        for at in (0..layout.payload_at).step_by(PAGE_BYTES) {
+            Seen(memory).payload_in(at, &[0; PAGE_BYTES]);
+        }
+        Seen(memory).fence(Rule::PayloadFence);
+        memory.make_locks(&layout)?;
+        region::format(memory, &layout);
+        Seen(memory).payload_out(0, &mut first);
+    }
+    one_by_one(libc::F_UNLCK)?;
+    let says = first[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    Ok(says.min(all))
+}
+
+fn cut(max_bytes: u64, options: &Options) -> Result<Layout> {
+    let layout = Layout::cut(max_bytes, options.chunk_bytes)?;
+    Ok(if options.host.is_some() { layout.between_hosts() } else { layout })
+}
+
+/// Makes a region under another name, and gives it its own when it is whole. Another one who is faster wins.
+fn create(path: &Path, options: &Options) -> Result<()> {
+    let layout = cut(options.max_bytes, options)?;
+    let in_words = |errno| failed(path.display(), errno);
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(folder_of(path), flags, Mode::RUSR | Mode::WUSR).map_err(in_words)?;
+    if let Some(group) = options.group {
+        give_to(path, &fd, group)?;
+    }
+    // All of its memory now, because a page that is missing later ends whoever touches it.
+    rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, layout.region_bytes)
+        .map_err(in_words)?;
+    let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let mapping = Mapping::new(path, fd, layout.region_bytes, options)?;
+    mapping.make_locks(&layout)?;
+    region::format(&mapping, &layout);
+    match rustix::fs::linkat(CWD, name, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(in_words(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, create_dir_all, remove_dir_all, write};
+    use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
+    use std::path::PathBuf;
+
+    use rustix::fs::Stat;
+    use tierkv_core::key::RecordKey;
+
+    use super::*;
+    use crate::flushes::Label;
+    use crate::region::Offer;
+
+    const OPTIONS: Options = Options {
+        max_bytes: 1,
+        chunk_bytes: 4096,
+        coherence: Coherence::Hardware,
+        address: 0,
+        host: None,
+        group: None,
+    };
+    const MIB: u64 = 1 << 20;
+
+    /// A file that stands for a device, beside what sysfs would say of it.
+    struct Fake(PathBuf);
+
+    impl Fake {
+        fn new(of: &str, content: &[u8], bytes: u64) -> Self {
+            let folder = format!("/dev/shm/tierkv-test-{of}-{}", std::process::id());
+            let fake = Self(folder.into());
+            create_dir_all(&fake.0).expect("a folder");
+            let made = File::options().write(true).create_new(true).mode(0o600).open(fake.path());
+            let device = made.expect("a file");
+            device.set_len(bytes).expect("room");
+            device.write_all_at(content, 0).expect("written");
+            symlink("../../../bus/dax", fake.0.join("subsystem")).expect("a link");
+            fake.says("size", &bytes.to_string());
+            fake.says("align", "2097152");
+            fake
+        }
+
+        fn path(&self) -> PathBuf {
+            self.0.join("dax0.0")
+        }
+
+        fn says(&self, name: &str, text: &str) {
+            write(self.0.join(name), format!("{text}\n")).expect("written");
+        }
+
+        fn open(&self, options: &Options, described: Described) -> Result<Region<Mapping>> {
+            let (mapping, bytes) = map_as(&self.path(), options, described)?;
+            Region::join(mapping, bytes)
+        }
+
+        fn refusal(&self, options: &Options, described: Described) -> String {
+            self.open(options, described).err().expect("refused").text
+        }
+    }
+
+    impl Drop for Fake {
+        fn drop(&mut self) {
+            let _ = remove_dir_all(&self.0);
+        }
+    }
+
+    /// The folder of a file that a process has open only once.
+    fn beside(of: &str) -> Option<PathBuf> {
+        Some(format!("/dev/shm/tierkv-test-{of}-{}", std::process::id()).into())
+    }
+
+    #[test]
+    fn a_device_is_taken_whole_and_made_once() {
+        let described = |_: &Stat| beside("dax-whole");
+        // What lies behind its first page is nobody's, and no zeros.
+        let mut content = vec![0xff; usize::try_from(4 * MIB).expect("small")];
+        content[..PAGE_BYTES].fill(0);
+        let fake = Fake::new("dax-whole", &content, 4 * MIB);
+        let looks = Options { max_bytes: 0, ..OPTIONS };
+        assert!(fake.refusal(&looks, described).contains("no region"), "who makes none");
+        let hash = [7; 32];
+        let key = RecordKey { namespace: hash, block_hash: hash, group: 0, shard: 0 };
+        let first = fake.open(&OPTIONS, described).expect("made");
+        let bytes = first.layout().region_bytes;
+        assert!(bytes <= 4 * MIB && bytes > 4 * MIB - 2 * 4096, "{bytes}");
+        let audit = first.audit().expect("read");
+        assert!(audit.is_sound() && audit.ready == 0, "{audit:?}");
+        let Ok(Offer::Wanted(reservation)) = first.reserve(&key, 5000, Label::default()) else {
+            panic!("it is empty")
+        };
+        reservation.publish().expect("there");
+        let second = fake.open(&looks, described).expect("there");
+        assert_eq!(second.look_up(&[key]).expect("read"), [true]);
+        assert_eq!(second.layout(), first.layout());
+        let host = Options { host: Some(0), ..OPTIONS };
+        let text = fake.refusal(&host, described);
+        assert!(text.contains("one machine") && text.contains("daxio"), "{text}");
+    }
+
+    #[test]
+    fn a_device_that_has_something_on_it_is_left_as_it_is() {
+        let described = |_: &Stat| beside("dax-used");
+        let mut content = [0; PAGE_BYTES];
+        content[PAGE_BYTES - 1] = 1;
+        let fake = Fake::new("dax-used", &content, 4 * MIB);
+        let text = fake.refusal(&OPTIONS, described);
+        assert!(text.contains("no region") && text.contains("daxio"), "{text}");
+        let all = std::fs::read(fake.path()).expect("read");
+        assert!(all[..PAGE_BYTES] == content && all[PAGE_BYTES..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_device_of_another_kind_or_size_is_refused_by_name() {
+        let described = |_: &Stat| beside("dax-size");
+        let fake = Fake::new("dax-size", &[], 4 * MIB);
+        let refused = |what: &str| {
+            let text = fake.refusal(&OPTIONS, described);
+            assert!(text.contains(what) && text.contains(&fake.0.display().to_string()), "{text}");
+        };
+        fake.says("size", "4198400");
+        refused("4198400 bytes are no whole pages of 2097152");
+        fake.says("size", "much");
+        refused("\"much\" is no count of bytes");
+        fake.says("size", "4194304");
+        fake.says("align", "0");
+        refused("\"0\" is no count");
+        std::fs::remove_file(fake.0.join("subsystem")).expect("gone");
+        symlink("../../../class/mem", fake.0.join("subsystem")).expect("a link");
+        refused("not of DAX");
+        let null = map(Path::new("/dev/null"), &OPTIONS).err().expect("refused").text;
+        assert!(null.contains("/dev/null: a device, but not of DAX"), "{null}");
+    }
+}
