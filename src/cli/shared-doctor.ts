@@ -1,7 +1,7 @@
 // Owns `tierkv doctor --shm`: what memory is worth that processes share, and what is wrong with it before records are kept there.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
-import { existsSync, readFileSync, realpathSync } from "node:fs";
+import { existsSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { fileURLToPath } from "node:url";
 import { TierkvError } from "../errors.ts";
@@ -28,7 +28,15 @@ export interface Place {
   processors: string | null;
 }
 
-const fileAt = (path: string): string => (sharedPath(path) ?? path) + SUFFIX;
+/** Beside a device lies other memory. */
+function fileAt(path: string): string {
+  const memory = sharedPath(path) ?? path;
+  if (statSync(memory, { throwIfNoEntry: false })?.isCharacterDevice() === true) {
+    const reason = `${memory}: a device, beside which nothing can be measured: name a file on a file system of that memory, mounted with dax`;
+    throw new TierkvError("ARENA_FAILED", { reason });
+  }
+  return memory + SUFFIX;
+}
 
 /** Answers for one measurement by another process, or host, that names the same memory. */
 export async function answerShared(path: string): Promise<void> {

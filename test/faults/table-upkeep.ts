@@ -366,4 +366,11 @@ export const UPKEEP: readonly FaultRow[] = [
     ["test/cli/disk.test.ts", "test/vault/disk-watch.test.ts"],
     { unloaded: "is a folder's name, whatever the traffic" },
   ),
+  row(
+    "F108",
+    "a region's file is another user's, of another group or mode, or lies where strangers make files of the group",
+    "the sidecar does not start, and names the file, whose it is and what to do; nothing is mapped",
+    ["crates/shm/tests/processes.rs"],
+    { unloaded: "settled at the start, before there is traffic" },
+  ),
 ];

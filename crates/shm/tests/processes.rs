@@ -194,7 +194,7 @@ fn a_region_that_is_not_ours_is_refused_by_name() {
 }
 
 #[test]
-fn a_region_of_a_group_is_that_groups_and_refused_otherwise_by_name() {
+fn f108_a_region_of_a_group_is_that_groups_and_refused_otherwise_by_name() {
     let (name, own) = (Name::new("group"), Name::new("own"));
     let group = getegid().as_raw();
     let of = |group| Options { group: Some(group), ..OPTIONS };
@@ -231,7 +231,7 @@ fn a_region_of_a_group_is_that_groups_and_refused_otherwise_by_name() {
 }
 
 #[test]
-fn two_users_of_a_group_share_a_region_and_nobody_else_does() {
+fn f108_two_users_of_a_group_share_a_region_and_nobody_else_does() {
     if !geteuid().is_root() {
         writeln!(std::io::stderr(), "skipped: a process of another user takes root").unwrap();
         return;

@@ -55,6 +55,8 @@ test("memory of this machine is good, measured with a process of its own, or wit
 test("a path where nothing can be made, and a peer of nothing, are refused with a reason", async () => {
   const refused = await runInside(["doctor", "--shm", "/dev/shm/tierkv-none/region"]);
   expect([refused.exitCode, refused.stderr]).toEqual([1, expect.stringContaining("tierkv-none")]);
+  const device = await runInside(["doctor", "--shm", "shm:/dev/null"]);
+  expect([device.exitCode, device.stderr]).toEqual([1, expect.stringMatching(/null: a device.*dax/)]);
   expect((await runInside(["doctor", "--shm-peer"])).exitCode).toBe(2);
 });
 
