@@ -109,7 +109,7 @@ export const SCHEMA: Schema = {
       },
       host: {
         kind: integer(0, SHARED_HOSTS_MAX - 1),
-        doc: "Which of up to 8 machines that map the same `shm:` memory this is; another number on each. A region is made for one machine or for several, and each has room for eight processes then. Their lock takes about a millisecond; a machine that is silent for 0.6 s counts as dead, and its sidecars start anew.",
+        doc: "Which of up to 8 machines that map the same `shm:` memory this is; another number on each. A region is made for one machine or for several, and each has room for eight processes then. Their lock takes up to a millisecond, and 4 ms where nobody wanted it lately; a machine that is silent for 0.6 s counts as dead, and its sidecars start anew.",
         fallback: () => null,
         fallbackText: "no other machine maps it",
         example: "0",

@@ -249,10 +249,11 @@ impl Shared {
         let answer = match work {
             Work::LookUp(keys) => {
                 let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];
-                for (index, found) in region.look_up(&keys)?.into_iter().enumerate() {
+                let (found, number) = region.look_up_at_flush(&keys)?;
+                for (index, found) in found.into_iter().enumerate() {
                     bitmap[index / 8] |= u8::from(found) << (index % 8);
                 }
-                Answer::Found(bitmap)
+                return Ok((Answer::Found(bitmap), number));
             }
             Work::Fetch(targets) => self.fetch(&targets, open)?,
             Work::Store(label, namespace, records) => {
@@ -278,7 +279,10 @@ impl Shared {
                 region.name(&namespace, &model)?;
                 Answer::Done(Vec::new(), 0, None)
             }
-            Work::Fill => Answer::Fill(region.fill()?),
+            Work::Fill => {
+                let fill = region.fill()?;
+                return Ok((Answer::Fill(fill), fill.flush));
+            }
         };
         Ok((answer, region.last_flush()?))
     }

@@ -143,9 +143,18 @@ impl<F: Fabric> Region<F> {
     /// # Errors
     /// When the lock is lost.
     pub fn look_up(&self, keys: &[RecordKey]) -> Result<Vec<bool>> {
+        self.look_up_at_flush(keys).map(|(found, _)| found)
+    }
+
+    /// The same, and the number of the last flush, in one turn: between hosts a turn is what takes time.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn look_up_at_flush(&self, keys: &[RecordKey]) -> Result<(Vec<bool>, u64)> {
         let locked = self.locked()?;
         let table = &locked.0;
-        Ok(keys.iter().map(|key| ready(table, self.member, key).is_some()).collect())
+        let found = keys.iter().map(|key| ready(table, self.member, key).is_some()).collect();
+        Ok((found, table.seen.word(FLUSH_AT)))
     }
 
     /// Stores a whole record, which is checked before anybody can look it up.

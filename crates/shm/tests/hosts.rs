@@ -23,14 +23,18 @@ use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::Child;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use content::key;
 use dying::Dying;
 use rustix::process::{Pid, Signal, kill_process};
-use tierkv_shm::layout::{CAME_AT, HAND_AT};
+use tierkv_shm::desk::{Desk, Outcome, Work};
+use tierkv_shm::flushes::Scope;
+use tierkv_shm::layout::{CAME_AT, HAND_AT, HOSTS_AT, host};
 use tierkv_shm::manager::{Manager, stand};
 use tierkv_shm::mapping::Mapping;
 use tierkv_shm::opening::{Options, map, open};
@@ -256,6 +260,24 @@ fn f104_a_host_that_is_stopped_with_the_lock_writes_nothing_when_it_goes_on() {
     is_whole(&region, "gone on");
     // Its host comes back with another process.
     assert!(said(name.child(Some(1), "mixes", 20)).status.success());
+}
+
+#[test]
+fn a_look_up_takes_one_turn() {
+    let name = Name::new("hosts-turn");
+    let options = Options { host: Some(0), ..OPTIONS };
+    let (sink, outcomes) = channel();
+    let tell = move |_, outcome: Outcome| sink.send(outcome.map(|(_, flush)| flush)).unwrap();
+    let desk = Desk::open(&name.0, &options, false, Arc::new(tell)).unwrap();
+    let region = name.open(Some(0));
+    let (flush, _, _) = region.flush(&Scope::default()).unwrap();
+    let turn = || region.fabric().load(HOSTS_AT + host::REQUEST) >> 2;
+    for work in [Work::LookUp(vec![key(1)]), Work::Fill] {
+        let before = turn();
+        desk.begin(work).unwrap();
+        assert_eq!(outcomes.recv().unwrap().unwrap(), flush);
+        assert_eq!(turn() - before, 1);
+    }
 }
 
 #[test]
