@@ -13,9 +13,7 @@ use crate::layout::{HOSTS_MAX, Layout, MEMBERS_MAX};
 use crate::lines;
 use crate::mapping::Mapping;
 use crate::region::{self, Region};
-use crate::visibility::{Coherence, Rule, Seen};
-
-const PAGE_BYTES: usize = 4096;
+use crate::visibility::Coherence;
 
 /// How a region is made, and how this process maps it.
 #[derive(Debug, Clone, Copy)]
@@ -110,29 +108,18 @@ fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
     Err(Error::new(Code::ArenaFailed, text))
 }
 
-/// The bytes of a device's region, which is made where the first page is empty: whatever else lies there is somebody's. It has no
-/// name to be given when all is whole, so its superblock comes last.
+/// The bytes of a device's region, which is made where there is none. It has no name to be given when all is whole, so a lock on its
+/// node keeps others away.
 fn settle(path: &Path, memory: &Mapping, fd: &OwnedFd, all: u64, options: &Options) -> Result<u64> {
     let one_by_one = |kind| {
         lock_bytes(fd, libc::F_OFD_SETLKW, kind, MEMBERS_MAX + HOSTS_MAX, 1)
             .map_err(|error| failed(path.display(), error))
     };
+    let layout = (options.max_bytes > 0).then(|| cut(all, options)).transpose()?;
     one_by_one(libc::F_WRLCK)?;
-    let mut first = [0; PAGE_BYTES];
-    Seen(memory).payload_out(0, &mut first);
-    if first == [0; PAGE_BYTES] && options.max_bytes > 0 {
-        let layout = cut(all, options)?;
-        for at in (0..layout.payload_at).step_by(PAGE_BYTES) {
-            Seen(memory).payload_in(at, &[0; PAGE_BYTES]);
-        }
-        Seen(memory).fence(Rule::PayloadFence);
-        memory.make_locks(&layout)?;
-        region::format(memory, &layout);
-        Seen(memory).payload_out(0, &mut first);
-    }
+    let bytes = region::settle(memory, layout.as_ref(), |layout| memory.make_locks(layout))?;
     one_by_one(libc::F_UNLCK)?;
-    let says = first[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    Ok(says.min(all))
+    Ok(bytes.min(all))
 }
 
 fn cut(max_bytes: u64, options: &Options) -> Result<Layout> {
@@ -184,14 +171,14 @@ mod tests {
         group: None,
     };
     const MIB: u64 = 1 << 20;
+    const PAGE_BYTES: usize = 4096;
 
     /// A file that stands for a device, beside what sysfs would say of it.
     struct Fake(PathBuf);
 
     impl Fake {
         fn new(of: &str, content: &[u8], bytes: u64) -> Self {
-            let folder = format!("/dev/shm/tierkv-test-{of}-{}", std::process::id());
-            let fake = Self(folder.into());
+            let fake = Self(beside(of));
             create_dir_all(&fake.0).expect("a folder");
             let made = File::options().write(true).create_new(true).mode(0o600).open(fake.path());
             let device = made.expect("a file");
@@ -228,13 +215,13 @@ mod tests {
     }
 
     /// The folder of a file that a process has open only once.
-    fn beside(of: &str) -> Option<PathBuf> {
-        Some(format!("/dev/shm/tierkv-test-{of}-{}", std::process::id()).into())
+    fn beside(of: &str) -> PathBuf {
+        format!("/dev/shm/tierkv-test-{of}-{}", std::process::id()).into()
     }
 
     #[test]
     fn a_device_is_taken_whole_and_made_once() {
-        let described = |_: &Stat| beside("dax-whole");
+        let described = |_: &Stat| Some(beside("dax-whole"));
         // What lies behind its first page is nobody's, and no zeros.
         let mut content = vec![0xff; usize::try_from(4 * MIB).expect("small")];
         content[..PAGE_BYTES].fill(0);
@@ -263,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_device_that_has_something_on_it_is_left_as_it_is() {
-        let described = |_: &Stat| beside("dax-used");
+        let described = |_: &Stat| Some(beside("dax-used"));
         let mut content = [0; PAGE_BYTES];
         content[PAGE_BYTES - 1] = 1;
         let fake = Fake::new("dax-used", &content, 4 * MIB);
@@ -275,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_device_of_another_kind_or_size_is_refused_by_name() {
-        let described = |_: &Stat| beside("dax-size");
+        let described = |_: &Stat| Some(beside("dax-size"));
         let fake = Fake::new("dax-size", &[], 4 * MIB);
         let refused = |what: &str| {
             let text = fake.refusal(&OPTIONS, described);
@@ -291,7 +278,7 @@ mod tests {
         std::fs::remove_file(fake.0.join("subsystem")).expect("gone");
         symlink("../../../class/mem", fake.0.join("subsystem")).expect("a link");
         refused("not of DAX");
-        let null = map(Path::new("/dev/null"), &OPTIONS).err().expect("refused").text;
+        let null = map(Path::new("/dev/null"), &OPTIONS).expect_err("refused").text;
         assert!(null.contains("/dev/null: a device, but not of DAX"), "{null}");
     }
 }

@@ -14,6 +14,10 @@ pub use crate::table::Audit;
 use crate::table::{Table, Words};
 use crate::visibility::{Fabric, LastOwner, Rule, Seen};
 
+const EMPTY_PAGE: [u8; 4096] = [0; 4096];
+/// What arrives at once of a superblock: a line.
+const HEAD_BYTES: usize = 64;
+
 /// One process's view of a region that it has joined.
 pub struct Region<F: Fabric> {
     pub(crate) fabric: F,
@@ -82,6 +86,35 @@ pub fn format<F: Fabric>(fabric: &F, layout: &Layout) {
     let seen = Seen(fabric);
     seen.payload_in(0, &layout.to_bytes());
     seen.fence(Rule::PayloadFence);
+}
+
+/// The bytes of the region there, as it says itself. It is made so if there is none and the first page is empty: whatever else lies
+/// there is somebody's. The superblock's first line comes last, because who dies before it can be followed by another one.
+///
+/// # Errors
+/// What `make_locks` says.
+pub fn settle<F: Fabric>(
+    fabric: &F,
+    layout: Option<&Layout>,
+    make_locks: impl FnOnce(&Layout) -> Result<()>,
+) -> Result<u64> {
+    let (seen, mut first, mut begun) = (Seen(fabric), EMPTY_PAGE, EMPTY_PAGE);
+    seen.payload_out(0, &mut first);
+    let fields = layout.map_or([0; FIELDS_BYTES], Layout::to_bytes);
+    let (head, tail) = fields.split_at(HEAD_BYTES);
+    begun[head.len()..fields.len()].copy_from_slice(tail);
+    let Some(layout) = layout.filter(|_| [EMPTY_PAGE, begun].contains(&first)) else {
+        return Ok(first[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)));
+    };
+    for at in (0..layout.payload_at).step_by(EMPTY_PAGE.len()).skip(1) {
+        seen.payload_in(at, &EMPTY_PAGE);
+    }
+    make_locks(layout)?;
+    seen.payload_in(head.len() as u64, tail);
+    seen.fence(Rule::PayloadFence);
+    seen.payload_in(0, head);
+    seen.fence(Rule::PayloadFence);
+    Ok(layout.region_bytes)
 }
 
 /// What memory of `bytes` bytes is cut into, as its superblock says.

@@ -14,6 +14,7 @@ mod turns;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use content::{content, key, read};
@@ -21,7 +22,7 @@ use random::Random;
 use sim::{Crashed, Place, Side, World, places};
 use tierkv_shm::flushes::Label;
 use tierkv_shm::layout::Layout;
-use tierkv_shm::region::{Offer, Pinned, Region, Reservation, format};
+use tierkv_shm::region::{Offer, Pinned, Region, Reservation, format, settle};
 use tierkv_shm::trial;
 use tierkv_shm::visibility::Fabric;
 use turns::turns_hold;
@@ -32,6 +33,8 @@ const BYTES_MAX: u64 = 9000;
 const STEPS: u64 = 150;
 /// Of the lock between hosts.
 const TURNS_SEEDS: u64 = 300;
+/// Of regions in memory that had other uses.
+const SETTLES_SEEDS: u64 = 20;
 
 /// A side with what it is in the middle of.
 struct Node {
@@ -259,6 +262,7 @@ fn each_place_that_is_left_out_shows() {
         found.extend(places(&run.world));
     }
     found.extend(trial_of(0, None).1);
+    found.extend(settles(0, None).1);
     assert!((0..20).all(|seed| turns_hold(seed, None, &mut found)), "the lock between hosts");
     assert_eq!(found, places_in_source(), "the simulator comes by every place");
     // Hundreds of expected failures need no text.
@@ -269,6 +273,7 @@ fn each_place_that_is_left_out_shows() {
             "between.rs" | "manager.rs" => {
                 (0..TURNS_SEEDS).all(|seed| turns_hold(seed, Some(place), &mut BTreeSet::new()))
             }
+            "region.rs" if (0..SETTLES_SEEDS).any(|seed| !settles(seed, Some(place)).0) => false,
             _ => (0..20).all(|seed| trial_of(seed, Some(place)).0) && !(0..seeds()).any(is_seen),
         }
     };
@@ -301,6 +306,47 @@ fn trial_of(seed: u64, without: Option<Place>) -> (bool, BTreeSet<Place>) {
         trial::heard(&other, 4096) != 1 || trial::is_whole(&other, 4096, 1)
     });
     (is_heard && is_whole, places(&world))
+}
+
+/// Whether a side finds a whole region in memory that had other uses, at whichever step the one died that came first; and the places.
+fn settles(seed: u64, without: Option<Place>) -> (bool, BTreeSet<Place>) {
+    let layout = Layout::cut(12 * 4096 + 20_000, 4096).unwrap();
+    let mut all = BTreeSet::new();
+    let holds = (0..40).all(|steps| {
+        let mut memory = vec![0xff; layout.region_bytes as usize];
+        memory[..4096].fill(0);
+        let world = World::of(memory);
+        let side = |name: u64| Side::new(&world, seed << 16 | steps << 2 | name, without);
+        let made = AtomicU64::new(0);
+        let come = |side: &Side| {
+            let makes = |_: &Layout| {
+                made.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            };
+            settle(side, Some(&layout), makes).unwrap()
+        };
+        let (one, other) = (side(1), side(2));
+        one.die_after(Some(steps));
+        let first = catch_unwind(AssertUnwindSafe(|| come(&one)));
+        one.die_after(None);
+        let by_one = made.load(Ordering::Relaxed);
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            let bytes = come(&other);
+            let is_made_anew = made.load(Ordering::Relaxed) > by_one;
+            let audit = Region::join(other, bytes).unwrap().audit().unwrap();
+            // What is whole stays, because its maker may have joined.
+            let is_kept = first.is_err() || !is_made_anew;
+            audit.is_sound() && audit.ready == 0 && is_kept
+        }));
+        all.extend(places(&world));
+        found.unwrap_or(false)
+    });
+    (holds, all)
+}
+
+#[test]
+fn memory_that_had_other_uses_is_made_a_region_whoever_dies_over_it() {
+    assert!((0..SETTLES_SEEDS).all(|seed| settles(seed, None).0));
 }
 
 #[test]

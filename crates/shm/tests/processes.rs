@@ -47,11 +47,13 @@ const OF_NOBODY: u32 = 4242;
 
 /// Becomes a user of that group who is in no other.
 fn become_nobody(group: u32) {
-    // SAFETY: numbers only, and no list of groups.
-    let codes = unsafe {
-        [libc::setgroups(0, std::ptr::null()), libc::setgid(group), libc::setuid(NOBODY)]
-    };
-    assert_eq!(codes, [0; 3], "root may");
+    // SAFETY: no list of groups is read.
+    let none = unsafe { libc::setgroups(0, std::ptr::null()) };
+    // SAFETY: a number only.
+    let in_group = unsafe { libc::setgid(group) };
+    // SAFETY: a number only.
+    let as_user = unsafe { libc::setuid(NOBODY) };
+    assert_eq!([none, in_group, as_user], [0; 3], "root may");
 }
 
 /// What the other processes of these tests do.
@@ -205,8 +207,8 @@ fn f108_a_region_of_a_group_is_that_groups_and_refused_otherwise_by_name() {
         text
     };
     drop(open(&name.0, &of(group)).unwrap());
-    let made = std::fs::metadata(&name.0).unwrap();
-    assert_eq!((made.mode() & 0o7777, made.gid()), (0o660, group));
+    let stat = std::fs::metadata(&name.0).unwrap();
+    assert_eq!((stat.mode() & 0o7777, stat.gid()), (0o660, group));
     drop(open(&name.0, &of(group)).unwrap());
     assert!(refusal(&name.0, &OPTIONS).contains("[cluster] group"), "made for a group");
     let text = refusal(&name.0, &of(group + 1));

@@ -33,7 +33,12 @@ pub struct World {
 impl World {
     /// Memory that is all zeros.
     pub fn new(bytes: usize) -> Arc<Mutex<Self>> {
-        let (memory, members, places) = (vec![0; bytes], HashMap::new(), BTreeSet::new());
+        Self::of(vec![0; bytes])
+    }
+
+    /// Memory that had other uses.
+    pub fn of(memory: Vec<u8>) -> Arc<Mutex<Self>> {
+        let (members, places) = (HashMap::new(), BTreeSet::new());
         Arc::new(Mutex::new(Self { memory, held: None, died: false, members, places }))
     }
 }
