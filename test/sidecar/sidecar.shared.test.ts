@@ -1,5 +1,12 @@
 // Owns the proof that sidecars share memory instead of a vault: blocks come back byte-equal, over no socket, whoever is killed.
-import { readdirSync, readFileSync, readlinkSync, mkdirSync, statSync, writeFileSync } from "node:fs";
+import {
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  mkdirSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";

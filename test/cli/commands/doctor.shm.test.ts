@@ -56,7 +56,10 @@ test("a path where nothing can be made, and a peer of nothing, are refused with 
   const refused = await runInside(["doctor", "--shm", "/dev/shm/tierkv-none/region"]);
   expect([refused.exitCode, refused.stderr]).toEqual([1, expect.stringContaining("tierkv-none")]);
   const device = await runInside(["doctor", "--shm", "shm:/dev/null"]);
-  expect([device.exitCode, device.stderr]).toEqual([1, expect.stringMatching(/null: a device.*dax/)]);
+  expect([device.exitCode, device.stderr]).toEqual([
+    1,
+    expect.stringMatching(/null: a device.*dax/),
+  ]);
   expect((await runInside(["doctor", "--shm-peer"])).exitCode).toBe(2);
 });
 
