@@ -125,7 +125,12 @@ export class SharedVault {
   }
 
   /** Bitmap over `keys` (packed): what can be read now. */
-  async lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
+  async lookup(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    _trace: Buffer | null = null,
+  ): Promise<Buffer> {
     const begin = (id: RegionId): number => shmLookup(id, namespace, keys);
     const { data } = await this.#call("Lookup", { deadlineMs }, begin);
     this.#counts.lookup_keys += keyCount(keys);
@@ -152,6 +157,7 @@ export class SharedVault {
     deadlineMs: number,
     tenant = 0,
     flushed: number = MADE_NOW,
+    _trace: Buffer | null = null,
   ): Promise<ItemStatus[]> {
     const keys = Buffer.concat(items.map(({ key }) => key));
     const records = Uint32Array.from(items, ({ record }) => record.id);

@@ -123,11 +123,16 @@ export class VaultClient {
     return this.#session.hello(deadlineMs);
   }
 
-  /** Bitmap over `keys` (packed): what the vault holds. */
-  lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
+  /** Bitmap over `keys` (packed): what the vault holds. `trace`: context of the span that asks. */
+  lookup(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    trace: Buffer | null = null,
+  ): Promise<Buffer> {
     return this.#session.call("Lookup", deadlineMs, async (attempt, vault) => {
       const ask = async (part: Buffer): Promise<Buffer> => {
-        const found = await this.#session.lanes.lookup(namespace, part, attempt);
+        const found = await this.#session.lanes.lookup(namespace, part, attempt, trace);
         if (found !== null) return found;
         const { present } = await attempt.channel.unary(
           vaultService.Lookup,
@@ -162,23 +167,18 @@ export class VaultClient {
     deadlineMs: number,
     tenant = 0,
     flushed: number = MADE_NOW,
+    trace: Buffer | null = null,
   ): Promise<ItemStatus[]> {
     return this.#session.call("Store", deadlineMs, async (attempt, vault) => {
       checkMayStore(vault);
+      const on = [tenant, flushed, trace] as const;
       const statuses = items.map((): ItemStatus => ItemStatus.INCOMPLETE);
       let left = [...items.keys()];
       while (left.length > 0) {
         const batch = left.flatMap((index) => items[index] ?? []);
         const keys = Buffer.concat(batch.map(({ key }) => key));
         const ids = Uint32Array.from(batch, ({ record }) => record.id);
-        const settled = await this.#session.lanes.store(
-          namespace,
-          keys,
-          ids,
-          attempt,
-          tenant,
-          flushed,
-        );
+        const settled = await this.#session.lanes.store(namespace, keys, ids, attempt, ...on);
         for (const [at, index] of left.entries()) {
           statuses[index] = settled.statuses[at] as ItemStatus;
         }

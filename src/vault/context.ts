@@ -33,6 +33,8 @@ export interface VaultContext {
   /** null: nothing is kept on disk. */
   readonly durability: Durability | null;
   readonly startedMs: number;
+  /** Requests on lanes that bring a trace's context become spans. */
+  readonly traces: boolean;
   readonly counters: VaultCounters;
   readonly logger: Logger;
   readonly audit: AuditLog;

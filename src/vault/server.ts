@@ -14,7 +14,7 @@ import { KEPT_PERCENT_DEFAULT } from "../limits/sessions.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
-import type { StoreArchiveOptions, StoreDiskOptions, StoreId } from "../native.ts";
+import type { LaneSpans, StoreArchiveOptions, StoreDiskOptions, StoreId } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
@@ -92,6 +92,8 @@ export interface VaultOptions {
     readonly insecureLan?: boolean;
     /** null: nothing is written. */
     readonly auditLog?: string | null;
+    /** Requests that bring a trace's context become spans, for `spans()`. */
+    readonly traces?: boolean;
   };
   /** null: in the clear, and nobody is asked who he is. */
   security?: VaultSecurity | null;
@@ -109,6 +111,8 @@ export interface RunningVault extends Running {
   counts(): Readonly<Record<string, number>>;
   /** What Stats answers. */
   stats(): StatsReply;
+  /** Of requests of traces that ended since the last time. */
+  spans(): LaneSpans;
   /** Why it does not do all that it is there for; null: it does. */
   trouble(): string | null;
 }
@@ -175,6 +179,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
     address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
+    spans: () => listener.spans(),
     trouble: () => (stats(vault).disk?.failing === true ? "the disk takes no more records" : null),
     async pause(): Promise<void> {
       await listener.stop();
@@ -248,6 +253,7 @@ function newContext(options: VaultOptions): VaultContext {
     maxRecordBytes,
     maxReservedBytes: Math.max(Math.floor(maxBytes * RESERVED_SHARE_MAX), RECORD_BYTES_MAX),
     startedMs: nowMs(),
+    traces: config.traces ?? false,
     counters,
     logger,
     audit,

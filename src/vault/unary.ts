@@ -100,6 +100,7 @@ export function hello(
     capacityBytes: shareBytes(vault),
     draining: vault.watchers.isDraining,
     addresses: [...(listener?.addresses ?? [])],
+    traced: vault.traces,
   };
 }
 

@@ -144,6 +144,8 @@ export interface HelloReply {
   /** It takes no new records. */
   draining: boolean;
   addresses: string[];
+  /** Requests on lanes may bring a trace's context. */
+  traced: boolean;
 }
 
 export interface LookupRequest {

@@ -77,6 +77,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     address: vault.address,
     counts: () => vault.counts(),
     stats: () => vault.stats(),
+    spans: () => vault.spans(),
     trouble: () => vault.trouble(),
     pause: () => vault.pause(),
     resume: () => vault.resume(),

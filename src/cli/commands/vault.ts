@@ -11,6 +11,8 @@ import type { Running } from "../../lifecycle.ts";
 import { INVITATION_S_DEFAULT } from "../../limits/access.ts";
 import type { Logger } from "../../log.ts";
 import { newVaultCounters } from "../../metrics.ts";
+import type { VaultCounters } from "../../metrics.ts";
+import type { LaneSpans } from "../../native.ts";
 import type { PausableVault, RunningVault, VaultDisk } from "../../vault/server.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkOpenFiles } from "../conditions.ts";
@@ -18,6 +20,7 @@ import { flushFile, vaultDisk } from "../disk.ts";
 import { vaultBudget } from "../memory.ts";
 import { startScrape } from "../scrape.ts";
 import { vaultClass, VAULT_ROLES } from "../targets.ts";
+import { openExporter } from "../traces.ts";
 import type { Access } from "../vault-access.ts";
 
 interface VaultOptions {
@@ -61,8 +64,9 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const { isOpenToAll, openAccess } = await import("../vault-access.ts");
   const access = openAccess(config.vault, logger);
   const { vaultFamilies } = await import("../../exposition/vault.ts");
+  const counters = newVaultCounters();
   const listen = async (): Promise<RunningVault> => {
-    const made = { config, recordClass, maxBytes, disk, logger };
+    const made = { config, recordClass, maxBytes, disk, logger, counters };
     const first = await open(made, access, config.vault.listen);
     const vault = config.vault.yieldToUser ? await yielding(first, made) : first;
     const { address } = vault;
@@ -73,6 +77,10 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   };
   let vault: RunningVault | null = null;
   const steps = [
+    {
+      name: "traces",
+      run: () => tracing(config, logger, counters, () => vault?.spans() ?? NO_SPANS),
+    },
     { name: "vault", run: async () => (vault = await listen()) },
     {
       name: "announcement",
@@ -99,6 +107,20 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   return runUntilSignal(() => startSteps(steps), { logger, stop });
 }
 
+const NO_SPANS: LaneSpans = { spans: [], dropped: 0 };
+
+async function tracing(
+  config: Config,
+  logger: Logger,
+  counters: VaultCounters,
+  take: () => LaneSpans,
+): Promise<Running | undefined> {
+  const exporter = await openExporter("vault", config.vault.otlpEndpoint, logger, counters);
+  if (exporter === null) return undefined;
+  const { VaultTracing } = await import("../../exposition/vault-tracing.ts");
+  return new VaultTracing(exporter, take);
+}
+
 async function tellHowToJoin(
   call: Call,
   { vault }: Config,
@@ -120,14 +142,15 @@ interface Made {
   maxBytes: number;
   disk: VaultDisk | null;
   logger: Logger;
+  /** Of all its starts: one that gives way to people starts again. */
+  counters: VaultCounters;
 }
 
 async function open(made: Made, access: Access, at: Address): Promise<PausableVault> {
-  const { config, recordClass, maxBytes, disk, logger } = made;
+  const { config, recordClass, maxBytes, disk, logger, counters } = made;
   const { startVault } = await import("../../vault/server.ts");
   const { gossipOf } = await import("../pooling.ts");
-  const counters = newVaultCounters();
-  const { addresses, tenantBytes, keptPercent, insecureLan } = config.vault;
+  const { addresses, tenantBytes, keptPercent, insecureLan, otlpEndpoint } = config.vault;
   return startVault({
     config: {
       listen: at,
@@ -139,6 +162,7 @@ async function open(made: Made, access: Access, at: Address): Promise<PausableVa
       flushFile: flushFile(config.vault),
       insecureLan,
       auditLog: access.auditLog,
+      traces: otlpEndpoint !== null,
     },
     security: access.security,
     gossip: gossipOf(config.vault, access.security, logger, counters),

@@ -57,6 +57,7 @@ export interface LookupContext {
   /** False once nobody waits for the answer. */
   isWanted(): boolean;
   timeoutMs: number;
+  trace?: Buffer | null;
   counters: SidecarCounters;
   logger: Logger;
 }
@@ -363,10 +364,9 @@ async function askVault(
 ): Promise<boolean> {
   if (asked.every(({ indexes }) => indexes.length === 0)) return true;
   try {
-    const { namespace, shards } = context;
+    const { namespace, shards, timeoutMs, isWanted, trace } = context;
     const packed = packAsked(asked, shards);
-    const { timeoutMs, isWanted } = context;
-    const present = await gate.lookup(namespace, packed, timeoutMs, isWanted);
+    const present = await gate.lookup(namespace, packed, timeoutMs, isWanted, trace);
     if (present === null) return false;
     let at = 0;
     for (const { held, said, indexes } of asked) {

@@ -39,12 +39,13 @@ export class LookupGate {
     return !this.#link.isUnasked && this.#link.questionMs(0) !== null;
   }
 
-  /** null when nobody wants the answer any more once it is its turn. Bounded by the plans that may be open. */
+  /** null when nobody wants the answer any more once it is its turn. `trace`: context of the span that asks. Bounded by the plans that may be open. */
   async lookup(
     namespace: Namespace,
     keys: Buffer,
     timeoutMs: number,
     isWanted: () => boolean,
+    trace: Buffer | null = null,
   ): Promise<Buffer | null> {
     if (this.#inFlight >= LOOKUPS_IN_FLIGHT_MAX) {
       await new Promise<void>((resolve) => {
@@ -56,7 +57,7 @@ export class LookupGate {
     try {
       if (!isWanted()) return null;
       const askedMs = nowMs();
-      const found = await this.#client.lookup(namespace, keys, timeoutMs);
+      const found = await this.#client.lookup(namespace, keys, timeoutMs, trace);
       this.#link.answered(keys.length, nowMs() - askedMs);
       return found;
     } finally {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::Inner;
 use super::kept::Kept;
+use super::spans::{Asked, OpenSpan};
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, OFFER_ITEM_BYTES};
 use crate::limits::{LANE_KEYS_MAX, LANE_NO_RECORD_BYTES};
@@ -17,6 +18,8 @@ pub struct StoreJob {
     pub open_bytes: u64,
     pub touched: Instant,
     pub kept: Kept,
+    /// Of a client that traces.
+    span: Option<OpenSpan>,
 }
 
 enum Item {
@@ -40,11 +43,11 @@ pub enum Begun {
     Plain,
 }
 
-/// The records of an offer's body.
-fn parse_offer(body: &[u8]) -> Result<Vec<(RecordKey, u64)>> {
+/// The records of an offer's body, and the trace's context, which may be empty.
+fn parse_offer(body: &[u8]) -> Result<(Vec<(RecordKey, u64)>, &[u8])> {
     let short = || Error::lane_failed("the peer sent an offer without a namespace");
     let (namespace, rest) = body.split_first_chunk::<HASH_BYTES>().ok_or_else(short)?;
-    let (items, _) = rest.as_chunks::<OFFER_ITEM_BYTES>();
+    let (items, context) = rest.as_chunks::<OFFER_ITEM_BYTES>();
     let item = |item: &[u8; OFFER_ITEM_BYTES]| {
         let (key, bytes) = item.split_first_chunk::<PACKED_KEY_BYTES>()?;
         let bytes = u64::from_le_bytes(bytes.try_into().ok()?);
@@ -54,7 +57,7 @@ fn parse_offer(body: &[u8]) -> Result<Vec<(RecordKey, u64)>> {
     if items.len() > LANE_KEYS_MAX {
         return Err(Error::lane_failed(format!("an offer of {} records", items.len())));
     }
-    Ok(items)
+    Ok((items, context))
 }
 
 /// What an offer keeps, besides the records it reserves.
@@ -72,11 +75,12 @@ impl StoreJob {
         room: u64,
         kept: Kept,
     ) -> Result<(Self, Vec<u8>)> {
-        let offered = parse_offer(body)?;
+        let (offered, context) = parse_offer(body)?;
+        let span = shared.span(Asked::Store, context, offered.len());
         let reserved = shared.store.stats().reserved_bytes;
         let mut room = room.min(shared.options.max_reserved_bytes.saturating_sub(reserved));
         let items = Vec::new();
-        let mut job = Self { items, open: 0, open_bytes: 0, touched: Instant::now(), kept };
+        let mut job = Self { items, open: 0, open_bytes: 0, touched: Instant::now(), kept, span };
         let mut statuses = Vec::with_capacity(offered.len());
         shared.counts.add("stores", 1);
         shared.counts.add("offered", offered.len() as u64);
@@ -109,7 +113,8 @@ impl StoreJob {
     /// For as many chunks that are no record.
     pub fn plain(chunks: u32, kept: Kept) -> Self {
         let items: Vec<_> = (0..chunks).map(|_| Item::Plain).collect();
-        Self { open: items.len(), items, open_bytes: 0, touched: Instant::now(), kept }
+        let open = items.len();
+        Self { open, items, open_bytes: 0, touched: Instant::now(), kept, span: None }
     }
 
     pub fn is_over(&self) -> bool {
@@ -152,6 +157,16 @@ impl StoreJob {
         if let Some(place @ Item::Receiving) = self.items.get_mut(item as usize) {
             *place = Item::Waiting(reservation);
         }
+    }
+
+    /// The record was checked; false when nobody waited for it any more.
+    pub fn stored(&mut self, frame: &Frame, status: ItemStatus) -> bool {
+        let is_open = self.settle(frame.item);
+        let is_taken = matches!(status, ItemStatus::Accepted | ItemStatus::Durable);
+        if let (Some(span), true) = (&mut self.span, is_open && is_taken) {
+            span.add(1, frame.record_bytes);
+        }
+        is_open
     }
 
     /// Nothing more of this record is wanted; false when that was so before.
