@@ -8,6 +8,7 @@ use tierkv_core::limits::LANE_SPANS_MAX;
 use tierkv_core::store::MADE_NOW;
 
 use super::stand::{ACCEPTED, Engine, Lanes, NAMESPACE, Shape, Vault, bytes_of, key, until};
+use super::wires::vault_by_hand;
 
 const LOOKUP: TraceContext = [1; 25];
 const FETCH: TraceContext = [2; 25];
@@ -75,6 +76,34 @@ fn without_a_context_and_at_a_vault_that_does_not_trace_there_is_none() {
     let silent = Vault::open();
     trip(&silent, Shape::Strided, true);
     assert_eq!(silent.server.take_spans(), (Vec::new(), 0));
+}
+
+#[test]
+fn a_context_is_the_end_of_a_body_and_without_one_no_byte_is_sent_for_it() {
+    let (lanes, mut wires) = vault_by_hand(1);
+    let engine = Engine::new(Shape::Strided, 8);
+    let record = engine.record(1, Codec::Raw);
+    let keys = [key(1), key(2)];
+    let mut body = |request: u32| {
+        let (frame, body) = wires[0].next().unwrap();
+        assert_eq!(frame.request, request);
+        body
+    };
+    let mut bodies = |trace: Option<TraceContext>| {
+        let client = &lanes.client;
+        let look_up = body(client.look_up_in(&NAMESPACE, &keys, trace.as_ref()).unwrap());
+        let (targets, _) = engine.targets(&[1, 2], Codec::Int8);
+        let fetch = body(client.fetch(Targets { trace, ..targets }).unwrap());
+        let records = vec![record.clone()];
+        let offer = client.store_for(0, MADE_NOW, &NAMESPACE, records, trace.as_ref()).unwrap();
+        [look_up, fetch, body(offer)]
+    };
+    let plain = bodies(None);
+    assert_eq!(plain.each_ref().map(Vec::len), [32 + 2 * 36, 32 + 2 * 36, 32 + 44]);
+    let traced = bodies(Some(LOOKUP));
+    for (traced, plain) in traced.iter().zip(&plain) {
+        assert_eq!(*traced, [plain.as_slice(), &LOOKUP].concat());
+    }
 }
 
 #[test]
