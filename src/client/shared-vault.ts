@@ -125,12 +125,7 @@ export class SharedVault {
   }
 
   /** Bitmap over `keys` (packed): what can be read now. */
-  async lookup(
-    namespace: Buffer,
-    keys: Buffer,
-    deadlineMs: number,
-    _trace: Buffer | null = null,
-  ): Promise<Buffer> {
+  async lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
     const begin = (id: RegionId): number => shmLookup(id, namespace, keys);
     const { data } = await this.#call("Lookup", { deadlineMs }, begin);
     this.#counts.lookup_keys += keyCount(keys);

@@ -91,5 +91,4 @@ export class OtlpExporter implements Running {
       logger.warn({ endpoint, reason }, "the collector of traces took no spans");
     }
   }
-
 }

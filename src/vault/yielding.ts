@@ -2,8 +2,8 @@
 import { toTierkvError } from "../errors.ts";
 import { YIELD_POLL_MS, YIELD_RETRY_MS } from "../limits/user.ts";
 import type { Logger } from "../log.ts";
-import { nowMs, sleep } from "../time.ts";
 import type { LaneSpans } from "../native.ts";
+import { nowMs, sleep } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import type { PausableVault, RunningVault } from "./server.ts";
 import type { Source } from "./user/source.ts";

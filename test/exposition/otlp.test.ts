@@ -22,7 +22,13 @@ const PARENT = "b7ad6b7169203331";
 
 function openExporter(endpoint: string): { exporter: OtlpExporter; counters: SidecarCounters } {
   const counters = newSidecarCounters();
-  const exporter = new OtlpExporter({ endpoint, service: "tierkv-sidecar", version: "1", counters, logger });
+  const exporter = new OtlpExporter({
+    endpoint,
+    service: "tierkv-sidecar",
+    version: "1",
+    counters,
+    logger,
+  });
   return { exporter: closeAfterTest(exporter), counters };
 }
 

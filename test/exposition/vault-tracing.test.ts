@@ -81,8 +81,7 @@ test("one trace goes from the client over the sidecar to the vault, and saves ha
   }
 
   await restore(await engineOf(await start("sidecar", toml)));
-  const mine = (): ReturnType<typeof spans> =>
-    spans().filter(({ traceId }) => traceId === CLIENT);
+  const mine = (): ReturnType<typeof spans> => spans().filter(({ traceId }) => traceId === CLIENT);
   const names = (): string[] =>
     mine()
       .map(({ name }) => name)
@@ -124,10 +123,13 @@ test("the vault of a machine without any other sends its spans where its sidecar
   await until(isStored, "the vault's spans of the saves");
 });
 
-test("a vault that does not trace is told of no trace, and one whose clients do not sends no span", async () => {
+test("a vault that does not trace sends no span, nor one whose sidecars do not", async () => {
   const { endpoint, spans } = await openCollector();
   const quiet = await start("vault", vaultToml(""));
-  const asking = await start("sidecar", sidecarToml(quiet.ready["address"], endpointLine(endpoint)));
+  const asking = await start(
+    "sidecar",
+    sidecarToml(quiet.ready["address"], endpointLine(endpoint)),
+  );
   const engine = await engineOf(asking);
   engine.save(makeBlocks("a", BLOCKS, PAGE));
   await until(() => spans().some(({ name }) => name === "tierkv.store"), "the saves");

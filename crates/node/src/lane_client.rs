@@ -134,10 +134,6 @@ fn context(bytes: Option<&[u8]>) -> Result<Option<TraceContext>> {
 /// Brings records straight into leased slots, verified and decoded; returns the request's number. Per key: its
 /// geometry, and a pair of slot and generation. `trace` as for a look-up.
 #[napi]
-#[allow(
-    clippy::too_many_arguments,
-    reason = "they are JavaScript's, which passes buffers without an object around them"
-)]
 pub fn lanes_fetch(
     id: u32,
     arena_id: u32,

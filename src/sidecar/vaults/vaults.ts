@@ -1,5 +1,6 @@
 // Owns the sidecar's ways to its vaults: what is known of each link, and a turnstile before the look-ups of each vault.
 import type { Namespace, RecordClass } from "../../block.ts";
+import { isRemote } from "../../client/vault.ts";
 import type { Tier, Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
 import { LOOKUPS_IN_FLIGHT_MAX } from "../../limits/general.ts";
@@ -57,7 +58,10 @@ export class LookupGate {
     try {
       if (!isWanted()) return null;
       const askedMs = nowMs();
-      const found = await this.#client.lookup(namespace, keys, timeoutMs, trace);
+      const client = this.#client;
+      const found = isRemote(client)
+        ? await client.lookup(namespace, keys, timeoutMs, trace)
+        : await client.lookup(namespace, keys, timeoutMs);
       this.#link.answered(keys.length, nowMs() - askedMs);
       return found;
     } finally {

@@ -24,7 +24,13 @@ import {
   listenerSpans,
   listenerStatus,
 } from "../../native.ts";
-import type { LaneServerTls, LaneSpans, ListenerId, ListenerOptions, StoreId } from "../../native.ts";
+import type {
+  LaneServerTls,
+  LaneSpans,
+  ListenerId,
+  ListenerOptions,
+  StoreId,
+} from "../../native.ts";
 import { listenOn } from "../../socket-file.ts";
 import { randomToken, sleep } from "../../time.ts";
 import { ALPN, TLS_MIN_VERSION } from "../../wire/security.ts";

@@ -179,13 +179,13 @@ pub fn status_frame(request: u32, item: u32, status: ItemStatus) -> Frame {
     Frame { item, code: status as u16, ..Frame::new(Kind::Status, request) }
 }
 
-/// The namespace and the packed keys of a body, and the trace's context, which may be empty.
-pub fn parse_keys(body: &[u8]) -> Result<(Hash, &[[u8; PACKED_KEY_BYTES]], &[u8])> {
+/// The namespace and the packed keys of a body.
+pub fn parse_keys(body: &[u8]) -> Result<(Hash, &[[u8; PACKED_KEY_BYTES]])> {
     let short = || Error::lane_failed("the client sent keys without a namespace");
     let (namespace, rest) = body.split_first_chunk::<HASH_BYTES>().ok_or_else(short)?;
-    let (keys, context) = rest.as_chunks::<PACKED_KEY_BYTES>();
+    let (keys, _) = rest.as_chunks::<PACKED_KEY_BYTES>();
     if keys.len() > LANE_KEYS_MAX {
         return Err(Error::lane_failed(format!("{} keys, {LANE_KEYS_MAX} at most", keys.len())));
     }
-    Ok((*namespace, keys, context))
+    Ok((*namespace, keys))
 }

@@ -11,8 +11,8 @@ use crate::store::{MEASURING_NAMESPACE, RecordKey};
 
 impl Session {
     pub(super) fn look_up(&self, frame: &Frame, body: &[u8], lane: &Lane) -> Result<()> {
-        let (namespace, keys, context) = parse_keys(body)?;
-        let span = self.shared.span(Asked::Lookup, context, keys.len());
+        let (namespace, keys) = parse_keys(body)?;
+        let span = self.shared.span(Asked::Lookup, body, keys.len());
         let of = |key: &[u8; PACKED_KEY_BYTES]| RecordKey::from_packed(namespace, key);
         let held = self.shared.store.contains_all(&keys.iter().map(of).collect::<Vec<_>>());
         let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];

@@ -94,8 +94,8 @@ struct Inner {
 
 impl Inner {
     /// Of a request that is a part of a trace, where somebody wants to know.
-    fn span(&self, asked: Asked, context: &[u8], records: usize) -> Option<OpenSpan> {
-        self.spans.as_ref()?.begin(asked, context, records)
+    fn span(&self, asked: Asked, body: &[u8], records: usize) -> Option<OpenSpan> {
+        self.spans.as_ref()?.begin(asked, body, records)
     }
 }
 

@@ -212,14 +212,14 @@ impl Session {
     }
 
     fn fetch(&self, frame: &Frame, body: &[u8]) -> Result<()> {
-        let (namespace, keys, context) = parse_keys(body)?;
+        let (namespace, keys) = parse_keys(body)?;
         let kept = match self.admit(frame.request, size_of_val(keys)) {
             Ok(kept) => kept,
             Err(text) => return self.answer(error_frame(frame.request), error_text(text)),
         };
         self.shared.counts.add("fetches", 1);
         let lanes = self.state().bringing(frame.code);
-        let span = self.shared.span(Asked::Fetch, context, keys.len());
+        let span = self.shared.span(Asked::Fetch, body, keys.len());
         let mut job = FetchJob::new(frame.request, namespace, keys.to_vec(), kept).over(lanes);
         job.span = span;
         self.queue(job);

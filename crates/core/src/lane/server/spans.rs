@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::lane::frame::TraceContext;
+use crate::lane::frame::{OFFER_ITEM_BYTES, TraceContext};
 use crate::limits::LANE_SPANS_MAX;
+use crate::record::{HASH_BYTES, PACKED_KEY_BYTES};
 
 /// What was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,14 +48,14 @@ struct Ended {
 }
 
 impl Spans {
-    /// Begins one; none for what is no context.
-    pub fn begin(
-        self: &Arc<Self>,
-        asked: Asked,
-        context: &[u8],
-        records: usize,
-    ) -> Option<OpenSpan> {
-        let context = context.try_into().ok()?;
+    /// Begins one; none for a body without a context behind its items.
+    pub fn begin(self: &Arc<Self>, asked: Asked, body: &[u8], records: usize) -> Option<OpenSpan> {
+        let item_bytes = match asked {
+            Asked::Lookup | Asked::Fetch => PACKED_KEY_BYTES,
+            Asked::Store => OFFER_ITEM_BYTES,
+        };
+        let rest = body.get(HASH_BYTES..)?.len() % item_bytes;
+        let context = body[body.len() - rest..].try_into().ok()?;
         let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let records = u32::try_from(records).unwrap_or(u32::MAX);
         let took = Duration::ZERO;

@@ -43,11 +43,11 @@ pub enum Begun {
     Plain,
 }
 
-/// The records of an offer's body, and the trace's context, which may be empty.
-fn parse_offer(body: &[u8]) -> Result<(Vec<(RecordKey, u64)>, &[u8])> {
+/// The records of an offer's body.
+fn parse_offer(body: &[u8]) -> Result<Vec<(RecordKey, u64)>> {
     let short = || Error::lane_failed("the peer sent an offer without a namespace");
     let (namespace, rest) = body.split_first_chunk::<HASH_BYTES>().ok_or_else(short)?;
-    let (items, context) = rest.as_chunks::<OFFER_ITEM_BYTES>();
+    let (items, _) = rest.as_chunks::<OFFER_ITEM_BYTES>();
     let item = |item: &[u8; OFFER_ITEM_BYTES]| {
         let (key, bytes) = item.split_first_chunk::<PACKED_KEY_BYTES>()?;
         let bytes = u64::from_le_bytes(bytes.try_into().ok()?);
@@ -57,7 +57,7 @@ fn parse_offer(body: &[u8]) -> Result<(Vec<(RecordKey, u64)>, &[u8])> {
     if items.len() > LANE_KEYS_MAX {
         return Err(Error::lane_failed(format!("an offer of {} records", items.len())));
     }
-    Ok((items, context))
+    Ok(items)
 }
 
 /// What an offer keeps, besides the records it reserves.
@@ -75,8 +75,8 @@ impl StoreJob {
         room: u64,
         kept: Kept,
     ) -> Result<(Self, Vec<u8>)> {
-        let (offered, context) = parse_offer(body)?;
-        let span = shared.span(Asked::Store, context, offered.len());
+        let offered = parse_offer(body)?;
+        let span = shared.span(Asked::Store, body, offered.len());
         let reserved = shared.store.stats().reserved_bytes;
         let mut room = room.min(shared.options.max_reserved_bytes.saturating_sub(reserved));
         let items = Vec::new();
