@@ -34,6 +34,10 @@ export function contextBytes({ traceId, spanId }: TraceContext): Buffer {
   return Buffer.from(`${traceId}${spanId}0${SAMPLED}`, "hex");
 }
 
+export function isContext(bytes: Buffer): boolean {
+  return bytes.length === TRACE_ID_BYTES + SPAN_ID_BYTES + 1;
+}
+
 /** Of `contextBytes`. */
 export function contextOf(bytes: Buffer): TraceContext {
   const spanAt = TRACE_ID_BYTES + SPAN_ID_BYTES;

@@ -136,7 +136,7 @@ export class VaultClient {
         if (found !== null) return found;
         const { present } = await attempt.channel.unary(
           vaultService.Lookup,
-          { namespace, keys: part },
+          { namespace, keys: part, ...(trace === null ? {} : { trace }) },
           attempt.options(),
         );
         const expected = Math.ceil(keyCount(part) / 8);

@@ -20,7 +20,7 @@ import type { StatsReply } from "../wire/messages.ts";
 import { serverOptions } from "../wire/options.ts";
 import { healthService, vaultService } from "../wire/service.ts";
 import { ConnectionActivity } from "./access/connection-activity.ts";
-import { VaultListener } from "./access/listener.ts";
+import { NO_SPANS, VaultListener } from "./access/listener.ts";
 import type { ListenAddress } from "./access/listener.ts";
 import { passUnknown, unknownMethods } from "./access/refusals.ts";
 import { AuditLog, AuditWatch } from "./audit.ts";
@@ -33,6 +33,7 @@ import { Gate } from "./gate.ts";
 import { Health } from "./health.ts";
 import type { VaultSecurity } from "./identity.ts";
 import { Leases } from "./leases.ts";
+import { LookupSpans } from "./lookup-spans.ts";
 import type { Members } from "./members.ts";
 import { invite, peers, redeem, revoke } from "./membership.ts";
 import { ModelNames } from "./models.ts";
@@ -179,7 +180,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
     address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
-    spans: () => listener.spans(),
+    spans: () => vault.spans?.takeWith(listener.spans()) ?? NO_SPANS,
     trouble: () => (stats(vault).disk?.failing === true ? "the disk takes no more records" : null),
     async pause(): Promise<void> {
       await listener.stop();
@@ -205,7 +206,7 @@ function listening(
     activity.watch(socket);
     injector.injectConnection(socket);
   };
-  const handlers = { ...vault, onSocket, security };
+  const handlers = { ...vault, traces: vault.spans !== null, onSocket, security };
   return (at) => VaultListener.open(at, handlers, config.addresses);
 }
 
@@ -253,7 +254,7 @@ function newContext(options: VaultOptions): VaultContext {
     maxRecordBytes,
     maxReservedBytes: Math.max(Math.floor(maxBytes * RESERVED_SHARE_MAX), RECORD_BYTES_MAX),
     startedMs: nowMs(),
-    traces: config.traces ?? false,
+    spans: config.traces === true ? new LookupSpans() : null,
     counters,
     logger,
     audit,

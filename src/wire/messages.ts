@@ -152,6 +152,8 @@ export interface LookupRequest {
   namespace: Buffer;
   keys: Buffer;
   askDurable?: boolean;
+  /** Context of the span that asks. */
+  trace?: Buffer;
 }
 
 export interface LookupReply {

@@ -45,6 +45,8 @@ export interface TestVaultOptions {
   second?: string;
   /** null: flushes are forgotten with the process. */
   flushFile?: string | null;
+  /** What is asked in a trace becomes a span. */
+  traces?: boolean;
 }
 
 export async function openVault(options: TestVaultOptions = {}): Promise<TestVault> {
@@ -57,6 +59,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     second = null,
     disk = null,
     flushFile = null,
+    traces = false,
   } = options;
   const counters = newVaultCounters();
   const vault = await startVault({
@@ -68,6 +71,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
       keptPercent,
       disk,
       flushFile,
+      traces,
     },
     recordClass,
     logger,

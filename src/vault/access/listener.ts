@@ -37,7 +37,7 @@ import { ALPN, TLS_MIN_VERSION } from "../../wire/security.ts";
 import type { Gate } from "../gate.ts";
 import type { VaultSecurity } from "../identity.ts";
 
-const NO_SPANS: LaneSpans = { spans: [], dropped: 0 };
+export const NO_SPANS: LaneSpans = { spans: [], dropped: 0 };
 
 /** Where to listen: TCP, or `unix:/path` in `text`. */
 export interface ListenAddress {
