@@ -182,10 +182,12 @@ class Cluster:
                 f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\n'
                 f'listen = "{address}"\nmax_bytes = "{vault_bytes}"\n'
             )
+        traces = "" if otlp is None else f'otlp_endpoint = "{otlp}"\n'
         (folder / "vault.toml").write_text(
             f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\n'
             f'listen = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
             + (f'data_dir = "{folder / "data"}"\ndisk_bytes = "1GiB"\n' if on_disk else "")
+            + traces
         )
         ssm_address = f"127.0.0.1:{free_port()}"
         (folder / "ssm.toml").write_text(
@@ -202,7 +204,7 @@ class Cluster:
             f'[codec]\nkv = "{codec}"\n'
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
             "lanes = 4\n"
-            + ("" if otlp is None else f'otlp_endpoint = "{otlp}"\n')
+            + traces
             + ("" if region is None else f'[vault]\nmax_bytes = "{vault_bytes}"\n')
             + f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
             # How many tokens come back is counted, too.
