@@ -1,4 +1,4 @@
-"""A client's trace: spans of vLLM, of the sidecar and of the vault arrive at one collector, read with OpenTelemetry's classes."""
+"""A client's trace: spans of vLLM, sidecar and vault arrive at one collector, read with OpenTelemetry's classes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_restore_joins_the_trace_of_its_client(
         server.post("/reset_prefix_cache")
         server.complete(TEXT, traceparent=f"00-{TRACE}-{PARENT}-01")
         heard = collector.traces[TRACE]
-        wait_until(lambda: OF_ALL <= heard.keys(), f"spans; got {heard}")
+        wait_until(lambda: heard.keys() >= OF_ALL, f"spans; got {heard}")
     request = heard["tierkv.request"]
     assert request.parent_span_id.hex() == heard["llm_request"].parent_span_id.hex() == PARENT
     assert {"tierkv.lookup", "tierkv.fetch", "tierkv.load"} < heard.keys()
