@@ -107,6 +107,8 @@ export const VAULT_COUNTERS = [
   "tls_refused",
   "probes",
   "probed_bytes",
+  "spans_sent",
+  "spans_dropped",
 ] as const;
 
 /** The inventory and the families whose last part is only known at run time. */

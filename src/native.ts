@@ -191,6 +191,9 @@ export const listenerAdmit: Takes<"listenerAdmit", [ListenerId]> = coded(loaded.
 export const listenerStatus: Takes<"listenerStatus", [ListenerId]> = coded(loaded.listenerStatus);
 export const listenerDrain: Takes<"listenerDrain", [ListenerId]> = coded(loaded.listenerDrain);
 export const listenerClose: Takes<"listenerClose", [ListenerId]> = coded(loaded.listenerClose);
+export type LaneSpan = core.LaneSpan;
+export type LaneSpans = core.LaneSpans;
+export const listenerSpans: Takes<"listenerSpans", [ListenerId]> = coded(loaded.listenerSpans);
 export const listenerExpel: Takes<"listenerExpel", [ListenerId]> = coded(loaded.listenerExpel);
 
 export const createStore = coded(loaded.createStore) as Gives<Core["createStore"], StoreId>;

@@ -219,12 +219,12 @@ export declare function lanesFailedRail(id: number): number | null
 
 /**
  * Brings records straight into leased slots, verified and decoded; returns the request's number. Per key: its
- * geometry, and a pair of slot and generation.
+ * geometry, and a pair of slot and generation. `trace` as for a look-up.
  */
-export declare function lanesFetch(id: number, arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
+export declare function lanesFetch(id: number, arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array, trace?: Uint8Array | undefined | null): number
 
-/** Asks which of the packed keys the vault holds; returns the request's number. */
-export declare function lanesLookup(id: number, namespace: Uint8Array, packed: Uint8Array): number
+/** Asks which of the packed keys the vault holds; returns the request's number. `trace`: the context of a trace, 25 bytes. */
+export declare function lanesLookup(id: number, namespace: Uint8Array, packed: Uint8Array, trace?: Uint8Array | undefined | null): number
 
 /** The longest packet on the way of the first lane, as far as the system knows. */
 export declare function lanesMtu(id: number): number | null
@@ -236,6 +236,28 @@ export declare function lanesMtu(id: number): number | null
  */
 export declare function lanesOpen(rails: readonly LaneRail[], token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null): number
 
+/** What one request of a trace was at the vault. */
+export interface LaneSpan {
+  /** 25 bytes. */
+  context: Buffer
+  /** `lookup`, `fetch` or `store`. */
+  asked: string
+  /** Since 1970. */
+  begunMs: number
+  tookMs: number
+  /** Records that it was about; of these: held, sent or taken, and their bytes. */
+  records: number
+  done: number
+  bytes: number
+}
+
+/** Spans that ended since the last time. */
+export interface LaneSpans {
+  spans: Array<LaneSpan>
+  /** Too many to keep. */
+  dropped: number
+}
+
 /** Moves `chunks` chunks of 1 MiB that are no record, from the vault or to it; returns the request's number. */
 export declare function lanesProbe(id: number, chunks: number, toVault: boolean): number
 
@@ -245,8 +267,9 @@ export declare function lanesProgress(id: number, request: number): number | nul
 /**
  * Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
  * memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A deferred record that cannot be made any more ends as 9 (incomplete).
+ * `trace` as for a look-up.
  */
-export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
+export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number, trace?: Uint8Array | undefined | null): number
 
 /**
  * Brings records as they are, checked, into the outbox under ids that were reserved there, one per key; returns the request's
@@ -307,10 +330,15 @@ export interface ListenerOptions {
   waitingEachMax: number
   /** Who is not let in after this time has to go. */
   deadlineMs: number
+  /** Whether requests that bring a trace's context become spans, for `listenerSpans`. */
+  traces: boolean
 }
 
 /** Whoever called on this connection was let in; false: there is no room for it. */
 export declare function listenerSettle(id: number, connection: number): boolean
+
+/** Takes them: the next call gives later ones. */
+export declare function listenerSpans(id: number): LaneSpans
 
 /** How it is doing now. */
 export declare function listenerStatus(id: number): ListenerStatus

@@ -24,6 +24,8 @@ export interface LocalVaultOptions {
   maxBytes: number;
   /** The configuration file of the sidecar, for the vault to read its other keys from. */
   configPath: string | null;
+  /** Where the sidecar sends traces: so does its vault, unless its own key says otherwise. */
+  otlpEndpoint: string | null;
   logger: Logger;
   counters: SidecarCounters;
 }
@@ -57,11 +59,11 @@ export class LocalVault implements Running {
   }
 
   async #launch(): Promise<VaultProcess> {
-    const { address, maxBytes, configPath } = this.#options;
+    const { address, maxBytes, configPath, otlpEndpoint } = this.#options;
     const args = ["vault", "--json", "--role", "cold", "--until-stdin-ends"];
     args.push("--listen", address, "--max-bytes", String(maxBytes));
     if (configPath !== null) args.push("--config", configPath);
-    const child = new VaultProcess(args);
+    const child = new VaultProcess(args, otlpEndpoint);
     this.#child = child;
     try {
       await withDeadline(child.ready, LOCAL_VAULT_START_MS, "the start of its process");
@@ -114,10 +116,12 @@ class VaultProcess {
   readonly ended: Promise<string>;
   readonly #child: ChildProcess;
 
-  constructor(args: readonly string[]) {
+  constructor(args: readonly string[], otlpEndpoint: string | null) {
+    const traces = otlpEndpoint === null ? {} : { OTEL_EXPORTER_OTLP_ENDPOINT: otlpEndpoint };
     // A group of its own: Ctrl-C is for us, who still bring it what is being saved.
     const child = spawn(process.execPath, [PROGRAM, ...args], {
       detached: true,
+      env: { ...process.env, ...traces },
       stdio: ["pipe", "pipe", "inherit"],
     });
     this.#child = child;

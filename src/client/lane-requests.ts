@@ -12,6 +12,8 @@ export interface FetchPlan {
   /** Native geometries. */
   geometries: Uint32Array;
   leases: Uint32Array;
+  /** Context of the span that fetches, 25 bytes; null, or left out: nobody wants one. */
+  trace?: Buffer | null;
 }
 
 export interface Outcome {

@@ -48,6 +48,8 @@ export class Lanes {
   /** Before the next attempt but one. */
   #pauseMs = LANES_PAUSE_MIN_MS;
   #breaks = 0;
+  /** The vault makes spans of requests that bring a context. */
+  #isTraced = false;
   /** Attempts in a row that ended before the lanes were up. */
   #failures = 0;
 
@@ -80,7 +82,8 @@ export class Lanes {
   }
 
   /** Takes up what a hello offers; resolves when it is known whether they are up, or when waiting is no use. */
-  async offer({ laneToken }: HelloReply): Promise<void> {
+  async offer({ laneToken, traced }: HelloReply): Promise<void> {
+    this.#isTraced = traced;
     const { count, down, up, tls } = this.#options;
     const after = this.#phase;
     if (count === 0 || (after.kind !== "none" && after.kind !== "broken")) return;
@@ -100,11 +103,17 @@ export class Lanes {
     await Promise.race([this.#changed(), quietSleep(LANES_OPEN_WAIT_MS, this.#closing.signal)]);
   }
 
-  /** Bitmap over the packed keys; null when the lanes are of no use now. Rejects when the call is given up. */
-  async lookup(namespace: Buffer, keys: Buffer, attempt: Attempt): Promise<Buffer | null> {
+  /** Bitmap over the packed keys, `trace`: context of the span that asks; null when the lanes are of no use now. Rejects when the call is given up. */
+  async lookup(
+    namespace: Buffer,
+    keys: Buffer,
+    attempt: Attempt,
+    trace: Buffer | null,
+  ): Promise<Buffer | null> {
     if (this.#phase.kind !== "up") return null;
     const { id, rails } = this.#phase;
-    const outcome = await this.#ask(id, () => lanesLookup(id, namespace, keys), attempt);
+    const begin = (): number => lanesLookup(id, namespace, keys, this.#told(trace));
+    const outcome = await this.#ask(id, begin, attempt);
     if (outcome?.error === null) return outcome.data;
     // Which way broke is about to be heard, and then calls take another.
     if (rails.length > 1) await this.#waitUntil(nowMs() + LANES_AGAIN_MS, attempt.signal);
@@ -122,8 +131,9 @@ export class Lanes {
     onProgress?: (bytes: number) => void,
   ): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases } = plan;
+    const trace = this.#told(plan.trace ?? null);
     const begin = (id: LanesId): number =>
-      lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases);
+      lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases, trace);
     return settledOf(await this.#run(begin, attempt, onProgress), geometries.length);
   }
 
@@ -146,9 +156,10 @@ export class Lanes {
     attempt: Attempt,
     tenant = 0,
     flushed: number = MADE_NOW,
+    trace: Buffer | null = null,
   ): Promise<Settled> {
     const begin = (id: LanesId): number =>
-      lanesStore(id, namespace, keys, records, tenant, flushed);
+      lanesStore(id, namespace, keys, records, tenant, flushed, this.#told(trace));
     return settledOf(await this.#run(begin, attempt), records.length);
   }
 
@@ -181,6 +192,11 @@ export class Lanes {
   close(): void {
     this.#closing.abort();
     this.#become({ kind: "closed", reason: "the client was closed" });
+  }
+
+  /** A vault that makes no spans is told nothing: an older one would refuse the frame. */
+  #told(trace: Buffer | null): Buffer | null {
+    return this.#isTraced ? trace : null;
   }
 
   /** A request on lanes that are up, or come up soon. An outcome with an error: they broke. */

@@ -152,6 +152,7 @@ export class SharedVault {
     deadlineMs: number,
     tenant = 0,
     flushed: number = MADE_NOW,
+    _trace: Buffer | null = null,
   ): Promise<ItemStatus[]> {
     const keys = Buffer.concat(items.map(({ key }) => key));
     const records = Uint32Array.from(items, ({ record }) => record.id);

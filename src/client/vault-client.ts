@@ -131,17 +131,22 @@ export class VaultClient {
   }
 
   /** Bitmap over `keys` (packed): what the vault holds. */
-  async lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
-    return (await this.find(namespace, keys, deadlineMs)).present;
+  async lookup(...asked: Parameters<VaultClient["find"]>): Promise<Buffer> {
+    return (await this.find(...asked)).present;
   }
 
-  /** The same, and what of it only the vault's archive has: over gRPC it does not say. */
-  find(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Found> {
+  /** The same, and what of it only the vault's archive has: over gRPC it does not say. `trace`: context of the span that asks. */
+  find(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    trace: Buffer | null = null,
+  ): Promise<Found> {
     return this.#session.call("Lookup", deadlineMs, async (attempt, vault) => {
       const ask = async (part: Buffer): Promise<Found> => {
-        const found = await this.#session.lanes.lookup(namespace, part, attempt);
+        const found = await this.#session.lanes.lookup(namespace, part, attempt, trace);
         if (found !== null) return readFound(found, keyCount(part));
-        const request = { namespace, keys: part };
+        const request = { namespace, keys: part, ...(trace === null ? {} : { trace }) };
         const options = attempt.options();
         const { present } = await attempt.channel.unary(vaultService.Lookup, request, options);
         const expected = Math.ceil(keyCount(part) / 8);
@@ -172,23 +177,18 @@ export class VaultClient {
     deadlineMs: number,
     tenant = 0,
     flushed: number = MADE_NOW,
+    trace: Buffer | null = null,
   ): Promise<ItemStatus[]> {
     return this.#session.call("Store", deadlineMs, async (attempt, vault) => {
       checkMayStore(vault);
+      const on = [tenant, flushed, trace] as const;
       const statuses = items.map((): ItemStatus => ItemStatus.INCOMPLETE);
       let left = [...items.keys()];
       while (left.length > 0) {
         const batch = left.flatMap((index) => items[index] ?? []);
         const keys = Buffer.concat(batch.map(({ key }) => key));
         const ids = Uint32Array.from(batch, ({ record }) => record.id);
-        const settled = await this.#session.lanes.store(
-          namespace,
-          keys,
-          ids,
-          attempt,
-          tenant,
-          flushed,
-        );
+        const settled = await this.#session.lanes.store(namespace, keys, ids, attempt, ...on);
         for (const [at, index] of left.entries()) {
           statuses[index] = settled.statuses[at] as ItemStatus;
         }

@@ -117,6 +117,8 @@ export interface VaultConfig {
   readonly metricsListen: Address | null;
   /** Whether that may be an address that other machines reach. */
   readonly metricsLan: boolean;
+  /** Where traces go; null: nowhere. */
+  readonly otlpEndpoint: string | null;
 }
 
 export interface SidecarConfig {

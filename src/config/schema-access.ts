@@ -5,7 +5,7 @@ import { PATH_BYTES_MAX, RAILS_MAX } from "../limits/general.ts";
 import { ETCD_ENDPOINTS_MAX, POOL_VAULTS_MAX } from "../limits/pool.ts";
 import type { ClusterConfig, EtcdConfig, SidecarConfig, VaultConfig } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
-import { addresses, boolean, label, path, tcpOnly } from "./kinds.ts";
+import { addresses, boolean, httpUrl, label, path, tcpOnly } from "./kinds.ts";
 
 /** A file that may be left out. */
 function file(doc: string, fallbackText: string, example: string): Field<string | null> {
@@ -212,6 +212,17 @@ export const METRICS_LAN: Field<boolean> = {
   fallbackText: "`false`",
   example: "false",
 };
+
+/** Of a process, which makes these spans. */
+export function otlpEndpoint(process: string, spans: string): Field<string | null> {
+  return {
+    kind: httpUrl,
+    doc: `The OpenTelemetry collector that the ${process} sends traces to: OTLP as JSON over HTTP, to \`/v1/traces\` below this URL. ${spans}; no prompts and no keys.`,
+    fallback: (env) => env["OTEL_EXPORTER_OTLP_ENDPOINT"] ?? null,
+    fallbackText: "the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT`; none: no traces",
+    example: '"http://127.0.0.1:4318"',
+  };
+}
 
 export const PAGE: {
   page_listen: Field<SidecarConfig["pageListen"]>;

@@ -31,7 +31,6 @@ import {
   boolean,
   bytes,
   choice,
-  httpUrl,
   integer,
   label,
   path,
@@ -40,7 +39,14 @@ import {
   vaultAddresses,
 } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
-import { CLUSTER_ACCESS, ETCD, METRICS_LAN, PAGE, VAULT_ACCESS } from "./schema-access.ts";
+import {
+  CLUSTER_ACCESS,
+  ETCD,
+  METRICS_LAN,
+  otlpEndpoint,
+  PAGE,
+  VAULT_ACCESS,
+} from "./schema-access.ts";
 import { VAULT_ARCHIVE } from "./schema-archive.ts";
 import { CODEC } from "./schema-codec.ts";
 import { GATEWAY } from "./schema-gateway.ts";
@@ -227,6 +233,10 @@ export const SCHEMA: Schema = {
         example: '"127.0.0.1:50250"',
       },
       metrics_lan: METRICS_LAN,
+      otlp_endpoint: otlpEndpoint(
+        "vault",
+        "A span for each look-up, fetch and store of a sidecar that traces",
+      ),
     },
   },
   sidecar: {
@@ -290,13 +300,10 @@ export const SCHEMA: Schema = {
         example: '"127.0.0.1:50251"',
       },
       metrics_lan: METRICS_LAN,
-      otlp_endpoint: {
-        kind: httpUrl,
-        doc: "The OpenTelemetry collector that the sidecar sends traces to: OTLP as JSON over HTTP, to `/v1/traces` below this URL. A span for each request, with its look-up, fetch and load; no prompts and no keys.",
-        fallback: (env) => env["OTEL_EXPORTER_OTLP_ENDPOINT"] ?? null,
-        fallbackText: "the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT`; none: no traces",
-        example: '"http://127.0.0.1:4318"',
-      },
+      otlp_endpoint: otlpEndpoint(
+        "sidecar",
+        "A span for each request, with its look-up, fetch and load",
+      ),
       ...PAGE,
     },
   },

@@ -113,6 +113,8 @@ export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number] | DiskC
   tls_refused: "TLS handshakes that failed.",
   probes: "Probes of a link with bytes that are no record.",
   probed_bytes: "Their bytes.",
+  spans_sent: "Spans that the collector at [vault] otlp_endpoint took.",
+  spans_dropped: "Spans that it did not take, or that were too many to wait for it.",
   disk_written: "Records that were written to disk.",
   disk_written_bytes: "Their bytes.",
   disk_file_bytes: "Bytes written to segment files, headers and moved records included.",

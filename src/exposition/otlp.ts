@@ -8,16 +8,15 @@ import {
   SPANS_TIMEOUT_MS,
 } from "../limits/seen.ts";
 import type { Logger } from "../log.ts";
-import type { SidecarCounters } from "../metrics.ts";
-import type { Ended } from "../sidecar/trace/decisions.ts";
-import { spansOf } from "./spans.ts";
 import type { Span } from "./spans.ts";
 
 export interface OtlpOptions {
   /** Without `/v1/traces`. */
   endpoint: string;
+  /** Which process sends them. */
+  service: "tierkv-sidecar" | "tierkv-vault";
   version: string;
-  counters: SidecarCounters;
+  counters: { add(name: "spans_sent" | "spans_dropped", count: number): void };
   logger: Logger;
 }
 
@@ -36,11 +35,15 @@ export class OtlpExporter implements Running {
     this.#url = `${options.endpoint.replace(/\/+$/, "")}/v1/traces`;
   }
 
-  add(ended: Ended): void {
-    const spans = spansOf(ended);
-    if (this.#queue.length + spans.length > SPANS_QUEUED_MAX) this.#drop(spans.length);
+  add(spans: readonly Span[]): void {
+    if (this.#queue.length + spans.length > SPANS_QUEUED_MAX) this.drop(spans.length);
     else this.#queue.push(...spans);
     this.#gather();
+  }
+
+  /** Counts what is not sent. */
+  drop(count: number): void {
+    this.#options.counters.add("spans_dropped", count);
   }
 
   /** What waits is offered once more, for a moment. */
@@ -67,8 +70,8 @@ export class OtlpExporter implements Running {
   /** Never rejects. */
   async #send(): Promise<void> {
     const spans = this.#queue.splice(0, SPANS_PER_CALL_MAX);
-    const { version, counters, logger, endpoint } = this.#options;
-    const resource = { attributes: [text("service.name", "tierkv-sidecar")] };
+    const { service, version, counters, logger, endpoint } = this.#options;
+    const resource = { attributes: [text("service.name", service)] };
     const scopeSpans = [{ scope: { name: "tierkv", version }, spans }];
     try {
       const response = await fetch(this.#url, {
@@ -82,14 +85,10 @@ export class OtlpExporter implements Running {
       if (!response.ok) throw new Error(`it answered ${response.status}`);
       counters.add("spans_sent", spans.length);
     } catch (error) {
-      this.#drop(spans.length);
+      this.drop(spans.length);
       const { message, cause } = error as Error;
       const reason = cause instanceof Error ? cause.message : message;
       logger.warn({ endpoint, reason }, "the collector of traces took no spans");
     }
-  }
-
-  #drop(count: number): void {
-    this.#options.counters.add("spans_dropped", count);
   }
 }

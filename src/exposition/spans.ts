@@ -1,6 +1,8 @@
-// Owns what a request's spans say, in the JSON form of OTLP.
+// Owns what spans say, in the JSON form of OTLP: a request's at a sidecar, a batch of saves, and a vault's part of both.
+import type { LaneSpan } from "../native.ts";
 import type { Ended } from "../sidecar/trace/decisions.ts";
-import { randomId } from "../time.ts";
+import type { RequestTrace, Stored } from "../sidecar/trace/request-trace.ts";
+import { contextOf, newSpanId } from "../trace-context.ts";
 
 type Value = string | number | readonly string[] | null;
 
@@ -15,42 +17,77 @@ export interface Span {
   attributes: { key: string; value: object }[];
 }
 
-const INTERNAL = 1;
-const TRACE_ID_BYTES = 16;
-const SPAN_ID_BYTES = 8;
+const KINDS = { internal: 1, server: 2, client: 3 } as const;
 const NS_PER_MS = 1e6;
-/** https://www.w3.org/TR/trace-context: version, trace id, parent id, flags; later versions may append. */
-const TRACEPARENT =
-  /^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})/;
-const SAMPLED = 1;
 
 interface Part {
   name: string;
+  kind?: keyof typeof KINDS;
+  /** Chosen before, or anew. */
+  spanId?: string;
   fromMs: number;
   toMs: number;
   attributes: Record<string, Value>;
 }
 
-/** `tierkv.request` with its look-up, fetch and load; none where its client asked for none. */
-export function spansOf(ended: Ended): Span[] {
-  const [, client, parent, flags = "01"] = TRACEPARENT.exec(ended.account.traceparent) ?? [];
-  if ((parseInt(flags, 16) & SAMPLED) === 0) return [];
-  const traceId = client ?? randomId(TRACE_ID_BYTES);
-  const atMs = ended.account.at;
-  const span = ({ name, fromMs, toMs, attributes }: Part, parentSpanId?: string): Span => ({
+interface Place {
+  traceId: string;
+  parentId: string | null;
+  /** From when `fromMs` and `toMs` count: since 1970, ms. */
+  atMs: number;
+}
+
+function spanOf(part: Part, { traceId, parentId, atMs }: Place): Span {
+  const { name, kind = "internal", spanId = newSpanId(), fromMs, toMs, attributes } = part;
+  return {
     traceId,
-    spanId: randomId(SPAN_ID_BYTES),
-    ...(parentSpanId === undefined ? {} : { parentSpanId }),
+    spanId,
+    ...(parentId === null ? {} : { parentSpanId: parentId }),
     name,
-    kind: INTERNAL,
+    kind: KINDS[kind],
     startTimeUnixNano: String(Math.round((atMs + fromMs) * NS_PER_MS)),
     endTimeUnixNano: String(Math.round((atMs + toMs) * NS_PER_MS)),
     attributes: Object.entries(attributes).flatMap(([key, value]) =>
       value === null ? [] : [{ key, value: valueOf(value) }],
     ),
-  });
-  const request = span(requestOf(ended), parent);
-  return [request, ...partsOf(ended).map((part) => span(part, request.spanId))];
+  };
+}
+
+/** `tierkv.request` with its look-up, fetch and load; none where its client asked for none. */
+export function spansOf(ended: Ended): Span[] {
+  const { trace, account } = ended;
+  if (trace === null) return [];
+  const { traceId, parentId, requestId } = trace;
+  const place = { traceId, parentId, atMs: account.at };
+  const request = spanOf({ ...requestOf(ended), spanId: requestId }, place);
+  const parts = partsOf(ended, trace);
+  return [request, ...parts.map((part) => spanOf(part, { ...place, parentId: requestId }))];
+}
+
+/** `tierkv.store`: of many requests, and so of a trace of its own. */
+export function spanOfStore(stored: Stored): Span {
+  const { traceId, spanId, vault, at: atMs, tookMs, records, taken, bytes } = stored;
+  const attributes = {
+    "tierkv.vault": vault,
+    "tierkv.records": records,
+    "tierkv.records.done": taken,
+    "tierkv.bytes": bytes,
+  };
+  const part = { name: "tierkv.store", kind: "client", fromMs: 0, toMs: tookMs } as const;
+  return spanOf({ ...part, spanId, attributes }, { traceId, parentId: null, atMs });
+}
+
+/** `tierkv.vault.lookup`, `.fetch` or `.store`: a vault's part of what a sidecar asked. */
+export function spanOfVault(span: LaneSpan): Span {
+  const { context, asked, begunMs: atMs, tookMs, records, done, bytes } = span;
+  const { traceId, spanId: parentId } = contextOf(context);
+  const attributes = {
+    "tierkv.records": records,
+    "tierkv.records.done": done,
+    "tierkv.bytes": asked === "lookup" ? null : bytes,
+  };
+  const part = { name: `tierkv.vault.${asked}`, kind: "server", fromMs: 0, toMs: tookMs } as const;
+  return spanOf({ ...part, attributes }, { traceId, parentId, atMs });
 }
 
 function requestOf({ account, reason, endedMs }: Ended): Part {
@@ -73,23 +110,32 @@ function requestOf({ account, reason, endedMs }: Ended): Part {
   };
 }
 
-function partsOf({ account, decidedMs, endedMs }: Ended): Part[] {
+function partsOf(
+  { account, decidedMs, endedMs }: Ended,
+  { lookupId, fetchId }: RequestTrace,
+): Part[] {
   const { lookup, fetch, load } = account.actual;
   const parts: Part[] = [];
-  const add = (name: string, fromMs: number, ms: number | null, attributes: Part["attributes"]) => {
-    if (ms !== null) parts.push({ name, fromMs, toMs: fromMs + ms, attributes });
+  const add = (
+    name: string,
+    spanId: string,
+    fromMs: number,
+    ms: number | null,
+    attributes: Part["attributes"],
+  ): void => {
+    if (ms !== null) parts.push({ name, spanId, fromMs, toMs: fromMs + ms, attributes });
   };
-  add("tierkv.lookup", 0, lookup, {
+  add("tierkv.lookup", lookupId, 0, lookup, {
     "tierkv.tokens.held": account.heldTokens,
     "tierkv.miss.reason": account.miss,
   });
-  add("tierkv.fetch", decidedMs, account.choice === "recomputed" ? null : fetch, {
+  add("tierkv.fetch", fetchId, decidedMs, account.choice === "recomputed" ? null : fetch, {
     "tierkv.bytes": account.bytes,
     "tierkv.vault": account.vaults,
     "tierkv.tokens.placed": account.placedTokens,
     "tierkv.end": account.end,
   });
-  add("tierkv.load", endedMs - (load ?? 0), load, {
+  add("tierkv.load", newSpanId(), endedMs - (load ?? 0), load, {
     "tierkv.tokens.restored": account.loadedTokens,
   });
   return parts;

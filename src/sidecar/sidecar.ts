@@ -22,6 +22,7 @@ import { chooseCodecs } from "./save/codecs.ts";
 import { Reoffer } from "./save/reoffer.ts";
 import { Saver } from "./save/save.ts";
 import { StoreQueue } from "./save/store-queue.ts";
+import type { OnStored } from "./save/store-queue.ts";
 import { ShimServer } from "./shim-server.ts";
 import { LOCAL_PROTOCOL } from "./socket/hello.ts";
 import { describeSidecar } from "./status.ts";
@@ -48,8 +49,9 @@ export interface SidecarOptions {
   vaults: VaultClients;
   /** Who belongs to the pools from time to time; null, or left out: those vaults, always. */
   members?: MemberSource | null;
-  /** Hears of each request when it is over. */
-  onEnded?: (ended: Ended) => void;
+  /** Hear of each request, and of each batch of saves, when it is over; null, or left out: nothing is traced. */
+  onEnded?: ((ended: Ended) => void) | null;
+  onStored?: OnStored | null;
   logger: Logger;
   counters: SidecarCounters;
 }
@@ -231,13 +233,13 @@ function openStores(options: SidecarOptions, common: Common): Stores {
 }
 
 function openStore(
-  { counters, logger }: SidecarOptions,
+  { counters, logger, onStored = null }: SidecarOptions,
   { links, priority, outcomes }: Common,
   client: Vault,
   index: number,
 ): StoreQueue | undefined {
   const link = links[client.name][index];
-  return link && new StoreQueue({ client, link, priority, outcomes, counters, logger });
+  return link && new StoreQueue({ client, link, priority, outcomes, counters, logger, onStored });
 }
 
 function newSaver(

@@ -11,6 +11,7 @@ import type { DiskWatch } from "./disk-watch.ts";
 import type { FlushLog } from "./flush-log.ts";
 import type { Gate } from "./gate.ts";
 import type { Leases } from "./leases.ts";
+import type { LookupSpans } from "./lookup-spans.ts";
 import type { Members } from "./members.ts";
 import type { ModelNames } from "./models.ts";
 import type { PoolCalls } from "./pool-calls.ts";
@@ -34,6 +35,8 @@ export interface VaultContext {
   /** null: nothing is kept on disk. */
   readonly durability: Durability | null;
   readonly startedMs: number;
+  /** null: nobody wants spans of what is asked. */
+  readonly spans: LookupSpans | null;
   readonly counters: VaultCounters;
   readonly logger: Logger;
   readonly audit: AuditLog;

@@ -12,7 +12,7 @@ import { OpenStreams } from "./streams.ts";
 /** The same records and lists, other connections. */
 export async function openDoor(vault: VaultContext, path: string): Promise<Running> {
   const streams = new OpenStreams();
-  const own: VaultContext = { ...vault, gate: null, listener: null, streams };
+  const own: VaultContext = { ...vault, gate: null, listener: null, spans: null, streams };
   const health = new Health(streams);
   const activity = new ConnectionActivity(
     (peer) => own.listener?.settle(peer) === true,
@@ -25,7 +25,7 @@ export async function openDoor(vault: VaultContext, path: string): Promise<Runni
     injector.injectConnection(socket);
   };
   const at = { host: "", port: 0, text: `unix:${path}` };
-  const listener = await VaultListener.open(at, { ...own, onSocket, security: null });
+  const listener = await VaultListener.open(at, { ...own, traces: false, onSocket, security: null });
   own.listener = listener;
   return {
     async close(): Promise<void> {

@@ -15,11 +15,11 @@ import { KEPT_PERCENT_DEFAULT } from "../limits/sessions.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
-import type { StoreArchiveOptions, StoreDiskOptions, StoreId } from "../native.ts";
+import type { LaneSpans, StoreArchiveOptions, StoreDiskOptions, StoreId } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { ConnectionActivity } from "./access/connection-activity.ts";
-import { VaultListener } from "./access/listener.ts";
+import { NO_SPANS, VaultListener } from "./access/listener.ts";
 import type { ListenAddress } from "./access/listener.ts";
 import { AuditLog, AuditWatch } from "./audit.ts";
 import type { VaultContext } from "./context.ts";
@@ -31,6 +31,7 @@ import { Gate } from "./gate.ts";
 import { Health } from "./health.ts";
 import type { VaultSecurity } from "./identity.ts";
 import { Leases } from "./leases.ts";
+import { LookupSpans } from "./lookup-spans.ts";
 import type { Members } from "./members.ts";
 import { ModelNames } from "./models.ts";
 import { PoolCalls } from "./pool-calls.ts";
@@ -77,6 +78,8 @@ export interface VaultOptions {
     readonly insecureLan?: boolean;
     /** null: nothing is written. */
     readonly auditLog?: string | null;
+    /** Requests that bring a trace's context become spans, for `spans()`. */
+    readonly traces?: boolean;
   };
   /** null: in the clear, and nobody is asked who he is. */
   security?: VaultSecurity | null;
@@ -94,6 +97,8 @@ export interface RunningVault extends Running {
   counts(): Readonly<Record<string, number>>;
   /** What Stats answers. */
   stats(): StatsReply;
+  /** Of requests of traces that ended since the last time. */
+  spans(): LaneSpans;
   /** Why it does not do all that it is there for; null: it does. */
   trouble(): string | null;
 }
@@ -162,6 +167,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
     address,
     counts: () => countsOf(vault),
     stats: () => stats(vault),
+    spans: () => vault.spans?.takeWith(listener.spans()) ?? NO_SPANS,
     trouble: () => (stats(vault).disk?.failing === true ? "the disk takes no more records" : null),
     async pause(): Promise<void> {
       await listener.stop();
@@ -188,7 +194,7 @@ function listening(
     activity.watch(socket);
     injector.injectConnection(socket);
   };
-  const handlers = { ...vault, onSocket, security };
+  const handlers = { ...vault, traces: vault.spans !== null, onSocket, security };
   return (at) => VaultListener.open(at, handlers, config.addresses);
 }
 
@@ -236,6 +242,7 @@ function newContext(options: VaultOptions): VaultContext {
     maxRecordBytes,
     maxReservedBytes: Math.max(Math.floor(maxBytes * RESERVED_SHARE_MAX), RECORD_BYTES_MAX),
     startedMs: nowMs(),
+    spans: config.traces === true ? new LookupSpans() : null,
     counters,
     logger,
     audit,

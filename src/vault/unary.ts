@@ -99,6 +99,7 @@ export function hello(
     capacityBytes: shareBytes(vault),
     draining: vault.watchers.isDraining,
     addresses: [...(listener?.addresses ?? [])],
+    traced: vault.spans !== null,
   };
 }
 
@@ -108,17 +109,21 @@ function range(first: number, last: number): string {
 
 export function lookup(vault: VaultContext, request: m.LookupRequest): m.LookupReply {
   const { namespace, keys, count } = checkKeys(request.namespace, request.keys);
-  const present = storeLookup(vault.store, namespace, keys);
+  const look = (): Buffer => storeLookup(vault.store, namespace, keys);
+  const { trace = EMPTY } = request;
+  const hits = (found: Buffer): number => countBits(found, count);
+  const present = vault.spans?.run(trace, count, look, hits) ?? look();
   const durable = request.askDurable ? storeDurable(vault.store, namespace, keys) : NOTHING;
   // The hit rate is that of engines.
   if (isMeasuring(namespace)) return { present, durable: Buffer.from(durable) };
   vault.counters.add("lookups");
   vault.counters.add("lookup_keys", count);
-  vault.counters.add("lookup_hits", countBits(present, count));
+  vault.counters.add("lookup_hits", hits(present));
   return { present, durable: Buffer.from(durable) };
 }
 
 const NOTHING = new Uint8Array(0);
+const EMPTY = Buffer.alloc(0);
 
 export async function report(
   vault: VaultContext,

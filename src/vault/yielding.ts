@@ -2,6 +2,7 @@
 import { toTierkvError } from "../errors.ts";
 import { YIELD_POLL_MS, YIELD_RETRY_MS } from "../limits/user.ts";
 import type { Logger } from "../log.ts";
+import type { LaneSpans } from "../native.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import type { PausableVault, RunningVault } from "./server.ts";
@@ -66,6 +67,10 @@ export class YieldingVault implements RunningVault {
 
   stats(): StatsReply {
     return this.#last?.stats ?? this.#vault.stats();
+  }
+
+  spans(): LaneSpans {
+    return this.#vault.spans();
   }
 
   trouble(): string | null {

@@ -146,12 +146,16 @@ export interface HelloReply {
   /** It takes no new records. */
   draining: boolean;
   addresses: string[];
+  /** Requests on lanes may bring a trace's context. */
+  traced: boolean;
 }
 
 export interface LookupRequest {
   namespace: Buffer;
   keys: Buffer;
   askDurable?: boolean;
+  /** Context of the span that asks. */
+  trace?: Buffer;
 }
 
 export interface LookupReply {

@@ -23,7 +23,14 @@ function make(): TestLocalVault {
   const dir = testDirectory();
   const address = `unix:${join(dir, "s.sock.vault")}`;
   const counters = newSidecarCounters();
-  const options = { address, maxBytes: 32 * MIB, configPath: null, logger, counters };
+  const options = {
+    address,
+    maxBytes: 32 * MIB,
+    configPath: null,
+    otlpEndpoint: null,
+    logger,
+    counters,
+  };
   return { dir, address, counters, vault: closeAfterTest(new LocalVault(options)) };
 }
 

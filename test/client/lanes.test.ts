@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
-import { openFront, lanePeer, Pages } from "../support/lanes.ts";
+import { openFront, lanePeer, onlyLookups, Pages } from "../support/lanes.ts";
 import { noise, NAMESPACE } from "../support/records.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
@@ -28,6 +28,26 @@ test("records are stored and land in slots, byte for byte", async () => {
   expect(vault.counters.get("stored")).toBe(5);
   expect(vault.counters.get("fetched")).toBe(5);
 });
+
+test.each([true, false])(
+  "a trace's context goes to a vault that says it traces (%s), and to no other",
+  async (traced) => {
+    const answer = onlyLookups(0xff);
+    const heard: Buffer[] = [];
+    const peer = lanePeer((socket, data) => {
+      heard.push(data);
+      answer(socket, data);
+    });
+    const client = openClient(await openFakeVault({}, { ...peer, traced }));
+    await client.hello(SOON_MS);
+    await until(() => client.lanes === "up", "the lanes");
+    const context = noise(25, 1);
+    await client.lookup(NAMESPACE, noise(36, 2), SOON_MS, context);
+    const frame = Buffer.concat(heard);
+    expect(frame.length).toBe(40 + 32 + 36 + (traced ? 25 : 0));
+    expect(frame.subarray(-25).equals(context)).toBe(traced);
+  },
+);
 
 describe("without lanes", () => {
   const refusing = { laneToken: Buffer.alloc(32, 1) };

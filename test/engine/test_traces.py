@@ -1,4 +1,4 @@
-"""A client's trace: spans of vLLM and of the sidecar arrive at one collector, read with OpenTelemetry's classes."""
+"""A client's trace: spans of vLLM, sidecar and vault arrive at one collector, read with OpenTelemetry's classes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ PARENT = "b7ad6b7169203331"
 #: vLLM's blocks are of 128 tokens on a CPU.
 TEXT = prompt(83, 3 * 128 + 1)
 RESTORED = 3 * 128
+OF_ALL = {"tierkv.request", "llm_request", "tierkv.vault.lookup", "tierkv.vault.fetch"}
 
 
 class Collector:
@@ -111,13 +112,20 @@ def test_a_restore_joins_the_trace_of_its_client(
         cluster.wait_restoring()
         server.complete(TEXT)
         cluster.wait_saved(3)
+        # What a sidecar stored itself it asks no vault for.
+        cluster.sidecar.stop()
+        cluster.sidecar.start()
+        cluster.wait_restoring()
         server.post("/reset_prefix_cache")
         server.complete(TEXT, traceparent=f"00-{TRACE}-{PARENT}-01")
         heard = collector.traces[TRACE]
-        wait_until(lambda: {"tierkv.request", "llm_request"} <= heard.keys(), f"spans; got {heard}")
+        wait_until(lambda: heard.keys() >= OF_ALL, f"spans; got {heard}")
     request = heard["tierkv.request"]
     assert request.parent_span_id.hex() == heard["llm_request"].parent_span_id.hex() == PARENT
     assert {"tierkv.lookup", "tierkv.fetch", "tierkv.load"} < heard.keys()
+    for step in ("lookup", "fetch"):
+        asked, done = heard[f"tierkv.{step}"], heard[f"tierkv.vault.{step}"]
+        assert done.parent_span_id == asked.span_id
     said = {each.key: each.value for each in request.attributes}
     assert said["gen_ai.usage.cache_read.input_tokens"].int_value == RESTORED
     assert said["tierkv.decision"].string_value == "loaded"

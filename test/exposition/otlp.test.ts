@@ -1,17 +1,14 @@
 // Owns the proof that a request's spans reach a collector, under its client's trace, and that a collector that fails costs nothing.
-import { once } from "node:events";
-import { createServer } from "node:http";
-import type { IncomingMessage, ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
 import { join } from "node:path";
-import { text } from "node:stream/consumers";
 import { expect, test } from "vitest";
 import { OtlpExporter } from "../../src/exposition/otlp.ts";
+import { spansOf } from "../../src/exposition/spans.ts";
 import type { Span } from "../../src/exposition/spans.ts";
 import { SPANS_QUEUED_MAX } from "../../src/limits/seen.ts";
 import { newSidecarCounters } from "../../src/metrics.ts";
 import type { SidecarCounters } from "../../src/metrics.ts";
 import type { Ended } from "../../src/sidecar/trace/decisions.ts";
+import { attribute, openCollector } from "../support/collector.ts";
 import { Program } from "../support/command-line.ts";
 import { openScene, saveAll } from "../support/scene.ts";
 import type { Scene } from "../support/scene.ts";
@@ -23,51 +20,17 @@ const PAGE = 8192;
 const CLIENT = "0af7651916cd43dd8448eb211c80319c";
 const PARENT = "b7ad6b7169203331";
 
-interface Collector {
-  endpoint: string;
-  calls: { path: string | undefined; type: string | undefined; body: string }[];
-  spans(): Span[];
-}
-
-type Answer = (request: IncomingMessage, response: ServerResponse) => void;
-
-async function openCollector(
-  answer: Answer = (_, response) => response.end("{}"),
-): Promise<Collector> {
-  const calls: Collector["calls"] = [];
-  const server = createServer((request, response) => {
-    void text(request).then((body) => {
-      calls.push({ path: request.url, type: request.headers["content-type"], body });
-      answer(request, response);
-    });
-  });
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  closeAfterTest({
-    close: () => {
-      server.closeAllConnections();
-      server.close();
-    },
-  });
-  const endpoint = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  type Body = { resourceSpans: { scopeSpans: { spans: Span[] }[] }[] };
-  const spans = (): Span[] =>
-    calls.flatMap(({ body }) =>
-      (JSON.parse(body) as Body).resourceSpans.flatMap(({ scopeSpans }) =>
-        scopeSpans.flatMap((scope) => scope.spans),
-      ),
-    );
-  return { endpoint, calls, spans };
-}
-
 function openExporter(endpoint: string): { exporter: OtlpExporter; counters: SidecarCounters } {
   const counters = newSidecarCounters();
-  const exporter = new OtlpExporter({ endpoint, version: "1", counters, logger });
+  const exporter = new OtlpExporter({
+    endpoint,
+    service: "tierkv-sidecar",
+    version: "1",
+    counters,
+    logger,
+  });
   return { exporter: closeAfterTest(exporter), counters };
 }
-
-const valueOf = (span: Span | undefined, key: string): unknown =>
-  span?.attributes.find((one) => one.key === key)?.value;
 
 /** What one restore ended as. */
 async function restore(scene: Pick<Scene, "engine">, traceparent: string): Promise<void> {
@@ -119,8 +82,8 @@ test("the program sends look-up, fetch and load of a request under its client's 
   expect([request?.name, request?.parentSpanId]).toEqual(["tierkv.request", PARENT]);
   expect(parts.map(({ name }) => name)).toEqual(["tierkv.lookup", "tierkv.fetch", "tierkv.load"]);
   for (const { parentSpanId } of parts) expect(parentSpanId).toBe(request?.spanId);
-  expect(valueOf(request, "gen_ai.usage.cache_read.input_tokens")).toEqual({ intValue: "160" });
-  expect(valueOf(parts[1], "tierkv.bytes")).toEqual({ intValue: String(10 * PAGE) });
+  expect(attribute(request, "gen_ai.usage.cache_read.input_tokens")).toEqual({ intValue: "160" });
+  expect(attribute(parts[1], "tierkv.bytes")).toEqual({ intValue: String(10 * PAGE) });
   const times = [request!, ...parts].map((span) => [
     BigInt(span.startTimeUnixNano),
     BigInt(span.endTimeUnixNano),
@@ -143,22 +106,22 @@ test("what came from a vault names it, and what missed says why", async () => {
   await restore({ engine: reader }, "");
   await reader.done(reader.prefetch(hashesOf(makeBlocks("unknown", 2, PAGE))));
   await until(() => all.length === 2, "the end of both");
-  for (const ended of all) exporter.add(ended);
+  for (const ended of all) exporter.add(spansOf(ended));
   await exporter.close();
   const fetched = spans().find(({ name }) => name === "tierkv.fetch");
   const vault = { stringValue: scene.proxy.address };
-  expect(valueOf(fetched, "tierkv.vault")).toEqual({ arrayValue: { values: [vault] } });
+  expect(attribute(fetched, "tierkv.vault")).toEqual({ arrayValue: { values: [vault] } });
   const missed = spans().filter(({ name }) => name === "tierkv.request")[1];
-  expect(valueOf(missed, "tierkv.miss.reason")).toEqual({ stringValue: "never_stored" });
+  expect(attribute(missed, "tierkv.miss.reason")).toEqual({ stringValue: "never_stored" });
 });
 
 test("a client that does not sample gets no spans, and what is no context counts as none", async () => {
   const unsampled = await endedOnce(`00-${CLIENT}-${PARENT}-00`);
   const { endpoint, spans } = await openCollector();
   const { exporter } = openExporter(endpoint);
-  exporter.add(unsampled);
-  const account = { ...unsampled.account, traceparent: `00-${"0".repeat(32)}-${PARENT}-01` };
-  exporter.add({ ...unsampled, account });
+  exporter.add(spansOf(unsampled));
+  const wrong = await endedOnce(`00-${"0".repeat(32)}-${PARENT}-01`);
+  exporter.add(spansOf(wrong));
   await exporter.close();
   expect(spans()).toHaveLength(4);
   expect(spans()[0]?.traceId).not.toBe("0".repeat(32));
@@ -170,7 +133,7 @@ test("a collector that never answers holds nothing up: spans beyond the queue ar
   const { endpoint, calls } = await openCollector(() => {});
   const { exporter, counters } = openExporter(endpoint);
   const spans = 4 * Math.ceil(SPANS_QUEUED_MAX / 4 + 10);
-  for (let at = 0; at < spans; at += 4) exporter.add(ended);
+  for (let at = 0; at < spans; at += 4) exporter.add(spansOf(ended));
   expect(counters.get("spans_dropped")).toBe(spans - SPANS_QUEUED_MAX);
   await until(() => calls.length === 1, "the first call");
   await exporter.close();
@@ -182,6 +145,6 @@ test.each(["refuses", "is not there"])("a collector that %s costs its spans alon
   const ended = await endedOnce();
   const { endpoint } = await openCollector((_, response) => response.writeHead(503).end());
   const { exporter, counters } = openExporter(how === "refuses" ? endpoint : "http://127.0.0.1:1");
-  exporter.add(ended);
+  exporter.add(spansOf(ended));
   await until(() => counters.get("spans_dropped") === 4, "the spans to be counted");
 });

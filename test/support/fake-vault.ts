@@ -23,6 +23,7 @@ export const HELLO: HelloReply = {
   capacityBytes: 0,
   draining: false,
   addresses: [],
+  traced: false,
 };
 
 /** A hello, and who takes the lanes that come. */

@@ -105,7 +105,7 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
     config: testConfig({ ...options, socket }),
     vaults: clientsOf(options.vaults ?? { kv: null, ssm: null }),
     members: options.members ?? null,
-    onEnded: options.onEnded ?? (() => {}),
+    onEnded: options.onEnded ?? null,
     logger: options.logger ?? logger,
     counters,
   });

@@ -47,6 +47,8 @@ export interface TestVaultOptions {
   /** null: flushes are forgotten with the process. */
   flushFile?: string | null;
   gossip?: Gossip | null;
+  /** What is asked in a trace becomes a span. */
+  traces?: boolean;
 }
 
 export async function openVault(options: TestVaultOptions = {}): Promise<TestVault> {
@@ -60,6 +62,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     disk = null,
     flushFile = null,
     gossip = null,
+    traces = false,
   } = options;
   const counters = newVaultCounters();
   const vault = await startVault({
@@ -71,6 +74,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
       keptPercent,
       disk,
       flushFile,
+      traces,
     },
     recordClass,
     logger,
@@ -81,6 +85,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     address: vault.address,
     counts: () => vault.counts(),
     stats: () => vault.stats(),
+    spans: () => vault.spans(),
     trouble: () => vault.trouble(),
     pause: () => vault.pause(),
     resume: () => vault.resume(),

@@ -34,6 +34,7 @@ export const FOUNDATION: readonly string[] = [
   "own-file",
   "private-file",
   "signing-key",
+  "trace-context",
   "native",
   "socket-file",
 ];

@@ -205,6 +205,9 @@ pub const LANE_KEPT_BYTES_MAX: usize = 16 * MIB;
 /// Tokens handed out and not used yet; above it the oldest goes.
 pub const LANE_TOKENS_MAX: usize = 1024;
 
+/// Spans of traced requests that nobody took yet.
+pub const LANE_SPANS_MAX: usize = 2048;
+
 /// A token is good for this long.
 pub const LANE_TOKEN_MS: u64 = 10_000;
 

@@ -11,6 +11,7 @@ use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::client::{
     Client, Content, Keep, Kept, Options, Outcome, Outgoing, Rail, Target, Targets,
 };
+use tierkv_core::lane::frame::{TRACE_BYTES, TraceContext};
 use tierkv_core::lane::wire::Timing;
 use tierkv_core::record::PACKED_KEY_BYTES;
 use tierkv_core::slots::Lease;
@@ -107,14 +108,31 @@ pub fn lanes_mtu(id: u32) -> napi::Result<Option<u32>> {
     run(|| Ok(LANES.get(id)?.mtu()))
 }
 
-/// Asks which of the packed keys the vault holds; returns the request's number.
+/// Asks which of the packed keys the vault holds; returns the request's number. `trace`: the context of a trace, 25 bytes.
 #[napi]
-pub fn lanes_lookup(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
-    run(|| LANES.get(id)?.look_up(&hash("namespace", namespace)?, keys(packed)?))
+pub fn lanes_lookup(
+    id: u32,
+    namespace: &[u8],
+    packed: &[u8],
+    trace: Option<&[u8]>,
+) -> napi::Result<u32> {
+    run(|| {
+        let trace = context(trace)?;
+        LANES.get(id)?.look_up_in(&hash("namespace", namespace)?, keys(packed)?, trace.as_ref())
+    })
+}
+
+/// Of a trace, where there is one.
+fn context(bytes: Option<&[u8]>) -> Result<Option<TraceContext>> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    bytes.try_into().map(Some).map_err(|_| {
+        let text = format!("trace has {} bytes: it must have {TRACE_BYTES}", bytes.len());
+        Error::bad_argument(text)
+    })
 }
 
 /// Brings records straight into leased slots, verified and decoded; returns the request's number. Per key: its
-/// geometry, and a pair of slot and generation.
+/// geometry, and a pair of slot and generation. `trace` as for a look-up.
 #[napi]
 pub fn lanes_fetch(
     id: u32,
@@ -124,10 +142,11 @@ pub fn lanes_fetch(
     packed: &[u8],
     geometries: &[u32],
     leases: &[u32],
+    trace: Option<&[u8]>,
 ) -> napi::Result<u32> {
     run(|| {
         let targets = targets(arena_id, fidelity, namespace, packed, geometries, leases)?;
-        LANES.get(id)?.fetch(targets)
+        LANES.get(id)?.fetch(Targets { trace: context(trace)?, ..targets })
     })
 }
 
@@ -162,6 +181,7 @@ pub fn targets(
         arena: ARENAS.get(arena_id)?,
         inbox: Arc::clone(&INBOX),
         items,
+        trace: None,
     })
 }
 
@@ -194,6 +214,7 @@ pub fn lanes_take(
 
 /// Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
 /// memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A deferred record that cannot be made any more ends as 9 (incomplete).
+/// `trace` as for a look-up.
 #[napi]
 pub fn lanes_store(
     id: u32,
@@ -202,11 +223,13 @@ pub fn lanes_store(
     records: &[u32],
     tenant: f64,
     known: f64,
+    trace: Option<&[u8]>,
 ) -> napi::Result<u32> {
     run(|| {
         let (tenant, known) = (count("tenant", tenant)?, count("known", known)?);
-        let records = outgoing(packed, records)?;
-        LANES.get(id)?.store_for(tenant, known, &hash("namespace", namespace)?, records)
+        let (records, trace) = (outgoing(packed, records)?, context(trace)?);
+        let namespace = hash("namespace", namespace)?;
+        LANES.get(id)?.store_for(tenant, known, &namespace, records, trace.as_ref())
     })
 }
 

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use napi::Status;
-use napi::bindgen_prelude::{FnArgs, Function};
+use napi::bindgen_prelude::{Buffer, FnArgs, Function};
 use napi::threadsafe_function::{
     ThreadsafeCallContext, ThreadsafeFunction, ThreadsafeFunctionCallMode,
 };
 use napi_derive::napi;
 use tierkv_core::error::Error;
 use tierkv_core::lane::frame::TOKEN_BYTES;
-use tierkv_core::lane::server::{Options, Right, Server};
+use tierkv_core::lane::server::{Asked, Options, Right, Server, Span};
 use tierkv_core::listener::{self, ConnectionId, ConnectionLimits, GrpcHandler, Listener, Socket};
 
 use crate::ffi::{account_of, count, number, run, size};
@@ -53,6 +53,8 @@ pub struct ListenerOptions {
     pub waiting_each_max: u32,
     /// Who is not let in after this time has to go.
     pub deadline_ms: u32,
+    /// Whether requests that bring a trace's context become spans, for `listenerSpans`.
+    pub traces: bool,
 }
 
 /// A listener that is open.
@@ -140,7 +142,8 @@ pub fn listener_open(
             waiting_each: options.waiting_each_max as usize,
             ..at.limits
         };
-        let served = Options { tls, ..Options::new(max_record_bytes, max_reserved_bytes) };
+        let traces = options.traces;
+        let served = Options { tls, traces, ..Options::new(max_record_bytes, max_reserved_bytes) };
         let lanes = Arc::new(Server::new(STORES.get(store_id)?, served));
         let listener = Listener::open(
             at,
@@ -201,6 +204,59 @@ pub fn listener_status(id: u32) -> napi::Result<ListenerStatus> {
             counts: counts.map(|(name, n)| (name.to_owned(), number(n))).collect(),
         })
     })
+}
+
+/// What one request of a trace was at the vault.
+#[napi(object)]
+pub struct LaneSpan {
+    /// 25 bytes.
+    pub context: Buffer,
+    /// `lookup`, `fetch` or `store`.
+    pub asked: String,
+    /// Since 1970.
+    pub begun_ms: f64,
+    pub took_ms: f64,
+    /// Records that it was about; of these: held, sent or taken, and their bytes.
+    pub records: u32,
+    pub done: u32,
+    pub bytes: f64,
+}
+
+/// Spans that ended since the last time.
+#[napi(object)]
+pub struct LaneSpans {
+    pub spans: Vec<LaneSpan>,
+    /// Too many to keep.
+    pub dropped: f64,
+}
+
+/// Takes them: the next call gives later ones.
+#[napi]
+pub fn listener_spans(id: u32) -> napi::Result<LaneSpans> {
+    run(|| {
+        let (spans, dropped) = LISTENERS.get(id)?.lanes.take_spans();
+        let spans = spans.into_iter().map(LaneSpan::from).collect();
+        Ok(LaneSpans { spans, dropped: number(dropped) })
+    })
+}
+
+impl From<Span> for LaneSpan {
+    fn from(Span { context, asked, begun, took, records, done, bytes }: Span) -> Self {
+        let asked = match asked {
+            Asked::Lookup => "lookup",
+            Asked::Fetch => "fetch",
+            Asked::Store => "store",
+        };
+        Self {
+            context: context.to_vec().into(),
+            asked: asked.to_owned(),
+            begun_ms: begun.as_secs_f64() * 1e3,
+            took_ms: took.as_secs_f64() * 1e3,
+            records,
+            done,
+            bytes: number(bytes),
+        }
+    }
 }
 
 /// Accepts no more, and begins nothing new on lanes; what is under way goes on.

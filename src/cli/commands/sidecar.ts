@@ -2,7 +2,6 @@
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import type { Config } from "../../config/config.ts";
-import type { OtlpExporter } from "../../exposition/otlp.ts";
 import type { Family } from "../../exposition/text.ts";
 import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
 import { isLocal, isNames, sharedPath } from "../../hosts.ts";
@@ -14,7 +13,7 @@ import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { Ended } from "../../sidecar/trace/decisions.ts";
-import { packageVersion } from "../../version.ts";
+import type { Stored } from "../../sidecar/trace/request-trace.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
 import { LocalVault } from "../local-vault.ts";
@@ -23,6 +22,7 @@ import { goBeforeEngines } from "../oom.ts";
 import { startOwnPage } from "../page.ts";
 import { startScrape } from "../scrape.ts";
 import { localVaultAddress, vaultTargets } from "../targets.ts";
+import { openExporter } from "../traces.ts";
 
 interface SidecarOptions {
   socket?: string;
@@ -94,7 +94,7 @@ async function serve(call: Call<SidecarOptions>): Promise<number> {
 interface Parts {
   clients: Running;
   /** null: no traces are wanted. */
-  spans: OtlpExporter | null;
+  traces: Traces | null;
   localVault: LocalVault | null;
   startSidecar(): Promise<RunningSidecar>;
   startScrape(): Promise<Running | undefined>;
@@ -129,7 +129,7 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
       return new VaultClient({ address, name, logger, lanes, onWanted, ...access });
     });
   };
-  const spans = await makeSpans(config, logger, counters);
+  const traces = await makeTraces(config, logger, counters);
   const vaults = { kv: connect("kv"), ssm: connect("ssm") };
   const { membersOf } = await import("../sources.ts");
   const members = membersOf(config, logger, waker, (count) =>
@@ -144,10 +144,11 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const parts: Parts = {
     clients,
     localVault: makeLocalVault(config, logger, counters),
-    spans,
+    traces,
     startSidecar: () => {
-      const onEnded = (ended: Ended): void => spans?.add(ended);
-      return startSidecar({ config, vaults, members, logger, counters, onEnded });
+      const { onEnded = null, onStored = null } = traces ?? {};
+      const heard = { onEnded, onStored };
+      return startSidecar({ config, vaults, members, logger, counters, ...heard });
     },
     startScrape: () => {
       const read = (): Family[] =>
@@ -166,16 +167,26 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   return parts;
 }
 
-async function makeSpans(
+/** What is heard of requests and saves, and where it goes. */
+interface Traces {
+  exporter: Running;
+  onEnded(ended: Ended): void;
+  onStored(stored: Stored): void;
+}
+
+async function makeTraces(
   config: Config,
   logger: Logger,
   counters: SidecarCounters,
-): Promise<OtlpExporter | null> {
-  const { otlpEndpoint: endpoint } = config.sidecar;
-  if (endpoint === null) return null;
-  const { OtlpExporter } = await import("../../exposition/otlp.ts");
-  logger.info({ endpoint }, "traces are sent");
-  return new OtlpExporter({ endpoint, version: packageVersion(), counters, logger });
+): Promise<Traces | null> {
+  const exporter = await openExporter("sidecar", config.sidecar.otlpEndpoint, logger, counters);
+  if (exporter === null) return null;
+  const { spanOfStore, spansOf } = await import("../../exposition/spans.ts");
+  return {
+    exporter,
+    onEnded: (ended) => exporter.add(spansOf(ended)),
+    onStored: (stored) => exporter.add([spanOfStore(stored)]),
+  };
 }
 
 function makeLocalVault(
@@ -186,7 +197,9 @@ function makeLocalVault(
   const address = localVaultAddress(config);
   if (address === null) return null;
   const maxBytes = localVaultBudget(config.vault.maxBytes);
-  return new LocalVault({ address, maxBytes, configPath: config.path, logger, counters });
+  const { otlpEndpoint } = config.sidecar;
+  const { path: configPath } = config;
+  return new LocalVault({ address, maxBytes, configPath, otlpEndpoint, logger, counters });
 }
 
 /**
@@ -197,7 +210,7 @@ function start(parts: Parts): Promise<Running> {
   const { localVault } = parts;
   return startSteps([
     { name: "vault of this machine", run: () => Promise.resolve(localVault ?? undefined) },
-    { name: "traces", run: () => Promise.resolve(parts.spans ?? undefined) },
+    { name: "traces", run: () => Promise.resolve(parts.traces?.exporter) },
     { name: "vault clients", run: () => Promise.resolve(parts.clients) },
     { name: "sidecar", run: async () => (parts.sidecar = await parts.startSidecar()) },
     {

@@ -12,6 +12,8 @@ import type { Running } from "../../lifecycle.ts";
 import { INVITATION_S_DEFAULT } from "../../limits/access.ts";
 import type { Logger } from "../../log.ts";
 import { newVaultCounters } from "../../metrics.ts";
+import type { VaultCounters } from "../../metrics.ts";
+import type { LaneSpans } from "../../native.ts";
 import type { PausableVault, RunningVault, VaultDisk } from "../../vault/server.ts";
 import type { Call, Registrar } from "../call.ts";
 import { checkOpenFiles } from "../conditions.ts";
@@ -19,6 +21,7 @@ import { flushFile, vaultDisk } from "../disk.ts";
 import { vaultBudget } from "../memory.ts";
 import { startScrape } from "../scrape.ts";
 import { vaultClass, VAULT_ROLES } from "../targets.ts";
+import { openExporter } from "../traces.ts";
 import type { Access } from "../vault-access.ts";
 
 interface VaultOptions {
@@ -62,8 +65,9 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const { isOpenToAll, openAccess } = await import("../vault-access.ts");
   const access = openAccess(config.vault, logger);
   const { vaultFamilies } = await import("../../exposition/vault.ts");
+  const counters = newVaultCounters();
   const listen = async (): Promise<RunningVault> => {
-    const made = { config, recordClass, maxBytes, disk, logger };
+    const made = { config, recordClass, maxBytes, disk, logger, counters };
     const first = await open(made, access, config.vault.listen);
     const vault = config.vault.yieldToUser ? await yielding(first, made) : first;
     const { address } = vault;
@@ -74,6 +78,10 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   };
   let vault: RunningVault | null = null;
   const steps = [
+    {
+      name: "traces",
+      run: () => tracing(config, logger, counters, () => vault?.spans() ?? NO_SPANS),
+    },
     { name: "vault", run: async () => (vault = await listen()) },
     {
       name: "announcement",
@@ -105,6 +113,20 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   return runUntilSignal(() => startSteps(steps), { logger, stop });
 }
 
+const NO_SPANS: LaneSpans = { spans: [], dropped: 0 };
+
+async function tracing(
+  config: Config,
+  logger: Logger,
+  counters: VaultCounters,
+  take: () => LaneSpans,
+): Promise<Running | undefined> {
+  const exporter = await openExporter("vault", config.vault.otlpEndpoint, logger, counters);
+  if (exporter === null) return undefined;
+  const { VaultTracing } = await import("../../exposition/vault-tracing.ts");
+  return new VaultTracing(exporter, take);
+}
+
 async function tellHowToJoin(
   call: Call,
   { vault }: Config,
@@ -128,14 +150,15 @@ interface Made {
   logger: Logger;
   /** Of the vault that was opened last. */
   gossip?: Gossip | null;
+  /** Of all its starts: one that gives way to people starts again. */
+  counters: VaultCounters;
 }
 
 async function open(made: Made, access: Access, at: Address): Promise<PausableVault> {
-  const { config, recordClass, maxBytes, disk, logger } = made;
+  const { config, recordClass, maxBytes, disk, logger, counters } = made;
   const { startVault } = await import("../../vault/server.ts");
   const { gossipOf } = await import("../pooling.ts");
-  const counters = newVaultCounters();
-  const { addresses, tenantBytes, keptPercent, insecureLan } = config.vault;
+  const { addresses, tenantBytes, keptPercent, insecureLan, otlpEndpoint } = config.vault;
   made.gossip = gossipOf(config.vault, access.security, logger, counters);
   return startVault({
     config: {
@@ -148,6 +171,7 @@ async function open(made: Made, access: Access, at: Address): Promise<PausableVa
       flushFile: flushFile(config.vault),
       insecureLan,
       auditLog: access.auditLog,
+      traces: otlpEndpoint !== null,
     },
     security: access.security,
     gossip: made.gossip,

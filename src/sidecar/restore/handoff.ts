@@ -113,7 +113,7 @@ function* earlyBlocks(
 function earlyRun(plan: Plan, range: GroupRange, cache: ArenaContext["cache"]): Run {
   const known = plan.early.find(({ group }) => group === range.group);
   if (known !== undefined) return known;
-  const run = new Run(range, cache, () => undefined);
+  const run = new Run(range, cache, () => undefined, plan.case.trace?.fetch);
   plan.early.push(run);
   return run;
 }

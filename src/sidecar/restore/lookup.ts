@@ -61,6 +61,7 @@ export interface LookupContext {
   /** False once nobody waits for the answer. */
   isWanted(): boolean;
   timeoutMs: number;
+  trace?: Buffer | null;
   counters: SidecarCounters;
   logger: Logger;
 }
@@ -356,10 +357,9 @@ async function askVault(
 ): Promise<boolean> {
   if (asked.every(({ indexes }) => indexes.length === 0)) return true;
   try {
-    const { namespace, shards } = context;
+    const { namespace, shards, timeoutMs, isWanted, trace } = context;
     const packed = packAsked(asked, shards);
-    const { timeoutMs, isWanted } = context;
-    const answer = await gate.find(namespace, packed, timeoutMs, isWanted);
+    const answer = await gate.find(namespace, packed, timeoutMs, isWanted, trace);
     if (answer === null) return false;
     const { present, far } = answer;
     let at = 0;

@@ -152,6 +152,7 @@ export class Run implements BlockUser {
   readonly group: number;
   readonly recordClass: RecordClass;
   readonly first: number;
+  readonly trace: Buffer | null;
   readonly #cache: BlockCache;
   readonly #onChange: () => void;
   #blocks: Block[] = [];
@@ -159,7 +160,13 @@ export class Run implements BlockUser {
   #cursor = 0;
   cut: DoneReason | null;
 
-  constructor(range: GroupRange, cache: BlockCache, onChange: () => void) {
+  constructor(
+    range: GroupRange,
+    cache: BlockCache,
+    onChange: () => void,
+    trace: Buffer | null = null,
+  ) {
+    this.trace = trace;
     this.group = range.group;
     this.recordClass = range.recordClass;
     this.first = range.first;

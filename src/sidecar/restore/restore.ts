@@ -243,7 +243,8 @@ export class Restorer {
     const known = knownAnswer(plan, message, context, this.#options);
     if (known !== null) return known;
     const timeoutMs = Math.min(stallMs, waitMs);
-    const of = { namespace, shards, pools, gates, isWanted, timeoutMs, counters, logger };
+    const trace = plan.case.trace?.lookup ?? null;
+    const of = { namespace, shards, pools, gates, isWanted, timeoutMs, trace, counters, logger };
     const look = (): Promise<LookupAnswer> =>
       lookUp(groups, { ...of, cache: this.#context?.cache ?? null });
     if (!plan.isHandedOver || context === null) return look();
@@ -286,7 +287,7 @@ export class Restorer {
     let seen = 0;
     plan.turn = fetcher.turnOf(plan.ranges);
     for (const range of plan.ranges) {
-      const run = new Run(range, cache, () => this.#onChange(plan));
+      const run = new Run(range, cache, () => this.#onChange(plan), plan.case.trace?.fetch);
       plan.runs.push(run);
       let named = copyRun(namespace, range, 0);
       for (const [index, key] of range.keys.entries()) {

@@ -62,7 +62,10 @@ export class Window {
     const geometries = new Uint32Array(count);
     const leases = new Uint32Array(count * 2);
     let item = 0;
+    // A call has one span: that of the first request that has a part in it.
+    let trace: Buffer | null = null;
     for (const block of blocks) {
+      trace ??= block.user?.trace ?? null;
       for (let shard = 0; shard < shards; shard += 1) {
         geometries[item] = geometryOf(block.group, shard);
         const pair = (block.leaseAt + shard) * 2;
@@ -71,7 +74,7 @@ export class Window {
         item += 1;
       }
     }
-    return { arena, fidelity, keys: this.#keys, geometries, leases };
+    return { arena, fidelity, keys: this.#keys, geometries, leases, trace };
   }
 
   /** Something has arrived in a slot. */

@@ -20,6 +20,8 @@ import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { BusyTime } from "../../time.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
+import { StoreTrace } from "../trace/request-trace.ts";
+import type { Stored } from "../trace/request-trace.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
 import { Way } from "./way.ts";
 
@@ -62,7 +64,11 @@ export interface StoreQueueOptions {
   outcomes: BlockOutcomes;
   counters: SidecarCounters;
   logger: Logger;
+  /** Hears of each batch when it has ended; null, or left out: nobody traces. */
+  onStored?: OnStored | null;
 }
+
+export type OnStored = (stored: Stored) => void;
 
 /** Bounded by what feeds it: the saver takes no more than SAVE_QUEUE_BYTES_MAX, or what slots hold, at a time. */
 export class StoreQueue {
@@ -74,6 +80,7 @@ export class StoreQueue {
   readonly #outcomes: BlockOutcomes;
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
+  readonly #onStored: OnStored | null;
   readonly #waiting: OutgoingRecord[] = [];
   readonly #copies: OutgoingRecord[] = [];
   /** By namespace: its model, and the epoch of the vault that was told. */
@@ -82,7 +89,9 @@ export class StoreQueue {
   #inFlight = 0;
   #onRoom: () => void = () => {};
 
-  constructor({ client, link, priority, outcomes, counters, logger }: StoreQueueOptions) {
+  constructor(options: StoreQueueOptions) {
+    const { client, link, priority, outcomes, counters, logger } = options;
+    this.#onStored = options.onStored ?? null;
     this.way = new Way(client, link);
     this.#client = client;
     this.#link = link;
@@ -261,6 +270,7 @@ export class StoreQueue {
   async #send(batch: readonly OutgoingRecord[]): Promise<void> {
     const held = new Set<OutgoingRecord>();
     const taken = new Set<OutgoingRecord>();
+    const trace = this.#onStored === null ? null : new StoreTrace();
     try {
       const [first] = batch;
       if (first === undefined) return;
@@ -272,6 +282,7 @@ export class StoreQueue {
         STORE_TIMEOUT_MS,
         tenant,
         flushed,
+        trace?.context,
       );
       await failpoint("sidecar.save.stored");
       this.#counters.add("stores");
@@ -289,7 +300,14 @@ export class StoreQueue {
       for (const outgoing of batch) {
         this.#end(outgoing, held.has(outgoing), taken.has(outgoing));
       }
+      if (trace !== null) this.#tell(trace, batch.length, taken);
     }
+  }
+
+  #tell(trace: StoreTrace, records: number, taken: ReadonlySet<OutgoingRecord>): void {
+    const bytes = [...taken].reduce((sum, { record }) => sum + record.bytes, 0);
+    const vault = this.#client.address;
+    this.#onStored?.(trace.ended({ vault, records, taken: taken.size, bytes }));
   }
 
   /** Whether the vault holds it. */

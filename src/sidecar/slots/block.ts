@@ -30,6 +30,8 @@ export interface BlockRun {
 
 /** A use of a block by one plan. Told when the block's state changes. */
 export interface BlockUser {
+  /** Context of the span that fetches it; null: nobody wants one. */
+  readonly trace?: Buffer | null;
   onBlock(): void;
 }
 

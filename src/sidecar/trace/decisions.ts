@@ -8,6 +8,8 @@ import { nowMs, wallClockMs } from "../../time.ts";
 import type { DoneReason, Prefetch, Unasked } from "../socket/messages.ts";
 import { reasonOf } from "../socket/reasons.ts";
 import type { Ledger } from "./ledger.ts";
+import { traceOf } from "./request-trace.ts";
+import type { RequestTrace } from "./request-trace.ts";
 
 /** Milliseconds; null: not known, or did not happen. */
 export interface Times {
@@ -71,7 +73,11 @@ export interface Ended {
   reason: string;
   decidedMs: number;
   endedMs: number;
+  /** null: its client wants no spans. */
+  trace: RequestTrace | null;
 }
+
+type OnEnded = (ended: Ended) => void;
 
 type Opened = Pick<Prefetch, "req" | "plan" | "traceparent" | "beyond" | "returns"> & {
   block: string;
@@ -116,13 +122,13 @@ export class Decisions {
   readonly #logger: Logger;
   readonly #ledger: Ledger;
   readonly #recent: Account[] = [];
-  readonly #onEnded: (ended: Ended) => void;
+  readonly #onEnded: OnEnded | null;
 
   constructor(
     counters: SidecarCounters,
     logger: Logger,
     ledger: Ledger,
-    onEnded: (ended: Ended) => void = () => {},
+    onEnded: OnEnded | null = null,
   ) {
     this.#counters = counters;
     this.#logger = logger;
@@ -161,7 +167,9 @@ export class Decisions {
 
   #keepEnded(account: Account): void {
     this.#keep(account);
-    this.#onEnded({ account, reason: reasonOf(account), decidedMs: 0, endedMs: 0 });
+    if (this.#onEnded === null) return;
+    const trace = traceOf(account.traceparent);
+    this.#onEnded({ account, reason: reasonOf(account), decidedMs: 0, endedMs: 0, trace });
   }
 
   #keep(account: Account): void {
@@ -183,10 +191,12 @@ export class Decisions {
 /** The open account of one plan. */
 export class Case {
   readonly account: Account;
+  /** null: nobody wants its spans. */
+  readonly trace: RequestTrace | null;
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
   readonly #ledger: Ledger;
-  readonly #onEnded: (ended: Ended) => void;
+  readonly #onEnded: OnEnded | null;
   readonly #openedMs = nowMs();
   #decidedMs = nowMs();
   #isLogged = false;
@@ -196,9 +206,10 @@ export class Case {
     counters: SidecarCounters,
     logger: Logger,
     ledger: Ledger,
-    onEnded: (ended: Ended) => void,
+    onEnded: OnEnded | null,
   ) {
     this.account = account;
+    this.trace = onEnded === null ? null : traceOf(account.traceparent);
     this.#counters = counters;
     this.#logger = logger;
     this.#ledger = ledger;
@@ -296,11 +307,12 @@ export class Case {
     if (this.#isLogged) return;
     this.#isLogged = true;
     if (this.#logger.isLevelEnabled("debug")) this.#logger.debug({ ...this.account }, "request");
-    this.#onEnded({
+    this.#onEnded?.({
       account: this.account,
       reason: reasonOf(this.account),
       decidedMs: this.#decidedMs - this.#openedMs,
       endedMs: nowMs() - this.#openedMs,
+      trace: this.trace,
     });
   }
 }

@@ -47,12 +47,13 @@ export class LookupGate {
     return (await this.find(...asked))?.present ?? null;
   }
 
-  /** null when nobody wants the answer any more once it is its turn. Bounded by the plans that may be open. */
+  /** null when nobody wants the answer any more once it is its turn. `trace`: context of the span that asks. Bounded by the plans that may be open. */
   async find(
     namespace: Namespace,
     keys: Buffer,
     timeoutMs: number,
     isWanted: () => boolean,
+    trace: Buffer | null = null,
   ): Promise<Found | null> {
     if (this.#inFlight >= LOOKUPS_IN_FLIGHT_MAX) {
       await new Promise<void>((resolve) => {
@@ -66,7 +67,7 @@ export class LookupGate {
       const askedMs = nowMs();
       const client = this.#client;
       const found = isRemote(client)
-        ? await client.find(namespace, keys, timeoutMs)
+        ? await client.find(namespace, keys, timeoutMs, trace)
         : readFound(await client.lookup(namespace, keys, timeoutMs), keyCount(keys));
       this.#link.answered(keys.length, nowMs() - askedMs);
       if (found.far !== null) this.#link.farPace = found.pace;

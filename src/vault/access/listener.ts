@@ -21,14 +21,23 @@ import {
   listenerLeave,
   listenerOpen,
   listenerSettle,
+  listenerSpans,
   listenerStatus,
 } from "../../native.ts";
-import type { LaneServerTls, ListenerId, ListenerOptions, StoreId } from "../../native.ts";
+import type {
+  LaneServerTls,
+  LaneSpans,
+  ListenerId,
+  ListenerOptions,
+  StoreId,
+} from "../../native.ts";
 import { listenOn } from "../../socket-file.ts";
 import { randomToken, sleep } from "../../time.ts";
 import { ALPN, TLS_MIN_VERSION } from "../../wire/security.ts";
 import type { Gate } from "../gate.ts";
 import type { VaultSecurity } from "../identity.ts";
+
+export const NO_SPANS: LaneSpans = { spans: [], dropped: 0 };
 
 /** Where to listen: TCP, or `unix:/path` in `text`. */
 export interface ListenAddress {
@@ -56,6 +65,8 @@ export interface ListenerHandlers {
   security: VaultSecurity | null;
   /** null: nobody is asked who he is. */
   gate: Gate | null;
+  /** Requests that bring a trace's context become spans. */
+  traces: boolean;
 }
 
 export class VaultListener {
@@ -67,6 +78,7 @@ export class VaultListener {
   readonly #arrivals: Arrivals;
   readonly #stopListening: () => Promise<void>;
   #last: Readonly<Record<string, number>> = {};
+  #spansLeft: LaneSpans = NO_SPANS;
   #isClosed = false;
 
   /** At further addresses, too, which clients are told of. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
@@ -150,6 +162,14 @@ export class VaultListener {
     return this.#last;
   }
 
+  /** Spans that ended since the last time; of a closed one, those that nobody took. */
+  spans(): LaneSpans {
+    if (!this.#isClosed) return listenerSpans(this.#id);
+    const left = this.#spansLeft;
+    this.#spansLeft = NO_SPANS;
+    return left;
+  }
+
   /** Accepts no more, and begins nothing new on lanes. */
   async stop(): Promise<void> {
     await this.#stopListening();
@@ -165,6 +185,7 @@ export class VaultListener {
   close(): void {
     if (this.#isClosed) return;
     this.counts();
+    this.#spansLeft = this.spans();
     this.#isClosed = true;
     this.#arrivals.cut();
     listenerClose(this.#id);
@@ -269,8 +290,9 @@ function newHandshakes(security: VaultSecurity, { onSocket, gate }: ListenerHand
 }
 
 function optionsOf({ security, ...handlers }: ListenerHandlers, address: string): ListenerOptions {
-  const { maxRecordBytes, maxReservedBytes } = handlers;
+  const { maxRecordBytes, maxReservedBytes, traces } = handlers;
   return {
+    traces,
     address,
     maxRecordBytes,
     maxReservedBytes,

@@ -132,6 +132,10 @@ class Process:
             self.kill()
 
 
+def otlp_line(endpoint: str | None) -> str:
+    return "" if endpoint is None else f'otlp_endpoint = "{endpoint}"\n'
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -186,6 +190,7 @@ class Cluster:
             f'[cluster]\nrole = "kv_cold"\n[vault]\ninsecure_lan = true\n'
             f'listen = "{vault}"\nmax_bytes = "{vault_bytes}"\n'
             + (f'data_dir = "{folder / "data"}"\ndisk_bytes = "1GiB"\n' if on_disk else "")
+            + otlp_line(otlp)
         )
         ssm_address = f"127.0.0.1:{free_port()}"
         (folder / "ssm.toml").write_text(
@@ -201,8 +206,7 @@ class Cluster:
             f'[turbo_quant]\nenabled = {str(codec.startswith("int8")).lower()}\nstates = "{states}"\n'
             f'[codec]\nkv = "{codec}"\n'
             f'[sidecar]\nsocket = "{self.socket}"\narena_bytes = "{arena_bytes}"\nautostart = false\n'
-            "lanes = 4\n"
-            + ("" if otlp is None else f'otlp_endpoint = "{otlp}"\n')
+            f"lanes = 4\n{otlp_line(otlp)}"
             + ("" if region is None else f'[vault]\nmax_bytes = "{vault_bytes}"\n')
             + f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
             # How many tokens come back is counted, too.

@@ -39,6 +39,7 @@ test("what the core still hands on after the listener was closed is dropped", as
       onSocket: (socket) => came.push(socket),
       security: null,
       gate: null,
+      traces: false,
     },
   );
   closeAfterTest(listener);

@@ -237,6 +237,7 @@ impl Near {
             arena: Arc::clone(&self.arena),
             inbox: Arc::clone(&self.boxes.inbox),
             items: blocks.map(target).collect(),
+            trace: None,
         }
     }
 

@@ -13,12 +13,17 @@ pub const VERSION: u8 = 1;
 pub const FRAME_BYTES: usize = 40;
 /// Length of a session's token.
 pub const TOKEN_BYTES: usize = 32;
+/// Length of a trace's context: its id, the span that asks, flags; as in W3C's `traceparent`.
+pub const TRACE_BYTES: usize = 25;
 /// Longest text of an error.
 pub const ERROR_TEXT_BYTES_MAX: usize = 512;
 
 const CHECKSUM_AT: usize = 36;
 /// An offered item: its key and its length.
 pub const OFFER_ITEM_BYTES: usize = PACKED_KEY_BYTES + 8;
+
+/// The trace that a request is a part of.
+pub type TraceContext = [u8; TRACE_BYTES];
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +34,11 @@ pub enum Kind {
     Hello = 1,
     /// Vault: the lane is open.
     Welcome = 2,
-    /// Client: namespace, packed keys.
+    /// Client: namespace, packed keys, and behind them a trace's context where there is one.
     Lookup = 3,
     /// Vault: bitmap over the keys of a look-up.
     Found = 4,
-    /// Client: namespace, packed keys in need order; `code`: over how many lanes, the last ones, they may come; 0: all.
+    /// Client: namespace, packed keys in need order, context; `code`: over how many lanes, the last ones, they may come; 0: all.
     Fetch = 5,
     /// Either: bytes of one record.
     Chunk = 6,
@@ -41,7 +46,7 @@ pub enum Kind {
     Status = 7,
     /// Client: the request is given up.
     Cancel = 8,
-    /// Client: namespace, then key and length of each record.
+    /// Client: namespace, then key and length of each record, context.
     Offer = 9,
     /// Vault: one `ItemStatus` per offered record; 0 = send it.
     Wanted = 10,
@@ -78,7 +83,9 @@ impl Kind {
     fn takes(self, bytes: usize) -> bool {
         let keys = |item_bytes: usize| {
             bytes <= LANE_CONTROL_BYTES_MAX
-                && bytes.checked_sub(HASH_BYTES).is_some_and(|keys| keys.is_multiple_of(item_bytes))
+                && bytes
+                    .checked_sub(HASH_BYTES)
+                    .is_some_and(|keys| matches!(keys % item_bytes, 0 | TRACE_BYTES))
         };
         match self {
             Self::Hello => bytes == TOKEN_BYTES,

@@ -94,7 +94,7 @@ fn what_a_lane_stores_is_on_its_credentials_account() {
     let lanes = Lanes::dial(&vault.address, [6; 32], 1, timing());
     assert_eq!(lanes.next(), (0, Outcome::Up));
     let records = vec![engine.record(1, Codec::Raw)];
-    let request = lanes.client.store_for(5, MADE_NOW, &NAMESPACE, records).unwrap();
+    let request = lanes.client.store_for(5, MADE_NOW, &NAMESPACE, records, None).unwrap();
     assert!(matches!(lanes.outcome(request), Outcome::Done(..)));
     assert!(vault.store.used_by(tenant_of(7, 5)) > 0);
     assert_eq!(vault.store.used_by(5), 0);

@@ -24,5 +24,6 @@ mod rails;
 mod sealed;
 mod shares;
 mod stand;
+mod traces;
 mod trip;
 mod wires;

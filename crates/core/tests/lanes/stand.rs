@@ -319,6 +319,7 @@ impl Engine {
             arena: Arc::clone(&self.arena),
             inbox: Arc::clone(&self.inbox),
             items: numbers.iter().zip(&leases).map(target).collect(),
+            trace: None,
         };
         (targets, leases)
     }

@@ -7,7 +7,7 @@ use crate::arena::Arena;
 use crate::error::{Code, Error, Result};
 use crate::geometry::Geometry;
 use crate::inbox::{Chunk, Inbox, Reassembly, Wanted};
-use crate::lane::frame::Frame;
+use crate::lane::frame::{Frame, TraceContext};
 use crate::pool::PooledBuffer;
 use crate::record::{Hash, PACKED_KEY_BYTES};
 use crate::slots::Lease;
@@ -37,6 +37,8 @@ pub struct Targets {
     pub inbox: Arc<Inbox>,
     /// One per record.
     pub items: Vec<Target>,
+    /// The trace that this is a part of.
+    pub trace: Option<TraceContext>,
 }
 
 impl Targets {
@@ -154,7 +156,7 @@ impl FetchRequest {
 
     fn begin(&self, index: usize, record_bytes: u64) -> Result<Reassembly> {
         match &self.goal {
-            Goal::Slots(Targets { namespace, fidelity, arena, inbox, items }) => {
+            Goal::Slots(Targets { namespace, fidelity, arena, inbox, items, .. }) => {
                 let Target { packed_key, lease, geometry } = &items[index];
                 let (fidelity, namespace, packed_key) = (*fidelity, *namespace, *packed_key);
                 let wanted = Wanted { fidelity, namespace, packed_key };

@@ -17,7 +17,7 @@ use self::requests::{Probe, Request};
 use self::session::Session;
 use self::storing::StoreRequest;
 pub use self::storing::{Content, Outgoing};
-use super::frame::{Frame, Kind, LOOKUP_FAR, OFFER_ITEM_BYTES, TOKEN_BYTES};
+use super::frame::{Frame, Kind, LOOKUP_FAR, OFFER_ITEM_BYTES, TOKEN_BYTES, TraceContext};
 use super::tls;
 use super::wire::Timing;
 use crate::error::{Error, Result};
@@ -92,7 +92,20 @@ impl Client {
     /// # Errors
     /// `LANE_FAILED` when the lanes are not up, `BAD_ARGUMENT` for too many keys.
     pub fn look_up(&self, namespace: &Hash, keys: &[[u8; PACKED_KEY_BYTES]]) -> Result<u32> {
-        let body = keys_body(namespace, keys)?;
+        self.look_up_in(namespace, keys, None)
+    }
+
+    /// The same as a part of a trace.
+    ///
+    /// # Errors
+    /// As `look_up`.
+    pub fn look_up_in(
+        &self,
+        namespace: &Hash,
+        keys: &[[u8; PACKED_KEY_BYTES]],
+        trace: Option<&TraceContext>,
+    ) -> Result<u32> {
+        let body = keys_body(namespace, keys, trace)?;
         let frame = Frame { code: LOOKUP_FAR, ..Frame::new(Kind::Lookup, 0) };
         self.session.begin(Request::Lookup { keys: keys.len() }, frame, body)
     }
@@ -103,7 +116,7 @@ impl Client {
     /// # Errors
     /// As `look_up`.
     pub fn fetch(&self, targets: Targets) -> Result<u32> {
-        let body = keys_body(&targets.namespace, &targets.keys())?;
+        let body = keys_body(&targets.namespace, &targets.keys(), targets.trace.as_ref())?;
         if targets.items.is_empty() {
             return Err(Error::bad_argument("a fetch of no record"));
         }
@@ -116,7 +129,7 @@ impl Client {
     /// # Errors
     /// As `look_up`.
     pub fn take(&self, kept: Kept) -> Result<u32> {
-        let body = keys_body(&kept.namespace, &kept.keys)?;
+        let body = keys_body(&kept.namespace, &kept.keys, None)?;
         if kept.keys.is_empty() {
             return Err(Error::bad_argument("a fetch of no record"));
         }
@@ -130,10 +143,10 @@ impl Client {
     /// # Errors
     /// As `look_up`.
     pub fn store(&self, namespace: &Hash, records: Vec<Outgoing>) -> Result<u32> {
-        self.store_for(0, MADE_NOW, namespace, records)
+        self.store_for(0, MADE_NOW, namespace, records, None)
     }
 
-    /// The same on the account of a tenant, of records whose maker knew of flushes up to number `known`.
+    /// The same on the account of a tenant, of records whose maker knew of flushes up to number `known`, as a part of a trace.
     ///
     /// # Errors
     /// As `look_up`.
@@ -143,17 +156,21 @@ impl Client {
         known: u64,
         namespace: &Hash,
         records: Vec<Outgoing>,
+        trace: Option<&TraceContext>,
     ) -> Result<u32> {
         if records.is_empty() || records.len() > LANE_KEYS_MAX {
             let text = format!("{} records in one store: 1 to {LANE_KEYS_MAX}", records.len());
             return Err(Error::bad_argument(text));
         }
-        let mut body = Vec::with_capacity(namespace.len() + records.len() * OFFER_ITEM_BYTES);
+        let trace = trace.map_or([].as_slice(), |trace| trace);
+        let length = namespace.len() + records.len() * OFFER_ITEM_BYTES + trace.len();
+        let mut body = Vec::with_capacity(length);
         body.extend_from_slice(namespace);
         for Outgoing { packed_key, content } in &records {
             body.extend_from_slice(packed_key);
             body.extend_from_slice(&(content.length() as u64).to_le_bytes());
         }
+        body.extend_from_slice(trace);
         let request = Request::Store(StoreRequest::new(records));
         let offer = Frame { offset: tenant, record_bytes: known, ..Frame::new(Kind::Offer, 0) };
         self.session.begin(request, offer, body)
@@ -218,12 +235,17 @@ impl Drop for Client {
     }
 }
 
-fn keys_body(namespace: &Hash, keys: &[[u8; PACKED_KEY_BYTES]]) -> Result<Vec<u8>> {
+fn keys_body(
+    namespace: &Hash,
+    keys: &[[u8; PACKED_KEY_BYTES]],
+    trace: Option<&TraceContext>,
+) -> Result<Vec<u8>> {
     if keys.len() > LANE_KEYS_MAX {
         let text = format!("{} keys in one request: {LANE_KEYS_MAX} at most", keys.len());
         return Err(Error::bad_argument(text));
     }
-    Ok([namespace.as_slice(), keys.as_flattened()].concat())
+    let trace = trace.map_or([].as_slice(), |trace| trace);
+    Ok([namespace.as_slice(), keys.as_flattened(), trace].concat())
 }
 
 fn cancel_frame(request: u32) -> Frame {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use super::kept::Kept;
+use super::spans::OpenSpan;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::wire::{Body, Bytes, WriteBatch};
@@ -34,6 +35,8 @@ pub struct FetchJob {
     /// Large records whose first chunk was taken.
     begun: VecDeque<Cut>,
     pub kept: Kept,
+    /// Of a client that traces.
+    pub span: Option<OpenSpan>,
 }
 
 /// A pinned record that is being cut into chunks.
@@ -59,7 +62,7 @@ impl FetchJob {
         kept: Kept,
     ) -> Self {
         let begun = VecDeque::new();
-        Self { request, namespace, keys, lanes: 0, next: 0, pinning: 0, begun, kept }
+        Self { request, namespace, keys, lanes: 0, next: 0, pinning: 0, begun, kept, span: None }
     }
 
     /// The same over that many lanes. One record is anybody's: only one lane is woken for it.
@@ -88,6 +91,9 @@ impl FetchJob {
             if cut.at == pin.bytes().len() {
                 self.begun.pop_front();
             }
+            if let Some(span) = &mut self.span {
+                span.add(0, range.len() as u64);
+            }
             let counter = if self.keys.is_empty() { "probed_bytes" } else { "fetched_bytes" };
             return Some(Claim::Chunk(item, pin, range, counter));
         }
@@ -98,10 +104,13 @@ impl FetchJob {
         Some(Claim::Pin(item, RecordKey::from_packed(self.namespace, packed)))
     }
 
-    /// A claimed record was pinned, or is missing: its first chunk is the claimant's, the rest is anybody's. Whether there is
-    /// something now that another lane may take.
-    pub fn pinned(&mut self, rest: Option<Cut>) -> bool {
+    /// A claimed record was pinned, or is missing: its first chunk, of `first` bytes, is the claimant's, the rest is anybody's.
+    /// Whether there is something now that another lane may take.
+    pub fn pinned(&mut self, first: Option<u64>, rest: Option<Cut>) -> bool {
         self.pinning -= 1;
+        if let (Some(span), Some(bytes)) = (&mut self.span, first) {
+            span.add(1, bytes);
+        }
         let is_for_others = rest.is_some() && self.lanes != 1;
         self.begun.extend(rest);
         is_for_others

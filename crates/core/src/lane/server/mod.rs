@@ -4,8 +4,10 @@ mod counts;
 mod fetching;
 mod found;
 mod kept;
+mod lookups;
 mod requests;
 mod session;
+mod spans;
 mod storing;
 mod tokens;
 
@@ -15,10 +17,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 pub use counts::Counts;
+pub use spans::{Asked, Span};
 pub use tokens::{Right, Token};
 
 use self::kept::Pool;
 use self::session::Session;
+use self::spans::{OpenSpan, Spans};
 use self::tokens::Tokens;
 use super::frame::{ERROR_TEXT_BYTES_MAX, Frame, Kind};
 use super::stream::Stream;
@@ -43,6 +47,8 @@ pub struct Options {
     pub tls: Option<tls::Server>,
     /// How long anything may take.
     pub timing: Timing,
+    /// Whether requests that bring a trace's context become spans.
+    pub traces: bool,
 }
 
 impl Options {
@@ -56,6 +62,7 @@ impl Options {
             connections_max: LANE_CONNECTIONS_MAX,
             tls: None,
             timing: Timing::default(),
+            traces: false,
         }
     }
 }
@@ -83,6 +90,14 @@ struct Inner {
     is_draining: AtomicBool,
     is_closing: AtomicBool,
     counts: Counts,
+    spans: Option<Arc<Spans>>,
+}
+
+impl Inner {
+    /// Of a request that is a part of a trace, where somebody wants to know.
+    fn span(&self, asked: Asked, body: &[u8], records: usize) -> Option<OpenSpan> {
+        self.spans.as_ref()?.begin(asked, body, records)
+    }
 }
 
 /// A connection that the listener let in. Dropped = gone.
@@ -100,6 +115,7 @@ impl Server {
     /// Serves whoever brings a token that was admitted.
     #[must_use]
     pub fn new(store: Arc<Store>, options: Options) -> Self {
+        let spans = options.traces.then(Arc::default);
         let shared = Arc::new(Inner {
             store,
             pool: Arc::new(Pool::new(options.max_kept_bytes)),
@@ -110,6 +126,7 @@ impl Server {
             is_draining: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             counts: Counts::default(),
+            spans,
         });
         Self { shared }
     }
@@ -161,6 +178,12 @@ impl Server {
             requests: sessions.iter().map(|session| session.requests()).sum(),
             counts: self.shared.counts.snapshot(),
         }
+    }
+
+    /// Spans of traced requests that ended since the last time, and how many were too many to keep.
+    #[must_use]
+    pub fn take_spans(&self) -> (Vec<Span>, u64) {
+        self.shared.spans.as_ref().map_or_else(Default::default, |spans| spans.take())
     }
 
     /// From now on nothing new is begun; what is under way goes on.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::fetching::{
     Claim, Cut, FetchJob, parse_keys, probe_bytes, push_chunk, push_status, status_frame,
 };
-use super::found::found_body;
 use super::requests::{Lane, State};
+use super::spans::Asked;
 use super::storing::{Begun, StoreJob, offer_bytes};
 use super::tokens::Right;
 use super::{Inner, error_frame, error_text, spawn};
@@ -19,8 +19,7 @@ use crate::limits::{
     LANE_BATCH_FRAMES, LANE_CHUNK_BYTES, LANE_OFFERED_BYTES_MAX, LANE_PROBE_CHUNKS_MAX,
     LANE_STEP_BYTES,
 };
-use crate::record::PACKED_KEY_BYTES;
-use crate::store::{ItemStatus, MEASURING_NAMESPACE, RecordKey, Reservation, tenant_of};
+use crate::store::{ItemStatus, Reservation, tenant_of};
 
 /// One client, on all its lanes. It ends when any of them does.
 pub struct Session {
@@ -158,22 +157,23 @@ impl Session {
             Claim::Pin(item, key) => {
                 // May read from a disk: nobody waits for it but this lane.
                 let cut = self.shared.store.pin(&key).map(|pin| Cut::new(item, Arc::new(pin)));
-                let rest = match cut {
+                let (first, rest) = match cut {
                     None => {
                         counts.add("fetch_missing", 1);
                         push_status(batch, request, item, ItemStatus::Missing);
-                        None
+                        (None, None)
                     }
                     Some(mut cut) => {
                         let (pin, range) = (cut.pin(), cut.cut());
                         counts.add("fetched", 1);
-                        counts.add("fetched_bytes", range.len() as u64);
+                        let bytes = range.len() as u64;
+                        counts.add("fetched_bytes", bytes);
                         push_chunk(batch, request, item, pin, range);
-                        cut.rest()
+                        (Some(bytes), cut.rest())
                     }
                 };
                 let mut state = self.state();
-                let is_for_others = state.fetch(request).is_some_and(|job| job.pinned(rest));
+                let is_for_others = state.fetch(request).is_some_and(|job| job.pinned(first, rest));
                 state.forget_when_over(request);
                 if is_for_others {
                     self.wake.notify_all();
@@ -202,25 +202,8 @@ impl Session {
         }
     }
 
-    fn look_up(&self, frame: &Frame, body: &[u8], lane: &Lane) -> Result<()> {
-        let (namespace, keys) = parse_keys(body)?;
-        let of = |key: &[u8; PACKED_KEY_BYTES]| RecordKey::from_packed(namespace, key);
-        let keys: Vec<_> = keys.iter().map(of).collect();
-        let held = self.shared.store.contains_all(&keys);
-        let answer = found_body(&self.shared.store, frame.code, &keys, &held);
-        let hits = held.iter().filter(|is_held| **is_held).count() as u64;
-        // The hit rate is that of engines.
-        if !namespace.starts_with(MEASURING_NAMESPACE) {
-            let counts = &self.shared.counts;
-            counts.add("lookups", 1);
-            counts.add("lookup_keys", keys.len() as u64);
-            counts.add("lookup_hits", hits);
-        }
-        self.answer_at_once(Frame::new(Kind::Found, frame.request), answer, lane)
-    }
-
     /// From the reading thread itself where its lane is idle: waking another one takes longer than a short answer does.
-    fn answer_at_once(&self, frame: Frame, body: Vec<u8>, lane: &Lane) -> Result<()> {
+    pub(super) fn answer_at_once(&self, frame: Frame, body: Vec<u8>, lane: &Lane) -> Result<()> {
         let Ok(_sending) = lane.sending.try_lock() else { return self.answer(frame, body) };
         self.state().check()?;
         let mut batch = WriteBatch::default();
@@ -236,7 +219,10 @@ impl Session {
         };
         self.shared.counts.add("fetches", 1);
         let lanes = self.state().bringing(frame.code);
-        self.queue(FetchJob::new(frame.request, namespace, keys.to_vec(), kept).over(lanes));
+        let span = self.shared.span(Asked::Fetch, body, keys.len());
+        let mut job = FetchJob::new(frame.request, namespace, keys.to_vec(), kept).over(lanes);
+        job.span = span;
+        self.queue(job);
         Ok(())
     }
 
@@ -345,10 +331,11 @@ impl Session {
         crate::failpoint::failpoint("lane.received").map_err(|e| Error::made_to_fail(&e))?;
         let status = reservation.commit_durably();
         crate::failpoint::failpoint("lane.stored").map_err(|e| Error::made_to_fail(&e))?;
-        if self.state().stores.get_mut(&frame.request).is_some_and(|job| job.settle(frame.item)) {
-            return self.settle(frame, Some(status));
-        }
-        self.settle(frame, None)
+        let is_open = {
+            let mut state = self.state();
+            state.stores.get_mut(&frame.request).is_some_and(|job| job.stored(frame, status))
+        };
+        self.settle(frame, is_open.then_some(status))
     }
 
     /// Answers for a record that was settled, and forgets an offer that is over.

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::Inner;
 use super::kept::Kept;
+use super::spans::{Asked, OpenSpan};
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, OFFER_ITEM_BYTES};
 use crate::limits::{LANE_KEYS_MAX, LANE_NO_RECORD_BYTES};
@@ -17,6 +18,8 @@ pub struct StoreJob {
     pub open_bytes: u64,
     pub touched: Instant,
     pub kept: Kept,
+    /// Of a client that traces.
+    span: Option<OpenSpan>,
 }
 
 enum Item {
@@ -73,10 +76,11 @@ impl StoreJob {
         kept: Kept,
     ) -> Result<(Self, Vec<u8>)> {
         let offered = parse_offer(body)?;
+        let span = shared.span(Asked::Store, body, offered.len());
         let reserved = shared.store.stats().reserved_bytes;
         let mut room = room.min(shared.options.max_reserved_bytes.saturating_sub(reserved));
         let items = Vec::new();
-        let mut job = Self { items, open: 0, open_bytes: 0, touched: Instant::now(), kept };
+        let mut job = Self { items, open: 0, open_bytes: 0, touched: Instant::now(), kept, span };
         let mut statuses = Vec::with_capacity(offered.len());
         shared.counts.add("stores", 1);
         shared.counts.add("offered", offered.len() as u64);
@@ -109,7 +113,8 @@ impl StoreJob {
     /// For as many chunks that are no record.
     pub fn plain(chunks: u32, kept: Kept) -> Self {
         let items: Vec<_> = (0..chunks).map(|_| Item::Plain).collect();
-        Self { open: items.len(), items, open_bytes: 0, touched: Instant::now(), kept }
+        let open = items.len();
+        Self { open, items, open_bytes: 0, touched: Instant::now(), kept, span: None }
     }
 
     pub fn is_over(&self) -> bool {
@@ -152,6 +157,16 @@ impl StoreJob {
         if let Some(place @ Item::Receiving) = self.items.get_mut(item as usize) {
             *place = Item::Waiting(reservation);
         }
+    }
+
+    /// The record was checked; false when nobody waited for it any more.
+    pub fn stored(&mut self, frame: &Frame, status: ItemStatus) -> bool {
+        let is_open = self.settle(frame.item);
+        let is_taken = matches!(status, ItemStatus::Accepted | ItemStatus::Durable);
+        if let (Some(span), true) = (&mut self.span, is_open && is_taken) {
+            span.add(1, frame.record_bytes);
+        }
+        is_open
     }
 
     /// Nothing more of this record is wanted; false when that was so before.

@@ -1,0 +1,32 @@
+// Owns the way of a vault's spans to the collector: taken from its lanes now and then, and once more at the end.
+import type { Running } from "../lifecycle.ts";
+import { SPANS_GATHER_MS } from "../limits/seen.ts";
+import type { LaneSpans } from "../native.ts";
+import type { OtlpExporter } from "./otlp.ts";
+import { spanOfVault } from "./spans.ts";
+
+export class VaultTracing implements Running {
+  readonly #exporter: OtlpExporter;
+  readonly #take: () => LaneSpans;
+  readonly #timer: NodeJS.Timeout;
+
+  /** `exporter` is closed with it. `take` gives what ended since the last time. */
+  constructor(exporter: OtlpExporter, take: () => LaneSpans) {
+    this.#exporter = exporter;
+    this.#take = take;
+    this.#timer = setInterval(() => this.#move(), SPANS_GATHER_MS);
+    this.#timer.unref();
+  }
+
+  async close(): Promise<void> {
+    clearInterval(this.#timer);
+    this.#move();
+    await this.#exporter.close();
+  }
+
+  #move(): void {
+    const { spans, dropped } = this.#take();
+    if (spans.length > 0) this.#exporter.add(spans.map(spanOfVault));
+    if (dropped > 0) this.#exporter.drop(dropped);
+  }
+}
