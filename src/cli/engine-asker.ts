@@ -38,8 +38,9 @@ export class EngineAsker {
   /** Keeps the prompts of `answer` apart from what caches hold of them. */
   readonly #salt: string;
 
+  /** `url`: as the kind `engineUrl` gives it. */
   constructor(url: string, salt = "") {
-    this.#url = url.replace(/\/+$/, "");
+    this.#url = url;
     this.#salt = salt;
   }
 
@@ -107,7 +108,7 @@ export class EngineAsker {
       response = await fetch(this.#url + path, { ...(body === undefined ? {} : post), signal });
       text = await response.text();
     } catch (error) {
-      throw failed(`${this.#url}${path} is not answered: ${String(error)}`, error);
+      throw failed(`${this.#url}${path} is not answered: ${why(error)}`, error);
     }
     if (response.ok) return parsed(text);
     const fix =
@@ -116,6 +117,12 @@ export class EngineAsker {
         : "";
     throw failed(`the engine answers ${path} with ${response.status}: ${text.slice(0, 200)}${fix}`);
   }
+}
+
+/** What `fetch` says is that it failed; the cause says why. */
+function why(error: unknown): string {
+  const { message, cause } = error as Error;
+  return cause instanceof Error ? cause.message : message;
 }
 
 /** An empty body is an answer, too. */

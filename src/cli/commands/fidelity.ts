@@ -1,6 +1,7 @@
 // Owns `tierkv fidelity`: what restored blocks change in the answers of the user's own model.
 import { existsSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
+import { parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import {
@@ -15,6 +16,7 @@ import type { Answered } from "../engine-asker.ts";
 import { likeness } from "../likeness.ts";
 import type { Likeness } from "../likeness.ts";
 import type { Place } from "../model-engine.ts";
+import { engineUrl } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
 import { statusOf, untilSaved } from "../saves-end.ts";
 import { showShare, table } from "../text.ts";
@@ -56,7 +58,8 @@ export function addFidelity({ program, action }: Registrar): void {
 }
 
 async function fidelity(call: Call<FidelityFlags>): Promise<number> {
-  const { engine, model } = call.options;
+  const { engine: url, model } = call.options;
+  const engine = url === undefined ? url : parseOption(engineUrl, "--engine", url);
   const prompts = piecesOf(readText(call.options.text), countOf(call.options.prompts));
   if (engine !== undefined && model === undefined)
     return measure(call, prompts, { engine, socket: call.loadConfig().sidecar.socket });

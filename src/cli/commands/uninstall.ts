@@ -1,4 +1,4 @@
-// Owns `tierkv uninstall`: services off this machine and, with --purge, all that tierKV has kept on it.
+// Owns `tierkv uninstall`: services off this machine and, with --purge, all that tierKV has kept on it; or its file out of EXO.
 import { lstatSync, readdirSync, rmdirSync, rmSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
@@ -6,6 +6,7 @@ import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { Call, Registrar } from "../call.ts";
+import { removeFromExo } from "./install.ts";
 import { installed, removeService } from "./service.ts";
 
 const EXIT_OK = 0;
@@ -16,6 +17,7 @@ interface UninstallFlags {
   purge?: true;
   dryRun?: true;
   yes?: true;
+  exoPath?: string;
 }
 
 export function addUninstall({ program, action }: Registrar): void {
@@ -31,12 +33,21 @@ export function addUninstall({ program, action }: Registrar): void {
     .option("--user", "only this user's, where root asks")
     .option("--dry-run", "say what would go")
     .option("--yes", "do not ask")
+    .option("--exo-path <path>", "only what `tierkv install --exo-path` added there")
     .addHelpText("after", "\nExample:\n  tierkv uninstall --purge --dry-run")
     .action(action(uninstall));
 }
 
 async function uninstall(call: Call<UninstallFlags>): Promise<number> {
   const { options, io } = call;
+  const { exoPath, purge, user, dryRun } = options;
+  if (exoPath !== undefined) {
+    if (purge ?? user ?? dryRun) {
+      const reason = "--exo-path goes without --purge, --user and --dry-run: it removes one file";
+      throw new TierkvError("USAGE", { reason });
+    }
+    return await removeFromExo(call, exoPath);
+  }
   const isMachine = process.getuid?.() === 0 && options.user !== true;
   const services = installed(io.env).filter(({ scope }) => isMachine || scope === "user");
   const kept = options.purge === true ? ownPaths(call.loadConfig(), io.env, isMachine) : [];
