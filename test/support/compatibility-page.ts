@@ -238,7 +238,7 @@ ${REASONS}
 ${mlxTable(results)}
 
 "yes" means: kept by a process that is then killed, restored by the next one, at least 0.9 of the prompt, logits bit for bit those of its own prompt cache (INT8 apart)
-([how](how-to/mlx.md)). Not run: any Apple GPU, MLX on CUDA, macOS (the sidecar runs on Linux), models split over machines (nothing is kept of them), EXO as a whole: its Rust
+([how](how-to/mlx.md)). Not run: any Apple GPU, MLX on CUDA, macOS (tests took Linux's own calls away from the shim instead), models split over machines (nothing is kept of them), EXO as a whole: its Rust
 part and its fork of mlx-lm cannot be installed here, so its real class ran with PyPI's mlx-lm in an environment of Python 3.13.
 `;
 }

@@ -13,7 +13,8 @@ def main(command: list[str]) -> None:
         return
     os.setsid()
     # vLLM's CPU worker is pinned to some processors, and children inherit that.
-    os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
     try:
         os.execv(command[0], command)  # noqa: S606 - the command that autostart.py found, no shell
     except OSError as error:
