@@ -46,6 +46,7 @@ const NAMES = [
   "naming",
   "real-sizes",
   "conversations",
+  "swap",
   "worth",
   "crowd:many",
   "crowd:beside",

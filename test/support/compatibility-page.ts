@@ -266,6 +266,8 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
   does not know) byte for byte, in a namespace that names class and parameters; of an unknown kind vLLM itself says which blocks it needs.
 - vLLM takes fp8 caches on CPUs with AVX-512 or AMX only (vLLM #39445, \`_get_attn_isa\` of vllm/v1/attention/backends/cpu_attn.py), so their tests run only there; on
   record is a run on a CPU with AVX-512.
+- Families, tried without weights: vLLM's own models of DeepSeek-V3 and V4, Kimi-K2, Kimi-K3, GLM-5, Gemma 3 and 4, Qwen3.5, Llama 4 and gpt-oss were built in small, and every
+  layer's page, compressors' and indexers' among them, came back byte for byte; so did the pages that each attention backend asks for (0.32.0; no kernel of theirs ran).
 - Refused at start on every release: context parallelism, \`--mamba-cache-mode\` other than \`align\`, and states of a whole sequence that are not vLLM's
   MambaSpec, since nobody hands them over.
 - Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA
