@@ -31,7 +31,7 @@ async function install(call: Call<InstallFlags>): Promise<number> {
 }
 
 /** What `tierkv uninstall --exo-path` does. */
-export async function removeFromExo(call: Call<object>, exoPath: string): Promise<number> {
+export async function removeFromExo(call: Call, exoPath: string): Promise<number> {
   const { hookPath, removeHook } = await import("../exo-hook.ts");
   const path = hookPath(resolve(exoPath));
   const isRemoved = removeHook(path);

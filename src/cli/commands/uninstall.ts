@@ -35,19 +35,24 @@ export function addUninstall({ program, action }: Registrar): void {
     .option("--yes", "do not ask")
     .option("--exo-path <path>", "only what `tierkv install --exo-path` added there")
     .addHelpText("after", "\nExample:\n  tierkv uninstall --purge --dry-run")
-    .action(action(uninstall));
+    .action(
+      action((call: Call<UninstallFlags>) =>
+        call.options.exoPath === undefined ? uninstall(call) : uninstallExo(call),
+      ),
+    );
+}
+
+async function uninstallExo(call: Call<UninstallFlags>): Promise<number> {
+  const { exoPath = "", purge, user, dryRun } = call.options;
+  if (purge ?? user ?? dryRun ?? false) {
+    const reason = "--exo-path goes without --purge, --user and --dry-run: it removes one file";
+    throw new TierkvError("USAGE", { reason });
+  }
+  return await removeFromExo(call, exoPath);
 }
 
 async function uninstall(call: Call<UninstallFlags>): Promise<number> {
   const { options, io } = call;
-  const { exoPath, purge, user, dryRun } = options;
-  if (exoPath !== undefined) {
-    if (purge ?? user ?? dryRun) {
-      const reason = "--exo-path goes without --purge, --user and --dry-run: it removes one file";
-      throw new TierkvError("USAGE", { reason });
-    }
-    return await removeFromExo(call, exoPath);
-  }
   const isMachine = process.getuid?.() === 0 && options.user !== true;
   const services = installed(io.env).filter(({ scope }) => isMachine || scope === "user");
   const kept = options.purge === true ? ownPaths(call.loadConfig(), io.env, isMachine) : [];
