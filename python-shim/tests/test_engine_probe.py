@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,25 @@ def test_the_newest_wheel_is_as_it_was_looked_at(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("vllm-*.whl")
     report = probe(wheel)
     assert not report.unseen, str(report)
+    base = tmp_path / "base.py"
+    with zipfile.ZipFile(wheel) as packed:
+        base.write_bytes(packed.read(BASE))
+    _check_sleep_on(base)
+
+
+def _check_sleep_on(base: Path) -> None:
+    """What an engine that sleeps asks of a connector, on another release's base class."""
+    runner = "-m pytest -p tests.support.newer_base -p no:cacheprovider tests/test_sleep.py"
+    ran = subprocess.run(
+        [sys.executable, *runner.split()],
+        cwd=SHIM.parent,
+        env={**os.environ, "PYTHONPATH": ".", "TIERKV_TEST_BASE": str(base)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-4000:]
 
 
 #: What the shim imports and the probe does not look at, and why.
