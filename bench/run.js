@@ -47,6 +47,7 @@ const NAMES = [
   "naming",
   "real-sizes",
   "conversations",
+  "swap",
   "worth",
   "crowd:many",
   "crowd:beside",

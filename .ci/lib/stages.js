@@ -166,7 +166,10 @@ export const STAGES = [
     ...IN_PARALLEL,
     ...without([TIDY, "test/faults/**", ...MEASURED]),
   ]),
-  { ...pytest("shim", SHIM_TIMEOUT_MS, "python-shim/tests"), beside: "vitest" },
+  {
+    ...pytest("shim", SHIM_TIMEOUT_MS, "-m", "not nightly", "python-shim/tests"),
+    beside: "vitest",
+  },
   vitest("measured", MEASURED_TIMEOUT_MS, MEASURED),
   vitest("faults", FAULTS_TIMEOUT_MS, ["test/faults", ...without(COUNTED)]),
   {
@@ -269,6 +272,8 @@ export const NIGHTLY = [
     ...pytest("releases", NIGHTLY_TIMEOUT_MS, "test/engine/test_releases.py"),
     env: { ...RECORD, TIERKV_TEST_RELEASES: [...olderReleases(), NEWEST_RELEASE].join(",") },
   },
+  // The newest wheel of vLLM, and the shim on another system than Linux.
+  pytest("shim nightly", SHIM_TIMEOUT_MS, "-m", "nightly", "python-shim/tests"),
   // In an environment of its own, and EXO's where TIERKV_TEST_EXO names a checkout with its .venv.
   { ...pytest("mlx", NIGHTLY_TIMEOUT_MS, ...MLX), env: RECORD },
   {

@@ -6,6 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from .support import another_system
+
+if another_system.VARIABLE in os.environ:
+    another_system.become()
+
 from tierkv.connectors.vllm import amx, compat, limits
 
 from .support.scheduler import Bench

@@ -1,6 +1,8 @@
 """The contract probe by text: installed releases say what the contract says, and a change of a release is named."""
 
+import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,9 @@ INSTALLED = Path(vllm.__file__).parents[1]
 OLDEST = Path(__file__).parents[2] / ".venv-0.28.0" / "lib" / f"python3.{sys.version_info.minor}"
 BASE = "vllm/distributed/kv_transfer/kv_connector/v1/base.py"
 SPECS = "vllm/v1/kv_cache_interface.py"
+SHIM = Path(__file__).parents[1] / "tierkv"
+TABLES = (engine_probe.WHOLE, engine_probe.NAMED, engine_probe.BODIES, engine_probe.VALUES)
+PATHS = {path for table in TABLES for path in table}
 #: What 0.33 changed of what the shim touches, each of which the probe has to find by itself.
 NEW_IN_0_33 = (
     f"+ {BASE}: KVConnectorBase_V1.supports_sleep_mode: classmethod (cls, kv_transfer_config)",
@@ -70,6 +75,50 @@ def test_the_newest_wheel_is_as_it_was_looked_at(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("vllm-*.whl")
     report = probe(wheel)
     assert not report.unseen, str(report)
+    base = tmp_path / "base.py"
+    with zipfile.ZipFile(wheel) as packed:
+        base.write_bytes(packed.read(BASE))
+    _check_sleep_on(base)
+
+
+def _check_sleep_on(base: Path) -> None:
+    """What an engine that sleeps asks of a connector, on another release's base class."""
+    runner = "-m pytest -p tests.support.newer_base -p no:cacheprovider tests/test_sleep.py"
+    ran = subprocess.run(
+        [sys.executable, *runner.split()],
+        cwd=SHIM.parent,
+        env={**os.environ, "PYTHONPATH": ".", "TIERKV_TEST_BASE": str(base)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-4000:]
+
+
+#: What the shim imports and the probe does not look at, and why.
+APART = {
+    "vllm.config.VllmConfig": "a type; its parts that are read are in NAMED",
+    "vllm.platforms.current_platform": "asked for the device's name alone",
+    "vllm.distributed.kv_transfer": "two functions of kv_transfer_state, which are in BODIES",
+}
+
+
+def test_everything_the_shim_imports_of_vllm_is_looked_at() -> None:
+    known = {path: {name for table in TABLES for name in table.get(path, ())} for path in PATHS}
+    unseen = set()
+    for file in sorted(SHIM.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not f"{node.module}.".startswith("vllm."):
+                continue
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                inside, _, last = name.rpartition(".")
+                path = f"{inside.replace('.', '/')}.py"
+                is_module = f"{name.replace('.', '/')}.py" in known
+                is_seen = is_module or last in known.get(path, ()) or path in engine_probe.CLASSES
+                if not is_seen and name not in APART:
+                    unseen.add(f"{file.name}: {name}")
+    assert unseen == set()
 
 
 def test_a_change_of_a_release_is_named_and_ends_with_1(
@@ -107,8 +156,7 @@ def _copy(folder: Path) -> Path:
     place = folder / "site-packages"
     (info,) = INSTALLED.glob("vllm*-*.dist-info")
     (place / info.name).mkdir(parents=True)
-    tables = (engine_probe.WHOLE, engine_probe.NAMED, engine_probe.BODIES, engine_probe.VALUES)
-    for path in {path for table in tables for path in table}:
+    for path in PATHS:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(INSTALLED / path, place / path)
     return place

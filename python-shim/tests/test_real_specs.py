@@ -23,7 +23,6 @@ from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
-    KVCacheTensor,
     KVQuantMode,
     MambaSpec,
     MLAAttentionSpec,
@@ -32,15 +31,13 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
-    create_kv_cache_views,
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from .support.engine import vllm_config
+from .support.layouts import BLOCKS, NAMES, check_round_trip, lay_out
 
-BLOCKS = 4
 TOKENS = 16
-NAMES = ["model.layers.0.attn", "model.layers.1.attn"]
 BASE: dict[str, Any] = {
     "block_size": TOKENS,
     "num_kv_heads": 2,
@@ -156,29 +153,7 @@ def test_pages_come_back_byte_for_byte_whatever_their_layout(
     assert type(spec).__name__ in group.page_format
     raw, tensors = lay_out(spec, layout)
     assert group.page_bytes == tuple(page[1].numel() * page.itemsize for page in tensors.values())
-    pages = make_pages(group, tensors, BLOCKS)
-    saved = torch.zeros(group.block_bytes, dtype=torch.uint8)
-    pages.copy(2, saved, to_slot=True)
-    before = raw.clone()
-    for page in tensors.values():
-        page[2].fill_(7)
-    assert not torch.equal(raw, before)
-    pages.copy(2, saved, to_slot=False)
-    assert torch.equal(raw, before)
-
-
-def lay_out(
-    spec: KVCacheSpec, layout: KVCacheLayout
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Random pages of two layers in one allocation, where vLLM's own code puts them."""
-    strides = vllm_specs.compute_layout_strides(spec, BLOCKS, len(NAMES), layout)
-    size = len(NAMES) * BLOCKS * max(spec.page_size_bytes, strides[1])
-    raw = torch.randint(-128, 128, (size,), dtype=torch.int8)
-    place = KVCacheTensor(
-        size=size, layers=NAMES, layer_stride=strides[0], block_stride=strides[1], offset=0
-    )
-    views = create_kv_cache_views(raw, spec, BLOCKS, layout, place)
-    return raw, dict(zip(NAMES, views, strict=True))
+    check_round_trip(group, raw, tensors)
 
 
 @pytest.mark.parametrize(

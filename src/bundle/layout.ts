@@ -10,6 +10,7 @@ import {
   renameSync,
   rmdirSync,
   rmSync,
+  statSync,
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
@@ -41,9 +42,11 @@ export class Layout {
   static create(path: string, isAgain = false): Layout {
     const layout = new Layout(path);
     makeDirectory(path);
-    const strange = readdirSync(path).filter((name) => !isAgain || !BEGUN.includes(name));
-    if (strange.length > 0) {
-      const reason = `${path} is not empty: name a directory that is to be made`;
+    const isDirectory = statSync(path).isDirectory();
+    const names = isDirectory ? readdirSync(path) : [];
+    const strange = names.filter((name) => !isAgain || !BEGUN.includes(name));
+    if (!isDirectory || strange.length > 0) {
+      const reason = `${path} is ${isDirectory ? "not empty" : "no directory"}: name one that is to be made`;
       throw new TierkvError("USAGE", { reason });
     }
     mkdirSync(join(path, ...BLOBS), { recursive: true, mode: 0o700 });

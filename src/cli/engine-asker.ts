@@ -38,6 +38,7 @@ export class EngineAsker {
   /** Keeps the prompts of `answer` apart from what caches hold of them. */
   readonly #salt: string;
 
+  /** `url`: as the kind `engineUrl` gives it. */
   constructor(url: string, salt = "") {
     this.#url = url;
     this.#salt = salt;
@@ -107,7 +108,7 @@ export class EngineAsker {
       response = await fetch(this.#url + path, { ...(body === undefined ? {} : post), signal });
       text = await response.text();
     } catch (error) {
-      throw failed(`${this.#url}${path} is not answered: ${causeOf(error)}`, error);
+      throw failed(`${this.#url}${path} is not answered: ${why(error)}`, error);
     }
     if (response.ok) return parsed(text);
     const fix =
@@ -118,6 +119,12 @@ export class EngineAsker {
   }
 }
 
+/** What `fetch` says is that it failed; the cause says why. */
+function why(error: unknown): string {
+  const { message, cause } = error as Error;
+  return cause instanceof Error ? cause.message : message;
+}
+
 /** An empty body is an answer, too. */
 function parsed(text: string): unknown {
   try {
@@ -125,12 +132,6 @@ function parsed(text: string): unknown {
   } catch (error) {
     throw failed("the engine's answer is no JSON", error);
   }
-}
-
-/** What `fetch failed` hides: that nobody listens there, or no such name. */
-function causeOf(error: unknown): string {
-  const cause = error instanceof Error ? (error.cause ?? error) : error;
-  return toTierkvError(cause).message;
 }
 
 function failed(reason: string, cause?: unknown): TierkvError {

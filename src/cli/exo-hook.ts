@@ -7,7 +7,7 @@ import { TierkvError } from "../errors.ts";
 const NAME = "tierkv-exo.pth";
 /** In a checkout, and in an installed wheel, inside of which this program lies. */
 const BOOTS = ["../../python-shim/tierkv/mlx/exo_boot.py", "../../../mlx/exo_boot.py"];
-const MARK = "# tierKV for EXO; `tierkv exo uninstall` removes this file";
+const MARK = "# tierKV for EXO; `tierkv uninstall --exo-path` removes this file";
 
 /** Lines that start with `import` are run whenever a Python of that environment starts. */
 function textFor(boot: string): string {
@@ -28,7 +28,7 @@ export function hookPath(path: string): string {
     const found = pythons.map((name) => join(lib, name, "site-packages")).filter(existsSync);
     if (found[0] !== undefined) return join(found[0], NAME);
   }
-  const reason = `--path ${path}: no Python environment in it; run \`uv sync\` there, or name EXO's checkout`;
+  const reason = `--exo-path ${path}: no Python environment in it; run \`uv sync\` there, or name EXO's checkout`;
   throw new TierkvError("USAGE", { reason });
 }
 

@@ -37,6 +37,7 @@ const DOUBLING = 4;
 /** The HTTP status of a body that is refused for its size. */
 const TOO_LARGE = 413;
 
+/** `url`: as the kind `engineUrl` gives it. */
 export async function measureEngine(url: string, progress: Progress): Promise<FarEngine> {
   const engine = new Far(url);
   const { id: model, max_model_len: longestTokens = FAR_TOKENS_MIN } = await engine.model();

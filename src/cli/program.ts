@@ -14,11 +14,11 @@ import { addCompletion, addMan } from "./commands/completion.ts";
 import { addConfig } from "./commands/config.ts";
 import { addDemo } from "./commands/demo.ts";
 import { addDoctor } from "./commands/doctor.ts";
-import { addExo } from "./commands/exo.ts";
 import { addExplain } from "./commands/explain.ts";
 import { addFidelity } from "./commands/fidelity.ts";
 import { addFlush } from "./commands/flush.ts";
 import { addGateway } from "./commands/gateway.ts";
+import { addInstall } from "./commands/install.ts";
 import { addInvite } from "./commands/invite.ts";
 import { addJoin } from "./commands/join.ts";
 import { addPeers, addRevoke } from "./commands/peers.ts";
@@ -147,11 +147,11 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addConfig,
     addCerts,
     addService,
+    addInstall,
     addUninstall,
     addCompletion,
     addMan,
     addDemo,
-    addExo,
     addVersion,
   ])
     add({ program, action });

@@ -57,14 +57,16 @@ export class ReceiptFolder {
     const path = isName ? join(this.#directory, `${named}${END}`) : named;
     const missing = (reason: string): TierkvError =>
       new TierkvError("RECEIPT_REFUSED", { where: path, reason });
-    const size = statSync(path, { throwIfNoEntry: false })?.size;
-    if (size === undefined) {
+    const found = statSync(path, { throwIfNoEntry: false });
+    if (found === undefined) {
       throw missing(
         isName
           ? `there is none of that name: nothing was restored for its request, or it was one of the oldest, of which ${SETTING} holds keep = ${this.#most}`
           : "there is no such file",
       );
     }
+    if (!found.isFile()) throw missing("it is no file: give a receipt's name, or its file");
+    const { size } = found;
     if (size > RECEIPT_BYTES_MAX) throw missing(`${size} bytes, at most ${RECEIPT_BYTES_MAX}`);
     return { text: readFileSync(path, "utf8"), where: path };
   }

@@ -30,14 +30,14 @@ const COMMANDS = [
   "completion",
   "man",
   "demo",
-  "exo",
+  "install",
   "session",
   "bundle",
   "warm",
   "version",
 ];
 /** Shown without the command behind them. */
-const GROUPS = ["config", "certs", "service", "exo"];
+const GROUPS = ["config", "certs", "service"];
 
 function pages(): string[] {
   const below = (folder: string): string[] =>

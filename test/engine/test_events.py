@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -117,3 +118,13 @@ def test_a_subscriber_hears_what_a_vault_holds_and_when_it_does_not(
     cluster.vault.kill()
     subscriber.wait(0, engine)
     assert len(subscriber.engine) >= 2 * BLOCKS  # the engine's own cache is another thing
+    cluster.vault.start()
+    seeds = itertools.count(80)
+
+    def is_told() -> bool:
+        """What is computed while the vault is not found again is stored nowhere, so each time something else is."""
+        engine.call("generate", prompts=[prompt(next(seeds), BLOCKS * BLOCK + 1)], max_tokens=1)
+        subscriber.hear()
+        return len(subscriber.storage) > 0
+
+    wait_until(is_told, "what a vault holds that was started again")

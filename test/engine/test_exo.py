@@ -47,7 +47,7 @@ def test_exo_restores_what_another_process_of_it_has_kept(
 
     without = run("without")
     assert (without["ready"], without["restored"]) == (False, 0)
-    assert cluster.command("exo", "install", "--path", str(checkout))[0] == 0
+    assert cluster.command("install", "--exo-path", str(checkout))[0] == 0
     try:
         assert changes(checkout) == untouched
         first = run("first")
@@ -57,6 +57,6 @@ def test_exo_restores_what_another_process_of_it_has_kept(
         assert again["tokens"] == first["tokens"] == without["tokens"]
         assert run("stranger", seed=2)["restored"] == 0
     finally:
-        assert cluster.command("exo", "uninstall", "--path", str(checkout))[0] == 0
+        assert cluster.command("uninstall", "--exo-path", str(checkout))[0] == 0
     assert changes(checkout) == untouched
     assert run("after")["ready"] is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -111,10 +112,8 @@ def test_chats_of_12000_tokens_go_on_after_a_swap_and_sooner_than_computed(
         assert own[name]["cached"] == after[name]["cached"] >= LONG - BLOCK
         assert own[name]["tokens"] == after[name]["tokens"]
         assert cold[name]["tokens"] == own[name]["tokens"]
-    seconds = {
-        what: median(one["seconds"] for one in each.values())
-        for what, each in (("cold", cold), ("own", own), ("after", after))
-    }
-    # Against its own hit it is a matter of milliseconds, which busy machines have not.
-    print({"tokens": LONG, "chats": CHATS, **seconds})
-    assert seconds["after"] < seconds["cold"]
+    each = {"cold": cold, "own": own, "after": after}
+    seconds = {what: [one["seconds"] for one in of.values()] for what, of in each.items()}
+    # Against its own hit it is a matter of milliseconds, which busy machines have not: `npm run bench -- --only swap`.
+    print(json.dumps({"tokens": LONG, **seconds}))
+    assert median(seconds["after"]) < median(seconds["cold"])

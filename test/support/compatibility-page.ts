@@ -238,7 +238,7 @@ ${REASONS}
 ${mlxTable(results)}
 
 "yes" means: kept by a process that is then killed, restored by the next one, at least 0.9 of the prompt, logits bit for bit those of its own prompt cache (INT8 apart)
-([how](how-to/mlx.md)). Not run: any Apple GPU, MLX on CUDA, macOS (the sidecar runs on Linux), models split over machines (nothing is kept of them), EXO as a whole: its Rust
+([how](how-to/mlx.md)). Not run: any Apple GPU, MLX on CUDA, macOS (tests took Linux's own calls away from the shim instead), models split over machines (nothing is kept of them), EXO as a whole: its Rust
 part and its fork of mlx-lm cannot be installed here, so its real class ran with PyPI's mlx-lm in an environment of Python 3.13.
 `;
 }
@@ -266,6 +266,8 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
   does not know) byte for byte, in a namespace that names class and parameters; of an unknown kind vLLM itself says which blocks it needs.
 - vLLM takes fp8 caches on CPUs with AVX-512 or AMX only (vLLM #39445, \`_get_attn_isa\` of vllm/v1/attention/backends/cpu_attn.py), so their tests run only there; on
   record is a run on a CPU with AVX-512.
+- Families, tried without weights: vLLM's own models of DeepSeek-V3 and V4, Kimi-K2, Kimi-K3, GLM-5, Gemma 3 and 4, Qwen3.5, Llama 4 and gpt-oss were built in small, and every
+  layer's page, compressors' and indexers' among them, came back byte for byte; so did the pages that each attention backend asks for (0.32.0; no kernel of theirs ran).
 - Refused at start on every release: context parallelism, \`--mamba-cache-mode\` other than \`align\`, and states of a whole sequence that are not vLLM's
   MambaSpec, since nobody hands them over.
 - Run untouched: models with cross-attention, with layers that see later tokens, or with groups in host memory; pooling models; requests with LoRA

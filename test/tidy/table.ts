@@ -235,6 +235,8 @@ export const PYTHON_COMPAT: readonly string[] = [
   "python-shim/tierkv/connectors/vllm/compat.py",
   "python-shim/tierkv/connectors/vllm/contract.py",
   "python-shim/tierkv/connectors/vllm/offload_compat.py",
+  // Tells systems apart.
+  "python-shim/tierkv/connectors/vllm/systems.py",
   "python-shim/tierkv/mlx/exo.py",
   "python-shim/tierkv/mlx/naming.py",
 ];

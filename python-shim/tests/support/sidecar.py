@@ -6,6 +6,7 @@ import mmap
 import os
 import socket
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -36,15 +37,25 @@ def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -
     return value
 
 
+def shared_memory(size: int) -> int:
+    """Give a descriptor of memory as a sidecar makes it: a sealed memfd, elsewhere a file without a name."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size)
+            return os.dup(file.fileno())
+    fd = os.memfd_create("tierkv-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return fd
+
+
 class FakeArena:
-    """A memfd of `slot_count` slots, as the sidecar would share it."""
+    """`slot_count` slots of shared memory, as the sidecar would share it."""
 
     def __init__(self, slot_bytes: int, slot_count: int) -> None:
         self.slot_bytes = slot_bytes
         self.slot_count = slot_count
-        self.fd = os.memfd_create("tierkv-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, slot_bytes * slot_count)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.fd = shared_memory(slot_bytes * slot_count)
         self.memory = mmap.mmap(self.fd, slot_bytes * slot_count)
 
     def slot(self, number: int) -> bytes:

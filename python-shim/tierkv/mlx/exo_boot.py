@@ -1,4 +1,4 @@
-"""Waits, in every Python of EXO's environment, for EXO's prefix cache to be imported; `tierkv exo install` has it run.
+"""Waits, in every Python of EXO's environment, for EXO's prefix cache to be imported; `tierkv install` has it run.
 
 Run by path from a `.pth` file, so it imports nothing of ours before that, and adds nothing to `sys.path`.
 """

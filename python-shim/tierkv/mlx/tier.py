@@ -1,7 +1,6 @@
 """Owns what a program with mlx-lm calls: restore a cache, keep one, compute to a boundary where states need it."""
 
 import logging
-import sys
 import time
 import uuid
 from collections import OrderedDict, deque
@@ -56,9 +55,6 @@ class Tier:
         self._steps: deque[list[int]] = deque(maxlen=limits.STEP_SAMPLES_MAX)
         self._link: Link | None = None
         settings = load_settings(config or {})
-        if sys.platform != "linux":
-            self._refuse(f"its sidecar runs on Linux, not on {sys.platform}")
-            return
         try:
             self._groups = self._probe()
         except (kinds.RefusedKindError, kinds.ChangedShapeError) as error:

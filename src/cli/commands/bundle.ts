@@ -5,6 +5,7 @@ import { parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
 import { KEEP_S_MAX } from "../../limits/sessions.ts";
 import type { Call, Registrar } from "../call.ts";
+import { namespaceBegin, publicKey } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
 import { showBytes } from "../text.ts";
 
@@ -99,7 +100,8 @@ const SIGN_USE = ", and keep it: whoever has it signs as you";
 const SEAL_USE = ", and give it to those who may read the bundle";
 
 async function makeBundle(call: Call<ExportFlags>): Promise<number> {
-  const { session, request, block, namespace = "", sign, seal, unsealed = false } = call.options;
+  const { session, request, block, namespace: begin, sign, seal, unsealed = false } = call.options;
+  const namespace = begin === undefined ? "" : parseOption(namespaceBegin, "--namespace", begin);
   if ([session, request, block].filter((given) => given !== undefined).length !== 1) {
     const reason = "name what to export with one of --session, --request and --block";
     throw new TierkvError("USAGE", { reason });
@@ -120,7 +122,7 @@ async function makeBundle(call: Call<ExportFlags>): Promise<number> {
   const wanted = {
     session: session ?? null,
     block: hash === undefined ? null : hashFrom(hash),
-    namespace: namespace.toLowerCase(),
+    namespace,
   };
   const vaults = await openVaults(config);
   const progress = new Progress(call.io);
@@ -179,7 +181,9 @@ function hashFrom(text: string): Buffer {
 }
 
 async function takeBundle(call: Call<ImportFlags>): Promise<number> {
-  const { trust, seal, namespace, for: time } = call.options;
+  const { trust, seal, namespace: begin, for: time } = call.options;
+  const trusted = trust.map((key) => parseOption(publicKey, "--trust", key));
+  const given = begin === undefined ? null : parseOption(namespaceBegin, "--namespace", begin);
   const keepS = time === undefined ? 0 : parseOption(duration(KEEP_S_MAX), "--for", time);
   const { readSecret } = await import("../../signing-key.ts");
   const secret = seal === undefined ? null : readSecret(seal, "--seal", SEAL_USE);
@@ -191,10 +195,8 @@ async function takeBundle(call: Call<ImportFlags>): Promise<number> {
   ]);
   const config = call.loadConfig();
   const layout = new Layout(resolve(call.args[0] ?? ""));
-  const trusted = trust.map((key) => key.toLowerCase());
   const opened = openBundle(layout, trusted);
   const refused = (reason: string): TierkvError => layout.refused(reason);
-  const given = namespace?.toLowerCase() ?? null;
   await checkNamed(config, opened.config, given, refused, WHY_OTHER[opened.config.seal]);
   const vaults = await openVaults(config);
   const progress = new Progress(call.io);

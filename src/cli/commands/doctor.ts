@@ -1,5 +1,6 @@
 // Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
 import type { RecordClass } from "../../block.ts";
+import { parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
 import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits/general.ts";
 import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../limits/pool.ts";
@@ -10,9 +11,9 @@ import { allocatorFindings } from "../allocator.ts";
 import { allowanceOf, describeAllowance } from "../allowance.ts";
 import type { VaultBench } from "../bench-vault.ts";
 import type { Call, Registrar } from "../call.ts";
-import { engineUrl } from "../engine-url.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
+import { engineUrl } from "../option-kinds.ts";
 import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
 import { describeRail } from "../rail-view.ts";
@@ -76,8 +77,9 @@ interface DoctorFlags {
 async function doctor(call: Call<DoctorFlags>): Promise<number> {
   const config = call.loadConfig();
   const { options } = call;
-  if (options.engine !== undefined)
-    return doctorFar(call, engineUrl(options.engine), options.model);
+  if (options.engine !== undefined) {
+    return doctorFar(call, parseOption(engineUrl, "--engine", options.engine), options.model);
+  }
   if (options.shm !== undefined) return doctorShared(call, options.shm);
   if (options.shmPeer !== undefined) {
     throw new TierkvError("USAGE", { reason: "--shm-peer is of memory that --shm names" });

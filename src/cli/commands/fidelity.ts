@@ -1,6 +1,7 @@
 // Owns `tierkv fidelity`: what restored blocks change in the answers of the user's own model.
 import { existsSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
+import { parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import {
@@ -12,10 +13,10 @@ import {
 import { randomId } from "../../time.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { Answered } from "../engine-asker.ts";
-import { engineUrl } from "../engine-url.ts";
 import { likeness } from "../likeness.ts";
 import type { Likeness } from "../likeness.ts";
 import type { Place } from "../model-engine.ts";
+import { engineUrl } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
 import { statusOf, untilSaved } from "../saves-end.ts";
 import { showShare, table } from "../text.ts";
@@ -57,8 +58,8 @@ export function addFidelity({ program, action }: Registrar): void {
 }
 
 async function fidelity(call: Call<FidelityFlags>): Promise<number> {
-  const { model } = call.options;
-  const engine = call.options.engine === undefined ? undefined : engineUrl(call.options.engine);
+  const { engine: url, model } = call.options;
+  const engine = url === undefined ? url : parseOption(engineUrl, "--engine", url);
   const prompts = piecesOf(readText(call.options.text), countOf(call.options.prompts));
   if (engine !== undefined && model === undefined)
     return measure(call, prompts, { engine, socket: call.loadConfig().sidecar.socket });

@@ -5,6 +5,7 @@ import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import { KEEP_S_DEFAULT, KEEP_S_MAX } from "../../limits/sessions.ts";
 import type { SessionSeen, SessionsSeen } from "../../sidecar/vaults/sessions.ts";
 import type { Call, Registrar } from "../call.ts";
+import { sessionName } from "../option-kinds.ts";
 import { showBytes, showMs, table } from "../text.ts";
 
 const EXIT_OK = 0;
@@ -49,7 +50,7 @@ export function addSession({ program, action }: Registrar): void {
     .action(action((call) => ask(call, { name: nameOf(call), keepS: 0, isReleased: true })));
 }
 
-const nameOf = ({ args }: Call): string => args[0] ?? "";
+const nameOf = ({ args }: Call): string => parseOption(sessionName, "NAME", args[0] ?? "");
 
 function keep(call: Call<KeepOptions>): Promise<number> {
   const { for: time } = call.options;
@@ -58,36 +59,46 @@ function keep(call: Call<KeepOptions>): Promise<number> {
   return ask(call, { name: nameOf(call), keepS, isReleased: false });
 }
 
-async function ask(
-  call: Call,
-  update: { name: string; keepS: number; isReleased: boolean },
-): Promise<number> {
+interface Update {
+  name: string;
+  keepS: number;
+  isReleased: boolean;
+}
+
+async function ask(call: Call, update: Update): Promise<number> {
   const { SidecarLink } = await import("../sidecar-link.ts");
   const link = new SidecarLink(call.loadConfig().sidecar.socket);
+  const say = async (what: Update): Promise<SessionsSeen> => {
+    const { sessions, failed } = (await link.sessions(what)) as unknown as SessionsSeen;
+    return { sessions, failed };
+  };
   try {
     await link.hello(STATUS_TIMEOUT_MS);
-    const told = async (asked: typeof update): Promise<SessionsSeen> =>
-      (await link.sessions(asked)) as unknown as SessionsSeen;
-    // Once it is released no vault knows it any more.
-    const before = update.isReleased ? await told({ ...update, isReleased: false }) : null;
-    const seen = await told(update);
-    const known = (before ?? seen).sessions.length;
-    const isReleased = before !== null && known > 0;
-    call.print({ ...seen, released: isReleased }, describe(seen, isReleased));
-    const isKnown = update.name === "" || known > 0;
-    return isKnown && seen.failed.length === 0 ? EXIT_OK : EXIT_UNKNOWN;
+    const { name, isReleased } = update;
+    // Once it is released it is not listed any more.
+    const isKnown =
+      !isReleased || (await say({ ...update, isReleased: false })).sessions.length > 0;
+    const seen = await say(update);
+    const isFound = isReleased ? isKnown : seen.sessions.length > 0;
+    call.print(seen, describe(seen, none(name, isReleased && isKnown)));
+    const isGood = isFound || name === "";
+    return isGood && seen.failed.length === 0 ? EXIT_OK : EXIT_UNKNOWN;
   } finally {
     link.close();
   }
 }
 
+function none(name: string, isReleased: boolean): string {
+  if (isReleased) return `${name} is released`;
+  return name === "" ? "no vault knows a session" : `no vault knows a session ${name}`;
+}
+
 const HEAD = ["session", "model", "in memory", "kept", "size", "for"];
 
-function describe({ sessions, failed }: SessionsSeen, isReleased: boolean): string[] {
-  const none = isReleased ? "released" : "no vault knows such a session";
+function describe({ sessions, failed }: SessionsSeen, otherwise: string): string[] {
   const rows = sessions.map(row);
   return [
-    ...(rows.length === 0 ? [none] : table([HEAD, ...rows])),
+    ...(rows.length === 0 ? [otherwise] : table([HEAD, ...rows])),
     ...failed.map((reason) => `not asked: ${reason}`),
   ];
 }

@@ -1,4 +1,4 @@
-// Owns `tierkv uninstall`: services off this machine and, with --purge, all that tierKV has kept on it.
+// Owns `tierkv uninstall`: services off this machine and, with --purge, all that tierKV has kept on it; or its file out of EXO.
 import { lstatSync, readdirSync, rmdirSync, rmSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
@@ -6,6 +6,7 @@ import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { Call, Registrar } from "../call.ts";
+import { removeFromExo } from "./install.ts";
 import { installed, removeService } from "./service.ts";
 
 const EXIT_OK = 0;
@@ -16,6 +17,7 @@ interface UninstallFlags {
   purge?: true;
   dryRun?: true;
   yes?: true;
+  exoPath?: string;
 }
 
 export function addUninstall({ program, action }: Registrar): void {
@@ -31,8 +33,22 @@ export function addUninstall({ program, action }: Registrar): void {
     .option("--user", "only this user's, where root asks")
     .option("--dry-run", "say what would go")
     .option("--yes", "do not ask")
+    .option("--exo-path <path>", "only what `tierkv install --exo-path` added there")
     .addHelpText("after", "\nExample:\n  tierkv uninstall --purge --dry-run")
-    .action(action(uninstall));
+    .action(
+      action((call: Call<UninstallFlags>) =>
+        call.options.exoPath === undefined ? uninstall(call) : uninstallExo(call),
+      ),
+    );
+}
+
+async function uninstallExo(call: Call<UninstallFlags>): Promise<number> {
+  const { exoPath = "", purge, user, dryRun } = call.options;
+  if (purge ?? user ?? dryRun ?? false) {
+    const reason = "--exo-path goes without --purge, --user and --dry-run: it removes one file";
+    throw new TierkvError("USAGE", { reason });
+  }
+  return await removeFromExo(call, exoPath);
 }
 
 async function uninstall(call: Call<UninstallFlags>): Promise<number> {

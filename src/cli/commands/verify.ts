@@ -1,7 +1,9 @@
 // Owns `tierkv verify`: whether a receipt is what was signed, and whether vaults still hold what it says was restored.
+import { parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
 import type { ReceiptStatement } from "../../receipt/receipt.ts";
 import type { Call, Registrar } from "../call.ts";
+import { namespaceBegin, publicKey } from "../option-kinds.ts";
 import { showBytes, showMs } from "../text.ts";
 import type { Checked, Verdict } from "../verifying.ts";
 
@@ -31,7 +33,9 @@ export function addVerify({ program, action }: Registrar): void {
 
 async function verify(call: Call<VerifyFlags>): Promise<number> {
   const [named = ""] = call.args;
-  const { trust = [], namespace } = call.options;
+  const { trust = [], namespace: begin } = call.options;
+  const keys = trust.map((key) => parseOption(publicKey, "--trust", key));
+  const namespace = begin === undefined ? null : parseOption(namespaceBegin, "--namespace", begin);
   const [{ openReceipt }, { ReceiptFolder }, { loadRecordKeys }, { checkNamed }] =
     await Promise.all([
       import("../../receipt/receipt.ts"),
@@ -43,11 +47,11 @@ async function verify(call: Call<VerifyFlags>): Promise<number> {
   const folder = new ReceiptFolder(config.receipts.dir, config.receipts.keep);
   const { text, where } = folder.read(named);
   const own = folder.ownKey()?.publicKey.toString("hex");
-  const trusted = [...(own === undefined ? [] : [own]), ...trust.map((key) => key.toLowerCase())];
+  const trusted = [...(own === undefined ? [] : [own]), ...keys];
   const { statement, signer } = openReceipt(text, trusted, where);
   const refused = (reason: string): TierkvError =>
     new TierkvError("RECEIPT_REFUSED", { where, reason });
-  await checkNamed(config, statement, namespace?.toLowerCase() ?? null, refused);
+  await checkNamed(config, statement, namespace, refused);
   await loadRecordKeys(config);
   const [{ checkSample }, { greeted }] = await Promise.all([
     import("../verifying.ts"),

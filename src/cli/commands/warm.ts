@@ -7,7 +7,7 @@ import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import { WARM_AT_ONCE_DEFAULT, WARM_AT_ONCE_MAX, WARM_FILE_BYTES_MAX } from "../../limits/tools.ts";
 import type { Call, Registrar } from "../call.ts";
 import type { EngineAsker, Warmed } from "../engine-asker.ts";
-import { engineUrl } from "../engine-url.ts";
+import { engineUrl } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
 import { statusOf, untilSaved } from "../saves-end.ts";
 import { showMs } from "../text.ts";
@@ -21,6 +21,12 @@ interface WarmFlags {
 }
 
 type Body = Record<string, unknown>;
+
+/** What a line of the file asks. */
+interface Asked {
+  line: number;
+  body: Body;
+}
 
 export function addWarm({ program, action }: Registrar): void {
   program
@@ -41,6 +47,8 @@ export function addWarm({ program, action }: Registrar): void {
 interface Sum {
   prompts: number;
   failed: number;
+  /** Why the first of these failed. */
+  reason: string | null;
   promptTokens: number;
   restoredTokens: number;
   computedTokens: number;
@@ -51,55 +59,54 @@ interface Sum {
 
 async function warm(call: Call<WarmFlags>): Promise<number> {
   const [file = ""] = call.args;
-  const { atOnce: given } = call.options;
-  const url = engineUrl(call.options.engine);
+  const { engine: given, atOnce: most } = call.options;
+  const url = parseOption(engineUrl, "--engine", given);
   const atOnce =
-    given === undefined
+    most === undefined
       ? WARM_AT_ONCE_DEFAULT
-      : parseOption(integer(1, WARM_AT_ONCE_MAX), "--at-once", given);
-  const bodies = readBodies(file);
+      : parseOption(integer(1, WARM_AT_ONCE_MAX), "--at-once", most);
+  const prompts = readPrompts(file);
   const { EngineAsker } = await import("../engine-asker.ts");
   const engine = new EngineAsker(url);
   const model = await engine.model();
   const sum: Sum = {
-    prompts: bodies.length,
+    prompts: prompts.length,
     failed: 0,
+    reason: null,
     promptTokens: 0,
     restoredTokens: 0,
     computedTokens: 0,
     savedMs: 0,
     savedBlocks: null,
   };
-  const reasons = new Set<string>();
   sum.savedBlocks = await countSaves(call, () =>
-    sendAll(engine, model, bodies, atOnce, new Progress(call.io), sum, reasons),
+    sendAll(engine, model, prompts, atOnce, new Progress(call.io), sum),
   );
-  call.print(sum, describe(sum, [...reasons]));
+  call.print(sum, describe(sum));
   return sum.failed === 0 ? EXIT_OK : EXIT_FAILED;
 }
 
 async function sendAll(
   engine: EngineAsker,
   model: string,
-  bodies: readonly Body[],
+  prompts: readonly Asked[],
   atOnce: number,
   progress: Progress,
   sum: Sum,
-  reasons: Set<string>,
 ): Promise<void> {
-  const queue = bodies.values();
+  const queue = prompts.values();
   let done = 0;
   const worker = async (): Promise<void> => {
     // All workers draw from one iterator.
-    for (const body of queue) {
+    for (const { line, body } of queue) {
       try {
         add(sum, await engine.warm(requestOf(body, model)));
       } catch (error) {
         sum.failed += 1;
-        if (reasons.size === 0) reasons.add(toTierkvError(error).message);
+        sum.reason ??= `line ${line}: ${toTierkvError(error).message}`;
       }
       done += 1;
-      progress.at(done, bodies.length, `${sum.computedTokens} tokens computed`);
+      progress.at(done, prompts.length, `${sum.computedTokens} tokens computed`);
     }
   };
   await Promise.all(Array.from({ length: atOnce }, worker));
@@ -135,15 +142,15 @@ function add(sum: Sum, { promptTokens, restoredTokens, cachedTokens, savedMs }: 
   sum.savedMs += savedMs;
 }
 
-function describe(sum: Sum, reasons: readonly string[]): string[] {
-  const { prompts, failed, promptTokens, restoredTokens, computedTokens, savedMs } = sum;
+function describe(sum: Sum): string[] {
+  const { prompts, failed, reason, promptTokens, restoredTokens, computedTokens, savedMs } = sum;
   const time = savedMs > 0 ? `, which saved ${showMs(savedMs)}` : "";
   return [
     `${prompts - failed} of ${prompts} prompts with ${promptTokens} tokens`,
     `computed: ${computedTokens} tokens at most`,
     `restored: ${restoredTokens} tokens${time}`,
     `stored:   ${sum.savedBlocks === null ? "not known: no sidecar answers here" : `${sum.savedBlocks} blocks`}`,
-    ...reasons.map((reason) => `failed:   ${failed}, the first: ${reason}`),
+    ...(reason === null ? [] : [`failed:   ${failed}, the first: ${reason}`]),
   ];
 }
 
@@ -161,7 +168,7 @@ function requestOf(body: Body, model: string): Body {
   };
 }
 
-function readBodies(file: string): Body[] {
+function readPrompts(file: string): Asked[] {
   let text: string;
   try {
     if (statSync(file).size > WARM_FILE_BYTES_MAX) {
@@ -171,13 +178,17 @@ function readBodies(file: string): Body[] {
   } catch (error) {
     throw new TierkvError(
       "USAGE",
-      { reason: `${file} cannot be read: ${String(error)}` },
+      { reason: `${file} cannot be read: ${(error as Error).message}` },
       { cause: error },
     );
   }
-  return text
+  const prompts = text
     .split("\n")
-    .flatMap((line, index) => (line.trim() === "" ? [] : [bodyOf(line, index + 1)]));
+    .flatMap((said, index) =>
+      said.trim() === "" ? [] : [{ line: index + 1, body: bodyOf(said, index + 1) }],
+    );
+  if (prompts.length > 0) return prompts;
+  throw new TierkvError("USAGE", { reason: `${file} has no prompt: write one a line, as JSON` });
 }
 
 function bodyOf(line: string, number: number): Body {

@@ -116,6 +116,7 @@ test("F88 unsealed records stay, foreign names and keys are refused by name, and
   expect(await refused(from.config, ...of.with(3, "nobody"), "--unsealed")).toMatch(/nobody/);
   expect((await bundle(from.config, ...of, "--seal", seal)).exitCode).toBe(0);
   expect(await refused(from.config, ...of, "--seal", seal)).toMatch(/is not empty/);
+  expect(await refused(from.config, ...of.with(1, sign), "--seal", seal)).toMatch(/no directory/);
 
   const to = await openMachine(1);
   const take = ["import", path, "--trust", SIGNER, "--seal", seal];
@@ -135,6 +136,8 @@ test("F88 unsealed records stay, foreign names and keys are refused by name, and
     new RegExp(`signed by ${SIGNER}, which is no key of --trust`),
   );
   expect(await refused(to.config, ...take.slice(0, 4))).toMatch(/sealed: name the file/);
+  expect(await refused(to.config, ...take.with(3, "abc"))).toMatch(/--trust = "abc": not 64/);
+  expect(await refused(to.config, ...take, "--namespace", "")).toMatch(/--namespace = "": not 1/);
   const wrong = keyFile("3c".repeat(32));
   expect(await refused(to.config, ...take.with(5, wrong))).toMatch(/does not open it/);
   expect(to.vaults[0]!.stats().records).toBe(0);

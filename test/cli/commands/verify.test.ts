@@ -75,6 +75,15 @@ test("F96 a receipt that was changed, of a foreign name, or of an unknown key, i
   expect(tampered.exitCode).toBe(1);
   expect(tampered.stderr).toMatch(/its signature is wrong.*RECEIPT_REFUSED/);
 
+  expect((await verify(scene, testDirectory())).stderr).toMatch(/is no file.*RECEIPT_REFUSED/);
+  for (const [option, value] of Object.entries({ "--namespace": "", "--trust": "abc" })) {
+    const wrong = await verify(scene, NAME, option, value);
+    expect([wrong.exitCode, wrong.stderr]).toEqual([
+      2,
+      expect.stringContaining(`${option} = "${value}": not`),
+    ]);
+  }
+
   const foreign = await verify(scene, NAME, "--namespace", "ab".repeat(32));
   expect(foreign.stderr).toMatch(
     /it is of namespace [\da-f]{16} .*another model, or other settings/,

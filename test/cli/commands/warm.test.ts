@@ -64,6 +64,7 @@ test("texts, token ids, messages and whole requests are computed with one token 
   expect(JSON.parse(stdout)).toEqual({
     prompts: 4,
     failed: 0,
+    reason: null,
     promptTokens: 400,
     restoredTokens: 240,
     computedTokens: 120,
@@ -87,7 +88,31 @@ test("no more are under way than allowed, and one that fails does not end the ot
   const { exitCode, stdout } = await warm(url, lines, "--at-once", "3");
   expect([exitCode, asked.length, seen.most]).toEqual([1, 12, 3]);
   expect(stdout).toMatch(/11 of 12 prompts with 1100 tokens/);
-  expect(stdout).toMatch(/failed: +1, the first: .*400/);
+  expect(stdout).toMatch(/failed: +1, the first: line 4: .*400/);
+});
+
+test("the address may be that of the API, and what is none, or does not answer, is told so", async () => {
+  const { asked, url } = await openEngine();
+  expect((await warm(`${url}/v1/`, ["a text"])).exitCode).toBe(0);
+  expect(asked).toHaveLength(1);
+  const none = await warm("127.0.0.1:8000", ["a text"]);
+  expect([none.exitCode, none.stderr]).toEqual([
+    2,
+    expect.stringContaining('--engine = "127.0.0.1:8000": no http address'),
+  ]);
+  const gone = createServer().listen(0, "127.0.0.1");
+  await once(gone, "listening");
+  const { port } = gone.address() as AddressInfo;
+  gone.close();
+  const silent = await warm(`http://127.0.0.1:${port}`, ["a text"]);
+  expect([silent.exitCode, silent.stderr]).toEqual([1, expect.stringContaining("ECONNREFUSED")]);
+});
+
+test("a file without a prompt is refused by name", async () => {
+  const { asked, url } = await openEngine();
+  const { exitCode, stderr } = await warm(url, []);
+  expect([exitCode, asked]).toEqual([2, []]);
+  expect(stderr).toContain("prompts.jsonl has no prompt");
 });
 
 test.each([[["good", 7]], [["good", []]], [["good", { text: "x" }]], [["good", [{}, 1]]]])(

@@ -77,7 +77,18 @@ test("a command keeps what is only named, and releases it; an unknown name is sa
   expect(await run(scene, "release", "chat")).toMatchObject(none);
   expect(scene.kv.stats()).toMatchObject({ keptBytes: 0, sessions: 0 });
   expect((await run(scene, "show", "chat")).exitCode).toBe(1);
+  expect(await run(scene, "release", "chat")).toMatchObject({ exitCode: 1, sessions: [] });
 });
+
+test.each(["", "n".repeat(129), "two\nlines"])(
+  "a name that no session can have is refused, whatever is asked of it: %j",
+  async (name) => {
+    for (const what of ["show", "keep", "release"]) {
+      const { exitCode, stderr } = await runInside(["session", what, name]);
+      expect([exitCode, stderr]).toEqual([2, expect.stringMatching(/NAME = .*1 to 128 printable/)]);
+    }
+  },
+);
 
 test("vaults are told of so many at a time; what is above is counted", async () => {
   const scene = await openHybrid();

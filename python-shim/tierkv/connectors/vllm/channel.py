@@ -67,7 +67,9 @@ class Channel:
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
         self._lock = threading.Lock()
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._woken, self._waking = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waking.setblocking(False)
         self._closing = False
         self._open = False
         self._greeted = False
@@ -135,7 +137,7 @@ class Channel:
     def close(self) -> None:
         """Flushes what is queued if that takes no time, and ends the thread."""
         if self._closing:
-            return  # the thread closes its descriptor, whose number may be another's by now
+            return
         self._closing = True
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -143,9 +145,9 @@ class Channel:
 
     def _wake(self) -> None:
         try:
-            os.eventfd_write(self._wake_fd, 1)
-        except (BlockingIOError, OSError):
-            return  # already awake, or closed
+            self._waking.send(b"\0")
+        except OSError:
+            return  # full of calls to wake up, or closed
 
     def _run(self) -> None:
         processors.leave_bound_ones()
@@ -166,7 +168,8 @@ class Channel:
                 wait_s = limits.RECONNECT_FIRST_S
             self._sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
             wait_s = min(wait_s * 2, most_s)
-        os.close(self._wake_fd)
+        self._woken.close()
+        self._waking.close()
 
     def _complain(self, reason: str) -> None:
         """Logs a reason once, not once per attempt."""
@@ -275,7 +278,7 @@ class Channel:
     def _pump(self, sock: socket.socket, decoder: FrameDecoder, descriptors: Descriptors) -> None:
         unsent = memoryview(b"")
         with selectors.DefaultSelector() as selector:
-            selector.register(self._wake_fd, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
             selector.register(sock, selectors.EVENT_READ)
             while not self._closing:
                 interest = selectors.EVENT_READ | (
@@ -283,8 +286,8 @@ class Channel:
                 )
                 selector.modify(sock, interest)
                 for key, events in selector.select(timeout=limits.PING_EVERY_S):
-                    if key.fileobj == self._wake_fd:
-                        os.eventfd_read(self._wake_fd)
+                    if key.fileobj is self._woken:
+                        self._woken.recv(1 << 12)
                     elif events & selectors.EVENT_READ and not self._read(
                         sock, decoder, descriptors
                     ):

@@ -6,7 +6,7 @@ import socket
 from collections import deque
 from typing import Final
 
-from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm import limits, systems
 from tierkv.connectors.vllm.frames import FrameError
 
 _INT_BYTES: Final = array.array("i").itemsize
@@ -21,11 +21,13 @@ class Descriptors:
 
     def receive(self, sock: socket.socket, most: int) -> bytes:
         """Read up to `most` bytes, as `recv`; raises FrameError when descriptors come that no frame takes."""
-        data, ancillary, _, _ = sock.recvmsg(most, _ROOM, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary = systems.receive(sock, most, _ROOM)
         for level, kind, body in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers = array.array("i")
                 numbers.frombytes(body[: len(body) - len(body) % _INT_BYTES])
+                for number in numbers:
+                    systems.keep_from_children(number)
                 self._waiting.extend(numbers)
         if len(self._waiting) > limits.DESCRIPTORS_MAX:
             raise FrameError(f"sent more than {limits.DESCRIPTORS_MAX} descriptors without a frame")

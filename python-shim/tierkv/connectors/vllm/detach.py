@@ -3,6 +3,7 @@
 Run by path in a fresh interpreter that imports nothing of ours, so that the engine itself never forks.
 """
 
+import contextlib
 import os
 import sys
 
@@ -13,7 +14,8 @@ def main(command: list[str]) -> None:
         return
     os.setsid()
     # vLLM's CPU worker is pinned to some processors, and children inherit that.
-    os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
+    with contextlib.suppress(AttributeError):  # other systems bind none
+        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
     try:
         os.execv(command[0], command)  # noqa: S606 - the command that autostart.py found, no shell
     except OSError as error:

@@ -3,14 +3,13 @@
 import os
 import socket
 import stat
-import struct
 from pathlib import Path
 from typing import Final
 
+from tierkv.connectors.vllm import systems
+
 _ROOT: Final = 0
 _FOREIGN_WRITE: Final = 0o022
-#: struct ucred: pid, uid, gid.
-_CREDENTIALS: Final = struct.Struct("3i")
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -31,7 +30,7 @@ def dial(path: str, timeout_s: float) -> socket.socket:
         try:
             sock.settimeout(timeout_s)
             # Through the folder that was checked, whatever its path names by now.
-            sock.connect(f"/proc/self/fd/{folder}/{place.name}")
+            systems.connect(sock, folder, place)
             _check_peer(path, sock)
         except BaseException:
             sock.close()
@@ -75,10 +74,8 @@ def _check_socket(path: str, found: os.stat_result) -> None:
 
 
 def _check_peer(path: str, sock: socket.socket) -> None:
-    size = _CREDENTIALS.size
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    _, uid, _ = _CREDENTIALS.unpack(credentials)
-    if not _is_trusted(uid):
+    uid = systems.peer_uid(sock)
+    if uid is not None and not _is_trusted(uid):
         raise StrangerError(
             f"{path}: user {uid} listens there, this engine runs as user {os.geteuid()}; "
             "run sidecar and engine as the same user"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tierkv.connectors.vllm import limits, processors
+from tierkv.connectors.vllm import limits, processors, systems
 
 _VERSION: Final = 1
 _BLOB_DIGITS: Final = 64
@@ -235,15 +235,12 @@ def lower_priority() -> None:
     """Let the calling thread give way to everything else, and leave the processors an engine is bound to."""
     processors.leave_bound_ones()
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, limits.NAMING_NICE)  # of this thread alone, on Linux
+        systems.lower_thread(limits.NAMING_NICE)
 
 
 def process_born_ns() -> int:
     """Give when this process began, in nanoseconds since the epoch, with a margin for clocks; loading comes later."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    after_boot_ns = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    alive_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - after_boot_ns
-    return time.time_ns() - alive_ns + limits.NAMING_CLOCK_MARGIN_NS
+    return systems.born_ns() + limits.NAMING_CLOCK_MARGIN_NS
 
 
 def state_folder() -> Path:

@@ -1,12 +1,10 @@
 """Maps the sidecar's arena after looking at whose memory it is; the mapping has a descriptor of its own."""
 
-import fcntl
 import mmap
 import os
 import stat
-from typing import Final
 
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+from tierkv.connectors.vllm import systems
 
 
 def map_arena(
@@ -33,5 +31,5 @@ def _check(arena_id: int, fd: int, size: int) -> None:
     if found.st_size < size:
         raise OSError(f"arena {arena_id} has {found.st_size} bytes, the sidecar promised {size}")
     # Without a name it is a memfd; one with a name is the sidecar's own file ([sidecar] arena_dir), mode 0600.
-    if found.st_nlink == 0 and fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+    if found.st_nlink == 0 and not systems.cannot_shrink(fd):
         raise OSError(f"arena {arena_id} is not sealed: it could shrink while the engine reads it")

@@ -3,6 +3,8 @@
 import os
 from typing import Final
 
+from tierkv.connectors.vllm import systems
+
 #: What vLLM binds its CPU workers by (utils/ompmultiprocessing.py), one for each OpenMP.
 _BINDINGS: Final = ("OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
@@ -16,7 +18,7 @@ def leave_bound_ones() -> None:
     if not any(name in os.environ for name in _BINDINGS):
         return
     try:
-        others = os.sched_getaffinity(os.getppid()) - os.sched_getaffinity(0)
+        others = systems.processors_of(os.getppid()) - systems.processors_of(0)
         if others:
             os.sched_setaffinity(0, others)
     except OSError:

@@ -1,4 +1,4 @@
-// Owns the proof that `tierkv exo` writes one file into EXO's environment, which waits for EXO's cache, and removes it.
+// Owns the proof that `tierkv install` writes one file into EXO's environment, which waits for EXO's cache, and `uninstall` removes it alone.
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -35,7 +35,7 @@ test("one file, which leaves other programs alone, speaks up once in EXO, and go
   const { path, packages, python } = checkout();
   addStranger(packages);
   const before = readdirSync(packages).toSorted();
-  const { exitCode } = await runInside(["exo", "install", "--path", path]);
+  const { exitCode } = await runInside(["install", "--exo-path", path]);
   expect(exitCode).toBe(0);
   expect(readdirSync(packages).toSorted()).toEqual([...before, "tierkv-exo.pth"].toSorted());
   const run = (code: string): string =>
@@ -45,21 +45,26 @@ test("one file, which leaves other programs alone, speaks up once in EXO, and go
   const said = run(IMPORTS).split("\n");
   expect(said.filter((line) => line.startsWith("tierKV: off"))).toHaveLength(1);
   expect(said).toContain("KVPrefixCache");
-  const removed = await runInside(["exo", "uninstall", "--path", path, "--json"]);
-  expect(JSON.parse(removed.stdout)).toEqual({ removed: join(packages, "tierkv-exo.pth") });
+  const removed = await runInside(["uninstall", "--exo-path", path, "--json"]);
+  expect(JSON.parse(removed.stdout)).toEqual({
+    removed: [join(packages, "tierkv-exo.pth")],
+    failed: [],
+  });
   expect(readdirSync(packages).toSorted()).toEqual(before);
   expect(run(IMPORTS)).toBe("KVPrefixCache\n");
 });
 
 test("a folder without an environment, and a file that is not ours, are refused by name", async () => {
   const empty = testDirectory();
-  const nothing = await runInside(["exo", "install", "--path", empty]);
+  const nothing = await runInside(["install", "--exo-path", empty]);
   expect([nothing.exitCode, nothing.stderr]).toEqual([2, expect.stringContaining("uv sync")]);
   const { path, packages } = checkout();
   writeFileSync(join(packages, "tierkv-exo.pth"), "import os\n");
   for (const what of ["install", "uninstall"]) {
-    const foreign = await runInside(["exo", what, "--path", path]);
+    const foreign = await runInside([what, "--exo-path", path]);
     expect([foreign.exitCode, foreign.stderr]).toEqual([2, expect.stringContaining("by hand")]);
   }
   expect(existsSync(join(packages, "tierkv-exo.pth"))).toBe(true);
+  const both = await runInside(["uninstall", "--exo-path", path, "--purge", "--yes"]);
+  expect([both.exitCode, both.stderr]).toEqual([2, expect.stringContaining("without --purge")]);
 });

@@ -1,0 +1,41 @@
+// Owns `tierkv install`: puts tierKV into EXO's Python environment, without a change of EXO's source; `tierkv uninstall` takes it out.
+import { resolve } from "node:path";
+import type { Call, Registrar } from "../call.ts";
+
+interface InstallFlags {
+  exoPath: string;
+}
+
+const EXIT_OK = 0;
+
+export function addInstall({ program, action }: Registrar): void {
+  program
+    .command("install")
+    .summary("put tierKV into EXO's environment")
+    .description(
+      "Adds one file to EXO's Python environment, which continues EXO's prefix cache in vaults. EXO's source stays as it\n" +
+        "is; a version of EXO whose cache is another one runs without tierKV, and its log says so. `tierkv uninstall\n" +
+        "--exo-path` removes the file. vLLM and mlx-lm need no such step; services are `tierkv service install`.",
+    )
+    .requiredOption("--exo-path <path>", "EXO's checkout, with its .venv, or an environment")
+    .addHelpText("after", "\nExample:\n  tierkv install --exo-path ~/exo")
+    .action(action(install));
+}
+
+async function install(call: Call<InstallFlags>): Promise<number> {
+  const { hookPath, writeHook } = await import("../exo-hook.ts");
+  const path = hookPath(resolve(call.options.exoPath));
+  writeHook(path);
+  call.print({ installed: path }, [`${path} was written; start EXO again`]);
+  return EXIT_OK;
+}
+
+/** What `tierkv uninstall --exo-path` does. */
+export async function removeFromExo(call: Call, exoPath: string): Promise<number> {
+  const { hookPath, removeHook } = await import("../exo-hook.ts");
+  const path = hookPath(resolve(exoPath));
+  const isRemoved = removeHook(path);
+  const line = isRemoved ? `${path} was removed; start EXO again` : "there was nothing to remove";
+  call.print({ removed: isRemoved ? [path] : [], failed: [] }, [line]);
+  return EXIT_OK;
+}
