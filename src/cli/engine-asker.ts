@@ -1,5 +1,5 @@
 // Owns what commands ask an engine over HTTP: answers with their likeliest tokens, prompts to compute, and an empty cache.
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { TierkvError } from "../errors.ts";
 import {
   FIDELITY_ANSWER_TOKENS,
   FIDELITY_LIKELIEST,
