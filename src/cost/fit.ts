@@ -27,15 +27,20 @@ interface Bucket {
 export class Fit {
   readonly #dimensions: number;
   readonly #doubted: number;
+  readonly #tied: Features;
   readonly #buckets = new Map<string, Bucket>();
   #samples = 0;
   #coefficients: readonly number[] | null = null;
   #isStale = false;
 
-  /** `doubted`: the feature whose coefficient is 0 unless samples of several sizes show it. */
-  constructor(dimensions: number, doubted: number) {
+  /**
+   * `doubted`: the feature whose coefficient is 0 unless samples of several sizes show it. `tied`: weights with which the
+   * coefficients add up to 0 unless samples show otherwise; 1 for the last of them.
+   */
+  constructor(dimensions: number, doubted: number, tied: Features = []) {
     this.#dimensions = dimensions;
     this.#doubted = doubted;
+    this.#tied = tied;
   }
 
   get samples(): number {
@@ -106,6 +111,14 @@ export class Fit {
     const own = matrix[this.#doubted];
     if (own !== undefined)
       own[this.#doubted] = (own[this.#doubted] ?? 0) + FIT_DOUBT / longest ** 2;
+    // Another one: of the tied features, the last at its largest takes what the others say.
+    const most = scales[this.#tied.length - 1] ?? 0;
+    const ties = indices.map((at) => ((this.#tied[at] ?? 0) * most) / (scales[at] ?? 1));
+    for (const [i, row] of matrix.entries()) {
+      for (const j of indices) {
+        row[j] = (row[j] ?? 0) + ((ties[i] ?? 0) * (ties[j] ?? 0) * FIT_DOUBT) / longest ** 2;
+      }
+    }
     const right = indices.map((i) => sumOver(rows, (row) => of(row, i) * row.seconds));
     return descend(matrix, right).map((value, at) => value / (scales[at] ?? 1));
   }

@@ -1,4 +1,5 @@
 // Owns what computing a prompt costs on one engine: seconds by length and position, learned from the engine's own steps.
+import { DECODED_COST_TOKENS } from "../limits/cost.ts";
 import { Fit } from "./fit.ts";
 
 /** One forward pass of an engine. */
@@ -13,10 +14,11 @@ export interface Step {
 /**
  * A step takes base + perToken x tokens + perPair x attended seconds. A prompt is computed in steps of at most the
  * largest size seen, so tokens from..to take base x steps + perToken x (to - from) + perPair x (to^2 - from^2) / 2.
+ * Where only the whole answer was timed, each token decoded after its first one takes its share, too.
  */
 export class Prefill {
   /** The base is doubted: prompts of one length would else look as if they cost the same at any length. */
-  readonly #fit = new Fit(3, 0);
+  readonly #fit = new Fit(4, 0, [0, -DECODED_COST_TOKENS, 0, 1]);
   #stepTokensMax = 0;
   #isWarm = false;
 
@@ -24,21 +26,26 @@ export class Prefill {
     return this.#fit.samples;
   }
 
-  /** Seconds per step, per token, per pair; null before the second step. */
+  /** Seconds per step, per token, per pair, per decoded token; null before the second step. */
   get coefficients(): readonly number[] | null {
     return this.#fit.coefficients;
   }
 
-  /** An engine's first step prepares memory, and says nothing of the next. */
-  learn({ tokens, attended, seconds }: Step): void {
+  /** An engine's first step prepares memory, and says nothing of the next. `decoded`: tokens after the first in that time. */
+  learn({ tokens, attended, seconds }: Step, decoded = 0): void {
     this.#stepTokensMax = Math.max(this.#stepTokensMax, tokens);
-    if (this.#isWarm) this.#fit.add([1, tokens, attended], seconds);
+    if (this.#isWarm) this.#fit.add([1, tokens, attended, decoded], seconds);
     this.#isWarm = true;
   }
 
   /** Seconds that one such step should take; null before the first. */
   stepS({ tokens, attended }: Omit<Step, "seconds">): number | null {
-    return this.#fit.predict([1, tokens, attended]);
+    return this.#fit.predict([1, tokens, attended, 0]);
+  }
+
+  /** Seconds in which so many tokens are decoded; null: not known yet. */
+  decodeS(decoded: number): number | null {
+    return this.#fit.predict([0, 0, 0, decoded]);
   }
 
   /** Seconds to compute the tokens from..to of a prompt and one more, whose step is always needed; null: not known yet. */
@@ -46,6 +53,6 @@ export class Prefill {
     const tokens = Math.max(0, to - from);
     const steps = Math.max(1, Math.ceil((tokens + 1) / Math.max(1, this.#stepTokensMax)));
     const attended = (to * to - from * from) / 2;
-    return this.#fit.predict([steps, tokens, Math.max(0, attended)]);
+    return this.#fit.predict([steps, tokens, Math.max(0, attended), 0]);
   }
 }

@@ -48,6 +48,27 @@ test("without a gateway the command says what to start", async () => {
   expect(stderr).toContain("start it with `tierkv gateway` (GATEWAY_DOWN)");
 });
 
+test("of clients that do not stream, the first token is told once whole answers have shown it", async () => {
+  const { url, socket, engines } = await gatewayBefore([["m"]], { preset: "earliest-token" });
+  const config = join(dirname(socket), "tierkv.toml");
+  writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
+  engines[0]!.more = { usage: { prompt_tokens: 64, total_tokens: 65, completion_tokens: 1 } };
+  const prompt = Array.from({ length: 64 }, (_none, at) => at);
+  for (const [id, n] of [
+    ["one", 1],
+    ["two", 2],
+  ] as const) {
+    const body = JSON.stringify({ model: "m", prompt, n });
+    await call(url, "/v1/completions", { body, headers: { "x-request-id": id } });
+  }
+  const told = await runInside(["--config", config, "gateway", "explain", "--json"]);
+  const { requests } = JSON.parse(told.stdout) as { requests: Record<string, unknown>[] };
+  expect(requests.map(({ id, measuredMs }) => [id, Number(measuredMs) > 0])).toEqual([
+    ["two", false],
+    ["one", true],
+  ]);
+});
+
 test("what was decided for a request is shown by its id, for people and as JSON", async () => {
   const { url, socket, engines } = await gatewayBefore([["m"]], { preset: "earliest-token" });
   const config = join(dirname(socket), "tierkv.toml");

@@ -9,6 +9,7 @@ import type { Fleet } from "../engines/fleet.ts";
 import type { Choice, Router, Sent } from "../score/router.ts";
 import type { Visit } from "./allowance.ts";
 import { headersToClient, headersToEngine } from "./headers.ts";
+import { Meter } from "./meter.ts";
 import { pump } from "./pump.ts";
 import { refuse } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
@@ -131,7 +132,11 @@ async function deliver(
   { fleet, figures }: Forwarding,
 ): Promise<boolean> {
   const isEvents = String(headers["content-type"] ?? "").startsWith("text/event-stream");
-  const pass = visit === null ? null : (chunk: Buffer): void => visit.pass(chunk);
+  const meter = isEvents ? null : new Meter();
+  const pass = (chunk: Buffer): void => {
+    visit?.pass(chunk);
+    meter?.pass(chunk);
+  };
   const begin = (): void => {
     sent.begun(isEvents);
     figures.began(engine.name, statusCode, (nowMs() - arrivedMs) / 1000);
@@ -142,6 +147,8 @@ async function deliver(
     });
   };
   const outcome = await pump(body, response, isEvents, { begin, pass });
+  const tokens = outcome === "whole" && statusCode === 200 ? meter?.answer : null;
+  if (typeof tokens === "number") sent.answered(tokens);
   if (outcome === "gone") figures.gone();
   if (outcome === "broken") figures.broken(engine.name);
   if (outcome === "broken" || outcome === "unsent") fleet.suspect(engine, null);

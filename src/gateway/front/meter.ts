@@ -3,13 +3,17 @@
 const EVENT_END = Buffer.from("\n\n");
 /** Inside a text the quote before the colon is escaped: this is the engine's own word. */
 const TOTAL = Buffer.from('"total_tokens":');
+const ANSWER = Buffer.from('"completion_tokens":');
+const DIGITS_MAX = 24;
 /** Of a piece, kept until the next: the word and its number may be cut in two. */
-const TAIL_BYTES = TOTAL.length + 24;
+const TAIL_BYTES = ANSWER.length + DIGITS_MAX;
 
 export class Meter {
   #tail: Buffer = Buffer.alloc(0);
   /** Prompt and answer together, as told last; null: the engine told nothing. */
   total: number | null = null;
+  /** Those of the answer alone, in the same way. */
+  answer: number | null = null;
   /** One for each token, where an engine streams. */
   events = 0;
 
@@ -18,10 +22,16 @@ export class Meter {
       this.events += 1;
     }
     const text = Buffer.concat([this.#tail, chunk]);
-    const at = text.lastIndexOf(TOTAL);
-    const [digits] =
-      at < 0 ? [] : (/^ *\d+/.exec(text.toString("latin1", at + TOTAL.length)) ?? []);
-    if (digits !== undefined) this.total = Number(digits);
+    this.total = lastOf(TOTAL, text) ?? this.total;
+    this.answer = lastOf(ANSWER, text) ?? this.answer;
     this.#tail = Buffer.from(text.subarray(-TAIL_BYTES));
   }
+}
+
+function lastOf(name: Buffer, text: Buffer): number | null {
+  const at = text.lastIndexOf(name);
+  if (at < 0) return null;
+  const from = at + name.length;
+  const [digits] = /^ *\d+/.exec(text.toString("latin1", from, from + DIGITS_MAX)) ?? [];
+  return digits === undefined ? null : Number(digits);
 }

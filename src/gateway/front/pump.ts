@@ -32,8 +32,8 @@ class EventBorder {
 export interface Passing {
   /** Writes the head, right before the first byte: an engine that breaks off before that has said nothing yet. */
   begin(): void;
-  /** Sees what passes; null: nobody does. */
-  pass: ((chunk: Buffer) => void) | null;
+  /** Sees what passes. */
+  pass(chunk: Buffer): void;
 }
 
 /** Passes `body` on until it ends. */
@@ -68,7 +68,7 @@ export function pump(
     const onData = (chunk: Buffer): void => {
       ensureBegun();
       if (isEvents) border.pass(chunk);
-      pass?.(chunk);
+      pass(chunk);
       if (response.write(chunk)) return;
       body.pause();
       stalled = setTimeout(() => response.destroy(), GATEWAY_CLIENT_STALL_MS);

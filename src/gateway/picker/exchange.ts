@@ -17,6 +17,7 @@ import type { Refusal } from "../front/allowance.ts";
 import type { BodyBudget } from "../front/body.ts";
 import type { Forwarding } from "../front/forward.ts";
 import type { Keys } from "../front/keys.ts";
+import { Meter } from "../front/meter.ts";
 import { enter, holderOf, isPassed, readingOf } from "../front/reading.ts";
 import type { Holder } from "../front/reading.ts";
 import { errorBody, headersOf, statusOf } from "../front/refusal.ts";
@@ -50,6 +51,7 @@ export class Exchange {
   #code = 0;
   #isBegun = false;
   #isEvents = false;
+  readonly #meter = new Meter();
 
   constructor(call: Call, to: Picking) {
     this.#call = call;
@@ -165,8 +167,15 @@ export class Exchange {
   #passAnswer({ body = Buffer.alloc(0), endOfStream = false }: HttpBody): void {
     if (body.length > 0) this.#begin();
     this.#visit?.pass(body);
+    if (!this.#isEvents) this.#meter.pass(body);
+    if (endOfStream && !this.#isEvents) this.#answered();
     const streamedResponse = { body, endOfStream };
     this.#write({ responseBody: { response: { bodyMutation: { streamedResponse } } } });
+  }
+
+  #answered(): void {
+    const { answer } = this.#meter;
+    if (this.#code === 200 && answer !== null) this.#sent?.answered(answer);
   }
 
   #begin(): void {

@@ -29,7 +29,7 @@ export interface Decision {
   /** The engine that was chosen first; empty where the prompt is not known. */
   candidates: Candidate[];
   predictedMs: number | null;
-  /** Until the first byte of its answer; null: it has not come, or tells nothing of the first token. */
+  /** Until its first token: of a whole answer, less what decoding the rest usually takes. null: not come, or not known. */
   measuredMs: number | null;
 }
 

@@ -38,6 +38,8 @@ export interface Asked {
 export interface Sent {
   /** The first byte of the answer came. */
   begun(isStream: boolean): void;
+  /** One that does not stream came whole, with so many tokens. */
+  answered(tokens: number): void;
   ended(): void;
   /** For the answer's headers. */
   receipt: Readonly<Record<string, string>>;
@@ -265,6 +267,7 @@ export class Router {
     if (size !== null) index.guess(slot, known.names.get(size) ?? []);
     const computing: Computing | null = known.tokens === 0 ? null : ttft.sent(span);
     const paid = this.#throttle.sent(turn);
+    let wholeMs = 0;
     const told = {
       "x-tierkv-hit-tokens": `${span.held}/${known.tokens}`,
       "x-tierkv-vault-tokens": String(parts.pulled),
@@ -275,6 +278,11 @@ export class Router {
         paid();
         if (isStream) decision.measuredMs = nowMs() - sentMs;
         if (computing !== null) ttft.begun(computing, isStream);
+        wholeMs = nowMs() - sentMs;
+      },
+      answered(tokens) {
+        if (computing === null || !isSingle(asked.body)) return;
+        decision.measuredMs = ttft.answered(computing, wholeMs, Math.max(0, tokens - 1));
       },
       ended() {
         paid();
@@ -373,6 +381,12 @@ function reasonOf(
   if (tokens === 0) return "load";
   if (pulled > 0) return "vault";
   return held > 0 ? "held" : "computed";
+}
+
+/** Of several answers at once, their tokens tell nothing of time. */
+function isSingle(body: unknown): boolean {
+  const { n } = body as { n?: unknown };
+  return n === undefined || n === null || n === 1;
 }
 
 /** Tokens of a prompt that can be held: the last one is always computed, and with it its block. */

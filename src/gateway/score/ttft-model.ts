@@ -36,7 +36,7 @@ export interface Computing {
   isAlone: boolean;
 }
 
-/** Learns from answers that are streamed; counts what is sent at once, so that a burst sees itself. */
+/** Learns from first tokens, and from whole answers where nothing streams; counts what is sent at once, so that a burst sees itself. */
 export class TtftModel {
   readonly #prefill = new Prefill();
   /** Of all engines, which stands in for one that has answered few prompts: those tell nothing of other lengths. */
@@ -112,20 +112,36 @@ export class TtftModel {
   begun(computing: Computing, isMeasured: boolean): void {
     this.left(computing);
     this.#begunMs = nowMs();
-    const { span, sentMs, isAlone } = computing;
+    if (isMeasured) this.#learn(computing, (nowMs() - computing.sentMs) / 1000, 0);
+  }
+
+  /** It came as a whole after `ms`, with `decoded` tokens behind its first one. When that came, ms; null: not known. */
+  answered(computing: Computing, ms: number, decoded: number): number | null {
+    this.#learn(computing, ms / 1000, decoded);
+    const decodeS = this.#decodeS(decoded);
+    return decodeS === null ? null : Math.max(0, ms - 1000 * decodeS);
+  }
+
+  #decodeS(decoded: number): number | null {
+    const isKnown = this.#prefill.samples >= GATEWAY_PREFILL_SAMPLES;
+    return decoded === 0 ? 0 : (isKnown ? this.#prefill : this.#usual).decodeS(decoded);
+  }
+
+  #learn({ span, isAlone }: Computing, seconds: number, decoded: number): void {
     const { tokens, held, reach } = span;
-    if (!isMeasured || !isAlone) return;
-    const seconds = (nowMs() - sentMs) / 1000;
+    if (!isAlone) return;
     if (reach === held) {
       const attended = (tokens * tokens - held * held) / 2;
       const step = { tokens: tokens - held, attended, seconds };
-      this.#prefill.learn(step);
-      this.#usual.learn(step);
+      this.#prefill.learn(step, decoded);
+      this.#usual.learn(step, decoded);
       return;
     }
     const computeS = this.#prefill.seconds(reach, tokens);
-    if (computeS === null) return;
-    this.#pull.add([1, reach - held], Math.max(seconds - computeS, GATEWAY_PULL_MS_MIN / 1000));
+    const decodeS = this.#decodeS(decoded);
+    if (computeS === null || decodeS === null) return;
+    const pullS = seconds - computeS - decodeS;
+    this.#pull.add([1, reach - held], Math.max(pullS, GATEWAY_PULL_MS_MIN / 1000));
   }
 
   left(computing: Computing): void {

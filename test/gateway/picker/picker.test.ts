@@ -103,6 +103,33 @@ test("head, then the body as it came in pieces; the answer passes, and its end f
   await until(async () => (await inFlight(scene)) === 0);
 });
 
+test("whole answers correct what is predicted, too", async () => {
+  const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, preset: "earliest-token" });
+  const prompt = Array.from({ length: 64 }, (_none, at) => at);
+  const body = Buffer.from(JSON.stringify({ model: "m", prompt }));
+  const usage = Buffer.from('{"usage":{"total_tokens":65,"completion_tokens":1}}');
+  const predicted: number[] = [];
+  for (let n = 0; n < 3; n += 1) {
+    const spoken = speakTo(scene);
+    spoken.say({ requestHeaders: HEAD });
+    spoken.say({ requestBody: { body, endOfStream: true } });
+    await until(() => spoken.heard.length === 2);
+    spoken.say({
+      responseHeaders: headers({ ":status": "200", "content-type": "application/json" }),
+    });
+    await until(() => spoken.heard.length === 3);
+    predicted.push(Number(set(spoken.heard[2])["x-tierkv-predicted-ttft-ms"]));
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    spoken.say({ responseBody: { body: usage, endOfStream: true } });
+    await until(() => spoken.heard.length === 4);
+    spoken.end();
+    await until(async () => (await inFlight(scene)) === 0);
+  }
+  // 64 tokens at the pace that is believed at first; the first answer says nothing of the next.
+  expect(predicted[1]).toBeLessThan(10);
+  expect(predicted[2]).toBeGreaterThan(150);
+});
+
 test("where all engines are full: 429 at once; a client that leaves while it waits frees its place", async () => {
   const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, inFlightMax: 1, waitMs: 0 });
   const body = { body: Buffer.from('{"model":"m"}'), endOfStream: true };

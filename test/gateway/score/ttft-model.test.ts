@@ -67,6 +67,51 @@ test("a pull from vaults is chosen until it was measured to take longer than com
   expect(ttft.computeMs(0, 4000)).toBeCloseTo(400, -1);
 });
 
+/** Whole answers of an engine that computes a token in 2.5 ms and decodes one in 100 ms. */
+function whole(): (ttft: TtftModel, tokens: number, decoded: number) => number | null {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  onTestFinished(() => void vi.useRealTimers());
+  return (ttft, tokens, decoded) => {
+    const computing = cold(ttft, tokens);
+    const ms = 2.5 * tokens + 100 * decoded;
+    vi.advanceTimersByTime(ms);
+    ttft.begun(computing, false);
+    return ttft.answered(computing, ms, decoded);
+  };
+}
+
+test("where nothing streams, whole answers of several lengths say when their first tokens came", () => {
+  const answer = whole();
+  const ttft = new TtftModel();
+  for (let n = 0; n < 24; n += 1) answer(ttft, 500 + 400 * (n % 9), (n * 13) % 64);
+  expect(ttft.computeMs(0, 3000) / 7500).toBeCloseTo(1, 1);
+  expect(answer(ttft, 2000, 50)! / 5000).toBeCloseTo(1, 1);
+});
+
+test("whole answers of one length are divided between computing and decoding", () => {
+  const answer = whole();
+  const ttft = new TtftModel();
+  for (let n = 0; n < 6; n += 1) answer(ttft, 3456, 64);
+  const ratio = ttft.computeMs(0, 3456) / (2.5 * 3456);
+  expect(ratio).toBeGreaterThan(0.5);
+  expect(ratio).toBeLessThan(1.5);
+});
+
+test("a whole answer whose prompt pulled from vaults tells how long that took", () => {
+  const answer = whole();
+  const ttft = new TtftModel();
+  for (let n = 0; n < 24; n += 1) answer(ttft, 500 + 400 * (n % 9), (n * 13) % 64);
+  const span = { tokens: 4000, held: 0, reach: 3000 };
+  for (let n = 0; n < 20; n += 1) {
+    const computing = ttft.sent(span);
+    const ms = 900 + 2500 + 100 * 20;
+    vi.advanceTimersByTime(ms);
+    ttft.begun(computing, false);
+    ttft.answered(computing, ms, 20);
+  }
+  expect(ttft.pullMs(0, 3000) / 900).toBeCloseTo(1, 0);
+});
+
 test("what waits is computed while blocks are pulled: the longer of both counts", () => {
   const answer = timed();
   const ttft = new TtftModel();
