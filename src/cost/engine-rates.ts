@@ -56,7 +56,7 @@ export class EngineRates {
   readonly isAlways: boolean;
   readonly prefill: Prefill = new Prefill();
   /** Seconds from the moment all is placed until it is loaded, by [1, decoded bytes]. */
-  readonly #load = new Fit(2, 0);
+  readonly #load = new Fit(2, [[1]]);
   #loadedMs: number | null = null;
   /** Wire bytes over the largest they could be. */
   readonly #wireShare = new Average(WIRE_SMOOTHING);

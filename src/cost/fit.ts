@@ -21,26 +21,20 @@ interface Bucket {
 /**
  * seconds = sum of coefficient x feature. Samples of about the same size share a bucket, which holds their moving mean:
  * many short prompts do not drown the few long ones. Errors count relative to the time; buckets that have not been
- * met for a while count less. Samples of one size alone do not tell which feature the time comes from: one feature is
- * doubted, and gets what the others cannot explain.
+ * met for a while count less. Samples of one size alone do not tell which feature the time comes from: beliefs do.
  */
 export class Fit {
   readonly #dimensions: number;
-  readonly #doubted: number;
-  readonly #tied: Features;
+  readonly #beliefs: readonly Features[];
   readonly #buckets = new Map<string, Bucket>();
   #samples = 0;
   #coefficients: readonly number[] | null = null;
   #isStale = false;
 
-  /**
-   * `doubted`: the feature whose coefficient is 0 unless samples of several sizes show it. `tied`: weights with which the
-   * coefficients add up to 0 unless samples show otherwise; 1 for the last of them.
-   */
-  constructor(dimensions: number, doubted: number, tied: Features = []) {
+  /** `beliefs`: weights with which coefficients add up to 0 unless samples of several sizes show otherwise, one of them 1. */
+  constructor(dimensions: number, beliefs: readonly Features[]) {
     this.#dimensions = dimensions;
-    this.#doubted = doubted;
-    this.#tied = tied;
+    this.#beliefs = beliefs;
   }
 
   get samples(): number {
@@ -106,17 +100,15 @@ export class Fit {
     const matrix = indices.map((i) =>
       indices.map((j) => sumOver(rows, (r) => of(r, i) * of(r, j))),
     );
-    // One more sample, of little weight: the doubted feature at its largest takes no time.
+    // One more sample each, of little weight, with the feature of weight 1 at its largest.
     const longest = Math.max(...rows.map(({ seconds }) => seconds));
-    const own = matrix[this.#doubted];
-    if (own !== undefined)
-      own[this.#doubted] = (own[this.#doubted] ?? 0) + FIT_DOUBT / longest ** 2;
-    // Another one: of the tied features, the last at its largest takes what the others say.
-    const most = scales[this.#tied.length - 1] ?? 0;
-    const ties = indices.map((at) => ((this.#tied[at] ?? 0) * most) / (scales[at] ?? 1));
-    for (const [i, row] of matrix.entries()) {
-      for (const j of indices) {
-        row[j] = (row[j] ?? 0) + ((ties[i] ?? 0) * (ties[j] ?? 0) * FIT_DOUBT) / longest ** 2;
+    for (const belief of this.#beliefs) {
+      const most = scales[belief.indexOf(1)] ?? 0;
+      const scaled = indices.map((at) => ((belief[at] ?? 0) * most) / (scales[at] ?? 1));
+      for (const [i, row] of matrix.entries()) {
+        for (const j of indices) {
+          row[j] = (row[j] ?? 0) + ((scaled[i] ?? 0) * (scaled[j] ?? 0) * FIT_DOUBT) / longest ** 2;
+        }
       }
     }
     const right = indices.map((i) => sumOver(rows, (row) => of(row, i) * row.seconds));

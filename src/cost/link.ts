@@ -27,7 +27,7 @@ export class Link {
   readonly down: Goodput;
   readonly up: Goodput;
   /** Seconds by [1, bytes of the question]. */
-  readonly #questions = new Fit(2, 1);
+  readonly #questions = new Fit(2, [[0, 1]]);
   /** What answers took over what was expected. */
   readonly #late = new Average(RTT_SMOOTHING);
   #answeredMs: number | null = null;

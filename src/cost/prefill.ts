@@ -1,5 +1,5 @@
 // Owns what computing a prompt costs on one engine: seconds by length and position, learned from the engine's own steps.
-import { DECODED_COST_TOKENS } from "../limits/cost.ts";
+import { STEP_COST_TOKENS } from "../limits/cost.ts";
 import { Fit } from "./fit.ts";
 
 /** One forward pass of an engine. */
@@ -12,14 +12,18 @@ export interface Step {
 }
 
 /**
- * A step takes base + perToken x tokens + perPair x attended seconds. A prompt is computed in steps of at most the
- * largest size seen, so tokens from..to take base x steps + perToken x (to - from) + perPair x (to^2 - from^2) / 2.
+ * A step takes base + perToken x tokens + perPair x attended seconds. A prompt is computed in steps of at most
+ * `stepTokens`, or the largest size seen, so tokens from..to take base x steps + perToken x (to - from) + perPair x (to^2 - from^2) / 2.
  * Where only the whole answer was timed, each token decoded after its first one takes its share, too.
  */
 export class Prefill {
-  /** The base is doubted: prompts of one length would else look as if they cost the same at any length. */
-  readonly #fit = new Fit(4, 0, [0, -DECODED_COST_TOKENS, 0, 1]);
-  #stepTokensMax = 0;
+  /** Of steps of one length alone the base would else take nothing, or all, and a longer prompt cost many times too much or too little. */
+  readonly #fit = new Fit(4, [
+    [1, -STEP_COST_TOKENS],
+    [0, -STEP_COST_TOKENS, 0, 1],
+  ]);
+  /** Most that the engine says it computes in one step. */
+  stepTokens = 1;
   #isWarm = false;
 
   get samples(): number {
@@ -33,7 +37,7 @@ export class Prefill {
 
   /** An engine's first step prepares memory, and says nothing of the next. `decoded`: tokens after the first in that time. */
   learn({ tokens, attended, seconds }: Step, decoded = 0): void {
-    this.#stepTokensMax = Math.max(this.#stepTokensMax, tokens);
+    this.stepTokens = Math.max(this.stepTokens, tokens);
     if (this.#isWarm) this.#fit.add([1, tokens, attended, decoded], seconds);
     this.#isWarm = true;
   }
@@ -51,7 +55,7 @@ export class Prefill {
   /** Seconds to compute the tokens from..to of a prompt and one more, whose step is always needed; null: not known yet. */
   seconds(from: number, to: number): number | null {
     const tokens = Math.max(0, to - from);
-    const steps = Math.max(1, Math.ceil((tokens + 1) / Math.max(1, this.#stepTokensMax)));
+    const steps = Math.max(1, Math.ceil((tokens + 1) / this.stepTokens));
     const attended = (to * to - from * from) / 2;
     return this.#fit.predict([steps, tokens, Math.max(0, attended), 0]);
   }

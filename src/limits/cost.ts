@@ -8,10 +8,10 @@ export const FIT_BUCKETS_MAX = 256;
 export const FIT_SMOOTHING = 0.25;
 /** Weight of a size per sample that came after its last one: halved after about 140. */
 export const FIT_FADE = 0.995;
-/** Weight of the belief that a doubted part of a law is 0, beside 1 for each size of which there are samples. */
+/** Weight of a belief about a law, such as that a part is 0, beside 1 for each size of which there are samples. */
 export const FIT_DOUBT = 0.05;
-/** Tokens of a prompt that are computed while one is decoded, until answers of several lengths show it. */
-export const DECODED_COST_TOKENS = 64;
+/** Tokens of a prompt that take as long as what each step costs beside them, and as one decoded token, until samples show it. */
+export const STEP_COST_TOKENS = 64;
 /** Sweeps over the coefficients of a law, and the relative change at which they are enough. */
 export const FIT_SWEEPS_MAX = 2_000;
 export const FIT_CHANGE_MIN = 1e-9;

@@ -93,6 +93,29 @@ describe("a choice", () => {
     expect(rates.tokensWorth(0.001, TOKENS)).toBeLessThan(10);
   });
 
+  test("after short steps alone, predicts no multiple of what a long prompt takes", () => {
+    // 115 ms a step, 2.5 ms a token, as one without a GPU; 10 ms and 50 us, as one with.
+    for (const [base, perToken, most] of [
+      [0.115, 0.0025, 1.35],
+      [0.01, 0.00005, 2.5],
+    ] as const) {
+      const rates = new EngineRates();
+      rates.prefill.stepTokens = 2048;
+      for (const wobble of [1, 1.1, 0.95, 1, 1.05, 0.9]) {
+        const attended = 44 * 3412 + 44 ** 2 / 2;
+        const seconds = (base + 44 * perToken) * wobble;
+        rates.prefill.learn({ tokens: 44, attended, seconds });
+      }
+      const truth = 2 * base + 3456 * perToken;
+      const { prefill } = rates;
+      expect(prefill.seconds(0, 3456)! / truth).toBeLessThan(most);
+      expect(prefill.seconds(0, 3456)! / truth).toBeGreaterThan(1 / 1.35);
+      // One long prompt is enough to know it.
+      prefill.learn({ tokens: 2048, attended: 2048 ** 2 / 2, seconds: base + 2048 * perToken });
+      expect(Math.abs(prefill.seconds(0, 3456)! / truth - 1)).toBeLessThan(0.15);
+    }
+  });
+
   test("takes the prefix that lies here already when the rest is far away", () => {
     const rates = learned();
     const half = TOKENS / 2;

@@ -17,7 +17,7 @@ function noise(): () => number {
 
 describe("a fit", () => {
   test("knows nothing before its first sample", () => {
-    const fit = new Fit(2, 0);
+    const fit = new Fit(2, [[1]]);
     expect(fit.predict([1, 1])).toBeNull();
     fit.add([1, 1], 0);
     fit.add([1, Number.NaN], 1);
@@ -25,7 +25,7 @@ describe("a fit", () => {
   });
 
   test("finds base, linear and quadratic part through noise of 10 %", () => {
-    const fit = new Fit(3, 0);
+    const fit = new Fit(3, [[1]]);
     const shake = noise();
     for (let round = 0; round < 20; round += 1) {
       for (const [tokens, position] of [
@@ -51,14 +51,14 @@ describe("a fit", () => {
   });
 
   test("keeps what a rare long sample taught while short ones come by the hundred", () => {
-    const fit = new Fit(3, 0);
+    const fit = new Fit(3, [[1]]);
     fit.add([1, 2048, 6e7], law(2048, 6e7));
     for (let count = 0; count < 100; count += 1) fit.add([1, 64, 2048], law(64, 2048));
     expect(fit.predict([1, 2048, 6e7])! / law(2048, 6e7)).toBeCloseTo(1, 1);
   });
 
   test("follows an engine that became twice as slow", () => {
-    const fit = new Fit(2, 0);
+    const fit = new Fit(2, [[1]]);
     const sizes = [100, 500, 2000];
     for (let round = 0; round < 50; round += 1) for (const n of sizes) fit.add([1, n], 1e-5 * n);
     for (let round = 0; round < 30; round += 1) for (const n of sizes) fit.add([1, n], 2e-5 * n);
@@ -66,11 +66,11 @@ describe("a fit", () => {
   });
 
   test("of samples of one size, or nearly one, leaves nothing to the doubted feature", () => {
-    const one = new Fit(3, 0);
+    const one = new Fit(3, [[1]]);
     for (const seconds of [2.2, 2, 2.1]) one.add([1, 1000, 5e5], seconds);
     expect(one.predict([1, 4000, 8e6])).toBeGreaterThan(6);
     expect(one.predict([1, 100, 5e3])).toBeLessThan(0.3);
-    const near = new Fit(3, 0);
+    const near = new Fit(3, [[1]]);
     for (const [tokens, seconds] of [
       [1000, 2.2],
       [1100, 2],
@@ -82,13 +82,13 @@ describe("a fit", () => {
   });
 
   test("finds a base that is really there", () => {
-    const fit = new Fit(3, 0);
+    const fit = new Fit(3, [[1]]);
     for (const tokens of [16, 100, 1000]) fit.add([1, tokens, tokens ** 2 / 2], 0.02);
     expect(fit.predict([1, 16, 128])).toBeGreaterThan(0.017);
   });
 
   test("has no negative coefficient, whatever it is told", () => {
-    const fit = new Fit(2, 0);
+    const fit = new Fit(2, [[1]]);
     for (const n of [10, 100, 1000]) fit.add([1, n], 1 / n);
     for (const value of fit.coefficients!) expect(value).toBeGreaterThanOrEqual(0);
     expect(fit.predict([1, 1e6])).toBeGreaterThan(0);

@@ -42,7 +42,7 @@ export class TtftModel {
   /** Of all engines, which stands in for one that has answered few prompts: those tell nothing of other lengths. */
   readonly #usual: Prefill;
   /** Seconds by [1, tokens] that vaults gave, whether the engine pulled them or found computing quicker. */
-  readonly #pull = new Fit(2, 0);
+  readonly #pull = new Fit(2, [[1]]);
   readonly #open = new Set<Computing>();
   /** When a first token came last: what is first in the queue has been computed since then. */
   #begunMs = 0;

@@ -285,6 +285,7 @@ export class Engine {
 
   /** All ranks have registered: makes the arena and offers it to them. */
   #openStage({ maxModelLen, stepTokens }: Register): void {
+    this.#rates.prefill.stepTokens = stepTokens;
     const { arenaBytesMax, arenaDir, freeBytes } = this.#options;
     const plan = planArena({
       engine: this.id,
