@@ -102,6 +102,22 @@ fn every_operation_once(kind: Fault) {
 }
 
 #[test]
+fn f12_a_disk_that_has_room_again_is_trusted_again_while_nothing_waits() {
+    let folder = Folder::new();
+    let faults = Faults::new(Fault::Enospc, 1, 600);
+    let store = open(&folder, &faults);
+    assert_eq!(put(&store, key(1), &record(&key(1), RECORD)), ItemStatus::Accepted);
+    until("it is full", || store.disk_stats().is_failing);
+    store.flush(Scope { namespace: None, record_class: None, salt: None });
+    assert!(faults.count() < 600 && store.disk_stats().queued == 0, "nothing waits");
+    until("it has room", || !store.disk_stats().is_failing);
+    assert!(faults.count() >= 600, "it was asked until it had");
+    assert_eq!(store.disk_stats().records, 0);
+    assert_eq!(put(&store, key(2), &record(&key(2), RECORD)), ItemStatus::Accepted);
+    assert_eq!(store.wait_durable(&[key(2)]), [true]);
+}
+
+#[test]
 fn f13_every_operation_fails_once_with_eio() {
     every_operation_once(Fault::Eio);
 }

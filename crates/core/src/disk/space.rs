@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -13,6 +13,7 @@ use super::format::{SegmentName, footer_pages};
 use super::inner::{add, wall_ms};
 use super::queue::Job;
 use super::segments::{Object, Segment};
+use super::storage::write_full;
 use super::writer::Writer;
 use crate::limits::{DISK_MOVED_SHARE, DISK_RESERVE_SEGMENTS, DISK_TTL_STEPS};
 use crate::memory::pages::PAGE;
@@ -47,6 +48,28 @@ impl Writer {
         Ok(moving)
     }
 
+    /// No write shows that a disk which failed is well again while nothing waits: then a new segment does. Never evicts for it.
+    pub(super) fn probe(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let bytes = shared.options.segment_bytes;
+        let is_due = self.active.is_none()
+            && self.retry_at.is_some_and(|at| at <= Instant::now())
+            && shared.queue.held().0 == 0
+            && shared.segments.bytes() + bytes <= shared.options.max_bytes;
+        if !is_due {
+            return;
+        }
+        match self.create(bytes) {
+            Ok(active) => {
+                self.active = Some(active);
+                self.full_since = None;
+                self.recovers();
+            }
+            Err(error) => self.fail(Vec::new(), &error),
+        }
+        shared.next_generation();
+    }
+
     /// Others fill the disk. For a while that is an accident; later, room can only come from what is ours.
     fn is_full_for_long(&mut self) -> bool {
         let since = *self.full_since.get_or_insert_with(Instant::now);
@@ -66,8 +89,12 @@ impl Writer {
         let salt = RandomState::new().hash_one(id);
         let name = SegmentName { id, made_ms: wall_ms() & 0xffff_ffff_ffff, salt };
         let file = shared.storage.create(&name.text())?;
-        let made =
-            file.allocate(bytes).and_then(|()| file.sync()).and_then(|()| shared.storage.sync());
+        let made = file
+            .allocate(bytes)
+            // Where a file system sets nothing aside, only writing shows that it is full.
+            .and_then(|()| write_full(&*file, &mut [IoSlice::new(&[0; PAGE])], 0))
+            .and_then(|()| file.sync())
+            .and_then(|()| shared.storage.sync());
         if let Err(error) = made {
             if shared.storage.remove(&name.text()).is_err() {
                 shared.alarm();

@@ -23,7 +23,7 @@ pub struct Writer {
     pub(super) shared: Arc<Inner>,
     pub(super) active: Option<Active>,
     /// After a failure: when to try again.
-    retry_at: Option<Instant>,
+    pub(super) retry_at: Option<Instant>,
     /// Since when the disk has no room for a new segment.
     pub(super) full_since: Option<Instant>,
     /// Segments whose sync failed: what can still be read of them moves.
@@ -40,7 +40,9 @@ impl Writer {
         loop {
             let is_ready = self.shared.is_ready.load(Ordering::Acquire);
             let can_write = is_ready && self.retry_at.is_none_or(|at| at <= Instant::now());
-            let patience = if can_write { TICK } else { TICK.min(self.shared.options.retry) };
+            let is_well = self.retry_at.is_none();
+            let patience =
+                if can_write && is_well { TICK } else { TICK.min(self.shared.options.retry) };
             let WorkBatch { jobs, orders, is_closed, is_last } =
                 self.shared.queue.next(patience, can_write);
             for order in orders {
@@ -115,10 +117,7 @@ impl Writer {
         let written = self.write(&mut jobs, &mut unsynced);
         let synced = self.sync(&mut unsynced);
         match written.and(synced) {
-            Ok(()) => {
-                self.retry_at = None;
-                self.shared.is_failing.store(false, Ordering::Release);
-            }
+            Ok(()) => self.recovers(),
             Err(error) => {
                 // Newly evicted records have no other home: they stay in the queue like all others.
                 let jobs = unsynced.into_iter().map(|placed: Placed| placed.job).chain(jobs);
@@ -183,8 +182,13 @@ impl Writer {
         self.untrusted.push_back(segment);
     }
 
+    pub(super) fn recovers(&mut self) {
+        self.retry_at = None;
+        self.shared.is_failing.store(false, Ordering::Release);
+    }
+
     /// The disk failed: everything waits, and is tried again later.
-    fn fail(&mut self, jobs: Vec<Job>, error: &io::Error) {
+    pub(super) fn fail(&mut self, jobs: Vec<Job>, error: &io::Error) {
         self.shared.alarm();
         self.shared.fails(error);
         self.shared.queue.push_back(jobs);
@@ -226,6 +230,7 @@ impl Writer {
         }
         self.expire();
         self.catch_up();
+        self.probe();
         let oldest = self.shared.segments.oldest(u32::MAX);
         if self.shared.tombstones().save(&*self.shared.storage, oldest).is_err() {
             self.shared.alarm();
