@@ -28,7 +28,7 @@ export function processIo(): Io {
     isInteractive: process.stdin.isTTY && process.stderr.isTTY,
     isTerminal: process.stdout.isTTY,
     readAll,
-    ask: askPerson,
+    ask: (question) => askPerson(question, process.stdin, process.stderr),
     env: process.env,
   };
 }
@@ -43,10 +43,19 @@ function showProgress(line: string): void {
   stderr.write(`${LINE_START}${line.slice(0, Math.max(0, stderr.columns - 1))}${CLEAR_LINE}`);
 }
 
-async function askPerson(question: string): Promise<string> {
-  const terminal = createInterface({ input: process.stdin, output: process.stderr });
+export async function askPerson(
+  question: string,
+  input: NodeJS.ReadableStream,
+  output: NodeJS.WritableStream,
+): Promise<string> {
+  const terminal = createInterface({ input, output });
   const ended = new Promise<string>((resolve) => {
     terminal.once("close", () => resolve(""));
+  });
+  // Whoever interrupts a question gives no answer to it.
+  terminal.once("SIGINT", () => {
+    terminal.close();
+    process.kill(process.pid, "SIGINT");
   });
   try {
     return (await Promise.race([terminal.question(`${question} `), ended])).trim();

@@ -31,6 +31,8 @@ export interface RunningGateway extends Running {
   readonly preset: Preset;
   /** Where Envoy asks, with the real port; null: nowhere. */
   readonly extProc: string | null;
+  /** Listed or found, by the time it listens. */
+  readonly engines: readonly string[];
 }
 
 /** An engine that was found, `host:port`, with where it publishes and replays its events; null: nowhere that is known. */
@@ -75,7 +77,8 @@ export async function startGateway(
     open.push({ close: async () => void (await Promise.all(serves.map((one) => one.close()))) });
     const extProc = config.extProc && (await pickerAt(config.extProc.text, serving));
     if (extProc !== null) serves.push(extProc);
-    return { url: front.url, preset, extProc: extProc?.address ?? null, close };
+    const engines = fleet.engines.map(({ name }) => name);
+    return { url: front.url, preset, extProc: extProc?.address ?? null, engines, close };
   } catch (error) {
     await close();
     throw error;

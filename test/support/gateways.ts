@@ -22,6 +22,8 @@ export interface Scene {
   url: string;
   socket: string;
   extProc: string | null;
+  /** As it says them once it listens. */
+  known: readonly string[];
   close(): Promise<void>;
 }
 
@@ -73,6 +75,7 @@ export async function gatewayBefore(
     engines,
     url: gateway.url,
     extProc: gateway.extProc,
+    known: gateway.engines,
     socket,
     close: () => gateway.close(),
   };

@@ -104,10 +104,8 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
       timeoutMs: GATEWAY_START_MS,
       run: async () => {
         const gateway = await startGateway(config.gateway, logger, look);
-        const { url, preset, extProc } = gateway;
-        const { engines } = config.gateway;
-        const names = engines.map((engine) => engine.text);
-        logger.info({ url, preset, extProc, engines: names }, "gateway ready");
+        const { url, preset, extProc, engines } = gateway;
+        logger.info({ url, preset, extProc, engines }, "gateway ready");
         if (call.isJson) call.print({ event: "ready", url, extProc }, []);
         return gateway;
       },

@@ -39,6 +39,7 @@ test("an engine that a name leads to gets requests", async () => {
   onTestFinished(() => engine.kill());
   const port = Number(engine.name.split(":")[1]);
   const discover = { host: "localhost", port, text: `localhost:${port}` };
-  const { url } = await gatewayBefore([], { discover });
+  const { url, known } = await gatewayBefore([], { discover });
+  expect(known).toContain(engine.name);
   await vi.waitFor(async () => expect((await complete(url, false)).code).toBe(200), 30_000);
 });
