@@ -2,7 +2,7 @@
 import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
 import { classNumber, HASH_BYTES, ItemStatus, packKeys } from "../block.ts";
 import type { RecordClass } from "../block.ts";
-import type { StoreItem } from "../client/vault-client.ts";
+import type { StoreItem } from "../client/items.ts";
 import type { Vault } from "../client/vault.ts";
 import { OutboxRecord } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits/general.ts";

@@ -32,11 +32,11 @@ import type { FlushReply, StatsReply } from "../wire/messages.ts";
 import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { FlushFeed } from "./flush-feed.ts";
+import type { FetchOptions, StoreItem } from "./items.ts";
 import type { LanesState } from "./lane-phase.ts";
 import type { FetchPlan, Settled } from "./lane-requests.ts";
 import { newsOf, Region } from "./region.ts";
 import type { Outcome, RegionSide } from "./region.ts";
-import type { FetchOptions, StoreItem } from "./vault-client.ts";
 
 export interface SharedVaultOptions extends RegionSide {
   /** `shm:/path`. */

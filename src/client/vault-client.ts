@@ -12,27 +12,13 @@ import type { VaultState } from "./breaker.ts";
 import type { FlushFeed } from "./flush-feed.ts";
 import { joinFound, readFound } from "./found.ts";
 import type { Found } from "./found.ts";
+import type { FetchOptions, StoreItem } from "./items.ts";
 import type { LanesState } from "./lane-phase.ts";
 import type { FetchPlan, Probed, Settled } from "./lane-requests.ts";
 import type { TriedRail } from "./rails.ts";
 import { VaultSession } from "./session.ts";
 import type { VaultClientOptions } from "./session.ts";
 import { splitKeys } from "./split.ts";
-
-/** One record of the native outbox to store. */
-export interface StoreItem {
-  /** Packed, 36 bytes. */
-  key: Buffer;
-  /** `make`: of a deferred record that no lane could make as it was announced. */
-  record: { readonly id: number; readonly isDeferred: boolean; make(): Promise<void> };
-}
-
-export interface FetchOptions {
-  deadlineMs: number;
-  signal?: AbortSignal | undefined;
-  /** So many bytes have arrived since the last time. */
-  onProgress?: (bytes: number) => void;
-}
 
 /**
  * One per vault address; connects with the first call, says hello after every connect. Every call ends within its `deadlineMs`

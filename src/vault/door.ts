@@ -25,7 +25,12 @@ export async function openDoor(vault: VaultContext, path: string): Promise<Runni
     injector.injectConnection(socket);
   };
   const at = { host: "", port: 0, text: `unix:${path}` };
-  const listener = await VaultListener.open(at, { ...own, traces: false, onSocket, security: null });
+  const listener = await VaultListener.open(at, {
+    ...own,
+    traces: false,
+    onSocket,
+    security: null,
+  });
   own.listener = listener;
   return {
     async close(): Promise<void> {

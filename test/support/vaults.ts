@@ -62,7 +62,6 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
     disk = null,
     flushFile = null,
     gossip = null,
-    traces = false,
   } = options;
   const counters = newVaultCounters();
   const vault = await startVault({
@@ -74,7 +73,7 @@ export async function openVault(options: TestVaultOptions = {}): Promise<TestVau
       keptPercent,
       disk,
       flushFile,
-      traces,
+      traces: options.traces === true,
     },
     recordClass,
     logger,

@@ -1,7 +1,7 @@
 // Owns the way back of blocks that no vault gives: the others of their stripes and the parity record are fetched as they are, and rebuilt in the core.
 import { HASH_BYTES, hashAt, ItemStatus, packKeys, PARITY_GROUP } from "../../block.ts";
+import type { FetchOptions } from "../../client/items.ts";
 import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
-import type { FetchOptions } from "../../client/vault-client.ts";
 import { isRemote } from "../../client/vault.ts";
 import type { Vault } from "../../client/vault.ts";
 import { toTierkvError } from "../../errors.ts";
