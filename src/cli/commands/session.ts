@@ -80,7 +80,8 @@ async function ask(call: Call, update: Update): Promise<number> {
       !isReleased || (await say({ ...update, isReleased: false })).sessions.length > 0;
     const seen = await say(update);
     const isFound = isReleased ? isKnown : seen.sessions.length > 0;
-    call.print(seen, describe(seen, none(name, isReleased && isKnown)));
+    const told = isReleased ? { ...seen, released: isKnown } : seen;
+    call.print(told, describe(seen, none(name, isReleased && isKnown)));
     const isGood = isFound || name === "";
     return isGood && seen.failed.length === 0 ? EXIT_OK : EXIT_UNKNOWN;
   } finally {

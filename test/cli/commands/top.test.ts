@@ -30,8 +30,8 @@ test("a restore is worth what computing would have taken less what it took", asy
   const { sidecar } = await openRestored();
   const { ledger, restores } = sidecar.status();
   expect(ledger).toMatchObject({ restores: 1, tokens: 320, unpricedTokens: 0 });
-  // A second per token.
-  expect(ledger.prefillS).toBeGreaterThan(300);
+  // A second per token; a part of it is taken for the step's own.
+  expect(ledger.prefillS).toBeGreaterThan(290);
   expect(ledger.prefillS).toBeLessThan(340);
   expect(ledger.savedS).toBeCloseTo(ledger.prefillS - ledger.restoreS, 6);
   expect(ledger.joules).toBeCloseTo(350 * ledger.prefillS, 3);
