@@ -1,5 +1,6 @@
 """Autostart with the real `tierkv sidecar`: one for all engines, apart from them, gone when nobody needs it."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -62,7 +63,8 @@ def settings(socket_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sett
     )
     yield Settings(socket_path, "test", str(config))
     for pid in processes(socket_path):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 def processes(text: str, word: str = "") -> list[int]:

@@ -68,7 +68,7 @@ def test_a_prompt_of_real_size_is_saved_on_its_first_visit_and_restored_whole(
     assert (first["cached"], again["cached"]) == (0, BLOCKS * BLOCK)
     assert again["tokens"] == first["tokens"]
     assert _lost(cluster) == {}
-    assert (cluster.counters()["shim_saves_put_off"] > 0) == (late_s > 0)
+    assert late_s == 0 or cluster.counters()["shim_saves_put_off"] > 0
 
 
 def _on_this_machine(name: str) -> Any:
