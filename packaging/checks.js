@@ -12,7 +12,7 @@ export function checkWheels({ folder, targets, tools }) {
   call(join(tools, "twine"), ["check", "--strict", ...wheels.map((name) => join(folder, name))]);
   for (const { wheel } of targets.filter((target) => TAG.test(target.wheel))) {
     const name = wheels.find((one) => one.endsWith(`-${wheel}.whl`));
-    // Libraries of this machine are of no account, and one with a linker script for libc.so is an error: none are looked for.
+    // Nothing is looked for on this machine, because a linker script named libc.so is an error to auditwheel.
     const show = ["show", "--json", "--ldpaths", folder, join(folder, name)];
     const { stdout, stderr } = spawnSync(join(tools, "auditwheel"), show, { encoding: "utf8" });
     const found = tagIn(stdout);

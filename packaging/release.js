@@ -59,6 +59,8 @@ if (existsSync(folder) && readdirSync(folder).length > 0 && !existsSync(join(fol
 }
 rmSync(folder, { recursive: true, force: true });
 mkdirSync(folder, { recursive: true });
+// The next run may empty the folder, also where this one fails.
+writeFileSync(join(folder, SUMS), "");
 
 const bundled = await writeProgram(program);
 say(`program: ${bundled.length} npm packages bundled`);
@@ -78,7 +80,9 @@ rmSync(program, { recursive: true });
 const bom = output("node", [at(".ci", "supply-chain.js"), "--sbom"]);
 writeFileSync(join(folder, "sbom.cdx.json"), `${bom}\n`);
 writeFileSync(join(folder, "provenance.json"), `${JSON.stringify(provenance(), null, 2)}\n`);
-const artefacts = readdirSync(folder).sort();
+const artefacts = readdirSync(folder)
+  .filter((name) => name !== SUMS)
+  .sort();
 const sums = artefacts.map((name) => `${digest(join(folder, name))}  ${name}\n`);
 writeFileSync(join(folder, SUMS), sums.join(""));
 for (const name of artefacts) {

@@ -7,11 +7,11 @@ import { spanOfVault } from "./spans.ts";
 
 export class VaultTracing implements Running {
   readonly #exporter: OtlpExporter;
-  readonly #take: () => LaneSpans;
+  readonly #take: () => LaneSpans | null;
   readonly #timer: NodeJS.Timeout;
 
-  /** `exporter` is closed with it. `take` gives what ended since the last time. */
-  constructor(exporter: OtlpExporter, take: () => LaneSpans) {
+  /** `exporter` is closed with it. `take` gives what ended since the last time; null: the vault has not begun. */
+  constructor(exporter: OtlpExporter, take: () => LaneSpans | null) {
     this.#exporter = exporter;
     this.#take = take;
     this.#timer = setInterval(() => this.#move(), SPANS_GATHER_MS);
@@ -25,7 +25,7 @@ export class VaultTracing implements Running {
   }
 
   #move(): void {
-    const { spans, dropped } = this.#take();
+    const { spans, dropped } = this.#take() ?? { spans: [], dropped: 0 };
     if (spans.length > 0) this.#exporter.add(spans.map(spanOfVault));
     if (dropped > 0) this.#exporter.drop(dropped);
   }

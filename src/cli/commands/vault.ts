@@ -80,7 +80,7 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const steps = [
     {
       name: "traces",
-      run: () => tracing(config, logger, counters, () => vault?.spans() ?? NO_SPANS),
+      run: () => tracing(config, logger, counters, () => vault?.spans() ?? null),
     },
     { name: "vault", run: async () => (vault = await listen()) },
     {
@@ -113,13 +113,11 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   return runUntilSignal(() => startSteps(steps), { logger, stop });
 }
 
-const NO_SPANS: LaneSpans = { spans: [], dropped: 0 };
-
 async function tracing(
   config: Config,
   logger: Logger,
   counters: VaultCounters,
-  take: () => LaneSpans,
+  take: () => LaneSpans | null,
 ): Promise<Running | undefined> {
   const exporter = await openExporter("vault", config.vault.otlpEndpoint, logger, counters);
   if (exporter === null) return undefined;

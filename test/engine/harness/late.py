@@ -5,8 +5,10 @@ The bytes move at once. Slots fall short with asynchronous scheduling, which vLL
 
 from __future__ import annotations
 
-import contextlib
+import sys
 import time
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +16,6 @@ from tierkv.connectors.vllm import worker
 from tierkv.connectors.vllm.copies import Copier, CudaCopier
 from tierkv.connectors.vllm.credits import Credits
 from tierkv.connectors.vllm.timing import StepClock
-
-
-class _Stream:
-    def wait_stream(self, stream: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
 
 
 class _Event:
@@ -37,35 +33,9 @@ class _Event:
         return self._late_s * 1000
 
 
-class _Calls:
-    """The calls of cuda.py."""
-
-    def __init__(self, late_s: float) -> None:
-        self._late_s = late_s
-
-    def stream(self) -> Any:
-        return _Stream()
-
-    def current(self) -> Any:
-        return _Stream()
-
-    def on(self, stream: Any) -> Any:
-        return contextlib.nullcontext(stream)
-
-    def event(self) -> Any:
-        return _Event(self._late_s)
-
-    def indices(self, numbers: list[int]) -> torch.Tensor:
-        return torch.tensor(numbers)
-
-    def pin(self, memory: torch.Tensor) -> bool:
-        return memory.numel() > 0
-
-    def unpin(self, memory: torch.Tensor) -> None: ...
-
-
 def install(late_s: float) -> None:
-    """Have workers of this process be so."""
+    """Have workers of this process be so. The GPU kit's calls in the place of CUDA's do the copies."""
+    sys.path.append(str(Path(__file__).parents[3] / "bench" / "gpu"))
     take = Credits.take
 
     def take_half(free: Credits, most: int) -> Any:
@@ -73,7 +43,9 @@ def install(late_s: float) -> None:
 
     def make_copier(device: torch.device, clock: StepClock) -> Copier:
         del clock
-        return CudaCopier(device, _Calls(late_s))
+        calls = import_module("device").ProcessorCalls()
+        calls.event = lambda: _Event(late_s)
+        return CudaCopier(device, calls)
 
     setattr(worker, "make_copier", make_copier)  # noqa: B010 - not exported, as mypy sees it
     setattr(Credits, "take", take_half)  # noqa: B010 - a method
