@@ -6,6 +6,7 @@ import type { VaultClientOptions } from "../client/session.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { isLocal, namesIn, sourceOf, splitAddress } from "../hosts.ts";
+import { readKeyPair } from "../key-pair.ts";
 import { TOKEN_FILE_POLL_MS } from "../limits/access.ts";
 import type { Logger } from "../log.ts";
 import { checkRoom, isAbsent, readPrivate, readPublic, writePrivate } from "../private-file.ts";
@@ -153,15 +154,26 @@ function foldersIn(folder: string): string[] {
 
 function configured({ cluster }: Config, tlsCa: string, serverName: string): ChannelSecurity {
   const { tlsCert, tlsKey, token } = cluster;
-  const certPem = tlsCert === null ? null : Buffer.from(readPublic(tlsCert, "[cluster] tls_cert"));
-  if (certPem !== null && tlsCert !== null) checkValidity(tlsCert, certPem);
+  const isCertified = tlsCert !== null && tlsKey !== null;
+  const pair = isCertified ? readKeyPair(tlsCert, tlsKey, "[cluster] tls") : null;
+  if (pair !== null && tlsCert !== null) checkValidity(tlsCert, pair.cert);
   return {
     caPem: Buffer.from(readPublic(tlsCa, "[cluster] tls_ca")),
     serverName,
-    certPem,
-    keyPem: tlsKey === null ? null : Buffer.from(readPrivate(tlsKey, "[cluster] tls_key")),
+    certPem: pair && Buffer.from(pair.cert),
+    keyPem: pair && Buffer.from(pair.key),
     token: token === null ? (): null => null : tokenFile(token, "[cluster] token"),
   };
+}
+
+/** What this machine shows to vaults, read without going to any: those that it joined, and what is configured. Throws CREDENTIALS. */
+export function checkCredentials(config: Config): void {
+  const { kvCold, ssmCold, tlsCa } = config.cluster;
+  for (const { text } of [...kvCold, ...ssmCold]) {
+    const seed = sourceOf(text) === "pool" ? namesIn(text) : text;
+    if (isJoined(config, seed)) joined(joinedFiles(config, seed), seed);
+  }
+  if (tlsCa !== null) configured(config, tlsCa, "");
 }
 
 /** Commands on the vault's own machine may do all: its user can read its tokens anyway. */
@@ -183,7 +195,7 @@ function bestToken(path: string): string | null {
   return tokens.reduce((best, next) => (mayDo(best.role, next.role) ? best : next)).token;
 }
 
-function checkValidity(path: string, certPem: Buffer): void {
+function checkValidity(path: string, certPem: string): void {
   const { validTo } = new X509Certificate(certPem);
   if (Date.parse(validTo) > wallClockMs()) return;
   const fix = "make a new one with the CA's key (`tierkv certs init`)";

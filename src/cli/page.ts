@@ -4,13 +4,15 @@ import { override } from "../config/override.ts";
 import { TierkvError } from "../errors.ts";
 import type { ShownFleet } from "../gateway/control.ts";
 import { isLocal } from "../hosts.ts";
+import { readKeyPair } from "../key-pair.ts";
+import type { KeyPair } from "../key-pair.ts";
 import type { Running } from "../lifecycle.ts";
 import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import { PAGE_REQUESTS_MAX, PAGE_TOKEN_CHARS_MIN } from "../limits/seen.ts";
 import type { Logger } from "../log.ts";
 import type { ExplainedRequest, PageSource, View } from "../page/feed.ts";
 import type { PageServer } from "../page/server.ts";
-import { readPrivate, readPublic } from "../private-file.ts";
+import { readPrivate } from "../private-file.ts";
 import type { RunningSidecar } from "../sidecar/sidecar.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
@@ -27,7 +29,7 @@ export async function startOwnPage(
   logger: Logger,
   own: () => RunningSidecar | null,
 ): Promise<Running | undefined> {
-  const { pageListen: listen, pageTlsCert, pageTlsKey, pageToken } = config.sidecar;
+  const { pageListen: listen } = config.sidecar;
   if (listen === null) return undefined;
   const sidecar = (): RunningSidecar => {
     const running = own();
@@ -38,14 +40,7 @@ export async function startOwnPage(
   const page = await startPage({
     listen,
     key: "[sidecar] page_listen",
-    tls:
-      pageTlsCert === null || pageTlsKey === null
-        ? null
-        : {
-            cert: readPublic(pageTlsCert, "[sidecar] page_tls_cert"),
-            key: readPrivate(pageTlsKey, "[sidecar] page_tls_key"),
-          },
-    token: pageToken === null ? null : tokenOf(pageToken),
+    ...pageAccess(config),
     source: {
       view: async () => viewOf(config, sidecar().look(), await askFleet(config)),
       requests: () => Promise.resolve(explained(sidecar().explain("", PAGE_REQUESTS_MAX))),
@@ -53,6 +48,18 @@ export async function startOwnPage(
   });
   logger.info({ url: page.url }, "the page can be looked at");
   return page;
+}
+
+/** Who may look at the sidecar's own. Throws CREDENTIALS. */
+export function pageAccess({ sidecar }: Config): { tls: KeyPair | null; token: string | null } {
+  const { pageTlsCert, pageTlsKey, pageToken } = sidecar;
+  return {
+    tls:
+      pageTlsCert === null || pageTlsKey === null
+        ? null
+        : readKeyPair(pageTlsCert, pageTlsKey, "[sidecar] page_tls"),
+    token: pageToken === null ? null : tokenOf(pageToken),
+  };
 }
 
 /** `tierkv top --web`. Throws USAGE for an address that other machines reach: that needs the keys of the sidecar's own page. */

@@ -1,10 +1,11 @@
 // Owns the gateway as a whole: engines, their events, figures, the address for clients and the socket for its own commands, put together.
 import type { GatewayConfig, Preset } from "../config/config.ts";
 import { sourceOf } from "../hosts.ts";
+import { readKeyPair } from "../key-pair.ts";
+import type { KeyPair } from "../key-pair.ts";
 import type { Running } from "../lifecycle.ts";
 import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits/gateway.ts";
 import type { Logger } from "../log.ts";
-import { readPrivate, readPublic } from "../private-file.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
 import type { FeedOf } from "./counts/figures.ts";
@@ -51,8 +52,7 @@ export async function startGateway(
   logger: Logger,
   look: Look | null = null,
 ): Promise<RunningGateway> {
-  const keys = config.keys === null ? null : Keys.read(config.keys);
-  const tls = tlsOf(config);
+  const { keys, tls } = readAccess(config);
   const parts = partsOf(config, logger, look !== null);
   const { fleet, roster, figures, router, index, feedOf, preset } = parts;
   const open: Running[] = [];
@@ -193,10 +193,12 @@ async function startLooking(
   return discovery;
 }
 
-function tlsOf({ tlsCert, tlsKey }: GatewayConfig): { cert: string; key: string } | null {
+/** Throws CREDENTIALS. */
+export function readAccess(config: GatewayConfig): { keys: Keys | null; tls: KeyPair | null } {
+  return { keys: config.keys === null ? null : Keys.read(config.keys), tls: tlsOf(config) };
+}
+
+function tlsOf({ tlsCert, tlsKey }: GatewayConfig): KeyPair | null {
   if (tlsCert === null || tlsKey === null) return null;
-  return {
-    cert: readPublic(tlsCert, "[gateway] tls_cert"),
-    key: readPrivate(tlsKey, "[gateway] tls_key"),
-  };
+  return readKeyPair(tlsCert, tlsKey, "[gateway] tls");
 }

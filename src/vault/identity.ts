@@ -1,8 +1,8 @@
 // Owns what makes a vault closed to strangers: its certificate and key, and who may come in; made at the first start where there is none.
 import { X509Certificate } from "node:crypto";
-import { join } from "node:path";
-import { createSecureContext } from "node:tls";
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { dirname, join } from "node:path";
+import { TierkvError } from "../errors.ts";
+import { checkPair } from "../key-pair.ts";
 import {
   CERTIFICATE_DAYS,
   CERTIFICATE_EARLY_S,
@@ -12,7 +12,7 @@ import {
 import type { Logger } from "../log.ts";
 import { makeCertificate } from "../native.ts";
 import type { CertificateIssuer, CertificateOptions, CertifiedKey } from "../native.ts";
-import { createPrivate, isAbsent, readPrivate, readPublic } from "../private-file.ts";
+import { checkRoom, createPrivate, isAbsent, readPrivate, readPublic } from "../private-file.ts";
 import { randomToken, wallClockMs } from "../time.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import { Members } from "./members.ts";
@@ -67,6 +67,22 @@ export function openSecurity(files: SecurityFiles, logger: Logger): OpenedSecuri
     },
     isNew,
   };
+}
+
+/** The same of what is there, without making anything. Throws CREDENTIALS. */
+export function checkSecurity(files: SecurityFiles, logger: Logger): void {
+  const { stateDir, tlsCert, tlsClientCa, tokens } = files;
+  if (tlsCert === null && isAbsent(certificatePath(files), STATE_KEY)) {
+    checkRoom(dirname(certificatePath(files)), STATE_KEY);
+  } else {
+    const { certPem, keyPem, path } = ownCertificate(files);
+    checkPair(path, certPem, keyPem);
+    checkValidity(path, certPem, logger);
+  }
+  if (tlsClientCa !== null) readPublic(tlsClientCa, "[vault] tls_client_ca");
+  if (tokens === null && (tlsClientCa !== null || isAbsent(tokensPath(files), STATE_KEY))) return;
+  new TokenFile(tokensPath(files), logger);
+  new Members(join(stateDir, "members.json"), logger);
 }
 
 /** The file of tokens that holds for these settings. */
@@ -132,16 +148,6 @@ ${line("write")}
 ${line("admin")}
 `;
   return isAbsent(path, STATE_KEY) && createPrivate(path, text, STATE_KEY);
-}
-
-function checkPair(path: string, certPem: Buffer, keyPem: Buffer): void {
-  try {
-    createSecureContext({ cert: certPem, key: keyPem });
-  } catch (error) {
-    const reason = `this certificate and its key cannot be used: ${toTierkvError(error).message}`;
-    const fix = "name a certificate and its own key, both as PEM";
-    throw new TierkvError("CREDENTIALS", { path, reason, fix }, { cause: error });
-  }
 }
 
 function checkValidity(path: string, certPem: Buffer, logger: Logger): void {

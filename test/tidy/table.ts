@@ -33,6 +33,7 @@ export const FOUNDATION: readonly string[] = [
   "directory",
   "own-file",
   "private-file",
+  "key-pair",
   "signing-key",
   "trace-context",
   "native",

@@ -17,7 +17,8 @@ export function addConfig({ program, action }: Registrar): void {
     .command("check")
     .summary("show every mistake in the configuration")
     .description(
-      "Shows every mistake in the configuration at once. Exit code 0: it can be used; 2: it cannot.",
+      "Shows every mistake in the configuration at once, and reads the keys, tokens and certificates that it names\n" +
+        "as the programs do, so run it as their user. Exit code 0: it can be used; 2: it cannot.",
     )
     .addHelpText("after", "\nExample:\n  tierkv config check --config ./tierkv.toml")
     .action(action(check));
@@ -35,15 +36,28 @@ export function addConfig({ program, action }: Registrar): void {
     .action(action((call) => print(call, "docs", renderDocs())));
 }
 
-function check(call: Call): Promise<number> {
+async function check(call: Call): Promise<number> {
   const { config, problems } = checkFile(call.configPath, call.io.env);
-  const found = problems.map(({ code, message, details }) => ({ code, message, ...details }));
-  const result = { ok: config !== null, path: config?.path ?? null, problems: found, config };
-  for (const { message, code } of call.isJson ? [] : problems)
-    call.io.err(`tierkv: ${message} (${code})`);
+  const found = problems.map((error) => ({ key: null as string | null, error }));
+  // Loaded late: the text alone is checked without the programs that read files.
+  const { fileProblems } = await import("../named-files.ts");
+  if (config !== null) found.push(...(await fileProblems(config)));
+  const isGood = found.length === 0;
+  const shown = found.map(({ key, error: { code, message, details } }) => ({
+    code,
+    message,
+    ...details,
+    ...(key === null ? {} : { key }),
+  }));
+  for (const { key, error } of call.isJson ? [] : found) {
+    const of = key === null ? "" : `${key}: `;
+    call.io.err(`tierkv: ${of}${error.message} (${error.code})`);
+  }
   const where = config?.path ?? "no file, the defaults hold";
-  call.print(result, config === null ? [] : [`configuration is good: ${where}`]);
-  return Promise.resolve(config === null ? EXIT_CONFIG : EXIT_OK);
+  const usable = isGood ? config : null;
+  const result = { ok: isGood, path: config?.path ?? null, problems: shown, config: usable };
+  call.print(result, isGood ? [`configuration is good: ${where}`] : []);
+  return isGood ? EXIT_OK : EXIT_CONFIG;
 }
 
 function print(call: Call, name: string, text: string): Promise<number> {

@@ -1,0 +1,130 @@
+// Owns what `tierkv config check` says of files: those a configuration names are read by the code that reads them at a start, and none is made.
+import type { Config } from "../config/config.ts";
+import { toTierkvError } from "../errors.ts";
+import type { TierkvError } from "../errors.ts";
+import { createLogger } from "../log.ts";
+import type { Logger } from "../log.ts";
+import { readPrivate, readPublic } from "../private-file.ts";
+
+/** A file that cannot be used, and the key that names it. */
+export interface FileProblem {
+  key: string;
+  error: TierkvError;
+}
+
+interface Named {
+  key: string;
+  path: string | null;
+  read(path: string, key: string): unknown;
+}
+
+/** All of them: the last key names what the program finds or makes itself. */
+export async function fileProblems(config: Config): Promise<FileProblem[]> {
+  const logger = createLogger("check", { level: "silent" });
+  const problems: FileProblem[] = [];
+  for (const [files, readers] of partsOf(config, logger)) {
+    for (const { key, path, read } of files) {
+      if (path !== null) await caught(() => read(path, key), key, problems);
+    }
+    const [first] = files;
+    // What its files hold is told once each can be read.
+    const isRead = files.every(({ key }) => problems.every((found) => found.key !== key));
+    for (const reader of isRead && first !== undefined ? readers : []) {
+      await caught(reader, (error) => keyOf(files, error) ?? first?.key ?? "", problems);
+    }
+  }
+  return problems;
+}
+
+async function caught(
+  read: () => unknown,
+  key: string | ((error: TierkvError) => string),
+  problems: FileProblem[],
+): Promise<void> {
+  try {
+    await read();
+  } catch (caughtError) {
+    const error = toTierkvError(caughtError);
+    // Whoever has no native core is told so by each start, and by `tierkv doctor`.
+    if (error.code === "CORE_MISSING") return;
+    problems.push({ key: typeof key === "string" ? key : key(error), error });
+  }
+}
+
+/** By the path, behind which a line may stand. */
+function keyOf(files: readonly Named[], { details }: TierkvError): string | null {
+  const path = String((details as { path?: string }).path ?? "").replace(/:\d+$/, "");
+  return files.find((named) => named.path === path)?.key ?? null;
+}
+
+type Part = readonly [files: readonly Named[], readers: readonly (() => unknown)[]];
+
+/** Each program's, first the key of the folder in which it keeps its own. */
+function partsOf(config: Config, logger: Logger): readonly Part[] {
+  const { cluster, vault, sidecar, gateway, etcd } = config;
+  const own = (key: string): Named => ({ key, path: null, read: () => {} });
+  const open = (key: string, path: string | null): Named => ({ key, path, read: readPublic });
+  const secret = (key: string, path: string | null): Named => ({ key, path, read: readPrivate });
+  return [
+    [
+      [
+        own("[cluster] credentials"),
+        open("[cluster] tls_ca", cluster.tlsCa),
+        open("[cluster] tls_cert", cluster.tlsCert),
+        secret("[cluster] tls_key", cluster.tlsKey),
+        secret("[cluster] token", cluster.token),
+      ],
+      [async () => (await import("./credentials.ts")).checkCredentials(config)],
+    ],
+    [
+      [
+        own("[vault] state_dir"),
+        open("[vault] tls_cert", vault.tlsCert),
+        secret("[vault] tls_key", vault.tlsKey),
+        open("[vault] tls_client_ca", vault.tlsClientCa),
+        secret("[vault] tokens", vault.tokens),
+        secret("[vault] pool_key", vault.poolKey),
+      ],
+      [
+        async () => {
+          const { isClosed } = await import("./vault-access.ts");
+          const { checkSecurity } = await import("../vault/identity.ts");
+          if (isClosed(vault)) checkSecurity(vault, logger);
+        },
+        async () => {
+          const { PoolKey } = await import("../discovery/entry.ts");
+          if (vault.poolKey !== null) PoolKey.read(vault.poolKey);
+        },
+      ],
+    ],
+    [
+      [secret("[sidecar] record_keys", sidecar.recordKeys)],
+      [async () => await (await import("./conditions.ts")).loadRecordKeys(config)],
+    ],
+    [
+      [
+        open("[sidecar] page_tls_cert", sidecar.pageTlsCert),
+        secret("[sidecar] page_tls_key", sidecar.pageTlsKey),
+        secret("[sidecar] page_token", sidecar.pageToken),
+      ],
+      [async () => (await import("./page.ts")).pageAccess(config)],
+    ],
+    [
+      [
+        secret("[gateway] keys", gateway.keys),
+        open("[gateway] tls_cert", gateway.tlsCert),
+        secret("[gateway] tls_key", gateway.tlsKey),
+      ],
+      [async () => (await import("../gateway/gateway.ts")).readAccess(gateway)],
+    ],
+    [
+      [
+        open("[etcd] tls_ca", etcd.tlsCa),
+        open("[etcd] tls_cert", etcd.tlsCert),
+        secret("[etcd] tls_key", etcd.tlsKey),
+        secret("[etcd] password", etcd.password),
+      ],
+      [async () => (await import("./etcd.ts")).etcdOptions(config, logger)],
+    ],
+  ];
+}

@@ -1,0 +1,151 @@
+// Owns the tests of `tierkv config check` on files that a configuration names: read as a start reads them, and nothing is made.
+import { createHash } from "node:crypto";
+import { chmodSync, existsSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { certify } from "../../../src/vault/identity.ts";
+import { runInside } from "../../support/command-line.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+
+const TOKEN = "t".repeat(40);
+const KEYS_LINE = `team ${createHash("sha256").update("key").digest("hex")}\n`;
+
+interface Checked {
+  ok: boolean;
+  problems: { key?: string; path?: string; message: string }[];
+}
+
+class Setting {
+  readonly dir = testDirectory();
+  readonly path = join(this.dir, "tierkv.toml");
+
+  /** A file of mode 0600; gives its path. */
+  file(name: string, text: string): string {
+    const path = join(this.dir, name);
+    writeFileSync(path, text, { mode: 0o600 });
+    return path;
+  }
+
+  pair(name: string): { cert: string; key: string } {
+    const { certPem, keyPem } = certify({ usage: "server", commonName: name, hosts: ["here"] });
+    return { cert: this.file(`${name}.pem`, certPem), key: this.file(`${name}-key.pem`, keyPem) };
+  }
+
+  async run(
+    command: readonly string[],
+    toml: string,
+  ): Promise<{ exitCode: number; stderr: string; stdout: string }> {
+    writeFileSync(this.path, toml);
+    const env = { HOME: this.dir, XDG_RUNTIME_DIR: this.dir };
+    return await runInside([...command, "--config", this.path], { env });
+  }
+
+  async check(toml: string): Promise<Checked> {
+    const { stdout } = await this.run(["config", "check", "--json"], toml);
+    return JSON.parse(stdout) as Checked;
+  }
+}
+
+const tomlOf = (sections: Record<string, Record<string, unknown>>): string =>
+  Object.entries(sections)
+    .map(([name, keys]) => {
+      const lines = Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}`);
+      return [`[${name}]`, ...lines].join("\n");
+    })
+    .join("\n\n");
+
+test("files that a start can use are good, and a check makes none", async () => {
+  const on = new Setting();
+  const { cert, key } = on.pair("server");
+  const state = join(on.dir, "state");
+  const good = await on.check(
+    tomlOf({
+      cluster: { role: "kv_cold" },
+      vault: { listen: "127.0.0.1:0", state_dir: state },
+      gateway: { tls_cert: cert, tls_key: key, keys: on.file("keys", KEYS_LINE) },
+      sidecar: { record_keys: on.file("record-keys", `${"ab".repeat(32)}\n`) },
+    }),
+  );
+  expect(good.problems).toEqual([]);
+  expect(good.ok).toBe(true);
+  expect(existsSync(state)).toBe(false);
+});
+
+test("each file that cannot be used is named with its key, its path and what to do, all at once", async () => {
+  const on = new Setting();
+  const [first, second] = [on.pair("first"), on.pair("second")];
+  const absent = join(on.dir, "absent.pem");
+  const open = on.file("tokens", `write:${TOKEN}\n`);
+  chmodSync(open, 0o644);
+  const { ok, problems } = await on.check(
+    tomlOf({
+      cluster: {
+        role: "kv_cold",
+        kv_cold: "10.1.1.1:50051",
+        tls_ca: absent,
+        token: on.file("token", "a b c\n"),
+      },
+      vault: { listen: "127.0.0.1:0", tokens: open },
+      gateway: {
+        tls_cert: first.cert,
+        tls_key: second.key,
+        keys: on.file("keys", "team not-a-digest\n"),
+      },
+      etcd: {
+        endpoints: ["127.0.0.1:2379"],
+        tls_ca: absent,
+        tls_cert: first.cert,
+        tls_key: absent,
+      },
+      sidecar: { record_keys: on.file("record-keys", "abc\n") },
+    }),
+  );
+  expect(ok).toBe(false);
+  const found = problems.map(({ key, message }) => `${key}: ${message}`);
+  expect(found).toEqual([
+    expect.stringMatching(/^\[cluster\] tls_ca: .*absent\.pem: .*correct \[cluster\] tls_ca$/),
+    expect.stringMatching(/^\[vault\] tokens: .*tokens: it has mode 644.*chmod 600/),
+    expect.stringMatching(/^\[sidecar\] record_keys: .*put a key on each line/),
+    expect.stringMatching(/^\[gateway\] keys: .*keys:1: /),
+    expect.stringMatching(/^\[etcd\] tls_ca: .*absent\.pem: /),
+    expect.stringMatching(/^\[etcd\] tls_key: .*absent\.pem: /),
+  ]);
+});
+
+test("a certificate with the key of another, and a token too short, are found in the words of a start", async () => {
+  const on = new Setting();
+  const [first, second] = [on.pair("first"), on.pair("second")];
+  const listen = "127.0.0.1:0";
+  const tls = { tls_cert: first.cert, tls_key: second.key };
+  const cases: [string, string, string][] = [
+    [
+      "gateway",
+      "cannot be used",
+      tomlOf({ gateway: { listen, engines: ["127.0.0.1:9"], ...tls } }),
+    ],
+    [
+      "vault",
+      "cannot be used",
+      tomlOf({
+        cluster: { role: "kv_cold" },
+        vault: { listen, tokens: on.file("tokens", `write:${TOKEN}`), ...tls },
+      }),
+    ],
+    [
+      "vault",
+      "a token of 5 characters",
+      tomlOf({
+        cluster: { role: "kv_cold" },
+        vault: { listen, tokens: on.file("few", "write:short\n") },
+      }),
+    ],
+  ];
+  for (const [command, reason, toml] of cases) {
+    const started = await on.run([command], toml);
+    const checked = await on.run(["config", "check"], toml);
+    expect([started.exitCode, checked.exitCode]).not.toContain(0);
+    const [, said = "nothing"] = /tierkv: (.*)\n/.exec(started.stderr) ?? [];
+    expect(said).toContain(reason);
+    expect(checked.stderr).toContain(said);
+  }
+});
