@@ -1,5 +1,7 @@
 // Owns docs/compatibility.md: which test proves which line on which release, and why something cannot be.
 import { readFileSync } from "node:fs";
+import { gpuTable } from "./gpu-table.ts";
+import type { GpuResults } from "./gpu-table.ts";
 
 /** Release -> test -> how it ended; written by runs of the engine tests with TIERKV_TEST_RECORD set. */
 export type Results = Readonly<Record<string, Readonly<Record<string, string>>>>;
@@ -221,7 +223,7 @@ function mlxTable(results: Results): string {
   return ["| mlx 0.32.4, mlx-lm 0.32.2, Linux on a CPU | |", "| --- | --- |", ...rows].join("\n");
 }
 
-export function renderCompatibilityPage(results: Results): string {
+export function renderCompatibilityPage(results: Results, gpu: GpuResults): string {
   const head = ["model runner V1, but for the last", ...RELEASES, ON_V2];
   const rows = LINES.map((line) => [
     line.what,
@@ -233,6 +235,10 @@ export function renderCompatibilityPage(results: Results): string {
 ${table.map((row) => `| ${row.join(" | ")} |`).join("\n")}
 
 ${REASONS}
+## On a GPU
+
+${gpuTable(gpu)}
+
 ## mlx-lm and EXO
 
 ${mlxTable(results)}
@@ -248,8 +254,7 @@ const INTRODUCTION = `# Models and releases
 What the tests have run, by vLLM release; generated from their outcomes (test/engine/results.json) by
 test/engine/compatibility.test.ts. For a kind of model
 "yes" means: saved by one engine, restored by another, tokens as the engine's own prefix hit gives them, pages byte for byte as they were computed. "not
-run": nothing forbids it, and no run is on record. The runs of the table are on a CPU; on a GPU (H200) vLLM 0.32 restored a Llama, its cache in bf16 and fp8, with runner V2, FlashAttention 3 and asynchronous
-scheduling ([bench/gpu](../bench/gpu/README.md)). The last column is of model runner V2, which vLLM runs on GPUs: its Triton kernels ran in Triton's own interpreter
+run": nothing forbids it, and no run is on record. The runs of the table are on a CPU; [another table](#on-a-gpu) has those on a GPU. The last column is of model runner V2, which vLLM runs on GPUs: its Triton kernels ran in Triton's own interpreter
 ([decision 0111](decisions/0111-runner-v2-runs-interpreted.md)), a hundred times slower, so that only some of the lines did.
 `;
 
