@@ -223,8 +223,8 @@ export declare function lanesFailedRail(id: number): number | null
  */
 export declare function lanesFetch(id: number, arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array, trace?: Uint8Array | undefined | null): number
 
-/** Asks which of the packed keys the vault holds; returns the request's number. `trace`: the context of a trace, 25 bytes. */
-export declare function lanesLookup(id: number, namespace: Uint8Array, packed: Uint8Array, trace?: Uint8Array | undefined | null): number
+/** Asks which of the packed keys the vault holds, in or out of its hit rate; returns the request's number. `trace`: the context of a trace, 25 bytes. */
+export declare function lanesLookup(id: number, namespace: Uint8Array, packed: Uint8Array, isCounted: boolean, trace?: Uint8Array | undefined | null): number
 
 /** The longest packet on the way of the first lane, as far as the system knows. */
 export declare function lanesMtu(id: number): number | null

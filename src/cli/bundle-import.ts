@@ -5,6 +5,7 @@ import { LayerSeal, openLayer } from "../bundle/layer.ts";
 import type { Layout } from "../bundle/layout.ts";
 import { openConfig, readManifest } from "../bundle/manifest.ts";
 import type { BundleConfig, Layer, Opened } from "../bundle/manifest.ts";
+import { UNCOUNTED } from "../client/found.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { KEYS_MAX, RECORD_BYTES_MAX, STORE_TIMEOUT_MS } from "../limits/general.ts";
 import { BUNDLE_LAYER_BYTES, BUNDLE_LAYER_SPARE } from "../limits/tools.ts";
@@ -198,7 +199,8 @@ export class Importer {
     const absent = new Set<number>();
     for (const [client, rows] of this.#stored) {
       if (client.name !== "kv") continue;
-      const found = await client.lookup(this.#namespace, keysOf(rows), STORE_TIMEOUT_MS);
+      const keys = keysOf(rows);
+      const found = await client.lookup(this.#namespace, keys, STORE_TIMEOUT_MS, UNCOUNTED);
       for (const [at, { number }] of rows.entries())
         (hasBit(found, at) ? here : absent).add(number);
     }

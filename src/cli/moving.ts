@@ -1,5 +1,6 @@
 // Owns taking records from a vault as they are, and giving them to others, a batch at a time.
 import { hasBit, ItemStatus, statusName } from "../block.ts";
+import { UNCOUNTED } from "../client/found.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
 import { STORE_TIMEOUT_MS } from "../limits/general.ts";
@@ -54,7 +55,7 @@ export async function absentAt(
   namespace: Buffer,
   rows: readonly Row[],
 ): Promise<Row[]> {
-  const found = await client.lookup(namespace, keysOf(rows), STORE_TIMEOUT_MS);
+  const found = await client.lookup(namespace, keysOf(rows), STORE_TIMEOUT_MS, UNCOUNTED);
   return rows.filter((_row, at) => !hasBit(found, at));
 }
 

@@ -9,6 +9,19 @@ export interface FarPace {
   nextMs: number;
 }
 
+/** What a look-up is for. */
+export interface LookupFor {
+  /** Context of the span that asks. */
+  trace: Buffer | null;
+  /** False: no request asks, so the vault's hit rate leaves it out. */
+  isCounted: boolean;
+}
+
+export type LookupAsked = [namespace: Buffer, keys: Buffer, deadlineMs: number, asks?: LookupFor];
+
+export const OF_A_REQUEST: LookupFor = { trace: null, isCounted: true };
+export const UNCOUNTED: LookupFor = { trace: null, isCounted: false };
+
 export interface Found {
   /** A bitmap over the keys. */
   present: Buffer;

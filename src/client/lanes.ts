@@ -29,6 +29,7 @@ import type { LaneRail, LanesId } from "../native.ts";
 import { jitterMs, nowMs, sleep } from "../time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { Attempt } from "./attempt.ts";
+import type { LookupFor } from "./found.ts";
 import type { LanesOptions } from "./lane-options.ts";
 import { idOf, reasonOf, stateOf } from "./lane-phase.ts";
 import type { Down, LanesState, Phase, Rejoin } from "./lane-phase.ts";
@@ -103,16 +104,16 @@ export class Lanes {
     await Promise.race([this.#changed(), quietSleep(LANES_OPEN_WAIT_MS, this.#closing.signal)]);
   }
 
-  /** Bitmap over the packed keys, `trace`: context of the span that asks; null when the lanes are of no use now. Rejects when the call is given up. */
+  /** Bitmap over the packed keys; null when the lanes are of no use now. Rejects when the call is given up. */
   async lookup(
     namespace: Buffer,
     keys: Buffer,
     attempt: Attempt,
-    trace: Buffer | null,
+    { trace, isCounted }: LookupFor,
   ): Promise<Buffer | null> {
     if (this.#phase.kind !== "up") return null;
     const { id, rails } = this.#phase;
-    const begin = (): number => lanesLookup(id, namespace, keys, this.#told(trace));
+    const begin = (): number => lanesLookup(id, namespace, keys, isCounted, this.#told(trace));
     const outcome = await this.#ask(id, begin, attempt);
     if (outcome?.error === null) return outcome.data;
     // Which way broke is about to be heard, and then calls take another.

@@ -32,6 +32,7 @@ import type { FlushReply, StatsReply } from "../wire/messages.ts";
 import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { FlushFeed } from "./flush-feed.ts";
+import type { LookupAsked } from "./found.ts";
 import type { FetchOptions, StoreItem } from "./items.ts";
 import type { LanesState } from "./lane-phase.ts";
 import type { FetchPlan, Settled } from "./lane-requests.ts";
@@ -125,9 +126,10 @@ export class SharedVault {
   }
 
   /** Bitmap over `keys` (packed): what can be read now. */
-  async lookup(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
+  async lookup(...[namespace, keys, deadlineMs, asks]: LookupAsked): Promise<Buffer> {
     const begin = (id: RegionId): number => shmLookup(id, namespace, keys);
     const { data } = await this.#call("Lookup", { deadlineMs }, begin);
+    if (asks?.isCounted === false) return data;
     this.#counts.lookup_keys += keyCount(keys);
     this.#counts.lookup_hits += countBits(data, keyCount(keys));
     return data;
@@ -350,11 +352,8 @@ export class SharedVault {
 
   /** What was flushed in a new file of that name would be served from this one: it is used no more. */
   async #lookForFile(): Promise<void> {
-    const number = await stat(this.#path).then(
-      ({ ino }) => ino,
-      () => null,
-    );
-    if (this.#isLost || number === this.epoch) return;
+    const { ino } = await stat(this.#path).catch(() => ({ ino: null }));
+    if (this.#isLost || ino === this.epoch) return;
     this.#isLost = true;
     this.#logger.warn({ vault: this.address }, LOST);
     // A number that no flush has had here: copies of its records go, too.

@@ -10,8 +10,8 @@ import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service
 import type { Attempt } from "./attempt.ts";
 import type { VaultState } from "./breaker.ts";
 import type { FlushFeed } from "./flush-feed.ts";
-import { joinFound, readFound } from "./found.ts";
-import type { Found } from "./found.ts";
+import { joinFound, OF_A_REQUEST, readFound } from "./found.ts";
+import type { Found, LookupAsked, LookupFor } from "./found.ts";
 import type { FetchOptions, StoreItem } from "./items.ts";
 import type { LanesState } from "./lane-phase.ts";
 import type { FetchPlan, Probed, Settled } from "./lane-requests.ts";
@@ -117,22 +117,24 @@ export class VaultClient {
   }
 
   /** Bitmap over `keys` (packed): what the vault holds. */
-  async lookup(...asked: Parameters<VaultClient["find"]>): Promise<Buffer> {
+  async lookup(...asked: LookupAsked): Promise<Buffer> {
     return (await this.find(...asked)).present;
   }
 
-  /** The same, and what of it only the vault's archive has: over gRPC it does not say. `trace`: context of the span that asks. */
+  /** The same, and what of it only the vault's archive has: over gRPC it does not say. */
   find(
     namespace: Buffer,
     keys: Buffer,
     deadlineMs: number,
-    trace: Buffer | null = null,
+    asks: LookupFor = OF_A_REQUEST,
   ): Promise<Found> {
     return this.#session.call("Lookup", deadlineMs, async (attempt, vault) => {
       const ask = async (part: Buffer): Promise<Found> => {
-        const found = await this.#session.lanes.lookup(namespace, part, attempt, trace);
+        const found = await this.#session.lanes.lookup(namespace, part, attempt, asks);
         if (found !== null) return readFound(found, keyCount(part));
-        const request = { namespace, keys: part, ...(trace === null ? {} : { trace }) };
+        const { trace, isCounted } = asks;
+        const traced = trace === null ? {} : { trace };
+        const request = { namespace, keys: part, uncounted: !isCounted, ...traced };
         const options = attempt.options();
         const { present } = await attempt.channel.unary(vaultService.Lookup, request, options);
         const expected = Math.ceil(keyCount(part) / 8);

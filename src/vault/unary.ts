@@ -114,8 +114,9 @@ export function lookup(vault: VaultContext, request: m.LookupRequest): m.LookupR
   const hits = (found: Buffer): number => countBits(found, count);
   const present = vault.spans?.run(trace, count, look, hits) ?? look();
   const durable = request.askDurable ? storeDurable(vault.store, namespace, keys) : NOTHING;
-  // The hit rate is that of engines.
-  if (isMeasuring(namespace)) return { present, durable: Buffer.from(durable) };
+  // The hit rate is that of engines' requests.
+  if (request.uncounted === true || isMeasuring(namespace))
+    return { present, durable: Buffer.from(durable) };
   vault.counters.add("lookups");
   vault.counters.add("lookup_keys", count);
   vault.counters.add("lookup_hits", hits(present));

@@ -156,6 +156,8 @@ export interface LookupRequest {
   askDurable?: boolean;
   /** Context of the span that asks. */
   trace?: Buffer;
+  /** No request asks: the hit rate leaves it out. */
+  uncounted?: boolean;
 }
 
 export interface LookupReply {

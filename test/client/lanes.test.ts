@@ -42,7 +42,10 @@ test.each([true, false])(
     await client.hello(SOON_MS);
     await until(() => client.lanes === "up", "the lanes");
     const context = noise(25, 1);
-    await client.lookup(NAMESPACE, noise(36, 2), SOON_MS, context);
+    await client.lookup(NAMESPACE, noise(36, 2), SOON_MS, {
+      trace: context,
+      isCounted: true,
+    });
     const frame = Buffer.concat(heard);
     expect(frame.length).toBe(40 + 32 + 36 + (traced ? 25 : 0));
     expect(frame.subarray(-25).equals(context)).toBe(traced);

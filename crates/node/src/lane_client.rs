@@ -108,17 +108,19 @@ pub fn lanes_mtu(id: u32) -> napi::Result<Option<u32>> {
     run(|| Ok(LANES.get(id)?.mtu()))
 }
 
-/// Asks which of the packed keys the vault holds; returns the request's number. `trace`: the context of a trace, 25 bytes.
+/// Asks which of the packed keys the vault holds, in or out of its hit rate; returns the request's number. `trace`: the context of a trace, 25 bytes.
 #[napi]
 pub fn lanes_lookup(
     id: u32,
     namespace: &[u8],
     packed: &[u8],
+    is_counted: bool,
     trace: Option<&[u8]>,
 ) -> napi::Result<u32> {
     run(|| {
         let trace = context(trace)?;
-        LANES.get(id)?.look_up_in(&hash("namespace", namespace)?, keys(packed)?, trace.as_ref())
+        let namespace = hash("namespace", namespace)?;
+        LANES.get(id)?.look_up_in(&namespace, keys(packed)?, is_counted, trace.as_ref())
     })
 }
 

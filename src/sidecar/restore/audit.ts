@@ -40,7 +40,8 @@ export async function audit({ n, groups }: Audit, context: AuditContext): Promis
       gates: { kv: gates.kv.slice(vault, vault + 1), ssm: gates.ssm.slice(vault, vault + 1) },
       isWanted: () => true,
       timeoutMs: AUDIT_TIMEOUT_MS,
-      // What requests look up is counted, and this is no request.
+      // What requests look up is counted, here and by vaults, and this is no request.
+      isCounted: false,
       counters: newSidecarCounters(),
       logger,
     }),

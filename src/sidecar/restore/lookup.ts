@@ -62,6 +62,8 @@ export interface LookupContext {
   isWanted(): boolean;
   timeoutMs: number;
   trace?: Buffer | null;
+  /** False: no request asks. */
+  isCounted?: boolean;
   counters: SidecarCounters;
   logger: Logger;
 }
@@ -357,9 +359,9 @@ async function askVault(
 ): Promise<boolean> {
   if (asked.every(({ indexes }) => indexes.length === 0)) return true;
   try {
-    const { namespace, shards, timeoutMs, isWanted, trace } = context;
+    const { namespace, shards, timeoutMs, isWanted, trace = null, isCounted = true } = context;
     const packed = packAsked(asked, shards);
-    const answer = await gate.find(namespace, packed, timeoutMs, isWanted, trace);
+    const answer = await gate.find(namespace, packed, timeoutMs, isWanted, { trace, isCounted });
     if (answer === null) return false;
     const { present, far } = answer;
     let at = 0;

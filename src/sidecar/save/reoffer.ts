@@ -1,6 +1,7 @@
 // Owns the offering again of what a vault lost or evicted and an arena still holds: asked while nothing else goes on, prefix first, bounded.
 import { hasBit, hashAt, KeyPacker, packKeys } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
+import { UNCOUNTED } from "../../client/found.ts";
 import type { Vault } from "../../client/vault.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
@@ -130,7 +131,7 @@ export class Reoffer {
     const { client, epoch } = look;
     const packer = new KeyPacker(blocks.length * shards);
     for (const { hashes, index, group } of blocks) packer.add(hashes, index, group, shards);
-    const present = await client.lookup(namespace, packer.keys, CALL_TIMEOUT_MS);
+    const present = await client.lookup(namespace, packer.keys, CALL_TIMEOUT_MS, UNCOUNTED);
     const missing: Block[] = [];
     for (const [index, block] of blocks.entries()) {
       let held = 0;

@@ -1,8 +1,8 @@
 // Owns the sidecar's ways to its vaults: what is known of each link, and a turnstile before the look-ups of each vault.
 import { keyCount } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
-import { readFound } from "../../client/found.ts";
-import type { Found } from "../../client/found.ts";
+import { OF_A_REQUEST, readFound } from "../../client/found.ts";
+import type { Found, LookupFor } from "../../client/found.ts";
 import { isRemote } from "../../client/vault.ts";
 import type { Tier, Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
@@ -47,13 +47,13 @@ export class LookupGate {
     return (await this.find(...asked))?.present ?? null;
   }
 
-  /** null when nobody wants the answer any more once it is its turn. `trace`: context of the span that asks. Bounded by the plans that may be open. */
+  /** null when nobody wants the answer any more once it is its turn. Bounded by the plans that may be open. */
   async find(
     namespace: Namespace,
     keys: Buffer,
     timeoutMs: number,
     isWanted: () => boolean,
-    trace: Buffer | null = null,
+    asks: LookupFor = OF_A_REQUEST,
   ): Promise<Found | null> {
     if (this.#inFlight >= LOOKUPS_IN_FLIGHT_MAX) {
       await new Promise<void>((resolve) => {
@@ -67,8 +67,8 @@ export class LookupGate {
       const askedMs = nowMs();
       const client = this.#client;
       const found = isRemote(client)
-        ? await client.find(namespace, keys, timeoutMs, trace)
-        : readFound(await client.lookup(namespace, keys, timeoutMs), keyCount(keys));
+        ? await client.find(namespace, keys, timeoutMs, asks)
+        : readFound(await client.lookup(namespace, keys, timeoutMs, asks), keyCount(keys));
       this.#link.answered(keys.length, nowMs() - askedMs);
       if (found.far !== null) this.#link.farPace = found.pace;
       return found;

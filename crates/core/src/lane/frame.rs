@@ -34,7 +34,7 @@ pub enum Kind {
     Hello = 1,
     /// Vault: the lane is open.
     Welcome = 2,
-    /// Client: namespace, packed keys, and behind them a trace's context where there is one.
+    /// Client: namespace, packed keys, and behind them a trace's context where there is one; `item` 1: it is not counted.
     Lookup = 3,
     /// Vault: bitmap over the keys of a look-up.
     Found = 4,
@@ -102,6 +102,9 @@ impl Kind {
 /// As the code of a look-up: its answer may name what only the archive has.
 pub const LOOKUP_FAR: u16 = 1;
 
+/// As the item of a look-up: no request asks, so the hit rate leaves it out.
+pub const LOOKUP_UNCOUNTED: u32 = 1;
+
 /// Behind both bitmaps of such an answer: microseconds until one such record is here, and from one to the next.
 pub const FAR_PACE_BYTES: usize = 8;
 
@@ -114,7 +117,7 @@ pub struct Frame {
     pub code: u16,
     /// Given by the client, ascending from 1; 0: the session as such.
     pub request: u32,
-    /// Index into the request's keys, or the number of a probe's chunks.
+    /// Index into the request's keys, the number of a probe's chunks, or whether a look-up counts.
     pub item: u32,
     /// Where the body stands in the record; in an offer the tenant, in a hello the number of rails.
     pub offset: u64,

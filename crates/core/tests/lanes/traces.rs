@@ -36,7 +36,7 @@ fn trip(vault: &Vault, shape: Shape, is_traced: bool) -> u64 {
         lanes.client.store_for(0, MADE_NOW, &NAMESPACE, records.to_vec(), trace.as_ref()).unwrap();
     assert_eq!(lanes.outcome(stored), Outcome::Done(vec![ACCEPTED; 2], bytes, None));
     let keys: Vec<_> = (1..=3).map(key).collect();
-    let asked = lanes.client.look_up_in(&NAMESPACE, &keys, of(LOOKUP).as_ref()).unwrap();
+    let asked = lanes.client.look_up_in(&NAMESPACE, &keys, true, of(LOOKUP).as_ref()).unwrap();
     assert_eq!(lanes.outcome(asked), Outcome::Found(vec![0b101]));
     let (targets, _) = engine.targets(&[1, 2, 3], Codec::Raw);
     let fetched = lanes.client.fetch(Targets { trace: of(FETCH), ..targets }).unwrap();
@@ -91,7 +91,7 @@ fn a_context_is_the_end_of_a_body_and_without_one_no_byte_is_sent_for_it() {
     };
     let mut bodies = |trace: Option<TraceContext>| {
         let client = &lanes.client;
-        let look_up = body(client.look_up_in(&NAMESPACE, &keys, trace.as_ref()).unwrap());
+        let look_up = body(client.look_up_in(&NAMESPACE, &keys, true, trace.as_ref()).unwrap());
         let (targets, _) = engine.targets(&[1, 2], Codec::Int8);
         let fetch = body(client.fetch(Targets { trace, ..targets }).unwrap());
         let records = vec![record.clone()];
@@ -124,7 +124,7 @@ fn spans_that_nobody_takes_are_bounded_and_counted() {
     let vault = Vault::with(|options| options.traces = true);
     let lanes = Lanes::open(&vault, 1);
     for _ in 0..LANE_SPANS_MAX + 5 {
-        let asked = lanes.client.look_up_in(&NAMESPACE, &[key(1)], Some(&LOOKUP)).unwrap();
+        let asked = lanes.client.look_up_in(&NAMESPACE, &[key(1)], true, Some(&LOOKUP)).unwrap();
         lanes.outcome(asked);
     }
     let (kept, dropped) = vault.server.take_spans();

@@ -65,6 +65,10 @@ fn a_look_up_says_what_is_there() {
     let request = lanes.client.look_up(&NAMESPACE, &keys).unwrap();
     assert_eq!(lanes.outcome(request), Outcome::Found(vec![0b1010, 0]));
     assert_eq!((vault.count("lookup_keys"), vault.count("lookup_hits")), (12, 2));
+    let request = lanes.client.look_up_in(&NAMESPACE, &keys, false, None).unwrap();
+    assert_eq!(lanes.outcome(request), Outcome::Found(vec![0b1010, 0]));
+    let counted = ["lookups", "lookup_keys", "lookup_hits"].map(|name| vault.count(name));
+    assert_eq!(counted, [1, 12, 2], "what no request asks is left out");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use self::requests::{Probe, Request};
 use self::session::Session;
 use self::storing::StoreRequest;
 pub use self::storing::{Content, Outgoing};
-use super::frame::{Frame, Kind, LOOKUP_FAR, OFFER_ITEM_BYTES, TOKEN_BYTES, TraceContext};
+use super::frame::{Frame, Kind, LOOKUP_FAR, LOOKUP_UNCOUNTED, OFFER_ITEM_BYTES, TOKEN_BYTES, TraceContext};
 use super::tls;
 use super::wire::Timing;
 use crate::error::{Error, Result};
@@ -92,10 +92,10 @@ impl Client {
     /// # Errors
     /// `LANE_FAILED` when the lanes are not up, `BAD_ARGUMENT` for too many keys.
     pub fn look_up(&self, namespace: &Hash, keys: &[[u8; PACKED_KEY_BYTES]]) -> Result<u32> {
-        self.look_up_in(namespace, keys, None)
+        self.look_up_in(namespace, keys, true, None)
     }
 
-    /// The same as a part of a trace.
+    /// The same, in or out of the vault's hit rate, and as a part of a trace.
     ///
     /// # Errors
     /// As `look_up`.
@@ -103,10 +103,12 @@ impl Client {
         &self,
         namespace: &Hash,
         keys: &[[u8; PACKED_KEY_BYTES]],
+        is_counted: bool,
         trace: Option<&TraceContext>,
     ) -> Result<u32> {
         let body = keys_body(namespace, keys, trace)?;
-        let frame = Frame { code: LOOKUP_FAR, ..Frame::new(Kind::Lookup, 0) };
+        let item = if is_counted { 0 } else { LOOKUP_UNCOUNTED };
+        let frame = Frame { code: LOOKUP_FAR, item, ..Frame::new(Kind::Lookup, 0) };
         self.session.begin(Request::Lookup { keys: keys.len() }, frame, body)
     }
 

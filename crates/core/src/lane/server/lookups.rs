@@ -6,7 +6,7 @@ use super::requests::Lane;
 use super::session::Session;
 use super::spans::Asked;
 use crate::error::Result;
-use crate::lane::frame::{Frame, Kind};
+use crate::lane::frame::{Frame, Kind, LOOKUP_UNCOUNTED};
 use crate::record::PACKED_KEY_BYTES;
 use crate::store::{MEASURING_NAMESPACE, RecordKey};
 
@@ -19,8 +19,8 @@ impl Session {
         let held = self.shared.store.contains_all(&keys);
         let answer = found_body(&self.shared.store, frame.code, &keys, &held);
         let hits = held.iter().filter(|is_held| **is_held).count();
-        // The hit rate is that of engines.
-        if !namespace.starts_with(MEASURING_NAMESPACE) {
+        // The hit rate is that of engines' requests.
+        if frame.item != LOOKUP_UNCOUNTED && !namespace.starts_with(MEASURING_NAMESPACE) {
             let counts = &self.shared.counts;
             counts.add("lookups", 1);
             counts.add("lookup_keys", keys.len() as u64);
