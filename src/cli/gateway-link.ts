@@ -19,7 +19,8 @@ export async function askGateway(
   try {
     answer = await withDeadline(ask(socketPath, method, path), GATEWAY_CONTROL_MS, "the gateway");
   } catch (error) {
-    throw down(toTierkvError(error).message);
+    const { code } = error as NodeJS.ErrnoException;
+    throw down(code === "ENOENT" ? "there is no socket" : toTierkvError(error).message);
   }
   const parsed = JSON.parse(answer.text) as { error?: string };
   if (answer.code === 200) return parsed;

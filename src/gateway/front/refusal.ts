@@ -24,7 +24,11 @@ export type Refused =
 const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, text: string]>> = {
   no_key: [401, "AuthenticationError", "no valid API key came as `Authorization: Bearer KEY`"],
   tenant_key: [403, "PermissionDeniedError", "a key with a tenant registers no engines"],
-  no_json: [400, "BadRequestError", "a body must be a JSON object here"],
+  no_json: [
+    400,
+    "BadRequestError",
+    "a body must be a JSON object here, sent as `content-type: application/json`",
+  ],
   no_path: [404, "NotFoundError", "the gateway passes on no such path"],
   no_model: [404, "NotFoundError", "no engine serves this model"],
   large: [413, "BadRequestError", `the body has more than ${GATEWAY_BODY_BYTES_MAX} bytes`],

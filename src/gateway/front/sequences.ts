@@ -108,17 +108,26 @@ function change(
     return say(response, 200, { message: `Worker ${id} deregistered.` });
   }
   const name = nameOf(address);
-  if (name === null) return lacks(response, "address, such as http://10.0.0.2:8000");
+  if (address === undefined) return lacks(response, `address, such as ${ADDRESS}`);
+  if (name === null) {
+    const shown = String(JSON.stringify(address)).slice(0, SHOWN_CHARS_MAX);
+    return say(response, 422, { detail: `address ${shown} is none: write ${ADDRESS}` });
+  }
   // It came back elsewhere.
   if (known !== undefined && known.name !== name) registry.remove(known);
   if (registry.add(name, id) === null) return say(response, 429, { error: "too many workers" });
   return say(response, 200, { message: `Worker ${id} registered.` });
 }
 
-/** `host:port` of an address `http://host:port`; null: it is none. */
+const ADDRESS = "http://10.0.0.2:8000";
+const SHOWN_CHARS_MAX = 100;
+
+/** `host:port` of an address, before which `http://` may stand; null: it is none. */
 function nameOf(address: unknown): string | null {
-  if (typeof address !== "string" || !URL.canParse(address)) return null;
-  const { protocol, hostname, port } = new URL(address);
+  if (typeof address !== "string" || address === "") return null;
+  const text = address.includes("://") ? address : `http://${address}`;
+  if (!URL.canParse(text)) return null;
+  const { protocol, hostname, port } = new URL(text);
   return protocol === "http:" ? `${hostname}:${port === "" ? "80" : port}` : null;
 }
 

@@ -296,3 +296,17 @@ test("it is off unless it is asked for, and a body that lacks something is told 
   expect([lacking.code, lacking.text]).toEqual([422, expect.stringContaining("address")]);
   expect((await generate(open, { prompt: "p" })).code).toBe(503);
 });
+
+test("an address is taken with or without its scheme, and one that is none is shown with what to write", async () => {
+  const { url } = await gatewayBefore([], { sequences: true });
+  const register = async (address: unknown): Promise<unknown> =>
+    post(url, "/register", { worker_id: "w", address });
+  expect(await register("10.0.0.2:8000")).toEqual({ message: "Worker w registered." });
+  expect(await get(url, "/workers")).toEqual({ w: { address: "http://10.0.0.2:8000" } });
+  expect(await register("http://10.0.0.3")).toEqual({ message: "Worker w registered." });
+  expect(await get(url, "/workers")).toEqual({ w: { address: "http://10.0.0.3:80" } });
+  for (const address of ["https://10.0.0.2:8000", "10.0.0.2:eight", "", 8000]) {
+    const detail = `address ${JSON.stringify(address)} is none: write http://10.0.0.2:8000`;
+    expect(await register(address)).toEqual({ detail });
+  }
+});
