@@ -62,6 +62,7 @@ export class EventFeed {
   /** The batch that a replay must begin with. */
   #awaited: Mark | null = null;
   #isClosed = false;
+  #isAwaySaid = false;
   /** How often the order was broken. */
   gaps = 0;
 
@@ -111,7 +112,11 @@ export class EventFeed {
   #away(reason: string): void {
     if (this.#isClosed) return;
     const { sink, logger, events } = this.#options;
-    if (this.#state !== "away") logger.warn({ events, reason }, "events of an engine are lost");
+    const words =
+      this.#state === "away" ? "do not come: is it started with --kv-events-config?" : "are lost";
+    // Once: an address that is wrong is tried again for ever.
+    if (!this.#isAwaySaid) logger.warn({ events, reason }, `events of an engine ${words}`);
+    this.#isAwaySaid = true;
     this.#state = "away";
     this.#endReplay();
     this.#pending = [];
@@ -214,7 +219,9 @@ export class EventFeed {
   }
 
   #giveUp(): void {
-    this.#options.sink.clear();
+    const { sink, replays, logger } = this.#options;
+    logger.warn({ replays }, "an engine does not replay events: what it held before is not known");
+    sink.clear();
     this.#next = null;
     this.#settle();
   }
@@ -238,6 +245,9 @@ export class EventFeed {
     }
     this.#state = "live";
     this.#options.sink.trust(true);
+    const { logger, events } = this.#options;
+    if (this.#isAwaySaid) logger.info({ events }, "events of an engine come");
+    this.#isAwaySaid = false;
   }
 }
 

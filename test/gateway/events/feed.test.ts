@@ -3,6 +3,8 @@ import { describe, expect, onTestFinished, test } from "vitest";
 import { EventFeed } from "../../../src/gateway/events/feed.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
+import { GATEWAY_EVENTS_RETRY_MS } from "../../../src/limits/gateway.ts";
+import { sleep } from "../../../src/time.ts";
 import { SILENT, until } from "../../support/gateways.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 import type { PublisherOptions } from "../../support/sim-publisher.ts";
@@ -15,13 +17,17 @@ interface Followed {
   believed(tokens: readonly number[], salt?: string): number;
 }
 
-async function followed(options: PublisherOptions = {}, hasReplay = true): Promise<Followed> {
+async function followed(
+  options: PublisherOptions = {},
+  hasReplay = true,
+  logger = SILENT,
+): Promise<Followed> {
   const publisher = await new SimPublisher(options).start();
   const index = new BlockIndex(1);
   const feed = new EventFeed({
     events: publisher.events,
     replays: hasReplay ? publisher.replays : null,
-    logger: SILENT,
+    logger,
     sink: {
       apply: (event) => index.apply(0, event),
       clear: () => index.clear(0),
@@ -125,4 +131,25 @@ test("an engine that starts anew holds nothing of before, and is followed again"
   await publisher.take(prompt(2));
   await until(() => believed(prompt(2)) === 3);
   expect(believed(prompt(1))).toBe(0);
+});
+
+test("an engine whose events do not come is told of once, and so is their coming", async () => {
+  const said: string[] = [];
+  const heard = (_what: object, words: string): void => void said.push(words);
+  const logger = { ...SILENT, warn: heard, info: heard } as unknown as typeof SILENT;
+  const { publisher, feed } = await followed({}, true, logger);
+  publisher.stop();
+  feed.start();
+  await until(() => said.length > 0);
+  // Tried again, and refused again, meanwhile.
+  await sleep(3 * GATEWAY_EVENTS_RETRY_MS);
+  await publisher.start();
+  await until(() => feed.state === "live");
+  expect(said).toEqual([
+    "events of an engine do not come: is it started with --kv-events-config?",
+    "events of an engine come",
+  ]);
+  publisher.stop();
+  await until(() => said.length === 3);
+  expect(said[2]).toBe("events of an engine are lost");
 });
