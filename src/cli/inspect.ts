@@ -66,7 +66,7 @@ export interface Pooled extends Pick<VaultStatus, "address" | "share" | "holes" 
 }
 
 export interface Travel {
-  /** `up` where they are to every vault of the class, else how they are to the first where they are not. */
+  /** `up` where they are to every vault of the class, else how they are to the first where they are not, and to how many. */
   lanes: Partial<Record<RecordClass, string>>;
   restoreBytesPerS: number | null;
   saveBytesPerS: number | null;
@@ -218,7 +218,10 @@ function lanesOf(
 ): Partial<Record<RecordClass, string>> {
   const [first] = vaults;
   if (first === undefined) return {};
-  return { [name]: vaults.find(({ lanes }) => lanes !== "up")?.lanes ?? first.lanes };
+  const others = vaults.filter(({ lanes }) => lanes !== "up");
+  const state = others[0]?.lanes ?? first.lanes;
+  const isSome = others.length > 0 && others.length < vaults.length;
+  return { [name]: isSome ? `${state} to ${others.length} of ${vaults.length}` : state };
 }
 
 function blank(target: string, address: string): TargetStatus {

@@ -8,7 +8,7 @@ import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { runInside } from "../../support/command-line.ts";
 import { askFor, emptyTheSecond, openPool, openReader, recordsOf } from "../../support/pools.ts";
 import { testDirectory } from "../../support/sidecars.ts";
-import { closeAfterTest, SOON_MS } from "../../support/vaults.ts";
+import { closeAfterTest, SOON_MS, until } from "../../support/vaults.ts";
 
 test("a vault that came back empty has holes, and each command says so of it alone", async () => {
   const pool = await openPool("holes", {});
@@ -64,4 +64,10 @@ test("a vault that came back empty has holes, and each command says so of it alo
     ({ name }) => name === "tierkv_sidecar_vault_holes_total",
   );
   expect(family?.samples.map(({ value }) => value)).toEqual([0, holes, 0]);
+
+  process.kill(pool.vaults[2]!.pid, "SIGKILL");
+  await until(
+    async () => /lanes: kv \w+ to 1 of 3;/.test(await run("status")),
+    "one to be without",
+  );
 });
