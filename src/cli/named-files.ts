@@ -53,7 +53,8 @@ async function caught(
 
 /** By the path, behind which a line may stand. */
 function keyOf(files: readonly Named[], { details }: TierkvError): string | null {
-  const path = String((details as { path?: string }).path ?? "").replace(/:\d+$/, "");
+  const { path: said = "" } = details as { path?: string };
+  const path = said.replace(/:\d+$/, "");
   return files.find((named) => named.path === path)?.key ?? null;
 }
 

@@ -1,11 +1,6 @@
 // Owns the kinds of values a key can have: how each is read from TOML, and what to say when it cannot be.
-import { isIPv4, isIPv6 } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
-import { isNames, namesIn, sharedPath, sourceOf } from "../hosts.ts";
-import { VAULT_SOCKET_BYTES_MAX } from "../limits/general.ts";
-import { SHARED_PATH_BYTES_MAX } from "../limits/shared.ts";
-import type { Address } from "./config.ts";
 import { nearest } from "./nearest.ts";
 
 /** Why a value was not taken. `expected` names a wrong type; `reason` a right type with an impossible value. */
@@ -20,10 +15,10 @@ export interface Kind<T> {
   parse(raw: unknown, key: string): Parsed<T>;
 }
 
-const wrongType = (expected: string, fix: string): { problem: Problem } => ({
+export const wrongType = (expected: string, fix: string): { problem: Problem } => ({
   problem: { expected, fix },
 });
-const badValue = (reason: string, fix: string): { problem: Problem } => ({
+export const badValue = (reason: string, fix: string): { problem: Problem } => ({
   problem: { reason, fix },
 });
 
@@ -114,176 +109,6 @@ export function showBytes(count: number): string {
     step += 1;
   }
   return `${value} ${names[step] ?? "B"}`;
-}
-
-const CONNECT_SAMPLE = "192.168.1.10:50051";
-
-/** `host:port`; IPv6 in brackets. Port 0 (the system chooses) only where one listens. Or `unix:/path`. */
-export function address(use: "listen" | "connect"): Kind<Address> {
-  const sample = use === "listen" ? "127.0.0.1:50051" : CONNECT_SAMPLE;
-  const tcp = tcpOnly(sample, use === "listen" ? 0 : 1);
-  return {
-    describe: '`"host:port"` or `"unix:/path"`',
-    parse(raw, key) {
-      const isUnix = typeof raw === "string" && raw.startsWith(UNIX_PREFIX);
-      return isUnix ? unixAddress(raw, key) : tcp.parse(raw, key);
-    },
-  };
-}
-
-/** The same without `unix:/path`; `sample` is shown where no better guess can be made. */
-export function tcpOnly(sample: string, portMin: number): Kind<Address> {
-  return {
-    describe: '`"host:port"`',
-    parse(raw, key) {
-      const fix = `write ${key} = "${suggestAddress(raw, sample)}"`;
-      if (typeof raw !== "string") return wrongType('an address "host:port" in quotes', fix);
-      return tcpAddress(raw, portMin, fix);
-    },
-  };
-}
-
-/** A list of different addresses `host:port`. */
-export function addresses(sample: string, countMax: number): Kind<readonly Address[]> {
-  return listOf(tcpOnly(sample, 1), sample, countMax);
-}
-
-/** An address to connect to, or a name that stands for several: `dns:host:port`, or `dns:name` of SRV records. */
-function vaultAddress(): Kind<Address> {
-  const one = address("connect");
-  return {
-    describe:
-      '`"host:port"`, `"unix:/path"`, `"dns:host:port"` (all its addresses), `"dns:name"` (its SRV records), `"pool:host:port"` (all vaults of its pool) or `"etcd:vaults"` (those registered there)',
-    parse(raw, key) {
-      if (typeof raw !== "string" || !isNames(raw)) return one.parse(raw, key);
-      const name = namesIn(raw);
-      if (sourceOf(raw) === "etcd") {
-        if (name === "vaults") return { value: { host: "", port: 0, text: raw } };
-        return badValue("etcd has a list of vaults alone", `write ${key} = "etcd:vaults"`);
-      }
-      if (sourceOf(raw) === "pool") {
-        const seed = tcpAddress(
-          name,
-          1,
-          `write ${key} = "pool:${suggestAddress(name, CONNECT_SAMPLE)}"`,
-        );
-        return "value" in seed ? { value: { ...seed.value, text: raw } } : seed;
-      }
-      const fix = `write ${key} = "dns:vaults.example:50051", or "dns:_tierkv._tcp.example" for SRV records`;
-      if (isHost(name)) return { value: { host: name, port: 0, text: raw } };
-      const parsed = tcpAddress(name, 1, fix);
-      return "value" in parsed ? { value: { ...parsed.value, text: raw } } : parsed;
-    },
-  };
-}
-
-/** Addresses to connect to: one, or a list of different ones. */
-export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
-  const remote = vaultAddress();
-  const one: Kind<Address> = {
-    describe: `${remote.describe}, or \`"shm:/path"\``,
-    parse(raw, key) {
-      const isShared = typeof raw === "string" && sharedPath(raw) !== null;
-      return isShared ? sharedAddress(raw, key) : remote.parse(raw, key);
-    },
-  };
-  const list = listOf(one, CONNECT_SAMPLE, countMax);
-  return {
-    describe: `${one.describe}, or a list of them, at most ${countMax}`,
-    parse(raw, key) {
-      if (Array.isArray(raw)) return list.parse(raw, key);
-      const parsed = one.parse(raw, key);
-      return "value" in parsed ? { value: [parsed.value] } : parsed;
-    },
-  };
-}
-
-function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<readonly Address[]> {
-  return {
-    describe: `list of \`"host:port"\`, at most ${countMax}`,
-    parse(raw, key) {
-      const fix = `write ${key} = ["${sample}"]`;
-      if (!Array.isArray(raw)) return wrongType("a list of addresses in brackets", fix);
-      if (raw.length > countMax)
-        return badValue(`${raw.length} addresses, at most ${countMax}`, fix);
-      const parsed = raw.map((item: unknown) => one.parse(item, key));
-      const bad = parsed.find((item) => "problem" in item);
-      if (bad !== undefined && "problem" in bad) return bad;
-      const value = parsed.flatMap((item) => ("value" in item ? [item.value] : []));
-      const texts = value.map(({ text }) => text);
-      const twice = texts.find((text, index) => texts.indexOf(text) !== index);
-      return twice === undefined ? { value } : badValue(`${twice} stands there twice`, fix);
-    },
-  };
-}
-
-function tcpAddress(raw: string, portMin: number, fix: string): Parsed<Address> {
-  const [, host = "", port] = /^(.*):(\d+)$/.exec(raw) ?? [];
-  if (raw.includes("://")) return badValue("an address has no scheme", fix);
-  if (port === undefined || isIPv6(raw)) return badValue("the port is missing", fix);
-  const bare = host.replace(/^\[(.*)\]$/, "$1");
-  const isBracketed = bare !== host;
-  if (isBracketed ? !isIPv6(bare) : !isHost(bare)) {
-    const reason = `"${host}" is not a host name or IP address`;
-    return badValue(host === "" ? "the host is missing" : reason, fix);
-  }
-  const number = Number(port);
-  if (number < portMin || number > 65_535) {
-    return badValue(`port ${port} is not ${portMin} to 65535`, fix);
-  }
-  return { value: { host: bare, port: number, text: `${host}:${number}` } };
-}
-
-const UNIX_PREFIX = "unix:";
-
-/** Memory that the sidecars of this machine share. */
-function sharedAddress(raw: string, key: string): Parsed<Address> {
-  const file = sharedPath(raw) ?? "";
-  const bytesMax = SHARED_PATH_BYTES_MAX;
-  if (process.platform !== "linux") {
-    return badValue("shared memory needs Linux", `write ${key} = "${CONNECT_SAMPLE}"`);
-  }
-  if (!/^\/[^\0]+$/.test(file) || Buffer.byteLength(file) > bytesMax) {
-    const fix = `write ${key} = "shm:/dev/shm/tierkv"`;
-    return badValue(`not an absolute path of at most ${bytesMax} bytes behind shm:`, fix);
-  }
-  return { value: { host: "", port: 0, text: raw } };
-}
-
-function unixAddress(raw: string, key: string): Parsed<Address> {
-  const file = raw.slice(UNIX_PREFIX.length);
-  const bytesMax = VAULT_SOCKET_BYTES_MAX;
-  if (!/^\/[^\0]+$/.test(file)) {
-    return badValue("not an absolute path behind unix:", `write ${key} = "unix:/absolute/path"`);
-  }
-  const size = Buffer.byteLength(file);
-  if (size > bytesMax) {
-    return badValue(`a path of ${size} bytes, the limit is ${bytesMax}`, "choose a shorter path");
-  }
-  return { value: { host: "", port: 0, text: raw } };
-}
-
-function isHost(host: string): boolean {
-  if (/^[\d.]+$/.test(host)) return isIPv4(host);
-  return host.length <= 253 && /^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$/.test(host);
-}
-
-/** What was probably meant: the given host with the given or a usual port. */
-function suggestAddress(raw: unknown, sample: string): string {
-  const port = sample.slice(sample.lastIndexOf(":") + 1);
-  if (typeof raw === "object" && raw !== null && "host" in raw && typeof raw.host === "string") {
-    return "port" in raw && typeof raw.port === "bigint"
-      ? `${raw.host}:${raw.port}`
-      : `${raw.host}:${port}`;
-  }
-  if (typeof raw !== "string") return sample;
-  const plain = raw
-    .trim()
-    .replace(/^\w+:\/\//, "")
-    .replace(/\/.*$/, "");
-  if (isIPv6(plain)) return `[${plain}]:${port}`;
-  const host = plain.replace(/:.*$/, "");
-  return isHost(host) ? `${host}:${port}` : sample;
 }
 
 const SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400 };

@@ -3,9 +3,10 @@ import { homedir } from "node:os";
 import { join } from "node:path";
 import { PATH_BYTES_MAX, RAILS_MAX } from "../limits/general.ts";
 import { ETCD_ENDPOINTS_MAX, POOL_VAULTS_MAX } from "../limits/pool.ts";
+import { addresses, tcpOnly } from "./addresses.ts";
 import type { ClusterConfig, EtcdConfig, SidecarConfig, VaultConfig } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
-import { addresses, boolean, httpUrl, label, path, tcpOnly } from "./kinds.ts";
+import { boolean, httpUrl, label, path } from "./kinds.ts";
 
 /** A file that may be left out. */
 function file(doc: string, fallbackText: string, example: string): Field<string | null> {

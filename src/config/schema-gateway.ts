@@ -13,10 +13,11 @@ import {
   GATEWAY_WAIT_MS_MAX,
 } from "../limits/gateway.ts";
 import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../limits/general.ts";
+import { addresses, tcpOnly } from "./addresses.ts";
 import { PRESETS } from "./config.ts";
 import type { Address, GatewayConfig } from "./config.ts";
 import type { Field } from "./field.ts";
-import { addresses, boolean, choice, integer, numbered, path, tcpOnly } from "./kinds.ts";
+import { boolean, choice, integer, numbered, path } from "./kinds.ts";
 import type { Kind } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
 import { stateDir } from "./schema-access.ts";

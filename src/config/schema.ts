@@ -24,20 +24,10 @@ import { KEPT_PERCENT_DEFAULT, KEPT_PERCENT_MAX } from "../limits/sessions.ts";
 import { SHARED_HOSTS_MAX } from "../limits/shared.ts";
 import { VERIFY_SAMPLED_EVERY } from "../limits/truth.ts";
 import { LOG_LEVELS } from "../log.ts";
+import { address, tcpOnly, vaultAddresses } from "./addresses.ts";
 import type { Config } from "./config.ts";
 import type { Field } from "./field.ts";
-import {
-  address,
-  boolean,
-  bytes,
-  choice,
-  integer,
-  label,
-  path,
-  showBytes,
-  tcpOnly,
-  vaultAddresses,
-} from "./kinds.ts";
+import { boolean, bytes, choice, integer, label, path, showBytes } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
 import {
   CLUSTER_ACCESS,

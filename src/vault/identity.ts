@@ -62,8 +62,7 @@ export function openSecurity(files: SecurityFiles, logger: Logger): OpenedSecuri
       keyPem,
       clientCaPem:
         tlsClientCa === null ? null : Buffer.from(readPublic(tlsClientCa, "[vault] tls_client_ca")),
-      tokens: isByToken ? new TokenFile(tokensPath(files), logger) : null,
-      members: isByToken ? new Members(join(files.stateDir, "members.json"), logger) : null,
+      ...(isByToken ? openToTokens(files, logger) : { tokens: null, members: null }),
     },
     isNew,
   };
@@ -71,7 +70,7 @@ export function openSecurity(files: SecurityFiles, logger: Logger): OpenedSecuri
 
 /** The same of what is there, without making anything. Throws CREDENTIALS. */
 export function checkSecurity(files: SecurityFiles, logger: Logger): void {
-  const { stateDir, tlsCert, tlsClientCa, tokens } = files;
+  const { tlsCert, tlsClientCa, tokens } = files;
   if (tlsCert === null && isAbsent(certificatePath(files), STATE_KEY)) {
     checkRoom(dirname(certificatePath(files)), STATE_KEY);
   } else {
@@ -81,8 +80,15 @@ export function checkSecurity(files: SecurityFiles, logger: Logger): void {
   }
   if (tlsClientCa !== null) readPublic(tlsClientCa, "[vault] tls_client_ca");
   if (tokens === null && (tlsClientCa !== null || isAbsent(tokensPath(files), STATE_KEY))) return;
-  new TokenFile(tokensPath(files), logger);
-  new Members(join(stateDir, "members.json"), logger);
+  openToTokens(files, logger);
+}
+
+function openToTokens(
+  files: SecurityFiles,
+  logger: Logger,
+): { tokens: TokenFile; members: Members } {
+  const tokens = new TokenFile(tokensPath(files), logger);
+  return { tokens, members: new Members(join(files.stateDir, "members.json"), logger) };
 }
 
 /** The file of tokens that holds for these settings. */

@@ -79,7 +79,21 @@ testRefusals({
     2,
     "CONFIG_BAD_VALUE",
     "the port is missing",
-    'write engines = "10.0.0.2:8000"',
+    'write engines = ["10.0.0.1:8000", "10.0.0.2:8000"]',
+  ),
+  "an engine with a scheme and a port of its own": bad(
+    '[gateway]\nengines = ["http://10.0.0.1:8001/v1"]',
+    2,
+    "CONFIG_BAD_VALUE",
+    "no scheme",
+    'write engines = ["10.0.0.1:8001"]',
+  ),
+  "one engine without brackets": bad(
+    '[gateway]\nengines = "10.0.0.1:8001"',
+    2,
+    "CONFIG_WRONG_TYPE",
+    "a list of addresses",
+    'write engines = ["10.0.0.1:8001"]',
   ),
   "an engine twice": bad(
     '[gateway]\nengines = ["10.0.0.1:8000", "10.0.0.1:8000"]',

@@ -1,6 +1,7 @@
 // Owns `tierkv invite`: prints the line that lets another machine into the vault of this one.
 import { Option } from "commander";
-import { duration, integer, tcpOnly } from "../../config/kinds.ts";
+import { tcpOnly } from "../../config/addresses.ts";
+import { duration, integer } from "../../config/kinds.ts";
 import { parseOption } from "../../config/override.ts";
 import { INVITATION_S_DEFAULT, INVITATION_S_MAX, MEMBERS_MAX } from "../../limits/access.ts";
 import { ROLES } from "../../roles.ts";

@@ -110,7 +110,7 @@ function change(
   const name = nameOf(address);
   if (address === undefined) return lacks(response, `address, such as ${ADDRESS}`);
   if (name === null) {
-    const shown = String(JSON.stringify(address)).slice(0, SHOWN_CHARS_MAX);
+    const shown = JSON.stringify(address).slice(0, SHOWN_CHARS_MAX);
     return say(response, 422, { detail: `address ${shown} is none: write ${ADDRESS}` });
   }
   // It came back elsewhere.
