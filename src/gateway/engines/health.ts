@@ -45,6 +45,7 @@ export class Health {
   #turn = 0;
   #isAsking = false;
   #isClosed = false;
+  #isDownSaid = false;
 
   constructor(options: HealthOptions) {
     this.#options = options;
@@ -117,9 +118,12 @@ export class Health {
     if (this.#isClosed) return;
     const wasUp = engine.isUp;
     engine.setDown(reason);
-    if (!wasUp) return;
-    logger.warn({ engine: engine.name, reason }, "engine does not answer: requests go elsewhere");
-    onChange();
+    // One that never answered is told of, too: its address may be wrong.
+    if (wasUp || !this.#isDownSaid) {
+      this.#isDownSaid = true;
+      logger.warn({ engine: engine.name, reason }, "engine does not answer: requests go elsewhere");
+    }
+    if (wasUp) onChange();
   }
 }
 
