@@ -104,7 +104,10 @@ async function emptied(options: Emptying): Promise<Done | null> {
       await drain.run();
     } catch (error) {
       progress.end();
-      for (const line of describe({ class: name, evicted: 0, ...drain.drained })) call.io.err(line);
+      const { moved, present } = drain.drained;
+      const isBegun = moved.records + present.records > 0;
+      const lines = isBegun ? describe({ class: name, evicted: 0, ...drain.drained }) : [];
+      for (const line of lines) call.io.err(line);
       throw error;
     }
     const evicted = (await evictedOf(clients, source)) - before;

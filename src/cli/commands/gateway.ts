@@ -155,7 +155,7 @@ async function explain(call: Call): Promise<number> {
   const [id = ""] = call.args;
   const path = `/decisions?id=${encodeURIComponent(id)}`;
   const found = (await askGateway(socket, "GET", path)) as { requests: Decision[] };
-  const none = `the gateway remembers no request "${id}"`;
+  const none = `the gateway remembers no request ${id === "" ? "yet" : `"${id}"`}`;
   const lines = found.requests.flatMap(describe);
   call.print(found, lines.length === 0 ? [none] : lines);
   return lines.length === 0 ? EXIT_UNKNOWN : 0;

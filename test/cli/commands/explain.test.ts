@@ -75,4 +75,6 @@ test("a request the sidecar does not know is said to be unknown", async () => {
   writeFileSync(config, `[sidecar]\nsocket = "${sidecar.socketPath}"\n`);
   const { exitCode, stdout } = await runInside(["explain", "nobody", "--config", config]);
   expect([exitCode, stdout.trim()]).toEqual([1, 'the sidecar remembers no request "nobody"']);
+  const all = await runInside(["explain", "--config", config]);
+  expect(all.stdout).toBe("the sidecar remembers no request yet: engines have asked nothing\n");
 });
