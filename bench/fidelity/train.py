@@ -4,6 +4,7 @@ A Llama of 3 million parameters learns Python's own library and our docs, which 
 a model of 5 million with recurrent states (Gated DeltaNet); `large` has 24 and `larger` 154 million parameters and
 heads of 128 numbers, for a GPU (`--device cuda`). Run it with vLLM's Python:
 `.venv/bin/python bench/fidelity/train.py`. Processors round differently, so another one makes other weights.
+A model whose stamp is the same (options, seed, this script, text, torch) is not trained again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import platform
 import random
 import sys
@@ -213,6 +215,32 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def stamp(options: argparse.Namespace, named: dict[str, str]) -> str:
+    """Name everything that decides what is learnt; where it lies and how fast it runs are left out."""
+    decides = {key: value for key, value in vars(options).items() if key not in _NOT_LEARNT}
+    text = hashlib.sha256()
+    for part in (part for pair in named.items() for part in pair):
+        data = part.encode()
+        text.update(len(data).to_bytes(8, "big") + data)
+    decides |= {"seed": SEED, "script": sha256(Path(__file__)), "text": text.hexdigest()}
+    decides |= {"torch": torch.__version__}
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+_NOT_LEARNT = ("into", "more", "threads")
+
+
+def finished(folder: Path, wanted: str) -> bool:
+    """Tell whether the folder holds a model of this stamp, whole: its record is written last."""
+    try:
+        record = json.loads((folder / "training.json").read_text())
+        return record.get("stamp") == wanted and all(
+            sha256(folder / name) == digest for name, digest in record["sha256"].items()
+        )
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+
+
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
@@ -235,10 +263,20 @@ def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")
 
 
+def place(shape: str) -> Path:
+    """The repository keeps one shape; of each other the last one trained lies in the user's cache."""
+    if shape == "llama":
+        return FOLDER
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "tierkv", f"trained-{shape}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="llama")
-    parser.add_argument("--into", type=Path, default=FOLDER)
+    parser.add_argument(
+        "--into", type=Path, help="without: the repository's, for other shapes a cache"
+    )
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seconds", type=float, help="instead of steps")
     parser.add_argument("--batch", type=int, default=BATCH)
@@ -247,18 +285,24 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    into = options.into or place(options.shape)
+    named = texts(options.more)
+    wanted = stamp(options, named)
+    if finished(into, wanted):
+        print(f"{into}: trained already, stamp {wanted[:12]}; remove the folder to train anew")
+        return
     torch.manual_seed(SEED)
     torch.set_num_threads(options.threads)
     started = time.process_time()
-    named = texts(options.more)
     learnt, held_out = split(named)
     tokenizer = learn_tokenizer([named[name] for name in learnt if not name.startswith("more/")])
     tokens = encode(tokenizer, [named[name] for name in learnt])
     rest = encode(tokenizer, [named[name] for name in held_out])
     model = SHAPES[options.shape]().to(options.device)
     log = train(model, tokens, options)
-    save(model, tokenizer, options.into)
+    save(model, tokenizer, into)
     record = {
+        "stamp": wanted,
         "seed": SEED,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -275,13 +319,11 @@ def main() -> None:
             "unigram": round(unigram_loss(tokens, rest), 3),
         },
         "processor seconds": round(time.process_time() - started),
-        "sha256": {
-            name: sha256(options.into / name) for name in ("model.safetensors", "tokenizer.json")
-        },
+        "sha256": {name: sha256(into / name) for name in ("model.safetensors", "tokenizer.json")},
         "held out": held_out,
         "losses": log,
     }
-    write_json(options.into / "training.json", record)
+    write_json(into / "training.json", record)
     json.dump({key: record[key] for key in ("nats a token", "processor seconds")}, sys.stdout)
 
 

@@ -33,8 +33,8 @@ async function explain(call: Call): Promise<number> {
     await link.hello(STATUS_TIMEOUT_MS);
     const most = req === "" ? SHOWN_DEFAULT : EXPLAIN_MAX;
     const accounts = (await link.explain(req, most, STATUS_TIMEOUT_MS)) as unknown as Explained[];
-    const named = req === "" ? "yet: engines have asked nothing" : `"${req}"`;
-    const none = `the sidecar remembers no request ${named}`;
+    const which = req === "" ? "yet: engines have asked nothing" : `"${req}"`;
+    const none = `the sidecar remembers no request ${which}`;
     call.print({ requests: accounts }, accounts.length === 0 ? [none] : accounts.flatMap(describe));
     return accounts.length === 0 ? EXIT_UNKNOWN : EXIT_OK;
   } finally {
