@@ -5,12 +5,18 @@ import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test } from "vitest";
-import { accessTo, joinedFiles, keepJoined, securityFor } from "../../src/cli/credentials.ts";
+import {
+  accessTo,
+  joinedFiles,
+  keepJoined,
+  ownVault,
+  securityFor,
+} from "../../src/cli/credentials.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Config } from "../../src/config/config.ts";
 import { createLogger } from "../../src/log.ts";
-import { certificate } from "../support/closed-vaults.ts";
+import { certificate, openClosedVault, secretFile } from "../support/closed-vaults.ts";
 import { Program, runProgram } from "../support/command-line.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, logger, SOON_MS, until } from "../support/vaults.ts";
@@ -164,4 +170,31 @@ test("a sidecar serves on without such a vault, says so once, and status shows i
   expect(stdout).toMatch(/kv_cold\s+127\.0\.0\.1:\d+\s+refused/);
   expect(stdout).toContain("refused: ");
   expect(came()).toBe(0);
+});
+
+test("commands on the machine of a vault whose certificate a CA signed reach it, without that CA's", async () => {
+  const ca = certificate("ca");
+  const { certPem, keyPem } = certificate("server", ca);
+  const [tlsCert, tlsKey] = [secretFile(certPem), secretFile(keyPem)];
+  const vault = await openClosedVault({ tlsCert, tlsKey, tlsClientCa: null });
+  const lines = [`listen = "${vault.address}"`, `tls_cert = "${tlsCert}"`, `tls_key = "${tlsKey}"`];
+  const toml = `\n[vault]\n${[...lines, `tokens = "${vault.tokensFile}"`].join("\n")}`;
+  const security = ownVault(configFor(toml), vault.address, logger);
+  const own = new VaultClient({ address: vault.address, name: "kv", logger, security });
+  closeAfterTest(own);
+  expect(await own.stats(SOON_MS)).toMatchObject({ records: 0 });
+  await until(() => own.lanes === "up", "lanes");
+
+  const another = certificate("server", ca);
+  writeFileSync(tlsCert, another.certPem);
+  writeFileSync(tlsKey, another.keyPem);
+  const changed = ownVault(configFor(toml), vault.address, logger);
+  const refused = new VaultClient({
+    address: vault.address,
+    name: "kv",
+    logger,
+    security: changed,
+  });
+  closeAfterTest(refused);
+  await expect(refused.stats(SOON_MS)).rejects.toThrow("certificate");
 });

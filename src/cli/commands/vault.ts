@@ -135,7 +135,7 @@ async function tellHowToJoin(
     const { announce } = await import("../invitation.ts");
     const secret = security?.members?.invite("write", INVITATION_S_DEFAULT, 1) ?? "";
     announce(call, vault, { host: vault.listen.host, port: splitAddress(address).port }, secret);
-  } else if (security !== null && !vault.insecureLan) {
+  } else if (security !== null && !vault.insecureLan && vault.tlsCert === null) {
     logger.info({}, "`tierkv invite` prints the line that lets another machine in");
   }
 }
