@@ -95,7 +95,7 @@ const CATALOGUE = {
   VAULT_REFUSED: ["setup", "{name} vault at {address} refused {call}: {reason}"],
   VAULT_LOCKED: [
     "stranger",
-    "{name} vault at {address} does not let this machine in: {reason}; run the `tierkv join` line that `tierkv invite` prints on its machine",
+    "{name} vault at {address} does not let this machine in: {reason}; run the `tierkv join` line that `tierkv invite` prints on its machine, or, with a CA of your own, set [cluster] tls_cert and tls_key",
   ],
   VAULT_DENIED: ["denied", "{name} vault at {address} denied {call}: {reason}"],
   VAULT_CERTIFICATE: [
