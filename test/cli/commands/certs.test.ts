@@ -86,8 +86,10 @@ test("a vault with a certificate of one's own CA, and no CA for its clients, mak
   const tokens = join(home, ".local", "state", "tierkv", "tokens");
   expect(readFileSync(tokens, "utf8")).toMatch(/^admin:/m);
   vault.signal("SIGTERM");
-  const { exitCode, stdout } = await vault.ended();
+  const { exitCode, stdout, stderr } = await vault.ended();
   expect([exitCode, stdout.includes("invitation")]).toEqual([0, false]);
+  expect(stderr).toContain("vault ready");
+  expect(stderr).not.toContain("tierkv invite");
 });
 
 test("what is no certificate is refused with its key and the fix", async () => {

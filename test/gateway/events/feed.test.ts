@@ -21,12 +21,13 @@ async function followed(
   options: PublisherOptions = {},
   hasReplay = true,
   logger = SILENT,
+  replays: string | null = null,
 ): Promise<Followed> {
   const publisher = await new SimPublisher(options).start();
   const index = new BlockIndex(1);
   const feed = new EventFeed({
     events: publisher.events,
-    replays: hasReplay ? publisher.replays : null,
+    replays: replays ?? (hasReplay ? publisher.replays : null),
     logger,
     sink: {
       apply: (event) => index.apply(0, event),
@@ -133,10 +134,22 @@ test("an engine that starts anew holds nothing of before, and is followed again"
   expect(believed(prompt(1))).toBe(0);
 });
 
-test("an engine whose events do not come is told of once, and so is their coming", async () => {
+function listening(): { said: string[]; logger: typeof SILENT } {
   const said: string[] = [];
   const heard = (_what: object, words: string): void => void said.push(words);
-  const logger = { ...SILENT, warn: heard, info: heard } as unknown as typeof SILENT;
+  return { said, logger: { ...SILENT, warn: heard, info: heard } as unknown as typeof SILENT };
+}
+
+test("an address at which nothing is replayed is told of", async () => {
+  const { said, logger } = listening();
+  const { feed } = await followed({}, true, logger, "127.0.0.1:1");
+  feed.start();
+  await until(() => feed.state === "live");
+  expect(said).toEqual(["an engine does not replay events: what it held before is not known"]);
+});
+
+test("an engine whose events do not come is told of once, and so is their coming", async () => {
+  const { said, logger } = listening();
   const { publisher, feed } = await followed({}, true, logger);
   publisher.stop();
   feed.start();
