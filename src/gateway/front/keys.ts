@@ -109,6 +109,8 @@ function parse(text: string, path: string): Line[] {
     if (reason !== null) throw refused(`${path}:${index + 1}`, reason);
     lines.set(digest, { name, digest, tenant, said, limits: limitsIn(limiting) });
   }
+  const isNobody = [...lines.values()].every(({ name }) => name === EVERYBODY);
+  if (isNobody) throw refused(path, "it holds no key, so nobody could come in");
   if (lines.size > GATEWAY_KEYS_MAX) throw refused(path, `more than ${GATEWAY_KEYS_MAX} keys`);
   return [...lines.values()];
 }

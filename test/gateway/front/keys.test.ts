@@ -98,6 +98,8 @@ test.each([
   ["a fourth word", `ops ${digest("a")} t more`, "f:1: a name or tenant"],
   ["a tenant with a colon", `ops ${digest("a")} t:u`, "f:1: a name or tenant"],
   ["a key twice", `a ${digest("a")}\nb ${digest("a")}`, "f:2: this key stands there twice"],
+  ["no key", "# nobody yet\n", "nobody could come in"],
+  ["limits alone", "* requests=5\n", "nobody could come in"],
 ])("a file with %s is refused", (_name, text, says) => {
   expect(() => new Keys(text, "f")).toThrow(says);
 });
