@@ -17,7 +17,9 @@ use self::requests::{Probe, Request};
 use self::session::Session;
 use self::storing::StoreRequest;
 pub use self::storing::{Content, Outgoing};
-use super::frame::{Frame, Kind, LOOKUP_FAR, LOOKUP_UNCOUNTED, OFFER_ITEM_BYTES, TOKEN_BYTES, TraceContext};
+use super::frame::{
+    Frame, Kind, LOOKUP_FAR, LOOKUP_UNCOUNTED, OFFER_ITEM_BYTES, TOKEN_BYTES, TraceContext,
+};
 use super::tls;
 use super::wire::Timing;
 use crate::error::{Error, Result};
