@@ -6,6 +6,7 @@ import { keysOf, makeRecords, NAMESPACE, noise } from "../support/records.ts";
 import { openClient, openVault, SOON_MS } from "../support/vaults.ts";
 
 const CONTEXT = noise(25, 1);
+const OF_CONTEXT = { trace: CONTEXT, isCounted: true };
 
 test.each([0, 2])("a look-up of a trace is one span, over %s lanes", async (lanes) => {
   const vault = await openVault({ traces: true });
@@ -15,7 +16,7 @@ test.each([0, 2])("a look-up of a trace is one span, over %s lanes", async (lane
   await client.hello(SOON_MS);
   const keys = keysOf(records);
   vault.spans();
-  expect([...(await client.lookup(NAMESPACE, keys, SOON_MS, CONTEXT))]).toEqual([0b11]);
+  expect([...(await client.lookup(NAMESPACE, keys, SOON_MS, OF_CONTEXT))]).toEqual([0b11]);
   await client.lookup(NAMESPACE, keys, SOON_MS);
   const { spans, dropped } = vault.spans();
   expect(spans).toMatchObject([{ context: CONTEXT, asked: "lookup", records: 3, done: 2 }]);

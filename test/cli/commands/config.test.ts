@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 import { certify } from "../../../src/vault/identity.ts";
 import { runInside } from "../../support/command-line.ts";
+import type { Outcome } from "../../support/command-line.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 
 const TOKEN = "t".repeat(40);
@@ -31,10 +32,7 @@ class Setting {
     return { cert: this.file(`${name}.pem`, certPem), key: this.file(`${name}-key.pem`, keyPem) };
   }
 
-  async run(
-    command: readonly string[],
-    toml: string,
-  ): Promise<{ exitCode: number; stderr: string; stdout: string }> {
+  async run(command: readonly string[], toml: string): Promise<Outcome> {
     writeFileSync(this.path, toml);
     const env = { HOME: this.dir, XDG_RUNTIME_DIR: this.dir };
     return await runInside([...command, "--config", this.path], { env });
