@@ -75,12 +75,13 @@ def test_another_script_other_text_and_a_damaged_model_are_trained_anew(
     given = ("--steps", "1", "--into", str(into))
     assert "nats a token" in train(*given)
     script = tmp_path / "bench" / "fidelity" / "train.py"
-    for changed in (
+    changes: list[Callable[[], object]] = [
         lambda: script.write_text(script.read_text() + "# changed\n"),
         lambda: (tmp_path / "docs" / "page.md").write_text("Another page.\n"),
         lambda: (into / "model.safetensors").write_bytes(b"half of it"),
         lambda: (into / "training.json").write_text("{"),
-    ):
+    ]
+    for changed in changes:
         changed()
         assert "nats a token" in train(*given)
         assert "trained already" in train(*given)
