@@ -109,7 +109,7 @@ function describe({ passed, failed, skipped }) {
   return `${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ""}`;
 }
 
-/** Keeps what each stage took and counted: in the logs, and of a nightly run among the results. */
+/** Keeps what each stage took and counted, the latest run only; git has that of nightly runs. */
 function keep(stages) {
   const commit = execFileSync("git", ["rev-parse", "--short", "HEAD"], { encoding: "utf8" }).trim();
   const ran = {
@@ -122,7 +122,7 @@ function keep(stages) {
       ...count,
     })),
   };
-  const path = values.nightly ? at("bench", "results", "nightly.json") : join(LOGS, "ci.json");
+  const path = at("bench", "results", values.nightly ? "nightly.json" : "ci.json");
   mkdirSync(dirname(path), { recursive: true });
   writeFileSync(path, `${JSON.stringify(ran, null, 2)}\n`);
 }
