@@ -107,4 +107,39 @@ const budgets: Rule = {
   ],
 };
 
-export const DOC_RULES: readonly Rule[] = [links, claims, budgets];
+const FOUND = "docs/architecture.md";
+const FOUND_HEADING = "Finding anything in ten seconds";
+/** A file or folder; without a slash it lies beside the file, or in the folder, that was named before it. */
+const PLACE = /`([\w./-]+(?:\.(?:ts|py|rs|md|proto)|\/))`/g;
+
+const places: Rule = {
+  name: `what ${FOUND} says where to find is there`,
+  breaches(sources) {
+    const known = new Set(sources.map(({ path }) => path));
+    const text = sources.find(({ path }) => path === FOUND)?.text ?? "";
+    const section = text.split(/^## /m).find((part) => part.startsWith(FOUND_HEADING)) ?? "";
+    const isThere = (path: string): boolean =>
+      path.includes("NAME") ||
+      known.has(path) ||
+      (path.endsWith("/") && [...known].some((one) => one.startsWith(path)));
+    return section.split("\n").flatMap((row) => {
+      let folder = "";
+      const named = [...row.matchAll(PLACE)].map(([, place = ""]) => {
+        const path = place.replace(/\/$/, "").includes("/") ? place : folder + place;
+        folder = path.endsWith("/") ? path : `${posix.dirname(path)}/`;
+        return path;
+      });
+      return named.filter((path) => !isThere(path)).map((path) => `${FOUND}: ${path} is not there`);
+    });
+  },
+  examples: [
+    { [FOUND]: `## ${FOUND_HEADING}\n\n| a | \`src/a.ts\` |\n` },
+    {
+      [FOUND]: `## ${FOUND_HEADING}\n\n| a | \`src/a.ts\`, \`b.ts\` |\n`,
+      "src/a.ts": "",
+      "b.ts": "",
+    },
+  ],
+};
+
+export const DOC_RULES: readonly Rule[] = [links, claims, budgets, places];
