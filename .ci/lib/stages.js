@@ -150,6 +150,7 @@ const ENGINE_3 = engines(
   "two_engines",
   "weights",
 );
+const SECOND_CPU = availableParallelism() > 1 ? "1" : "0";
 /** Over more seeds. */
 const SIMULATION = "test/sidecar/vaults/pools.simulation.test.ts";
 /** Most files wait for other processes: two at a time on two processors. */
@@ -179,16 +180,16 @@ export const STAGES = [
     "test/engine",
     ...[...ENGINE_2, ...ENGINE_3].map((path) => `--ignore=${path}`),
   ),
-  // An engine computes on one processor, and leaves that idle half of the time.
+  // An engine computes on one processor, and leaves that idle half of the time. Those that bound a time have one alone.
   {
     ...pytest("engine 2", ENGINE_TIMEOUT_MS, "-m", "not nightly", ...ENGINE_2),
-    env: { TIERKV_TEST_CPU: availableParallelism() > 1 ? "1" : "0" },
+    env: { TIERKV_TEST_CPU: SECOND_CPU },
     beside: "engine",
   },
   {
     ...pytest("engine 3", ENGINE_TIMEOUT_MS, "-m", "not nightly", ...ENGINE_3),
     // All other tests run on the newest; the nightly run has every one.
-    env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE },
+    env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE, TIERKV_TEST_CPU: SECOND_CPU },
     beside: "engine",
   },
   { ...vitest("counted", FAULTS_TIMEOUT_MS, COUNTED), beside: "engine" },
