@@ -64,7 +64,7 @@ export function armFailpoints({ text, isOnNetwork, logger }: Circumstances): voi
 }
 
 /** What a text arms, by name. Throws FAILPOINTS. */
-export function parseFailpoints(text: string): Map<string, Term[]> {
+function parseFailpoints(text: string): Map<string, Term[]> {
   const points = text.split(";").filter((part) => part.trim() !== "");
   return new Map(
     points.map((part) => {

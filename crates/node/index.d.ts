@@ -98,7 +98,6 @@ export interface CodecWeight {
   codec: number
   /** Length of its payload. */
   bytes: number
-  encodeS: number
   decodeS: number
   /** Power of the errors over that of the elements, of the layer's K or V where it is worst. */
   noise: number
@@ -641,7 +640,6 @@ export interface StoreDiskStats {
   recordBytes: number
   durableRecords: number
   durableBytes: number
-  indexBytes: number
   queued: number
   queuedBytes: number
   written: number
@@ -757,7 +755,6 @@ export interface StoreStats {
   keptBytes: number
   records: number
   namespaces: number
-  inserted: number
   evicted: number
   evictedBytes: number
   quarantined: number

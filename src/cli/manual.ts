@@ -5,8 +5,8 @@ import type { ArgumentNode, CommandNode, OptionNode } from "./command-tree.ts";
 const SECTION = 1;
 
 /** `tierkv-gateway-status`. */
-export const manualName = (path: readonly string[]): string => ["tierkv", ...path].join("-");
-export const manualFile = (path: readonly string[]): string => `${manualName(path)}.${SECTION}`;
+const manualName = (path: readonly string[]): string => ["tierkv", ...path].join("-");
+const manualFile = (path: readonly string[]): string => `${manualName(path)}.${SECTION}`;
 
 /** Every page, by the name of its file. */
 export function manuals(tree: CommandNode, version: string): Map<string, string> {

@@ -164,7 +164,7 @@ function describeLedger({ ledger }: SidecarStatus): string[] {
   ];
 }
 
-export function showWattHours(wattHours: number): string {
+function showWattHours(wattHours: number): string {
   return wattHours >= 1000
     ? `${(wattHours / 1000).toFixed(2)} kWh`
     : `${wattHours.toFixed(wattHours >= 10 ? 0 : 2)} Wh`;

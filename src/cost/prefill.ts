@@ -42,11 +42,6 @@ export class Prefill {
     this.#isWarm = true;
   }
 
-  /** Seconds that one such step should take; null before the first. */
-  stepS({ tokens, attended }: Omit<Step, "seconds">): number | null {
-    return this.#fit.predict([1, tokens, attended, 0]);
-  }
-
   /** Seconds in which so many tokens are decoded; null: not known yet. */
   decodeS(decoded: number): number | null {
     return this.#fit.predict([0, 0, 0, decoded]);

@@ -17,7 +17,7 @@ export const STRETCH_PARTS = 32;
 export const SHARE_SLACK = 0.7;
 /** How many ways there are to lay out a run, and from how many of them shown shares are counted. */
 export const LAYOUTS = 256;
-export const LAYOUT_SAMPLES = 32;
+const LAYOUT_SAMPLES = 32;
 /** Lists of vaults whose layouts are kept: 32 KiB each for a vault. */
 export const LAYOUT_LISTS_MAX = 8;
 /** Vaults of a pool from which on it keeps parity, and from which on a parity record stands for four blocks instead of two. */

@@ -8,7 +8,7 @@ import {
   STRETCH_PARTS,
 } from "../limits/pool.ts";
 
-export const RUN_PARTS: number = RUN_BLOCKS / PART_BLOCKS;
+const RUN_PARTS: number = RUN_BLOCKS / PART_BLOCKS;
 const WORDS = 2 ** 32;
 /** Costs are sorted as numbers with their pair in the last digits, because that is ten times as fast as by a function. */
 const PAIRS_MAX = RUN_PARTS * POOL_CLIENTS_MAX;

@@ -291,8 +291,11 @@ export interface FlushReply {
   records: number;
   bytes: number;
   diskBytes: number;
+  /** The disk did not take note: they may come back when the vault is started again. */
   volatile: boolean;
+  /** Of the flush, as its vault counts them; 0: there was none. */
   number: number;
+  /** Those that the vault knows, once per class of records. */
   sidecars: FlushedSidecar[];
 }
 

@@ -71,11 +71,12 @@ test("every command says so of a port behind which nothing answers", async () =>
   const socket = join(testDirectory(), "none.sock");
   const cluster = `[cluster]\nkv_cold = "127.0.0.1:${port}"\n`;
   writeFileSync(path, `${cluster}[sidecar]\nsocket = "${socket}"\n`);
-  for (const argv of COMMANDS) {
+  const isTold = async (argv: string[]): Promise<void> => {
     const { exitCode, stdout } = await runProgram([...argv, "--config", path]);
     expect([argv[0], exitCode]).toEqual([argv[0], 1]);
     expect(stdout).toContain(`kv vault at 127.0.0.1:${port} does not answer: ${says}`);
-  }
+  };
+  await Promise.all(COMMANDS.map(isTold));
 });
 
 test.each(STRANGERS)("%s is known for what it is within 5 s", async (_what, open, says) => {

@@ -162,11 +162,12 @@ async function openPatient(
 
 test("a sidecar whose vault says nothing to look-ups, and one whose vault brings nothing", async () => {
   const hashes = hashesOf(makeBlocks("a", 4, PAGE));
-  for (const lanes of [lanePeer(never), lookupsOnly(0xff)]) {
+  const asks = async (lanes: object): Promise<void> => {
     const { engine } = await openPatient({}, lanes);
     const { placed } = await engine.done(engine.prefetch(hashes));
     expect(placed.get(0) ?? []).toEqual([]);
-  }
+  };
+  await Promise.all([lanePeer(never), lookupsOnly(0xff)].map(asks));
 });
 
 test("a sidecar whose vault takes no saves lets them go, and the engine, and itself", async () => {
@@ -192,12 +193,13 @@ test("copies are looked at again where a vault does not say whether it holds the
     [SILENT, lookupsOnly(0)],
     [{ ...SILENT, Stats: roomy }, lookupsOnly(0)],
   ];
-  for (const [handlers, lanes] of said) {
+  const looksAgain = async ([handlers, lanes]: [object, object]): Promise<void> => {
     const client = openClient(await openFakeVault(handlers as never, lanes));
     await client.hello(SOON_MS);
     const looks = closeAfterTest(openReoffer(client));
     await until(() => looks.count() >= 3, "the third look");
-  }
+  };
+  await Promise.all(said.map(looksAgain));
 });
 
 test("a vault that never says whether it flushed is asked again, and left", async () => {

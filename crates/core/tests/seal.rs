@@ -5,6 +5,8 @@
 use std::collections::HashSet;
 use std::thread;
 
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::{hkdf, hmac};
 use tierkv_core::crc32c;
 use tierkv_core::error::Code;
 use tierkv_core::record::{
@@ -97,6 +99,50 @@ fn a_vault_sees_where_a_record_belongs_and_no_more() {
     assert_eq!(record::verify(&record).unwrap().record_class, CLASS_SSM);
 }
 
+/// HKDF-SHA256 of the key `ONE`.
+fn derived(salt: &[u8], info: &[u8]) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    let key = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(&[1; 32]);
+    key.expand(&[info], hkdf::HKDF_SHA256).unwrap().fill(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn what_is_sealed_is_what_the_protocol_says() {
+    let keys = keys(ONE);
+    let first = sealed(&keys).1;
+    let (plain, record) = sealed(&keys);
+    let (outer, payload) = record.split_at(HEADER_BYTES);
+    let (prefix, body) = payload.split_at(PREFIX_BYTES);
+    assert_eq!(prefix[..6], *b"TKVS\x01\0");
+    assert_eq!(prefix[6..8], derived(b"", b"tierkv record key id")[..2]);
+    assert_eq!(prefix[8..24], first[HEADER_BYTES..][8..24], "one epoch");
+    assert_eq!(prefix[24..32], 1_u64.to_le_bytes());
+
+    let key = UnboundKey::new(&AES_256_GCM, &derived(&prefix[8..24], b"tierkv record")).unwrap();
+    let nonce = Nonce::assume_unique_for_key([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let bound = [&outer[..HEADER_BYTES - 8], prefix].concat();
+    let mut body = body.to_vec();
+    let opened = LessSafeKey::new(key).open_in_place(nonce, Aad::from(bound), &mut body).unwrap();
+    assert_eq!(opened, plain);
+
+    let names = hmac::Key::new(hmac::HMAC_SHA256, &derived(b"", b"tierkv names"));
+    assert_eq!(keys.namespace(&[4; 32]), hmac::sign(&names, &[4; 32]).as_ref());
+    let digest = hmac::sign(&names, &7_u64.to_le_bytes());
+    let tenant = [&[0, 0], &digest.as_ref()[..6]].concat();
+    assert_eq!(keys.tenant(7).to_be_bytes(), tenant[..]);
+    assert_eq!(keys.tenant(0), 0, "nobody in particular");
+}
+
+#[test]
+fn keys_are_the_same_where_all_are_and_in_that_order() {
+    let both = format!("{ONE}\n{TWO}");
+    assert!(keys(&both).is_same(&keys(&format!("{both}  # again\n"))));
+    for other in [ONE.to_owned(), TWO.to_owned(), format!("{TWO}\n{ONE}")] {
+        assert!(!keys(&both).is_same(&keys(&other)));
+    }
+}
+
 #[test]
 fn the_same_record_is_never_sealed_twice_alike() {
     let keys = keys(ONE);
@@ -179,7 +225,10 @@ fn no_nonce_comes_twice_in_ten_million_records_and_a_hundred_restarts() {
 
 #[test]
 fn a_file_that_holds_no_keys_says_which_line_and_never_what_is_in_it() {
-    let nine = (0..9).map(|digit| ONE.replace('1', &digit.to_string()) + "\n").collect::<String>();
+    let some = |count: u8| -> String {
+        (0..count).map(|digit| ONE.replace('1', &digit.to_string()) + "\n").collect()
+    };
+    assert!(RecordKeys::parse(some(8).as_bytes()).is_ok());
     for (text, reason) in [
         (String::new(), "0 of them"),
         ("# none\n\n".to_owned(), "0 of them"),
@@ -187,7 +236,7 @@ fn a_file_that_holds_no_keys_says_which_line_and_never_what_is_in_it() {
         (format!("{ONE}0"), "line 1 is not 64"),
         (ONE.replace("01", "0g"), "line 1 is not 64"),
         (format!("{ONE}\n{TWO}\n{ONE}"), "line 3 cannot be told from one before"),
-        (nine, "9 of them, 1 to 8"),
+        (some(9), "9 of them, 1 to 8"),
     ] {
         let error = RecordKeys::parse(text.as_bytes()).unwrap_err();
         assert_eq!(error.code, Code::BadArgument);

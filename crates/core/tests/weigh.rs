@@ -72,7 +72,7 @@ fn an_outlier_channel_of_one_layer_is_seen_and_a_turn_spreads_it() {
     let geometry = geometry();
     let lengths = [Codec::Raw, Codec::Int8Had].map(|codec| {
         let weight = weigh(codec, &geometry, &page(&geometry, 1.0)).expect("taken");
-        assert!(!weight.encode.is_zero() && !weight.decode.is_zero());
+        assert!(!weight.decode.is_zero());
         weight.bytes
     });
     assert_eq!(lengths, [geometry.source_bytes(), geometry.payload_bytes(Codec::Int8Had).unwrap()]);

@@ -73,7 +73,6 @@ pub struct CodecWeight {
     pub codec: u8,
     /// Length of its payload.
     pub bytes: f64,
-    pub encode_s: f64,
     pub decode_s: f64,
     /// Power of the errors over that of the elements, of the layer's K or V where it is worst.
     pub noise: f64,
@@ -97,7 +96,6 @@ pub fn weigh_slot(
         let entry = |(codec, weight): (Codec, Weight)| CodecWeight {
             codec: codec.id(),
             bytes: size(weight.bytes),
-            encode_s: weight.encode.as_secs_f64(),
             decode_s: weight.decode.as_secs_f64(),
             noise: weight.noise,
         };

@@ -9,7 +9,7 @@ import { FLUSH_TIMEOUT_MS } from "../../limits/general.ts";
 import { PROGRESS_EVERY_MS } from "../../limits/tools.ts";
 import { createLogger } from "../../log.ts";
 import { tenantOf } from "../../tenant.ts";
-import type { FlushedSidecar } from "../../wire/messages.ts";
+import type { FlushedSidecar, FlushReply } from "../../wire/messages.ts";
 import type { Call, Registrar } from "../call.ts";
 import { Progress } from "../progress.ts";
 import { VAULT_ROLES } from "../targets.ts";
@@ -151,18 +151,9 @@ async function confirmed(
   return /^y(es)?$/i.test(answer);
 }
 
-interface Flushed {
+interface Flushed extends FlushReply {
   target: string;
   address: string;
-  records: number;
-  bytes: number;
-  diskBytes: number;
-  /** The disk did not take note: they may come back when the vault is started again. */
-  volatile: boolean;
-  /** Of the flush, as its vault counts them; 0: there was none. */
-  number: number;
-  /** Those that the vault knows, once per class of records. */
-  sidecars: FlushedSidecar[];
   error: string | null;
 }
 

@@ -13,11 +13,13 @@ interface Case {
   from?: number;
 }
 
+const hashAt = (number: number): Buffer => Buffer.alloc(32, number);
+
 function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false } = {}): Boundary {
   const groups = cases.map(({ tokens, tail, held, from = 0 }, group) => ({
     group,
     class: tail === 1 ? ("ssm" as const) : ("kv" as const),
-    hashes: Buffer.alloc(held.length * 32),
+    hashes: Buffer.concat(Array.from(held, (_, block) => hashAt(block + 1))),
     from,
     tokens,
     tail,
@@ -163,6 +165,34 @@ test("groups of different block sizes meet where both end a block", () => {
   ]);
 });
 
+test("whichever group has the larger blocks, and however long each is", () => {
+  const boundary = choose([
+    { tokens: 32, tail: 0, held: "11" },
+    { ...FULL, held: "111" },
+  ]);
+  expect([boundary.tokens, boundary.ranges[0]!.cut]).toEqual([32, null]);
+  expect(choose([{ tokens: 15, tail: 0, held: "111" }]).tokens).toBe(45);
+});
+
+test("where nothing is held the boundary is the engine's own", () => {
+  const boundary = choose([
+    { ...FULL, held: "0000", from: 4 },
+    { tokens: 32, tail: 0, held: "00", from: 1 },
+  ]);
+  expect([boundary.tokens, boundary.heldTokens]).toEqual([64, 64]);
+});
+
+test("a range names the blocks of its part of the prompt, and the one before", () => {
+  const rangeFrom = (from: number): Boundary["ranges"][0] =>
+    choose([{ ...FULL, held: "11111", from }]).ranges[0]!;
+  const { keys, hashes, parent } = rangeFrom(2);
+  expect(keys).toEqual(["2", "3", "4"]);
+  expect(hashes).toEqual(Buffer.concat([3, 4, 5].map(hashAt)));
+  expect(parent).toEqual(hashAt(2));
+  expect(rangeFrom(1).parent).toEqual(hashAt(1));
+  expect(rangeFrom(0).parent).toEqual(Buffer.alloc(32));
+});
+
 test("a question is cut where every group ends a block, to no more keys than allowed", () => {
   const of = (group: number, blocks: number, from: number): Parameters<typeof cutToKeys>[0][0] => ({
     group,
@@ -177,4 +207,6 @@ test("a question is cut where every group ends a block, to no more keys than all
     [13, 13],
   ]);
   expect(cut[1]!.hashes.every((byte) => byte === 1)).toBe(true);
+  const [odd] = cutToKeys([of(0, 9, 0)], () => 15, 3);
+  expect(odd!.hashes).toHaveLength(3 * 32);
 });

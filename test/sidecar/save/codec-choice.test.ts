@@ -71,7 +71,6 @@ test("blocks that go to several vaults become what the slowest asks for", async 
         [...WEIGHTS.values()].map(({ bytes, decodeS, divergence }, index) => ({
           codec: [0, 1, 3][index]!,
           bytes: bytes * 1000,
-          encodeS: 0,
           decodeS: decodeS * 1000,
           noise: divergence,
         })),

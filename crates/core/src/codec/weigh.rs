@@ -14,8 +14,6 @@ const ROUNDS: usize = 5;
 pub struct Weight {
     /// Length of its payload.
     pub bytes: usize,
-    /// Page to payload, checksum included.
-    pub encode: Duration,
     /// Payload to page.
     pub decode: Duration,
     /// Power of the errors over that of the elements, of the layer's K or V where it is worst; 0 where nothing differs.
@@ -44,22 +42,19 @@ pub fn weigh_through(
     assert!(page.len() >= geometry.page_bytes(), "a page of this geometry");
     let mut payload = vec![0; geometry.payload_bytes(codec)?];
     let mut back = page.to_vec();
-    let (mut encode, mut decode, mut bytes) = (Duration::MAX, Duration::MAX, 0);
+    let (mut decode, mut bytes) = (Duration::MAX, 0);
     for _ in 0..ROUNDS {
-        let begun = Instant::now();
         // SAFETY: the page is as long as the geometry says, and other memory than the payload.
         bytes = unsafe { codec.encode(geometry, page.as_ptr(), &mut payload) }.ok()?.bytes;
-        let made = Instant::now();
         change(&mut payload[..bytes]);
         let changed = Instant::now();
         // SAFETY: as above.
         let done = unsafe { codec.decode(geometry, &payload[..bytes], back.as_mut_ptr()) };
         let ended = Instant::now();
         done.ok()?;
-        encode = encode.min(made - begun);
         decode = decode.min(ended - changed);
     }
-    Some(Weight { bytes, encode, decode, noise: noise(geometry, page, &back) })
+    Some(Weight { bytes, decode, noise: noise(geometry, page, &back) })
 }
 
 /// Pages without vectors are opaque: codecs leave them as they are.
