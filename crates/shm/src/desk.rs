@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, available_parallelism};
 
 use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::header::PACKED_KEY_BYTES;
 use tierkv_core::key::RecordKey;
 use tierkv_core::lane::client::{Outgoing, Targets};
 use tierkv_core::limits::{SHM_POPULATE_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX, SHM_THREADS_MIN};
@@ -25,8 +26,8 @@ use crate::visibility::{Coherence, Fabric};
 
 /// What a request is to do.
 pub enum Work {
-    /// Which of these can be read now.
-    LookUp(Vec<RecordKey>),
+    /// Which of these, packed, can be read now.
+    LookUp(Hash, Vec<[u8; PACKED_KEY_BYTES]>),
     /// Records into slots.
     Fetch(Targets),
     /// Records out of slots, put-if-absent.
@@ -247,9 +248,10 @@ impl Shared {
     fn run(&self, work: Work, open: &Open) -> Outcome {
         let region = &self.region;
         let answer = match work {
-            Work::LookUp(keys) => {
-                let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];
-                let (found, number) = region.look_up_at_flush(&keys)?;
+            Work::LookUp(namespace, packed) => {
+                let mut bitmap = vec![0_u8; packed.len().div_ceil(8)];
+                let keys = packed.iter().map(|packed| RecordKey::from_packed(namespace, packed));
+                let (found, number) = region.look_up_at_flush(keys)?;
                 for (index, found) in found.into_iter().enumerate() {
                     bitmap[index / 8] |= u8::from(found) << (index % 8);
                 }

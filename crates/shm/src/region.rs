@@ -71,7 +71,7 @@ pub struct Fill {
     pub flush: u64,
 }
 
-/// The lock is held while it lives.
+/// The lock is held while it lives, also over a repair that panics: who was stopped under a lock between hosts does.
 pub(crate) struct Locked<'a, F: Fabric>(pub Table<'a, F>);
 
 impl<F: Fabric> Drop for Locked<'_, F> {
@@ -158,13 +158,13 @@ impl<F: Fabric> Region<F> {
 
     pub(crate) fn locked(&self) -> Result<Locked<'_, F>> {
         let last = self.fabric.lock()?;
-        let table = Table::new(&self.fabric, &self.layout);
+        let locked = Locked(Table::new(&self.fabric, &self.layout));
         if last == LastOwner::Died {
             // It arrives when the lock is given up: who dies before that leaves it to be repaired anew.
-            table.repair(self.member);
+            locked.0.repair(self.member);
             self.fabric.repaired();
         }
-        Ok(Locked(table))
+        Ok(locked)
     }
 
     pub(crate) fn pins(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
@@ -176,17 +176,20 @@ impl<F: Fabric> Region<F> {
     /// # Errors
     /// When the lock is lost.
     pub fn look_up(&self, keys: &[RecordKey]) -> Result<Vec<bool>> {
-        self.look_up_at_flush(keys).map(|(found, _)| found)
+        self.look_up_at_flush(keys.iter().copied()).map(|(found, _)| found)
     }
 
     /// The same, and the number of the last flush, in one turn: between hosts a turn is what takes time.
     ///
     /// # Errors
     /// When the lock is lost.
-    pub fn look_up_at_flush(&self, keys: &[RecordKey]) -> Result<(Vec<bool>, u64)> {
+    pub fn look_up_at_flush(
+        &self,
+        keys: impl Iterator<Item = RecordKey>,
+    ) -> Result<(Vec<bool>, u64)> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let found = keys.iter().map(|key| ready(table, self.member, key).is_some()).collect();
+        let found = keys.map(|key| ready(table, self.member, &key).is_some()).collect();
         Ok((found, table.seen.word(FLUSH_AT)))
     }
 
@@ -389,7 +392,7 @@ fn ready<F: Fabric>(table: &Table<'_, F>, me: u64, key: &RecordKey) -> Option<u6
         table.repair(me);
         return None;
     }
-    let visited = table.field(index, entry::VISITED);
+    let visited = table.beside(index, entry::VISITED);
     if visited & entry::ASKED == 0 {
         table.set_field(index, entry::VISITED, visited | entry::ASKED);
     }

@@ -95,7 +95,8 @@ fn child() {
         writeln!(std::io::stdout(), "waits {p99} {most}").unwrap();
     } else {
         let (memory, bytes) = map(&path, &OPTIONS).unwrap();
-        let region = Region::join(Dying { memory, steps: 0.into(), dies_at: number }, bytes);
+        let region =
+            Region::join(Dying { memory, steps: 0.into(), dies_at: number, panics: false }, bytes);
         let region = region.unwrap();
         go_through_everything(&region);
         let steps = region.fabric().steps.load(std::sync::atomic::Ordering::Relaxed);
@@ -107,7 +108,12 @@ fn child() {
 fn four_processes_at_different_addresses_read_no_wrong_byte_and_leak_no_chunk() {
     let name = Name::new("mixes");
     let region = name.open(None);
-    let children: Vec<_> = (0..4).map(|number| name.child(None, "mixes", number)).collect();
+    let mut children: Vec<_> = (0..4).map(|number| name.child(None, "mixes", number)).collect();
+    while children.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
+        let audit = region.audit().unwrap();
+        assert!(audit.is_sound(), "{audit:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
     for child in children {
         let output = said(child);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
