@@ -138,6 +138,24 @@ pub fn shm_lookup(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32>
     begin(id, || Ok(Work::LookUp(hash("namespace", namespace)?, keys(packed)?.to_vec())))
 }
 
+/// What a look-up found.
+#[napi(object)]
+pub struct ShmFound {
+    /// Bitmap over the keys.
+    pub found: Buffer,
+    /// The region's last flush.
+    pub flush: f64,
+}
+
+/// The same at once, where nobody has the region's lock; null: ask by `shmLookup`.
+#[napi]
+pub fn shm_lookup_now(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Option<ShmFound>> {
+    run(|| {
+        let found = REGIONS.get(id)?.look_up_now(hash("namespace", namespace)?, keys(packed)?);
+        Ok(found.map(|(found, flush)| ShmFound { found: found.into(), flush: number(flush) }))
+    })
+}
+
 /// Brings records into leased slots, verified and decoded; as `lanesFetch`.
 #[napi]
 pub fn shm_fetch(

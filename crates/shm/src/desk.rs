@@ -12,7 +12,9 @@ use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::header::PACKED_KEY_BYTES;
 use tierkv_core::key::RecordKey;
 use tierkv_core::lane::client::{Outgoing, Targets};
-use tierkv_core::limits::{SHM_POPULATE_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX, SHM_THREADS_MIN};
+use tierkv_core::limits::{
+    LANE_KEYS_MAX, SHM_POPULATE_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX, SHM_THREADS_MIN,
+};
 use tierkv_core::record::Hash;
 use tierkv_core::store::ItemStatus;
 
@@ -142,6 +144,23 @@ impl Desk {
         Ok(request)
     }
 
+    /// Which of these can be read, and the last flush, if nobody has the lock: two threads to be woken take longer than a look-up.
+    /// `None`: it is to be a request.
+    #[must_use]
+    pub fn look_up_now(
+        &self,
+        namespace: Hash,
+        packed: &[[u8; PACKED_KEY_BYTES]],
+    ) -> Option<(Vec<u8>, u64)> {
+        if packed.len() > LANE_KEYS_MAX {
+            return None;
+        }
+        let look_up = || self.shared.region.look_up_now(unpacked(namespace, packed));
+        // Damage in the index is told as a request's error.
+        let (found, number) = catch_unwind(AssertUnwindSafe(look_up)).ok()??;
+        Some((bitmap(&found), number))
+    }
+
     /// Nothing of a request is begun any more; what is under way ends as it would.
     pub fn cancel(&self, request: u32) {
         if let Some(open) = self.shared.open().get(&request) {
@@ -249,13 +268,8 @@ impl Shared {
         let region = &self.region;
         let answer = match work {
             Work::LookUp(namespace, packed) => {
-                let mut bitmap = vec![0_u8; packed.len().div_ceil(8)];
-                let keys = packed.iter().map(|packed| RecordKey::from_packed(namespace, packed));
-                let (found, number) = region.look_up_at_flush(keys)?;
-                for (index, found) in found.into_iter().enumerate() {
-                    bitmap[index / 8] |= u8::from(found) << (index % 8);
-                }
-                return Ok((Answer::Found(bitmap), number));
+                let (found, number) = region.look_up_at_flush(unpacked(namespace, &packed))?;
+                return Ok((Answer::Found(bitmap(&found)), number));
             }
             Work::Fetch(targets) => self.fetch(&targets, open)?,
             Work::Store(label, namespace, records) => {
@@ -326,6 +340,18 @@ impl Shared {
         })?;
         Ok(Answer::Done(statuses, open.bytes.load(Ordering::Relaxed), None))
     }
+}
+
+fn unpacked(
+    namespace: Hash,
+    packed: &[[u8; PACKED_KEY_BYTES]],
+) -> impl Iterator<Item = RecordKey> + '_ {
+    packed.iter().map(move |packed| RecordKey::from_packed(namespace, packed))
+}
+
+fn bitmap(found: &[bool]) -> Vec<u8> {
+    let byte = |bits: &[bool]| bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
+    found.chunks(8).map(byte).collect()
 }
 
 /// Works on one item after another, until the request is given up.

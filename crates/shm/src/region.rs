@@ -157,14 +157,17 @@ impl<F: Fabric> Region<F> {
     }
 
     pub(crate) fn locked(&self) -> Result<Locked<'_, F>> {
-        let last = self.fabric.lock()?;
+        Ok(self.entered(self.fabric.lock()?))
+    }
+
+    fn entered(&self, last: LastOwner) -> Locked<'_, F> {
         let locked = Locked(Table::new(&self.fabric, &self.layout));
         if last == LastOwner::Died {
             // It arrives when the lock is given up: who dies before that leaves it to be repaired anew.
             locked.0.repair(self.member);
             self.fabric.repaired();
         }
-        Ok(locked)
+        locked
     }
 
     pub(crate) fn pins(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
@@ -187,10 +190,22 @@ impl<F: Fabric> Region<F> {
         &self,
         keys: impl Iterator<Item = RecordKey>,
     ) -> Result<(Vec<bool>, u64)> {
-        let locked = self.locked()?;
-        let table = &locked.0;
-        let found = keys.map(|key| ready(table, self.member, &key).is_some()).collect();
-        Ok((found, table.seen.word(FLUSH_AT)))
+        Ok(self.found(&self.locked()?, keys))
+    }
+
+    /// The same without waiting; `None`: somebody has the lock, or it is of a kind that takes its time.
+    pub fn look_up_now(&self, keys: impl Iterator<Item = RecordKey>) -> Option<(Vec<bool>, u64)> {
+        let locked = self.entered(self.fabric.try_lock()?);
+        Some(self.found(&locked, keys))
+    }
+
+    fn found(
+        &self,
+        Locked(table): &Locked<'_, F>,
+        keys: impl Iterator<Item = RecordKey>,
+    ) -> (Vec<bool>, u64) {
+        let found = keys.map(|key| table.ready(self.member, &key).is_some()).collect();
+        (found, table.seen.word(FLUSH_AT))
     }
 
     /// Stores a whole record, which is checked before anybody can look it up.
@@ -256,7 +271,7 @@ impl<F: Fabric> Region<F> {
     pub fn pin(&self, key: &RecordKey) -> Result<Option<Pinned<'_, F>>> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let Some(index) = ready(table, self.member, key) else { return Ok(None) };
+        let Some(index) = table.ready(self.member, key) else { return Ok(None) };
         *self.pins().entry(index).or_default() += 1;
         table.set_field(index, entry::PINS, table.field(index, entry::PINS) | 1 << self.member);
         let at = self.layout.chunk_at(table.field(index, entry::CHUNK));
@@ -272,7 +287,7 @@ impl<F: Fabric> Region<F> {
         let locked = self.locked()?;
         let table = &locked.0;
         let index =
-            ready(table, self.member, key).filter(|index| table.field(*index, entry::PINS) == 0);
+            table.ready(self.member, key).filter(|index| table.field(*index, entry::PINS) == 0);
         index.inspect(|index| table.drop_entry(*index));
         Ok(index.is_some())
     }
@@ -283,7 +298,7 @@ impl<F: Fabric> Region<F> {
     /// When the lock is lost.
     pub fn discard(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
-        let index = ready(&locked.0, self.member, key);
+        let index = locked.0.ready(self.member, key);
         index.inspect(|index| locked.0.doom(*index));
         Ok(index.is_some())
     }
@@ -381,20 +396,4 @@ impl<F: Fabric> Region<F> {
     pub fn audit(&self) -> Result<Audit> {
         Ok(self.locked()?.0.audit())
     }
-}
-
-fn ready<F: Fabric>(table: &Table<'_, F>, me: u64, key: &RecordKey) -> Option<u64> {
-    let index = table.probe(&Words::of(key)).found?;
-    if table.state(index) != entry::READY {
-        return None;
-    }
-    if !table.is_possible(index) {
-        table.repair(me);
-        return None;
-    }
-    let visited = table.beside(index, entry::VISITED);
-    if visited & entry::ASKED == 0 {
-        table.set_field(index, entry::VISITED, visited | entry::ASKED);
-    }
-    Some(index)
 }

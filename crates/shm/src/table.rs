@@ -60,7 +60,7 @@ impl<'a, F: Fabric> Table<'a, F> {
     }
 
     /// A field of a line that was just dropped.
-    pub fn beside(&self, index: u64, field: u64) -> u64 {
+    fn beside(&self, index: u64, field: u64) -> u64 {
         self.seen.beside(self.layout.entry_at(index) + field)
     }
 
@@ -112,6 +112,23 @@ impl<'a, F: Fabric> Table<'a, F> {
             index = self.next(index);
         }
         probe
+    }
+
+    /// Where a key can be read, for member `me`. Counts as asking for it.
+    pub fn ready(&self, me: u64, key: &RecordKey) -> Option<u64> {
+        let index = self.probe(&Words::of(key)).found?;
+        if self.state(index) != entry::READY {
+            return None;
+        }
+        if !self.is_possible(index) {
+            self.repair(me);
+            return None;
+        }
+        let visited = self.beside(index, entry::VISITED);
+        if visited & entry::ASKED == 0 {
+            self.set_field(index, entry::VISITED, visited | entry::ASKED);
+        }
+        Some(index)
     }
 
     /// Sets chunks aside for a key that is not there, evicting others as needed; `None`: nothing more can be evicted.

@@ -87,6 +87,10 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// When there is none any more.
     fn lock(&self) -> Result<LastOwner>;
+    /// Takes the lock where that takes no waiting and no time; `None`: it did not.
+    fn try_lock(&self) -> Option<LastOwner> {
+        None
+    }
     /// The region is repaired: the lock is as good as new.
     fn repaired(&self);
     /// Gives the lock up.

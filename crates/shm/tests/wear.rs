@@ -28,7 +28,7 @@ const ROUNDS: u64 = 30;
 
 fn key(number: u64) -> RecordKey {
     let mut block_hash = [0; 32];
-    block_hash[..8].copy_from_slice(&Random::new(number).next().to_le_bytes());
+    block_hash[..8].copy_from_slice(&Random::new(number).below(u64::MAX).to_le_bytes());
     RecordKey { namespace: [7; 32], block_hash, group: 0, shard: 0 }
 }
 
