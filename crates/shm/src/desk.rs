@@ -267,10 +267,7 @@ impl Shared {
     fn run(&self, work: Work, open: &Open) -> Outcome {
         let region = &self.region;
         let answer = match work {
-            Work::LookUp(namespace, packed) => {
-                let (found, number) = region.look_up_at_flush(unpacked(namespace, &packed))?;
-                return Ok((Answer::Found(bitmap(&found)), number));
-            }
+            Work::LookUp(namespace, packed) => return self.look_up(namespace, &packed),
             Work::Fetch(targets) => self.fetch(&targets, open)?,
             Work::Store(label, namespace, records) => {
                 self.store(label, namespace, &records, open)?
@@ -301,6 +298,11 @@ impl Shared {
             }
         };
         Ok((answer, region.last_flush()?))
+    }
+
+    fn look_up(&self, namespace: Hash, packed: &[[u8; PACKED_KEY_BYTES]]) -> Outcome {
+        let (found, number) = self.region.look_up_at_flush(unpacked(namespace, packed))?;
+        Ok((Answer::Found(bitmap(&found)), number))
     }
 
     fn fetch(&self, targets: &Targets, open: &Open) -> Result<Answer> {
