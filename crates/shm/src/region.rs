@@ -190,21 +190,19 @@ impl<F: Fabric> Region<F> {
         &self,
         keys: impl Iterator<Item = RecordKey>,
     ) -> Result<(Vec<bool>, u64)> {
-        Ok(self.found(&self.locked()?, keys))
+        // Apart from the probes, because then more of these wait for memory at the same time.
+        let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
+        Ok(self.found(&self.locked()?, &keys))
     }
 
     /// The same without waiting; `None`: somebody has the lock, or it is of a kind that takes its time.
     pub fn look_up_now(&self, keys: impl Iterator<Item = RecordKey>) -> Option<(Vec<bool>, u64)> {
-        let locked = self.entered(self.fabric.try_lock()?);
-        Some(self.found(&locked, keys))
+        let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
+        Some(self.found(&self.entered(self.fabric.try_lock()?), &keys))
     }
 
-    fn found(
-        &self,
-        Locked(table): &Locked<'_, F>,
-        keys: impl Iterator<Item = RecordKey>,
-    ) -> (Vec<bool>, u64) {
-        let found = keys.map(|key| table.ready(self.member, &key).is_some()).collect();
+    fn found(&self, Locked(table): &Locked<'_, F>, keys: &[Words]) -> (Vec<bool>, u64) {
+        let found = keys.iter().map(|key| table.ready(self.member, key).is_some()).collect();
         (found, table.seen.word(FLUSH_AT))
     }
 
@@ -271,7 +269,7 @@ impl<F: Fabric> Region<F> {
     pub fn pin(&self, key: &RecordKey) -> Result<Option<Pinned<'_, F>>> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let Some(index) = table.ready(self.member, key) else { return Ok(None) };
+        let Some(index) = table.ready(self.member, &Words::of(key)) else { return Ok(None) };
         *self.pins().entry(index).or_default() += 1;
         table.set_field(index, entry::PINS, table.field(index, entry::PINS) | 1 << self.member);
         let at = self.layout.chunk_at(table.field(index, entry::CHUNK));
@@ -286,8 +284,9 @@ impl<F: Fabric> Region<F> {
     pub fn remove(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let index =
-            table.ready(self.member, key).filter(|index| table.field(*index, entry::PINS) == 0);
+        let index = table
+            .ready(self.member, &Words::of(key))
+            .filter(|index| table.field(*index, entry::PINS) == 0);
         index.inspect(|index| table.drop_entry(*index));
         Ok(index.is_some())
     }
@@ -298,7 +297,7 @@ impl<F: Fabric> Region<F> {
     /// When the lock is lost.
     pub fn discard(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
-        let index = locked.0.ready(self.member, key);
+        let index = locked.0.ready(self.member, &Words::of(key));
         index.inspect(|index| locked.0.doom(*index));
         Ok(index.is_some())
     }

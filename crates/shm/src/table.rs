@@ -115,8 +115,8 @@ impl<'a, F: Fabric> Table<'a, F> {
     }
 
     /// Where a key can be read, for member `me`. Counts as asking for it.
-    pub fn ready(&self, me: u64, key: &RecordKey) -> Option<u64> {
-        let index = self.probe(&Words::of(key)).found?;
+    pub fn ready(&self, me: u64, key: &Words) -> Option<u64> {
+        let index = self.probe(key).found?;
         if self.state(index) != entry::READY {
             return None;
         }

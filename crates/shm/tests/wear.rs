@@ -1,6 +1,5 @@
 //! Tests an index that was used for long: probes end as soon as in a new one, and nothing is lost.
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/random.rs"]
 mod random;
