@@ -88,7 +88,8 @@ pub fn mix<F: Fabric>(region: &Region<F>, seed: u64, operations: u64) {
     let mut random = Random::new(seed);
     for done in 0..operations {
         if done > 0 && done.is_multiple_of(SAID_EVERY) {
-            writeln!(std::io::stderr(), "process {seed}: {done} of {operations}").unwrap();
+            let text = format!("process {seed}: {done} of {operations}\n");
+            std::io::stderr().write_all(text.as_bytes()).unwrap();
         }
         let number = random.below(300);
         match random.below(20) {
