@@ -76,7 +76,10 @@ test("blocks in memory stay exact until it fills up, whatever saves into it take
     why: "exact",
     bytesPerS: null,
   });
-  expect(chooseForm(rules, WEIGHTS, memory(true))).toMatchObject({ codec: "int8-had", why: "full" });
+  expect(chooseForm(rules, WEIGHTS, memory(true))).toMatchObject({
+    codec: "int8-had",
+    why: "full",
+  });
 });
 
 test("blocks that go to several vaults become what the slowest asks for", async () => {
