@@ -168,6 +168,7 @@ export const lanesMtu: Takes<"lanesMtu", [LanesId]> = coded(loaded.lanesMtu);
 export const lanesClose: Takes<"lanesClose", [LanesId]> = coded(loaded.lanesClose);
 export const shmOpen = coded(loaded.shmOpen) as Gives<Core["shmOpen"], RegionId>;
 export const shmLookup: Takes<"shmLookup", [RegionId]> = coded(loaded.shmLookup);
+export const shmLookupNow: Takes<"shmLookupNow", [RegionId]> = coded(loaded.shmLookupNow);
 export const shmFetch: Takes<"shmFetch", [RegionId, ArenaId]> = coded(loaded.shmFetch);
 export const shmStore: Takes<"shmStore", [RegionId]> = coded(loaded.shmStore);
 export const shmCheck: Takes<"shmCheck", [RegionId]> = coded(loaded.shmCheck);

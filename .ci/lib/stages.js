@@ -238,7 +238,7 @@ export const NIGHTLY = [
   },
   // A death at each step, a million operations, thousands of orders in which lines arrive.
   cargo("shm", NIGHTLY_TIMEOUT_MS, ["-p", "tierkv-shm"], { TIERKV_TEST_LONG: "on" }),
-  // A hundred million operations of four processes.
+  // A hundred million operations of four processes: 40 minutes beside other work.
   cargo(
     "shm at length",
     NIGHTLY_TIMEOUT_MS,

@@ -520,6 +520,14 @@ export declare function shmFill(id: number): number
 /** Takes the records of a scope away (absent: all; class 0: both; tenant 0: of all; of the namespaces of `model`). `numbers` are the flush, records and bytes. */
 export declare function shmFlush(id: number, namespace: Uint8Array | undefined | null, recordClass: number, tenant: number, model?: Uint8Array | undefined | null): number
 
+/** What a look-up found. */
+export interface ShmFound {
+  /** Bitmap over the keys. */
+  found: Buffer
+  /** The region's last flush. */
+  flush: number
+}
+
 /** A region that was opened. */
 export interface ShmInfo {
   id: number
@@ -533,6 +541,9 @@ export interface ShmInfo {
 
 /** Asks which of the packed keys it holds; returns the request's number. */
 export declare function shmLookup(id: number, namespace: Uint8Array, packed: Uint8Array): number
+
+/** The same at once, where nobody has the region's lock; null: ask by `shmLookup`. */
+export declare function shmLookupNow(id: number, namespace: Uint8Array, packed: Uint8Array): ShmFound | null
 
 /** Says which model a namespace belongs to, by its digest. */
 export declare function shmName(id: number, namespace: Uint8Array, model: Uint8Array): number

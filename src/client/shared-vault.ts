@@ -36,8 +36,8 @@ import type { LookupAsked } from "./found.ts";
 import type { FetchOptions, StoreItem } from "./items.ts";
 import type { LanesState } from "./lane-phase.ts";
 import type { FetchPlan, Settled } from "./lane-requests.ts";
-import { newsOf, Region } from "./region.ts";
-import type { Outcome, RegionSide } from "./region.ts";
+import { lookUpNow, newsOf, Region } from "./region.ts";
+import type { Outcome, RegionSide, RunOptions } from "./region.ts";
 
 export interface SharedVaultOptions extends RegionSide {
   /** `shm:/path`. */
@@ -128,7 +128,8 @@ export class SharedVault {
   /** Bitmap over `keys` (packed): what can be read now. */
   async lookup(...[namespace, keys, deadlineMs, asks]: LookupAsked): Promise<Buffer> {
     const begin = (id: RegionId): number => shmLookup(id, namespace, keys);
-    const { data } = await this.#call("Lookup", { deadlineMs }, begin);
+    const now = (id: RegionId): Outcome | null => lookUpNow(id, namespace, keys);
+    const { data } = await this.#call("Lookup", { deadlineMs, now }, begin);
     if (asks?.isCounted === false) return data;
     this.#counts.lookup_keys += keyCount(keys);
     this.#counts.lookup_hits += countBits(data, keyCount(keys));
@@ -285,7 +286,7 @@ export class SharedVault {
 
   async #call(
     call: string,
-    { deadlineMs, signal, onProgress }: FetchOptions,
+    { deadlineMs, signal, onProgress, now }: FetchOptions & Pick<RunOptions, "now">,
     begin: (id: RegionId) => number,
   ): Promise<Outcome> {
     const context = this.#context(call, deadlineMs);
@@ -301,7 +302,8 @@ export class SharedVault {
     }
     this.#calls += 1;
     try {
-      const outcome = await this.#run(context, begin, deadlineMs, signal, onProgress);
+      const timeoutMs = deadlineMs;
+      const outcome = await this.#run(context, begin, { timeoutMs, signal, onProgress, now });
       this.#breaker.succeeded();
       // A flush is heard of before what was answered after it.
       if (call !== "Flush" && outcome.numbers[0] !== this.flushes.number) {
@@ -322,14 +324,12 @@ export class SharedVault {
   async #run(
     context: Context,
     begin: (id: RegionId) => number,
-    timeoutMs: number,
-    signal: AbortSignal | undefined,
-    onProgress?: (bytes: number) => void,
+    { signal, ...how }: Omit<RunOptions, "signals" | "late"> & Pick<FetchOptions, "signal">,
   ): Promise<Outcome> {
     const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
     const late = (): TierkvError => new TierkvError("VAULT_DEADLINE", context);
     try {
-      return await this.#region.run(begin, { timeoutMs, signals, onProgress, late });
+      return await this.#region.run(begin, { ...how, signals, late });
     } catch (error) {
       const known = toTierkvError(error);
       const reason = known.message;
@@ -343,11 +343,13 @@ export class SharedVault {
   async #receiveNews(signal?: AbortSignal): Promise<void> {
     const context = this.#context("Watch", CALL_TIMEOUT_MS);
     const begin = (id: RegionId): number => shmNews(id, this.flushes.number);
-    this.flushes.receive(newsOf(await this.#run(context, begin, CALL_TIMEOUT_MS, signal)));
+    const timeoutMs = CALL_TIMEOUT_MS;
+    this.flushes.receive(newsOf(await this.#run(context, begin, { timeoutMs, signal })));
   }
 
   async #probe(): Promise<void> {
-    await this.#run(this.#context("Stats", HELLO_TIMEOUT_MS), shmFill, HELLO_TIMEOUT_MS, undefined);
+    const timeoutMs = HELLO_TIMEOUT_MS;
+    await this.#run(this.#context("Stats", timeoutMs), shmFill, { timeoutMs });
   }
 
   /** What was flushed in a new file of that name would be served from this one: it is used no more. */

@@ -132,15 +132,28 @@ fn begin(id: u32, work: impl FnOnce() -> Result<Work>) -> napi::Result<u32> {
     run(|| REGIONS.get(id)?.begin(work()?))
 }
 
-fn record_keys(namespace: &[u8], packed: &[u8]) -> Result<Vec<RecordKey>> {
-    let namespace = hash("namespace", namespace)?;
-    Ok(keys(packed)?.iter().map(|packed| RecordKey::from_packed(namespace, packed)).collect())
-}
-
 /// Asks which of the packed keys it holds; returns the request's number.
 #[napi]
 pub fn shm_lookup(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
-    begin(id, || Ok(Work::LookUp(record_keys(namespace, packed)?)))
+    begin(id, || Ok(Work::LookUp(hash("namespace", namespace)?, keys(packed)?.to_vec())))
+}
+
+/// What a look-up found.
+#[napi(object)]
+pub struct ShmFound {
+    /// Bitmap over the keys.
+    pub found: Buffer,
+    /// The region's last flush.
+    pub flush: f64,
+}
+
+/// The same at once, where nobody has the region's lock; null: ask by `shmLookup`.
+#[napi]
+pub fn shm_lookup_now(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Option<ShmFound>> {
+    run(|| {
+        let found = REGIONS.get(id)?.look_up_now(hash("namespace", namespace)?, keys(packed)?);
+        Ok(found.map(|(found, flush)| ShmFound { found: found.into(), flush: number(flush) }))
+    })
 }
 
 /// Brings records into leased slots, verified and decoded; as `lanesFetch`.
@@ -180,7 +193,11 @@ pub fn shm_store(
 /// Looks at records that somebody could not use; those that are not sound go (10, quarantined).
 #[napi]
 pub fn shm_check(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
-    begin(id, || Ok(Work::Check(record_keys(namespace, packed)?)))
+    begin(id, || {
+        let namespace = hash("namespace", namespace)?;
+        let keys = keys(packed)?.iter().map(|packed| RecordKey::from_packed(namespace, packed));
+        Ok(Work::Check(keys.collect()))
+    })
 }
 
 /// Says which model a namespace belongs to, by its digest.

@@ -9,9 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, available_parallelism};
 
 use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::header::PACKED_KEY_BYTES;
 use tierkv_core::key::RecordKey;
 use tierkv_core::lane::client::{Outgoing, Targets};
-use tierkv_core::limits::{SHM_POPULATE_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX, SHM_THREADS_MIN};
+use tierkv_core::limits::{
+    LANE_KEYS_MAX, SHM_POPULATE_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX, SHM_THREADS_MIN,
+};
 use tierkv_core::record::Hash;
 use tierkv_core::store::ItemStatus;
 
@@ -25,8 +28,8 @@ use crate::visibility::{Coherence, Fabric};
 
 /// What a request is to do.
 pub enum Work {
-    /// Which of these can be read now.
-    LookUp(Vec<RecordKey>),
+    /// Which of these, packed, can be read now.
+    LookUp(Hash, Vec<[u8; PACKED_KEY_BYTES]>),
     /// Records into slots.
     Fetch(Targets),
     /// Records out of slots, put-if-absent.
@@ -141,6 +144,23 @@ impl Desk {
         Ok(request)
     }
 
+    /// Which of these can be read, and the last flush, if nobody has the lock: two threads to be woken take longer than a look-up.
+    /// `None`: it is to be a request.
+    #[must_use]
+    pub fn look_up_now(
+        &self,
+        namespace: Hash,
+        packed: &[[u8; PACKED_KEY_BYTES]],
+    ) -> Option<(Vec<u8>, u64)> {
+        if packed.len() > LANE_KEYS_MAX {
+            return None;
+        }
+        let look_up = || self.shared.region.look_up_now(unpacked(namespace, packed));
+        // Damage in the index is told as a request's error.
+        let (found, number) = catch_unwind(AssertUnwindSafe(look_up)).ok()??;
+        Some((bitmap(&found), number))
+    }
+
     /// Nothing of a request is begun any more; what is under way ends as it would.
     pub fn cancel(&self, request: u32) {
         if let Some(open) = self.shared.open().get(&request) {
@@ -247,14 +267,7 @@ impl Shared {
     fn run(&self, work: Work, open: &Open) -> Outcome {
         let region = &self.region;
         let answer = match work {
-            Work::LookUp(keys) => {
-                let mut bitmap = vec![0_u8; keys.len().div_ceil(8)];
-                let (found, number) = region.look_up_at_flush(&keys)?;
-                for (index, found) in found.into_iter().enumerate() {
-                    bitmap[index / 8] |= u8::from(found) << (index % 8);
-                }
-                return Ok((Answer::Found(bitmap), number));
-            }
+            Work::LookUp(namespace, packed) => return self.look_up(namespace, &packed),
             Work::Fetch(targets) => self.fetch(&targets, open)?,
             Work::Store(label, namespace, records) => {
                 self.store(label, namespace, &records, open)?
@@ -285,6 +298,11 @@ impl Shared {
             }
         };
         Ok((answer, region.last_flush()?))
+    }
+
+    fn look_up(&self, namespace: Hash, packed: &[[u8; PACKED_KEY_BYTES]]) -> Outcome {
+        let (found, number) = self.region.look_up_at_flush(unpacked(namespace, packed))?;
+        Ok((Answer::Found(bitmap(&found)), number))
     }
 
     fn fetch(&self, targets: &Targets, open: &Open) -> Result<Answer> {
@@ -324,6 +342,18 @@ impl Shared {
         })?;
         Ok(Answer::Done(statuses, open.bytes.load(Ordering::Relaxed), None))
     }
+}
+
+fn unpacked(
+    namespace: Hash,
+    packed: &[[u8; PACKED_KEY_BYTES]],
+) -> impl Iterator<Item = RecordKey> + '_ {
+    packed.iter().map(move |packed| RecordKey::from_packed(namespace, packed))
+}
+
+fn bitmap(found: &[bool]) -> Vec<u8> {
+    let byte = |bits: &[bool]| bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
+    found.chunks(8).map(byte).collect()
 }
 
 /// Works on one item after another, until the request is given up.

@@ -248,6 +248,12 @@ impl Fabric for Mapping {
         })
     }
 
+    /// Not between hosts, where a turn takes its time, nor by hand, where each line does.
+    fn try_lock(&self) -> Option<LastOwner> {
+        let is_quick = self.seat.is_none() && self.coherence == Coherence::Hardware;
+        if is_quick && !self.watched.is_cut() { self.own_lock().try_lock() } else { None }
+    }
+
     fn repaired(&self) {
         match &self.seat {
             Some(seat) => Between::new(self, seat.number).repaired(),

@@ -71,7 +71,7 @@ pub struct Fill {
     pub flush: u64,
 }
 
-/// The lock is held while it lives.
+/// The lock is held while it lives, also over a repair that panics: who was stopped under a lock between hosts does.
 pub(crate) struct Locked<'a, F: Fabric>(pub Table<'a, F>);
 
 impl<F: Fabric> Drop for Locked<'_, F> {
@@ -157,14 +157,17 @@ impl<F: Fabric> Region<F> {
     }
 
     pub(crate) fn locked(&self) -> Result<Locked<'_, F>> {
-        let last = self.fabric.lock()?;
-        let table = Table::new(&self.fabric, &self.layout);
+        Ok(self.entered(self.fabric.lock()?))
+    }
+
+    fn entered(&self, last: LastOwner) -> Locked<'_, F> {
+        let locked = Locked(Table::new(&self.fabric, &self.layout));
         if last == LastOwner::Died {
             // It arrives when the lock is given up: who dies before that leaves it to be repaired anew.
-            table.repair(self.member);
+            locked.0.repair(self.member);
             self.fabric.repaired();
         }
-        Ok(Locked(table))
+        locked
     }
 
     pub(crate) fn pins(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
@@ -176,18 +179,31 @@ impl<F: Fabric> Region<F> {
     /// # Errors
     /// When the lock is lost.
     pub fn look_up(&self, keys: &[RecordKey]) -> Result<Vec<bool>> {
-        self.look_up_at_flush(keys).map(|(found, _)| found)
+        self.look_up_at_flush(keys.iter().copied()).map(|(found, _)| found)
     }
 
     /// The same, and the number of the last flush, in one turn: between hosts a turn is what takes time.
     ///
     /// # Errors
     /// When the lock is lost.
-    pub fn look_up_at_flush(&self, keys: &[RecordKey]) -> Result<(Vec<bool>, u64)> {
-        let locked = self.locked()?;
-        let table = &locked.0;
-        let found = keys.iter().map(|key| ready(table, self.member, key).is_some()).collect();
-        Ok((found, table.seen.word(FLUSH_AT)))
+    pub fn look_up_at_flush(
+        &self,
+        keys: impl Iterator<Item = RecordKey>,
+    ) -> Result<(Vec<bool>, u64)> {
+        // Apart from the probes, because then more of these wait for memory at the same time.
+        let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
+        Ok(self.found(&self.locked()?, &keys))
+    }
+
+    /// The same without waiting; `None`: somebody has the lock, or it is of a kind that takes its time.
+    pub fn look_up_now(&self, keys: impl Iterator<Item = RecordKey>) -> Option<(Vec<bool>, u64)> {
+        let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
+        Some(self.found(&self.entered(self.fabric.try_lock()?), &keys))
+    }
+
+    fn found(&self, Locked(table): &Locked<'_, F>, keys: &[Words]) -> (Vec<bool>, u64) {
+        let found = keys.iter().map(|key| table.ready(self.member, key).is_some()).collect();
+        (found, table.seen.word(FLUSH_AT))
     }
 
     /// Stores a whole record, which is checked before anybody can look it up.
@@ -253,7 +269,7 @@ impl<F: Fabric> Region<F> {
     pub fn pin(&self, key: &RecordKey) -> Result<Option<Pinned<'_, F>>> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let Some(index) = ready(table, self.member, key) else { return Ok(None) };
+        let Some(index) = table.ready(self.member, &Words::of(key)) else { return Ok(None) };
         *self.pins().entry(index).or_default() += 1;
         table.set_field(index, entry::PINS, table.field(index, entry::PINS) | 1 << self.member);
         let at = self.layout.chunk_at(table.field(index, entry::CHUNK));
@@ -268,8 +284,9 @@ impl<F: Fabric> Region<F> {
     pub fn remove(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let index =
-            ready(table, self.member, key).filter(|index| table.field(*index, entry::PINS) == 0);
+        let index = table
+            .ready(self.member, &Words::of(key))
+            .filter(|index| table.field(*index, entry::PINS) == 0);
         index.inspect(|index| table.drop_entry(*index));
         Ok(index.is_some())
     }
@@ -280,7 +297,7 @@ impl<F: Fabric> Region<F> {
     /// When the lock is lost.
     pub fn discard(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
-        let index = ready(&locked.0, self.member, key);
+        let index = locked.0.ready(self.member, &Words::of(key));
         index.inspect(|index| locked.0.doom(*index));
         Ok(index.is_some())
     }
@@ -378,20 +395,4 @@ impl<F: Fabric> Region<F> {
     pub fn audit(&self) -> Result<Audit> {
         Ok(self.locked()?.0.audit())
     }
-}
-
-fn ready<F: Fabric>(table: &Table<'_, F>, me: u64, key: &RecordKey) -> Option<u64> {
-    let index = table.probe(&Words::of(key)).found?;
-    if table.state(index) != entry::READY {
-        return None;
-    }
-    if !table.is_possible(index) {
-        table.repair(me);
-        return None;
-    }
-    let visited = table.field(index, entry::VISITED);
-    if visited & entry::ASKED == 0 {
-        table.set_field(index, entry::VISITED, visited | entry::ASKED);
-    }
-    Some(index)
 }

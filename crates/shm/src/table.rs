@@ -3,7 +3,8 @@
 use tierkv_core::key::RecordKey;
 
 use crate::layout::{
-    BITMAP_AT, CAME_AT, EVICTED_AT, HAND_AT, Layout, NEXT_AT, RECORDS_AT, USED_AT, entry,
+    BITMAP_AT, CAME_AT, ENTRY_BYTES, EVICTED_AT, HAND_AT, Layout, NEXT_AT, RECORDS_AT, USED_AT,
+    entry,
 };
 use crate::visibility::{Fabric, Seen};
 
@@ -58,6 +59,11 @@ impl<'a, F: Fabric> Table<'a, F> {
         self.seen.word(self.layout.entry_at(index) + field)
     }
 
+    /// A field of a line that was just dropped.
+    fn beside(&self, index: u64, field: u64) -> u64 {
+        self.seen.beside(self.layout.entry_at(index) + field)
+    }
+
     pub fn set_field(&self, index: u64, field: u64, word: u64) {
         self.seen.set(self.layout.entry_at(index) + field, word);
     }
@@ -66,26 +72,35 @@ impl<'a, F: Fabric> Table<'a, F> {
         self.field(index, entry::STATE)
     }
 
+    /// The state of an entry; `beside` reads all else of it.
+    fn whole(&self, index: u64) -> u64 {
+        self.seen.first_of(self.layout.entry_at(index), ENTRY_BYTES)
+    }
+
     pub fn is_used(&self, index: u64) -> bool {
         matches!(self.state(index), entry::FILLING | entry::READY | entry::DOOMED)
     }
 
     fn has_key(&self, index: u64, key: &Words) -> bool {
-        self.field(index, entry::PLACE) == key.place
+        self.beside(index, entry::PLACE) == key.place
             && (0..)
                 .zip(&key.hashes)
-                .all(|(at, word): (u64, _)| self.field(index, entry::HASHES + at * 8) == *word)
+                .all(|(at, word): (u64, _)| self.beside(index, entry::HASHES + at * 8) == *word)
     }
 
     fn next(&self, index: u64) -> u64 {
         (index + 1) & (self.layout.entries - 1)
     }
 
+    fn back(&self, index: u64, by: u64) -> u64 {
+        index.wrapping_sub(by) & (self.layout.entries - 1)
+    }
+
     pub fn probe(&self, key: &Words) -> Probe {
         let mut probe = Probe { found: None, free: None };
         let mut index = key.home(self.layout.entries);
         for _ in 0..self.layout.entries {
-            let state = self.state(index);
+            let state = self.whole(index);
             if matches!(state, entry::EMPTY | entry::GONE) {
                 probe.free = probe.free.or(Some(index));
             } else if self.has_key(index, key) {
@@ -97,6 +112,23 @@ impl<'a, F: Fabric> Table<'a, F> {
             index = self.next(index);
         }
         probe
+    }
+
+    /// Where a key can be read, for member `me`. Counts as asking for it.
+    pub fn ready(&self, me: u64, key: &Words) -> Option<u64> {
+        let index = self.probe(key).found?;
+        if self.state(index) != entry::READY {
+            return None;
+        }
+        if !self.is_possible(index) {
+            self.repair(me);
+            return None;
+        }
+        let visited = self.beside(index, entry::VISITED);
+        if visited & entry::ASKED == 0 {
+            self.set_field(index, entry::VISITED, visited | entry::ASKED);
+        }
+        Some(index)
     }
 
     /// Sets chunks aside for a key that is not there, evicting others as needed; `None`: nothing more can be evicted.
@@ -134,14 +166,35 @@ impl<'a, F: Fabric> Table<'a, F> {
         self.mark(index, false);
         self.count(RECORDS_AT, 1, false);
         self.count(USED_AT, self.chunks(index).1, false);
-        let mut last = index;
-        if self.state(self.next(index)) != entry::EMPTY {
-            return;
+        self.empty(index);
+    }
+
+    /// Lets probes end again at this place and those before it that none has to cross to an entry behind: what is free and not
+    /// empty would fill the table otherwise, and each look-up would go through all of it.
+    fn empty(&self, index: u64) {
+        let mut at = self.next(index);
+        while at != index && self.state(at) != entry::EMPTY {
+            at = self.next(at);
         }
-        // Nothing lies behind: probes may end here again. Reading the state brings it to memory before the next one changes.
-        while self.state(last) == entry::GONE {
-            self.set_field(last, entry::STATE, entry::EMPTY);
-            last = last.wrapping_sub(1) & (self.layout.entries - 1);
+        // How many places from here back a probe crosses to one behind.
+        let (mut crossed, mut is_behind) = (0_u64, true);
+        for _ in 0..self.layout.entries {
+            at = self.back(at, 1);
+            is_behind &= at != index;
+            // Reading it brings it to memory before another one changes.
+            match self.whole(at) {
+                entry::EMPTY => return,
+                entry::GONE => {
+                    if !is_behind && crossed == 0 {
+                        self.set_field(at, entry::STATE, entry::EMPTY);
+                    }
+                    crossed = crossed.saturating_sub(1);
+                }
+                _ => {
+                    let home = self.key(at).home(self.layout.entries);
+                    crossed = crossed.saturating_sub(1).max(self.back(at, home));
+                }
+            }
         }
     }
 
@@ -168,7 +221,7 @@ impl<'a, F: Fabric> Table<'a, F> {
     /// numbers would spread it.
     pub fn chunks(&self, index: u64) -> (u64, u64) {
         let count = self.chunks_of(self.field(index, entry::BYTES));
-        let chunk = self.field(index, entry::CHUNK);
+        let chunk = self.beside(index, entry::CHUNK);
         let end = chunk.checked_add(count);
         if end.is_some_and(|end| end <= self.layout.chunks) { (chunk, count) } else { (0, 0) }
     }
@@ -252,10 +305,10 @@ impl<'a, F: Fabric> Table<'a, F> {
         for step in 0..3 * self.layout.entries {
             let index = hand;
             hand = self.next(hand);
-            if self.state(index) != entry::READY || self.field(index, entry::PINS) != 0 {
+            if self.state(index) != entry::READY || self.beside(index, entry::PINS) != 0 {
                 continue;
             }
-            let visited = self.field(index, entry::VISITED);
+            let visited = self.beside(index, entry::VISITED);
             let age = came.saturating_sub(visited >> 1);
             if age < young && step < 2 * self.layout.entries {
                 continue;
@@ -278,7 +331,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         let mut audit = Audit::default();
         let mut marked = vec![false; usize::try_from(self.layout.chunks).unwrap_or_default()];
         for index in (0..self.layout.entries).filter(|index| self.is_used(*index)) {
-            let state = self.state(index);
+            let state = self.whole(index);
             audit.ready += u64::from(state == entry::READY);
             audit.filling += u64::from(state == entry::FILLING);
             audit.pinned += u64::from(self.field(index, entry::PINS) != 0);
@@ -298,10 +351,11 @@ impl<'a, F: Fabric> Table<'a, F> {
         audit
     }
 
+    /// Of an entry that was just dropped as a whole.
     fn key(&self, index: u64) -> Words {
-        let word = |at: u64| self.field(index, entry::HASHES + at * 8);
+        let word = |at: u64| self.beside(index, entry::HASHES + at * 8);
         let hashes = [0, 1, 2, 3, 4, 5, 6, 7].map(word);
-        Words { place: self.field(index, entry::PLACE), hashes }
+        Words { place: self.beside(index, entry::PLACE), hashes }
     }
 }
 

@@ -87,6 +87,10 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// When there is none any more.
     fn lock(&self) -> Result<LastOwner>;
+    /// Takes the lock where that takes no waiting and no time; `None`: it did not.
+    fn try_lock(&self) -> Option<LastOwner> {
+        None
+    }
     /// The region is repaired: the lock is as good as new.
     fn repaired(&self);
     /// Gives the lock up.
@@ -111,9 +115,19 @@ impl<F: Fabric> Seen<'_, F> {
 
     /// Reads a word that others write.
     pub fn word(&self, at: u64) -> u64 {
+        self.first_of(at, 8)
+    }
+
+    /// Reads the first word of some bytes; `beside` reads the others under this lock, because each drop of lines waits for memory.
+    pub fn first_of(&self, at: u64, bytes: u64) -> u64 {
         if self.by_hand() {
-            self.0.invalidate(Rule::WordInvalidate, at, 8);
+            self.0.invalidate(Rule::WordInvalidate, at, bytes);
         }
+        self.0.load(at)
+    }
+
+    /// Reads another word of lines that were just dropped.
+    pub fn beside(&self, at: u64) -> u64 {
         self.0.load(at)
     }
 

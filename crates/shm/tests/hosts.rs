@@ -80,7 +80,7 @@ fn child() {
     let options = Options { host: Some(host), coherence, ..OPTIONS };
     let dying = || {
         let (memory, bytes) = map(&path, &options).unwrap();
-        (Dying { memory, steps: 0.into(), dies_at: number }, bytes)
+        (Dying { memory, steps: 0.into(), dies_at: number, panics: false }, bytes)
     };
     match role.as_str() {
         "mixes" => mix(&open(&path, &options).unwrap(), host, number),
@@ -263,6 +263,27 @@ fn f104_a_host_that_is_stopped_with_the_lock_writes_nothing_when_it_goes_on() {
 }
 
 #[test]
+fn a_repair_that_panics_gives_the_lock_up_and_is_made_anew() {
+    let name = Name::new("hosts-panic");
+    let region = name.open(Some(0));
+    (0..40).for_each(|number| store(&region, number));
+    let (memory, bytes) = map(&name.0, &Options { host: Some(0), ..OPTIONS }).unwrap();
+    let dying = Dying { memory, steps: 0.into(), dies_at: 1 << 32, panics: true };
+    let other = Region::join(dying, bytes).unwrap();
+    // A thread that ends with the lock is as dead as a process.
+    std::thread::scope(|scope| {
+        scope.spawn(|| region.fabric().lock().map(drop).unwrap());
+    });
+    // It takes the lock, and clears a part of the bitmap.
+    other.fabric().steps.store((1 << 32) - 4, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| other.fill())).is_err());
+    let (sink, outcomes) = channel();
+    std::thread::spawn(move || sink.send((region.audit().unwrap(), check(&region, 39))));
+    let (audit, is_there) = outcomes.recv_timeout(Duration::from_secs(20)).expect("it is free");
+    assert!(audit.is_sound() && is_there, "{audit:?}");
+}
+
+#[test]
 fn a_look_up_takes_one_turn() {
     let name = Name::new("hosts-turn");
     let options = Options { host: Some(0), ..OPTIONS };
@@ -272,7 +293,7 @@ fn a_look_up_takes_one_turn() {
     let region = name.open(Some(0));
     let (flush, _, _) = region.flush(&Scope::default()).unwrap();
     let turn = || region.fabric().load(HOSTS_AT + host::REQUEST) >> 2;
-    for work in [Work::LookUp(vec![key(1)]), Work::Fill] {
+    for work in [Work::LookUp([0; 32], vec![[0; 36]]), Work::Fill] {
         let before = turn();
         desk.begin(work).unwrap();
         assert_eq!(outcomes.recv().unwrap().unwrap(), flush);

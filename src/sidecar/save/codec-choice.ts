@@ -38,13 +38,13 @@ export interface Form {
   bytesPerS: number | null;
 }
 
-type Seen = Pick<Way, "restoreRate" | "isNearlyFull">;
+type Seen = Pick<Way, "restoreRate" | "isNearlyFull" | "isMemory">;
 
 /** `last`: what was chosen before. */
 export function chooseForm(
   { candidates, kvName, threads, maxKld }: ChoiceRules,
   weights: Weights | undefined,
-  { restoreRate, isNearlyFull }: Seen,
+  { restoreRate, isNearlyFull, isMemory }: Seen,
   last?: CodecName,
 ): Form {
   const bytesPerS = restoreRate;
@@ -62,7 +62,9 @@ export function chooseForm(
   const isBeyond = offered.length < candidates.filter((codec) => weights?.has(codec)).length;
   const smallest = least(offered, "bytes");
   if (smallest === undefined) return { codec: kvName, why: "unweighed", bytesPerS };
-  if (bytesPerS === null) return { codec: smallest.codec, why: "unmeasured", bytesPerS };
+  if (bytesPerS === null && !isMemory) {
+    return { codec: smallest.codec, why: "unmeasured", bytesPerS };
+  }
   if (isNearlyFull) return { codec: smallest.codec, why: "full", bytesPerS };
   const exact = least(
     offered.filter(({ codec }) => isExact(codec)),

@@ -20,9 +20,14 @@ export class Way {
     return this.#client.address;
   }
 
-  /** Bytes per second; null: not measured. */
+  /** Memory of this machine: what comes from it waits for no link. */
+  get isMemory(): boolean {
+    return this.#client.tier === "shared";
+  }
+
+  /** Bytes per second; null: not measured. Saves say nothing of memory: they take as long as encoding. */
   get restoreRate(): number | null {
-    return this.#link.restoreRate;
+    return this.isMemory ? this.#link.down.rate() : this.#link.restoreRate;
   }
 
   /** As the vault said of late: the answer to this question comes with one of the next. */

@@ -2,11 +2,13 @@
 import { expect, test } from "vitest";
 import { describe as explained } from "../../../src/cli/commands/explain.ts";
 import { showForm } from "../../../src/cli/form.ts";
+import type { Vault } from "../../../src/client/vault.ts";
+import type { Link } from "../../../src/cost/link.ts";
 import type { ArenaId, GeometryId } from "../../../src/native.ts";
 import { chooseForm, CodecChoice } from "../../../src/sidecar/save/codec-choice.ts";
 import type { Weights } from "../../../src/sidecar/save/codec-choice.ts";
 import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
-import type { Way } from "../../../src/sidecar/save/way.ts";
+import { Way } from "../../../src/sidecar/save/way.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
 import { logger } from "../../support/vaults.ts";
@@ -22,6 +24,7 @@ const rules = { ...RULES, threads: 1, maxKld: 1e-4 };
 const at = (gigabits: number | null, isNearlyFull = false) => ({
   restoreRate: gigabits === null ? null : (gigabits * 1e9) / 8,
   isNearlyFull,
+  isMemory: false,
 });
 
 test.each([
@@ -60,6 +63,22 @@ test("a vault that fills up gets fewest bytes, and a rate that wavers changes no
   expect(chooseForm(rules, undefined, at(1))).toMatchObject({
     codec: "int8-had",
     why: "unweighed",
+  });
+});
+
+test("blocks in memory stay exact until it fills up, whatever saves into it take", () => {
+  const link = { restoreRate: 0.6e9, down: { rate: () => null } };
+  const way = new Way({ tier: "shared" } as Vault, link as unknown as Link);
+  const seen = { restoreRate: way.restoreRate, isMemory: way.isMemory };
+  const memory = (isNearlyFull: boolean) => ({ ...seen, isNearlyFull });
+  expect(chooseForm(rules, WEIGHTS, memory(false))).toEqual({
+    codec: "raw",
+    why: "exact",
+    bytesPerS: null,
+  });
+  expect(chooseForm(rules, WEIGHTS, memory(true))).toMatchObject({
+    codec: "int8-had",
+    why: "full",
   });
 });
 

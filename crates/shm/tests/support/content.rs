@@ -16,11 +16,17 @@ pub fn key(number: u64) -> RecordKey {
     RecordKey { namespace: [7; 32], block_hash, group: (number % 2) as u16, shard: 0 }
 }
 
+/// How many bytes belong to a key.
+pub fn length(number: u64, bytes_max: u64) -> u64 {
+    1 + Random::new(!number).below(bytes_max)
+}
+
 pub fn content(number: u64, bytes_max: u64) -> Vec<u8> {
-    let mut random = Random::new(!number);
-    let bytes = 1 + random.below(bytes_max) as usize;
-    let words = std::iter::repeat_with(|| random.next().to_le_bytes());
-    words.flatten().take(bytes).collect()
+    let (mut random, bytes) = (Random::new(number << 32), length(number, bytes_max) as usize);
+    let mut content = vec![0; bytes.next_multiple_of(8)];
+    content.as_chunks_mut().0.iter_mut().for_each(|word| *word = random.next().to_le_bytes());
+    content.truncate(bytes);
+    content
 }
 
 /// The record's bytes, if it is there.

@@ -1,5 +1,6 @@
 //! Owns what other processes of the tests do with a region: mixed operations, turns with the lock, everything once.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
@@ -10,7 +11,7 @@ use tierkv_shm::opening::{Options, open};
 use tierkv_shm::region::{Offer, Region};
 use tierkv_shm::visibility::{Coherence, Fabric};
 
-use super::content::{content, key, read};
+use super::content::{content, key, length, read};
 use super::random::Random;
 
 pub const BYTES_MAX: u64 = 40_000;
@@ -22,6 +23,9 @@ pub const OPTIONS: Options = Options {
     host: None,
     group: None,
 };
+
+/// Of operations at length, so that a log tells a slow run from one that stands.
+const SAID_EVERY: u64 = 1_000_000;
 
 /// A file's name in memory, gone in the end.
 pub struct Name(pub PathBuf);
@@ -45,7 +49,7 @@ impl Name {
             .env("TIERKV_SHM_NUMBER", number.to_string())
             .env("TIERKV_SHM_HOST", host.unwrap_or_default().to_string())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(if role == "mixes" { Stdio::inherit() } else { Stdio::piped() })
             .spawn()
             .unwrap()
     }
@@ -62,9 +66,10 @@ pub fn is_long() -> bool {
 }
 
 pub fn store<F: Fabric>(region: &Region<F>, number: u64) {
-    let bytes = content(number, BYTES_MAX);
-    let offer = region.reserve(&key(number), bytes.len() as u64, Label::default()).unwrap();
+    let length = length(number, BYTES_MAX);
+    let offer = region.reserve(&key(number), length, Label::default()).unwrap();
     let Offer::Wanted(reservation) = offer else { return };
+    let bytes = content(number, BYTES_MAX);
     let (first, second) = bytes.split_at(bytes.len() / 3);
     reservation.write(0, first).unwrap();
     reservation.write(first.len() as u64, second).unwrap();
@@ -81,7 +86,11 @@ pub fn check<F: Fabric>(region: &Region<F>, number: u64) -> bool {
 
 pub fn mix<F: Fabric>(region: &Region<F>, seed: u64, operations: u64) {
     let mut random = Random::new(seed);
-    for _ in 0..operations {
+    for done in 0..operations {
+        if done > 0 && done.is_multiple_of(SAID_EVERY) {
+            let text = format!("process {seed}: {done} of {operations}\n");
+            std::io::stderr().write_all(text.as_bytes()).unwrap();
+        }
         let number = random.below(300);
         match random.below(20) {
             0..8 => store(region, number),
