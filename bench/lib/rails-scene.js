@@ -141,3 +141,5 @@ try {
   killAll();
   rmSync(dir, { recursive: true, force: true });
 }
+// A connection that was cut may take minutes to end.
+process.exit();

@@ -43,6 +43,7 @@ impl Goodput {
         self.meter().pause();
     }
 
+    /// It waits no longer.
     pub fn resume(&self) {
         self.meter().resume(self.now_ms());
     }

@@ -35,6 +35,7 @@ impl Goodput {
         self.0.pause();
     }
 
+    /// It waits no longer.
     #[napi]
     pub fn resume(&self) {
         self.0.resume();
