@@ -27,7 +27,13 @@ export function run({ isQuick }) {
 
 function figuresOf(name, scene, isQuick) {
   const cuts = isQuick ? [0, 1] : [0, 1, 0, 1, 0, 1];
-  const asked = { paces: PACES, blocks: isQuick ? 30 : 60, rounds: isQuick ? 2 : 8, cuts, ...scene };
+  const asked = {
+    paces: PACES,
+    blocks: isQuick ? 30 : 60,
+    rounds: isQuick ? 2 : 8,
+    cuts,
+    ...scene,
+  };
   const args = ["-rn", process.execPath, SCENE, JSON.stringify(asked)];
   const text = execFileSync("unshare", args, { stdio: ["ignore", "pipe", "inherit"] });
   const { restores, saves, cuts: made } = JSON.parse(text);

@@ -14,6 +14,7 @@ export function targetFrom(address: string, local: string): string {
 /** Resolves no name: the socket does, in the family of the address that it is bound to. */
 class FromResolver implements experimental.Resolver {
   readonly #answer: () => void;
+  #isAnswered = false;
 
   constructor(
     { authority: local = "", path }: experimental.GrpcUri,
@@ -25,12 +26,15 @@ class FromResolver implements experimental.Resolver {
     this.#answer = () => void listener(found, {}, null, "");
   }
 
+  /** Once: an answer after each failure would end the pause before the next attempt. */
   updateResolution(): void {
+    if (this.#isAnswered) return;
+    this.#isAnswered = true;
     process.nextTick(this.#answer);
   }
 
   destroy(): void {
-    // Holds nothing.
+    this.#isAnswered = false;
   }
 
   static getDefaultAuthority({ path }: experimental.GrpcUri): string {
