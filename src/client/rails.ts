@@ -216,8 +216,8 @@ function waysFrom(locals: readonly string[], places: readonly Place[]): LaneRail
     ...each((local, index) => near[index]?.includes(local) === true),
     ...each(isRouted),
   ];
-  const isReached = (one: string): boolean => ways.some(({ address }) => address === one);
-  const rest = places.filter(({ address }) => !isReached(address));
+  const isNamed = (one: string): boolean => ways.some(({ address }) => address === one);
+  const rest = places.filter(({ address }) => !isNamed(address));
   return [...ways, ...rest.map(({ address }) => ({ address }))];
 }
 

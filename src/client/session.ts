@@ -105,7 +105,7 @@ export class VaultSession {
       rails: () => this.#rails.open,
       onRailsFailed: (rails, reason) => {
         this.#rails.failed(rails, reason);
-        if (rails.some((rail) => isOver(this.#connection.at, rail))) this.#callElsewhere();
+        if (rails.some((one) => isOver(this.#connection.at, one))) this.#callElsewhere();
       },
       count: options.lanes ?? LANES_DEFAULT,
       label: this.#label,

@@ -168,7 +168,10 @@ fn places(prompts: &[Vec<u64>], run: usize) -> HashMap<u64, Place> {
         let parent = index.checked_sub(1).map(|before| prompt[before]);
         (prompt[index], Place { index, anchor: prompt[index - index % run], parent })
     };
-    prompts.iter().flat_map(|prompt| (0..prompt.len()).map(move |index| of(prompt, index))).collect()
+    prompts
+        .iter()
+        .flat_map(|prompt| (0..prompt.len()).map(move |index| of(prompt, index)))
+        .collect()
 }
 
 /// The numbers of what a store itself calls hot.
