@@ -79,6 +79,7 @@ fn waits_for_an_archive_are_no_part_of_the_rate() {
     link.meter.pause();
     link.stream(1000);
     link.meter.resume(link.ms);
+    assert_near(link.rate(), known);
     link.meter.end(link.ms, false);
     for _ in 0..5 {
         link.stream(480_000);
