@@ -163,7 +163,9 @@ export const lanesProbe: Takes<"lanesProbe", [LanesId]> = coded(loaded.lanesProb
 export const lanesCancel: Takes<"lanesCancel", [LanesId]> = coded(loaded.lanesCancel);
 export const lanesProgress: Takes<"lanesProgress", [LanesId]> = coded(loaded.lanesProgress);
 export type LaneRail = core.LaneRail;
-export const lanesFailedRail: Takes<"lanesFailedRail", [LanesId]> = coded(loaded.lanesFailedRail);
+export const lanesFailedRails: Takes<"lanesFailedRails", [LanesId]> = coded(
+  loaded.lanesFailedRails,
+);
 export const lanesMtu: Takes<"lanesMtu", [LanesId]> = coded(loaded.lanesMtu);
 export const lanesClose: Takes<"lanesClose", [LanesId]> = coded(loaded.lanesClose);
 export const shmOpen = coded(loaded.shmOpen) as Gives<Core["shmOpen"], RegionId>;

@@ -1,6 +1,6 @@
 // Owns a scene of two rails to one vault, in network namespaces of its own: `unshare -rn node rails-scene.js JSON` prints JSON.
-import { execFileSync, spawn } from "node:child_process";
-import { mkdtempSync, readFileSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -8,87 +8,17 @@ import { BenchSet } from "../../dist/cli/bench-set.js";
 import { VaultClient } from "../../dist/client/vault-client.js";
 import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../../dist/limits/general.js";
 import { createLogger } from "../../dist/log.js";
-import { TIERKV } from "./paths.js";
+import { killAll, networks, oneNetwork } from "./rails-cables.js";
 
-/** What is asked for: the pace of both rails in Mb/s, blocks of one restore, rounds, and restores with a cut. */
-const { paces, blocks, rounds, cuts } = JSON.parse(process.argv[2]);
-const PORT = 50_051;
+/**
+ * What is asked for: the pace of each rail in Mb/s, blocks of one restore, rounds, and restores with a cut. With `vaults` all is
+ * one network, in which the vault has so many addresses; else each rail is a network of its own.
+ */
+const { paces, blocks, rounds, cuts, vaults = 0 } = JSON.parse(process.argv[2]);
 const CALL_MS = 120_000;
-const MIB = 2 ** 20;
-/** From the block that is set aside for benchmarks (RFC 2544): near end .1, far end .2. */
-const net = (number) => `198.18.${70 + number}`;
-const SLOW_SHUT_MS = 20_000;
+const HELLO_MS = 1000;
 /** A way that was cut again and again is left out for longer each time. */
 const BACK_MS_MAX = 150_000;
-
-const run = (command, ...args) =>
-  execFileSync(command, args, { stdio: ["ignore", "pipe", "pipe"] });
-const ip = (...args) => run("ip", ...args);
-const within = (pid, command, ...args) => run("nsenter", "-t", String(pid), "-n", command, ...args);
-const children = [];
-
-/** A namespace, as long as this process lives. */
-async function newSpace() {
-  const child = spawn("unshare", ["-n", "sleep", "600"], { stdio: "ignore" });
-  children.push(child);
-  for (let left = SLOW_SHUT_MS; left > 0; left -= 20) {
-    if (isOwnSpace(child.pid)) return child.pid;
-    await sleep(20);
-  }
-  throw new Error("no namespace of its own");
-}
-
-const spaceOf = (pid) => readlinkSync(`/proc/${pid}/ns/net`);
-const isOwnSpace = (pid) => spaceOf(pid) !== spaceOf(process.pid);
-
-/** A cable to a namespace; `mbit` null: as fast as it goes. */
-function plug(pid, number, mbit) {
-  const [near, far] = [`near${number}`, `far${number}`];
-  ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", String(pid));
-  ip("addr", "add", `${net(number)}.1/30`, "dev", near);
-  ip("link", "set", near, "up");
-  within(pid, "ip", "addr", "add", `${net(number)}.2/30`, "dev", far);
-  within(pid, "ip", "link", "set", far, "up");
-  if (mbit === null) return;
-  const pace = ["root", "tbf", "rate", `${mbit}mbit`, "burst", "128kb", "latency", "50ms"];
-  run("tc", "qdisc", "add", "dev", near, ...pace);
-  within(pid, "tc", "qdisc", "add", "dev", far, ...pace);
-}
-
-async function startVault(pid, dir, name, addresses) {
-  const state = join(dir, name);
-  const listen = `${addresses[0]}:${PORT}`;
-  const more = addresses.slice(1).map((host) => `${host}:${PORT}`);
-  const config = [
-    '[cluster]\nrole = "kv_cold"\n[vault]',
-    `listen = "${listen}"\naddresses = ${JSON.stringify(more)}`,
-    `max_bytes = ${1024 * MIB}\nstate_dir = "${state}"\n`,
-  ].join("\n");
-  writeFileSync(`${state}.toml`, config);
-  const args = ["-t", String(pid), "-n", process.execPath, TIERKV, "vault", "--json"];
-  const child = spawn("nsenter", [...args, "--config", `${state}.toml`], {
-    stdio: ["ignore", "pipe", "ignore"],
-  });
-  children.push(child);
-  await new Promise((resolve, reject) => {
-    let said = "";
-    child.stdout.on("data", (data) => (said += data).includes('"ready"') && resolve());
-    child.once("exit", () => reject(new Error(`the vault ended: ${said}`)));
-  });
-  const certificate = readFileSync(join(state, "vault.pem"));
-  const [, token] = /^admin:(\S+)/m.exec(readFileSync(join(state, "tokens"), "utf8"));
-  const security = {
-    caPem: Buffer.from(
-      /-----BEGIN CERTIFICATE-----[^]*?-----END CERTIFICATE-----/.exec(certificate)[0],
-    ),
-    serverName: "tierkv-vault",
-    isPinned: true,
-    certPem: null,
-    keyPem: null,
-    token: () => token,
-  };
-  return { address: listen, security };
-}
 
 const isTaken = (statuses) => [...statuses].every((status) => status === 1 || status === 10);
 
@@ -120,6 +50,17 @@ async function save(client, set) {
   return performance.now() - begunMs;
 }
 
+/** The way that is tried first may be one that does not work. */
+async function untilGreeted(client) {
+  for (let left = BACK_MS_MAX; ; left -= HELLO_MS) {
+    try {
+      return await client.hello(HELLO_MS);
+    } catch (error) {
+      if (left < 0) throw error;
+    }
+  }
+}
+
 async function untilOver(client, ways) {
   for (let left = BACK_MS_MAX; client.lanesOver !== ways; left -= 10) {
     if (left < 0) throw new Error(`lanes are over ${client.lanesOver} ways, not ${ways}`);
@@ -139,26 +80,17 @@ function carried(column) {
 }
 
 async function main(dir) {
-  ip("link", "set", "lo", "up");
-  const [space, strange] = [await newSpace(), await newSpace()];
-  within(space, "ip", "link", "set", "lo", "up");
-  paces.forEach((pace, number) => plug(space, number, pace));
-  // An address without a cable, and one where another vault answers.
-  plug(space, 5, null);
-  within(space, "ip", "link", "set", "far5", "down");
-  plug(strange, 6, null);
-  within(space, "ip", "addr", "add", `${net(6)}.2/32`, "dev", "lo");
-  const told = [...paces.keys(), 5, 6].map((number) => `${net(number)}.2`);
-  const vault = await startVault(space, dir, "vault", told);
-  await startVault(strange, dir, "stranger", [`${net(6)}.2`]);
+  execFileSync("ip", ["link", "set", "lo", "up"]);
+  const scene = vaults > 0 ? await oneNetwork(dir, paces, vaults) : await networks(dir, paces);
+  const { address, security, locals } = scene;
   const logger = createLogger("scene", { level: "silent" });
-  const client = new VaultClient({ ...vault, name: "kv", logger });
+  const client = new VaultClient({ address, security, locals, name: "kv", logger });
   const set = await BenchSet.open(blocks, "kv", { codec: 0, fidelity: 0 });
   const result = { saves: [], restores: [], alone: [], cuts: [] };
-  await client.hello(CALL_MS);
+  await untilGreeted(client);
   const ways = await client.rails();
-  result.ways = ways.map(({ address, isOpen }) => ({ address, isOpen }));
-  await untilOver(client, paces.length);
+  result.ways = ways.map(({ address: to, local = null, isOpen }) => ({ to, local, isOpen }));
+  await untilOver(client, scene.ways);
   for (let round = 0; round < rounds; round += 1) {
     set.renew();
     await client.measure(set.namespace, CALL_MS);
@@ -168,13 +100,13 @@ async function main(dir) {
   }
   result.carried = { saved: carried(8), restored: carried(0), each: set.wireBytes };
   for (const number of cuts) {
-    await untilOver(client, paces.length);
+    await untilOver(client, scene.ways);
     let [arrived, cutMs] = [0, null];
     const begunMs = performance.now();
     const onProgress = (bytes) => {
       arrived += bytes;
       if (cutMs !== null || arrived < set.wireBytes / 4) return;
-      within(space, "ip", "link", "set", `far${number}`, "down");
+      scene.pull(number, "down");
       cutMs = performance.now() - begunMs;
       result.arrived = arrived;
     };
@@ -193,9 +125,9 @@ async function main(dir) {
       found,
       costMs: ms - cutMs - restMs,
     });
-    within(space, "ip", "link", "set", `far${number}`, "up");
+    scene.pull(number, "up");
   }
-  if (cuts.length > 0) await untilOver(client, paces.length);
+  if (cuts.length > 0) await untilOver(client, scene.ways);
   result.ended = { over: client.lanesOver, ...client.retries };
   set.close();
   client.close();
@@ -206,6 +138,8 @@ const dir = mkdtempSync(join(tmpdir(), "tierkv-rails-"));
 try {
   process.stdout.write(`${JSON.stringify(await main(dir))}\n`);
 } finally {
-  for (const child of children) child.kill("SIGKILL");
+  killAll();
   rmSync(dir, { recursive: true, force: true });
 }
+// A connection that was cut may take minutes to end.
+process.exit();

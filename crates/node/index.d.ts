@@ -16,6 +16,10 @@ export declare class Goodput {
   begin(waitMs: number): void
   /** Bytes have passed that no lane has brought. */
   moved(bytes: number): void
+  /** Of a transfer under way: nothing is measured until `resume`, because it waits for something slower than the link. */
+  pause(): void
+  /** It waits no longer. */
+  resume(): void
   /** A transfer ends; `isCut`: it was given up. */
   end(isCut: boolean): void
   /** Bytes per second, with a rate to believe in before the first measurement; null: nothing is known. */
@@ -213,8 +217,8 @@ export interface LaneServerTls {
   clientCaPem?: Buffer
 }
 
-/** Which of several rails the lanes ended for, or could not be opened on; null: it was none of them. */
-export declare function lanesFailedRail(id: number): number | null
+/** Which of several rails the lanes ended for, or could not be opened on; empty: it was none of them. */
+export declare function lanesFailedRails(id: number): Array<number>
 
 /**
  * Brings records straight into leased slots, verified and decoded; returns the request's number. Per key: its

@@ -1,4 +1,5 @@
 // Owns what `tierkv doctor` measures of each way to a vault that tells of several addresses.
+import { networkInterfaces } from "node:os";
 import { measuringNamespace, PACKED_KEY_BYTES } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import { isRemote } from "../client/vault.ts";
@@ -46,7 +47,10 @@ export async function benchRails(target: VaultTarget, config: Config): Promise<R
     for (const { isOpen, ...rail } of tried.length > 1 ? tried : []) {
       const none = { rttMs: null, fromBytesPerS: null, toBytesPerS: null, mtu: null };
       const blank = { address: rail.address, local: rail.local ?? null, error: null, ...none };
-      const error = "it takes no connection, or another vault answers there";
+      const isOurs = rail.local === undefined || ownAddresses().includes(rail.local);
+      const error = isOurs
+        ? "it takes no connection, or another vault answers there"
+        : `this machine has no address ${rail.local}: mend [sidecar] addresses`;
       benches.push(isOpen ? await benchRail(target, config, rail, blank) : { ...blank, error });
     }
     return benches;
@@ -54,6 +58,9 @@ export async function benchRails(target: VaultTarget, config: Config): Promise<R
     client.close();
   }
 }
+
+const ownAddresses = (): string[] =>
+  Object.values(networkInterfaces()).flatMap((all) => (all ?? []).map(({ address }) => address));
 
 async function benchRail(
   target: VaultTarget,

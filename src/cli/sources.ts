@@ -196,10 +196,10 @@ export function membersOf(
     },
     connect(name, address) {
       const known = all().find(({ target }) => target.address === address);
-      const { lanes } = config.sidecar;
+      const { lanes, addresses: locals } = config.sidecar;
       const access = accessTo(config, known?.target ?? { address, isOwn: false }, logger);
       const onWanted = waker.callOf(address);
-      return new VaultClient({ address, name, logger, lanes, onWanted, ...access });
+      return new VaultClient({ address, name, logger, lanes, locals, onWanted, ...access });
     },
     close() {
       for (const { source } of feeds) source.close();

@@ -34,7 +34,8 @@ export function linkTo(
     return { client, isTls: false };
   }
   const security = securityFor(config, target, logger);
-  const client = new VaultClient({ address, name, logger, lanes, security });
+  const { addresses: locals } = config.sidecar;
+  const client = new VaultClient({ address, name, logger, lanes, locals, security });
   return { client, isTls: security !== null };
 }
 

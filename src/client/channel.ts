@@ -2,6 +2,7 @@
 import { Client, connectivityState } from "@grpc/grpc-js";
 import type { ClientUnaryCall, MethodDefinition } from "@grpc/grpc-js";
 import { wallClockMs } from "../time.ts";
+import { targetFrom } from "../wire/from-address.ts";
 import { channelOptions } from "../wire/options.ts";
 import { callMetadata, channelCredentials, securityOptions } from "../wire/security.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
@@ -19,10 +20,14 @@ export class VaultChannel {
 
   #isClosing = false;
 
-  /** `address` is `host:port` or `unix:/path`; `security` null: in the clear. Connects with the first call. */
-  constructor(address: string, security: ChannelSecurity | null = null) {
+  /**
+   * `address` is `host:port` or `unix:/path`; `security` null: in the clear; `local`: the address of this machine that it
+   * comes from. Connects with the first call.
+   */
+  constructor(address: string, security: ChannelSecurity | null = null, local?: string) {
     const options = { ...channelOptions(), ...securityOptions(security) };
-    this.#client = new Client(address, channelCredentials(security), options);
+    const target = local === undefined ? address : targetFrom(address, local);
+    this.#client = new Client(target, channelCredentials(security), options);
     this.#security = security;
   }
 

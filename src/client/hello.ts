@@ -5,6 +5,7 @@ import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { HELLO_TIMEOUT_MS, PROTOCOL_MAX, PROTOCOL_MIN } from "../limits/general.ts";
 import { coreInfo } from "../native.ts";
+import type { LaneRail } from "../native.ts";
 import type { HelloReply, HelloRequest } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
@@ -25,14 +26,14 @@ export function helloRequest(name: RecordClass, flushed = 0): HelloRequest {
   };
 }
 
-/** Whether the vault of this epoch answers at an address, with the certificate that is trusted. */
+/** Whether the vault of this epoch answers on a way to it, with the certificate that is trusted. */
 export async function isAt(
-  address: string,
+  { address, local }: LaneRail,
   { name, security }: { name: RecordClass; security?: ChannelSecurity | null },
   flushed: number,
   epoch: number | null,
 ): Promise<boolean> {
-  const channel = new VaultChannel(address, security);
+  const channel = new VaultChannel(address, security, local);
   const options = { timeoutMs: HELLO_TIMEOUT_MS, signal: new AbortController().signal };
   try {
     const request = helloRequest(name, flushed);

@@ -7,8 +7,8 @@ import type { Retries } from "./retries.ts";
 export interface LanesOptions {
   /** The ways to the vault that work, as they are now; at least one. */
   rails(): LaneRail[];
-  /** One of several was the reason why they broke, or were not opened. */
-  onRailFailed(rail: LaneRail, reason: string): void;
+  /** Some of several were the reason why they broke, or were not opened. */
+  onRailsFailed(rails: readonly LaneRail[], reason: string): void;
   /** How many; 0: none, for who moves no records. */
   count: number;
   /** For the log. */

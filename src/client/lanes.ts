@@ -15,7 +15,7 @@ import {
 import {
   lanesCancel,
   lanesClose,
-  lanesFailedRail,
+  lanesFailedRails,
   lanesMtu,
   lanesFetch,
   lanesLookup,
@@ -330,22 +330,22 @@ export class Lanes {
   }
 
   #broke(reason: string): void {
-    const { label, logger, onRailFailed } = this.#options;
+    const { label, logger, onRailsFailed } = this.#options;
     const phase = this.#phase;
     const isUp = phase.kind === "up";
     const isSaid = !isUp && this.#breaks > 0;
-    const rail = failedRail(phase);
+    const rails = failedRails(phase);
     this.#breaks += 1;
-    if (!isUp && rail === undefined) this.#failures += 1;
+    if (!isUp && rails.length === 0) this.#failures += 1;
     const words = "lanes are down: no record travels until they are back";
     if (isSaid) logger.debug({ vault: label, reason }, words);
     else logger.warn({ vault: label, reason }, words);
     // What held for a while is opened again at once; what breaks again and again, or never opens, is not.
     const hasHeld = isUp && nowMs() - phase.sinceMs > LANES_PAUSE_MIN_MS;
     const isRetry = phase.kind === "opening" && phase.after.kind === "broken";
-    const isElsewhere = rail !== undefined && !isRetry;
+    const isElsewhere = rails.length > 0 && !isRetry;
     this.#breakOff(reason, isElsewhere ? 0 : hasHeld ? LANES_AGAIN_MS : this.#nextPause());
-    if (rail !== undefined) onRailFailed(rail, reason);
+    if (rails.length > 0) onRailsFailed(rails, reason);
   }
 
   /** They are tried again after `pauseMs`. */
@@ -388,9 +388,10 @@ export class Lanes {
   }
 }
 
-/** The one that was the reason why they broke, where it is known. */
-function failedRail(phase: Phase): LaneRail | undefined {
-  return "id" in phase ? phase.rails[lanesFailedRail(phase.id) ?? -1] : undefined;
+/** Those that were the reason why they broke, where it is known. */
+function failedRails(phase: Phase): LaneRail[] {
+  if (!("id" in phase)) return [];
+  return lanesFailedRails(phase.id).flatMap((number) => phase.rails[number] ?? []);
 }
 
 async function quietSleep(ms: number, signal: AbortSignal): Promise<void> {

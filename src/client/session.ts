@@ -19,7 +19,7 @@ import { FlushFeed } from "./flush-feed.ts";
 import { checkHello, helloRequest, isAt } from "./hello.ts";
 import { laneTls } from "./lane-options.ts";
 import { Lanes } from "./lanes.ts";
-import { Rails } from "./rails.ts";
+import { isOver, Rails } from "./rails.ts";
 import type { TriedRail } from "./rails.ts";
 import { Retries } from "./retries.ts";
 
@@ -29,6 +29,8 @@ export interface VaultClientOptions {
   /** The class of records this vault must hold. */
   name: RecordClass;
   logger: Logger;
+  /** Addresses of this machine that lanes come from, each with a cable of its own; none: the system chooses. */
+  locals?: readonly string[];
   /** Connections on which records travel; 0: none, for who moves no records. */
   lanes?: number;
   /** This way to it alone, which its own address is one of. */
@@ -54,7 +56,7 @@ const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
 ]);
 
 /** `vault`: what it answered on the connection that is up; null: no hello yet. A closed one is only there for calls that end. */
-type Connection = { readonly channel: VaultChannel; readonly at: string } & (
+type Connection = { readonly channel: VaultChannel; readonly at: LaneRail } & (
   | { readonly kind: "new" | "closed"; readonly vault: null }
   | { readonly kind: "ready"; readonly vault: HelloReply }
 );
@@ -89,20 +91,21 @@ export class VaultSession {
 
   constructor(options: VaultClientOptions) {
     this.#options = options;
-    const first = options.rail ?? { address: options.address };
-    this.#connection = this.#newTo(first.address);
+    const { address, rail, locals = [] } = options;
     this.#rails = new Rails({
-      first,
+      first: rail ?? { address },
+      locals: rail === undefined ? locals : [],
       label: this.#label,
       logger: options.logger,
-      answers: (address) => isAt(address, options, this.flushes.number, this.#epoch),
+      answers: (way) => isAt(way, options, this.flushes.number, this.#epoch),
       onMore: () => void this.lanes.rejoin(),
     });
+    this.#connection = this.#newTo(this.#rails.first);
     this.lanes = new Lanes({
       rails: () => this.#rails.open,
-      onRailFailed: (rail, reason) => {
-        this.#rails.failed(rail, reason);
-        if (rail.address === this.#connection.at) this.#callElsewhere();
+      onRailsFailed: (rails, reason) => {
+        this.#rails.failed(rails, reason);
+        if (rails.some((one) => isOver(this.#connection.at, one))) this.#callElsewhere();
       },
       count: options.lanes ?? LANES_DEFAULT,
       label: this.#label,
@@ -231,8 +234,9 @@ export class VaultSession {
     channel.close();
   }
 
-  #newTo(at: string): Connection {
-    return { kind: "new", at, channel: new VaultChannel(at, this.#options.security), vault: null };
+  #newTo(at: LaneRail): Connection {
+    const channel = new VaultChannel(at.address, this.#options.security, at.local);
+    return { kind: "new", at, channel, vault: null };
   }
 
   /** Says hello first where that was not done on the connection that is up. */
@@ -277,7 +281,7 @@ export class VaultSession {
     this.#becomeReady(channel, reply);
     // What moves no records has no use for further ways.
     const { lanes, rail } = this.#options;
-    if (lanes !== 0 && rail === undefined) this.#rails.learn(reply.addresses);
+    if (lanes !== 0 && rail === undefined) this.#rails.learn(reply.addresses, this.#connection.at);
     await this.lanes.offer(reply);
     return reply;
   }

@@ -133,6 +133,8 @@ export interface SidecarConfig {
   readonly idleExitS: number;
   /** Lanes to each vault. */
   readonly lanes: number;
+  /** IP addresses of this machine that lanes come from; none: the system chooses. */
+  readonly addresses: readonly string[];
   /** The file with the keys that records are sealed with; null: they are not. */
   readonly recordKeys: string | null;
   /** Where Prometheus may scrape; null: nowhere. */

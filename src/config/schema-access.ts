@@ -7,6 +7,7 @@ import { addresses, tcpOnly } from "./addresses.ts";
 import type { ClusterConfig, EtcdConfig, SidecarConfig, VaultConfig } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
 import { boolean, httpUrl, label, path } from "./kinds.ts";
+import { ownAddresses } from "./own-addresses.ts";
 
 /** A file that may be left out. */
 function file(doc: string, fallbackText: string, example: string): Field<string | null> {
@@ -24,6 +25,14 @@ export function stateDir(env: Environment): string {
   const state = env["XDG_STATE_HOME"] ?? "";
   return join(state === "" ? join(home(env), ".local", "state") : state, "tierkv");
 }
+
+export const SIDECAR_ADDRESSES: Field<SidecarConfig["addresses"]> = {
+  kind: ownAddresses(RAILS_MAX, "192.168.1.20"),
+  doc: "IP addresses of this machine, each with a cable of its own: what travels to a vault and back goes from each of them that reaches it, by their rates, and does without one that is cut. Linux needs policy routing (`ip rule`), so that each takes its own cable.",
+  fallback: () => [],
+  fallbackText: "none: the system chooses",
+  example: '["192.168.1.20", "192.168.1.21"]',
+};
 
 export const CLUSTER_ACCESS: {
   credentials: Field<ClusterConfig["credentials"]>;

@@ -33,6 +33,7 @@ import {
   CLUSTER_ACCESS,
   ETCD,
   METRICS_LAN,
+  SIDECAR_ADDRESSES,
   otlpEndpoint,
   PAGE,
   VAULT_ACCESS,
@@ -275,6 +276,7 @@ export const SCHEMA: Schema = {
         fallbackText: `\`${LANES_DEFAULT}\``,
         example: String(LANES_DEFAULT),
       },
+      addresses: SIDECAR_ADDRESSES,
       record_keys: {
         kind: path(PATH_BYTES_MAX),
         doc: "A file with the keys that records are sealed with (AES-256-GCM) before they leave: vaults keep what they cannot read. One key per line, 64 hexadecimal digits (`openssl rand -hex 32`); the first seals, all open. It must be readable by its owner alone. Sidecars that share blocks need the same file.",

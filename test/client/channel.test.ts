@@ -3,7 +3,8 @@ import { setImmediate as turn } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../src/client/channel.ts";
 import { vaultService } from "../../src/wire/service.ts";
-import { closeAfterTest, openVault, SOON_MS } from "../support/vaults.ts";
+import { freePort } from "../support/etcd.ts";
+import { closeAfterTest, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 test("a call that the vault has not read yet is answered after its channel was closed", async () => {
   const vault = await openVault();
@@ -18,3 +19,32 @@ test("a call that the vault has not read yet is answered after its channel was c
     expect(await Promise.all(calls)).toHaveLength(3);
   }
 });
+
+const stats = (channel: VaultChannel): Promise<unknown> =>
+  channel.unary(
+    vaultService.Stats,
+    {},
+    { timeoutMs: SOON_MS, signal: new AbortController().signal },
+  );
+
+test("from an address that is none of this machine calls fail at once, and the loop goes on", async () => {
+  const vault = await openVault();
+  const channel = closeAfterTest(new VaultChannel(vault.address, null, "203.0.113.9"));
+  await expect(stats(channel)).rejects.toThrow("EADDRNOTAVAIL");
+});
+
+test.skipIf(process.platform !== "linux")(
+  "from a named address it connects again, too",
+  async () => {
+    const port = await freePort();
+    const channel = closeAfterTest(new VaultChannel(`127.0.0.1:${port}`, null, "127.0.0.3"));
+    await expect(stats(channel)).rejects.toThrow("ECONNREFUSED");
+    await openVault({ port });
+    const isAnswered = (): Promise<boolean> =>
+      stats(channel).then(
+        () => true,
+        () => false,
+      );
+    await until(isAnswered, "an answer");
+  },
+);

@@ -1,13 +1,17 @@
 // Owns the proof of several ways to one vault: one that is cut or wrong costs nothing but itself.
+import { once } from "node:events";
+import { connect, createServer } from "node:net";
+import type { AddressInfo, Socket } from "node:net";
 import { describe, expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
+import { splitAddress } from "../../src/hosts.ts";
 import { Weather, openByteProxy } from "../faults/lib/byte-proxy.ts";
 import { freePort } from "../support/etcd.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { lanePeer, onlyLookups, Pages } from "../support/lanes.ts";
 import { NAMESPACE, noise } from "../support/records.ts";
-import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
+import { closeAfterTest, MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 import type { TestVault } from "../support/vaults.ts";
 
 const { ACCEPTED } = ItemStatus;
@@ -19,6 +23,39 @@ async function openTwoWays(): Promise<{ vault: TestVault; weather: Weather; addr
   const weather = new Weather(1);
   const { address } = await openByteProxy(weather, vault.address);
   return { vault, weather, address };
+}
+
+/** Before a vault: notes where connections come from; over those of one address nothing passes once it is cut. */
+async function openDoor(
+  vault: string,
+): Promise<{ address: string; seen: string[]; cut(from: string): void }> {
+  const seen: string[] = [];
+  const pairs: { from: string; sockets: Socket[] }[] = [];
+  let lost = "";
+  const hold = (sockets: Socket[]): void => {
+    for (const socket of sockets) socket.unpipe().pause();
+  };
+  const server = createServer((client) => {
+    const from = client.remoteAddress ?? "";
+    const inner = connect(splitAddress(vault));
+    const sockets = [client, inner];
+    seen.push(from);
+    pairs.push({ from, sockets });
+    for (const socket of sockets) socket.on("error", () => {});
+    if (from !== lost) client.pipe(inner).pipe(client);
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  closeAfterTest({
+    close: () => {
+      for (const socket of pairs.flatMap(({ sockets }) => sockets)) socket.destroy();
+      server.close();
+    },
+  });
+  const cut = (from: string): void => {
+    lost = from;
+    for (const { sockets } of pairs.filter((pair) => pair.from === from)) hold(sockets);
+  };
+  return { address: `127.0.0.1:${(server.address() as AddressInfo).port}`, seen, cut };
 }
 
 async function bothUp(client: VaultClient): Promise<void> {
@@ -56,6 +93,33 @@ describe.skipIf(process.platform !== "linux")("two ways", () => {
     expect(client.retries.taken).toBeGreaterThan(0);
     weather.set({});
     await until(() => client.lanesOver === 2, "the way to be used again");
+  });
+});
+
+describe.skipIf(process.platform !== "linux")("addresses of this machine", () => {
+  test("F110 a vault that names one address has lanes from each; calls come from one, and from another when it is cut", async () => {
+    const vault = await openVault();
+    const locals = ["127.0.0.3", "127.0.0.4"];
+    const { address, seen, cut } = await openDoor(vault.address);
+    const client = openClient({ address }, "kv", { locals });
+    await bothUp(client);
+    const pages = await Pages.open(BLOCKS, MIB);
+    await client.store(NAMESPACE, pages.encode(), SOON_MS);
+    expect(await client.rails()).toMatchObject(locals.map((local) => ({ address, local })));
+    expect(new Set(seen)).toEqual(new Set(locals));
+    cut("127.0.0.3");
+    const { statuses } = await client.fetchInto(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS });
+    expect([...statuses]).toEqual(Array(BLOCKS).fill(ACCEPTED));
+    seen.length = 0;
+    expect((await client.stats(SOON_MS)).records).toBe(BLOCKS);
+    expect([client.lanesOver, client.retries.refused]).toEqual([1, 0]);
+  });
+
+  test("none that cannot reach a vault is tried: of the other family, or where it is within this machine", async () => {
+    const vault = await openVault();
+    const client = openClient(vault, "kv", { locals: ["::1", "198.18.0.1"] });
+    await client.hello(SOON_MS);
+    expect(await client.rails()).toMatchObject([{ address: vault.address, isOpen: true }]);
   });
 });
 

@@ -24,6 +24,20 @@ testRefusals({
     "the port is missing",
     'write kv_cold = "192.168.1.7:50051"',
   ),
+  "a name among this machine's addresses": bad(
+    '[sidecar]\naddresses = ["192.168.1.20", "eth1"]',
+    2,
+    "CONFIG_BAD_VALUE",
+    "eth1 is no IP address",
+    'write addresses = ["192.168.1.20"]',
+  ),
+  "an address of this machine twice": bad(
+    '[sidecar]\naddresses = ["192.168.1.20", "192.168.1.20"]',
+    2,
+    "CONFIG_BAD_VALUE",
+    "192.168.1.20 stands there twice",
+    'write addresses = ["192.168.1.20"]',
+  ),
   "an IPv6 address without a port": bad(
     '[cluster]\nkv_cold = "fe80::1"',
     2,

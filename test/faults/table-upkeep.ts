@@ -236,6 +236,13 @@ export const UPKEEP: readonly FaultRow[] = [
     { unloaded: "is driven in networks of its own, whose paces it sets" },
   ),
   row(
+    "F110",
+    "of an engine's host with several cables one is pulled, or out at the start, or leads nowhere, where the vault has one address",
+    "calls and lanes go over the others and no block is missed; what does not reach the vault is left alone",
+    ["test/faults/rails.test.ts", "test/client/rails.test.ts", `${RUST}lanes/rails.rs`],
+    { unloaded: "is driven in networks of its own, whose paces it sets" },
+  ),
+  row(
     "F86",
     "a vault's weight is changed while its pool is read",
     "all sidecars place alike by it at once, nothing that is held is missed, and a restart keeps it",

@@ -3,5 +3,13 @@ import type { Goodput } from "../../src/native.ts";
 
 export function goodputOf(rate: number, idleMs = 0): Goodput {
   const nothing = (): void => {};
-  return { begin: nothing, moved: nothing, end: nothing, rate: () => rate, idleMs: () => idleMs };
+  return {
+    begin: nothing,
+    pause: nothing,
+    resume: nothing,
+    moved: nothing,
+    end: nothing,
+    rate: () => rate,
+    idleMs: () => idleMs,
+  };
 }

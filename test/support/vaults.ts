@@ -100,6 +100,7 @@ export function openClient(
   options: {
     lanes?: number;
     security?: ChannelSecurity;
+    locals?: readonly string[];
     onWanted?: (() => void) | undefined;
   } = {},
 ): TestClient {

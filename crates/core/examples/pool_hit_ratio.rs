@@ -17,14 +17,15 @@ mod records;
 #[path = "../tests/support/trace.rs"]
 mod trace;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use prompts::{SHARED_BLOCKS, follower, prompts};
 use random::Random;
 use records::{key, put};
 use tierkv_core::error::Result;
-use tierkv_core::record::CLASS_KV;
-use tierkv_core::store::{ENTRY_BYTES, Options, S3Fifo, Store};
+use tierkv_core::record::{CLASS_KV, PACKED_KEY_BYTES};
+use tierkv_core::store::{ENTRY_BYTES, Listed, Options, S3Fifo, Store};
 
 const RECORD_BYTES: usize = 1024;
 const PROMPTS: usize = 20_000;
@@ -114,6 +115,17 @@ impl Pool {
         is_elsewhere
     }
 
+    /// What is hot at a vault goes to where it is asked for while that one is away, beginnings first.
+    fn hand_over(&self, vault: usize, places: &HashMap<u64, Place>) {
+        let mut given: Vec<_> =
+            hot(&self.vaults[vault]).iter().map(|number| (&places[number], *number)).collect();
+        given.sort_unstable_by_key(|(place, number)| (place.index, *number));
+        for (place, number) in given {
+            let (key, record) = follower(number, place.parent, RECORD_BYTES);
+            put(&self.vaults[self.ring.owner(place.anchor, Some(vault))], key, &record);
+        }
+    }
+
     /// How many blocks of the prompt are held up to the first hole; the rest is stored.
     fn take(&self, prompt: &[u64]) -> usize {
         let held = (0..prompt.len()).take_while(|index| self.holds(prompt, *index)).count();
@@ -126,25 +138,69 @@ impl Pool {
     }
 }
 
-/// While the user of one machine is there, its vault is silent for a tenth of all prompts, again and again, or all the while; afterwards it has
-/// what it had, or nothing, because `yield_grace_s` was over.
-const ABSENCES: [(&str, usize, bool); 3] = [
-    ("half of the time, kept", 2, false),
-    ("half of the time, given back", 2, true),
-    ("always", 1, true),
+/// What becomes of a vault's memory while it is silent: past `yield_grace_s` it goes, and what is hot is handed over before, where others
+/// are known by `pool_key`.
+#[derive(Clone, Copy, PartialEq)]
+enum Memory {
+    Kept,
+    GivenBack,
+    HandedOver,
+}
+
+/// While the user of one machine is there, its vault is silent for a tenth of all prompts, again and again, or all the while.
+const ABSENCES: [(&str, usize, Memory); 4] = [
+    ("half of the time, kept", 2, Memory::Kept),
+    ("half of the time, given back", 2, Memory::GivenBack),
+    ("half of the time, given back, what is hot handed over", 2, Memory::HandedOver),
+    ("always", 1, Memory::GivenBack),
 ];
 const ABSENCE_PROMPTS: usize = PROMPTS / 10;
 
+/// Where in its prompt a block stands.
+struct Place {
+    index: usize,
+    anchor: u64,
+    parent: Option<u64>,
+}
+
+fn places(prompts: &[Vec<u64>], run: usize) -> HashMap<u64, Place> {
+    let of = |prompt: &Vec<u64>, index: usize| {
+        let parent = index.checked_sub(1).map(|before| prompt[before]);
+        (prompt[index], Place { index, anchor: prompt[index - index % run], parent })
+    };
+    prompts
+        .iter()
+        .flat_map(|prompt| (0..prompt.len()).map(move |index| of(prompt, index)))
+        .collect()
+}
+
+/// The numbers of what a store itself calls hot.
+fn hot(store: &Store) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.list(CLASS_KV, after.as_ref(), Listed::Hot);
+        let Some(last) = page.last else { return numbers };
+        let rows = page.rows.chunks_exact(PACKED_KEY_BYTES + 32 + 4 + 4 + 8);
+        numbers.extend(rows.filter_map(|row| row.first_chunk().copied().map(u64::from_le_bytes)));
+        after = Some(last);
+    }
+}
+
 /// Hit ratio of four vaults, with one of them away as said; `None`: never.
-fn yielding(prompts: &[Vec<u64>], part: u64, absence: Option<(usize, bool)>) -> Result<f64> {
+fn yielding(prompts: &[Vec<u64>], part: u64, absence: Option<(usize, Memory)>) -> Result<f64> {
+    let places = places(prompts, 2);
     let mut pool = Pool::new(4, 2, SHARED_BLOCKS / part)?;
     let mut held = 0;
     for (at, prompt) in prompts.iter().enumerate() {
-        if let Some((every, is_lost)) = absence.filter(|_| at.is_multiple_of(ABSENCE_PROMPTS)) {
+        if let Some((every, memory)) = absence.filter(|_| at.is_multiple_of(ABSENCE_PROMPTS)) {
             let was_away = pool.away;
             pool.away = (at / ABSENCE_PROMPTS).is_multiple_of(every).then_some(0);
             pool.back = if pool.away.is_none() { was_away } else { None };
-            if is_lost && pool.away.is_some() {
+            if memory == Memory::HandedOver && pool.away.is_some() {
+                pool.hand_over(0, &places);
+            }
+            if memory != Memory::Kept && pool.away.is_some() {
                 let fresh = Pool::new(4, 2, SHARED_BLOCKS / part)?;
                 pool.vaults[0] = Arc::clone(&fresh.vaults[0]);
             }
@@ -157,8 +213,8 @@ fn yielding(prompts: &[Vec<u64>], part: u64, absence: Option<(usize, bool)>) -> 
 fn print_yielding(prompts: &[Vec<u64>], as_json: bool) -> Result<()> {
     for (part, fits) in SIZES {
         let whole = yielding(prompts, part, None)?;
-        for (name, every, is_lost) in ABSENCES {
-            let ratio = yielding(prompts, part, Some((every, is_lost)))?;
+        for (name, every, memory) in ABSENCES {
+            let ratio = yielding(prompts, part, Some((every, memory)))?;
             let points = (whole - ratio) * 100.0;
             if as_json {
                 println!(
@@ -166,7 +222,7 @@ fn print_yielding(prompts: &[Vec<u64>], as_json: bool) -> Result<()> {
                 );
             } else {
                 println!(
-                    "one of four away {name:<28} {fits:>5} fit  hit ratio {ratio:.4}  {points:.2} points less"
+                    "one of four away {name:<53} {fits:>5} fit  hit ratio {ratio:.4}  {points:.2} points less"
                 );
             }
         }

@@ -38,6 +38,16 @@ impl Goodput {
         }
     }
 
+    /// A transfer waits for something slower than the link, such as an archive: nothing is measured until `resume`.
+    pub fn pause(&self) {
+        self.meter().pause();
+    }
+
+    /// It waits no longer.
+    pub fn resume(&self) {
+        self.meter().resume(self.now_ms());
+    }
+
     /// A transfer ends; `is_cut`: it was given up.
     pub fn end(&self, is_cut: bool) {
         self.meter().end(self.now_ms(), is_cut);
@@ -78,6 +88,8 @@ impl Goodput {
 #[derive(Debug, Default)]
 pub struct Meter {
     open: u32,
+    /// Of those, what waits for something slower.
+    paused: u32,
     /// Busy time that is not noted yet: since when, how much of it is waiting, and the bytes in it.
     since_ms: f64,
     wait_ms: f64,
@@ -108,6 +120,9 @@ impl Meter {
     /// within a burst, because its first bytes waited for all before them.
     #[expect(clippy::cast_precision_loss, reason = "byte counts stay far below 2^53")]
     pub fn moved(&mut self, now_ms: f64, bytes: u64) {
+        if self.paused > 0 {
+            return;
+        }
         let is_burst_over = now_ms - self.moved_ms >= GOODPUT_GAP_MS;
         if is_burst_over || self.moved_ms - self.burst_ms >= GOODPUT_PRIOR_MS {
             if self.open > 0 && self.busy_ms(self.moved_ms) >= GOODPUT_PRIOR_MS {
@@ -119,10 +134,24 @@ impl Meter {
         self.moved_ms = now_ms;
     }
 
+    /// As `Goodput::pause`.
+    pub fn pause(&mut self) {
+        self.paused += 1;
+    }
+
+    /// Of what passed meanwhile nothing counts, nor of what was under way before.
+    pub fn resume(&mut self, now_ms: f64) {
+        self.paused = self.paused.saturating_sub(1);
+        if self.paused == 0 {
+            self.restart(now_ms, 0.0);
+            (self.moved_ms, self.burst_ms) = (now_ms, now_ms);
+        }
+    }
+
     /// As `Goodput::end`. Next to nothing in a long time is a rate, too, where the transfer was given up for it.
     pub fn end(&mut self, now_ms: f64, is_cut: bool) {
         self.open = self.open.saturating_sub(1);
-        if self.open > 0 {
+        if self.open > 0 || self.paused > 0 {
             return;
         }
         let busy_ms = self.busy_ms(now_ms);
@@ -142,7 +171,7 @@ impl Meter {
     #[must_use]
     pub fn rate(&self, now_ms: f64, prior: Option<f64>) -> Option<f64> {
         let known = self.known().or(prior.map(|rate| rate / 1e3));
-        if self.open == 0 {
+        if self.open == 0 || self.paused > 0 {
             return known.map(|rate| rate * 1e3);
         }
         let busy_ms = self.busy_ms(now_ms).max(0.0);

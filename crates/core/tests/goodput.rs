@@ -59,6 +59,36 @@ fn assert_near(rate: f64, wanted: f64) {
 }
 
 #[test]
+fn waits_for_an_archive_are_no_part_of_the_rate() {
+    let mut link = Link::known();
+    let known = link.rate();
+    // One alone, which is given up in the end, or brings little.
+    for (bytes, is_cut) in [(0, true), (2_000_000, false)] {
+        link.begin();
+        link.meter.pause();
+        link.ms += 3000.0;
+        link.moved(bytes);
+        assert_near(link.rate(), known);
+        link.meter.resume(link.ms);
+        link.meter.end(link.ms, is_cut);
+        assert_near(link.rate(), known);
+    }
+    // Of one beside it, what follows is measured: the link has become twice as fast.
+    link.begin();
+    link.begin();
+    link.meter.pause();
+    link.stream(1000);
+    link.meter.resume(link.ms);
+    assert_near(link.rate(), known);
+    link.meter.end(link.ms, false);
+    for _ in 0..5 {
+        link.stream(480_000);
+    }
+    link.meter.end(link.ms, false);
+    assert!(link.rate() > 1.5 * known, "{}", link.rate());
+}
+
+#[test]
 fn nothing_is_known_first_then_what_was_measured_waiting_apart() {
     let mut link = Link::default();
     assert_eq!(link.meter.rate(0.0, None), None);

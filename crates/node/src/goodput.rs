@@ -29,6 +29,18 @@ impl Goodput {
         self.0.moved(bytes.into());
     }
 
+    /// Of a transfer under way: nothing is measured until `resume`, because it waits for something slower than the link.
+    #[napi]
+    pub fn pause(&self) {
+        self.0.pause();
+    }
+
+    /// It waits no longer.
+    #[napi]
+    pub fn resume(&self) {
+        self.0.resume();
+    }
+
     /// A transfer ends; `isCut`: it was given up.
     #[napi]
     pub fn end(&self, is_cut: bool) {

@@ -96,10 +96,13 @@ fn rail(LaneRail { address, local }: LaneRail) -> Result<Rail> {
     Ok(Rail { address, local })
 }
 
-/// Which of several rails the lanes ended for, or could not be opened on; null: it was none of them.
-#[napi(ts_return_type = "number | null")]
-pub fn lanes_failed_rail(id: u32) -> napi::Result<Option<u32>> {
-    run(|| Ok(LANES.get(id)?.failed_rail().and_then(|rail| rail.try_into().ok())))
+/// Which of several rails the lanes ended for, or could not be opened on; empty: it was none of them.
+#[napi]
+pub fn lanes_failed_rails(id: u32) -> napi::Result<Vec<u32>> {
+    run(|| {
+        let rails = LANES.get(id)?.failed_rails();
+        Ok(rails.into_iter().filter_map(|rail| rail.try_into().ok()).collect())
+    })
 }
 
 /// The longest packet on the way of the first lane, as far as the system knows.

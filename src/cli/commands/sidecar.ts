@@ -123,10 +123,10 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
         const { coherence, host, group } = config.cluster;
         return new SharedVault({ address, name, coherence, host, group, logger, ...size });
       }
-      const { lanes } = config.sidecar;
+      const { lanes, addresses: locals } = config.sidecar;
       const access = accessTo(config, target, logger);
       const onWanted = waker.callOf(address);
-      return new VaultClient({ address, name, logger, lanes, onWanted, ...access });
+      return new VaultClient({ address, name, logger, lanes, locals, onWanted, ...access });
     });
   };
   const traces = await makeTraces(config, logger, counters);

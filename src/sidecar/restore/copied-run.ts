@@ -17,12 +17,13 @@ export function copyRun(
   const { group, recordClass, hashes, first, tenant } = run;
   const owners = run.owners.slice(index, index + HASHES_PER_COPY);
   const seconds = (run.seconds ?? run.owners.subarray(0, 0)).slice(index, index + HASHES_PER_COPY);
+  const far = (run.far ?? run.owners.subarray(0, 0)).slice(index, index + HASHES_PER_COPY);
   const end = (index + HASHES_PER_COPY) * HASH_BYTES;
   const copy = Buffer.from(hashes.subarray(index * HASH_BYTES, end));
   const parent = Buffer.from(index === 0 ? run.parent : hashAt({ hashes }, index - 1));
   const at = first + index;
   const stripes = owners.includes(REBUILT) || seconds.includes(REBUILT) ? stripesOf(run, at) : null;
-  const placed = { first: at, tenant, owners, seconds, stripes };
+  const placed = { first: at, tenant, owners, seconds, far, stripes };
   return { namespace, recordClass, group, hashes: copy, parent, ...placed };
 }
 

@@ -255,11 +255,14 @@ export class Fetcher {
     });
     lane.windows.add(window);
     link.down.begin(link.questionMs(0) ?? 0);
+    const isFar = blocks.some((block) => block.isFar);
+    if (isFar) link.down.pause();
     this.#options.priority.begin();
     this.#busy.begin();
     void this.#run(lane, window, blocks).then((isCut) => {
       lane.windows.delete(window);
       lane.pendingBytes -= this.#bytesOf(blocks);
+      if (isFar) link.down.resume();
       link.down.end(isCut);
       this.#options.priority.end();
       this.#busy.end();

@@ -22,6 +22,8 @@ export interface BlockRun {
   readonly owners: Uint8Array;
   /** By block: which other vault has it, or is to have it, or NO_VAULT; left out: none has. */
   readonly seconds?: Uint8Array;
+  /** By block: records of it that only the archive of its vault has; beyond the end: 0. */
+  readonly far?: Uint8Array;
   /** Hashes of all blocks of the prompt that are known, of a run that others are cut from. */
   readonly whole?: Buffer;
   /** Where blocks may be rebuilt: hashes of the stripes that they are of, from block `first` of the prompt on. */
@@ -92,6 +94,11 @@ export class Block extends Holding {
   /** Which vault of its class it is fetched from. */
   get owner(): number {
     return this.vault;
+  }
+
+  /** Its vault takes it from an archive. */
+  get isFar(): boolean {
+    return !this.hasFailedOver && (this.run.far?.[this.index] ?? 0) > 0;
   }
 
   /** It may still come from another vault, and somebody wants it. */

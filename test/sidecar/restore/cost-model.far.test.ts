@@ -1,4 +1,5 @@
 // Owns the proof that what only a vault's archive has is priced by the archive's own pace: a slow one is not waited for.
+import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { hasBit, newBitmap, setBit } from "../../../src/block.ts";
 import { readFound } from "../../../src/client/found.ts";
@@ -19,6 +20,17 @@ const MS_PER_TOKEN = 10;
 class FarClient extends TestClient {
   from = Infinity;
   pace: FarPace | null = null;
+  /** Before each fetch. */
+  waitMs = 0;
+  readonly rates: (number | null)[] = [];
+
+  override async fetchInto(
+    ...asked: Parameters<TestClient["fetchInto"]>
+  ): ReturnType<TestClient["fetchInto"]> {
+    await sleep(this.waitMs);
+    this.rates.push(this.down.rate(null));
+    return await super.fetchInto(...asked);
+  }
 
   override async find(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Found> {
     const { present } = await super.find(namespace, keys, deadlineMs);
@@ -75,6 +87,17 @@ test.each([
   const { reason, blocks } = await restored(scene, "far");
   expect([blocks, reason]).toEqual([count, count === BLOCKS ? "complete" : "slower"]);
   await expectNoLeak(scene);
+});
+
+test("F106 what an archive is waited for is no part of the rate of the link", async () => {
+  const scene = await openScene();
+  const { client } = scene;
+  const known = client.down.rate(null);
+  Object.assign(client, { from: 0, pace: null, waitMs: 700 });
+  client.rates.length = 0;
+  expect(await restored(scene, "waited for")).toMatchObject({ blocks: BLOCKS });
+  expect(known).toBeGreaterThan(0);
+  expect([...new Set(client.rates), client.down.rate(null)]).toEqual([known, known]);
 });
 
 test("F106 of a restore under way, what was placed is not waited for any more", () => {

@@ -8,7 +8,7 @@ use tierkv_core::lane::frame::{Frame, Kind};
 use tierkv_core::limits::RAIL_SILENT_MS;
 
 use super::stand::{Lanes, NAMESPACE, Vault, key, timing};
-use super::wires::{Wire, vault_over};
+use super::wires::{Wire, vault_on, vault_over};
 
 const RAILS: [&str; 2] = ["127.0.0.1", "127.0.0.2"];
 
@@ -33,7 +33,18 @@ fn f85_a_rail_that_is_silent_while_another_is_heard_ends_the_session_and_is_name
     lanes.client.look_up(&NAMESPACE, &[key(1)]).unwrap();
     let text = lanes.down();
     assert!(text.contains("127.0.0.2") && text.contains("silent"), "{text}");
-    assert_eq!(lanes.client.failed_rail(), Some(1));
+    assert_eq!(lanes.client.failed_rails(), [1]);
+}
+
+#[test]
+fn f110_what_shares_an_end_with_a_silent_rail_and_is_silent_is_named_with_it() {
+    let ways = [("127.0.0.1", Some(3)), ("127.0.0.2", Some(4)), ("127.0.0.3", Some(4))];
+    let (lanes, mut wires) = vault_on(&ways, 3);
+    let _silent = [wires.pop().unwrap(), wires.pop().unwrap()];
+    answer_pings(wires.pop().unwrap());
+    lanes.client.look_up(&NAMESPACE, &[key(1)]).unwrap();
+    lanes.down();
+    assert_eq!(lanes.client.failed_rails(), [1, 2]);
 }
 
 #[test]
@@ -47,7 +58,7 @@ fn f85_a_vault_that_is_silent_on_all_rails_is_late_and_no_rail_is_cut() {
     let wire = &mut wires[request as usize % 2];
     wire.send(Frame::new(Kind::Found, request), &[1]);
     assert_eq!(lanes.outcome(request), Outcome::Found(vec![1]));
-    assert_eq!(lanes.client.failed_rail(), None);
+    assert_eq!(lanes.client.failed_rails(), [] as [usize; 0]);
 }
 
 #[test]
@@ -64,5 +75,5 @@ fn a_lane_comes_from_the_address_that_its_rail_names_and_a_vault_answers_pings()
     let gone = Rail { address: "127.0.0.5:1".to_owned(), local: None };
     let broken = Lanes::over(vec![elsewhere, gone], vault.token(), 2, timing());
     broken.down();
-    assert_eq!(broken.client.failed_rail(), Some(1));
+    assert_eq!(broken.client.failed_rails(), [1]);
 }

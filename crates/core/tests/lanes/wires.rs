@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use tierkv_core::lane::client::Outcome;
+use tierkv_core::lane::client::{Outcome, Rail};
 use tierkv_core::lane::frame::{FRAME_BYTES, Frame, Kind};
 
 use super::link::Link;
@@ -60,10 +60,19 @@ pub fn vault_by_hand(lanes: u16) -> (Lanes, Vec<Wire>) {
 
 /// The same, with the lanes over several addresses.
 pub fn vault_over(hosts: &[&str], lanes: u16) -> (Lanes, Vec<Wire>) {
-    let listen = |host: &&str| TcpListener::bind(format!("{host}:0")).unwrap();
-    let listeners: Vec<_> = hosts.iter().map(listen).collect();
-    let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-    let rails = listeners.iter().map(|listener| address(listener).as_str().into()).collect();
+    let ways: Vec<_> = hosts.iter().map(|host| (*host, None)).collect();
+    vault_on(&ways, lanes)
+}
+
+/// The same, to each address from one of 127.0.0.x, or as the system chooses.
+pub fn vault_on(ways: &[(&str, Option<u8>)], lanes: u16) -> (Lanes, Vec<Wire>) {
+    let listen = |(host, _): &(&str, _)| TcpListener::bind(format!("{host}:0")).unwrap();
+    let listeners: Vec<_> = ways.iter().map(listen).collect();
+    let rail = |(listener, (_, last)): (&TcpListener, &(&str, Option<u8>))| Rail {
+        address: listener.local_addr().unwrap().to_string(),
+        local: last.map(|last| [127, 0, 0, last].into()),
+    };
+    let rails = listeners.iter().zip(ways).map(rail).collect();
     let client = Lanes::over(rails, [9; 32], lanes, timing());
     let wires = (0..lanes)
         .map(|lane| {

@@ -31,7 +31,8 @@ impl Alive for Dialling<'_> {
 /// Lane `lane` of a session, welcomed.
 pub fn dial_lane(session: &Arc<Session>, options: &Options, lane: u16) -> Result<Arc<dyn Stream>> {
     let rail = usize::from(lane) % options.rails.len();
-    open_lane(session, options, lane, &options.rails[rail]).inspect_err(|_| session.blame(rail))
+    open_lane(session, options, lane, &options.rails[rail])
+        .inspect_err(|_| session.blame(vec![rail]))
 }
 
 fn open_lane(

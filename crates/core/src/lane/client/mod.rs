@@ -217,8 +217,8 @@ impl Client {
 
     /// Which of the rails the session ended for, or could not begin on.
     #[must_use]
-    pub fn failed_rail(&self) -> Option<usize> {
-        self.session.state().failed_rail
+    pub fn failed_rails(&self) -> Vec<usize> {
+        self.session.state().failed_rails.clone()
     }
 
     /// The longest packet of the first rail, as far as the system knows.

@@ -19,6 +19,13 @@ pub struct Rail {
     pub local: Option<IpAddr>,
 }
 
+impl Rail {
+    /// One cable may carry both.
+    fn shares_end(&self, other: &Self) -> bool {
+        self.address == other.address || (self.local.is_some() && self.local == other.local)
+    }
+}
+
 impl From<&str> for Rail {
     fn from(address: &str) -> Self {
         Self { address: address.to_owned(), local: None }
@@ -69,7 +76,7 @@ impl Watched {
             }
         } else if now >= asked.max(at(&self.took)) + RAIL_SILENT_MS && is_another_heard() {
             // Where no other is heard either, it is the vault.
-            return Err(io::Error::other(session.cut(rail)));
+            return Err(io::Error::other(session.cut(rail, asked)));
         }
         Ok(())
     }
@@ -126,17 +133,22 @@ impl Session {
         lane % self.options.rails.len()
     }
 
-    /// A rail is of no use; says so in words.
-    fn cut(&self, rail: usize) -> String {
-        self.blame(rail);
-        format!("{} is silent, and another way is not", self.options.rails[rail].address)
+    /// A rail is of no use, and with it those that share an end and were not heard since it was asked; says so in words.
+    fn cut(&self, rail: usize, asked: u64) -> String {
+        let cut = &self.options.rails[rail];
+        let all = self.options.rails.iter().zip(&self.heard).enumerate();
+        let silent = all.filter(|(number, (other, heard))| {
+            *number == rail || (other.shares_end(cut) && heard.load(Ordering::Relaxed) < asked)
+        });
+        self.blame(silent.map(|(number, _)| number).collect());
+        format!("{} is silent, and another way is not", cut.address)
     }
 
-    /// What ends the session, or keeps it from beginning, is this rail. Nothing once it has ended.
-    pub(super) fn blame(&self, rail: usize) {
+    /// What ends the session, or keeps it from beginning, are these rails. Nothing once it has ended.
+    pub(super) fn blame(&self, rails: Vec<usize>) {
         let mut state = self.state();
-        if state.closed.is_none() && self.options.rails.len() > 1 {
-            state.failed_rail.get_or_insert(rail);
+        if state.closed.is_none() && state.failed_rails.is_empty() && self.options.rails.len() > 1 {
+            state.failed_rails = rails;
         }
     }
 

@@ -30,8 +30,8 @@ pub struct State {
     pub fetching: u16,
     pub lanes: Vec<Arc<dyn Stream>>,
     pub rails: usize,
-    /// The one that it ended for.
-    pub failed_rail: Option<usize>,
+    /// Those that it ended for.
+    pub failed_rails: Vec<usize>,
     /// Per lane; a request and its cancel go the same way, so that the one cannot overtake the other.
     pub control: Vec<VecDeque<(Frame, Vec<u8>)>>,
     /// Lanes on which a frame did not fit at once.
