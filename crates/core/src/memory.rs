@@ -6,6 +6,7 @@ mod buffer;
 #[cfg(all(loom, test))]
 mod model;
 pub mod pages;
+mod space;
 
 use std::ops::Deref;
 
