@@ -1,7 +1,7 @@
 """Owns the measuring of many requests at once of growing conversations, by an engine that computes nothing.
 
-Several clients ask each conversation's turn at once; conversations that have ended make room for new ones until the time
-is over. Prints one JSON line: of each round the seconds, the tokens asked and cached, and what was counted as lost.
+Several clients ask each conversation's turn at once; conversations that have ended make room for new ones until the
+time is over. Prints one JSON line: of each round the seconds, tokens asked and cached, and what was counted as lost.
 """
 
 from __future__ import annotations

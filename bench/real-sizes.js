@@ -106,8 +106,8 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given, beside
     const kvBytes = Math.ceil(bytes * 1.1) + GIB / 4;
     const address = await stand.vault(kvBytes, null, "cold");
     const arenaBytes = given ?? Math.ceil(kvBytes * WHOLE_ARENA);
-    const given = { arenaBytes, codec: "raw", ssmCold: address, isWatched: true };
-    const { socket } = await stand.sidecar(address, given);
+    const options = { arenaBytes, codec: "raw", ssmCold: address, isWatched: true };
+    const { socket } = await stand.sidecar(address, options);
     watch = setInterval(() => {
       peakBytes = Math.max(peakBytes, stand.memoryBytes().sidecar);
     }, WATCH_MS);
@@ -117,10 +117,9 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given, beside
     const args = Object.entries({ ...flags, "fixed-blocks": fixedBlocks, beside: Number(beside) });
     // vLLM prefers its variable over `kv_cache_memory_bytes`.
     const { VLLM_CPU_KVCACHE_SPACE: _, ...env } = engineEnvironment(cores);
-    const options = { env, timeoutMs: TIMEOUT_MS };
     const measured = await stand.python(
       [SCRIPT, ...args.flatMap(([of, at]) => [`--${of}`, `${at}`])],
-      options,
+      { env, timeoutMs: TIMEOUT_MS },
     );
     const wireS = beside ? await plainSeconds(stand, bytes) : null;
     return { ...measured, peakBytes, wireS, pauseMs: stand.pauseMs(measured.restoring) };

@@ -1,5 +1,12 @@
 // Owns the real processes a bench measures: vaults, a sidecar and a TCP peer in a directory of their own, gone when it ends.
-import { existsSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -85,7 +92,7 @@ export class Stand {
   pauseMs([from, to]) {
     const lines = readFileSync(this.path(LOOP_FILE), "latin1").trim().split("\n");
     const told = lines.map((line) => line.split(" ").map(Number));
-    return Math.max(...told.filter(([at]) => at >= from && at <= to).map(([, ms]) => ms));
+    return Math.max(...told.filter(([when]) => when >= from && when <= to).map(([, ms]) => ms));
   }
 
   /** `tierkv gateway` of these lines, before engines that answer; resolves to its address and socket. */
