@@ -4,7 +4,7 @@ import { missingFromSetup } from "./lib/paths.js";
 
 const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [--save]
 
-  --only    run only these benches; of one that has parts, all of them or NAME:PART; concurrent runs for 40 minutes,
+  --only    run only these benches; of one that has parts, all of them or NAME:PART; at-once runs for 40 minutes,
             with 8 GB of memory, and only where it is named
   --geometry NAME
             real-sizes: one published KV geometry at a short prompt, by its name in python-shim/lab/geometries.py,
@@ -48,7 +48,7 @@ const NAMES = [
   "naming",
   "real-sizes",
   "conversations",
-  "concurrent",
+  "at-once",
   "swap",
   "worth",
   "crowd:many",
@@ -61,7 +61,7 @@ const NAMES = [
 ];
 
 /** Only where they are named: each takes the better part of an hour. */
-const BY_NAME = ["concurrent"];
+const BY_NAME = ["at-once"];
 
 const isOf = (asked, name) => name === asked || name.startsWith(`${asked}:`);
 

@@ -103,11 +103,8 @@ fn lengths(case: &str) -> Box<dyn FnMut(u64) -> usize> {
 fn counted_bytes_are_real_bytes() {
     if let Ok(case) = std::env::var(CASE) {
         let max_bytes = if case == MIXED { MIXED_MAX } else { MAX };
-        let ratio = if case == CHANGING {
-            refill(MIXED_MAX)
-        } else {
-            fill(max_bytes, &mut lengths(&case))
-        };
+        let ratio =
+            if case == CHANGING { refill(MIXED_MAX) } else { fill(max_bytes, &mut lengths(&case)) };
         assert!(
             (0.9..1.1).contains(&ratio),
             "{case}: real memory is {ratio:.3} of what is counted"

@@ -167,7 +167,8 @@ impl Watch {
     /// Real memory that no record and no spare memory under the ceiling accounts for, in percent of what is counted.
     fn look(&mut self, store: &Store) {
         let stats = store.stats();
-        let (real, counted) = (rss().saturating_sub(self.base), stats.used_bytes + stats.spare_bytes);
+        let (real, counted) =
+            (rss().saturating_sub(self.base), stats.used_bytes + stats.spare_bytes);
         assert!(counted <= self.max, "the ceiling holds");
         self.is_full |= stats.evicted > 0;
         self.peak = self.peak.max(real as f64 / self.max as f64);

@@ -195,7 +195,8 @@ impl Drop for RecordRef {
         let Head { start, bytes, budget, .. } = unsafe { self.head.read() };
         if let Some(layout) = layout(start, bytes) {
             // SAFETY: `share` leaked it, of this layout.
-            budget.keep_spare(unsafe { Allocation::adopt(self.head.cast(), layout, budget.space()) });
+            budget
+                .keep_spare(unsafe { Allocation::adopt(self.head.cast(), layout, budget.space()) });
         }
     }
 }

@@ -5,7 +5,7 @@ import { engineEnvironment } from "./lib/engine.js";
 import { describe, figure, median } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
 
-const SCRIPT = fileURLToPath(new URL("./concurrent.py", import.meta.url));
+const SCRIPT = fileURLToPath(new URL("./at_once.py", import.meta.url));
 const HERE = fileURLToPath(new URL(".", import.meta.url));
 const GIB = 2 ** 30;
 /** Llama-3.1-8B's KV of a token, all layers. */
