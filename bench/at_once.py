@@ -16,7 +16,7 @@ from typing import Any
 from never_slower import status_of
 from no_compute import VOCAB, make_engine, params_of
 
-BLOCK_TOKENS = 16
+BLOCK_TOKENS = 32
 CHUNK = 2048
 
 

@@ -22,7 +22,7 @@ const MIXED: &str = "16 KiB to 1 MB";
 /// Models change, and connections have a thread each: what an allocator keeps between lengths grows with every filling.
 const CHANGING: &str = "37 KiB to 3 MB by four threads, other lengths each filling";
 const THREADS: u64 = 4;
-const FILLINGS: u64 = 24;
+const FILLINGS: u64 = 12;
 const CASE: &str = "TIERKV_TEST_CASE";
 
 /// Resident memory of this process.

@@ -12,7 +12,7 @@ const BLOCKS_KIB: [u64; 9] = [
     1280, 256, 3150, 37,
 ];
 
-/// A number without any pattern for each number (SplitMix64).
+/// A number without any pattern for each number (`SplitMix64`).
 pub fn mixed(number: u64) -> u64 {
     let mut bits = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -129,7 +129,7 @@ impl Budget {
             counter.fetch_add(need, Ordering::AcqRel);
         }
         self.shrink();
-        Some(Reserved::new(buffer, Claim { budget: Arc::clone(self), used: need, held: need }))
+        Some(Reserved::new(buffer, Claim { budget: Arc::clone(self), bytes: need }))
     }
 
     /// Uses `bytes` bytes that cannot be had by evicting; whether they fit.
@@ -168,22 +168,27 @@ fn is_kept(layout: Layout) -> bool {
 #[derive(Debug)]
 pub(crate) struct Claim {
     budget: Arc<Budget>,
-    used: u64,
-    held: u64,
+    bytes: u64,
 }
 
 impl Claim {
-    /// `bytes` of it stay used: whoever gets the budget gives them back.
+    /// `bytes` bytes of it stay used: whoever gets the budget gives them back.
     pub(crate) fn keep(mut self, bytes: u64) -> Arc<Budget> {
-        self.used -= bytes;
+        self.end(self.bytes - bytes);
+        self.bytes = 0;
         Arc::clone(&self.budget)
+    }
+
+    /// So many bytes of it are not used any more, and none of it is held.
+    fn end(&self, unused: u64) {
+        self.budget.give_back(unused);
+        self.budget.unhold(self.bytes);
+        self.budget.reserved.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.budget.give_back(self.used);
-        self.budget.unhold(self.held);
-        self.budget.reserved.fetch_sub(self.held, Ordering::AcqRel);
+        self.end(self.bytes);
     }
 }
