@@ -67,7 +67,7 @@ fn refill(max_bytes: u64) -> f64 {
                 let mut bytes = 0;
                 while bytes < max_bytes / THREADS {
                     let dice = random.next();
-                    let of = if dice & 3 == 0 { dice >> 8 } else { filling + (dice & 1) };
+                    let of = if dice.is_multiple_of(4) { dice >> 8 } else { filling + (dice & 1) };
                     let typical = TYPICAL[usize::try_from(of % 5).expect("small")];
                     let length = typical + (dice >> 32) % (typical / 6);
                     let key = key(dice);

@@ -341,14 +341,14 @@ mod tests {
     fn a_spare_run_that_is_too_short_is_taken_with_empty_pages_beside_it() {
         for before in [0, 3] {
             let space = Space::new(8 * PAGE).expect("address space");
-            let (left, spare) = (fill(&space, before.max(1)), fill(&space, 2));
+            let (left, middle) = (fill(&space, before.max(1)), fill(&space, 2));
             let right = fill(&space, 8 - 2 - before.max(1));
             // SAFETY: taken so, and not used any more.
             unsafe { space.give(if before == 0 { right } else { left }, 3 * PAGE) };
             space.shrink(0);
             // SAFETY: as above.
-            unsafe { space.give(spare, 2 * PAGE) };
-            let expected = if before == 0 { spare } else { left };
+            unsafe { space.give(middle, 2 * PAGE) };
+            let expected = if before == 0 { middle } else { left };
             let (start, are_zeros) = space.take(5 * PAGE).expect("free");
             assert_eq!((start, are_zeros, space.spare_bytes()), (expected, false, 0), "{before}");
         }
