@@ -13,7 +13,7 @@ const TOKEN_BYTES = 128 * 2 ** 10;
 /** Seconds for 128 KiB as a 70B on one GPU takes them: 320 KiB in half a millisecond. */
 const TOKEN_US = 200;
 const WORK = { conversations: 64, clients: 4, turns: 10, asked: 32, answered: 32, minutes: 30 };
-const QUICK = { ...WORK, turns: 2, minutes: 1 };
+const QUICK = { ...WORK, turns: 3, minutes: 1 };
 const ENGINE_SHARE = 0.1;
 const ROOM = 1.2;
 /** INT8 beside bf16, with what a record has around it. */

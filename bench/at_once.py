@@ -15,9 +15,11 @@ from typing import Any
 
 from never_slower import status_of
 from no_compute import VOCAB, make_engine, params_of
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 
 BLOCK_TOKENS = 32
 CHUNK = 2048
+CREDITS_S = 60.0
 
 
 class Asker:
@@ -37,6 +39,18 @@ class Asker:
         self._draw = random.Random(1)
         self._params = params_of(options.answer_tokens)
         self._engine.generate([self._prompt(self._said())], self._params, use_tqdm=False)
+        if options.socket is not None:
+            self._wait_for_credits()
+
+    @staticmethod
+    def _wait_for_credits() -> None:
+        """Wait until the sidecar has granted slots: before that nothing is saved."""
+        worker = get_kv_transfer_group().worker_side
+        until = time.monotonic() + CREDITS_S
+        while not worker.status()["credits"]:
+            if time.monotonic() > until:
+                raise RuntimeError("the sidecar granted no slots")
+            time.sleep(0.05)
 
     def _said(self) -> list[int]:
         return self._draw.choices(range(VOCAB), k=self._options.asked_tokens)
