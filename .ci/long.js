@@ -24,6 +24,11 @@ const ENGINE_KILLS = 25;
 /** With 100, prompts of test_deaths.py are asked 10,000 times. */
 const VAULT_DEATHS = 100;
 const FUZZ_S = 120;
+/** Of a vault's memory; `--churn-gb 16 --churn-minutes 60` has filled 16 GB for an hour. */
+const CHURN_GB = 4;
+const CHURN_MINUTES = 10;
+/** Percent of what is counted: real memory beyond it. */
+const FRAGMENTATION_MOST = 10;
 const PART_TIMEOUT_MS = 120 * 60_000;
 
 const say = (text) => process.stdout.write(`${text}\n`);
@@ -118,6 +123,21 @@ const PARTS = {
     const { seed: _seed, peaksMib: _peaks, ...counts } = told(lines, "soak");
     return { ...counts, failures: failures(hasPassed) };
   },
+  async churn(seed) {
+    const flags = ["--gb", churnGb, "--minutes", churnMinutes, "--seed", seed].map(String);
+    const lines = [];
+    const example = ["run", "--release", "--quiet", "-p", "tierkv-core", "--example", "churn"];
+    const ran = await run("cargo", [...example, "--", ...flags], {
+      cwd: at("crates"),
+      timeoutMs: PART_TIMEOUT_MS,
+      logPath: join(LOGS, "long-churn.log"),
+      onLine: (line) => lines.push(line),
+    });
+    const { read = 0, wrong = 0, storedGB = 0, fragmentationMost } = told(lines, "churn");
+    const hasPassed = ran.code === 0 && wrong === 0 && fragmentationMost <= FRAGMENTATION_MOST;
+    say(lines.at(-1) ?? "");
+    return { gigabytes: Math.round(storedGB), read, wrong, failures: failures(hasPassed) };
+  },
   async fuzz() {
     const lines = [];
     const ran = await run(process.execPath, [".ci/fuzz.js", "--seconds", String(FUZZ_S)], {
@@ -138,10 +158,13 @@ const options = {
   "packets-s": { type: "string", default: String(PACKETS_S) },
   deaths: { type: "string", default: String(VAULT_DEATHS) },
   "soak-s": { type: "string", default: String(SOAK_S) },
+  "churn-gb": { type: "string", default: String(CHURN_GB) },
+  "churn-minutes": { type: "string", default: String(CHURN_MINUTES) },
 };
 const { values } = parseArgs({ options });
 const minutes = Number(values.minutes);
 const [reads, soakS] = [Number(values.reads), Number(values["soak-s"])];
+const [churnGb, churnMinutes] = [Number(values["churn-gb"]), Number(values["churn-minutes"])];
 const [packetsS, deaths] = [Number(values["packets-s"]), Number(values.deaths)];
 const names = values.only?.split(",") ?? Object.keys(PARTS);
 if (!(minutes > 0 && minutes <= MINUTES_MAX) || names.some((name) => !(name in PARTS))) {

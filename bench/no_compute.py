@@ -15,7 +15,7 @@ ATTENDED = 8192
 
 def make_engine(
     model: str,
-    socket: str,
+    socket: str | None,
     *,
     kv_bytes: int,
     chunk: int,
@@ -23,7 +23,13 @@ def make_engine(
     block: int,
     token_us: float,
 ) -> LLM:
-    """Give the engine; `token_us`: what a prompt's first token takes."""
+    """Give the engine, without tierKV where there is no socket; `token_us`: what a prompt's first token takes."""
+    transfer = {
+        "kv_connector": "TierKVConnector",
+        "kv_connector_module_path": "tierkv.connectors.vllm.connector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"socket": socket, "autostart": False},
+    }
     engine = LLM(
         model=model,
         dtype="bfloat16",
@@ -36,12 +42,7 @@ def make_engine(
         enable_prefix_caching=True,
         skip_tokenizer_init=True,
         distributed_executor_backend="uni",
-        kv_transfer_config={
-            "kv_connector": "TierKVConnector",
-            "kv_connector_module_path": "tierkv.connectors.vllm.connector",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": {"socket": socket, "autostart": False},
-        },
+        kv_transfer_config=None if socket is None else transfer,
     )
     core = engine.llm_engine.engine_core.engine_core
     runner = core.model_executor.driver_worker.worker.model_runner

@@ -3,8 +3,9 @@ import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/demo/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
-import { describe, figure } from "./lib/figures.js";
+import { describe, figure, median, timed } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
+import { TcpYardstick } from "./lib/tcp.js";
 
 const SCRIPT = fileURLToPath(new URL("./real_sizes.py", import.meta.url));
 const TIMEOUT_MS = 900_000;
@@ -44,6 +45,10 @@ const LONG = {
   "llama-3.1-8b-32k": { name: "llama-3.1-8b", prompts: 1, tokens: 32_771, chunk: 8192 },
 };
 const QUICK = [{ name: "llama-3.1-8b", ...SHORT }];
+const WATCH_MS = 50;
+const WIRE_BYTES = 512 * 2 ** 20;
+const WIRE_ROUNDS = 5;
+const LONG_TOKENS = 16_384;
 const WHOLE = { on: "ratio", least: 0.99 };
 const OVER_OWN_HIT = "an answer from the engine's own cache";
 
@@ -92,6 +97,8 @@ function hasAmx() {
 
 async function measure({ name, chunk, prompts, tokens, arenaBytes: given, beside = false }) {
   const stand = new Stand();
+  let watch;
+  let peakBytes = 0;
   try {
     const { cores } = thisMachine();
     const model = await stand.makeModel({ geometry: name });
@@ -99,20 +106,40 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given, beside
     const kvBytes = Math.ceil(bytes * 1.1) + GIB / 4;
     const address = await stand.vault(kvBytes, null, "cold");
     const arenaBytes = given ?? Math.ceil(kvBytes * WHOLE_ARENA);
-    const { socket } = await stand.sidecar(address, { arenaBytes, codec: "raw", ssmCold: address });
+    const options = { arenaBytes, codec: "raw", ssmCold: address, isWatched: true };
+    const { socket } = await stand.sidecar(address, options);
+    watch = setInterval(() => {
+      peakBytes = Math.max(peakBytes, stand.memoryBytes().sidecar);
+    }, WATCH_MS);
     // Where there are states, vLLM makes attention blocks as large as they are.
     const fixedBlocks = name.startsWith("qwen3.5") ? 0 : 1;
     const flags = { model, socket, "kv-bytes": kvBytes, chunk, prompts, tokens };
     const args = Object.entries({ ...flags, "fixed-blocks": fixedBlocks, beside: Number(beside) });
     // vLLM prefers its variable over `kv_cache_memory_bytes`.
     const { VLLM_CPU_KVCACHE_SPACE: _, ...env } = engineEnvironment(cores);
-    const options = { env, timeoutMs: TIMEOUT_MS };
-    return await stand.python(
+    const measured = await stand.python(
       [SCRIPT, ...args.flatMap(([of, at]) => [`--${of}`, `${at}`])],
-      options,
+      { env, timeoutMs: TIMEOUT_MS },
     );
+    const wireS = beside ? await plainSeconds(stand, bytes) : null;
+    return { ...measured, peakBytes, wireS, pauseMs: stand.pauseMs(measured.restoring) };
   } finally {
+    clearInterval(watch);
     await stand.close();
+  }
+}
+
+/** What plain TCP takes for so many bytes, right after the restore. */
+async function plainSeconds(stand, bytes) {
+  const yardstick = await TcpYardstick.open(stand, WIRE_BYTES);
+  try {
+    const seconds = [];
+    for (let round = 0; round < WIRE_ROUNDS; round += 1) {
+      seconds.push(await timed(() => yardstick.receive()));
+    }
+    return (median(seconds) * bytes) / WIRE_BYTES;
+  } finally {
+    yardstick.close();
   }
 }
 
@@ -131,6 +158,7 @@ function besideOf(label, rounds) {
 
 function figuresOf(label, measured, { name, prompts, tokens, arenaBytes }) {
   const { blocks, plain, saved, savedSeconds, cold, own, restored, cached, longest } = measured;
+  const { peakBytes, pauseMs, wireS, arenaBytes: arenaHas } = measured;
   const bytes = prompts * tokens * TOKEN_BYTES[name];
   const ms = (seconds) => seconds * 1e3;
   const block = tokens / (blocks / prompts);
@@ -159,6 +187,33 @@ function figuresOf(label, measured, { name, prompts, tokens, arenaBytes }) {
       value: ms(restored),
       ratio: restored / own,
       of: OVER_OWN_HIT,
+    }),
+    ...(wireS === null
+      ? []
+      : [
+          describe({
+            name: `${label}: plain TCP for its bytes, and an own hit`,
+            unit: "ms",
+            value: ms(wireS + own),
+            ratio: restored / (wireS + own),
+            of: "restored, over it",
+            floor: { on: "ratio", most: 1.1 },
+          }),
+        ]),
+    describe({
+      name: `${label}: the sidecar's private memory beside its arena, most`,
+      unit: "MB",
+      value: peakBytes / 1e6,
+      ratio: peakBytes / arenaHas,
+      of: "the arena",
+      // Of a small arena the process itself is more than that.
+      ...(tokens >= LONG_TOKENS ? { floor: { on: "ratio", most: 0.1 } } : {}),
+    }),
+    describe({
+      name: `${label}: longest pause of the sidecar's event loop while it restores`,
+      unit: "ms",
+      value: pauseMs,
+      floor: { on: "value", most: 20 },
     }),
     ...besideOf(label, measured.beside),
   ];

@@ -128,7 +128,9 @@ def main() -> None:
     saved, saved_s = saves(engine, options.socket)
     own = visit(engine, prompts)
     engine.reset_prefix_cache()
+    began_ms = time.time() * 1e3
     restored = visit(engine, prompts)
+    ended_ms = time.time() * 1e3
     rounds = beside(engine, options.socket, prompts[0], draw) if options.beside else []
     status = status_of(options.socket)
     (seen,) = status["engines"]
@@ -146,6 +148,7 @@ def main() -> None:
         "cold": cold["seconds"],
         "own": own["seconds"],
         "restored": restored["seconds"],
+        "restoring": [began_ms, ended_ms],
         "cached": [cold["cached"], own["cached"], restored["cached"]],
         "same": restored["tokens"] == cold["tokens"],
         "beside": rounds,

@@ -1,5 +1,12 @@
 // Owns the real processes a bench measures: vaults, a sidecar and a TCP peer in a directory of their own, gone when it ends.
-import { mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -10,7 +17,9 @@ const START_MS = 20_000;
 const STOP_MS = 10_000;
 const MODEL_MS = 120_000;
 const TCP_PEER = fileURLToPath(new URL("./tcp-peer.js", import.meta.url));
+const LOOP_WATCH = fileURLToPath(new URL("./loop-watch.js", import.meta.url));
 const ECHO_PEER = fileURLToPath(new URL("./echo-peer.js", import.meta.url));
+const LOOP_FILE = "loop";
 const NEVER = new AbortController().signal;
 
 /** Restores of a bench are never cut short: what takes long shall be seen as slow. */
@@ -62,7 +71,7 @@ export class Stand {
     const vault = `[vault]\nlisten = "${host}:0"\nmax_bytes = ${maxBytes}\ninsecure_lan = true\n`;
     const config = this.#config(`[cluster]\nrole = "${role}"\n\n${vault}`);
     const inside = network === null ? [] : ["ip", "netns", "exec", network.netns];
-    const { address } = await this.#serve("vault", ["vault"], config, inside);
+    const { address } = await this.#serve("vault", ["vault"], config, { inside });
     this.#vaults.set(address, this.#processes.at(-1));
     return address;
   }
@@ -71,12 +80,19 @@ export class Stand {
     this.#vaults.get(address).kill();
   }
 
-  /** A sidecar in front of that vault, or of a pool of several; `codec`: as `[codec] kv` names it. */
-  async sidecar(kvCold, given) {
+  /** A sidecar in front of that vault, or of a pool of several; `codec`: as `[codec] kv` names it; `isWatched`: for `pauseMs`. */
+  async sidecar(kvCold, { isWatched = false, ...given }) {
     const socket = this.path(`sidecar-${this.#files}.sock`);
     const config = this.#sidecarConfig({ kvCold, socket, ...given });
-    const { pid } = await this.#serve("sidecar", ["sidecar"], config);
+    const { pid } = await this.#serve("sidecar", ["sidecar"], config, { isWatched });
     return { socket, pid, config };
+  }
+
+  /** The longest pause of the sidecar's event loop between two times of day, in ms. */
+  pauseMs([from, to]) {
+    const lines = readFileSync(this.path(LOOP_FILE), "latin1").trim().split("\n");
+    const told = lines.map((line) => line.split(" ").map(Number));
+    return Math.max(...told.filter(([when]) => when >= from && when <= to).map(([, ms]) => ms));
   }
 
   /** `tierkv gateway` of these lines, before engines that answer; resolves to its address and socket. */
@@ -144,9 +160,10 @@ export class Stand {
     return started.reduce((sum, seconds) => sum + seconds, (user + system) / 1e6);
   }
 
-  /** Private resident bytes of each service, by name. */
+  /** Private resident bytes of each process that runs, by name. */
   memoryBytes() {
-    return Object.fromEntries(this.#processes.map(({ name, pid }) => [name, privateBytes(pid)]));
+    const running = this.#processes.filter(({ pid }) => existsSync(`/proc/${pid}`));
+    return Object.fromEntries(running.map(({ name, pid }) => [name, privateBytes(pid)]));
   }
 
   async close() {
@@ -177,9 +194,11 @@ export class Stand {
     return path;
   }
 
-  async #serve(name, command, config, inside = []) {
-    const [file, ...args] = [...inside, process.execPath, TIERKV, ...command];
-    const service = this.#launch(name, file, [...args, "--json", "--config", config]);
+  async #serve(name, command, config, { inside = [], isWatched = false } = {}) {
+    const watch = isWatched ? ["--import", LOOP_WATCH] : [];
+    const env = isWatched ? { TIERKV_BENCH_LOOP: this.path(LOOP_FILE) } : {};
+    const [file, ...args] = [...inside, process.execPath, ...watch, TIERKV, ...command];
+    const service = this.#launch(name, file, [...args, "--json", "--config", config], env);
     return { ...(await this.#ready(service)), pid: service.pid };
   }
 

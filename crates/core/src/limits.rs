@@ -44,8 +44,11 @@ pub const STREAM_BYTES_MIN: usize = 128 * KIB;
 /// Smallest budget of a store: a few records and their index must fit.
 pub const STORE_BYTES_MIN: u64 = MIB as u64;
 
-/// Smallest memory of a record that is kept for the next one of its length, within the budget: smaller ones the allocator keeps itself.
+/// Smallest memory of a record that is whole pages, kept for the next ones within the budget: smaller ones the allocator keeps itself.
 pub const STORE_SPARE_BYTES_MIN: usize = 32 * KIB;
+
+/// Address space of a store, in budgets: so much that a run of pages is found between records of all lengths.
+pub const STORE_SPACE_TIMES: u64 = 4;
 
 /// Record size from which the store guesses how many evicted keys are worth remembering.
 pub const STORE_RECORD_BYTES_TYPICAL: u64 = 256 * KIB as u64;

@@ -6,6 +6,7 @@ mod buffer;
 #[cfg(all(loom, test))]
 mod model;
 pub mod pages;
+mod space;
 
 use std::ops::Deref;
 
@@ -24,13 +25,14 @@ const PIN: u32 = 2;
 /// Memory of a record in the middle of arriving.
 #[derive(Debug)]
 pub struct Reserved {
-    buffer: RecordBuffer,
+    /// Dropped first: memory is spare once it is no longer counted as used.
     claim: Claim,
+    buffer: RecordBuffer,
 }
 
 impl Reserved {
     fn new(buffer: RecordBuffer, claim: Claim) -> Self {
-        Self { buffer, claim }
+        Self { claim, buffer }
     }
 
     /// `bytes` bytes from `start` on; they must fit what was reserved.

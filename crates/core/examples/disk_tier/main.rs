@@ -1,6 +1,6 @@
 //! Owns the figures of the durable tier: index, look-ups and reopening with a million records; reading cold against the disk itself; bytes written.
 //!
-//! `cargo run --release --example disk_tier [-- --json] [--quick]`, from `crates/`; writes some gigabytes under `TMPDIR`.
+//! `cargo run --release --example disk_tier [-- --json] [--quick] [--records N]`, from `crates/`; writes some gigabytes under `TMPDIR`.
 
 #![expect(clippy::print_stdout, reason = "its output is a table for people")]
 #![expect(clippy::cast_precision_loss, reason = "ratios")]
@@ -76,6 +76,12 @@ fn main() {
     }
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
     let (printer, is_quick) = (Printer { as_json: has("--json") }, has("--quick"));
+    let asked = arguments.iter().skip_while(|argument| *argument != "--records").nth(1);
+    if let Some(records) = asked {
+        // Only these: of so many the rest would tell nothing new.
+        many::run(&printer, records.parse().unwrap());
+        return;
+    }
     many::run(&printer, if is_quick { 50_000 } else { 1_000_000 });
     let (count, rounds) = if is_quick { (400, 2) } else { (4_000, 7) };
     cold::run(&printer, count, rounds);

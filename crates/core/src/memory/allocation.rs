@@ -1,10 +1,13 @@
-//! Owns one piece of memory from the system allocator, and what it really takes.
+//! Owns one piece of memory, of a store's address space or from the system allocator, and what it really takes.
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use super::pages::PAGE;
+use super::space::{Space, pages_of};
 use crate::free_list::Memory;
+use crate::limits::STORE_SPARE_BYTES_MIN;
 
 /// Header of an allocation, as the system allocator keeps it.
 const HEADER_BYTES: u64 = 8;
@@ -14,11 +17,13 @@ const MAPPED_BYTES_MIN: usize = 32 << 10;
 /// ... and below leaves with it what is too little to give to anybody else.
 const CRUMB_BYTES: usize = 64;
 
-/// Memory of a layout. Dropped = given back to the allocator.
+/// Memory of a layout. Dropped = given back.
 #[derive(Debug)]
 pub(super) struct Allocation {
     start: NonNull<u8>,
     layout: Layout,
+    /// What it is pages of; `None`: the system allocator made it.
+    space: Option<Arc<Space>>,
 }
 
 // SAFETY: it owns its memory, and hands out nothing but its place.
@@ -27,38 +32,50 @@ unsafe impl Send for Allocation {}
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
-    /// Memory with whatever stands there; `None` when there is none.
-    pub(super) fn new(layout: Layout) -> Option<Self> {
-        Self::made_by(alloc, layout)
+    /// Memory of `space` where it is long enough for pages, and whether it is zeros; `None` when there is none.
+    pub(super) fn new(layout: Layout, space: Option<&Arc<Space>>) -> Option<(Self, bool)> {
+        let of_allocator = || Some((Self::made_by_allocator(layout)?, false));
+        Self::in_space(layout, space).or_else(of_allocator)
     }
 
-    /// The same, of zeros.
-    pub(super) fn zeroed(layout: Layout) -> Option<Self> {
-        Self::made_by(alloc_zeroed, layout)
+    fn in_space(layout: Layout, space: Option<&Arc<Space>>) -> Option<(Self, bool)> {
+        let space = space.filter(|_| layout.size() >= STORE_SPARE_BYTES_MIN)?;
+        let (start, are_zeros) = space.take(layout.size())?;
+        Some((Self { start, layout, space: Some(Arc::clone(space)) }, are_zeros))
     }
 
-    fn made_by(make: unsafe fn(Layout) -> *mut u8, layout: Layout) -> Option<Self> {
+    fn made_by_allocator(layout: Layout) -> Option<Self> {
         if layout.size() == 0 {
             return None;
         }
         // SAFETY: the layout is not of size zero.
-        let start = NonNull::new(unsafe { make(layout) })?;
-        Some(Self { start, layout })
+        let start = NonNull::new(unsafe { alloc(layout) })?;
+        Some(Self { start, layout, space: None })
     }
 
     /// Takes back what `leak` gave away.
     ///
     /// # Safety
-    /// `start` and `layout` are of one `leak`, and nobody else refers to that memory any more.
-    pub(super) unsafe fn adopt(start: NonNull<u8>, layout: Layout) -> Self {
-        Self { start, layout }
+    /// `start` and `layout` are of one `leak`, `space` is what that memory was made with, and nobody else refers to it any more.
+    pub(super) unsafe fn adopt(
+        start: NonNull<u8>,
+        layout: Layout,
+        space: Option<&Arc<Space>>,
+    ) -> Self {
+        Self { start, layout, space: space.filter(|space| space.has(start)).cloned() }
     }
 
-    /// Its memory, which whoever has it must give to `adopt`.
-    pub(super) fn leak(self) -> NonNull<u8> {
+    /// Its memory, which whoever has it must give to `adopt`; until then the space must stay.
+    pub(super) fn leak(mut self) -> NonNull<u8> {
         let start = self.start;
+        self.space = None;
         std::mem::forget(self);
         start
+    }
+
+    /// Whether its pages stay spare when it is dropped.
+    pub(super) fn is_of_space(&self) -> bool {
+        self.space.is_some()
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -72,19 +89,26 @@ impl Memory for Allocation {
     }
 
     fn real_bytes(&self) -> u64 {
-        real_bytes(self.start, self.layout)
+        real_bytes(self.start, self.layout, self.space.as_ref())
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody refers to it any more.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        match &self.space {
+            // SAFETY: taken of it for this layout, and nobody refers to it any more.
+            Some(space) => unsafe { space.give(self.start, self.layout.size()) },
+            // SAFETY: allocated with this layout, and nobody refers to it any more.
+            None => unsafe { dealloc(self.start.as_ptr(), self.layout) },
+        }
     }
 }
 
-/// What the allocator set aside for memory of this layout, and its own header.
-pub(super) fn real_bytes(start: NonNull<u8>, layout: Layout) -> u64 {
+/// What memory of this layout takes: its pages, or what the allocator set aside, and its own header.
+pub(super) fn real_bytes(start: NonNull<u8>, layout: Layout, space: Option<&Arc<Space>>) -> u64 {
+    if space.is_some_and(|space| space.has(start)) {
+        return (pages_of(layout.size()) * PAGE) as u64;
+    }
     // Aligned memory is cut out of a piece that is up to a page longer.
     let is_aligned = layout.align() >= PAGE;
     let usable = if is_aligned { layout.size() + PAGE } else { usable_bytes(start, layout.size()) };

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::Reserved;
 use super::allocation::Allocation;
 use super::buffer::{RecordBuffer, Shape};
+use super::space::Space;
 use crate::free_list::{FreeList, Memory as _};
-use crate::limits::STORE_SPARE_BYTES_MIN;
+use crate::limits::{STORE_SPACE_TIMES, STORE_SPARE_BYTES_MIN};
 use crate::sync::{AtomicU64, Ordering};
 
 /// What a record costs besides its allocation: its line of the index, and its part of the table at the fullest moment.
@@ -24,7 +25,9 @@ pub struct Budget {
     /// Of `used`: pinned or reserved, so not to be had by evicting.
     held: AtomicU64,
     reserved: AtomicU64,
-    /// Memory that nobody uses; with `used` it stays under the ceiling, too.
+    /// Where records of many pages lie; `None` where the system gives none. What is spare stays with `used` under the ceiling, too.
+    space: Option<Arc<Space>>,
+    /// The same of memory that the system allocator made.
     free_list: FreeList<Allocation>,
 }
 
@@ -36,7 +39,15 @@ impl Budget {
             held: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             free_list: FreeList::default(),
+            space: usize::try_from(max.saturating_mul(STORE_SPACE_TIMES))
+                .ok()
+                .and_then(Space::new)
+                .map(Arc::new),
         })
+    }
+
+    pub(super) fn space(&self) -> Option<&Arc<Space>> {
+        self.space.as_ref()
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -53,7 +64,7 @@ impl Budget {
     }
 
     pub(crate) fn spare_bytes(&self) -> u64 {
-        self.free_list.bytes()
+        self.free_list.bytes() + self.space().map_or(0, |space| space.spare_bytes())
     }
 
     /// Memory of this layout that a record gave back, with whatever stood there.
@@ -63,7 +74,10 @@ impl Budget {
 
     /// Keeps the memory of a record that is gone, as far as the ceiling allows.
     pub(super) fn keep_spare(&self, memory: Allocation) {
-        if is_kept(memory.layout()) {
+        if memory.is_of_space() {
+            drop(memory);
+            self.shrink();
+        } else if is_kept(memory.layout()) {
             self.free_list.put(memory, || self.free());
         }
     }
@@ -71,6 +85,17 @@ impl Budget {
     /// Gives the system what no record needed since the last time.
     pub(crate) fn trim(&self) {
         self.free_list.trim();
+        if let Some(space) = &self.space {
+            space.trim();
+        }
+    }
+
+    /// Gives the system what of the spare memory is beyond the ceiling.
+    fn shrink(&self) {
+        self.free_list.shrink(|| self.free());
+        if let Some(space) = &self.space {
+            space.shrink(self.free().saturating_sub(self.free_list.bytes()));
+        }
     }
 
     fn free(&self) -> u64 {
@@ -103,8 +128,8 @@ impl Budget {
         for counter in [&self.used, &self.held, &self.reserved] {
             counter.fetch_add(need, Ordering::AcqRel);
         }
-        self.free_list.shrink(|| self.free());
-        Some(Reserved::new(buffer, Claim { budget: Arc::clone(self), used: need, held: need }))
+        self.shrink();
+        Some(Reserved::new(buffer, Claim { budget: Arc::clone(self), bytes: need }))
     }
 
     /// Uses `bytes` bytes that cannot be had by evicting; whether they fit.
@@ -113,7 +138,7 @@ impl Budget {
         if fits {
             self.used.fetch_add(bytes, Ordering::AcqRel);
             self.hold(bytes);
-            self.free_list.shrink(|| self.free());
+            self.shrink();
         }
         fits
     }
@@ -143,22 +168,27 @@ fn is_kept(layout: Layout) -> bool {
 #[derive(Debug)]
 pub(crate) struct Claim {
     budget: Arc<Budget>,
-    used: u64,
-    held: u64,
+    bytes: u64,
 }
 
 impl Claim {
-    /// `bytes` of it stay used: whoever gets the budget gives them back.
+    /// `bytes` bytes of it stay used: whoever gets the budget gives them back.
     pub(crate) fn keep(mut self, bytes: u64) -> Arc<Budget> {
-        self.used -= bytes;
+        self.end(self.bytes - bytes);
+        self.bytes = 0;
         Arc::clone(&self.budget)
+    }
+
+    /// So many bytes of it are not used any more, and none of it is held.
+    fn end(&self, unused: u64) {
+        self.budget.give_back(unused);
+        self.budget.unhold(self.bytes);
+        self.budget.reserved.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.budget.give_back(self.used);
-        self.budget.unhold(self.held);
-        self.budget.reserved.fetch_sub(self.held, Ordering::AcqRel);
+        self.end(self.bytes);
     }
 }

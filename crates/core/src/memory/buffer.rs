@@ -75,12 +75,9 @@ impl RecordBuffer {
         if let Some(memory) = budget.spare(layout) {
             return Some(Self { memory, start, bytes, ready: 0 });
         }
-        if is_in_pages(start) {
-            let memory = Allocation::zeroed(layout)?;
-            return Some(Self { memory, start, bytes, ready: bytes as usize });
-        }
-        let memory = Allocation::new(layout)?;
-        Some(Self { memory, start, bytes, ready: 0 })
+        let (memory, are_zeros) = Allocation::new(layout, budget.space())?;
+        let ready = if are_zeros { bytes as usize } else { 0 };
+        Some(Self { memory, start, bytes, ready })
     }
 
     /// Real memory behind it: what the allocator set aside, and its own header.
@@ -162,8 +159,9 @@ impl RecordRef {
     }
 
     pub(super) fn allocated_bytes(&self) -> u64 {
-        let Head { start, bytes, .. } = *self.head();
-        layout(start, bytes).map_or(0, |layout| real_bytes(self.head.cast(), layout))
+        let Head { start, bytes, ref budget, .. } = *self.head();
+        let real = |layout| real_bytes(self.head.cast(), layout, budget.space());
+        layout(start, bytes).map_or(0, real)
     }
 }
 
@@ -197,7 +195,8 @@ impl Drop for RecordRef {
         let Head { start, bytes, budget, .. } = unsafe { self.head.read() };
         if let Some(layout) = layout(start, bytes) {
             // SAFETY: `share` leaked it, of this layout.
-            budget.keep_spare(unsafe { Allocation::adopt(self.head.cast(), layout) });
+            budget
+                .keep_spare(unsafe { Allocation::adopt(self.head.cast(), layout, budget.space()) });
         }
     }
 }

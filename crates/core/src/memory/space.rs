@@ -1,0 +1,374 @@
+//! Owns address space that a store's records lie in: whole pages of it, whose memory serves the next records, or is the system's again.
+//!
+//! An allocator keeps the holes between records of many lengths, a third of a vault's memory after a while. Address space costs nothing:
+//! a hole there is no memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::pages::PAGE;
+
+/// Of the longest spare runs, how many are looked at for empty pages beside them.
+const JOINED_TRIES: usize = 8;
+
+/// Address space that is set aside, and which of its pages are free.
+#[derive(Debug)]
+pub(super) struct Space {
+    start: NonNull<c_void>,
+    bytes: usize,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug)]
+struct Free {
+    /// No memory is behind these.
+    empty: Runs,
+    /// These have their memory yet, with what a record left there: to fault pages in again costs more than receiving a record.
+    spare: Runs,
+    /// The least that was spare since the last trim: nobody needed that many.
+    unused: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and has one owner.
+unsafe impl Send for Space {}
+// SAFETY: its pages are handed out under a lock.
+unsafe impl Sync for Space {}
+
+impl Space {
+    /// So many bytes, of which nothing is memory yet; `None` where the system does not give as many.
+    pub(super) fn new(bytes: usize) -> Option<Self> {
+        let bytes = bytes.checked_next_multiple_of(PAGE).filter(|bytes| *bytes > 0)?;
+        let start = reserve(bytes)?;
+        Some(Self { start, bytes, free: Mutex::new(Free::new(bytes / PAGE)) })
+    }
+
+    /// Pages for so many bytes, and whether all of them are zeros; `None` when no run of free ones is as long.
+    pub(super) fn take(&self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
+        let (from, are_zeros) = self.free().take(pages_of(bytes))?;
+        Some((self.page(from), are_zeros))
+    }
+
+    /// Takes pages back, with their memory.
+    ///
+    /// # Safety
+    /// `take` gave `start` for `bytes`, and nobody refers to them any more.
+    pub(super) unsafe fn give(&self, start: NonNull<u8>, bytes: usize) {
+        let from = (start.addr().get() - self.start.addr().get()) / PAGE;
+        self.free().spare.give(from, pages_of(bytes));
+    }
+
+    /// Bytes of memory that nobody uses.
+    pub(super) fn spare_bytes(&self) -> u64 {
+        (self.free().spare.pages * PAGE) as u64
+    }
+
+    /// Gives the system the spare memory beyond `room` bytes, of the shortest runs first.
+    pub(super) fn shrink(&self, room: u64) {
+        let room = usize::try_from(room).map_or(usize::MAX, |room| room / PAGE);
+        loop {
+            let Some((from, pages)) = self.free().cut(room) else { return };
+            // SAFETY: nobody uses these pages, and nobody can take them meanwhile.
+            let is_gone = unsafe { empty(self.page(from), pages * PAGE) };
+            // Where memory is locked it stays: nobody gets such pages as zeros.
+            let mut free = self.free();
+            if !is_gone {
+                free.spare.give(from, pages);
+                return;
+            }
+            free.empty.give(from, pages);
+        }
+    }
+
+    /// Gives the system what nobody needed since the last time.
+    pub(super) fn trim(&self) {
+        let needed = {
+            let free = self.free();
+            free.spare.pages - free.unused
+        };
+        self.shrink((needed * PAGE) as u64);
+        let mut free = self.free();
+        free.unused = free.spare.pages;
+    }
+
+    fn page(&self, number: usize) -> NonNull<u8> {
+        // SAFETY: such a page lies within the mapping.
+        unsafe { self.start.cast::<u8>().add(number * PAGE) }
+    }
+
+    pub(super) fn has(&self, place: NonNull<u8>) -> bool {
+        let start = self.start.addr().get();
+        (start..start + self.bytes).contains(&place.addr().get())
+    }
+
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped so, and nobody has a reference any more. It cannot fail for a mapping that exists.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.bytes) };
+    }
+}
+
+#[cfg(all(target_os = "linux", not(loom)))]
+fn reserve(bytes: usize) -> Option<NonNull<c_void>> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new anonymous mapping aliases nothing.
+    let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
+    let start = NonNull::new(start.ok()?)?;
+    // Huge pages would be memory beyond a record's end. Where the system has none, nothing is wrong.
+    // SAFETY: the mapping is ours, and this changes nothing of what stands there.
+    let _ = unsafe { madvise(start.as_ptr(), bytes, Advice::LinuxNoHugepage) };
+    Some(start)
+}
+
+/// Elsewhere pages that are given up are not zeros afterwards: the system's allocator serves alone.
+#[cfg(not(all(target_os = "linux", not(loom))))]
+fn reserve(_: usize) -> Option<NonNull<c_void>> {
+    None
+}
+
+/// Gives the system the memory of pages, which are zeros from then on; whether it took it.
+///
+/// # Safety
+/// They are of a mapping of ours, and nobody refers to what stands there.
+#[cfg(target_os = "linux")]
+unsafe fn empty(start: NonNull<u8>, bytes: usize) -> bool {
+    use rustix::mm::{Advice, madvise};
+    // SAFETY: as the caller promises.
+    unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontNeed) }.is_ok()
+}
+
+/// # Safety
+/// None is needed.
+#[cfg(not(target_os = "linux"))]
+unsafe fn empty(_: NonNull<u8>, _: usize) -> bool {
+    false
+}
+
+pub(super) fn pages_of(bytes: usize) -> usize {
+    bytes.div_ceil(PAGE)
+}
+
+impl Free {
+    fn new(pages: usize) -> Self {
+        let mut empty = Runs::default();
+        empty.insert(0, pages);
+        Self { empty, spare: Runs::default(), unused: 0 }
+    }
+
+    /// The first page, and whether they are zeros.
+    fn take(&mut self, pages: usize) -> Option<(usize, bool)> {
+        if let Some(from) = self.spare.take(pages) {
+            self.unused = self.unused.min(self.spare.pages);
+            return Some((from, false));
+        }
+        if let Some(from) = self.take_joined(pages) {
+            return Some((from, false));
+        }
+        Some((self.empty.take(pages)?, true))
+    }
+
+    /// The same of a spare run that is too short with empty pages beside it: only those are faulted in.
+    fn take_joined(&mut self, pages: usize) -> Option<usize> {
+        let longest = self.spare.by_pages.iter().rev().take(JOINED_TRIES);
+        let (first, (from, has)) = longest.copied().find_map(|(has, from)| {
+            let missing = pages - has;
+            let fits = |(_, free): &(usize, usize)| *free >= missing;
+            let behind = self.empty.starting_at(from + has).filter(fits).map(|_| from);
+            let before = || self.empty.ending_at(from).filter(fits).map(|_| from - missing);
+            Some((behind.or_else(before)?, (from, has)))
+        })?;
+        self.spare.remove(from, has);
+        let missing = pages - has;
+        self.empty.cut_out(if first == from { from + has } else { first }, missing);
+        self.unused = self.unused.min(self.spare.pages);
+        Some(first)
+    }
+
+    /// Takes out a run of spare pages, or as much of it as there is beyond `room`.
+    fn cut(&mut self, room: usize) -> Option<(usize, usize)> {
+        let beyond = self.spare.pages.checked_sub(room).filter(|beyond| *beyond > 0)?;
+        let (has, _) = self.spare.by_pages.first().copied()?;
+        let pages = has.min(beyond);
+        let from = self.spare.take(pages)?;
+        self.unused = self.unused.min(self.spare.pages);
+        Some((from, pages))
+    }
+}
+
+/// Runs of free pages: none touches another.
+#[derive(Debug, Default)]
+struct Runs {
+    /// All of them.
+    pages: usize,
+    /// How long each is, by its first page ...
+    by_start: BTreeMap<usize, usize>,
+    /// ... and the same as (pages, first page).
+    by_pages: BTreeSet<(usize, usize)>,
+}
+
+impl Runs {
+    /// The first page of the shortest run that is long enough.
+    fn take(&mut self, pages: usize) -> Option<usize> {
+        let (has, from) = self.by_pages.range((pages, 0)..).next().copied()?;
+        self.remove(from, has);
+        if has > pages {
+            self.insert(from + pages, has - pages);
+        }
+        Some(from)
+    }
+
+    fn give(&mut self, mut from: usize, mut pages: usize) {
+        if let Some((before, has)) = self.ending_at(from) {
+            self.remove(before, has);
+            (from, pages) = (before, has + pages);
+        }
+        if let Some((behind, has)) = self.starting_at(from + pages) {
+            self.remove(behind, has);
+            pages += has;
+        }
+        self.insert(from, pages);
+    }
+
+    /// Takes pages out of the one run that has them, at its beginning or its end.
+    fn cut_out(&mut self, from: usize, pages: usize) {
+        let run = self.by_start.range(..=from).next_back();
+        let Some((&start, &has)) = run else { return };
+        self.remove(start, has);
+        for (from, pages) in [(start, from - start), (from + pages, start + has - from - pages)] {
+            if pages > 0 {
+                self.insert(from, pages);
+            }
+        }
+    }
+
+    fn starting_at(&self, page: usize) -> Option<(usize, usize)> {
+        self.by_start.get(&page).map(|pages| (page, *pages))
+    }
+
+    fn ending_at(&self, page: usize) -> Option<(usize, usize)> {
+        let (&from, &pages) = self.by_start.range(..page).next_back()?;
+        (from + pages == page).then_some((from, pages))
+    }
+
+    fn insert(&mut self, from: usize, pages: usize) {
+        self.pages += pages;
+        self.by_start.insert(from, pages);
+        self.by_pages.insert((pages, from));
+    }
+
+    fn remove(&mut self, from: usize, pages: usize) {
+        self.pages -= pages;
+        self.by_start.remove(&from);
+        self.by_pages.remove(&(pages, from));
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(loom)))]
+mod tests {
+    use super::{PAGE, Runs, Space};
+
+    fn whole(pages: usize) -> Runs {
+        let mut runs = Runs::default();
+        runs.insert(0, pages);
+        runs
+    }
+
+    #[test]
+    fn runs_that_touch_become_one() {
+        let mut runs = whole(10);
+        let taken: Vec<_> = (0..5).map(|_| runs.take(2)).collect();
+        assert_eq!(taken, [Some(0), Some(2), Some(4), Some(6), Some(8)]);
+        assert_eq!((runs.take(1), runs.pages), (None, 0));
+        for from in [2, 6, 4] {
+            runs.give(from, 2);
+        }
+        assert_eq!(runs.by_pages.iter().copied().collect::<Vec<_>>(), [(6, 2)]);
+        runs.give(0, 2);
+        runs.give(8, 2);
+        assert_eq!((runs.pages, runs.take(10)), (10, Some(0)));
+    }
+
+    #[test]
+    fn the_shortest_run_that_is_long_enough_is_taken() {
+        let mut runs = whole(20);
+        for _ in 0..10 {
+            runs.take(2);
+        }
+        for from in [0, 2, 4, 10, 12, 16] {
+            runs.give(from, 2);
+        }
+        assert_eq!((runs.take(3), runs.take(5), runs.take(1)), (Some(10), Some(0), Some(5)));
+        assert_eq!((runs.take(2), runs.take(3)), (Some(16), None));
+    }
+
+    fn fill(space: &Space, pages: usize) -> std::ptr::NonNull<u8> {
+        let (start, _) = space.take(pages * PAGE).expect("free");
+        // SAFETY: so many bytes of ours.
+        unsafe { start.write_bytes(7, pages * PAGE) };
+        start
+    }
+
+    #[test]
+    fn pages_come_back_with_their_memory_until_it_is_the_systems() {
+        let space = Space::new(8 * PAGE).expect("address space");
+        let first = fill(&space, 3);
+        assert!(space.has(first) && space.take(6 * PAGE).is_none());
+        // SAFETY: taken so, and not used any more.
+        unsafe { space.give(first, 3 * PAGE) };
+        assert_eq!(space.spare_bytes(), 3 * PAGE as u64);
+        assert_eq!(space.take(3 * PAGE - 1), Some((first, false)));
+        // SAFETY: as above.
+        unsafe { space.give(first, 3 * PAGE - 1) };
+        space.shrink(PAGE as u64);
+        assert_eq!(space.spare_bytes(), PAGE as u64);
+        space.shrink(0);
+        let (again, are_zeros) = space.take(8 * PAGE).expect("free");
+        assert!(are_zeros && again == first);
+        // SAFETY: so many bytes of ours, zeros at first.
+        let seen = unsafe { std::slice::from_raw_parts(again.as_ptr(), 8 * PAGE) };
+        assert!(seen.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_spare_run_that_is_too_short_is_taken_with_empty_pages_beside_it() {
+        for before in [0, 3] {
+            let space = Space::new(8 * PAGE).expect("address space");
+            let (left, middle) = (fill(&space, before.max(1)), fill(&space, 2));
+            let right = fill(&space, 8 - 2 - before.max(1));
+            // SAFETY: taken so, and not used any more.
+            unsafe { space.give(if before == 0 { right } else { left }, 3 * PAGE) };
+            space.shrink(0);
+            // SAFETY: as above.
+            unsafe { space.give(middle, 2 * PAGE) };
+            let expected = if before == 0 { middle } else { left };
+            let (start, are_zeros) = space.take(5 * PAGE).expect("free");
+            assert_eq!((start, are_zeros, space.spare_bytes()), (expected, false, 0), "{before}");
+        }
+    }
+
+    #[test]
+    fn what_was_needed_since_the_last_time_is_not_trimmed() {
+        let space = Space::new(16 * PAGE).expect("address space");
+        let (first, second) = (fill(&space, 2), fill(&space, 4));
+        // SAFETY: taken so, and not used any more.
+        unsafe { space.give(first, 2 * PAGE) };
+        // SAFETY: as above.
+        unsafe { space.give(second, 4 * PAGE) };
+        space.trim();
+        let third = fill(&space, 4);
+        // SAFETY: as above.
+        unsafe { space.give(third, 4 * PAGE) };
+        space.trim();
+        assert_eq!(space.spare_bytes(), 4 * PAGE as u64);
+        space.trim();
+        assert_eq!(space.spare_bytes(), 0);
+    }
+}
