@@ -186,9 +186,12 @@ fn what_was_changed_moved_or_never_sealed_is_not_opened() {
             assert_eq!(open(&keys, &changed), Err(Code::RecordUnopened), "byte {at}");
         }
     }
-    for bytes in (HEADER_BYTES..record.len()).step_by(61) {
+    let short = HEADER_BYTES..HEADER_BYTES + 80;
+    for bytes in short.chain((HEADER_BYTES..record.len()).step_by(61)) {
         assert!(open(&keys, &record[..bytes]).is_err(), "{bytes} bytes");
     }
+    let (outer, payload) = record.split_at(HEADER_BYTES);
+    assert!(keys.open(&outer[1..], &mut payload.to_vec()).is_err(), "no whole header");
     let mut elsewhere = record.clone();
     elsewhere[96..128].copy_from_slice(&[9; 32]);
     let elsewhere = repaired(elsewhere);
