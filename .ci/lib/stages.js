@@ -139,18 +139,19 @@ const MEASURED = [
 /** Faults by the hundred thousand: no time is bound. */
 const COUNTED = ["decoders", "parsers", "reads"].map((name) => `test/faults/${name}.test.ts`);
 const engines = (...names) => names.map((name) => `test/engine/test_${name}.py`);
-/** A third of the engines' tests each, by time: what they compute and which blocks are theirs; sizes, releases and what changes. The rest is what fails, ends and waits. */
-const ENGINE_2 = engines("again", "guards", "int8", "names", "parity", "shapes", "truth");
-const ENGINE_3 = engines(
+/** Half of the engines' tests, by time: what they compute and which blocks are theirs. The rest is what fails, ends and waits. */
+const ENGINE_2 = engines(
+  "again",
+  "guards",
+  "int8",
+  "names",
+  "parity",
   "pictures",
-  "pressure",
-  "real_sizes",
-  "releases",
-  "trained",
+  "shapes",
+  "truth",
   "two_engines",
   "weights",
 );
-const SECOND_CPU = availableParallelism() > 1 ? "1" : "0";
 /** Over more seeds. */
 const SIMULATION = "test/sidecar/vaults/pools.simulation.test.ts";
 /** Most files wait for other processes: two at a time on two processors. */
@@ -172,24 +173,22 @@ export const STAGES = [
   },
   vitest("measured", MEASURED_TIMEOUT_MS, MEASURED),
   vitest("faults", FAULTS_TIMEOUT_MS, [...IN_PARALLEL, "test/faults", ...without(COUNTED)]),
-  pytest(
-    "engine",
-    ENGINE_TIMEOUT_MS,
-    "-m",
-    "not nightly",
-    "test/engine",
-    ...[...ENGINE_2, ...ENGINE_3].map((path) => `--ignore=${path}`),
-  ),
-  // An engine computes on one processor, and leaves that idle half of the time. Those that bound a time have one alone.
+  {
+    ...pytest(
+      "engine",
+      ENGINE_TIMEOUT_MS,
+      "-m",
+      "not nightly",
+      "test/engine",
+      ...ENGINE_2.map((path) => `--ignore=${path}`),
+    ),
+    // All other tests run on the newest; the nightly run has every one.
+    env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE },
+  },
+  // An engine computes on one processor. Three runs at once took as long as two.
   {
     ...pytest("engine 2", ENGINE_TIMEOUT_MS, "-m", "not nightly", ...ENGINE_2),
-    env: { TIERKV_TEST_CPU: SECOND_CPU },
-    beside: "engine",
-  },
-  {
-    ...pytest("engine 3", ENGINE_TIMEOUT_MS, "-m", "not nightly", ...ENGINE_3),
-    // All other tests run on the newest; the nightly run has every one.
-    env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE, TIERKV_TEST_CPU: SECOND_CPU },
+    env: { TIERKV_TEST_CPU: availableParallelism() > 1 ? "1" : "0" },
     beside: "engine",
   },
   { ...vitest("counted", FAULTS_TIMEOUT_MS, COUNTED), beside: "engine" },

@@ -23,6 +23,8 @@ use tierkv_core::store::{
 
 const MIB: u64 = 1 << 20;
 const RECORD: usize = 60_000;
+/// What one takes at most: its pages, and its line of the index.
+const TAKEN: u64 = (RECORD as u64).next_multiple_of(4096) + 1024;
 
 fn options() -> Options {
     Options { max_bytes: MIB, max_record_bytes: MIB / 2, record_class: CLASS_KV }
@@ -166,7 +168,7 @@ fn a_reservation_ends_with_its_writer() {
 #[test]
 fn reservations_and_pins_are_never_evicted() {
     let store = store();
-    let count = MIB / (RECORD as u64 + 1024);
+    let count = MIB / TAKEN;
     for number in 0..count {
         assert_eq!(put(&store, key(number), &record(&key(number), RECORD)), ItemStatus::Accepted);
     }
