@@ -42,10 +42,10 @@ function cpuTicks(pid) {
   return Number(utime) + Number(stime);
 }
 
-/** RssAnon: arenas are shared memory. */
+/** RssAnon: arenas are shared memory. 0 of one that has ended and is not waited for yet. */
 function privateBytes(pid) {
-  const [, kib] = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "latin1"));
-  return Number(kib) * 1024;
+  const found = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "latin1"));
+  return Number(found?.[1] ?? 0) * 1024;
 }
 
 export class Stand {
