@@ -42,7 +42,7 @@ const LONG = {
     chunk: 8192,
     beside: true,
   },
-  "llama-3.1-8b-32k": { name: "llama-3.1-8b", prompts: 1, tokens: 32_771, chunk: 8192 },
+  "llama-3.1-8b-32k": { name: "llama-3.1-8b", prompts: 1, tokens: 32_643, chunk: 8192 },
 };
 const QUICK = [{ name: "llama-3.1-8b", ...SHORT }];
 const WATCH_MS = 50;
