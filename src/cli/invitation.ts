@@ -1,9 +1,9 @@
 // Owns the line that lets another machine into the vault of this one.
 import { createHash, X509Certificate } from "node:crypto";
-import { networkInterfaces } from "node:os";
 import { join } from "node:path";
 import type { Address, VaultConfig } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
+import { ownInterfaces } from "../interfaces.ts";
 import { readPrivate, writePrivate } from "../private-file.ts";
 import { certificatePath } from "../vault/identity.ts";
 import type { Call } from "./call.ts";
@@ -71,8 +71,9 @@ function reachableAddress({ host, port }: Pick<Address, "host" | "port">): strin
 
 /** The first address of this machine on a network; IPv4 before IPv6. */
 function ownAddress(): string {
-  const all = Object.values(networkInterfaces()).flatMap((list) => list ?? []);
-  const others = all.filter(({ internal, address }) => !internal && !address.startsWith("fe80"));
+  const others = ownInterfaces().filter(
+    ({ internal, address }) => !internal && !address.startsWith("fe80"),
+  );
   const [first] = [...others].sort((a, b) => a.family.localeCompare(b.family));
   return first?.address ?? "127.0.0.1";
 }

@@ -2,12 +2,13 @@
 import { X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { isIPv4 } from "node:net";
-import { hostname, networkInterfaces } from "node:os";
+import { hostname } from "node:os";
 import { Bonjour } from "bonjour-service";
 import type { Service } from "bonjour-service";
 import type { VaultClass } from "../block.ts";
 import type { Config } from "../config/config.ts";
 import { splitAddress } from "../hosts.ts";
+import { ownInterfaces } from "../interfaces.ts";
 import type { Running } from "../lifecycle.ts";
 import { NAME_BYTES_MAX } from "../limits/general.ts";
 import { DISCOVER_ASK_MS, DISCOVER_MS, DISCOVER_VAULTS_MAX } from "../limits/pool.ts";
@@ -120,8 +121,7 @@ function printOf(pem: Buffer): string {
 }
 
 function ownAddresses(isWithInternal: boolean): string[] {
-  const all = Object.values(networkInterfaces()).flatMap((list) => list ?? []);
-  return all
+  return ownInterfaces()
     .filter(({ family, internal }) => family === "IPv4" && (isWithInternal || !internal))
     .map(({ address }) => address);
 }

@@ -1,10 +1,10 @@
 // Owns what `tierkv doctor` measures of each way to a vault that tells of several addresses.
-import { networkInterfaces } from "node:os";
 import { measuringNamespace, PACKED_KEY_BYTES } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import { isRemote } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
+import { ownInterfaces } from "../interfaces.ts";
 import {
   BENCH_CALL_MS,
   BENCH_PROBE_CHUNKS,
@@ -47,7 +47,8 @@ export async function benchRails(target: VaultTarget, config: Config): Promise<R
     for (const { isOpen, ...rail } of tried.length > 1 ? tried : []) {
       const none = { rttMs: null, fromBytesPerS: null, toBytesPerS: null, mtu: null };
       const blank = { address: rail.address, local: rail.local ?? null, error: null, ...none };
-      const isOurs = rail.local === undefined || ownAddresses().includes(rail.local);
+      const isOurs =
+        rail.local === undefined || ownInterfaces().some(({ address }) => address === rail.local);
       const error = isOurs
         ? "it takes no connection, or another vault answers there"
         : `this machine has no address ${rail.local}: mend [sidecar] addresses`;
@@ -58,9 +59,6 @@ export async function benchRails(target: VaultTarget, config: Config): Promise<R
     client.close();
   }
 }
-
-const ownAddresses = (): string[] =>
-  Object.values(networkInterfaces()).flatMap((all) => (all ?? []).map(({ address }) => address));
 
 async function benchRail(
   target: VaultTarget,

@@ -1,8 +1,8 @@
 // Owns the ways to one vault that its lanes are spread over: pairs of a local and a vault's address, and which of them work.
 import { lookup } from "node:dns/promises";
 import { BlockList, connect, isIP } from "node:net";
-import { networkInterfaces } from "node:os";
 import { isLocal, splitAddress } from "../hosts.ts";
+import { ownInterfaces } from "../interfaces.ts";
 import {
   RAIL_PAUSE_MAX_MS,
   RAIL_PAUSE_MIN_MS,
@@ -57,8 +57,8 @@ export class Rails {
 
   /** Which is tried first. */
   get first(): LaneRail {
-    const [{ address, local } = this.#options.first] = this.#ways;
-    return local === undefined ? { address } : { address, local };
+    const [way = this.#options.first] = this.#ways;
+    return railOf(way);
   }
 
   /** Those that work, as far as is known; at least one. */
@@ -101,9 +101,7 @@ export class Rails {
   other(at: LaneRail): LaneRail {
     const others = this.#ways.filter((way) => !isOver(at, way));
     const next = others.find(({ isOpen }) => isOpen) ?? others[0];
-    if (next === undefined) return at;
-    const { address, local } = next;
-    return local === undefined ? { address } : { address, local };
+    return next === undefined ? at : railOf(next);
   }
 
   close(): void {
@@ -180,6 +178,10 @@ export class Rails {
 
 function newWay(rail: LaneRail, isOpen: boolean): Way {
   return { ...rail, isOpen, pauseMs: RAIL_PAUSE_MIN_MS, dueMs: 0 };
+}
+
+function railOf({ address, local }: LaneRail): LaneRail {
+  return local === undefined ? { address } : { address, local };
 }
 
 /** Whether calls that go `at` that address take this way, as far as is known. */
@@ -260,8 +262,7 @@ async function resolved(host: string, family: number): Promise<string> {
 /** Addresses of this machine in a network that an address is of. */
 function localsNear(ip: string): string[] {
   const family = isIP(ip) === 6 ? "ipv6" : "ipv4";
-  return Object.values(networkInterfaces())
-    .flatMap((all) => all ?? [])
+  return ownInterfaces()
     .filter(({ internal, cidr }) => {
       const [net = "", bits = ""] = cidr?.split("/") ?? [];
       if (internal || isIP(net) !== isIP(ip)) return false;

@@ -1,8 +1,8 @@
 // Owns waking machines whose vault is wanted and does not answer: wake-on-LAN's packet, to every network of this machine.
 import { createSocket } from "node:dgram";
-import { networkInterfaces } from "node:os";
 import { splitAddress } from "../hosts.ts";
 import type { Sleeper } from "../hosts.ts";
+import { ownInterfaces } from "../interfaces.ts";
 import { WAKE_EVERY_MS, WAKE_PORT } from "../limits/user.ts";
 import type { Logger } from "../log.ts";
 import { nowMs } from "../time.ts";
@@ -72,8 +72,7 @@ export class Waker {
 
 /** Of each network: its address with all bits of the host set. */
 function broadcasts(): string[] {
-  const own = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? []);
-  const v4 = own.filter(({ family, internal }) => family === "IPv4" && !internal);
+  const v4 = ownInterfaces().filter(({ family, internal }) => family === "IPv4" && !internal);
   return [...new Set(v4.map(({ address, netmask }) => broadcastOf(address, netmask)))];
 }
 

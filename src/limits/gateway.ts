@@ -129,3 +129,6 @@ export const GATEWAY_PRIORITY_MAX = 1_000;
 export const GATEWAY_PRESSURE_BLOCKS = 4_096;
 /** Prompts that an engine computed until its own times are taken for it, instead of those of all. */
 export const GATEWAY_PREFILL_SAMPLES = 32;
+
+/** Of what a client sent, in a refusal. */
+export const GATEWAY_SHOWN_CHARS_MAX = 100;

@@ -5,6 +5,8 @@
 
 #[path = "support/content.rs"]
 mod content;
+#[path = "support/options.rs"]
+mod options;
 #[path = "support/random.rs"]
 mod random;
 
@@ -12,23 +14,15 @@ use std::fs::remove_file;
 use std::path::PathBuf;
 
 use content::{content, key, read};
+use options::OPTIONS;
 use tierkv_core::record::{CLASS_KV, CLASS_SSM};
 use tierkv_shm::flushes::{Label, Scope};
 use tierkv_shm::layout::{FLUSHES_MAX, NAMES_MAX};
 use tierkv_shm::mapping::Mapping;
-use tierkv_shm::opening::{Options, open};
+use tierkv_shm::opening::open;
 use tierkv_shm::region::{Offer, Region, Reservation};
-use tierkv_shm::visibility::Coherence;
 
 const BYTES_MAX: u64 = 40_000;
-const OPTIONS: Options = Options {
-    max_bytes: 2 << 20,
-    chunk_bytes: 4096,
-    coherence: Coherence::Hardware,
-    address: 0,
-    host: None,
-    group: None,
-};
 const TENANT: u64 = 7 << 32 | 9;
 
 struct Name(PathBuf);

@@ -7,6 +7,8 @@
 mod content;
 #[path = "support/dying.rs"]
 mod dying;
+#[path = "support/options.rs"]
+mod options;
 #[path = "support/random.rs"]
 mod random;
 #[path = "support/sim.rs"]

@@ -7,6 +7,8 @@
 mod content;
 #[path = "support/dying.rs"]
 mod dying;
+#[path = "support/options.rs"]
+mod options;
 #[path = "support/random.rs"]
 mod random;
 #[path = "support/work.rs"]
@@ -307,9 +309,9 @@ fn a_look_up_at_once_waits_for_nobody() {
     assert_eq!(now(&region), None, "another one has the lock");
     other.unlock();
     assert!(now(&region).is_some());
-    // A thread that ends with the lock is as dead as a process.
+    // A thread that ends with the lock is as dead as a process. A scope alone ends before the system's thread does.
     std::thread::scope(|scope| {
-        scope.spawn(|| other.lock().map(drop).unwrap());
+        scope.spawn(|| other.lock().map(drop).unwrap()).join().unwrap();
     });
     assert_eq!(now(&region), Some((vec![true, false], 0)), "it was repaired");
     let by_hand = open(&name.0, &Options { coherence: Coherence::Clflush, ..OPTIONS }).unwrap();

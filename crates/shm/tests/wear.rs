@@ -1,27 +1,22 @@
 //! Tests an index that was used for long: probes end as soon as in a new one, and nothing is lost.
 #![cfg(target_os = "linux")]
 
+#[path = "support/options.rs"]
+mod options;
 #[path = "support/random.rs"]
 mod random;
 
 use std::fs::remove_file;
 
+use options::OPTIONS;
 use random::Random;
 use tierkv_core::key::RecordKey;
 use tierkv_shm::flushes::Label;
 use tierkv_shm::layout::entry;
-use tierkv_shm::opening::{Options, open};
+use tierkv_shm::opening::open;
 use tierkv_shm::region::Offer;
-use tierkv_shm::visibility::{Coherence, Fabric};
+use tierkv_shm::visibility::Fabric;
 
-const OPTIONS: Options = Options {
-    max_bytes: 2 << 20,
-    chunk_bytes: 4096,
-    coherence: Coherence::Hardware,
-    address: 0,
-    host: None,
-    group: None,
-};
 /// So often each place was taken.
 const ROUNDS: u64 = 30;
 

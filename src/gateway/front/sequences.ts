@@ -1,5 +1,6 @@
 // Owns the second API, by sequences: workers register, `/route` says who owns a sequence, and `/generate` streams from that worker.
 import type { IncomingMessage, ServerResponse } from "node:http";
+import { GATEWAY_SHOWN_CHARS_MAX } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Visit } from "./allowance.ts";
 import { readBody } from "./body.ts";
@@ -9,6 +10,7 @@ import { generate } from "./generate.ts";
 import { refuse, refuseLimited, tellLimits } from "./refusal.ts";
 
 export const GENERATE = "/generate";
+const SAMPLE = "http://10.0.0.2:8000";
 
 /** Engines that come and go by their own word. */
 export interface Registry {
@@ -108,19 +110,16 @@ function change(
     return say(response, 200, { message: `Worker ${id} deregistered.` });
   }
   const name = nameOf(address);
-  if (address === undefined) return lacks(response, `address, such as ${ADDRESS}`);
+  if (address === undefined) return lacks(response, `address, such as ${SAMPLE}`);
   if (name === null) {
-    const shown = JSON.stringify(address).slice(0, SHOWN_CHARS_MAX);
-    return say(response, 422, { detail: `address ${shown} is none: write ${ADDRESS}` });
+    const shown = JSON.stringify(address).slice(0, GATEWAY_SHOWN_CHARS_MAX);
+    return say(response, 422, { detail: `address ${shown} is none: write ${SAMPLE}` });
   }
   // It came back elsewhere.
   if (known !== undefined && known.name !== name) registry.remove(known);
   if (registry.add(name, id) === null) return say(response, 429, { error: "too many workers" });
   return say(response, 200, { message: `Worker ${id} registered.` });
 }
-
-const ADDRESS = "http://10.0.0.2:8000";
-const SHOWN_CHARS_MAX = 100;
 
 /** `host:port` of an address, before which `http://` may stand; null: it is none. */
 function nameOf(address: unknown): string | null {

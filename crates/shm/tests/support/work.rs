@@ -9,20 +9,13 @@ use tierkv_shm::flushes::Label;
 use tierkv_shm::mapping::Mapping;
 use tierkv_shm::opening::{Options, open};
 use tierkv_shm::region::{Offer, Region};
-use tierkv_shm::visibility::{Coherence, Fabric};
+use tierkv_shm::visibility::Fabric;
 
 use super::content::{content, key, length, read};
+pub use super::options::OPTIONS;
 use super::random::Random;
 
 pub const BYTES_MAX: u64 = 40_000;
-pub const OPTIONS: Options = Options {
-    max_bytes: 2 << 20,
-    chunk_bytes: 4096,
-    coherence: Coherence::Hardware,
-    address: 0,
-    host: None,
-    group: None,
-};
 
 /// Of operations at length, so that a log tells a slow run from one that stands.
 const SAID_EVERY: u64 = 1_000_000;
