@@ -48,3 +48,21 @@ def test_f25_a_picture_that_its_client_named_is_left_alone(
     assert bench.shim.status()["plans"] == plans
     assert len(bench.step({"r": 41}, r=list(range(1, 11))).saves) == 10 * plans
     assert plans or bench.ask(request) == NOTHING
+
+
+def test_a_request_says_how_many_wait_before_it(bench: Bench) -> None:
+    for name in ("a", "b", "c"):
+        bench.new(Request(name, 41))
+    said = [bench.prefetch(number).get("ahead") for number in (1, 2, 3)]
+    assert said == [None, 1, 2]
+
+
+def test_what_was_begun_or_ended_waits_no_longer(bench: Bench) -> None:
+    first, second = bench.new(Request("a", 41)), bench.new(Request("b", 41))
+    bench.admit(first, [], 0)
+    bench.admit(first, [], 0)  # again, after it was preempted
+    bench.shim.request_finished(first)
+    bench.shim.request_finished(second)
+    bench.new(Request("c", 41))
+    bench.new(Request("d", 41))
+    assert [bench.prefetch(number).get("ahead") for number in (3, 4)] == [None, 1]

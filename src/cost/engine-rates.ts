@@ -5,6 +5,7 @@ import { Average } from "./average.ts";
 import { Fit } from "./fit.ts";
 import type { Link } from "./link.ts";
 import { Prefill } from "./prefill.ts";
+import { EngineQueue } from "./queue.ts";
 
 /** A length that a request could be restored to. */
 export interface Offer {
@@ -55,6 +56,7 @@ export class EngineRates {
   /** Restore whatever is held, also where computing is faster. */
   readonly isAlways: boolean;
   readonly prefill: Prefill = new Prefill();
+  readonly queue: EngineQueue = new EngineQueue();
   /** Seconds from the moment all is placed until it is loaded, by [1, decoded bytes]. */
   readonly #load = new Fit(2, [[1]]);
   #loadedMs: number | null = null;
@@ -107,13 +109,14 @@ export class EngineRates {
   /**
    * Chooses among the offers, shortest first, and computing all from `start` on, what answers first; all are compared
    * to the same `end`. What is not known yet is tried, the longest offer first: that is how it becomes known.
-   * `wanted`: the longest is taken, and why.
+   * `wanted`: the longest is taken, and why. `waitS`: seconds until the engine has room for the request: what comes within
+   * them is not waited for. null: it will take a while.
    */
   choose(
     start: number,
     end: number,
     offers: readonly Offer[],
-    wanted: Why | null = this.isAlways ? "always" : null,
+    { wanted = null, waitS = 0 }: { wanted?: Why | null; waitS?: number | null } = {},
   ): Decision {
     const recomputeS = this.prefill.seconds(start, end);
     const longest = offers.at(-1);
@@ -121,12 +124,13 @@ export class EngineRates {
       return { tokens: start, choice: "recomputed", why: "nothing_held", cost: null, recomputeS };
     }
     const cost = this.costOf(longest, end);
-    if (wanted !== null || recomputeS === null || cost === null) {
-      const why = wanted ?? "cold";
+    const isWanted = wanted !== null || this.isAlways;
+    if (isWanted || recomputeS === null || cost === null) {
+      const why = wanted ?? (this.isAlways ? "always" : "cold");
       return { tokens: longest.tokens, choice: choiceOf(longest), why, cost, recomputeS };
     }
     const slow = cost.fetchS > cost.loadS ? "slow_link" : "slow_load";
-    const best = this.#quickest(offers, end, recomputeS);
+    const best = this.#quickest(offers, end, recomputeS, waitS ?? Number.POSITIVE_INFINITY);
     if (best === null) {
       return { tokens: start, choice: "recomputed", why: slow, cost, recomputeS };
     }
@@ -140,15 +144,18 @@ export class EngineRates {
     offers: readonly Offer[],
     end: number,
     leastS: number,
+    waitS: number,
   ): { offer: Offer; cost: Cost } | null {
     let least = leastS;
     let best: { offer: Offer; cost: Cost } | null = null;
     for (const offer of offers) {
       const cost = this.costOf(offer, end);
-      if (cost === null || totalS(cost) >= least) continue;
-      if (cost.fetchS > 0 && totalS(cost) * (1 + BEGIN_MARGIN) >= leastS) continue;
+      if (cost === null) continue;
+      const answersS = totalS(cost, waitS);
+      if (answersS >= least) continue;
+      if (cost.fetchS > 0 && answersS * (1 + BEGIN_MARGIN) >= leastS) continue;
       best = { offer, cost };
-      least = totalS(cost);
+      least = answersS;
     }
     return best;
   }
@@ -180,7 +187,7 @@ function choiceOf({ fetchS }: Offer): Choice {
   return fetchS === 0 ? "local" : "loaded";
 }
 
-/** Seconds until the answer begins. */
-function totalS({ fetchS, loadS, computeS }: Cost): number {
-  return fetchS + loadS + computeS;
+/** Seconds until the answer begins, from when the engine has room for the request. */
+function totalS({ fetchS, loadS, computeS }: Cost, waitS: number): number {
+  return Math.max(0, fetchS - waitS) + loadS + computeS;
 }

@@ -24,6 +24,7 @@ export const LINK_BATCH_BYTES_MIN: number = 256 * KIB;
 /** While nothing is loaded, what loading costs counts for half after this time. */
 export const LOAD_FADE_MS = 60_000;
 export const RTT_SMOOTHING = 0.2;
+export const QUEUE_SMOOTHING = 0.2;
 export const WIRE_SMOOTHING = 0.2;
 /** How often a running restore is weighed against computing. */
 export const PACE_TICK_MS = 20;

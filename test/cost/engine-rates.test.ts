@@ -127,6 +127,20 @@ describe("a choice", () => {
     expect(decision).toMatchObject({ tokens: half, choice: "local", why: "slow_link" });
   });
 
+  test("counts what comes only from when the engine has room for the request", () => {
+    const rates = learned();
+    const fetchS = rates.prefill.seconds(0, TOKENS)! * 3;
+    const offers = [{ tokens: TOKENS, fetchS, loadBytes: 0 }];
+    const choiceOf = (waitS: number | null): string =>
+      rates.choose(0, TOKENS, offers, { waitS }).choice;
+    expect(choiceOf(0)).toBe("recomputed");
+    expect(choiceOf(fetchS / 3)).toBe("recomputed");
+    expect(choiceOf(fetchS)).toBe("loaded");
+    expect(choiceOf(null)).toBe("loaded");
+    const loads = [{ tokens: 64, fetchS: 0, loadBytes: 2 ** 30 }];
+    expect(rates.choose(0, 64, loads, { waitS: null }).choice).toBe("recomputed");
+  });
+
   test("is always to restore where the configuration says so", () => {
     expect(choose(learned(true), linkOf(1.25e6))).toBe("loaded always");
     expect(learned(true).tokensWorth(1, TOKENS)).toBe(0);

@@ -308,9 +308,9 @@ export class FakeEngine {
   }
 
   /** Sends a prefetch of a request that the engine has no room for yet. */
-  prefetchAhead(hashes: Buffer, from = 0, group = 0): number {
+  prefetchAhead(hashes: Buffer, from = 0, group = 0, more: Frame = {}): number {
     const { class: recordClass } = this.groups.find((entry) => entry["group"] === group)!;
-    return this.#sendPrefetch([{ group, class: recordClass!, hashes, from }]);
+    return this.#sendPrefetch([{ group, class: recordClass!, hashes, from }], more);
   }
 
   askFor(plan: number): void {

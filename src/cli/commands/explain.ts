@@ -59,6 +59,7 @@ export function describe(account: Explained): string[] {
   if (account.beyondTokens > 0) {
     lines.push(`  cut:     ${account.beyondTokens} more tokens are beyond what one look-up takes`);
   }
+  if (account.ahead > 0) lines.push(`  queue:   ${account.ahead} requests came before it`);
   if (account.returns) lines.push("  saves:   before blocks that come for the first time");
   const { miss } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;

@@ -8,6 +8,7 @@ import type { Step } from "../../cost/prefill.ts";
 import { blockKey } from "../../key-text.ts";
 import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, RECOMPUTE_MARGIN } from "../../limits/cost.ts";
 import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits/general.ts";
+import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";
@@ -34,6 +35,10 @@ export interface CostModelOptions {
   rebuildShare: RebuildShare;
 }
 
+/** Whether the engine waits for a plan, and how many requests it has not begun came before. */
+export type Waits = Pick<Plan, "isAsked" | "ahead">;
+/** Up to where a prompt could be restored, and the blocks which that takes. */
+type Reach = Readonly<Pick<Boundary, "tokens"> & { ranges: readonly GroupRange[] }>;
 /** By class and vault. */
 type Bytes = Record<RecordClass, Float64Array>;
 
@@ -63,12 +68,9 @@ export class CostModel {
   }
 
   /** What a look-up may take at most, ms; 0: not even the usual answer would leave anything to gain. null: no opinion. */
-  lookupMs(
-    span: Span,
-    groups: readonly PrefetchGroup[],
-    namespace: Namespace | null,
-  ): number | null {
+  lookupMs(plan: Waits & Pick<Plan, "span" | "namespace">, groups: readonly PrefetchGroup[]): number | null {
     const { links, rates, shards } = this.#options;
+    const { span, namespace } = plan;
     const gainS = this.#gainS(span);
     if (gainS === null || this.#isFirstPlaced(groups, namespace)) return null;
     const roomMs = (gainS - rates.loadS(0)) * 1000;
@@ -83,7 +85,8 @@ export class CostModel {
         mostMs = Math.max(mostMs, asked.mostMs);
       }
     }
-    return usualMs >= roomMs ? 0 : Math.min(roomMs, mostMs);
+    const waitMs = (this.#waitS(plan) ?? Number.POSITIVE_INFINITY) * 1000;
+    return usualMs >= roomMs + waitMs ? 0 : Math.min(roomMs, mostMs);
   }
 
   /**
@@ -103,7 +106,7 @@ export class CostModel {
   }
 
   /** Chooses how much of what is held is restored, and makes it the plan's. */
-  decide(plan: Plan, { tokens, ranges }: Boundary): Decision {
+  decide(plan: Plan, { tokens, ranges }: Reach): Decision {
     const decision = this.#weigh(plan, tokens, ranges);
     plan.tokens = decision.tokens;
     plan.isRefused = decision.choice === "recomputed" && decision.why !== "nothing_held";
@@ -111,15 +114,17 @@ export class CostModel {
     return decision;
   }
 
-  #weigh({ span, isHandedOver }: Plan, boundary: number, ranges: readonly GroupRange[]): Decision {
+  #weigh(plan: Plan, boundary: number, ranges: readonly GroupRange[]): Decision {
+    const { span, isHandedOver } = plan;
     const offers: Offer[] = [];
     const local = this.#localOffer(ranges);
     if (local !== null && local.tokens > span.start && local.tokens < boundary) offers.push(local);
     const near = this.#nearOffer(ranges);
     if (near !== null && near.tokens > (local?.tokens ?? span.start)) offers.push(near);
     offers.push(this.#wholeOffer(boundary, ranges));
-    const why = isHandedOver ? "handed_over" : undefined;
-    return this.#options.rates.choose(span.start, span.end, offers, why);
+    const wanted = isHandedOver ? "handed_over" : null;
+    const waitS = this.#waitS(plan);
+    return this.#options.rates.choose(span.start, span.end, offers, { wanted, waitS });
   }
 
   /** Cuts ranges of a group that may be used up to any block. */
@@ -133,6 +138,23 @@ export class CostModel {
       const cut = { hashes, owners, seconds, far, cut: "slower" } as const;
       return { ...range, keys: range.keys.slice(0, count), ...cut };
     });
+  }
+
+  /** Seconds until the engine has room for its request, which cost nobody time; null: it will take a while. */
+  #waitS({ isAsked, ahead }: Waits): number | null {
+    return isAsked ? 0 : this.#options.rates.queue.seconds(ahead);
+  }
+
+  /** The engine has room for its request: from now on it waits. */
+  began({ ahead, openedMs }: Plan): void {
+    this.#options.rates.queue.began(ahead, (nowMs() - openedMs) / 1000);
+  }
+
+  /** True when the engine waits for it and would answer sooner by computing. */
+  isLost(plan: Plan): boolean {
+    if (plan.isHandedOver) return false;
+    if (plan.state === "fetching") return this.isBetterNow(plan);
+    return plan.state === "queued" && this.decide(plan, plan).choice === "recomputed";
   }
 
   /** True when what is placed now, and computing the rest, answers before what is still to come. */
@@ -222,7 +244,7 @@ export class CostModel {
     }
     const { missing, loadBytes } = this.#bytesOf(maxModelLen);
     const fetchS = this.#fetchS(missing, this.#noBytes());
-    return fetchS === null || fetchS + rates.loadS(loadBytes) < gainS;
+    return fetchS === null || fetchS + rates.loadS(loadBytes) < gainS + rates.queue.usualS;
   }
 
   /** Of prompts of growing length, the last as long as the engine takes them. */

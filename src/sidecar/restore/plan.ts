@@ -1,6 +1,7 @@
 // Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
 import type { Namespace, RecordClass } from "../../block.ts";
 import { REBUILT } from "../../pool/placement.ts";
+import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import { slotBytes } from "../socket/messages.ts";
@@ -77,6 +78,7 @@ export interface PlanOptions {
   budget: Budget;
   receipt: string;
   isHandedOver: boolean;
+  ahead: number;
 }
 
 export class Plan {
@@ -107,6 +109,9 @@ export class Plan {
   budget: Budget;
   /** Another engine computed it for this one: it is restored, whatever computing would take. */
   readonly isHandedOver: boolean;
+  /** Requests that came before it and that its engine had not begun. */
+  readonly ahead: number;
+  readonly openedMs: number = nowMs();
   /** What a receipt of it is called; empty: it gets none. */
   readonly receipt: string;
   deadline: NodeJS.Timeout | undefined;
@@ -117,6 +122,7 @@ export class Plan {
     const { req, number, openKeys, namespace, span, account, budget, isHandedOver } = options;
     this.receipt = options.receipt;
     this.req = req;
+    this.ahead = options.ahead;
     this.isHandedOver = isHandedOver;
     this.number = number;
     this.openKeys = openKeys;

@@ -140,7 +140,8 @@ export class Restorer {
     const budget = { ms: this.#options.waitMs, reason: "deadline" } as const;
     const isHandedOver = message.handoff > 0;
     const receipt = this.#options.receipts.nameOf(message.receipt);
-    const named = { req, number, openKeys, namespace: this.namespace, receipt };
+    const { ahead } = message;
+    const named = { req, number, openKeys, namespace: this.namespace, receipt, ahead };
     return new Plan({ ...named, span, account, budget, isHandedOver });
   }
 
@@ -148,8 +149,14 @@ export class Restorer {
   askedFor(number: number): void {
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
+    this.#begins(plan);
     this.#waiting.begin(plan);
     if (plan.state === "queued") this.onRoom();
+  }
+
+  /** The engine has room for it, or has begun it without asking; one that was reclaimed goes on waiting. */
+  #begins(plan: Plan): void {
+    if (!plan.isAsked && plan.reclaimAskedMs === null) this.#context?.costs.began(plan);
   }
 
   /** After the look-up: nobody waits longer than computing would take. */
@@ -172,6 +179,7 @@ export class Restorer {
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
+    this.#begins(plan);
     const costs = this.#context?.costs;
     if (tokens > 0) costs?.loaded(plan, tokens, loadUs / 1e6);
     const prefillS = costs?.prefillS(plan, tokens) ?? null;
@@ -254,7 +262,7 @@ export class Restorer {
   /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */
   #isWorthAsking(plan: Plan, { groups }: Prefetch): boolean {
     const costs = this.#context?.costs;
-    const mostMs = costs?.lookupMs(plan.span, groups, plan.namespace) ?? null;
+    const mostMs = costs?.lookupMs(plan, groups) ?? null;
     if (mostMs === null || mostMs >= this.#options.waitMs) return true;
     if (mostMs > 0) {
       this.#waiting.limit(plan, mostMs, "slower");

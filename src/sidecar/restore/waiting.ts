@@ -40,6 +40,7 @@ export class Waiting {
     this.#arm(plan);
     this.#plans.add(plan);
     this.#ticker ??= setInterval(() => this.#tick(), PACE_TICK_MS);
+    if (this.#options.costs()?.isLost(plan) === true) this.#options.finish(plan, "slower");
   }
 
   end(plan: Plan): void {
@@ -67,8 +68,8 @@ export class Waiting {
     const isTold = nowMs() - this.#toldMs >= WAITS_EVERY_MS;
     if (isTold) this.#toldMs = nowMs();
     for (const plan of this.#plans) {
-      const { req, number, state, isHandedOver } = plan;
-      if (state === "fetching" && !isHandedOver && costs?.isBetterNow(plan) === true) {
+      const { req, number, state } = plan;
+      if (state === "fetching" && costs?.isLost(plan) === true) {
         this.#options.finish(plan, "slower");
       } else if (isTold && state !== "looking") {
         this.#options.send({ t: "waits", req, plan: number });

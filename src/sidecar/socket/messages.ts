@@ -62,6 +62,8 @@ export interface Prefetch {
   tenant: number;
   /** Tokens of the prompt behind those asked for: it is longer than one question. */
   beyond: number;
+  /** Requests that came before it and that its engine has not begun. */
+  ahead: number;
   /** Of its tokens, those that another engine saves now: they are waited for. */
   handoff: number;
   /** It goes on from an earlier request, or is wanted later: its engine saves its blocks first. */
@@ -338,6 +340,7 @@ function parsePrefetch(message: Reader): Prefetch {
     plan: message.count("plan"),
     tenant: message.has("tenant") ? recordKeysTenant(message.count("tenant")) : 0,
     beyond: message.has("beyond") ? message.count("beyond") : 0,
+    ahead: message.has("ahead") ? message.count("ahead") : 0,
     handoff: message.has("handoff") ? message.count("handoff") : 0,
     returns: message.has("returns") && message.count("returns") > 0,
     traceparent: message.has("traceparent") ? message.text("traceparent") : "",

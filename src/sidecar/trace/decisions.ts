@@ -38,6 +38,8 @@ export interface Account {
   beyondTokens: number;
   /** A conversation's, or awaited: its engine saves it before prompts that come for the first time. */
   returns: boolean;
+  /** Requests that came before it and that its engine had not begun. */
+  ahead: number;
   heldTokens: number | null;
   /** Where the room that shared memory has ends before that; null: it does not. */
   roomTokens: number | null;
@@ -79,7 +81,7 @@ export interface Ended {
 
 type OnEnded = (ended: Ended) => void;
 
-type Opened = Pick<Prefetch, "req" | "plan" | "traceparent" | "beyond" | "returns"> & {
+type Opened = Pick<Prefetch, "req" | "plan" | "traceparent" | "beyond" | "returns" | "ahead"> & {
   block: string;
 };
 
@@ -97,6 +99,7 @@ function blank(engine: string, req: string, traceparent: string): Account {
     askedTokens: 0,
     beyondTokens: 0,
     returns: false,
+    ahead: 0,
     heldTokens: null,
     roomTokens: null,
     chosenTokens: null,
@@ -145,6 +148,7 @@ export class Decisions {
     account.askedTokens = end;
     account.beyondTokens = asked.beyond;
     account.returns = asked.returns;
+    account.ahead = asked.ahead;
     this.#keep(account);
     return new Case(account, this.#counters, this.#logger, this.#ledger, this.#onEnded);
   }

@@ -20,6 +20,7 @@ const ACCOUNT: Account = {
   askedTokens: 320,
   beyondTokens: 0,
   returns: false,
+  ahead: 0,
   heldTokens: 160,
   roomTokens: null,
   chosenTokens: 160,
@@ -60,6 +61,11 @@ test("a request that goes on from another says that its blocks are saved first",
   expect(explained({ ...ACCOUNT, returns: true }).join("\n")).toContain(
     "before blocks that come for",
   );
+});
+
+test("how many requests came before it is said where any did", () => {
+  expect(explained(ACCOUNT).join("\n")).not.toContain("queue:");
+  expect(explained({ ...ACCOUNT, ahead: 12 }).join("\n")).toContain("12 requests came before it");
 });
 
 test("what shared memory cannot hold is said with the key to set", () => {

@@ -9,6 +9,7 @@ import {
   LOOKUP_SHARE_MAX,
 } from "../../../src/limits/cost.ts";
 import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
+import type { Waits } from "../../../src/sidecar/restore/cost-model.ts";
 import type { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 
 const BLOCK_TOKENS = 128;
@@ -26,7 +27,7 @@ beforeEach(() => void vi.useFakeTimers({ toFake: ["performance"] }));
 afterEach(() => void vi.useRealTimers());
 
 /** What a look-up of four blocks may take, ms, where answers took `answerMs`. */
-function mostMs(answerMs: number, idleMs = 0): number | null {
+function mostMs(answerMs: number, idleMs = 0, waits: Partial<Waits> = {}): number | null {
   const link = new Link();
   for (let count = 0; count < 20; count += 1) link.answered(200, answerMs);
   vi.advanceTimersByTime(idleMs);
@@ -46,7 +47,8 @@ function mostMs(answerMs: number, idleMs = 0): number | null {
     fetcher: { pendingBytes: () => 0, turnOf: () => 0 },
     rebuildShare: () => 0,
   });
-  return costs.lookupMs({ start: 0, end: BLOCKS * BLOCK_TOKENS }, [GROUP], null);
+  const plan = { span: { start: 0, end: BLOCKS * BLOCK_TOKENS }, namespace: null, isAsked: true, ahead: 0 };
+  return costs.lookupMs({ ...plan, ...waits }, [GROUP]);
 }
 
 test("an answer may be late where answers usually come at once", () => {
@@ -60,4 +62,9 @@ test("an answer that usually takes longer gets the time it takes", () => {
 test("a vault that was not asked for a while gets a small share of the time, one that takes too long none", () => {
   expect(mostMs(0.5, LINK_STALE_MS + 1)).toBeCloseTo(GAIN_MS * LOOKUP_SHARE_MAX, 0);
   expect(mostMs(GAIN_MS * 2)).toBe(0);
+});
+
+test("a vault that takes too long is asked while the engine has no room for the request", () => {
+  expect(mostMs(GAIN_MS * 2, 0, { isAsked: false })).toBe(0);
+  expect(mostMs(GAIN_MS * 2, 0, { isAsked: false, ahead: 1 })).toBeGreaterThan(0);
 });

@@ -97,6 +97,33 @@ describe("what is held", () => {
     await expectNoLeak(scene);
   });
 
+  test("is fetched over the slow link while the engine has no room for its request, and computed once it has", async () => {
+    const scene = await openScene({}, { groups: [makeGroup({ layers: 64 })] });
+    const { engine, sidecar } = scene;
+    const [link, blocks] = [makeBlocks("link", 8, 64 * PAGE), makeBlocks("big", 40, 64 * PAGE)];
+    await saveAll(scene, [...link, ...blocks]);
+    scene.proxy.set({ bytesPerSecond: 2_000_000 });
+    const known = engine.prefetch(hashesOf(link));
+    await engine.done(known);
+    engine.release(known);
+    await computes(scene, 1);
+    const refused = engine.prefetchAhead(hashesOf(blocks));
+    expect((await engine.done(refused)).why).toBe("slow_link");
+    engine.release(refused);
+    const plan = engine.prefetchAhead(hashesOf(blocks), 0, 0, { ahead: 3 });
+    await until(() => engine.view(plan).placed.size > 0, "the first blocks");
+    expect(sidecar.counters.get("decided_loaded_cheaper")).toBe(1);
+    const askedMs = Date.now();
+    engine.askFor(plan);
+    const view = await engine.done(plan);
+    expect(view.reason).toBe("slower");
+    expect(Date.now() - askedMs).toBeLessThan(500);
+    expect(view.placed.get(0)!.length).toBeLessThan(40);
+    expect((await explain(scene, "")).at(-1)).toMatchObject({ ahead: 3, why: "cheaper" });
+    engine.release(plan);
+    await expectNoLeak(scene);
+  });
+
   test("is restored over the slow link where the configuration wants it", async () => {
     const scene = await openScene({ when: "always" });
     const blocks = makeBlocks("a", 2, PAGE);

@@ -97,7 +97,7 @@ function placedCount(sent: readonly SidecarMessage[]): number {
   );
 }
 
-const NONE = { tenant: 0, beyond: 0, handoff: 0, returns: false, traceparent: "", receipt: "" };
+const NONE = { tenant: 0, beyond: 0, handoff: 0, returns: false, ahead: 0, traceparent: "", receipt: "" };
 const PLAN = { t: "prefetch" as const, req: "r", plan: 1, ...NONE };
 const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
 

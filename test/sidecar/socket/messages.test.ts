@@ -69,7 +69,7 @@ test("fields arrive as sent", () => {
   });
   const ofTenant = { ...GOOD["save"]!, items: [[1, 2, 0, HASH, HASH, 16, 2 ** 48 - 1]] };
   expect(parseMessage(ofTenant, "test")).toMatchObject({ items: [{ tenant: 2 ** 48 - 1 }] });
-  const more = { beyond: 48, handoff: 32 };
+  const more = { beyond: 48, ahead: 3, handoff: 32 };
   expect(parseMessage({ ...GOOD["prefetch"]!, ...more }, "test")).toMatchObject(more);
   const returns = { ...GOOD["prefetch"]!, returns: 1 };
   expect(parseMessage(returns, "test")).toMatchObject({ returns: true });

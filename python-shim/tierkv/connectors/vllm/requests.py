@@ -35,14 +35,14 @@ def is_cacheable(request: Any) -> bool:
     )
 
 
-def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
+def beside_hashes(state: "RequestState", beyond: int, awaited: int, ahead: int) -> Frame:
     """Give what few `prefetch` frames carry: who pays for blocks, tokens too many to ask for, the client's trace.
 
-    And the tokens that another engine hands over, whether the request's blocks are saved first, and its receipt's name.
+    And the tokens that another engine hands over, requests that wait before it, whether the request's blocks are saved first, and its receipt's name.
     """
     tenant, traceparent = tenant_of(state.request), traceparent_of(state.request)
     fields = {"tenant": tenant, "beyond": beyond, "traceparent": traceparent}
-    fields |= {"handoff": awaited, "returns": int(state.cursor.returns), "receipt": state.receipt}
+    fields |= {"ahead": ahead, "handoff": awaited, "returns": int(state.cursor.returns), "receipt": state.receipt}
     return {name: value for name, value in fields.items() if value}
 
 
@@ -64,6 +64,7 @@ class RequestState:
     `seen_s`: when vLLM asked first; `first_ask_s`: when it did and could have begun it; `refused_at_s`: when vLLM asked
     again, because it had no room for what was offered; `unasked`: why no plan was opened at its arrival; `host_tokens`:
     of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored;
+    `ahead`: requests that came before it and were not begun; `is_begun`: vLLM gave it blocks;
     `awaited`: tokens that another engine hands over, None before that is known; `waits`: what it was told to wait for;
     `receipt`: what the receipt of its last restore is called, where its client wants one.
     """
@@ -85,6 +86,8 @@ class RequestState:
     unasked: str = ""
     is_capped: bool = False
     awaited: int | None = None
+    ahead: int = 0
+    is_begun: bool = False
     waits: Waiting | None = None
     receipt: str = field(init=False)
 

@@ -12,6 +12,7 @@ from tierkv.connectors.vllm.amx import FirstStep
 from tierkv.connectors.vllm.answers import Given, answer, wish_of
 from tierkv.connectors.vllm.asks import Asks
 from tierkv.connectors.vllm.autostart import Autostart
+from tierkv.connectors.vllm.backlog import Backlog
 from tierkv.connectors.vllm.budget import Budget, StepRoom
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
@@ -84,6 +85,7 @@ class SchedulerShim:
         self._pool: Any = None
         self._tables = compat.BlockTables()
         self._requests: dict[str, RequestState] = {}
+        self._backlog = Backlog()
         self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
         self.events = StorageEvents(config, kv_cache_config, self._grid, self.counters)
         self._saves = SavePlanner(
@@ -159,6 +161,7 @@ class SchedulerShim:
             self._unasked.note(request, "too_many" if is_known else "not_cacheable")
             return
         state = self._requests[request.request_id] = self._handoffs.begin(request)
+        self._backlog.join(state)
         self._lengths.note(request)
         self._sessions.note(state)
         is_up = state.reads and self._channel.is_up
@@ -184,7 +187,9 @@ class SchedulerShim:
         state.plans_opened += 1
         request = state.request
         asked = [(group, self._grid.hashes(request, group, tokens)) for group in self._grid.groups]
-        beside = beside_hashes(state, self._grid.beyond(request), awaited)
+        beside = beside_hashes(
+            state, self._grid.beyond(request), awaited, self._backlog.ahead(state)
+        )
         plan = self._book.open(request.request_id, asked, first_tokens, beside)
         state.plan = plan or state.plan
         self.counters.add("prefetches" if plan is not None else "prefetches_unsent")
@@ -244,6 +249,7 @@ class SchedulerShim:
         state = self._requests.get(request.request_id)
         if state is None:
             return
+        self._backlog.begin(state)
         asked_at_s = state.answered()
         if num_external_tokens == 0:
             self._book.release(request.request_id)
@@ -358,6 +364,7 @@ class SchedulerShim:
         state = self._requests.pop(request.request_id, None)
         if state is None:
             return answer(wish_of(request), Given(), "not_cacheable")
+        self._backlog.begin(state)
         self._truth.drop(request.request_id)
         self._book.release(request.request_id)
         self._sessions.ended(state)
