@@ -5,7 +5,7 @@ import { availableParallelism, cpus } from "node:os";
 import { dirname, join } from "node:path";
 import { parseArgs } from "node:util";
 import { sum } from "./lib/counts.js";
-import { LOGS, at } from "./lib/paths.js";
+import { LOGS, VENV, at } from "./lib/paths.js";
 import { elapsed, run } from "./lib/process.js";
 import { NIGHTLY, STAGES } from "./lib/stages.js";
 
@@ -13,7 +13,12 @@ const NAME_WIDTH = 18;
 const COLOURS = { FORCE_COLOR: "1", CARGO_TERM_COLOR: "always", PY_COLORS: "1" };
 
 const say = (text = "") => process.stdout.write(`${text}\n`);
-const env = process.stdout.isTTY ? COLOURS : { NO_COLOR: "1" };
+const env = {
+  ...(process.stdout.isTTY ? COLOURS : { NO_COLOR: "1" }),
+  // An engine imports 5,500 modules: compiled by the first process, 14 s, and not by each one after it.
+  PYTHONDONTWRITEBYTECODE: "",
+  PYTHONPYCACHEPREFIX: join(VENV, "pycache"),
+};
 
 const { values } = parseArgs({
   options: { only: { type: "string" }, nightly: { type: "boolean", default: false } },

@@ -1,6 +1,6 @@
 // Owns the figures of 256 requests at once of growing conversations for half an hour: hits, throughput and memory, by an engine that computes nothing.
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/demo/machine.js";
+import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, figure, median } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

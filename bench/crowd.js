@@ -1,7 +1,7 @@
 // Owns the figures of 256 restores at once and of a short restore beside a long one, of Llama-3.1-8B's KV, by an engine that computes nothing.
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/demo/machine.js";
+import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, figure, quantile } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

@@ -1,6 +1,6 @@
 // Owns the figures of what an engine pays: time in our calls per step, payload copies apart, with its sidecar well and stopped.
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/demo/machine.js";
+import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, quantile } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

@@ -1,6 +1,6 @@
 // Owns the figures of how true `tierkv doctor` and the ledger are: what a prompt was to take, and was counted to save, over what it took.
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/demo/machine.js";
+import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, median } from "./lib/figures.js";
 import { TIERKV } from "./lib/paths.js";

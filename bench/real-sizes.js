@@ -1,7 +1,7 @@
 // Owns the figures of prompts of real models' KV: how much of them is saved on the first visit, restored, and how soon.
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/demo/machine.js";
+import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, figure, median, timed } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

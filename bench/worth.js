@@ -1,7 +1,7 @@
 // Owns the figures of a link that carries a part of what is computed: what of it comes back, with returning prompts saved first and as they come.
 import { execFileSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/demo/machine.js";
+import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe } from "./lib/figures.js";
 import { Network } from "./lib/network.js";

@@ -1,8 +1,8 @@
 // Owns an engine for a model's files: vaults, a sidecar and vLLM on this machine's CPU, gone when the work with them is done.
-import { guard } from "../demo/guard.ts";
-import { Stage } from "../demo/stage.ts";
-import { Workspace } from "../demo/workspace.ts";
 import { FIDELITY_MODEL_LEN } from "../limits/tools.ts";
+import { guard } from "../stand/guard.ts";
+import { Stage } from "../stand/stage.ts";
+import { Workspace } from "../stand/workspace.ts";
 
 /** An engine, and the socket of its sidecar. */
 export interface Place {

@@ -1,17 +1,17 @@
 // Owns one run of the demo from start to exit code: signals, what is said at the end, and cleaning up.
 import { toTierkvError } from "../errors.ts";
+import { dataText } from "../stand/data.ts";
+import { MODEL_NAME } from "../stand/engine.ts";
+import { EXIT_INTERRUPTED, guard } from "../stand/guard.ts";
+import { Stage, TIERKV } from "../stand/stage.ts";
+import { Workspace } from "../stand/workspace.ts";
 import { nowMs } from "../time.ts";
-import { dataText } from "./data.ts";
-import { MODEL_NAME } from "./engine.ts";
 import { showSeconds } from "./format.ts";
-import { EXIT_INTERRUPTED, guard } from "./guard.ts";
 import { Progress } from "./progress.ts";
 import { atRealSize, checkMemory, REAL_MEMORY } from "./real-size.ts";
 import { problemsIn, resultLines, resultObject } from "./report.ts";
 import { perform, readAloud } from "./scenario.ts";
 import type { Outcome } from "./scenario.ts";
-import { Stage, TIERKV } from "./stage.ts";
-import { Workspace } from "./workspace.ts";
 
 export interface DemoOptions {
   /** Leave everything running at the end. */
@@ -101,5 +101,7 @@ function showWhatToTry(stage: Stage, progress: Progress, { engine, prompt }: Out
   const request = workspace.write("request.json", JSON.stringify(body));
   const groups = stage.running().map(({ pid }) => `-${pid ?? 0}`);
   const at = { tierkv: TIERKV, config: workspace.config(), url: engine.url, dir: workspace.dir };
-  progress.line(dataText("try.txt", { ...at, request, groups: groups.join(" ") }).trimEnd());
+  progress.line(
+    dataText("src/demo/data/try.txt", { ...at, request, groups: groups.join(" ") }).trimEnd(),
+  );
 }

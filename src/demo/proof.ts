@@ -1,15 +1,8 @@
 // Owns the judgement: what was counted round each request, and whether it proves that a restore came from the vault.
-import type { Answer, CacheHits } from "./engine.ts";
-import { BLOCK_TOKENS } from "./engine.ts";
-import type { Codec } from "./workspace.ts";
-
-/** Counters of all parties at one moment; all of them only grow. */
-export interface Snapshot {
-  engine: CacheHits;
-  sidecar: Readonly<Record<string, number>>;
-  vault: Readonly<Record<string, number>>;
-  vaultRecords: number;
-}
+import type { Answer } from "../stand/engine.ts";
+import { BLOCK_TOKENS } from "../stand/engine.ts";
+import type { Snapshot } from "../stand/stage.ts";
+import type { Codec } from "../stand/workspace.ts";
 
 export type Kind = "cold" | "own" | "restore";
 

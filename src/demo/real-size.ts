@@ -9,13 +9,13 @@ import {
   DEMO_REAL_VAULT_BYTES,
   DEMO_REAL_WARMUP_CHARS,
 } from "../limits/tools.ts";
-import type { Answer, Engine, EngineModel } from "./engine.ts";
+import type { Answer, Engine, EngineModel } from "../stand/engine.ts";
+import { failed } from "../stand/processes.ts";
+import type { Memory } from "../stand/workspace.ts";
 import { showBytes } from "./format.ts";
-import { failed } from "./processes.ts";
-import type { Kind, Trial } from "./proof.ts";
-import { EMPTY_CACHE, LONG_TEXT, saved, send, startEngine, stop } from "./scenario.ts";
+import type { Trial } from "./proof.ts";
+import { LONG_TEXT, saved, send, startEngine, stop, threeWays } from "./scenario.ts";
 import type { Scene } from "./scenario.ts";
-import type { Memory } from "./workspace.ts";
 
 /** In python-shim/lab/geometries.py; as published but for its hidden size of 64. */
 const GEOMETRY = "llama-3.1-8b";
@@ -47,18 +47,10 @@ export async function atRealSize(scene: Scene): Promise<Trial[]> {
   const sidecar = await progress.step("start a sidecar", () => stage.startSidecar());
   const engine = await startEngine(scene, "start vLLM with it", model);
   const prompt = await choosePrompt(scene, engine);
-  const ask = (kind: Kind, name: string): Promise<Trial> =>
-    send(scene, engine, {
-      kind,
-      name,
-      codec: "raw",
-      prompt,
-      tokens: DEMO_ANSWER_TOKENS,
-    });
-  const trials = [await saved(scene, engine, () => ask("cold", "cold"))];
-  trials.push(await ask("own", "own hit"));
-  await progress.step(EMPTY_CACHE, () => engine.emptyCache());
-  trials.push(await ask("restore", "restored"));
+  const of = { codec: "raw", prompt, tokens: DEMO_ANSWER_TOKENS } as const;
+  const trials = await threeWays(scene, engine, (kind, name) =>
+    send(scene, engine, { kind, name, ...of }),
+  );
   await stop(scene, engine, sidecar);
   return trials;
 }

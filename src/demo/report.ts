@@ -1,5 +1,5 @@
 // Owns the result of the demo: the tables for people, the object for machines.
-import { dataText } from "./data.ts";
+import { dataText } from "../stand/data.ts";
 import { showBytes, showCount, showRatio, showSeconds, table } from "./format.ts";
 import { findProblems, hasSameTokens, tokensAlike } from "./proof.ts";
 import type { Trial } from "./proof.ts";
@@ -34,7 +34,7 @@ export function resultLines({ trials, readings, real }: Result): string[] {
   return [
     ...tableOf(trials),
     ...(real.length === 0 ? [] : ["", REAL_TITLE, "", ...tableOf(real)]),
-    ...dataText("notes.txt", { tokens }).trimEnd().split("\n"),
+    ...dataText("src/demo/data/notes.txt", { tokens }).trimEnd().split("\n"),
     ...readings.map((trial) => `  ${trial.name.padEnd(NAME_WIDTH)} ${reading(trial, readings)}`),
   ];
 }

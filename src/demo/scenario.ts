@@ -11,20 +11,20 @@ import {
   DEMO_WARMUP_CHARS,
 } from "../limits/general.ts";
 import { DEMO_READ_CHARS, DEMO_READ_LEN_MAX, DEMO_READ_TOKENS } from "../limits/tools.ts";
-import { dataText, inCheckout } from "./data.ts";
-import type { Answer, Engine, EngineModel } from "./engine.ts";
-import { BLOCK_TOKENS } from "./engine.ts";
+import { dataText, inCheckout } from "../stand/data.ts";
+import type { Answer, Engine, EngineModel } from "../stand/engine.ts";
+import { BLOCK_TOKENS } from "../stand/engine.ts";
+import { waitUntil } from "../stand/processes.ts";
+import type { Process } from "../stand/processes.ts";
+import type { Snapshot, Stage } from "../stand/stage.ts";
+import type { Codec } from "../stand/workspace.ts";
 import { showBytes, showCount, showSeconds } from "./format.ts";
-import { waitUntil } from "./processes.ts";
-import type { Process } from "./processes.ts";
 import type { Progress } from "./progress.ts";
 import { movedBetween } from "./proof.ts";
-import type { Kind, Snapshot, Trial } from "./proof.ts";
-import type { Stage } from "./stage.ts";
-import type { Codec } from "./workspace.ts";
+import type { Kind, Trial } from "./proof.ts";
 
 /** "Alice's Adventures in Wonderland", the first chapter and a half (Lewis Carroll, 1865; public domain). */
-export const LONG_TEXT: string = dataText("alice.txt");
+export const LONG_TEXT: string = dataText("src/demo/data/alice.txt");
 /** Python that the trained model has not seen. */
 const READABLE = inCheckout("python-shim/lab/tokenizer.py");
 const TRAINED: EngineModel = {
@@ -34,7 +34,7 @@ const TRAINED: EngineModel = {
 
 const FULL_MODEL = "--hidden 1024 --layers 12 --heads 16 --kv-heads 4 --head-dim 64";
 const QUICK_MODEL = "--hidden 512 --layers 4 --heads 8 --kv-heads 4 --head-dim 64";
-export const EMPTY_CACHE = "empty the engine's own cache";
+const EMPTY_CACHE = "empty the engine's own cache";
 const TO_INT8 = "change to a sidecar that stores INT8";
 
 export interface Scene {
@@ -90,10 +90,7 @@ export async function perform(scene: Scene): Promise<Outcome> {
   const ask = (engine: Engine, kind: Kind, name: string, codec: Codec = "raw"): Promise<Trial> =>
     send(scene, engine, { kind, name, codec, prompt, tokens: DEMO_ANSWER_TOKENS });
 
-  const trials = [await saved(scene, first, () => ask(first, "cold", "cold"))];
-  trials.push(await ask(first, "own", "own hit"));
-  await progress.step(EMPTY_CACHE, () => first.emptyCache());
-  trials.push(await ask(first, "restore", "restored"));
+  const trials = await threeWays(scene, first, (kind, name) => ask(first, kind, name));
   await stop(scene, first, sidecar);
 
   const second = await progress.step("start a new sidecar", () => stage.startSidecar());
@@ -109,6 +106,19 @@ export async function perform(scene: Scene): Promise<Outcome> {
   await progress.step(EMPTY_CACHE, () => engine.emptyCache());
   trials.push(await ask(engine, "restore", "restored as INT8", "int8"));
   return { trials, engine, prompt };
+}
+
+/** The requests that are compared: computed, found in the engine's own cache, restored. */
+export async function threeWays(
+  scene: Scene,
+  engine: Engine,
+  ask: (kind: Kind, name: string) => Promise<Trial>,
+): Promise<Trial[]> {
+  const trials = [await saved(scene, engine, () => ask("cold", "cold"))];
+  trials.push(await ask("own", "own hit"));
+  await scene.progress.step(EMPTY_CACHE, () => engine.emptyCache());
+  trials.push(await ask("restore", "restored"));
+  return trials;
 }
 
 export async function startEngine(
@@ -133,7 +143,7 @@ export function stop({ stage, progress }: Scene, engine: Engine, sidecar: Proces
 
 /** What a starting engine is doing, by the last of these lines in its log. */
 export function enginePhase(log: string): string {
-  const phases = dataText("phases.txt").trim().split("\n");
+  const phases = dataText("src/demo/data/phases.txt").trim().split("\n");
   const last = phases.findLast((phase) => log.includes(phase.split(": ").at(-2) ?? ""));
   return last?.split(": ").at(-1) ?? "";
 }

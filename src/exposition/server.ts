@@ -84,7 +84,11 @@ function answer(read: ScrapeOptions["read"], trouble: ScrapeOptions["trouble"]):
       response.writeHead(status, { "content-type": "text/plain" }).end(`${reason ?? "ok"}\n`);
       return;
     }
-    response.writeHead(200, { "content-type": CONTENT_TYPE }).end(exposition(read()));
+    exposition(read()).then(
+      (text) => response.writeHead(200, { "content-type": CONTENT_TYPE }).end(text),
+      (error: Error) =>
+        response.writeHead(500, { "content-type": "text/plain" }).end(error.message),
+    );
   };
 }
 

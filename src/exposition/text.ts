@@ -1,4 +1,6 @@
-// Owns the text format that Prometheus scrapes, version 0.0.4: families of samples, each told what it is.
+// Owns what a sidecar and a vault give Prometheus to read: families of samples, which prom-client prints.
+import { Gauge, Registry } from "prom-client";
+import type { MetricType } from "prom-client";
 
 export type FamilyKind = "counter" | "gauge" | "histogram";
 
@@ -19,35 +21,40 @@ export interface Family {
   samples: readonly Sample[];
 }
 
-export const CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8";
+export const CONTENT_TYPE: string = Registry.PROMETHEUS_CONTENT_TYPE;
 
 /** Of a gauge that both processes have. */
 export const FAILPOINTS_HELP = "Failpoints that are armed: more than 0 only in a test.";
 
-/** Families without samples are left out. */
-export function exposition(families: readonly Family[]): string {
-  return families
-    .filter(({ samples }) => samples.length > 0)
-    .map(showFamily)
-    .join("");
-}
+/** A family that prom-client prints as it stands; its figures are counted elsewhere, where status reads them, too. */
+class Shown extends Gauge {
+  readonly #family: Family;
 
-function showFamily({ name, kind, help, samples }: Family): string {
-  const lines = [`# HELP ${name} ${escapeHelp(help)}`, `# TYPE ${name} ${kind}`];
-  for (const { suffix = "", labels = {}, value } of samples) {
-    lines.push(`${name}${suffix}${showLabels(labels)} ${value}`);
+  constructor(family: Family) {
+    super({ name: family.name, help: family.help, registers: [] });
+    this.#family = family;
   }
-  return `${lines.join("\n")}\n`;
+
+  override async get(): ReturnType<Gauge["get"]> {
+    const { name, kind, samples } = this.#family;
+    const values = samples.map(({ suffix = "", labels = {}, value }) => ({
+      metricName: `${name}${suffix}`,
+      labels: { ...labels },
+      value,
+    }));
+    // The declared type of `type` is a number; prom-client prints it as text.
+    return { ...(await super.get()), type: kind as unknown as MetricType, values };
+  }
 }
 
-function showLabels(labels: Readonly<Record<string, string>>): string {
-  const pairs = Object.entries(labels).map(([name, value]) => `${name}="${escapeLabel(value)}"`);
-  return pairs.length === 0 ? "" : `{${pairs.join(",")}}`;
+/** Families without samples are left out. */
+export async function exposition(families: readonly Family[]): Promise<string> {
+  const registry = new Registry();
+  for (const family of families) {
+    if (family.samples.length > 0) registry.registerMetric(new Shown(family));
+  }
+  return await registry.metrics();
 }
-
-const escapeHelp = (text: string): string => text.replaceAll("\\", "\\\\").replaceAll("\n", "\\n");
-
-const escapeLabel = (text: string): string => escapeHelp(text).replaceAll('"', '\\"');
 
 export function gauge(name: string, help: string, value: number | readonly Sample[]): Family {
   return { name, kind: "gauge", help, samples: typeof value === "number" ? [{ value }] : value };

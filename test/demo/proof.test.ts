@@ -5,7 +5,8 @@ import {
   findProblems as problemsAmong,
   movedBetween,
 } from "../../src/demo/proof.ts";
-import type { Kind, Moved, Snapshot, Trial } from "../../src/demo/proof.ts";
+import type { Kind, Moved, Trial } from "../../src/demo/proof.ts";
+import type { Snapshot } from "../../src/stand/stage.ts";
 
 const PROMPT = 10_006;
 const FULL = 78 * 128;

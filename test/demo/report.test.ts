@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import type { Kind, Trial } from "../../src/demo/proof.ts";
 import { problemsIn, resultLines, resultObject } from "../../src/demo/report.ts";
-import type { Codec } from "../../src/demo/workspace.ts";
+import type { Codec } from "../../src/stand/workspace.ts";
 
 function trial(name: string, kind: Kind, ttftMs: number, tokens: [number, number]): Trial {
   const [ownTokens, restoredTokens] = tokens;

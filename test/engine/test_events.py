@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BLOCK = 32
 BLOCKS = 5
+CONNECT_MS = 60_000
 TEXT = prompt(71, BLOCKS * BLOCK + 1)
 OTHER = prompt(72, BLOCKS * BLOCK + 1)
 
@@ -34,9 +35,14 @@ class Subscriber:
     def __init__(self, place: str) -> None:
         self._socket: Any = zmq.Context.instance().socket(zmq.SUB)
         self._socket.subscribe(b"")
+        self._states: Any = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._socket.connect(place)
         self.engine: dict[int, Event] = {}
         self.storage: dict[int, Event] = {}
+
+    def wait_connected(self) -> None:
+        """What an engine publishes before is lost, and it answers sooner than a socket connects again."""
+        assert self._states.poll(CONNECT_MS), "the engine's publisher was not found"
 
     def hear(self) -> None:
         while self._socket.poll(0):
@@ -74,6 +80,7 @@ class Subscriber:
             raise AssertionError(f"{error}; it has {len(self.storage)}") from None
 
     def close(self) -> None:
+        self._socket.disable_monitor()
         self._socket.close(linger=0)
 
 
@@ -99,7 +106,9 @@ def engine(
     options = {"model": models.path(PLAIN), "dtype": PLAIN.dtype, "block_size": BLOCK}
     options["kv_transfer_config"] = cluster.transfer_config
     line = ["--kv-events-config", json.dumps(events)]
-    return engines.start(vllm=options, launch_line=line).wait_up()
+    started = engines.start(vllm=options, launch_line=line).wait_up()
+    subscriber.wait_connected()
+    return started
 
 
 def test_a_subscriber_hears_what_a_vault_holds_and_when_it_does_not(

@@ -25,16 +25,16 @@ test("vault_up is absent before the first try, then 1, and 0 while it is down", 
   const vault = await openVault();
   const kv = openClient(vault);
   const sidecar = await openSidecar({ vaults: { kv, ssm: null } });
-  const shown = (): string | undefined =>
-    /^tierkv_sidecar_vault_up\{.*\} (\d)$/m.exec(
-      exposition(sidecarFamilies(sidecar.status())),
-    )?.[1];
-  expect([kv.state, shown()]).toEqual(["unknown", undefined]);
+  const shown = async (): Promise<string | undefined> => {
+    const text = await exposition(sidecarFamilies(sidecar.status()));
+    return /^tierkv_sidecar_vault_up\{.*\} (\d)$/m.exec(text)?.[1];
+  };
+  expect([kv.state, await shown()]).toEqual(["unknown", undefined]);
   await kv.hello(10_000);
-  expect(shown()).toBe("1");
+  expect(await shown()).toBe("1");
   await vault.close();
   await until(async () => {
     await kv.health(10_000).catch(() => {});
-    return shown() === "0";
+    return (await shown()) === "0";
   }, "the vault to be seen down");
 });

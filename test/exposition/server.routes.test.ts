@@ -2,6 +2,7 @@
 import { connect } from "node:net";
 import { expect, test } from "vitest";
 import { startScrapeServer } from "../../src/exposition/server.ts";
+import { gauge } from "../../src/exposition/text.ts";
 import { closeAfterTest } from "../support/vaults.ts";
 
 const BODY_BYTES = 256_000_000;
@@ -100,4 +101,17 @@ test.each(METHODS)("a body that comes with %s is not read", async (method) => {
   const { sent } = await send(port, method, "/metrics", BODY_BYTES);
   expect(sent).toBeLessThan(UNREAD_BYTES_MAX);
   expect(reads()).toBe(0);
+});
+
+test("families that cannot be printed get status 500, and the next scrape is served", async () => {
+  let names = ["twice", "twice"];
+  const listen = { host: "127.0.0.1", port: 0 };
+  const read = (): ReturnType<typeof gauge>[] => names.map((name) => gauge(name, "Help.", 1));
+  const server = closeAfterTest(
+    await startScrapeServer({ listen, key: "[vault] x", read, trouble: () => null }),
+  );
+  const broken = await fetch(server.url);
+  expect([broken.status, await broken.text()]).toEqual([500, expect.stringContaining("twice")]);
+  names = ["once"];
+  expect(await (await fetch(server.url)).text()).toContain("\nonce 1\n");
 });

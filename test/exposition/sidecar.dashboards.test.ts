@@ -85,7 +85,7 @@ test.runIf(promtool !== null)("promtool takes the rules and what is scraped", as
   await complete(gateway.url, false);
   const { text } = await call(gateway.url, "/metrics");
   expect(text).toContain("tierkv_gateway_");
-  for (const input of [exposition([...own.values()]), text]) {
+  for (const input of [await exposition([...own.values()]), text]) {
     execFileSync(promtool!, ["check", "metrics"], { input });
   }
 });

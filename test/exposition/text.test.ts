@@ -4,16 +4,20 @@ import { counterFamilies, histogramFamily } from "../../src/exposition/counters.
 import { exposition, gauge } from "../../src/exposition/text.ts";
 import { Histogram } from "../../src/metrics.ts";
 
-test("labels and help are escaped, and families without samples are left out", () => {
+test("labels and help are escaped, and families without samples are left out", async () => {
   const labels = { at: 'a"b\\c\nd' };
-  const text = exposition([gauge("x", "one\ntwo", [{ labels, value: 1.5 }]), gauge("y", "", [])]);
+  const text = await exposition([
+    gauge("x", "one\ntwo", [{ labels, value: 1.5 }]),
+    gauge("y", "", []),
+  ]);
   expect(text).toBe('# HELP x one\\ntwo\n# TYPE x gauge\nx{at="a\\"b\\\\c\\nd"} 1.5\n');
 });
 
-test("counters of one prefix become one family; microseconds become seconds", () => {
+test("counters of one prefix become one family; microseconds become seconds", async () => {
   const grouped = [{ prefix: "miss_", name: "misses", label: "reason", help: "Why." }];
   const counts = { miss_evicted: 2, busy_us: 1_500_000, miss_never_stored: 1 };
-  const lines = exposition(counterFamilies("t", counts, { busy_us: "Busy." }, grouped)).split("\n");
+  const families = counterFamilies("t", counts, { busy_us: "Busy." }, grouped);
+  const lines = (await exposition(families)).split("\n");
   expect(lines).toContain("# HELP t_busy_seconds_total Busy.");
   expect(lines.filter((line) => line !== "" && !line.startsWith("#"))).toEqual([
     "t_busy_seconds_total 1.5",

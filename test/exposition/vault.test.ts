@@ -6,6 +6,6 @@ import { openVault } from "../support/vaults.ts";
 
 test("the gauge is 1 where other machines get in without TLS and token, else 0", async () => {
   const stats = (await openVault()).stats();
-  expect(exposition(vaultFamilies(stats))).toContain("\ntierkv_vault_insecure_lan 0\n");
-  expect(exposition(vaultFamilies(stats, true))).toContain("\ntierkv_vault_insecure_lan 1\n");
+  expect(await exposition(vaultFamilies(stats))).toContain("\ntierkv_vault_insecure_lan 0\n");
+  expect(await exposition(vaultFamilies(stats, true))).toContain("\ntierkv_vault_insecure_lan 1\n");
 });

@@ -86,12 +86,13 @@ export const ROOMS: Readonly<Record<string, Room>> = {
     types: ["config"],
     packages: ["undici", "prom-client", "@msgpack/msgpack", GRPC],
   }),
-  exposition: room({ types: ["sidecar", "wire"] }),
+  exposition: room({ types: ["sidecar", "wire"], packages: ["prom-client"] }),
   page: room({ types: ["sidecar", "gateway"], packages: ["uplot"] }),
   plan: room({ offline: true }),
   bundle: room({}),
   receipt: room({ offline: true }),
-  demo: room({ rooms: ["client", "config"] }),
+  stand: room({}),
+  demo: room({ rooms: ["stand"] }),
   cli: room({
     rooms: [
       "arena",
@@ -108,6 +109,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
       "exposition",
       "page",
       "plan",
+      "stand",
       "demo",
       "gateway",
     ],

@@ -34,6 +34,10 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
     "PYTHONHASHSEED": "0",  # 0.28 starts its block hashes from it
+    # vLLM sets it for workers in other processes: of two threads on one processor, each spins until the other runs.
+    "OMP_NUM_THREADS": "1",
+    # The sampler compiles one function: each engine would hash torch's sources for it, and import 70 modules.
+    "TORCHDYNAMO_DISABLE": "1",
     **(interpreted.ENVIRONMENT if IS_V2 else {}),
 }
 _NUMBERS = itertools.count(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import select
@@ -38,6 +39,10 @@ def main() -> None:
         interpreted.install()
     for name in MODULES:
         importlib.import_module(name)
+    # A model's class is looked at in a new process, which imports all again, because CUDA must not start: none is here.
+    registry = importlib.import_module("vllm.model_executor.models.registry")
+    setattr(registry, "_run_in_subprocess", lambda look: look())  # noqa: B010 - mypy reads vLLM's types
+    gc.freeze()  # an engine collects five times on its way up, and would walk and copy what it shares with this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended engines are reaped by the kernel
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(path)
@@ -65,7 +70,7 @@ def _become_engine(connection: socket.socket) -> None:
 
         code = engine_main.serve(connection)
     finally:
-        os._exit(code)  # vLLM's own way out takes seconds and frees nothing the kernel does not
+        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // Owns the proof that the engine's metrics are read right.
 import { expect, test } from "vitest";
-import { sumOfMetric } from "../../src/demo/engine.ts";
+import { sumOfMetric } from "../../src/stand/engine.ts";
 
 const METRICS = `# HELP vllm:prefix_cache_hits_total Prefix cache hits.
 # TYPE vllm:prefix_cache_hits_total counter

@@ -3,7 +3,7 @@ import { mkdtempSync, realpathSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { Process } from "../../src/demo/processes.ts";
+import { Process } from "../../src/stand/processes.ts";
 
 const SIGNAL = new AbortController().signal;
 let dir = "";

@@ -1,4 +1,4 @@
-// Owns the demo's engine: how a real vLLM is started on the CPU, and what is asked of it over HTTP.
+// Owns the engine of a stand: how a real vLLM is started on the CPU, and what is asked of it over HTTP.
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 import { TierkvError } from "../errors.ts";
@@ -8,6 +8,7 @@ import {
   DEMO_REQUEST_TIMEOUT_MS,
 } from "../limits/general.ts";
 import { nowMs } from "../time.ts";
+import { inCheckout } from "./data.ts";
 import type { Machine } from "./machine.ts";
 import { failed, waitUntil } from "./processes.ts";
 import type { Process } from "./processes.ts";
@@ -156,7 +157,7 @@ export function sumOfMetric(text: string, name: string): number {
   return samples.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(" ") + 1)), 0);
 }
 
-/** The connector is named as in the README: nothing here is the demo's own but size and place. */
+/** The connector is named as in the README: nothing here is our own but size and place. */
 export function engineArguments(
   workspace: Workspace,
   { dtype }: Machine,
@@ -194,6 +195,9 @@ export function engineEnvironment(
     VLLM_CPU_KVCACHE_SPACE: String(cacheGib),
     // Block hashes start from it: without it, another engine process would look for other keys.
     PYTHONHASHSEED: "0",
+    // An engine is three processes, and each would compile 5,000 modules where the caller forbids to keep them.
+    PYTHONDONTWRITEBYTECODE: "",
+    PYTHONPYCACHEPREFIX: inCheckout(".venv/pycache"),
     TMPDIR: workspace.temp,
     HF_HUB_OFFLINE: "1",
     TRANSFORMERS_OFFLINE: "1",

@@ -1,4 +1,4 @@
-// Owns the processes the demo starts: each in its own group with its own log, and gone when it is stopped.
+// Owns the processes a stand starts: each in its own group with its own log, and gone when it is stopped.
 import { spawn } from "node:child_process";
 import { closeSync, existsSync, openSync, readdirSync, readFileSync } from "node:fs";
 import { TierkvError } from "../errors.ts";

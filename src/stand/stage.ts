@@ -1,4 +1,4 @@
-// Owns everything one demo run has started: workspace, vaults, sidecar and engine, and that nothing of it is left behind.
+// Owns what was started on this machine with a real engine: workspace, vaults, sidecar and engine, and that nothing of it is left behind.
 import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
 import { promisify } from "node:util";
@@ -11,12 +11,19 @@ import {
 } from "../limits/general.ts";
 import { inCheckout } from "./data.ts";
 import { Engine, engineArguments, engineEnvironment } from "./engine.ts";
-import type { EngineModel } from "./engine.ts";
+import type { CacheHits, EngineModel } from "./engine.ts";
 import { thisMachine } from "./machine.ts";
 import type { Machine } from "./machine.ts";
 import { failed, Process, waitUntil } from "./processes.ts";
-import type { Snapshot } from "./proof.ts";
 import type { Codec, Workspace } from "./workspace.ts";
+
+/** Counters of all parties at one moment; all of them only grow. */
+export interface Snapshot {
+  engine: CacheHits;
+  sidecar: Readonly<Record<string, number>>;
+  vault: Readonly<Record<string, number>>;
+  vaultRecords: number;
+}
 
 /** One target of `tierkv status --json`. */
 interface Target {

@@ -1,4 +1,4 @@
-// Owns the directory of one demo run: configurations, socket, model and logs, all below one temporary directory.
+// Owns the directory of one stand: configurations, socket, model and logs, all below one temporary directory.
 import { existsSync, mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
@@ -84,7 +84,7 @@ export class Workspace {
   }
 
   #configure(name: string, from: string, values: Record<string, string | number | boolean>): void {
-    this.write(`${name}.toml`, dataText(from, { dir: this.dir, ...values }));
+    this.write(`${name}.toml`, dataText(`src/stand/data/${from}`, { dir: this.dir, ...values }));
   }
 }
 

@@ -1,4 +1,4 @@
-// Owns what the demo must know of this machine: how many cores may be used, and which arithmetic they are good at.
+// Owns what a stand must know of this machine: how many cores may be used, and which arithmetic they are good at.
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 

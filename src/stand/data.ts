@@ -1,4 +1,4 @@
-// Owns the demo's texts: files that are read, with `{name}` where a value belongs.
+// Owns texts that are files in the checkout, with `{name}` where a value belongs.
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
@@ -7,11 +7,11 @@ export function inCheckout(path: string): string {
   return fileURLToPath(new URL(`../../${path}`, import.meta.url));
 }
 
-/** Names that `values` does not have stay as they are. */
+/** Of a path in the checkout. Names that `values` does not have stay as they are. */
 export function dataText(
-  name: string,
+  path: string,
   values: Readonly<Record<string, string | number | boolean>> = {},
 ): string {
-  const text = readFileSync(inCheckout(`src/demo/data/${name}`), "utf8");
+  const text = readFileSync(inCheckout(path), "utf8");
   return text.replace(/\{(\w+)\}/g, (all, key: string) => String(values[key] ?? all));
 }

@@ -1,6 +1,6 @@
 // Owns the proof of what the demo reads off a machine.
 import { expect, test } from "vitest";
-import { bestDtype, parseCores, parseQuota, thisMachine } from "../../src/demo/machine.ts";
+import { bestDtype, parseCores, parseQuota, thisMachine } from "../../src/stand/machine.ts";
 
 test("processor lists", () => {
   expect(parseCores("0-2,5")).toEqual([0, 1, 2, 5]);
