@@ -84,6 +84,8 @@ export const GATEWAY_HASHES_CHECKED = 2;
 export const GATEWAY_HASH_CHECK_EVERY = 16;
 /** Hashes of sent prompts that an engine is expected to tell of, until its form is known. */
 export const GATEWAY_HASHES_EXPECTED_MAX = 8_192;
+/** Shards of a block: ranks of an engine. */
+export const GATEWAY_SHARDS_MAX = 1_024;
 /** How long a decision waits for what vaults hold, unless the configuration says otherwise, and the most it may say. */
 export const GATEWAY_LOOKUP_MS_DEFAULT = 5;
 export const GATEWAY_LOOKUP_MS_MAX = 1_000;

@@ -100,6 +100,7 @@ test.runIf(IS_LONG).each([
   async (_release, tagging, folder) => {
     const script = new URL("engine_hashes.py", import.meta.url).pathname;
     const engine = spawn(`${folder}/bin/python`, [script], {
+      env: { ...process.env, VLLM_LOGGING_LEVEL: "ERROR" },
       stdio: ["pipe", "pipe", "ignore"],
     });
     onTestFinished(() => void engine.kill());
