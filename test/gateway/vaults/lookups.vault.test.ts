@@ -132,7 +132,7 @@ test.each<Algorithm>(["sha256_cbor", "sha256"])(
   },
 );
 
-test("F110 a vault that hangs, then dies, costs no request, and is asked again once it is back", async () => {
+test("F112 a vault that hangs, then dies, costs no request, and is asked again once it is back", async () => {
   const place = await startVaultProcess();
   const scene = await late("sha256", place.address, 5);
   await scene.goOn();
