@@ -61,7 +61,6 @@ function askedOf(client: Vault): ReturnType<Vaults>[number] {
   return {
     address: client.address,
     isOpen: isRemote(client) && client.isOpen,
-    lookup: (namespace, keys, deadlineMs) =>
-      client.lookup(namespace, keys, deadlineMs, UNCOUNTED),
+    lookup: (namespace, keys, deadlineMs) => client.lookup(namespace, keys, deadlineMs, UNCOUNTED),
   };
 }

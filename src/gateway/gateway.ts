@@ -77,7 +77,9 @@ export async function startGateway(
     if (look !== null) open.push(await startLooking(look, parts, logger));
     const followed = (): Followed[] => roster.followed();
     open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
-    open.push(await startControl(config.socket, { fleet, feedOf, agreementOf, index, router, keys }));
+    open.push(
+      await startControl(config.socket, { fleet, feedOf, agreementOf, index, router, keys }),
+    );
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
     const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });
@@ -110,12 +112,7 @@ interface Parts {
   preset: Preset;
 }
 
-function partsOf(
-  config: GatewayConfig,
-  logger: Logger,
-  isLooking: boolean,
-  vaults: Vaults,
-): Parts {
+function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaults: Vaults): Parts {
   const { inFlightMax, waitMs, tokenizeMs, ttftMs, prefillTokens, objectives, lookupMs } = config;
   const engines = config.engines.map(({ text }) => text);
   const prefill = new Set(config.prefill.map(({ text }) => text));

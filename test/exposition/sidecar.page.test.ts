@@ -14,8 +14,15 @@ async function gatewayRows(): Promise<Row[]> {
   const fleet = { engines: [engine], waiting: 0 } as unknown as ConstructorParameters<
     typeof Figures
   >[0];
-  const index = { blocks: () => 0, foundBlocks: 0 } as unknown as ConstructorParameters<typeof Figures>[2];
-  const figures = new Figures(fleet, () => null, index, () => null);
+  const index = { blocks: () => 0, foundBlocks: 0 } as unknown as ConstructorParameters<
+    typeof Figures
+  >[2];
+  const figures = new Figures(
+    fleet,
+    () => null,
+    index,
+    () => null,
+  );
   figures.began("e", 200, 1);
   figures.refused("r");
   figures.retried("e");

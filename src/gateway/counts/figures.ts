@@ -78,7 +78,8 @@ export class Figures {
       buckets: LOOKUP_SECONDS,
       registers,
     });
-    for (const gauge of gaugesOf(fleet, feedOf, index, agreementOf)) this.#registry.registerMetric(gauge);
+    for (const gauge of gaugesOf(fleet, feedOf, index, agreementOf))
+      this.#registry.registerMetric(gauge);
   }
 
   began(engine: string, code: number, seconds: number): void {

@@ -105,21 +105,23 @@ function readEvent(fields: Readonly<Record<string, unknown>>): KvEvent | null {
 
 /** Our own: of no blocks, with what names them where each block's keys would stand. null: somebody else's. */
 function namedOf(fields: Readonly<Record<string, unknown>>, group: number): KvEvent | null {
-  const [mark, namespace, shards, root] = textsOf(fields["extra_keys"]);
-  if (mark !== "tierkv") return null;
+  const [mark, ...name] = textsOf(fields["extra_keys"]);
   const blockSize = Number(fields["block_size"]);
-  if (!(blockSize > 0)) throw new Error(`blocks of ${blockSize} tokens`);
-  if (namespace === undefined) return { kind: "named", name: null, group, blockSize };
+  if (mark !== "tierkv" || !(blockSize > 0)) return null;
+  return { kind: "named", name: nameIn(name), group, blockSize };
+}
+
+/** null: there is none, or another release wrote it. */
+function nameIn([namespace = "", shards, root = ""]: readonly string[]): VaultName | null {
   const name = {
     namespace: Buffer.from(namespace, "hex"),
     shards: Number(shards),
-    root: Buffer.from(root ?? "", "hex"),
+    root: Buffer.from(root, "hex"),
   };
   const isWhole = name.namespace.length === NAMESPACE_BYTES && name.root.length === HASH_BYTES;
-  if (!isWhole || !(name.shards >= 1 && name.shards <= GATEWAY_SHARDS_MAX)) {
-    throw new Error(`${namespace} with ${shards} shards and root ${root} names no blocks`);
-  }
-  return { kind: "named", name, group, blockSize };
+  const hasShards =
+    Number.isInteger(name.shards) && name.shards >= 1 && name.shards <= GATEWAY_SHARDS_MAX;
+  return isWhole && hasShards ? name : null;
 }
 
 /** Of one event, in either form; of one that is not known, nothing. */

@@ -142,24 +142,27 @@ export class Agreement {
   #look(event: Stored): void {
     const [first] = event.blocks;
     if (first === undefined) return;
+    const form = this.#form;
     if (event.parent !== null) {
-      if (this.#form === null && this.#expected.size > 0) this.#meet(event);
-      return;
-    }
-    const apart = apartOf(first.extra, event.adapter);
-    if (apart === null) return;
-    const isPlain = first.extra.length === 0;
-    if (this.#form === null) {
-      if (isPlain) this.#learn(event);
-    } else if (isPlain) {
-      this.#begun += 1;
-      if (this.#begun % GATEWAY_HASH_CHECK_EVERY !== 1) return;
-      if (!isMadeBy(event, this.#form.base)) this.#giveUp(this.#form.base.algorithm);
-    } else if (this.#form.tagging === null && apart.adapter === null) {
-      const { base } = this.#form;
-      const tagging = TAGGINGS.find((one) => isMadeBy(event, base, [apart, one])) ?? null;
-      this.#form = { base, tagging };
-    }
+      if (form === null && this.#expected.size > 0) this.#meet(event);
+    } else if (first.extra.length > 0) {
+      if (form?.tagging === null) this.#learnTagging(event, form.base, first.extra);
+    } else if (form === null) this.#learn(event);
+    else this.#check(event, form.base);
+  }
+
+  #check(event: Stored, base: Base): void {
+    this.#begun += 1;
+    if (this.#begun % GATEWAY_HASH_CHECK_EVERY !== 1) return;
+    if (!isMadeBy(event, base)) this.#giveUp(base.algorithm);
+  }
+
+  /** By a salt: of an adapter, and of pictures, events do not tell all that is hashed. */
+  #learnTagging(event: Stored, base: Base, [salt = "", ...more]: readonly string[]): void {
+    if (event.adapter !== null || more.length > 0) return;
+    const apart = { adapter: null, salt };
+    const tagging = TAGGINGS.find((one) => isMadeBy(event, base, [apart, one])) ?? null;
+    this.#form = { base, tagging };
   }
 
   #learn(event: Stored): void {
@@ -188,7 +191,8 @@ export class Agreement {
     this.#off = "its hashes are others than those made here";
     this.#form = null;
     this.#expected.clear();
-    const fix = "what vaults hold is known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
+    const fix =
+      "what vaults hold is known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
     const about = { engine: this.#engine, form, reason: this.#off, fix };
     this.#logger.warn(about, "vaults are not asked for an engine");
   }
@@ -209,11 +213,4 @@ function isMadeBy(
     parent = made;
   }
   return true;
-}
-
-/** Of a first block; null: pictures are in it, or more than is known here. The path of an adapter is not told. */
-function apartOf(extra: readonly string[], adapter: string | null): Apart | null {
-  const rest = adapter === null ? extra : extra.filter((text) => text !== adapter);
-  if (rest.length > 1) return null;
-  return { adapter: adapter === null ? null : { name: adapter, path: "" }, salt: rest[0] ?? null };
 }

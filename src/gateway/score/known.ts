@@ -77,7 +77,9 @@ export class Knowing {
     const tokens = await tokenizer.tokensOf(prompt, asker);
     if (tokens === null) return NOTHING;
     const known = this.#held(prompt, tokens, asker);
-    return (await this.#askVaults(prompt, tokens, known)) ? this.#held(prompt, tokens, asker) : known;
+    return (await this.#askVaults(prompt, tokens, known))
+      ? this.#held(prompt, tokens, asker)
+      : known;
   }
 
   #held(prompt: Prompt, tokens: readonly number[], asker: Engine): Known {

@@ -81,7 +81,10 @@ export class Lookups {
   async ask(prompt: AskedPrompt): Promise<boolean> {
     const { lookupMs } = this.#options;
     const { blockSize, engines } = prompt;
-    const blocks = Math.min(GATEWAY_LOOKUP_BLOCKS_MAX, Math.floor((prompt.tokens.length - 1) / blockSize));
+    const blocks = Math.min(
+      GATEWAY_LOOKUP_BLOCKS_MAX,
+      Math.floor((prompt.tokens.length - 1) / blockSize),
+    );
     const most = Math.max(0, ...engines.map(({ held }) => held));
     const isLong = blocks * blockSize - most >= GATEWAY_LOOKUP_TOKENS_MIN;
     if (lookupMs === 0 || !isLong || this.#vaults().length === 0) return false;
@@ -170,7 +173,10 @@ export class Lookups {
         isAnswered = true;
         const there = wholeIn(bitmap, held, named, made - from);
         if (there.length === 0) return;
-        index.found(slots, there.map((block) => names[from + block] ?? 0));
+        index.found(
+          slots,
+          there.map((block) => names[from + block] ?? 0),
+        );
         isNew = true;
         if (!state.isOver) state.isFound = true;
       });
@@ -189,7 +195,8 @@ export class Lookups {
   /** Said once, until all answer. */
   #failed(error: unknown): void {
     const { message: reason } = toTierkvError(error);
-    if (!this.#isFailing) this.#options.logger.warn({ reason }, "a vault does not say what it holds");
+    if (!this.#isFailing)
+      this.#options.logger.warn({ reason }, "a vault does not say what it holds");
     this.#isFailing = true;
   }
 }
@@ -205,7 +212,12 @@ function keysOf(hashes: Buffer, from: number, { groups, shards }: Named): Buffer
 }
 
 /** Blocks of which all keys are held by one vault or another, besides those that were. */
-function wholeIn(bitmap: Buffer, held: Uint8Array, { groups, shards }: Named, count: number): number[] {
+function wholeIn(
+  bitmap: Buffer,
+  held: Uint8Array,
+  { groups, shards }: Named,
+  count: number,
+): number[] {
   const each = groups.length * shards;
   const there: number[] = [];
   for (let block = 0; block < count; block += 1) {

@@ -189,7 +189,7 @@ test.each([
   ["no root", ["tierkv", "ab".repeat(32), 1]],
   ["no shards", ["tierkv", "ab".repeat(32), 0, "cd".repeat(32)]],
   ["shards without end", ["tierkv", "ab".repeat(32), 1e9, "cd".repeat(32)]],
-])("a name of %s is refused", (_what, name) => {
+])("a name of %s is none", (_what, name) => {
   const event = {
     type: "BlockStored",
     block_hashes: [],
@@ -199,5 +199,5 @@ test.each([
     medium: "STORAGE",
     extra_keys: [name],
   };
-  expect(() => read(event)).toThrow("names no blocks");
+  expect(read(event)).toEqual({ kind: "named", name: null, group: 0, blockSize: SIZE });
 });

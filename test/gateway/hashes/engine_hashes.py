@@ -1,4 +1,4 @@
-"""Hashes the blocks of prompts by the engine's own functions: golden values (`--golden`), or one JSON line for each on stdin."""
+"""Hashes blocks by the engine's own functions: of golden cases (`--golden`), or of one JSON line each on stdin."""
 
 from __future__ import annotations
 

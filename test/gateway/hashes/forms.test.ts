@@ -30,9 +30,7 @@ const TAGGING: readonly (readonly [string, Tagging])[] = [
 ];
 
 const golden = (release: string): Golden =>
-  JSON.parse(
-    readFileSync(new URL(`golden-${release}.json`, import.meta.url), "utf8"),
-  ) as Golden;
+  JSON.parse(readFileSync(new URL(`golden-${release}.json`, import.meta.url), "utf8")) as Golden;
 
 const apartOf = ({ salt, lora }: Case): Apart => ({
   salt,
@@ -85,7 +83,10 @@ describe.each(TAGGING)("vLLM %s", (release, tagging) => {
 test("tokens that no engine has end the chain", async () => {
   const base = { algorithm: "sha256" as const, root: rootOf("sha256", "0") };
   for (const wrong of [-1, 2 ** 31]) {
-    const hashes = await hashesOf(base, [1, 2, 3, wrong], 2, [{ adapter: null, salt: null }, "bare"]);
+    const hashes = await hashesOf(base, [1, 2, 3, wrong], 2, [
+      { adapter: null, salt: null },
+      "bare",
+    ]);
     expect(hashes).toHaveLength(32);
   }
 });
@@ -117,9 +118,9 @@ test.runIf(IS_LONG).each([
         lora: draw(3) === 0 ? ["a".repeat(1 + draw(300)), `/p${draw(9)}`] : null,
       };
       engine.stdin.write(`${JSON.stringify(one)}\n`);
-      const { value } = await lines.next();
+      const { value } = (await lines.next()) as { value: string };
       const ours = await chain(one, rootOf(one.algorithm, "0"), tagging);
-      expect(ours, JSON.stringify(one)).toEqual(JSON.parse(value as string));
+      expect(ours, JSON.stringify(one)).toEqual(JSON.parse(value));
     }
     engine.stdin.end();
     await once(engine, "exit");

@@ -1,12 +1,30 @@
 // Owns the proof that vaults are asked where it matters and for no longer than a decision waits, whatever they answer.
 import { expect, onTestFinished, test, vi } from "vitest";
-import { HASH_BYTES, keyAt, keyCount, newBitmap, PACKED_KEY_BYTES, setBit } from "../../../src/block.ts";
+import {
+  HASH_BYTES,
+  keyAt,
+  keyCount,
+  newBitmap,
+  PACKED_KEY_BYTES,
+  setBit,
+} from "../../../src/block.ts";
 import { Agreement } from "../../../src/gateway/hashes/agreement.ts";
-import { DEFAULT_SEED, hashesOf, hashOfBlock, lowOf, NOT_APART, rootOf } from "../../../src/gateway/hashes/forms.ts";
+import {
+  DEFAULT_SEED,
+  hashesOf,
+  hashOfBlock,
+  lowOf,
+  NOT_APART,
+  rootOf,
+} from "../../../src/gateway/hashes/forms.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 import { Lookups } from "../../../src/gateway/vaults/lookups.ts";
-import type { AskedPrompt, AskedVault, LookupOutcome } from "../../../src/gateway/vaults/lookups.ts";
+import type {
+  AskedPrompt,
+  AskedVault,
+  LookupOutcome,
+} from "../../../src/gateway/vaults/lookups.ts";
 import {
   GATEWAY_FOUND_BLOCKS_MAX,
   GATEWAY_FOUND_MS,
@@ -107,7 +125,12 @@ function bench({ vaults, lookupMs = 60_000, agreements = [agreed(), agreed()] }:
       }));
       return lookups.ask({ tokens, blockSize: SIZE, names: names(tokens), engines });
     },
-    reach: (tokens) => index.reach(names(tokens), agreements.map(() => 0), slots),
+    reach: (tokens) =>
+      index.reach(
+        names(tokens),
+        agreements.map(() => 0),
+        slots,
+      ),
   };
 }
 

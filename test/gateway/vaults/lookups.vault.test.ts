@@ -92,13 +92,19 @@ async function late(algorithm: Algorithm, vault: string, lookupMs: number): Prom
 }
 
 /** Stores the first blocks of a prompt as a sidecar would. */
-async function store(place: Place, algorithm: Algorithm, seed: number, blocks: number, salt: string | null = null): Promise<void> {
+async function store(
+  place: Place,
+  algorithm: Algorithm,
+  seed: number,
+  blocks: number,
+  salt: string | null = null,
+): Promise<void> {
   const base = { algorithm, root: rootOf(algorithm, DEFAULT_SEED) };
   const hashes = new SimPublisher({ blockSize: SIZE, base }).hashes(tokensOf(seed), salt);
   const client = openClient(place);
-  const records = hashes.slice(0, blocks).map((blockHash, at) =>
-    makeRecord(at, { namespace: NAMESPACE, blockHash }),
-  );
+  const records = hashes
+    .slice(0, blocks)
+    .map((blockHash, at) => makeRecord(at, { namespace: NAMESPACE, blockHash }));
   const statuses = await client.put(NAMESPACE, records, SOON_MS);
   expect(statuses.every((status) => status === ItemStatus.ACCEPTED)).toBe(true);
 }

@@ -53,7 +53,7 @@ def stored_event(
 
 
 def naming_event(name: tuple[Any, ...], *, block_tokens: int, group: int, kind: str | None) -> Any:
-    """Say by what vaults know this engine's blocks: an event of no blocks, so whoever knows nothing of it hears of none.
+    """Say by what vaults know this engine's blocks, in an event of no blocks: others hear of none by it.
 
     `name`: `tierkv`, then namespace, shards and root of the hashes; nothing but `tierkv` where no vault can be reached.
     """

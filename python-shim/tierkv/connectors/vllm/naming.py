@@ -135,7 +135,7 @@ class Naming:
         return self._connection == connection
 
     def called(self, shards: int) -> tuple[str | int, ...]:
-        """Give what names this engine's blocks in vaults, as its events tell it; nothing but the mark while nothing does."""
+        """Give what names this engine's blocks in vaults, as its events tell it; the mark alone while nothing does."""
         root = compat.none_hash()
         if root is None or not self.digest or self.refused:
             return ("tierkv",)
