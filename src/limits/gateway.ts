@@ -77,8 +77,8 @@ export const GATEWAY_TOKENS_BYTES_MAX: number = 16 * MIB;
 export const GATEWAY_TOKENS_KEPT_MAX = 4_000_000;
 /** Tokens of a block whose hash is made here: above that a pickle has several frames. */
 export const GATEWAY_HASH_BLOCK_TOKENS_MAX = 8_192;
-/** Hashes of a prompt that are made before others are served: about half a millisecond. */
-export const GATEWAY_HASHES_PER_SLICE = 64;
+/** Hashes of a prompt that are made before others are served: less than a millisecond. */
+export const GATEWAY_HASHES_PER_SLICE = 256;
 /** Blocks of an event that begins a prompt whose hashes are made anew, and of so many such events one. */
 export const GATEWAY_HASHES_CHECKED = 2;
 export const GATEWAY_HASH_CHECK_EVERY = 16;

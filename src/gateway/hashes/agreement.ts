@@ -157,9 +157,8 @@ export class Agreement {
     if (!isMadeBy(event, base)) this.#giveUp(base.algorithm);
   }
 
-  /** By a salt: of an adapter, and of pictures, events do not tell all that is hashed. */
-  #learnTagging(event: Stored, base: Base, [salt = "", ...more]: readonly string[]): void {
-    if (event.adapter !== null || more.length > 0) return;
+  /** By what stands there alone: of pictures, and of adapters in newer releases, events do not tell all that is hashed. */
+  #learnTagging(event: Stored, base: Base, [salt = ""]: readonly string[]): void {
     const apart = { adapter: null, salt };
     const tagging = TAGGINGS.find((one) => isMadeBy(event, base, [apart, one])) ?? null;
     this.#form = { base, tagging };

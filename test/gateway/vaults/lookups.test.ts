@@ -31,6 +31,7 @@ import {
   GATEWAY_LOOKUP_AGAIN_MS,
   GATEWAY_LOOKUPS_MAX,
 } from "../../../src/limits/gateway.ts";
+import { sleep } from "../../../src/time.ts";
 import { SILENT } from "../../support/gateways.ts";
 import { digest } from "../../support/records.ts";
 
@@ -240,6 +241,11 @@ test.each([
   const [broken, vault] = [new FakeVault(), new FakeVault()];
   broken.answer = answer;
   await vault.holds(tokensOf(1), 0, 30);
+  vault.answer = async (keys) => {
+    await sleep(20);
+    vault.answer = null;
+    return vault.lookup(NAMESPACE, keys);
+  };
   const { ask, reach, outcomes } = bench({ vaults: [broken, vault] });
   expect(await ask(tokensOf(1))).toBe(true);
   expect(reach(tokensOf(1))).toEqual([30, 30]);
