@@ -55,7 +55,7 @@ export async function run({ isQuick }) {
     await storeAll(lane, NAMESPACE, stored, CALL_MS);
     if (lane.lanes !== "up") throw new Error("the lanes are not up");
     const keys = Buffer.concat(items.map(({ key }) => key));
-    const gateways = ALGORITHMS.map((name) => new AskingGateway(grpc, NAMESPACE, logger, name));
+    const gateways = ALGORITHMS.map((name) => new AskingGateway(lane, NAMESPACE, logger, name));
     const prompted = (gateway) => {
       const prompt = gateway.prompt(PROMPT_TOKENS);
       return timed(() => gateway.ask(prompt));

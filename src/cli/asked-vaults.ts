@@ -7,26 +7,32 @@ import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import type { Vaults } from "../gateway/gateway.ts";
 import type { Running } from "../lifecycle.ts";
+import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { membersOf } from "./sources.ts";
 import { vaultTargets } from "./targets.ts";
 import { linkTo } from "./vault-link.ts";
 
-/** It moves no records. */
-const LANES = 0;
+/** It moves no records: one, because a look-up takes a third of gRPC's time there. */
+const LANES = 1;
 
 export interface AskedVaults extends Running {
   vaults: Vaults;
 }
 
-/** Connects with the first question. A vault that may not be asked is said once, and left out. */
+/** A vault that may not be asked is said once, and left out. */
 export function askVaults(config: Config, logger: Logger): AskedVaults {
   const clients = new Map<string, Vault>();
+  const add = (client: Vault): void => {
+    clients.set(client.address, client);
+    // The first question would be late; whether it answers is seen by then.
+    client.hello(HELLO_TIMEOUT_MS).catch(() => {});
+  };
   for (const target of vaultTargets(config)) {
     if (!target.classes.includes("kv")) continue;
     try {
       const only = { ...target, classes: ["kv"] as const };
-      clients.set(target.address, linkTo(config, only, logger, LANES).client);
+      add(linkTo(config, only, logger, LANES).client);
     } catch (error) {
       const { message: reason } = toTierkvError(error);
       logger.warn({ vault: target.address, reason }, "a vault is not asked what it holds");
@@ -44,7 +50,7 @@ export function askVaults(config: Config, logger: Logger): AskedVaults {
       clients.delete(address);
     }
     for (const address of list.keys()) {
-      if (!clients.has(address)) clients.set(address, source.connect("kv", address));
+      if (!clients.has(address)) add(source.connect("kv", address));
     }
   });
   return {
