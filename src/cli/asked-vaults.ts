@@ -1,4 +1,5 @@
 // Owns the vaults that a gateway asks what they hold: those that this machine's sidecar would use, as they come and go.
+import { existsSync } from "node:fs";
 import { UNCOUNTED } from "../client/found.ts";
 import type { Vault } from "../client/vault.ts";
 import { isRemote } from "../client/vault.ts";
@@ -13,6 +14,7 @@ import { membersOf } from "./sources.ts";
 import { vaultTargets } from "./targets.ts";
 import { linkTo } from "./vault-link.ts";
 
+const UNIX = "unix:";
 /** It moves no records: one, because a look-up takes a third of gRPC's time there. */
 const LANES = 1;
 
@@ -26,7 +28,7 @@ export function askVaults(config: Config, logger: Logger): AskedVaults {
   const add = (client: Vault): void => {
     clients.set(client.address, client);
     // The first question would be late; whether it answers is seen by then.
-    client.hello(HELLO_TIMEOUT_MS).catch(() => {});
+    if (isThere(client)) client.hello(HELLO_TIMEOUT_MS).catch(() => {});
   };
   for (const target of vaultTargets(config)) {
     if (!target.classes.includes("kv")) continue;
@@ -63,10 +65,14 @@ export function askVaults(config: Config, logger: Logger): AskedVaults {
   };
 }
 
+/** A machine with a gateway alone has no vault of its own, though its configuration would start one. */
+const isThere = ({ address }: Vault): boolean =>
+  !address.startsWith(UNIX) || existsSync(address.slice(UNIX.length));
+
 function askedOf(client: Vault): ReturnType<Vaults>[number] {
   return {
     address: client.address,
-    isOpen: isRemote(client) && client.isOpen,
+    isOpen: !isThere(client) || (isRemote(client) && client.isOpen),
     lookup: (namespace, keys, deadlineMs) => client.lookup(namespace, keys, deadlineMs, UNCOUNTED),
   };
 }

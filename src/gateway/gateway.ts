@@ -134,7 +134,10 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   const tokenizer = new Tokenizer(tokenizeMs);
   const how = { ttftMs, prefillTokens, objectives };
   const onOutcome: Figures["lookedUp"] = (...told) => figures.lookedUp(...told);
-  const lookups = new Lookups({ vaults, index, lookupMs, onOutcome, logger });
+  // Others weigh nothing that a vault holds.
+  const isWeighed = preset === "earliest-token";
+  const asking = { vaults, index, lookupMs, onOutcome, logger };
+  const lookups = isWeighed ? new Lookups(asking) : null;
   const router = new Router({ preset, fleet, index, tokenizer, lookups, agreementOf, ...how });
   return { fleet, roster, index, figures, feedOf, agreementOf, router, preset };
 }

@@ -82,8 +82,9 @@ export const GATEWAY_HASHES_PER_SLICE = 256;
 /** Blocks of an event that begins a prompt whose hashes are made anew, and of so many such events one. */
 export const GATEWAY_HASHES_CHECKED = 2;
 export const GATEWAY_HASH_CHECK_EVERY = 16;
-/** Hashes of sent prompts that an engine is expected to tell of, until its form is known. */
-export const GATEWAY_HASHES_EXPECTED_MAX = 8_192;
+/** Until the form of an engine's hashes is known, those of a prompt on its way there are made this often, and so many kept. */
+export const GATEWAY_HASHES_EXPECT_MS = 1_000;
+export const GATEWAY_HASHES_EXPECTED_MAX = 65_536;
 /** Shards of a block: ranks of an engine. */
 export const GATEWAY_SHARDS_MAX = 1_024;
 /** How long a decision waits for what vaults hold, unless the configuration says otherwise, and the most it may say. */

@@ -4,9 +4,11 @@ import type { Namespace } from "../../block.ts";
 import {
   GATEWAY_HASH_CHECK_EVERY,
   GATEWAY_HASHES_CHECKED,
+  GATEWAY_HASHES_EXPECT_MS,
   GATEWAY_HASHES_EXPECTED_MAX,
 } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
+import { nowMs } from "../../time.ts";
 import type { KvEvent, VaultName } from "../events/batch.ts";
 import {
   ALGORITHMS,
@@ -55,6 +57,8 @@ export class Agreement {
   #root: Buffer | null = null;
   /** Low halves of hashes that prompts on their way there would have, by base. */
   readonly #expected = new Map<bigint, Base>();
+  /** Before that no prompt is taken for it: an engine may never show its form. */
+  #expectAgainMs = -Infinity;
   /** Events that began a prompt, since the form is known. */
   #begun = 0;
 
@@ -104,13 +108,19 @@ export class Agreement {
 
   /** A prompt without salt and adapter goes there, and its hashes come back: what begins it may have been told of long ago. */
   async expect(tokens: readonly number[], blockSize: number, most: number): Promise<void> {
-    if (this.state !== "learning" || this.#root === null) return;
+    const now = nowMs();
+    const isSoon = now < this.#expectAgainMs;
+    if (this.state !== "learning" || this.#root === null || isSoon) return;
+    this.#expectAgainMs = now + GATEWAY_HASHES_EXPECT_MS;
     for (const base of this.#bases()) {
       const hashes = await hashesOf(base, tokens, blockSize, [NOT_APART, "bare"], most);
       for (let at = 0; at < hashes.length; at += HASH_BYTES) {
-        if (this.#expected.size >= GATEWAY_HASHES_EXPECTED_MAX) return;
         this.#expected.set(lowOf(hashes.subarray(at, at + HASH_BYTES)), base);
       }
+    }
+    for (const oldest of this.#expected.keys()) {
+      if (this.#expected.size <= GATEWAY_HASHES_EXPECTED_MAX) break;
+      this.#expected.delete(oldest);
     }
   }
 
