@@ -171,6 +171,20 @@ describe.each(ALGORITHMS)("%s", (algorithm) => {
   });
 });
 
+test("another name takes the place of the first, with its groups; none ends it", () => {
+  const { agreement } = listening();
+  const root = digest("root");
+  const name = { namespace: NAMESPACE, shards: 1, root };
+  const other = { namespace: digest("another"), shards: 2, root };
+  const of = { kind: "named", blockSize: SIZE } as const;
+  for (const group of [0, 1]) agreement.hear({ ...of, name, group });
+  expect(agreement.named).toEqual({ namespace: NAMESPACE, shards: 1, groups: [0, 1] });
+  agreement.hear({ ...of, name: other, group: 1 });
+  expect(agreement.named).toEqual({ namespace: other.namespace, shards: 2, groups: [1] });
+  agreement.hear({ ...of, name: null, group: 1 });
+  expect(agreement.named).toBeNull();
+});
+
 test("pictures say nothing of the form", () => {
   const usual = { algorithm: "sha256" as const, root: rootOf("sha256", DEFAULT_SEED) };
   const { agreement } = listening();

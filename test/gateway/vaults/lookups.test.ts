@@ -147,6 +147,19 @@ test("what a vault holds of a prompt can be pulled by each engine of that namesp
   expect(outcomes).toEqual(["found"]);
 });
 
+test("an engine that ends takes nothing from others of its namespace", async () => {
+  const vault = new FakeVault();
+  const tokens = tokensOf(1);
+  await vault.holds(tokens, 0, 30);
+  const { ask, reach, index } = bench({ vaults: [vault] });
+  await ask(tokens);
+  index.clear(0);
+  index.trust(0, false);
+  expect(reach(tokens)).toEqual([0, 30]);
+  index.clear(1);
+  expect(index.foundBlocks).toBe(0);
+});
+
 test("engines of another namespace are asked for apart, and pull nothing of it", async () => {
   const vault = new FakeVault();
   const tokens = tokensOf(1);
@@ -279,6 +292,14 @@ test("engines whose hashes are not known, or others, are not asked for", async (
   const { ask } = bench({ vaults: [vault], agreements: [learning] });
   await ask(tokensOf(1));
   expect(vault.asked).toEqual([]);
+  // Its hashes come back, without those of its beginning.
+  const hashes = await hashesOf(BASE, tokensOf(1), SIZE, [NOT_APART, "bare"]);
+  const [parent, hash] = [8, 9].map((at) => lowOf(hashes.subarray(at * 32, (at + 1) * 32)));
+  const blocks = [{ hash: hash!, tokens: [], extra: [] }];
+  const of = { tier: "gpu", blockSize: SIZE, group: 0, adapter: null } as const;
+  learning.hear({ kind: "stored", parent: parent!, blocks, ...of });
+  await ask(tokensOf(2));
+  expect(vault.asked).toHaveLength(1);
 });
 
 test("what vaults hold takes no more memory than it may", async () => {
