@@ -206,6 +206,13 @@ def test_subscribers_are_told_the_name_of_blocks_in_vaults_at_once_again_and_whe
     assert bench.ask() == []
     clock[0] += limits.EVENT_NAME_EVERY_S + 1
     assert [event.extra_keys for event in bench.ask()] == [[name]]
+    clock[0] += limits.EVENT_NAME_EVERY_S + 1
+    bench.events.saw(bench.request, GROUP, range(3))
+    bench.held = set(bench.hashes)
+    named, claimed = bench.ask()  # with other news it comes first
+    assert (named.extra_keys, len(claimed.block_hashes)) == ([name], 3)
+    bench.held = set()
+    assert len(bench.ask()) == 3
     bench.events.lost()
     assert [event.extra_keys for event in bench.events.take()] == [[("tierkv",)]]
     assert bench.events.take() == []
