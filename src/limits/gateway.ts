@@ -95,6 +95,8 @@ export const GATEWAY_LOOKUP_CALL_MS = 1_000;
 /** Tokens that nobody is known to hold from which on vaults are asked, and blocks of one prompt that they are asked for. */
 export const GATEWAY_LOOKUP_TOKENS_MIN = 256;
 export const GATEWAY_LOOKUP_BLOCKS_MAX = 8_192;
+/** Keys of one question: shards and groups of these blocks. */
+export const GATEWAY_LOOKUP_KEYS_MAX = 65_536;
 /** Questions that vaults have not answered, and vaults that are asked. */
 export const GATEWAY_LOOKUPS_MAX = 64;
 export const GATEWAY_LOOKUP_VAULTS_MAX = 64;

@@ -118,6 +118,7 @@ export class Agreement {
         this.#expected.set(lowOf(hashes.subarray(at, at + HASH_BYTES)), base);
       }
     }
+    if (this.state !== "learning") this.#expected.clear();
     for (const oldest of this.#expected.keys()) {
       if (this.#expected.size <= GATEWAY_HASHES_EXPECTED_MAX) break;
       this.#expected.delete(oldest);

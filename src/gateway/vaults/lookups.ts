@@ -6,6 +6,7 @@ import {
   GATEWAY_LOOKUP_AGAIN_MS,
   GATEWAY_LOOKUP_BLOCKS_MAX,
   GATEWAY_LOOKUP_CALL_MS,
+  GATEWAY_LOOKUP_KEYS_MAX,
   GATEWAY_LOOKUP_TOKENS_MIN,
   GATEWAY_LOOKUP_VAULTS_MAX,
   GATEWAY_LOOKUPS_KEPT_MAX,
@@ -163,7 +164,9 @@ export class Lookups {
     let isNew = false;
     try {
       const [base, tagging] = form;
-      const hashes = await hashesOf(base, tokens, blockSize, [apart, tagging], blocks);
+      const most = from + Math.floor(GATEWAY_LOOKUP_KEYS_MAX / keysOfBlock(named));
+      const until = Math.min(blocks, most);
+      const hashes = await hashesOf(base, tokens, blockSize, [apart, tagging], until);
       const made = hashes.length / HASH_BYTES;
       if (made <= from) return;
       const keys = keysOf(hashes, from, named);
@@ -201,10 +204,13 @@ export class Lookups {
   }
 }
 
+const keysOfBlock = ({ groups, shards }: Named): number => groups.length * shards;
+
 /** Packed keys of all groups and shards of the blocks behind the first `from`, block by block. */
-function keysOf(hashes: Buffer, from: number, { groups, shards }: Named): Buffer {
+function keysOf(hashes: Buffer, from: number, named: Named): Buffer {
+  const { groups, shards } = named;
   const count = hashes.length / HASH_BYTES - from;
-  const packer = new KeyPacker(count * groups.length * shards);
+  const packer = new KeyPacker(count * keysOfBlock(named));
   for (let block = 0; block < count; block += 1) {
     for (const group of groups) packer.add(hashes, from + block, group, shards);
   }
@@ -212,13 +218,8 @@ function keysOf(hashes: Buffer, from: number, { groups, shards }: Named): Buffer
 }
 
 /** Blocks of which all keys are held by one vault or another, besides those that were. */
-function wholeIn(
-  bitmap: Buffer,
-  held: Uint8Array,
-  { groups, shards }: Named,
-  count: number,
-): number[] {
-  const each = groups.length * shards;
+function wholeIn(bitmap: Buffer, held: Uint8Array, named: Named, count: number): number[] {
+  const each = keysOfBlock(named);
   const there: number[] = [];
   for (let block = 0; block < count; block += 1) {
     let isNew = false;

@@ -29,7 +29,9 @@ import {
   GATEWAY_FOUND_BLOCKS_MAX,
   GATEWAY_FOUND_MS,
   GATEWAY_LOOKUP_AGAIN_MS,
+  GATEWAY_LOOKUP_KEYS_MAX,
   GATEWAY_LOOKUPS_MAX,
+  GATEWAY_SHARDS_MAX,
 } from "../../../src/limits/gateway.ts";
 import { sleep } from "../../../src/time.ts";
 import { SILENT } from "../../support/gateways.ts";
@@ -180,6 +182,13 @@ test("a block counts once all its shards lie somewhere", async () => {
   const { ask, reach } = bench({ vaults: [one, two], agreements: [agreed(2)] });
   expect(await ask(tokens)).toBe(true);
   expect(reach(tokens)).toEqual([20]);
+});
+
+test("a prompt of many shards is asked for in part", async () => {
+  const vault = new FakeVault();
+  const { ask } = bench({ vaults: [vault], agreements: [agreed(GATEWAY_SHARDS_MAX)] });
+  await ask(tokensOf(1, 100));
+  expect(keyCount(vault.asked[0]!)).toBe(GATEWAY_LOOKUP_KEYS_MAX);
 });
 
 test("only what no engine reaches is asked for, and nothing where an engine holds almost all", async () => {
