@@ -4,17 +4,21 @@ import { connect } from "node:net";
 import { countBits } from "../dist/block.js";
 import { SidecarLink } from "../dist/cli/sidecar-link.js";
 import { VaultClient } from "../dist/client/vault-client.js";
+import { ALGORITHMS } from "../dist/gateway/hashes/forms.js";
 import { createLogger } from "../dist/log.js";
 import { encodeFrame, FrameDecoder } from "../dist/sidecar/socket/frames.js";
 import { LOCAL_PROTOCOL } from "../dist/sidecar/socket/hello.js";
 import { chain, digest, records, storeAll } from "./lib/blocks.js";
 import { describe, interleaved, quantile, timed } from "./lib/figures.js";
+import { AskingGateway } from "./lib/gateway-lookups.js";
 import { attentionGroup, Shim } from "./lib/shim.js";
 import { Stand } from "./lib/stand.js";
 import { saveAll, touchAll } from "./lib/whole-way.js";
 
 const MIB = 2 ** 20;
 const KEYS = 2000;
+/** In blocks of 16. */
+const PROMPT_TOKENS = 8192;
 const CALL_MS = 10_000;
 const WARM_UP = 100;
 /** One block of 256 KiB, and more of them than the arena keeps. */
@@ -51,7 +55,14 @@ export async function run({ isQuick }) {
     await storeAll(lane, NAMESPACE, stored, CALL_MS);
     if (lane.lanes !== "up") throw new Error("the lanes are not up");
     const keys = Buffer.concat(items.map(({ key }) => key));
+    const gateways = ALGORITHMS.map((name) => new AskingGateway(lane, NAMESPACE, logger, name));
+    const prompted = (gateway) => {
+      const prompt = gateway.prompt(PROMPT_TOKENS);
+      return timed(() => gateway.ask(prompt));
+    };
     const measures = {
+      cbor: () => prompted(gateways[0]),
+      pickle: () => prompted(gateways[1]),
       lane: () => timed(() => lookUp(lane, keys)),
       grpc: () => timed(() => lookUp(grpc, keys)),
       empty: () => timed(() => grpc.health(CALL_MS)),
@@ -67,6 +78,8 @@ export async function run({ isQuick }) {
       figures: [
         ...latencies(`look-up of ${KEYS} keys, lane`, seconds.lane, FLOORS.lane),
         ...latencies(`look-up of ${KEYS} keys, gRPC`, seconds.grpc, FLOORS.grpc),
+        ...latencies(`look-up of ${PROMPT_TOKENS} tokens by a gateway, sha256_cbor`, seconds.cbor),
+        ...latencies(`look-up of ${PROMPT_TOKENS} tokens by a gateway, sha256`, seconds.pickle),
         ...latencies("empty gRPC call", seconds.empty),
         ...latencies("look-up of one key, lane", seconds.one),
         ...latencies(`look-up of ${KEYS} keys by a sidecar`, seconds.asked, FLOORS.asked),

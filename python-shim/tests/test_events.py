@@ -26,12 +26,14 @@ class Bench:
     """The events of an engine, and vaults that hold what a test says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_on: bool = True) -> None:
+        self.name: tuple[str | int, ...] = ("tierkv",)
         monkeypatch.setattr(
             "tierkv.connectors.vllm.event_structs.spec_kinds", lambda _: {0: "full_attention"}
         )
         config = SimpleNamespace(kv_events_config=SimpleNamespace(enable_kv_cache_events=is_on))
         self.counters = Counters()
-        self.events = StorageEvents(config, None, Grid([GROUP], BLOCK_TOKENS), self.counters)
+        grid = Grid([GROUP], BLOCK_TOKENS)
+        self.events = StorageEvents(config, None, grid, self.counters, lambda: self.name)
         self.request = self.prompt("prompt")
         self.held: set[bytes] = set()
 
@@ -185,3 +187,41 @@ def test_a_scheduler_says_where_its_engine_publishes(
     )
     hello = hello_frame(config, role, 0, 1)
     assert {key: hello[key] for key in ("events", "replays") if key in hello} == told
+
+
+def test_subscribers_are_told_the_name_of_blocks_in_vaults_at_once_again_and_when_it_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("tierkv.connectors.vllm.events.time.monotonic", lambda: clock[0])
+    name = ("tierkv", "ab" * 32, 2, "cd" * 32)
+    assert bench.ask() == []
+    bench.name = name
+    (event,) = bench.ask()
+    assert isinstance(event, BlockStored)
+    assert (event.block_hashes, event.token_ids, event.parent_block_hash) == ([], [], None)
+    assert (event.medium, event.block_size, event.group_idx) == ("STORAGE", BLOCK_TOKENS, 0)
+    assert event.extra_keys == [name]
+    hash(event)  # vLLM's aggregator does
+    assert bench.ask() == []
+    clock[0] += limits.EVENT_NAME_EVERY_S + 1
+    assert [event.extra_keys for event in bench.ask()] == [[name]]
+    clock[0] += limits.EVENT_NAME_EVERY_S + 1
+    bench.events.saw(bench.request, GROUP, range(3))
+    bench.held = set(bench.hashes)
+    named, claimed = bench.ask()  # with other news it comes first
+    assert (named.extra_keys, len(claimed.block_hashes)) == ([name], 3)
+    bench.held = set()
+    assert len(bench.ask()) == 3
+    bench.events.lost()
+    assert [event.extra_keys for event in bench.events.take()] == [[("tierkv",)]]
+    assert bench.events.take() == []
+    clock[0] += limits.EVENT_NAME_EVERY_S + 1
+    assert bench.events.take() == []
+
+
+def test_a_name_keeps_no_engine_stepping(bench: Bench) -> None:
+    bench.name = ("tierkv", "ab" * 32, 1, "cd" * 32)
+    assert bench.events.question() is None
+    assert not bench.events.has_news
+    assert len(bench.events.take()) == 1

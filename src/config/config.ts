@@ -213,6 +213,8 @@ export interface GatewayConfig {
   /** How long turning a prompt into tokens may hold its request. */
   readonly tokenizeMs: number;
   readonly socket: string;
+  /** How long a decision waits for what vaults hold of a prompt; 0: they are not asked. */
+  readonly lookupMs: number;
   /** Where what engines hold is kept for the next gateway. */
   readonly indexFile: string;
 }

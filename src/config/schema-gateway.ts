@@ -4,6 +4,8 @@ import {
   GATEWAY_ENGINES_MAX,
   GATEWAY_IN_FLIGHT_DEFAULT,
   GATEWAY_IN_FLIGHT_MAX,
+  GATEWAY_LOOKUP_MS_DEFAULT,
+  GATEWAY_LOOKUP_MS_MAX,
   GATEWAY_OBJECTIVES_MAX,
   GATEWAY_PREFILL_TOKENS_DEFAULT,
   GATEWAY_PREFILL_TOKENS_MAX,
@@ -57,6 +59,7 @@ export const GATEWAY: {
     ttft_ms: Field<GatewayConfig["ttftMs"]>;
     objectives: Field<GatewayConfig["objectives"]>;
     tokenize_ms: Field<GatewayConfig["tokenizeMs"]>;
+    lookup_ms: Field<GatewayConfig["lookupMs"]>;
     socket: Field<GatewayConfig["socket"]>;
     index_file: Field<GatewayConfig["indexFile"]>;
   };
@@ -210,6 +213,13 @@ export const GATEWAY: {
       fallback: () => GATEWAY_TOKENIZE_MS,
       fallbackText: `\`${GATEWAY_TOKENIZE_MS}\``,
       example: String(GATEWAY_TOKENIZE_MS),
+    },
+    lookup_ms: {
+      kind: integer(0, GATEWAY_LOOKUP_MS_MAX, "ms"),
+      doc: "How long a choice waits for what the vaults in `[cluster]` hold of a prompt that no engine is known to hold; later answers are for the next one. 0: vaults are not asked.",
+      fallback: () => GATEWAY_LOOKUP_MS_DEFAULT,
+      fallbackText: `\`${GATEWAY_LOOKUP_MS_DEFAULT}\``,
+      example: String(GATEWAY_LOOKUP_MS_DEFAULT),
     },
     socket: {
       kind: path(SIDECAR_SOCKET_BYTES_MAX),

@@ -13,6 +13,7 @@ import type { Engine, EngineStatus } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import type { EventFeed } from "./events/feed.ts";
 import type { Keys, ShownKey } from "./front/keys.ts";
+import type { Agreement, AgreementState } from "./hashes/agreement.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
 import type { Recent } from "./score/decisions.ts";
 import type { Router } from "./score/router.ts";
@@ -21,6 +22,7 @@ import type { Router } from "./score/router.ts";
 export interface Controlled {
   fleet: Fleet;
   feedOf: (engine: Engine) => EventFeed | null;
+  agreementOf: (engine: Engine) => Agreement | null;
   index: BlockIndex;
   router: Router;
   /** null: everybody may. */
@@ -33,6 +35,11 @@ export interface ShownEngine extends EngineStatus {
   blocks: number;
   /** Of vaults, as it told. */
   vaultBlocks: number;
+  /** Whether its block hashes can be made here, and in which form; null where it publishes no events to us. */
+  hashes: AgreementState | null;
+  form: string;
+  /** Vaults name its blocks by it, hex; empty: it has told of none. */
+  namespace: string;
   /** Prompts that are computed there or wait for it, and milliseconds until one more could begin. */
   prompts: number;
   queueMs: number;
@@ -102,12 +109,15 @@ const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
   ["POST /undrain", ({ fleet }, asked) => fleet.drain(nameIn(asked), false)],
 ]);
 
-function shown({ fleet, feedOf, index, router, keys }: Controlled): ShownFleet {
+function shown({ fleet, feedOf, agreementOf, index, router, keys }: Controlled): ShownFleet {
   const engines = fleet.engines.map((engine) => ({
     ...engine.status(),
     events: feedOf(engine)?.state ?? null,
     blocks: index.blocks(engine.slot),
     vaultBlocks: index.blocks(engine.slot, "vault"),
+    hashes: agreementOf(engine)?.state ?? null,
+    form: agreementOf(engine)?.form ?? "",
+    namespace: agreementOf(engine)?.named?.namespace.toString("hex") ?? "",
     ...router.queueOf(engine),
     recent: router.decisions.recent(engine.name),
   }));

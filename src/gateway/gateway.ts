@@ -8,7 +8,7 @@ import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits/gateway
 import type { Logger } from "../log.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
-import type { FeedOf } from "./counts/figures.ts";
+import type { AgreementOf, FeedOf } from "./counts/figures.ts";
 import { addressesOf, Discovery } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
 import { Fleet } from "./engines/fleet.ts";
@@ -25,6 +25,8 @@ import { Roster } from "./roster.ts";
 import type { Publishing } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
 import { Tokenizer } from "./tokens/tokenizer.ts";
+import { Lookups } from "./vaults/lookups.ts";
+import type { AskedVault } from "./vaults/lookups.ts";
 
 export interface RunningGateway extends Running {
   /** `http://host:port`, with the real port. */
@@ -46,15 +48,21 @@ export interface Neighbour {
 /** The engines that somebody knows of now; throws while that is not known. */
 export type Look = () => Promise<Neighbour[]>;
 
+/** The vaults that may be asked now; the list of no vault is empty. */
+export type Vaults = () => readonly AskedVault[];
+
+const NO_VAULTS: Vaults = () => [];
+
 /** Serves until closed. Every engine was asked once before it listens. `look`: asked for more of them. */
 export async function startGateway(
   config: GatewayConfig,
   logger: Logger,
   look: Look | null = null,
+  vaults: Vaults = NO_VAULTS,
 ): Promise<RunningGateway> {
   const { keys, tls } = readAccess(config);
-  const parts = partsOf(config, logger, look !== null);
-  const { fleet, roster, figures, router, index, feedOf, preset } = parts;
+  const parts = partsOf(config, logger, look !== null, vaults);
+  const { fleet, roster, figures, router, index, feedOf, agreementOf, preset } = parts;
   const open: Running[] = [];
   const close = async (): Promise<void> => {
     for (let running = open.pop(); running !== undefined; running = open.pop()) {
@@ -69,7 +77,9 @@ export async function startGateway(
     if (look !== null) open.push(await startLooking(look, parts, logger));
     const followed = (): Followed[] => roster.followed();
     open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
-    open.push(await startControl(config.socket, { fleet, feedOf, index, router, keys }));
+    open.push(
+      await startControl(config.socket, { fleet, feedOf, agreementOf, index, router, keys }),
+    );
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
     const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });
@@ -97,12 +107,13 @@ interface Parts {
   index: BlockIndex;
   figures: Figures;
   feedOf: FeedOf;
+  agreementOf: AgreementOf;
   router: Router;
   preset: Preset;
 }
 
-function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean): Parts {
-  const { inFlightMax, waitMs, tokenizeMs, ttftMs, prefillTokens, objectives } = config;
+function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaults: Vaults): Parts {
+  const { inFlightMax, waitMs, tokenizeMs, ttftMs, prefillTokens, objectives, lookupMs } = config;
   const engines = config.engines.map(({ text }) => text);
   const prefill = new Set(config.prefill.map(({ text }) => text));
   const fleet = new Fleet({ engines, prefill, inFlightMax, waitMs, logger });
@@ -116,13 +127,19 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean): Par
   const onGone = ({ name }: Engine): void => void figures.forget(name);
   const roster = new Roster({ fleet, index, saved, logger, onGone });
   const feedOf: FeedOf = (engine) => roster.feedOf(engine);
-  const figures = new Figures(fleet, feedOf, index);
+  const agreementOf: AgreementOf = (engine) => roster.agreementOf(engine);
+  const figures = new Figures(fleet, feedOf, index, agreementOf);
   const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);
   const tokenizer = new Tokenizer(tokenizeMs);
   const how = { ttftMs, prefillTokens, objectives };
-  const router = new Router({ preset, fleet, index, tokenizer, ...how });
-  return { fleet, roster, index, figures, feedOf, router, preset };
+  const onOutcome: Figures["lookedUp"] = (...told) => figures.lookedUp(...told);
+  // Others weigh nothing that a vault holds.
+  const isWeighed = preset === "earliest-token";
+  const asking = { vaults, index, lookupMs, onOutcome, logger };
+  const lookups = isWeighed ? new Lookups(asking) : null;
+  const router = new Router({ preset, fleet, index, tokenizer, lookups, agreementOf, ...how });
+  return { fleet, roster, index, figures, feedOf, agreementOf, router, preset };
 }
 
 /** Events of the engines that are listed, and the engines behind a name with theirs. */

@@ -3,6 +3,7 @@ import type { Logger } from "../log.ts";
 import type { Engine } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import { EventFeed } from "./events/feed.ts";
+import { Agreement } from "./hashes/agreement.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
 import type { Followed, Loaded } from "./index/saved-index.ts";
 
@@ -24,6 +25,7 @@ export interface Publishing {
 export class Roster {
   readonly #options: RosterOptions;
   readonly #feeds = new Map<Engine, EventFeed>();
+  readonly #agreements = new Map<Engine, Agreement>();
 
   constructor(options: RosterOptions) {
     this.#options = options;
@@ -32,6 +34,11 @@ export class Roster {
   /** null: it publishes nothing to us. */
   feedOf(engine: Engine): EventFeed | null {
     return this.#feeds.get(engine) ?? null;
+  }
+
+  /** Whether its hashes can be made here; null: it publishes nothing to us. */
+  agreementOf(engine: Engine): Agreement | null {
+    return this.#agreements.get(engine) ?? null;
   }
 
   /** Engines of whose events nothing is missing, up to where they are known. */
@@ -47,14 +54,22 @@ export class Roster {
     const known = replays === null ? undefined : saved?.engines.get(events);
     saved?.engines.delete(events);
     if (known !== undefined) index.restore(slot, known);
+    const agreement = new Agreement(engine.name, logger);
+    this.#agreements.set(engine, agreement);
     const feed = new EventFeed({
       events,
       replays,
       resume: known?.mark ?? null,
       logger,
       sink: {
-        apply: (event) => index.apply(slot, event),
-        clear: () => index.clear(slot),
+        apply(event) {
+          index.apply(slot, event);
+          agreement.hear(event);
+        },
+        clear() {
+          index.clear(slot);
+          agreement.forget();
+        },
         trust: (isTrusted) => index.trust(slot, isTrusted),
       },
     });
@@ -78,6 +93,7 @@ export class Roster {
     const { fleet, index, logger, onGone } = this.#options;
     this.#feeds.get(engine)?.close();
     this.#feeds.delete(engine);
+    this.#agreements.delete(engine);
     index.trust(engine.slot, false);
     index.clear(engine.slot);
     onGone(engine);

@@ -75,6 +75,37 @@ export const GATEWAY_TOKENIZE_MS = 500;
 export const GATEWAY_TOKENS_BYTES_MAX: number = 16 * MIB;
 /** Tokens of prompts that are kept in case the same prompt comes again. */
 export const GATEWAY_TOKENS_KEPT_MAX = 4_000_000;
+/** Tokens of a block whose hash is made here: above that a pickle has several frames. */
+export const GATEWAY_HASH_BLOCK_TOKENS_MAX = 8_192;
+/** Hashes of a prompt that are made before others are served: less than a millisecond. */
+export const GATEWAY_HASHES_PER_SLICE = 256;
+/** Blocks of an event that begins a prompt whose hashes are made anew, and of so many such events one. */
+export const GATEWAY_HASHES_CHECKED = 2;
+export const GATEWAY_HASH_CHECK_EVERY = 16;
+/** Until the form of an engine's hashes is known, those of a prompt on its way there are made this often, and so many kept. */
+export const GATEWAY_HASHES_EXPECT_MS = 1_000;
+export const GATEWAY_HASHES_EXPECTED_MAX = 65_536;
+/** Shards of a block: ranks of an engine. */
+export const GATEWAY_SHARDS_MAX = 1_024;
+/** How long a decision waits for what vaults hold, unless the configuration says otherwise, and the most it may say. */
+export const GATEWAY_LOOKUP_MS_DEFAULT = 5;
+export const GATEWAY_LOOKUP_MS_MAX = 1_000;
+/** A vault has this long to answer: what comes later than a decision is for the next one. */
+export const GATEWAY_LOOKUP_CALL_MS = 1_000;
+/** Tokens that nobody is known to hold from which on vaults are asked, and blocks of one prompt that they are asked for. */
+export const GATEWAY_LOOKUP_TOKENS_MIN = 256;
+export const GATEWAY_LOOKUP_BLOCKS_MAX = 8_192;
+/** Keys of one question: shards and groups of these blocks. */
+export const GATEWAY_LOOKUP_KEYS_MAX = 65_536;
+/** Questions that vaults have not answered, and vaults that are asked. */
+export const GATEWAY_LOOKUPS_MAX = 64;
+export const GATEWAY_LOOKUP_VAULTS_MAX = 64;
+/** The same is not asked again before this; so many questions are remembered. */
+export const GATEWAY_LOOKUP_AGAIN_MS = 5_000;
+export const GATEWAY_LOOKUPS_KEPT_MAX = 4_096;
+/** How long a vault is believed to hold what it said, and blocks of that. */
+export const GATEWAY_FOUND_MS = 30_000;
+export const GATEWAY_FOUND_BLOCKS_MAX = 131_072;
 /** Predictions this close to the best, relative and absolute, are the same: they are not that good. */
 export const GATEWAY_TIE_SHARE = 0.1;
 export const GATEWAY_TIE_MS = 2;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
 import time
@@ -61,9 +62,10 @@ class Gateway:
         served = headers["x-gateway-destination-endpoint-served"]
         return served, believed, details.get("cached_tokens") or 0
 
-    def command(self, *arguments: str) -> None:
+    def command(self, *arguments: str) -> str:
         argv = ["node", "bin/tierkv.js", "gateway", *arguments, "--config", str(self._config)]
-        subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
+        ran = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
+        return ran.stdout.decode()
 
     def metric(self, name: str, label: str = "") -> list[float]:
         """Of each engine, and of each tier where there are such; those with this among their labels."""
@@ -196,6 +198,56 @@ def test_what_one_engine_saved_another_one_is_believed_to_pull_and_does(
             lambda: bool(servers[1].complete([1, 2, 3])) and in_vaults(1) == 0,
             "what was flushed is withdrawn",
         )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("algorithm", ["sha256", "sha256_cbor"])
+def test_a_gateway_that_starts_late_makes_the_engines_hashes_and_asks_the_vault(
+    folder: Path, models: Models, new_cluster: Callable[..., Cluster], algorithm: str
+) -> None:
+    place = folder / f"late-{algorithm}"
+    place.mkdir()
+    model = models.path(PLAIN)
+    cluster = new_cluster()
+    events = [(free_port(), free_port()) for _ in range(2)]
+    transfer = ["--kv-transfer-config", json.dumps(cluster.transfer_config)]
+    transfer += ["--prefix-caching-hash-algo", algorithm]
+    servers = [
+        Server([*line_of(*ports), *transfer], model, place / f"server{at}.log", {})
+        for at, ports in enumerate(events)
+    ]
+    with contextlib.ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(server)
+        cluster.wait_restoring(2)
+        text = prompt(760, TOKENS)
+        servers[0].complete(text)
+        wait_until(lambda: cluster.counters()["blocks_saved"] >= 9, "it lies in the vault")
+        # No replays: what was told by now is lost on the gateway.
+        lines = engines_at(servers, events).splitlines()[:2]
+        own = f'lookup_ms = 1000\n[cluster]\nkv_cold = "{cluster.vault_address}"\n'
+        gateway = Gateway(place, "\n".join([*lines, own]))
+        stack.callback(gateway.process.end)
+        wait_until(
+            lambda: gateway.metric("tierkv_gateway_events_live") == [1, 1], "events are live"
+        )
+        seeds = itertools.count(761)
+
+        def is_known() -> bool:
+            """An engine says again with its steps by what vaults know it."""
+            for server in servers:
+                server.complete(prompt(next(seeds), TOKENS))
+            found = json.loads(gateway.command("status", "--json"))["engines"]
+            return all(each["hashes"] == "agreed" and each["namespace"] for each in found)
+
+        wait_until(is_known, "the engines' hashes are made by the gateway")
+        gateway.command("drain", f"127.0.0.1:{servers[0].port}")
+        body = {"model": model, "prompt": text, "max_tokens": 2, "ignore_eos": True}
+        answer, headers = gateway.ask("/v1/completions", body)
+        assert headers["x-tierkv-hit-tokens"] == f"0/{TOKENS}"
+        assert headers["x-tierkv-vault-tokens"] == "288"
+        assert headers["x-tierkv-reason"] == "vault"
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 288
 
 
 @pytest.mark.nightly

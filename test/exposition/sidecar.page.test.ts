@@ -14,12 +14,20 @@ async function gatewayRows(): Promise<Row[]> {
   const fleet = { engines: [engine], waiting: 0 } as unknown as ConstructorParameters<
     typeof Figures
   >[0];
-  const index = { blocks: () => 0 } as unknown as ConstructorParameters<typeof Figures>[2];
-  const figures = new Figures(fleet, () => null, index);
+  const index = { blocks: () => 0, foundBlocks: 0 } as unknown as ConstructorParameters<
+    typeof Figures
+  >[2];
+  const figures = new Figures(
+    fleet,
+    () => null,
+    index,
+    () => null,
+  );
   figures.began("e", 200, 1);
   figures.refused("r");
   figures.retried("e");
   figures.broken("e");
+  figures.lookedUp("found", 1);
   return rowsOfText(await figures.text());
 }
 

@@ -380,4 +380,11 @@ export const UPKEEP: readonly FaultRow[] = [
     ["crates/shm/tests/processes.rs"],
     { unloaded: "settled at the start, before there is traffic" },
   ),
+  row(
+    "F112",
+    "a vault that the gateway asks hangs, or dies",
+    "requests are answered as if it held nothing, and it is asked again once it answers",
+    ["test/gateway/vaults/lookups.vault.test.ts"],
+    { unloaded: "is driven with a gateway and engines of its own" },
+  ),
 ];

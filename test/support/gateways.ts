@@ -10,7 +10,7 @@ import { pino } from "pino";
 import { onTestFinished } from "vitest";
 import type { Address, GatewayConfig } from "../../src/config/config.ts";
 import { startGateway } from "../../src/gateway/gateway.ts";
-import type { RunningGateway } from "../../src/gateway/gateway.ts";
+import type { RunningGateway, Vaults } from "../../src/gateway/gateway.ts";
 import { splitAddress } from "../../src/hosts.ts";
 import { SimEngine } from "./sim-engine.ts";
 import type { SimPublisher } from "./sim-publisher.ts";
@@ -33,6 +33,7 @@ export async function gatewayBefore(
   given: Partial<GatewayConfig> = {},
   publishers: readonly SimPublisher[] = [],
   prefill: readonly number[] = [],
+  vaults: Vaults = () => [],
 ): Promise<Scene> {
   const engines = models.map((names) => new SimEngine(names));
   for (const engine of engines) await engine.start();
@@ -58,6 +59,7 @@ export async function gatewayBefore(
     prefill: prefill.map((at) => addressOf(engines[at]!.name)),
     prefillTokens: 2048,
     tokenizeMs: 60_000,
+    lookupMs: 0,
     objectives: new Map(),
     socket,
     indexFile: join(dirname(socket), "index"),
@@ -69,7 +71,7 @@ export async function gatewayBefore(
     for (const engine of engines) await engine.kill().catch(() => {});
     await ended;
   });
-  const gateway = await startGateway(config, SILENT);
+  const gateway = await startGateway(config, SILENT, null, vaults);
   started = gateway;
   return {
     engines,

@@ -31,13 +31,15 @@ export interface RecordShape {
   recordClass?: RecordClass;
   group?: number;
   shard?: number;
+  /** What an engine calls it; else the test's own name. */
+  blockHash?: Buffer;
 }
 
 /** The `index`-th record of a test; the same index gives the same bytes. */
 export function makeRecord(index: number, shape: RecordShape = {}): TestRecord {
   const { payloadBytes = 1000, namespace = NAMESPACE, recordClass = "kv" } = shape;
   const { group = 0, shard = 0 } = shape;
-  const blockHash = digest(`block ${index}`);
+  const { blockHash = digest(`block ${index}`) } = shape;
   const record = writeRecord(
     {
       codec: 0,

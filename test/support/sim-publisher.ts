@@ -1,6 +1,8 @@
 // Owns the events of a simulated engine over real ZeroMQ: a cache of blocks, what it publishes, what it replays, what gets lost.
 import { encode } from "@msgpack/msgpack";
 import { Publisher, Router } from "zeromq";
+import { hashOfBlock, lowOf } from "../../src/gateway/hashes/forms.ts";
+import type { Base } from "../../src/gateway/hashes/forms.ts";
 
 const END = -1n;
 
@@ -21,6 +23,8 @@ export interface PublisherOptions {
   /** Answers of a replay carry the topic, as newer engines send them. */
   hasTopic?: boolean;
   blockSize?: number;
+  /** Its hashes are vLLM's own, as releases since 0.32 make them; else another for each process. */
+  base?: Base;
 }
 
 /** How a batch comes: `late` is behind the next one. */
@@ -30,7 +34,10 @@ export type Arrival = "once" | "never" | "twice" | "late";
 export class SimPublisher {
   readonly blocks = new Map<bigint, SimBlock>();
   readonly blockSize: number;
-  readonly #options: Required<PublisherOptions>;
+  readonly #options: Required<Omit<PublisherOptions, "base">>;
+  readonly #base: Base | undefined;
+  /** Hashes of 32 bytes, by what is published of them. */
+  readonly whole = new Map<bigint, Buffer>();
   #publisher = new Publisher();
   #router = new Router();
   #ports = ["*", "*"];
@@ -46,6 +53,7 @@ export class SimPublisher {
   constructor(options: PublisherOptions = {}) {
     const defaults = { kept: 10_000, isPositional: false, hasTopic: true, blockSize: 4 };
     this.#options = { ...defaults, ...options };
+    this.#base = options.base;
     this.blockSize = this.#options.blockSize;
   }
 
@@ -138,6 +146,39 @@ export class SimPublisher {
     await this.publish(events);
   }
 
+  /** Says by what vaults know its blocks; null: none can be reached. */
+  async name(namespace: Buffer | null, shards = 1, root = this.#base?.root): Promise<void> {
+    const name = namespace === null ? [] : [hexOf(namespace), shards, hexOf(root!)];
+    await this.publish([
+      {
+        type: "BlockStored",
+        block_hashes: [],
+        parent_block_hash: null,
+        token_ids: [],
+        block_size: this.blockSize,
+        lora_id: null,
+        medium: "STORAGE",
+        lora_name: null,
+        extra_keys: [["tierkv", ...name]],
+        group_idx: 0,
+        kv_cache_spec_kind: "full_attention",
+        locality: "REMOTE",
+        ownership: "tierkv",
+      },
+    ]);
+  }
+
+  /** As a vault knows them, 32 bytes each. */
+  hashes(tokens: readonly number[], salt: string | null = null): Buffer[] {
+    const found: Buffer[] = [];
+    let parent: bigint | null = null;
+    for (let at = 0; at + this.blockSize <= tokens.length; at += this.blockSize) {
+      parent = this.#hashOf(parent, tokens.slice(at, at + this.blockSize), salt);
+      found.push(this.whole.get(parent)!);
+    }
+    return found;
+  }
+
   async clear(isLost = false): Promise<void> {
     this.blocks.clear();
     await this.publish([{ type: "AllBlocksCleared" }], isLost);
@@ -179,6 +220,7 @@ export class SimPublisher {
 
   /** Another for each process, like a random seed. */
   #hashOf(parent: bigint | null, tokens: readonly number[], salt: string | null): bigint {
+    if (this.#base !== undefined) return this.#ownHashOf(this.#base, parent, tokens, salt);
     let hash = (parent ?? 0x9e37_79b9_7f4a_7c15n) ^ this.#salt ^ BigInt(salt?.length ?? 0);
     for (const token of tokens) {
       hash = BigInt.asUintN(
@@ -187,6 +229,19 @@ export class SimPublisher {
       );
     }
     return hash;
+  }
+
+  #ownHashOf(
+    base: Base,
+    parent: bigint | null,
+    tokens: readonly number[],
+    salt: string | null,
+  ): bigint {
+    const above = parent === null ? base.root : this.whole.get(parent)!;
+    const how = [{ adapter: null, salt }, parent === null, "tagged"] as const;
+    const hash = hashOfBlock(base, above, tokens, [0, tokens.length], how)!;
+    this.whole.set(lowOf(hash), hash);
+    return lowOf(hash);
   }
 
   async #replay(router: Router): Promise<void> {
@@ -205,6 +260,8 @@ export class SimPublisher {
     }
   }
 }
+
+const hexOf = (bytes: Buffer): string => bytes.toString("hex");
 
 /** A port that was just left may be taken a moment longer. */
 async function bound(socket: Publisher | Router, address: string): Promise<void> {

@@ -132,7 +132,9 @@ export const SIDECAR_ROOMS: readonly string[] = [
 export const GATEWAY_ROOMS: readonly string[] = [
   "engines",
   "events",
+  "hashes",
   "index",
+  "vaults",
   "tokens",
   "score",
   "counts",

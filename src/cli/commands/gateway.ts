@@ -5,7 +5,7 @@ import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { ShownEngine, ShownFleet } from "../../gateway/control.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import type { ShownKey } from "../../gateway/front/keys.ts";
-import type { Look } from "../../gateway/gateway.ts";
+import type { Look, Vaults } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
 import { isLocal, sourceOf } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
@@ -86,9 +86,20 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
   if (!isLocal(config.gateway.listen) && config.gateway.lan) {
     logger.warn("[gateway] lan = true: every machine that reaches it may use the engines");
   }
+  let vaults: Vaults = () => [];
   let look = isAlone ? await neighboursOf(config, logger) : null;
   const { startGateway } = await import("../../gateway/gateway.ts");
   const steps = [
+    {
+      name: "vaults",
+      async run() {
+        if (config.gateway.lookupMs === 0) return undefined;
+        const { askVaults } = await import("../asked-vaults.ts");
+        const asked = askVaults(config, logger);
+        ({ vaults } = asked);
+        return asked;
+      },
+    },
     {
       name: "engines in etcd",
       async run() {
@@ -103,7 +114,7 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
       name: "gateway",
       timeoutMs: GATEWAY_START_MS,
       run: async () => {
-        const gateway = await startGateway(config.gateway, logger, look);
+        const gateway = await startGateway(config.gateway, logger, look, vaults);
         const { url, preset, extProc, engines } = gateway;
         logger.info({ url, preset, extProc, engines }, "gateway ready");
         if (call.isJson) call.print({ event: "ready", url, extProc }, []);
@@ -215,7 +226,8 @@ function showKey({ name, limits, requestsLeft, tokensLeft, atOnce, refused }: Sh
 }
 
 function showWhole(engine: ShownEngine): string {
-  const { events, blocks, vaultBlocks } = engine;
+  const { events, blocks, vaultBlocks, hashes, form } = engine;
   if (events === null) return show(engine);
-  return `${show(engine)}  events: ${events}, ${blocks} blocks, ${vaultBlocks} in vaults`;
+  const known = `events: ${events}, ${blocks} blocks, ${vaultBlocks} in vaults`;
+  return `${show(engine)}  ${known}  hashes: ${hashes}${form === "" ? "" : ` (${form})`}`;
 }

@@ -14,6 +14,8 @@ export interface Model {
   readonly id: string;
   /** The model that an adapter belongs to. */
   readonly parent?: string | null;
+  /** Where an adapter lies. */
+  readonly root?: unknown;
 }
 
 /** For `tierkv gateway status`. */

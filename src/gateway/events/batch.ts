@@ -1,4 +1,6 @@
 // Owns reading one batch of vLLM's KV-cache events: positional arrays and maps, with fields that releases add or leave out.
+import { HASH_BYTES, NAMESPACE_BYTES } from "../../block.ts";
+import { GATEWAY_SHARDS_MAX } from "../../limits/gateway.ts";
 import { hashOf, Reader } from "./reader.ts";
 
 /** One block that an engine holds now. */
@@ -13,6 +15,13 @@ export interface StoredBlock {
 /** Where blocks lie: in the engine's own memory, or in vaults that it may pull them from. */
 export type Tier = "gpu" | "vault";
 
+/** By what vaults know an engine's blocks: its namespace, the shards of each block, and the root of its hashes. */
+export interface VaultName {
+  namespace: Buffer;
+  shards: number;
+  root: Buffer;
+}
+
 export type KvEvent =
   | {
       kind: "stored";
@@ -21,9 +30,13 @@ export type KvEvent =
       blockSize: number;
       blocks: StoredBlock[];
       group: number;
+      /** All of them belong to it; null: to the model itself. */
+      adapter: string | null;
     }
   | { kind: "removed"; tier: Tier; hashes: bigint[]; group: number }
-  | { kind: "cleared" };
+  | { kind: "cleared" }
+  /** null: vaults cannot be reached from there any more. */
+  | { kind: "named"; name: VaultName | null; group: number; blockSize: number };
 
 /** By vLLM's word; what lies elsewhere, such as in an engine's own offload, is not told by when it is gone. */
 const TIERS: ReadonlyMap<unknown, Tier> = new Map([
@@ -85,7 +98,30 @@ function readEvent(fields: Readonly<Record<string, unknown>>): KvEvent | null {
   if (hashes === undefined) throw new Error("a list of hashes is missing");
   const group = typeof fields["group_idx"] === "number" ? fields["group_idx"] : 0;
   if (type === "BlockRemoved") return { kind: "removed", tier, hashes, group };
-  return WHOLE.has(fields["kv_cache_spec_kind"]) ? storedOf(fields, tier, hashes, group) : null;
+  if (!WHOLE.has(fields["kv_cache_spec_kind"])) return null;
+  const isNaming = tier === "vault" && hashes.length === 0;
+  return isNaming ? namedOf(fields, group) : storedOf(fields, tier, hashes, group);
+}
+
+/** Our own: of no blocks, with what names them where each block's keys would stand. null: somebody else's. */
+function namedOf(fields: Readonly<Record<string, unknown>>, group: number): KvEvent | null {
+  const [mark, ...name] = textsOf(fields["extra_keys"]);
+  const blockSize = Number(fields["block_size"]);
+  if (mark !== "tierkv" || !(blockSize > 0)) return null;
+  return { kind: "named", name: nameIn(name), group, blockSize };
+}
+
+/** null: there is none, or another release wrote it. */
+function nameIn([namespace = "", shards, root = ""]: readonly string[]): VaultName | null {
+  const name = {
+    namespace: Buffer.from(namespace, "hex"),
+    shards: Number(shards),
+    root: Buffer.from(root, "hex"),
+  };
+  const isWhole = name.namespace.length === NAMESPACE_BYTES && name.root.length === HASH_BYTES;
+  const hasShards =
+    Number.isInteger(name.shards) && name.shards >= 1 && name.shards <= GATEWAY_SHARDS_MAX;
+  return isWhole && hasShards ? name : null;
 }
 
 /** Of one event, in either form; of one that is not known, nothing. */
@@ -136,7 +172,8 @@ function storedOf(
     };
   });
   const above = parent === null || parent === undefined ? null : hashOf(parent);
-  return { kind: "stored", tier, parent: above, blockSize, blocks, group };
+  const adapter = typeof lora === "string" ? lora : null;
+  return { kind: "stored", tier, parent: above, blockSize, blocks, group, adapter };
 }
 
 /** Strings and numbers of a nested list, in order. */

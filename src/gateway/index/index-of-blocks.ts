@@ -1,5 +1,7 @@
 // Owns which engine holds which block, as its events tell: never a block that an engine has told of removing, bounded by dropping the oldest.
 import {
+  GATEWAY_FOUND_BLOCKS_MAX,
+  GATEWAY_FOUND_MS,
   GATEWAY_INDEX_BLOCKS_MAX,
   GATEWAY_PRESSURE_BLOCKS,
   GATEWAY_SPECULATION_MS,
@@ -8,6 +10,7 @@ import { nowMs } from "../../time.ts";
 import type { KvEvent, Tier } from "../events/batch.ts";
 import { nameOf, newSeeds, ROOT } from "./chain.ts";
 import type { BlockName, Seeds } from "./chain.ts";
+import { Fleeting } from "./fleeting.ts";
 import { BitTable, NameTable } from "./tables.ts";
 
 /** What one engine told of one tier. */
@@ -46,11 +49,6 @@ export interface Stock extends Told {
   parts: { tier: Tier; hashes: BigUint64Array; names: Float64Array }[];
 }
 
-interface Guess {
-  bits: number;
-  untilMs: number;
-}
-
 export class BlockIndex {
   /** Engines that told of a block, by tier. */
   readonly #bits: Readonly<Record<Tier, BitTable>> = {
@@ -60,7 +58,9 @@ export class BlockIndex {
   readonly #holdings: readonly Holding[];
   readonly #blocksMax: number;
   /** Blocks of requests that were just sent: their events come with the engine's next step. */
-  readonly #guesses = new Map<BlockName, Guess>();
+  readonly #guesses: Fleeting;
+  /** Blocks that vaults hold by their own word, by the engines that can pull them. */
+  readonly #found = new Fleeting(GATEWAY_FOUND_MS, GATEWAY_FOUND_BLOCKS_MAX);
 
   /** Of the names. */
   readonly seeds: Seeds;
@@ -74,6 +74,7 @@ export class BlockIndex {
   ) {
     this.seeds = seeds;
     this.#blocksMax = Math.max(1, Math.floor(blocksMax / Math.max(1, engines)));
+    this.#guesses = new Fleeting(GATEWAY_SPECULATION_MS, this.#blocksMax);
     this.#holdings = Array.from({ length: engines }, (_none, at) => ({
       bit: 2 ** at,
       tiers: { gpu: newTierIndex(), vault: newTierIndex() },
@@ -117,6 +118,7 @@ export class BlockIndex {
     // An engine that empties its own memory says nothing of vaults.
     if (event.kind === "cleared") this.#empty(holding, "gpu");
     else if (event.kind === "removed") this.#remove(holding, event);
+    else if (event.kind === "named") this.#name(holding, event);
     else this.#store(holding, event);
   }
 
@@ -125,6 +127,7 @@ export class BlockIndex {
     const holding = this.#of(engine);
     this.#empty(holding, "gpu");
     this.#empty(holding, "vault");
+    this.#found.forget(holding.bit);
     holding.pulls = false;
     this.drops += 1;
   }
@@ -162,18 +165,20 @@ export class BlockIndex {
 
   /** These blocks of a prompt are computed there now, or will be in a moment. */
   guess(engine: number, names: readonly BlockName[]): void {
-    const { bit } = this.#of(engine);
-    const now = nowMs();
-    const untilMs = now + GATEWAY_SPECULATION_MS;
-    for (const name of names) {
-      const { bits = 0 } = this.#guesses.get(name) ?? {};
-      this.#guesses.delete(name);
-      this.#guesses.set(name, { bits: bits | bit, untilMs });
-    }
-    for (const [name, guess] of this.#guesses) {
-      if (guess.untilMs > now && this.#guesses.size <= this.#blocksMax) break;
-      this.#guesses.delete(name);
-    }
+    this.#guesses.add(this.#of(engine).bit, names);
+  }
+
+  /** A vault said that it holds these blocks, by the names that these engines have for them. */
+  found(engines: readonly number[], names: readonly BlockName[]): void {
+    this.#found.add(
+      engines.reduce((bits, engine) => bits | this.#of(engine).bit, 0),
+      names,
+    );
+  }
+
+  /** Blocks that vaults said to hold lately. */
+  get foundBlocks(): number {
+    return this.#found.size;
   }
 
   /** How many blocks from the first on each engine holds itself. */
@@ -189,7 +194,7 @@ export class BlockIndex {
     const { gpu } = this.#bits;
     let holders = -1;
     for (const [depth, name] of names.entries()) {
-      const next = holders & ((gpu.get(name) & trusted) | this.#guessed(name, now));
+      const next = holders & ((gpu.get(name) & trusted) | this.#guesses.get(name, now));
       if (next !== holders) note(holders & ~next, depth);
       holders = next;
       if (holders === 0) return found;
@@ -211,10 +216,12 @@ export class BlockIndex {
     const from = Math.min(names.length, ...held.filter((_depth, engine) => pullers[engine]));
     const tellers = this.#trusted((engine) => peers.has(engine));
     const { vault } = this.#bits;
+    const now = nowMs();
     /** Where the run of blocks in vaults ends, by the block it is looked at from. */
     const ends = new Map<number, number>([[names.length, names.length]]);
     for (let at = names.length - 1; at >= from; at -= 1) {
-      const isThere = (vault.get(names[at] ?? 0) & tellers) !== 0;
+      const name = names[at] ?? 0;
+      const isThere = ((vault.get(name) | this.#found.get(name, now)) & tellers) !== 0;
       ends.set(at, isThere ? (ends.get(at + 1) ?? at) : at);
     }
     return held.map((depth, engine) => (pullers[engine] ? (ends.get(depth) ?? depth) : depth));
@@ -228,10 +235,9 @@ export class BlockIndex {
     return bits;
   }
 
-  #guessed(name: BlockName, now: number): number {
-    if (this.#guesses.size === 0) return 0;
-    const guess = this.#guesses.get(name);
-    return guess !== undefined && guess.untilMs > now ? guess.bits : 0;
+  #name(holding: Holding, { name, blockSize }: Extract<KvEvent, { kind: "named" }>): void {
+    holding.pulls = name !== null;
+    holding.blockSize ??= blockSize;
   }
 
   #store(holding: Holding, event: Extract<KvEvent, { kind: "stored" }>): void {
@@ -271,6 +277,7 @@ export class BlockIndex {
       const name = names.delete(hash);
       if (name === 0) continue;
       if (tier === "gpu") holding.went += 1;
+      else this.#found.delete(name);
       this.#drop(holding, tier, name);
     }
   }

@@ -3,15 +3,12 @@ import type { Preset } from "../../config/config.ts";
 import { Prefill } from "../../cost/prefill.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
-import type { Fleet, Order } from "../engines/fleet.ts";
+import type { Order } from "../engines/fleet.ts";
 import type { Turn } from "../engines/queue.ts";
-import { namesOf } from "../index/chain.ts";
-import type { BlockName } from "../index/chain.ts";
-import type { BlockIndex } from "../index/index-of-blocks.ts";
-import { promptOf } from "../tokens/tokenizer.ts";
-import type { Prompt, Tokenizer } from "../tokens/tokenizer.ts";
 import { Decisions } from "./decisions.ts";
 import type { Candidate, Decision, Reason } from "./decisions.ts";
+import { Knowing, NOTHING, reaching, spanAt, wholeBlocks } from "./known.ts";
+import type { Known, KnowingOptions } from "./known.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
 import { SessionRing } from "./ring.ts";
 import { Throttle } from "./throttle.ts";
@@ -66,11 +63,8 @@ export interface Choice {
   send(engine: Engine): Sent;
 }
 
-export interface RouterOptions {
+export interface RouterOptions extends KnowingOptions {
   preset: Preset;
-  fleet: Fleet;
-  index: BlockIndex;
-  tokenizer: Tokenizer;
   /** How late a first token may come; null: as late as it does. */
   ttftMs: number | null;
   /** Fewest tokens that one engine computes for another. */
@@ -79,40 +73,13 @@ export interface RouterOptions {
   objectives: ReadonlyMap<string, number>;
 }
 
-interface Known {
-  tokens: number;
-  /** By engine; one that is not there has nothing that is known. */
-  spans: ReadonlyMap<Engine, Span>;
-  /** By the size of a block. */
-  names: ReadonlyMap<number, readonly BlockName[]>;
-}
-
-const NOTHING: Known = {
-  tokens: 0,
-  spans: new Map(),
-  names: new Map(),
-};
-
-const spanAt = ({ tokens, spans }: Known, engine: Engine): Span =>
-  spans.get(engine) ?? { tokens, held: 0, reach: 0 };
-
-/** What was handed over each of them can pull. */
-function reaching(known: Known, tokens: number, engines: readonly Engine[]): Known {
-  const most = Math.min(tokens, known.tokens - 1);
-  if (most <= 0) return known;
-  const spans = engines.map((engine): [Engine, Span] => {
-    const span = spanAt(known, engine);
-    return [engine, { ...span, reach: Math.max(span.reach, most) }];
-  });
-  return { ...known, spans: new Map(spans) };
-}
-
 export class Router {
   readonly #options: RouterOptions;
   readonly #turns = roundRobin();
   readonly #models = new WeakMap<Engine, TtftModel>();
   readonly #usual = new Prefill();
   readonly #throttle = new Throttle();
+  readonly #knowing: Knowing;
   readonly decisions: Decisions = new Decisions();
   #ring = new SessionRing([]);
   /** Of the fleet, when the ring was made. */
@@ -120,13 +87,14 @@ export class Router {
 
   constructor(options: RouterOptions) {
     this.#options = options;
+    this.#knowing = new Knowing(options);
   }
 
   /** `handedOver`: tokens of the prompt that another engine has computed for whoever answers. */
   async choose(asked: Asked, handedOver = 0): Promise<Choice> {
     const { preset } = this.#options;
     const looks = preset === "earliest-token" || preset === "prefix-weighted";
-    const found = looks ? await this.#know(asked) : NOTHING;
+    const found = looks ? await this.#knowing.know(asked) : NOTHING;
     const known = reaching(found, handedOver, this.#options.fleet.engines);
     const turn = this.#turnOf(known, asked);
     return {
@@ -324,49 +292,6 @@ export class Router {
     const { pulled, waitMs, computeMs } = this.#ttftOf(engine).partsOf(span);
     return { engine: engine.name, held: span.held, pulled, waitMs, computeMs };
   }
-
-  async #know({ path, body, model }: Asked): Promise<Known> {
-    const prompt = promptOf(path, body);
-    if (prompt === null || model === null) return NOTHING;
-    const { fleet, tokenizer } = this.#options;
-    const [asker] = leastLoad(fleet.engines.filter((engine) => engine.takes(model)));
-    if (asker === undefined) return NOTHING;
-    const tokens = await tokenizer.tokensOf(prompt, asker);
-    return tokens === null ? NOTHING : this.#held(prompt, tokens, asker);
-  }
-
-  #held(prompt: Prompt, tokens: readonly number[], asker: Engine): Known {
-    const { fleet, index } = this.#options;
-    const adapter = asker.models.find(
-      ({ id, parent }) => id === prompt.model && typeof parent === "string",
-    );
-    const everywhere = adapter === undefined ? [] : [adapter.id];
-    const names = new Map<number, readonly BlockName[]>();
-    const spans = new Map<Engine, Span>();
-    const sizeOf = ({ slot }: Engine): number | null => index.blockSize(slot);
-    for (const size of new Set(fleet.engines.map(sizeOf))) {
-      if (size === null) continue;
-      const engines = fleet.engines.filter((engine) => sizeOf(engine) === size);
-      const own = namesOf(index.seeds, tokens, size, everywhere, prompt.salt);
-      names.set(size, own);
-      const held = index.prefixes(own);
-      // Blocks of one size and model: what one of these engines saved, another can pull.
-      const peers = new Set(
-        engines.filter((engine) => engine.serves(prompt.model)).map(({ slot }) => slot),
-      );
-      const reach = index.reach(own, held, peers);
-      const most = wholeBlocks(tokens.length, size) / size;
-      for (const engine of engines) {
-        const tokensOf = (blocks = 0): number => Math.min(blocks, most) * size;
-        spans.set(engine, {
-          tokens: tokens.length,
-          held: tokensOf(held[engine.slot]),
-          reach: tokensOf(reach[engine.slot]),
-        });
-      }
-    }
-    return { tokens: tokens.length, spans, names };
-  }
 }
 
 function reasonOf(
@@ -388,10 +313,6 @@ function isSingle(body: unknown): boolean {
   const { n } = body as { n?: unknown };
   return n === undefined || n === null || n === 1;
 }
-
-/** Tokens of a prompt that can be held: the last one is always computed, and with it its block. */
-const wholeBlocks = (tokens: number, size: number): number =>
-  Math.floor((tokens - 1) / size) * size;
 
 /** Which preset holds where none is named. */
 export function presetOf(preset: Preset | null, hasEvents: boolean): Preset {

@@ -18,6 +18,7 @@ const stored = (
   blockSize: 2,
   blocks: [{ hash, tokens, extra: [] }],
   group,
+  adapter: null,
 });
 const removed = (hash: bigint, group = 0, tier: Tier = "gpu"): KvEvent => ({
   kind: "removed",

@@ -150,6 +150,7 @@ test("a file that is not whole, of another version, too large or of nobody's is 
     blockSize: 2,
     blocks: [{ hash: 2n ** 64n - 1n, tokens: [1, 2], extra: [] }],
     group: 3,
+    adapter: null,
   });
   const mark = { sequence: 7, digest: "d" };
   expect(await saveIndex(path, index, [{ slot: 0, events: "10.0.0.1:5557", mark }])).toBe(true);

@@ -218,7 +218,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     def take_events(self) -> Sequence[Any]:
         """See StorageEvents.take."""
         events = self.scheduler_side.events
-        return events.take() if events.has_news else ()
+        return events.take() if events.is_on else ()
 
     @guarded(is_vital=False)
     def has_pending_push_work(self) -> bool:

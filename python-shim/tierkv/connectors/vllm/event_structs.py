@@ -52,6 +52,25 @@ def stored_event(
     return _event(kv_events.BlockStored, fields)
 
 
+def naming_event(name: tuple[Any, ...], *, block_tokens: int, group: int, kind: str | None) -> Any:
+    """Say by what vaults know this engine's blocks, in an event of no blocks: others hear of none by it.
+
+    `name`: `tierkv`, then namespace, shards and root of the hashes; nothing but `tierkv` where no vault can be reached.
+    """
+    fields = {
+        "block_hashes": [],
+        "parent_block_hash": None,
+        "token_ids": [],
+        "block_size": block_tokens,
+        "lora_id": None,
+        "lora_name": None,
+        "extra_keys": [name],
+        "group_idx": group,
+        "kv_cache_spec_kind": kind,
+    }
+    return _event(kv_events.BlockStored, fields)
+
+
 def removed_event(hashes: list[bytes], group: int) -> Any:
     """Say that no vault holds blocks any more."""
     outside = kv_cache_utils.maybe_convert_block_hash

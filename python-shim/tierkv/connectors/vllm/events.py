@@ -1,10 +1,11 @@
 """Owns what subscribers of this engine's KV-cache events hear of vaults: what one holds, and what none does."""
 
 import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tierkv.connectors.vllm import compat, event_structs, limits
 from tierkv.connectors.vllm.counters import Counters
@@ -14,6 +15,9 @@ from tierkv.connectors.vllm.plans import Plan
 from tierkv.connectors.vllm.specs import Group
 
 _Key = tuple[int, bytes]
+_Name = tuple[str | int, ...]
+#: No vault can be reached, or this engine's blocks have no name yet.
+_NAMELESS: Final[_Name] = ("tierkv",)
 
 
 @dataclass(slots=True)
@@ -47,10 +51,23 @@ class StorageEvents:
     answer holds nothing. Off unless the engine publishes events; blocks named by more than tokens are not told.
     """
 
-    def __init__(self, config: Any, kv_cache_config: Any, grid: Grid, counters: Counters) -> None:
+    def __init__(
+        self,
+        config: Any,
+        kv_cache_config: Any,
+        grid: Grid,
+        counters: Counters,
+        called: Callable[[], _Name] = lambda: _NAMELESS,
+    ) -> None:
+        """`called` gives by what vaults know the engine's blocks; read in its own thread, at each step."""
         self.is_on = compat.publishes_events(config)
         #: `take` has something to give.
         self.has_news = False
+        self._called = called
+        #: What subscribers were told last, and when they are told again: one may have come meanwhile.
+        self._told = _NAMELESS
+        self._tell_at = 0.0
+        self._is_connected = False
         self._kinds = event_structs.spec_kinds(kv_cache_config) if self.is_on else {}
         self._grid = grid
         self._counters = counters
@@ -88,8 +105,28 @@ class StorageEvents:
             self._waiting.popitem(last=False)
             self._counters.add("dropped_event_blocks")
 
+    def _naming(self) -> list[Any]:
+        name = self._called() if self._is_connected else _NAMELESS
+        now = time.monotonic()
+        if name == self._told and (name == _NAMELESS or now < self._tell_at):
+            return []
+        self._told, self._tell_at = name, now + limits.EVENT_NAME_EVERY_S
+        return [
+            event_structs.naming_event(
+                name,
+                block_tokens=group.block_tokens,
+                group=group.index,
+                kind=self._kinds.get(group.index),
+            )
+            for group in self._grid.groups
+            if not (group.tail or group.is_state)
+        ]
+
     def take(self) -> list[Any]:
-        """Give vLLM's events of what changed since the last call, in order."""
+        """Give vLLM's events of what changed since the last call, in order; to be called in each step."""
+        naming = self._naming()
+        if not self.has_news:
+            return naming
         with self._lock:
             news = list(self._news)
             self._news.clear()
@@ -108,7 +145,7 @@ class StorageEvents:
         if run:
             events.append(self._stored(run))
         self._counters.add("storage_events", len(events))
-        return events
+        return naming + events
 
     def _stored(self, run: list[_Block]) -> Any:
         first = run[0]
@@ -125,6 +162,7 @@ class StorageEvents:
 
     def question(self) -> Frame | None:
         """Give the next `audit` frame; None while one is open, or without any block."""
+        self._is_connected = True
         with self._lock:
             if self._audit is not None or not (self._waiting or self._claimed):
                 return None
@@ -198,6 +236,7 @@ class StorageEvents:
 
     def lost(self) -> None:
         """Hear that the connection ended: without a sidecar no vault can be reached from here."""
+        self._is_connected = False
         with self._lock:
             self._audit = None
             for block in list(self._claimed.values()):

@@ -125,6 +125,8 @@ EVENT_BLOCKS_MAX: Final = 32_768
 AUDIT_BLOCKS_MAX: Final = 4096
 #: Questions in a row after which a block that no vault holds is forgotten.
 AUDITS_UNHELD_MAX: Final = 30
+#: Seconds after which subscribers are told again by what vaults know the engine's blocks: one may have come meanwhile.
+EVENT_NAME_EVERY_S: Final = 10.0
 #: Plans opened for one admission: the local hit may shrink under pressure, but not for ever.
 PLANS_PER_ADMISSION_MAX: Final = 4
 #: Tokens of one block of mlx-lm's caches; its own grow by as many.

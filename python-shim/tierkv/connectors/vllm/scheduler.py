@@ -80,14 +80,14 @@ class SchedulerShim:
         self._handoffs = Handoffs(config, self._grid, self._naming, self.counters)
         self._generations = Generations(self._world)
         self._first_step = FirstStep(self._grid)
-        self._idle = IdleSteps()
-        self._unasked = Unasked()
+        self._idle, self._unasked = IdleSteps(), Unasked()
         self._pool: Any = None
         self._tables = compat.BlockTables()
         self._requests: dict[str, RequestState] = {}
         self._backlog = Backlog()
         self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
-        self.events = StorageEvents(config, kv_cache_config, self._grid, self.counters)
+        called = partial(self._naming.called, self._world // copies)
+        self.events = StorageEvents(config, kv_cache_config, self._grid, self.counters, called)
         self._saves = SavePlanner(
             self._grid, self._world, kv_cache_config.num_blocks, self.counters, self.events.saw
         )

@@ -1,0 +1,78 @@
+// Owns the vaults that a gateway asks what they hold: those that this machine's sidecar would use, as they come and go.
+import { existsSync } from "node:fs";
+import { UNCOUNTED } from "../client/found.ts";
+import type { Vault } from "../client/vault.ts";
+import { isRemote } from "../client/vault.ts";
+import { Waker } from "../client/wake.ts";
+import type { Config } from "../config/config.ts";
+import { toTierkvError } from "../errors.ts";
+import type { Vaults } from "../gateway/gateway.ts";
+import type { Running } from "../lifecycle.ts";
+import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
+import type { Logger } from "../log.ts";
+import { membersOf } from "./sources.ts";
+import { vaultTargets } from "./targets.ts";
+import { linkTo } from "./vault-link.ts";
+
+const UNIX = "unix:";
+/** It moves no records: one, because a look-up takes a third of gRPC's time there. */
+const LANES = 1;
+
+export interface AskedVaults extends Running {
+  vaults: Vaults;
+}
+
+/** A vault that may not be asked is said once, and left out. */
+export function askVaults(config: Config, logger: Logger): AskedVaults {
+  const clients = new Map<string, Vault>();
+  const add = (client: Vault): void => {
+    clients.set(client.address, client);
+    // The first question would be late; whether it answers is seen by then.
+    if (isThere(client)) client.hello(HELLO_TIMEOUT_MS).catch(() => {});
+  };
+  for (const target of vaultTargets(config)) {
+    if (!target.classes.includes("kv")) continue;
+    try {
+      const only = { ...target, classes: ["kv"] as const };
+      add(linkTo(config, only, logger, LANES).client);
+    } catch (error) {
+      const { message: reason } = toTierkvError(error);
+      logger.warn({ vault: target.address, reason }, "a vault is not asked what it holds");
+    }
+  }
+  const written = new Set(clients.keys());
+  const quiet = { ...config, sidecar: { ...config.sidecar, lanes: LANES } };
+  // A look-up is no reason to wake a machine.
+  const source = membersOf(quiet, logger, new Waker([], logger), () => {});
+  source?.follow((recordClass, list) => {
+    if (recordClass !== "kv") return;
+    for (const [address, client] of clients) {
+      if (list.has(address) || written.has(address)) continue;
+      client.close();
+      clients.delete(address);
+    }
+    for (const address of list.keys()) {
+      if (!clients.has(address)) add(source.connect("kv", address));
+    }
+  });
+  return {
+    vaults: () => [...clients.values()].map(askedOf),
+    close() {
+      source?.close();
+      for (const client of clients.values()) client.close();
+      return Promise.resolve();
+    },
+  };
+}
+
+/** A machine with a gateway alone has no vault of its own, though its configuration would start one. */
+const isThere = ({ address }: Vault): boolean =>
+  !address.startsWith(UNIX) || existsSync(address.slice(UNIX.length));
+
+function askedOf(client: Vault): ReturnType<Vaults>[number] {
+  return {
+    address: client.address,
+    isOpen: !isThere(client) || (isRemote(client) && client.isOpen),
+    lookup: (namespace, keys, deadlineMs) => client.lookup(namespace, keys, deadlineMs, UNCOUNTED),
+  };
+}

@@ -1,0 +1,226 @@
+// Owns whether the hashes of one engine's blocks can be made here: learnt from what it tells of, checked again and again, given up at the first that differs.
+import { HASH_BYTES, toNamespace } from "../../block.ts";
+import type { Namespace } from "../../block.ts";
+import {
+  GATEWAY_HASH_CHECK_EVERY,
+  GATEWAY_HASHES_CHECKED,
+  GATEWAY_HASHES_EXPECT_MS,
+  GATEWAY_HASHES_EXPECTED_MAX,
+} from "../../limits/gateway.ts";
+import type { Logger } from "../../log.ts";
+import { nowMs } from "../../time.ts";
+import type { KvEvent, VaultName } from "../events/batch.ts";
+import {
+  ALGORITHMS,
+  DEFAULT_SEED,
+  hashesOf,
+  hashOfBlock,
+  lowOf,
+  NOT_APART,
+  rootOf,
+} from "./forms.ts";
+import type { Apart, Base, Tagging } from "./forms.ts";
+
+type Stored = Extract<KvEvent, { kind: "stored" }>;
+
+/** How vaults name an engine's blocks: all of these, with each shard. */
+export interface Named {
+  namespace: Namespace;
+  shards: number;
+  /** Groups that hold a whole prefix. */
+  groups: readonly number[];
+}
+
+/** learning: no event has shown it yet; off: one showed another hash. */
+export type AgreementState = "learning" | "agreed" | "off";
+
+/** In which form an engine hashes; `tagging` is null until something with a salt or an adapter was heard. */
+interface Form {
+  base: Base;
+  tagging: Tagging | null;
+}
+
+const TAGGINGS: readonly Tagging[] = ["tagged", "bare"];
+
+const usualBases = (): Base[] =>
+  ALGORITHMS.map((algorithm) => ({ algorithm, root: rootOf(algorithm, DEFAULT_SEED) }));
+
+export class Agreement {
+  readonly #engine: string;
+  readonly #logger: Logger;
+  #form: Form | null = null;
+  #off = "";
+  #namespace: Namespace | null = null;
+  #shards = 0;
+  readonly #groups = new Set<number>();
+  /** As the engine says itself; null: it has not. */
+  #root: Buffer | null = null;
+  /** Low halves of hashes that prompts on their way there would have, by base. */
+  readonly #expected = new Map<bigint, Base>();
+  /** Before that no prompt is taken for it: an engine may never show its form. */
+  #expectAgainMs = -Infinity;
+  /** Events that began a prompt, since the form is known. */
+  #begun = 0;
+
+  constructor(engine: string, logger: Logger) {
+    this.#engine = engine;
+    this.#logger = logger;
+  }
+
+  get state(): AgreementState {
+    return this.#off !== "" ? "off" : this.#form === null ? "learning" : "agreed";
+  }
+
+  /** For people; empty while it is not known. */
+  get form(): string {
+    if (this.#form === null) return "";
+    const { base, tagging } = this.#form;
+    return tagging === null ? base.algorithm : `${base.algorithm} ${tagging}`;
+  }
+
+  /** null: the engine has not said, or vaults cannot be reached from there. */
+  get named(): Named | null {
+    if (this.#namespace === null) return null;
+    return { namespace: this.#namespace, shards: this.#shards, groups: [...this.#groups] };
+  }
+
+  /** null: a prompt of this kind cannot be named. */
+  formFor({ adapter, salt }: Apart): readonly [Base, Tagging] | null {
+    if (this.state !== "agreed" || this.#form === null) return null;
+    const { base, tagging } = this.#form;
+    if (adapter === null && salt === null) return [base, "bare"];
+    return tagging === null ? null : [base, tagging];
+  }
+
+  /** Another process may publish there now. */
+  forget(): void {
+    this.#form = null;
+    this.#off = "";
+    this.#root = null;
+    this.#expected.clear();
+    this.#unname();
+  }
+
+  hear(event: KvEvent): void {
+    if (event.kind === "named") this.#take(event.name, event.group);
+    else if (event.kind === "stored" && this.#off === "") this.#look(event);
+  }
+
+  /** A prompt without salt and adapter goes there, and its hashes come back: what begins it may have been told of long ago. */
+  async expect(tokens: readonly number[], blockSize: number, most: number): Promise<void> {
+    const now = nowMs();
+    const isSoon = now < this.#expectAgainMs;
+    if (this.state !== "learning" || this.#root === null || isSoon) return;
+    this.#expectAgainMs = now + GATEWAY_HASHES_EXPECT_MS;
+    for (const base of this.#bases()) {
+      const hashes = await hashesOf(base, tokens, blockSize, [NOT_APART, "bare"], most);
+      for (let at = 0; at < hashes.length; at += HASH_BYTES) {
+        this.#expected.set(lowOf(hashes.subarray(at, at + HASH_BYTES)), base);
+      }
+    }
+    if (this.state !== "learning") this.#expected.clear();
+    for (const oldest of this.#expected.keys()) {
+      if (this.#expected.size <= GATEWAY_HASHES_EXPECTED_MAX) break;
+      this.#expected.delete(oldest);
+    }
+  }
+
+  /** Those that are possible. */
+  #bases(): Base[] {
+    const root = this.#root;
+    const told = root === null ? [] : ALGORITHMS.map((algorithm) => ({ algorithm, root }));
+    return [...told, ...usualBases()];
+  }
+
+  #take(name: VaultName | null, group: number): void {
+    if (name === null) return this.#unname();
+    const namespace = toNamespace(name.namespace);
+    const isNew = this.#namespace?.equals(namespace) !== true;
+    if (isNew) this.#unname();
+    this.#namespace = namespace;
+    this.#shards = name.shards;
+    this.#groups.add(group);
+    if (this.#root?.equals(name.root) === true) return;
+    this.#root = Buffer.from(name.root);
+    if (this.#form?.base.root.equals(name.root) === false) this.#form = null;
+  }
+
+  #unname(): void {
+    this.#namespace = null;
+    this.#groups.clear();
+  }
+
+  #look(event: Stored): void {
+    const [first] = event.blocks;
+    if (first === undefined) return;
+    const form = this.#form;
+    if (event.parent !== null) {
+      if (form === null && this.#expected.size > 0) this.#meet(event);
+    } else if (first.extra.length > 0) {
+      if (form?.tagging === null) this.#learnTagging(event, form.base, first.extra);
+    } else if (form === null) this.#learn(event);
+    else this.#check(event, form.base);
+  }
+
+  #check(event: Stored, base: Base): void {
+    this.#begun += 1;
+    if (this.#begun % GATEWAY_HASH_CHECK_EVERY !== 1) return;
+    if (!isMadeBy(event, base)) this.#giveUp(base.algorithm);
+  }
+
+  /** By what stands there alone: of pictures, and of adapters in newer releases, events do not tell all that is hashed. */
+  #learnTagging(event: Stored, base: Base, [salt = ""]: readonly string[]): void {
+    const apart = { adapter: null, salt };
+    const tagging = TAGGINGS.find((one) => isMadeBy(event, base, [apart, one])) ?? null;
+    this.#form = { base, tagging };
+  }
+
+  #learn(event: Stored): void {
+    const base = this.#bases().find((one) => isMadeBy(event, one));
+    if (base !== undefined) this.#agree(base);
+    // Without its word the root may be any.
+    else if (this.#root !== null) this.#giveUp("what it says of its root");
+  }
+
+  /** Of 64 bits none meets another one by chance. */
+  #meet({ blocks }: Stored): void {
+    for (const { hash } of blocks) {
+      const base = this.#expected.get(hash);
+      if (base !== undefined) return this.#agree(base);
+    }
+  }
+
+  #agree(base: Base): void {
+    this.#form = { base, tagging: null };
+    this.#expected.clear();
+    const of = { engine: this.#engine, hashes: base.algorithm };
+    this.#logger.info(of, "block hashes of an engine can be made here");
+  }
+
+  #giveUp(form: string): void {
+    this.#off = "its hashes are others than those made here";
+    this.#form = null;
+    this.#expected.clear();
+    const fix =
+      "what vaults hold is known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
+    const about = { engine: this.#engine, form, reason: this.#off, fix };
+    this.#logger.warn(about, "vaults are not asked for an engine");
+  }
+}
+
+/** Whether the first blocks of a prompt have the hashes that the engine tells. */
+function isMadeBy(
+  { blocks, blockSize }: Stored,
+  base: Base,
+  [apart, tagging]: readonly [Apart, Tagging] = [NOT_APART, "bare"],
+): boolean {
+  let parent = base.root;
+  for (const [at, { hash, tokens, extra }] of blocks.slice(0, GATEWAY_HASHES_CHECKED).entries()) {
+    if (at > 0 && extra.length > 0) return true;
+    const how = [apart, at === 0, tagging] as const;
+    const made = hashOfBlock(base, parent, tokens, [0, blockSize], how);
+    if (made === null || lowOf(made) !== hash) return false;
+    parent = made;
+  }
+  return true;
+}

@@ -1,0 +1,146 @@
+// Owns what is known of one prompt: its tokens, the names of its blocks, and how much of it each engine has or can pull.
+import type { Engine, Model } from "../engines/engine.ts";
+import type { Fleet } from "../engines/fleet.ts";
+import type { Agreement } from "../hashes/agreement.ts";
+import type { Apart } from "../hashes/forms.ts";
+import { namesOf } from "../index/chain.ts";
+import type { BlockName } from "../index/chain.ts";
+import type { BlockIndex } from "../index/index-of-blocks.ts";
+import { promptOf } from "../tokens/tokenizer.ts";
+import type { Prompt, Tokenizer } from "../tokens/tokenizer.ts";
+import type { AskingEngine, Lookups } from "../vaults/lookups.ts";
+import { leastLoad } from "./presets.ts";
+import type { Span } from "./ttft-model.ts";
+
+export interface KnowingOptions {
+  fleet: Fleet;
+  index: BlockIndex;
+  tokenizer: Tokenizer;
+  /** null: vaults are not asked. */
+  lookups: Lookups | null;
+  /** null: its events are not followed. */
+  agreementOf(engine: Engine): Agreement | null;
+}
+
+export interface Known {
+  tokens: number;
+  /** By engine; one that is not there has nothing that is known. */
+  spans: ReadonlyMap<Engine, Span>;
+  /** By the size of a block. */
+  names: ReadonlyMap<number, readonly BlockName[]>;
+}
+
+export const NOTHING: Known = {
+  tokens: 0,
+  spans: new Map(),
+  names: new Map(),
+};
+
+export const spanAt = ({ tokens, spans }: Known, engine: Engine): Span =>
+  spans.get(engine) ?? { tokens, held: 0, reach: 0 };
+
+/** What was handed over each of them can pull. */
+export function reaching(known: Known, tokens: number, engines: readonly Engine[]): Known {
+  const most = Math.min(tokens, known.tokens - 1);
+  if (most <= 0) return known;
+  const spans = engines.map((engine): [Engine, Span] => {
+    const span = spanAt(known, engine);
+    return [engine, { ...span, reach: Math.max(span.reach, most) }];
+  });
+  return { ...known, spans: new Map(spans) };
+}
+
+/** Tokens of a prompt that can be held: the last one is always computed, and with it its block. */
+export const wholeBlocks = (tokens: number, size: number): number =>
+  Math.floor((tokens - 1) / size) * size;
+
+/** Of what the decision for a request stands on, that which says which prompt it has. */
+interface Asking {
+  path: string;
+  body: unknown;
+  model: string | null;
+}
+
+export class Knowing {
+  readonly #options: KnowingOptions;
+
+  constructor(options: KnowingOptions) {
+    this.#options = options;
+  }
+
+  async know({ path, body, model }: Asking): Promise<Known> {
+    const prompt = promptOf(path, body);
+    if (prompt === null || model === null) return NOTHING;
+    const { fleet, tokenizer } = this.#options;
+    const [asker] = leastLoad(fleet.engines.filter((engine) => engine.takes(model)));
+    if (asker === undefined) return NOTHING;
+    const tokens = await tokenizer.tokensOf(prompt, asker);
+    if (tokens === null) return NOTHING;
+    const known = this.#held(prompt, tokens, asker);
+    return (await this.#askVaults(prompt, tokens, known))
+      ? this.#held(prompt, tokens, asker)
+      : known;
+  }
+
+  #held(prompt: Prompt, tokens: readonly number[], asker: Engine): Known {
+    const { fleet, index } = this.#options;
+    const adapter = adapterOf(asker, prompt.model);
+    const everywhere = adapter === undefined ? [] : [adapter.id];
+    const names = new Map<number, readonly BlockName[]>();
+    const spans = new Map<Engine, Span>();
+    const sizeOf = ({ slot }: Engine): number | null => index.blockSize(slot);
+    for (const size of new Set(fleet.engines.map(sizeOf))) {
+      if (size === null) continue;
+      const engines = fleet.engines.filter((engine) => sizeOf(engine) === size);
+      const own = namesOf(index.seeds, tokens, size, everywhere, prompt.salt);
+      names.set(size, own);
+      const held = index.prefixes(own);
+      // Blocks of one size and model: what one of these engines saved, another can pull.
+      const peers = new Set(
+        engines.filter((engine) => engine.serves(prompt.model)).map(({ slot }) => slot),
+      );
+      const reach = index.reach(own, held, peers);
+      const most = wholeBlocks(tokens.length, size) / size;
+      for (const engine of engines) {
+        const tokensOf = (blocks = 0): number => Math.min(blocks, most) * size;
+        spans.set(engine, {
+          tokens: tokens.length,
+          held: tokensOf(held[engine.slot]),
+          reach: tokensOf(reach[engine.slot]),
+        });
+      }
+    }
+    return { tokens: tokens.length, spans, names };
+  }
+
+  /** True: more of it is known to be held than before. */
+  async #askVaults(prompt: Prompt, tokens: readonly number[], known: Known): Promise<boolean> {
+    const { fleet, index, lookups } = this.#options;
+    if (lookups === null) return false;
+    const able = fleet.engines.filter((engine) => engine.takes(prompt.model));
+    const asked = [...known.names].map(([blockSize, names]) => {
+      const engines = able.filter(({ slot }) => index.blockSize(slot) === blockSize);
+      const asking = engines.flatMap((engine) => this.#asking(engine, prompt, known));
+      return lookups.ask({ tokens, blockSize, names, engines: asking });
+    });
+    return (await Promise.all(asked)).includes(true);
+  }
+
+  #asking(engine: Engine, { model, salt }: Prompt, known: Known): AskingEngine[] {
+    const agreement = this.#options.agreementOf(engine);
+    if (agreement === null) return [];
+    const adapter = adapterOf(engine, model);
+    const apart: Apart = {
+      adapter: adapter === undefined ? null : { name: adapter.id, path: pathOf(adapter) },
+      salt,
+    };
+    const { held, reach } = spanAt(known, engine);
+    return [{ slot: engine.slot, agreement, apart, held, reach }];
+  }
+}
+
+const pathOf = ({ root }: Model): string => (typeof root === "string" ? root : "");
+
+/** undefined: it is a model of its own. */
+const adapterOf = ({ models }: Engine, model: string): Model | undefined =>
+  models.find(({ id, parent }) => id === model && typeof parent === "string");

@@ -1,0 +1,237 @@
+// Owns asking vaults what they hold of a prompt: where nobody is known to hold it, and for no longer than a decision waits.
+import { HASH_BYTES, hasBit, KeyPacker, PACKED_KEY_BYTES } from "../../block.ts";
+import type { Namespace } from "../../block.ts";
+import { toTierkvError } from "../../errors.ts";
+import {
+  GATEWAY_LOOKUP_AGAIN_MS,
+  GATEWAY_LOOKUP_BLOCKS_MAX,
+  GATEWAY_LOOKUP_CALL_MS,
+  GATEWAY_LOOKUP_KEYS_MAX,
+  GATEWAY_LOOKUP_TOKENS_MIN,
+  GATEWAY_LOOKUP_VAULTS_MAX,
+  GATEWAY_LOOKUPS_KEPT_MAX,
+  GATEWAY_LOOKUPS_MAX,
+} from "../../limits/gateway.ts";
+import type { Logger } from "../../log.ts";
+import { nowMs, sleep } from "../../time.ts";
+import type { Agreement, Named } from "../hashes/agreement.ts";
+import { hashesOf } from "../hashes/forms.ts";
+import type { Apart, Base, Tagging } from "../hashes/forms.ts";
+import type { BlockName } from "../index/chain.ts";
+import type { BlockIndex } from "../index/index-of-blocks.ts";
+
+/** What is asked of one vault. */
+export interface AskedVault {
+  readonly address: string;
+  /** Nobody is to ask it. */
+  readonly isOpen: boolean;
+  /** A bitmap over packed keys. */
+  lookup(namespace: Namespace, keys: Buffer, deadlineMs: number): Promise<Buffer>;
+}
+
+/** found: of blocks that were not known, in time or not · late: it came after the decision, whatever it was. */
+export type LookupOutcome = "found" | "nothing" | "late" | "failed";
+
+/** An engine that a prompt may go to, with the tokens that it holds itself or is known to pull. */
+export interface AskingEngine {
+  slot: number;
+  agreement: Agreement;
+  apart: Apart;
+  held: number;
+  reach: number;
+}
+
+/** A prompt in the blocks of these engines. */
+export interface AskedPrompt {
+  tokens: readonly number[];
+  blockSize: number;
+  names: readonly BlockName[];
+  engines: readonly AskingEngine[];
+}
+
+export interface LookupsOptions {
+  /** Those that there are now. */
+  vaults: () => readonly AskedVault[];
+  index: BlockIndex;
+  /** 0: vaults are not asked. */
+  lookupMs: number;
+  onOutcome(outcome: LookupOutcome, seconds: number): void;
+  logger: Logger;
+}
+
+/** One name of a prompt's blocks, and who has it. */
+interface Question {
+  named: Named;
+  form: readonly [Base, Tagging];
+  apart: Apart;
+  slots: number[];
+}
+
+export class Lookups {
+  readonly #options: LookupsOptions;
+  /** When the same may be asked again, by namespace and last block. */
+  readonly #asked = new Map<string, number>();
+  #open = 0;
+  #isFailing = false;
+
+  constructor(options: LookupsOptions) {
+    this.#options = options;
+  }
+
+  /** True: what the index knows of the prompt is more than before. Later than it may wait, answers go to the index alone. */
+  async ask(prompt: AskedPrompt): Promise<boolean> {
+    const { lookupMs } = this.#options;
+    const { blockSize, engines } = prompt;
+    const blocks = Math.min(
+      GATEWAY_LOOKUP_BLOCKS_MAX,
+      Math.floor((prompt.tokens.length - 1) / blockSize),
+    );
+    const most = Math.max(0, ...engines.map(({ held }) => held));
+    const isLong = blocks * blockSize - most >= GATEWAY_LOOKUP_TOKENS_MIN;
+    if (lookupMs === 0 || !isLong || this.#vaults().length === 0) return false;
+    this.#expect(prompt, blocks);
+    const from = Math.floor(Math.min(...engines.map(({ reach }) => reach)) / blockSize);
+    if (from >= blocks) return false;
+    const questions = [...this.#questions(engines)].filter((one) => this.#may(one, prompt, blocks));
+    if (questions.length === 0) return false;
+    const state = { isFound: false, isOver: false };
+    const all = questions.map((one) => this.#put(one, prompt, from, blocks, state));
+    const over = new AbortController();
+    const bound = sleep(lookupMs, over.signal).catch(() => {});
+    await Promise.race([Promise.all(all), bound]);
+    over.abort();
+    state.isOver = true;
+    return state.isFound;
+  }
+
+  /** An engine whose hashes are not known yet is about to tell of this prompt's. */
+  #expect({ tokens, blockSize, engines }: AskedPrompt, blocks: number): void {
+    for (const { agreement, apart } of engines) {
+      if (apart.adapter !== null || apart.salt !== null) continue;
+      agreement.expect(tokens, blockSize, blocks).catch((error: unknown) => {
+        this.#options.logger.warn({ err: error }, "hashes of a prompt cannot be made");
+      });
+    }
+  }
+
+  /** Engines whose blocks have the same name are asked for once. */
+  *#questions(engines: readonly AskingEngine[]): Generator<Question> {
+    const found = new Map<string, Question>();
+    for (const { slot, agreement, apart } of engines) {
+      const { named } = agreement;
+      const form = agreement.formFor(apart);
+      if (named === null || form === null) continue;
+      const key = named.namespace.toString("latin1");
+      const known = found.get(key);
+      if (known === undefined) found.set(key, { named, form, apart, slots: [slot] });
+      else known.slots.push(slot);
+    }
+    yield* found.values();
+  }
+
+  #vaults(): AskedVault[] {
+    const able = this.#options.vaults().filter(({ isOpen }) => !isOpen);
+    return able.slice(0, GATEWAY_LOOKUP_VAULTS_MAX);
+  }
+
+  /** Not what was asked just now, and not too much at once. */
+  #may({ named: { namespace } }: Question, { names }: AskedPrompt, blocks: number): boolean {
+    const now = nowMs();
+    const key = `${names[blocks - 1]} ${namespace.toString("latin1")}`;
+    if (this.#open >= GATEWAY_LOOKUPS_MAX || (this.#asked.get(key) ?? 0) > now) return false;
+    this.#asked.delete(key);
+    this.#asked.set(key, now + GATEWAY_LOOKUP_AGAIN_MS);
+    for (const oldest of this.#asked.keys()) {
+      if (this.#asked.size <= GATEWAY_LOOKUPS_KEPT_MAX) break;
+      this.#asked.delete(oldest);
+    }
+    return true;
+  }
+
+  /** Never rejects. Each vault's answer counts as it comes: a slow one holds up none. */
+  async #put(
+    question: Question,
+    { tokens, blockSize, names }: AskedPrompt,
+    from: number,
+    blocks: number,
+    state: { isFound: boolean; isOver: boolean },
+  ): Promise<void> {
+    const { onOutcome, index, logger } = this.#options;
+    const { named, form, apart, slots } = question;
+    const begunMs = nowMs();
+    this.#open += 1;
+    let isAnswered = false;
+    let isNew = false;
+    try {
+      const [base, tagging] = form;
+      const most = from + Math.floor(GATEWAY_LOOKUP_KEYS_MAX / keysOfBlock(named));
+      const until = Math.min(blocks, most);
+      const hashes = await hashesOf(base, tokens, blockSize, [apart, tagging], until);
+      const made = hashes.length / HASH_BYTES;
+      if (made <= from) return;
+      const keys = keysOf(hashes, from, named);
+      const held = new Uint8Array(keys.length / PACKED_KEY_BYTES);
+      const asked = this.#vaults().map(async (vault) => {
+        const bitmap = await vault.lookup(named.namespace, keys, GATEWAY_LOOKUP_CALL_MS);
+        isAnswered = true;
+        const there = wholeIn(bitmap, held, named, made - from);
+        if (there.length === 0) return;
+        index.found(
+          slots,
+          there.map((block) => names[from + block] ?? 0),
+        );
+        isNew = true;
+        if (!state.isOver) state.isFound = true;
+      });
+      const failed = (await Promise.allSettled(asked)).find(({ status }) => status === "rejected");
+      if (failed?.status === "rejected") this.#failed(failed.reason);
+      else this.#isFailing = false;
+    } catch (error) {
+      logger.warn({ err: error }, "vaults cannot be asked for a prompt");
+    } finally {
+      this.#open -= 1;
+      const outcome = isAnswered ? (isNew ? "found" : "nothing") : "failed";
+      onOutcome(state.isOver && isAnswered ? "late" : outcome, (nowMs() - begunMs) / 1000);
+    }
+  }
+
+  /** Said once, until all answer. */
+  #failed(error: unknown): void {
+    const { message: reason } = toTierkvError(error);
+    if (!this.#isFailing)
+      this.#options.logger.warn({ reason }, "a vault does not say what it holds");
+    this.#isFailing = true;
+  }
+}
+
+const keysOfBlock = ({ groups, shards }: Named): number => groups.length * shards;
+
+/** Packed keys of all groups and shards of the blocks behind the first `from`, block by block. */
+function keysOf(hashes: Buffer, from: number, named: Named): Buffer {
+  const { groups, shards } = named;
+  const count = hashes.length / HASH_BYTES - from;
+  const packer = new KeyPacker(count * keysOfBlock(named));
+  for (let block = 0; block < count; block += 1) {
+    for (const group of groups) packer.add(hashes, from + block, group, shards);
+  }
+  return packer.keys;
+}
+
+/** Blocks of which all keys are held by one vault or another, besides those that were. */
+function wholeIn(bitmap: Buffer, held: Uint8Array, named: Named, count: number): number[] {
+  const each = keysOfBlock(named);
+  const there: number[] = [];
+  for (let block = 0; block < count; block += 1) {
+    let isNew = false;
+    let isWhole = true;
+    for (let at = block * each; at < (block + 1) * each; at += 1) {
+      if (hasBit(bitmap, at) && held[at] === 0) {
+        held[at] = 1;
+        isNew = true;
+      }
+      if (held[at] === 0) isWhole = false;
+    }
+    if (isNew && isWhole) there.push(block);
+  }
+  return there;
+}
