@@ -59,6 +59,8 @@ export function describe(account: Explained): string[] {
   if (account.beyondTokens > 0) {
     lines.push(`  cut:     ${account.beyondTokens} more tokens are beyond what one look-up takes`);
   }
+  if (account.longerTokens > 0)
+    lines.push(`  blocks:  are cut from an engine's with ${account.longerTokens} tokens`);
   if (account.returns) lines.push("  saves:   before blocks that come for the first time");
   const { miss } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;

@@ -5,11 +5,13 @@ import type { Group } from "../slots/groups.ts";
 import type { GroupShape } from "./boundary.ts";
 import type { CostModel } from "./cost-model.ts";
 import type { Fetcher } from "./fetcher.ts";
+import type { RecutWay } from "./recut.ts";
 
 export interface ArenaContext {
   cache: BlockCache;
   fetcher: Fetcher;
   costs: CostModel;
+  recut: RecutWay;
   /** Decoded bytes of one block with all shards. */
   sourceBytes(group: number): number;
   shapeOf(group: number): GroupShape;

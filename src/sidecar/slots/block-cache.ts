@@ -153,11 +153,12 @@ export class BlockCache {
     return count;
   }
 
-  /** Blocks of a class and namespace that lie here, to be given out. */
+  /** Blocks of a class and namespace that lie here, to be given out; what was cut from others' is no vault's under this name. */
   *copies(recordClass: RecordClass, namespace: Buffer): Generator<Block> {
     for (const block of this.#blocks.values()) {
       const isOf = block.recordClass === recordClass && block.namespace.equals(namespace);
-      if (isOf && block.state === "placed") yield block;
+      const isStored = block.run.cutFrom === undefined;
+      if (isOf && isStored && block.state === "placed") yield block;
     }
   }
 
@@ -185,7 +186,8 @@ export class BlockCache {
     for (const block of this.#blocks.values()) {
       const isOf = vault === null || vault === block.owner || block.owner === REBUILT;
       if (block.recordClass !== recordClass || !isOf) continue;
-      if (!takes(block.namespace, block.run.tenant)) continue;
+      const { cutFrom = block.namespace, tenant } = block.run;
+      if (!takes(block.namespace, tenant) && !takes(cutFrom, tenant)) continue;
       block.isFlushed = true;
       if (block.state === "placed") dropped.push(block);
       if (this.#isIdle(block)) {

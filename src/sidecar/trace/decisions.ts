@@ -38,6 +38,8 @@ export interface Account {
   beyondTokens: number;
   /** A conversation's, or awaited: its engine saves it before prompts that come for the first time. */
   returns: boolean;
+  /** Tokens of a block of the engine that handed it over, where those are longer; 0: they are not. */
+  longerTokens: number;
   heldTokens: number | null;
   /** Where the room that shared memory has ends before that; null: it does not. */
   roomTokens: number | null;
@@ -79,7 +81,7 @@ export interface Ended {
 
 type OnEnded = (ended: Ended) => void;
 
-type Opened = Pick<Prefetch, "req" | "plan" | "traceparent" | "beyond" | "returns"> & {
+type Opened = Pick<Prefetch, "req" | "plan" | "traceparent" | "beyond" | "returns" | "longer"> & {
   block: string;
 };
 
@@ -97,6 +99,7 @@ function blank(engine: string, req: string, traceparent: string): Account {
     askedTokens: 0,
     beyondTokens: 0,
     returns: false,
+    longerTokens: 0,
     heldTokens: null,
     roomTokens: null,
     chosenTokens: null,
@@ -145,6 +148,7 @@ export class Decisions {
     account.askedTokens = end;
     account.beyondTokens = asked.beyond;
     account.returns = asked.returns;
+    account.longerTokens = asked.longer?.tokens ?? 0;
     this.#keep(account);
     return new Case(account, this.#counters, this.#logger, this.#ledger, this.#onEnded);
   }

@@ -42,6 +42,7 @@ def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
     """
     tenant, traceparent = tenant_of(state.request), traceparent_of(state.request)
     fields = {"tenant": tenant, "beyond": beyond, "traceparent": traceparent}
+    fields |= {"longer": state.longer if awaited else {}}
     fields |= {"handoff": awaited, "returns": int(state.cursor.returns), "receipt": state.receipt}
     return {name: value for name, value in fields.items() if value}
 
@@ -64,7 +65,7 @@ class RequestState:
     `seen_s`: when vLLM asked first; `first_ask_s`: when it did and could have begun it; `refused_at_s`: when vLLM asked
     again, because it had no room for what was offered; `unasked`: why no plan was opened at its arrival; `host_tokens`:
     of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored;
-    `awaited`: tokens that another engine hands over, None before that is known; `waits`: what it was told to wait for;
+    `awaited`: tokens that another engine hands over, None before that is known; `longer`: its blocks, if they are longer; `waits`: what it was told to wait for;
     `receipt`: what the receipt of its last restore is called, where its client wants one.
     """
 
@@ -85,6 +86,7 @@ class RequestState:
     unasked: str = ""
     is_capped: bool = False
     awaited: int | None = None
+    longer: Frame = field(default_factory=dict)
     waits: Waiting | None = None
     receipt: str = field(init=False)
 
@@ -114,6 +116,7 @@ class RequestState:
     def forget_blocks(self) -> None:
         """Forget what was found and offered of it: weights are others now."""
         self.plan = self.awaited = None
+        self.longer = {}
         self.cursor = SaveCursor()
 
     def count_miss(self, plan: Plan, counters: Counters) -> None:
