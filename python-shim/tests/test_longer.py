@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm import compat, limits, namespace
-from tierkv.connectors.vllm.answers import Handoff
+from tierkv.connectors.vllm.answers import Handoff, wish_of
 from tierkv.connectors.vllm.longer import key_of
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
@@ -39,7 +39,7 @@ def start(
     made: list[Bench] = []
 
     def hashes(request: Any, tokens: int, block_tokens: int, algorithm: str) -> list[bytes]:
-        assert (block_tokens, algorithm) == (LONG, "sha256_cbor")
+        assert (block_tokens, algorithm) == (LONG, "sha256")
         return in_longer_blocks(request, tokens)
 
     monkeypatch.setattr(compat, "block_hashes", hashes)
@@ -173,20 +173,14 @@ def test_the_length_of_blocks_is_a_part_of_the_name() -> None:
 @pytest.mark.parametrize("value", [-1, True, "8", 8.0])
 def test_a_length_that_is_none_is_ignored(value: Any) -> None:
     params = {"tierkv": {"handoff": {"tokens": 8, "key": "ab" * 16, "block_tokens": value}}}
-    wish = benches_wish(params)
+    wish = wish_of(Request("r", 8, kv_transfer_params=params))
     assert wish.handoff is None
     assert wish.ignored == ("tierkv.handoff",)
 
 
 def test_a_length_is_read() -> None:
     params = {"tierkv": {"handoff": {"tokens": 8, "key": "ab" * 16, "block_tokens": 128}}}
-    assert benches_wish(params).handoff == Handoff(8, "ab" * 16, 128)
-
-
-def benches_wish(params: dict[str, Any]) -> Any:
-    from tierkv.connectors.vllm.answers import wish_of
-
-    return wish_of(Request("r", 8, kv_transfer_params=params))
+    assert wish_of(Request("r", 8, kv_transfer_params=params)).handoff == Handoff(8, "ab" * 16, 128)
 
 
 def picture(offset: int, length: int, name: str) -> MultiModalFeatureSpec:

@@ -6,7 +6,6 @@ import { HANDOFF_ROOM_SHARE } from "../../limits/cost.ts";
 import { CALL_TIMEOUT_MS, FETCH_WINDOW_BYTES, FETCH_WINDOW_KEYS } from "../../limits/general.ts";
 import type { ArenaId } from "../../native.ts";
 import { outboxDrop, outboxReserve, recutSlots } from "../../native.ts";
-import { NO_VAULT } from "../../pool/placement.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { LongerBlocks, PrefetchGroup } from "../socket/asked.ts";
 import type { Prefetch } from "../socket/messages.ts";
@@ -56,6 +55,7 @@ export class Recut implements BlockUser {
   readonly #used: Block[] = [];
   /** Records that need not be asked for any more, by index. */
   readonly #isOver: Uint8Array;
+  #isSpent = false;
 
   private constructor(options: Settled, ratio: number) {
     const { group, longer, lookup } = options;
@@ -79,9 +79,9 @@ export class Recut implements BlockUser {
     return recut;
   }
 
-  /** Nothing more will come of it. */
+  /** When the last step ended nothing was on its way, and nothing more can come. */
   get isSpent(): boolean {
-    return this.#isOver.every((isOver) => isOver > 0);
+    return this.#isSpent;
   }
 
   onBlock(): void {}
@@ -95,8 +95,15 @@ export class Recut implements BlockUser {
 
   /** Fetches and cuts what is held by now; resolves when all of that lies in the arena, or is given up. Never rejects. */
   async step(): Promise<void> {
+    const isAsked = this.#isOver.every((isOver) => isOver > 0);
+    if (!isAsked && !this.#options.plan.isOver) await this.#bringHeld();
+    // Other hand-offs of the prompt may bring some of them.
+    const isComing = this.#used.some(({ state }) => state === "wanted" || state === "fetching");
+    this.#isSpent = !isComing && this.#isOver.every((isOver) => isOver > 0);
+  }
+
+  async #bringHeld(): Promise<void> {
     const { plan, longer, group, lookup } = this.#options;
-    if (plan.isOver || this.isSpent) return;
     const { hashes } = longer;
     const asked = { group: group.group, class: group.class, hashes };
     const context = { ...lookup, namespace: longer.namespace, cache: null };
@@ -108,7 +115,7 @@ export class Recut implements BlockUser {
     const each = this.#recordsPerCall();
     for (let at = 0; at < found.length && !plan.isOver; at += each) {
       const parts = found.slice(at, at + each).map((record) => {
-        const vault = vaults[record] ?? NO_VAULT;
+        const vault = vaults[record] ?? 0;
         return { at: record, vault, blocks: this.#take(record, vault) };
       });
       await this.#bring(parts.filter(({ blocks }) => blocks.length > 0));
@@ -169,7 +176,7 @@ export class Recut implements BlockUser {
       await Promise.all(vaults.map((vault) => this.#collect(vault, parts, ids, statuses)));
       statuses = await this.#cut(parts, ids, statuses);
     } catch (error) {
-      logger.debug({ err: toTierkvError(error) }, "records of longer blocks were not cut");
+      logger.warn({ err: toTierkvError(error) }, "records of longer blocks were not cut");
     } finally {
       priority.end();
       for (const id of ids) outboxDrop(id);
@@ -253,10 +260,10 @@ export class Recut implements BlockUser {
       arena.recut.fidelity,
       longer.namespace,
       Buffer.concat(came.map(({ key }) => key)),
-      came.map(({ shard }) => geometry[shard] ?? 0),
+      Uint32Array.from(came, ({ shard }) => geometry[shard] ?? 0),
       longer.tokens,
-      came.map(({ place }) => ids[place] ?? 0),
-      pieces,
+      Uint32Array.from(came, ({ place }) => ids[place] ?? 0),
+      Uint32Array.from(pieces),
     );
     const ended = Uint8Array.from(statuses);
     for (const [index, { place }] of came.entries()) ended[place] = made[index] ?? 0;
