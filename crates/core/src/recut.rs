@@ -120,9 +120,8 @@ pub unsafe fn cut(
 ) -> Result<()> {
     let (long, short) = (whole.spec(), geometry.spec());
     let is_there = first.checked_add(short.tokens).is_some_and(|end| end <= long.tokens);
-    let shape = |spec: &Spec| {
-        (spec.layout, spec.dtype, spec.layers, spec.heads, spec.dim_k, spec.dim_v)
-    };
+    let shape =
+        |spec: &Spec| (spec.layout, spec.dtype, spec.layers, spec.heads, spec.dim_k, spec.dim_v);
     if !is_there || shape(long) != shape(short) || page.len() != whole.page_bytes() {
         let (tokens, of) = (short.tokens, long.tokens);
         let text = format!("tokens {first} to {first} + {tokens} of a block of {of}");

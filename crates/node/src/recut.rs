@@ -67,7 +67,8 @@ pub fn recut_slots(
         for [at, first, slot, generation] in pieces {
             let lease = Lease { slot: *slot, generation: *generation };
             let of = work.get_mut(*at as usize);
-            let of = of.ok_or_else(|| Error::bad_argument(format!("record {at}: there is none")))?;
+            let of =
+                of.ok_or_else(|| Error::bad_argument(format!("record {at}: there is none")))?;
             of.pieces.push(Piece { first: *first, lease });
         }
         Ok((ARENAS.get(arena_id)?, work))

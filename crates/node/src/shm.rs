@@ -174,12 +174,7 @@ pub fn shm_fetch(
 
 /// Brings records as they are, checked, into the outbox, as `lanesTake`.
 #[napi]
-pub fn shm_take(
-    id: u32,
-    namespace: &[u8],
-    packed: &[u8],
-    records: Vec<u32>,
-) -> napi::Result<u32> {
+pub fn shm_take(id: u32, namespace: &[u8], packed: &[u8], records: Vec<u32>) -> napi::Result<u32> {
     begin(id, || Ok(Work::Take(kept(namespace, packed, records)?)))
 }
 

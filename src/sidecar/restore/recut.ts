@@ -241,9 +241,7 @@ export class Recut implements BlockUser {
   ): Promise<Uint8Array> {
     const { group, longer, lookup, arena } = this.#options;
     const { shards } = lookup;
-    const came = this.#places(parts).filter(
-      ({ place }) => statuses[place] === ItemStatus.ACCEPTED,
-    );
+    const came = this.#places(parts).filter(({ place }) => statuses[place] === ItemStatus.ACCEPTED);
     const pieces = came.flatMap(({ part, shard }, at) =>
       part.blocks.flatMap((block) => {
         const pair = (block.leaseAt + shard) * 2;

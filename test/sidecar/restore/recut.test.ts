@@ -2,7 +2,6 @@
 import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
 import { packKeys } from "../../../src/block.ts";
-import { openClient } from "../../support/vaults.ts";
 import { damageAll, openShared, regionAddress } from "../../support/regions.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import type { Scene } from "../../support/scene.ts";
@@ -10,6 +9,7 @@ import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-
 import type { Block } from "../../support/shim-client.ts";
 import { corruptStored, openSidecar } from "../../support/sidecars.ts";
 import type { TestSidecarOptions } from "../../support/sidecars.ts";
+import { openClient } from "../../support/vaults.ts";
 import { MIB, SOON_MS, until } from "../../support/vaults.ts";
 
 const [LONG, SHORT] = [64, 16];
@@ -171,7 +171,7 @@ test("records of shared memory are cut without a byte on a socket", async () => 
   expect(sidecar.counters.get("bad_records")).toBeGreaterThan(0);
 });
 
-test("a record that is not sound is reported, and its blocks and those behind it are computed at once", async () => {
+test("F107 a record of longer blocks that is not sound is reported, and its blocks and those behind it are computed at once", async () => {
   const pair = await openPair({ stallMs: 60_000, waitMs: 60_000 });
   const { engine, sidecar, long, ask } = pair;
   await save(pair, long);

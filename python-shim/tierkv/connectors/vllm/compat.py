@@ -193,10 +193,8 @@ def hash_block_tokens(config: "VllmConfig", kv_cache_config: Any) -> int:
     return resolved[1]
 
 
-def block_hashes(
-    request: Any, tokens: int, block_tokens: int, algorithm: str
-) -> list[bytes]:
-    """Give the hashes that an engine with blocks of `block_tokens` gives the first tokens of a prompt, by vLLM's own code."""
+def block_hashes(request: Any, tokens: int, block_tokens: int, algorithm: str) -> list[bytes]:
+    """Give the hashes of the first tokens of a prompt in blocks of `block_tokens`, by vLLM's own code."""
     hash_fn = hashing.get_hash_fn_by_name(algorithm)
     hasher = kv_cache_utils.get_request_block_hasher(block_tokens, hash_fn)
     return [bytes(block_hash) for block_hash in hasher(_Beginning(request, tokens))]

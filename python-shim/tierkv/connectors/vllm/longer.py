@@ -40,7 +40,7 @@ class LongerBlocks:
         return grid.hash_tokens if is_cut and grid.step == grid.hash_tokens else 0
 
     def of(self, request: Any, said: Handoff) -> Frame | None:
-        """Give name, length and hashes of the blocks that hold the first tokens of a prompt; None where its key is another."""
+        """Give name, length and hashes of the blocks that a hand-off is in; None where its key is another's."""
         own, tokens = self.own_tokens, said.block_tokens
         is_multiple = own > 0 and own < tokens <= limits.LONGER_TOKENS_MAX and tokens % own == 0
         if not is_multiple or said.tokens % tokens:
@@ -51,7 +51,9 @@ class LongerBlocks:
             return None
         try:
             hashes = compat.block_hashes(request, said.tokens, tokens, self._algorithm)
-        except Exception:  # a release that hashes by other rules costs the hand-off, not the request
+        except (
+            Exception
+        ):  # a release that hashes by other rules costs the hand-off, not the request
             log.exception("tierKV: the hashes of an engine with longer blocks are not known")
             return None
         changes = namespace.of_blocks(self._grid.groups, tokens)

@@ -154,5 +154,5 @@ class Naming:
         return ours
 
     def as_if(self, changes: Mapping[str, str]) -> bytes:
-        """Give the digest of an engine that differs from this one, which has named itself, in these ingredients only."""
+        """Give the digest of an engine that differs from this named one in these ingredients only."""
         return namespace.digest_of({**self._named, **changes})

@@ -65,7 +65,8 @@ class RequestState:
     `seen_s`: when vLLM asked first; `first_ask_s`: when it did and could have begun it; `refused_at_s`: when vLLM asked
     again, because it had no room for what was offered; `unasked`: why no plan was opened at its arrival; `host_tokens`:
     of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored;
-    `awaited`: tokens that another engine hands over, None before that is known; `longer`: its blocks, if they are longer; `waits`: what it was told to wait for;
+    `awaited`: tokens that another engine hands over, None before that is known; `waits`: what it was told to wait for;
+    `longer`: the blocks that these are saved in, where those are longer;
     `receipt`: what the receipt of its last restore is called, where its client wants one.
     """
 
