@@ -170,6 +170,7 @@ export const CORE_MODULES: readonly string[] = [
   "digest",
   "store",
   "inbox",
+  "recut",
   "lane",
   "listener",
 ];

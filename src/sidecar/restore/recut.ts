@@ -4,28 +4,15 @@ import { toTierkvError } from "../../errors.ts";
 import { blockKeys } from "../../key-text.ts";
 import { HANDOFF_ROOM_SHARE } from "../../limits/cost.ts";
 import { CALL_TIMEOUT_MS, FETCH_WINDOW_BYTES, FETCH_WINDOW_KEYS } from "../../limits/general.ts";
-import type { ArenaId } from "../../native.ts";
 import { outboxDrop, outboxReserve, recutSlots } from "../../native.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { LongerBlocks, PrefetchGroup } from "../socket/asked.ts";
 import type { Prefetch } from "../socket/messages.ts";
-import type { FetchPriority } from "../vaults/fetch-priority.ts";
-import type { VaultClients } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { lookUp } from "./lookup.ts";
 import type { LookupContext } from "./lookup.ts";
 import type { Plan } from "./plan.ts";
-
-/** What fetching and cutting stand on. */
-export interface RecutWay {
-  arena: ArenaId;
-  fidelity: number;
-  vaults: VaultClients;
-  priority: FetchPriority;
-  /** A call may take this long in all. */
-  callMs: number;
-}
 
 export interface RecutOptions {
   plan: Plan;
