@@ -59,9 +59,7 @@ export function describe(account: Explained): string[] {
   if (account.beyondTokens > 0) {
     lines.push(`  cut:     ${account.beyondTokens} more tokens are beyond what one look-up takes`);
   }
-  if (account.longerTokens > 0)
-    lines.push(`  blocks:  are cut from an engine's with ${account.longerTokens} tokens`);
-  if (account.returns) lines.push("  saves:   before blocks that come for the first time");
+  lines.push(...said(account));
   const { miss } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missing}`);
@@ -79,6 +77,13 @@ export function describe(account: Explained): string[] {
   lines.push(...named(account));
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
+}
+
+/** What its engine said of it. */
+function said({ longerTokens, returns }: Explained): string[] {
+  const cut = `  blocks:  are cut from an engine's with ${longerTokens} tokens`;
+  const first = "  saves:   before blocks that come for the first time";
+  return [...(longerTokens > 0 ? [cut] : []), ...(returns ? [first] : [])];
 }
 
 function named({ block, receipt }: Explained): string[] {

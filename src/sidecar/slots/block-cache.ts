@@ -186,8 +186,7 @@ export class BlockCache {
     for (const block of this.#blocks.values()) {
       const isOf = vault === null || vault === block.owner || block.owner === REBUILT;
       if (block.recordClass !== recordClass || !isOf) continue;
-      const { cutFrom = block.namespace, tenant } = block.run;
-      if (!takes(block.namespace, tenant) && !takes(cutFrom, tenant)) continue;
+      if (!isTaken(block, takes)) continue;
       block.isFlushed = true;
       if (block.state === "placed") dropped.push(block);
       if (this.#isIdle(block)) {
@@ -292,6 +291,14 @@ export class BlockCache {
     block.leases = NO_LEASES;
     this.#slotted -= 1;
   }
+}
+
+/** Or the records that it is cut from. */
+function isTaken(
+  { namespace, run: { cutFrom = namespace, tenant } }: Block,
+  takes: Takes,
+): boolean {
+  return takes(namespace, tenant) || takes(cutFrom, tenant);
 }
 
 function beginOf(hashes: Buffer, index: number): number {
