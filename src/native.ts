@@ -145,6 +145,7 @@ export const parityAdd: Core["parityAdd"] = codedLater(loaded.parityAdd);
 export const parityMake: Takes<"parityMake", [StripeId]> = codedLater(loaded.parityMake);
 export const parityClose: Takes<"parityClose", [StripeId]> = coded(loaded.parityClose);
 export const parityRebuild: Takes<"parityRebuild", [ArenaId]> = codedLater(loaded.parityRebuild);
+export const recutSlots: Takes<"recutSlots", [ArenaId]> = codedLater(loaded.recutSlots);
 export const outboxPosition: Core["outboxPosition"] = coded(loaded.outboxPosition);
 
 export const recordKeysSet: Core["recordKeysSet"] = coded(loaded.recordKeysSet);
@@ -172,6 +173,7 @@ export const shmOpen = coded(loaded.shmOpen) as Gives<Core["shmOpen"], RegionId>
 export const shmLookup: Takes<"shmLookup", [RegionId]> = coded(loaded.shmLookup);
 export const shmLookupNow: Takes<"shmLookupNow", [RegionId]> = coded(loaded.shmLookupNow);
 export const shmFetch: Takes<"shmFetch", [RegionId, ArenaId]> = coded(loaded.shmFetch);
+export const shmTake: Takes<"shmTake", [RegionId]> = coded(loaded.shmTake);
 export const shmStore: Takes<"shmStore", [RegionId]> = coded(loaded.shmStore);
 export const shmCheck: Takes<"shmCheck", [RegionId]> = coded(loaded.shmCheck);
 export const shmFlush: Takes<"shmFlush", [RegionId]> = coded(loaded.shmFlush);

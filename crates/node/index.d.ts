@@ -474,6 +474,14 @@ export interface RecordKeysStatus {
 /** What vaults know a tenant by, likewise; 0 stays 0. */
 export declare function recordKeysTenant(tenant: number): number
 
+/**
+ * Verifies and decodes records of blocks of `tokens` tokens, and cuts them into leased slots. Per record its packed key, the geometry of a
+ * slot's page, and its id in the outbox; `pieces`: for each slot the record's place in that list, the tokens of the record before it, slot
+ * and generation. Per record an `ItemStatus` number: 1 (accepted), 3 (none of our keys opens it),
+ * 4 (it is not sound), 8 (no memory for it), 9 (a slot is gone).
+ */
+export declare function recutSlots(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, tokens: number, records: Uint32Array, pieces: Uint32Array): Promise<Uint8Array>
+
 /** Checks a geometry whole and gives it an id. */
 export declare function registerGeometry(geometry: Geometry): number
 
@@ -588,6 +596,9 @@ export interface ShmReport {
 
 /** Stores records of the outbox; a deferred record is made in the region itself. As `lanesStore`, and all are of one class. */
 export declare function shmStore(id: number, recordClass: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
+
+/** Brings records as they are, checked, into the outbox, as `lanesTake`. */
+export declare function shmTake(id: number, namespace: Uint8Array, packed: Uint8Array, records: Array<number>): number
 
 /** What one way of keeping caches together is worth. */
 export interface ShmWay {

@@ -141,6 +141,7 @@ NAMED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 BODIES: Final[dict[str, tuple[str, ...]]] = {
     _HASHES: (
         "generate_block_hash_extra_keys",
+        "get_request_block_hasher",
         "hash_block_tokens",
         "init_none_hash",
         "resolve_kv_cache_block_sizes",
@@ -150,6 +151,7 @@ BODIES: Final[dict[str, tuple[str, ...]]] = {
         "get_kv_transfer_group",
         "has_kv_transfer_group",
     ),
+    "vllm/utils/hashing.py": ("get_hash_fn_by_name",),
     "vllm/v1/kv_offload/base.py": ("get_offload_block_hash", "get_offload_group_idx"),
 }
 #: Values at the root of a file.

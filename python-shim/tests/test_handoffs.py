@@ -57,7 +57,8 @@ def said_by_a_producer(bench: Bench, tokens: int = 40) -> dict[str, Any]:
     """What a producer of the same name would tell of the prompt."""
     request = Request("same", TOKENS)
     wait_until(bench.shim._name_ourselves, "the name")
-    return {"tokens": tokens, "key": bench.shim._handoffs._key(request, tokens)}
+    key = bench.shim._handoffs._key(request, tokens)
+    return {"tokens": tokens, "key": key, "block_tokens": 4}
 
 
 @pytest.mark.parametrize(

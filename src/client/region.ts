@@ -1,6 +1,6 @@
 // Owns the requests to one shared region: a promise for each, which ends in time whatever becomes of the region.
-import { toTierkvError } from "../errors.ts";
-import type { TierkvError } from "../errors.ts";
+import type { RecordClass } from "../block.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
 import type { Coherence } from "../hosts.ts";
 import { LANES_POLL_MS } from "../limits/general.ts";
 import type { RegionId } from "../native.ts";
@@ -44,6 +44,18 @@ export interface RegionSide {
   group?: string | null;
 }
 
+/** One that is opened for the records of a class. */
+export interface RegionOptions extends RegionSide {
+  /** `shm:/path`. */
+  address: string;
+  /** The class of records that is stored here. */
+  name: RecordClass;
+  /** Of a region that is made; 0: none is. */
+  maxBytes: number;
+  /** A region of another size is refused. */
+  mustFit: boolean;
+}
+
 export class Region {
   /** Another number: another region. */
   readonly epoch: number;
@@ -53,6 +65,18 @@ export class Region {
   readonly coherence: string;
   readonly #id: RegionId;
   readonly #waiting = new Map<number, Waiting>();
+
+  /** As the constructor; throws SHARED_REGION naming the configuration's key. */
+  static open(path: string, options: RegionOptions): Region {
+    const { address, name, maxBytes, mustFit } = options;
+    try {
+      return new Region(path, maxBytes, mustFit, options);
+    } catch (error) {
+      const { message: reason } = toTierkvError(error);
+      const key = `[cluster] ${name}_cold`;
+      throw new TierkvError("SHARED_REGION", { key, value: JSON.stringify(address), reason });
+    }
+  }
 
   /** Makes one of at most `maxBytes` where there is none; 0: makes none. Throws ARENA_FAILED for what is no fit region. */
   constructor(path: string, maxBytes: number, mustFit: boolean, as: RegionSide) {

@@ -25,6 +25,7 @@ import {
   shmName,
   shmNews,
   shmStore,
+  shmTake,
 } from "../native.ts";
 import { nowMs, sleep } from "../time.ts";
 import { packageVersion } from "../version.ts";
@@ -37,17 +38,9 @@ import type { FetchOptions, StoreItem } from "./items.ts";
 import type { LanesState } from "./lane-phase.ts";
 import type { FetchPlan, Settled } from "./lane-requests.ts";
 import { lookUpNow, newsOf, Region } from "./region.ts";
-import type { Outcome, RegionSide, RunOptions } from "./region.ts";
+import type { Outcome, RegionOptions, RunOptions } from "./region.ts";
 
-export interface SharedVaultOptions extends RegionSide {
-  /** `shm:/path`. */
-  address: string;
-  /** The class of records that is stored here. */
-  name: RecordClass;
-  /** Of a region that is made; 0: none is. */
-  maxBytes: number;
-  /** A region of another size is refused. */
-  mustFit: boolean;
+export interface SharedVaultOptions extends RegionOptions {
   logger: Logger;
 }
 
@@ -80,7 +73,7 @@ export class SharedVault {
     this.name = name;
     this.#logger = logger;
     this.#path = sharedPath(address) ?? "";
-    this.#region = openRegion(this.#path, options);
+    this.#region = Region.open(this.#path, options);
     const { coherence } = this.#region;
     logger.info({ vault: address, coherence }, "shared memory is mapped");
     // Each call that is open listens.
@@ -141,7 +134,21 @@ export class SharedVault {
     const { arena, fidelity, keys, geometries, leases } = plan;
     const begin = (id: RegionId): number =>
       shmFetch(id, arena, fidelity, namespace, keys, geometries, leases);
-    const { data, numbers, reason } = await this.#call("Fetch", options, begin);
+    return this.#fetched(await this.#call("Fetch", options, begin));
+  }
+
+  /** Brings records as they are, under ids that were reserved in the native outbox: ACCEPTED is there. */
+  async collect(
+    namespace: Buffer,
+    keys: Buffer,
+    records: readonly number[],
+    deadlineMs: number,
+  ): Promise<Settled> {
+    const begin = (id: RegionId): number => shmTake(id, namespace, keys, [...records]);
+    return this.#fetched(await this.#call("Fetch", { deadlineMs }, begin));
+  }
+
+  #fetched({ data, numbers, reason }: Outcome): Settled {
     const bytes = numbers[1] ?? 0;
     this.#counts.fetched_bytes += bytes;
     this.down.moved(bytes);
@@ -385,15 +392,4 @@ interface Context {
   address: string;
   call: string;
   timeoutMs: number;
-}
-
-function openRegion(path: string, options: SharedVaultOptions): Region {
-  const { address, name, maxBytes, mustFit } = options;
-  try {
-    return new Region(path, maxBytes, mustFit, options);
-  } catch (error) {
-    const { message: reason } = toTierkvError(error);
-    const key = `[cluster] ${name}_cold`;
-    throw new TierkvError("SHARED_REGION", { key, value: JSON.stringify(address), reason });
-  }
 }

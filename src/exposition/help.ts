@@ -19,6 +19,10 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
     "Receipts that were not written: too many at once, or the folder [receipts] dir cannot be written.",
   handoff_wait_us: "Seconds that they waited until everything was there, or was late.",
   handoff_blocks_early: "Blocks of theirs whose fetch began before everything was there.",
+  handoff_blocks_cut: "Blocks that were cut from records of an engine with longer ones.",
+  handoff_records_cut: "Records of longer blocks that were cut into an engine's own.",
+  handoff_records_uncut:
+    "Records of longer blocks that did not come, or were not sound; their blocks are computed.",
   plans_cut:
     "Of those, the ones of which only the beginning was looked up, because they were too long.",
   lookup_keys: "Blocks of engines' requests that were looked up in memory and vaults.",

@@ -302,6 +302,13 @@ export const UPKEEP: readonly FaultRow[] = [
     { unloaded: "two engines of one sidecar; what vaults do meanwhile is F1 to F8" },
   ),
   row(
+    "F107",
+    "a record that an engine with longer blocks hands over is damaged, or does not come",
+    "it is reported, and nothing of it is placed; blocks before it are restored, the rest is computed at once",
+    ["test/sidecar/restore/recut.test.ts"],
+    { unloaded: "hand-offs have no load of their own; what vaults do meanwhile is F1 to F8" },
+  ),
+  row(
     "F99",
     "two hand-offs together are larger than the arena",
     "what was fetched early of one makes room for the other: both are restored, one after the other",

@@ -174,6 +174,7 @@ export const CORE_MODULES: readonly string[] = [
   "digest",
   "store",
   "inbox",
+  "recut",
   "lane",
   "listener",
 ];

@@ -65,7 +65,7 @@ impl Inbox {
     }
 }
 
-fn refused(why: BadPayload) -> Error {
+pub(crate) fn refused(why: BadPayload) -> Error {
     Error::bad_record(why.to_string())
 }
 
@@ -89,7 +89,7 @@ fn check_key(wanted: &Wanted, header: &Header) -> Result<()> {
 }
 
 /// The same, and whether it is of the engine's geometry.
-fn check_identity(wanted: &Wanted, geometry: &Geometry, header: &Header) -> Result<()> {
+pub(crate) fn check_identity(wanted: &Wanted, geometry: &Geometry, header: &Header) -> Result<()> {
     check_key(wanted, header)?;
     if header.fidelity != wanted.fidelity {
         return Err(Error::bad_record("its fidelity is not the one asked for"));

@@ -26,6 +26,7 @@ pub mod parity;
 pub mod peer;
 pub mod pool;
 pub mod record;
+pub mod recut;
 pub mod seal;
 pub mod slots;
 pub mod store;

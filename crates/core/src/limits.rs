@@ -27,6 +27,9 @@ pub const PARITY_BYTES_MAX: usize = 256 * MIB;
 /// Records of one stripe.
 pub const PARITY_WIDTH_MAX: usize = 4;
 
+/// Records of longer blocks that are being cut into shorter ones, decoded: one of the largest pages, and what it came in.
+pub const RECUT_BYTES_MAX: usize = 1024 * MIB;
+
 /// Freed buffers kept for reuse, in each of outbox and inbox: saves the page faults of new memory.
 pub const POOL_IDLE_BYTES_MAX: usize = 64 * MIB;
 

@@ -199,22 +199,24 @@ pub fn lanes_take(
     packed: &[u8],
     records: Vec<u32>,
 ) -> napi::Result<u32> {
-    run(|| {
-        let keys = keys(packed)?.to_vec();
-        if keys.len() != records.len() {
-            let text = format!("{} keys, {} records: one of each", keys.len(), records.len());
-            return Err(Error::bad_argument(text));
-        }
-        let keep: Keep = Box::new(move |index, record| {
-            // One that was dropped meanwhile is wanted no more.
-            let _ = RECORDS.with(records[index], |content| {
-                *content = Content::Made(record);
-                Ok(())
-            });
+    run(|| LANES.get(id)?.take(kept(namespace, packed, records)?))
+}
+
+/// Records that are to come into the outbox, under ids that were reserved there.
+pub fn kept(namespace: &[u8], packed: &[u8], records: Vec<u32>) -> Result<Kept> {
+    let keys = keys(packed)?.to_vec();
+    if keys.len() != records.len() {
+        let text = format!("{} keys, {} records: one of each", keys.len(), records.len());
+        return Err(Error::bad_argument(text));
+    }
+    let keep: Keep = Box::new(move |index, record| {
+        // One that was dropped meanwhile is wanted no more.
+        let _ = RECORDS.with(records[index], |content| {
+            *content = Content::Made(record);
+            Ok(())
         });
-        let namespace = hash("namespace", namespace)?;
-        LANES.get(id)?.take(Kept { namespace, keys, inbox: Arc::clone(&INBOX), keep })
-    })
+    });
+    Ok(Kept { namespace: hash("namespace", namespace)?, keys, inbox: Arc::clone(&INBOX), keep })
 }
 
 /// Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'

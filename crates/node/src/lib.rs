@@ -22,6 +22,7 @@ mod outbox;
 mod parity;
 mod peer;
 mod record;
+mod recut;
 mod seal;
 #[cfg(target_os = "linux")]
 mod shm;

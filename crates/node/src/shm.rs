@@ -20,7 +20,7 @@ use tierkv_shm::visibility::Coherence;
 
 use crate::ffi::{count, hash, number, run};
 use crate::ids::Ids;
-use crate::lane_client::{keys, outgoing, targets};
+use crate::lane_client::{kept, keys, outgoing, targets};
 use crate::store_disk::Background;
 
 static REGIONS: Ids<Arc<Desk>> = Ids::new("shared region");
@@ -170,6 +170,12 @@ pub fn shm_fetch(
     begin(id, || {
         Ok(Work::Fetch(targets(arena_id, fidelity, namespace, packed, geometries, leases)?))
     })
+}
+
+/// Brings records as they are, checked, into the outbox, as `lanesTake`.
+#[napi]
+pub fn shm_take(id: u32, namespace: &[u8], packed: &[u8], records: Vec<u32>) -> napi::Result<u32> {
+    begin(id, || Ok(Work::Take(kept(namespace, packed, records)?)))
 }
 
 /// Stores records of the outbox; a deferred record is made in the region itself. As `lanesStore`, and all are of one class.

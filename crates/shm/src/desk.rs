@@ -11,7 +11,7 @@ use std::thread::{Builder, available_parallelism};
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::header::PACKED_KEY_BYTES;
 use tierkv_core::key::RecordKey;
-use tierkv_core::lane::client::{Outgoing, Targets};
+use tierkv_core::lane::client::{Kept, Outgoing, Targets};
 use tierkv_core::limits::{
     LANE_KEYS_MAX, SHM_POPULATE_BYTES, SHM_REQUESTS_MAX, SHM_THREADS_MAX, SHM_THREADS_MIN,
 };
@@ -32,6 +32,8 @@ pub enum Work {
     LookUp(Hash, Vec<[u8; PACKED_KEY_BYTES]>),
     /// Records into slots.
     Fetch(Targets),
+    /// Records as they are.
+    Take(Kept),
     /// Records out of slots, put-if-absent.
     Store(Label, Hash, Vec<Outgoing>),
     /// Records that somebody could not use.
@@ -129,7 +131,7 @@ impl Desk {
         let open = Arc::<Open>::default();
         self.shared.open().insert(request, Arc::clone(&open));
         let queue = match work {
-            Work::Fetch(_) => &self.fetches,
+            Work::Fetch(_) | Work::Take(_) => &self.fetches,
             Work::Store(..) | Work::Check(_) => &self.stores,
             _ => &self.short,
         };
@@ -269,6 +271,7 @@ impl Shared {
         let answer = match work {
             Work::LookUp(namespace, packed) => return self.look_up(namespace, &packed),
             Work::Fetch(targets) => self.fetch(&targets, open)?,
+            Work::Take(kept) => self.take(&kept, open)?,
             Work::Store(label, namespace, records) => {
                 self.store(label, namespace, &records, open)?
             }
@@ -306,22 +309,12 @@ impl Shared {
     }
 
     fn fetch(&self, targets: &Targets, open: &Open) -> Result<Answer> {
-        let mut reason = None;
-        let statuses = each(&targets.items, open, |target| {
-            match moves::fetch(&self.region, targets, target) {
-                Ok(Some(bytes)) => Ok((ItemStatus::Accepted, bytes)),
-                Ok(None) => Ok((ItemStatus::Missing, 0)),
-                Err(error) if error.code == Code::ArenaFailed => Err(error),
-                Err(error) => {
-                    let status = moves::status_of(&error);
-                    if status == ItemStatus::BadRecord {
-                        reason.get_or_insert(error.text);
-                    }
-                    Ok((status, 0))
-                }
-            }
-        })?;
-        Ok(Answer::Done(statuses, open.bytes.load(Ordering::Relaxed), reason))
+        bring(&targets.items, open, |target| moves::fetch(&self.region, targets, target))
+    }
+
+    fn take(&self, kept: &Kept, open: &Open) -> Result<Answer> {
+        let items: Vec<_> = kept.keys.iter().enumerate().collect();
+        bring(&items, open, |(at, key)| moves::take(&self.region, kept, *at, key))
     }
 
     fn store(
@@ -354,6 +347,28 @@ fn unpacked(
 fn bitmap(found: &[bool]) -> Vec<u8> {
     let byte = |bits: &[bool]| bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
     found.chunks(8).map(byte).collect()
+}
+
+/// Records, one after another; of those that are refused, why the first one was.
+fn bring<T>(
+    items: &[T],
+    open: &Open,
+    mut bring: impl FnMut(&T) -> Result<Option<u64>>,
+) -> Result<Answer> {
+    let mut reason = None;
+    let statuses = each(items, open, |item| match bring(item) {
+        Ok(Some(bytes)) => Ok((ItemStatus::Accepted, bytes)),
+        Ok(None) => Ok((ItemStatus::Missing, 0)),
+        Err(error) if error.code == Code::ArenaFailed => Err(error),
+        Err(error) => {
+            let status = moves::status_of(&error);
+            if status == ItemStatus::BadRecord {
+                reason.get_or_insert(error.text);
+            }
+            Ok((status, 0))
+        }
+    })?;
+    Ok(Answer::Done(statuses, open.bytes.load(Ordering::Relaxed), reason))
 }
 
 /// Works on one item after another, until the request is given up.

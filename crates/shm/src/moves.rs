@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::header::PACKED_KEY_BYTES;
 use tierkv_core::inbox::Wanted;
 use tierkv_core::key::RecordKey;
-use tierkv_core::lane::client::{Content, Target, Targets};
+use tierkv_core::lane::client::{Content, Kept, Target, Targets};
 use tierkv_core::lane::wire::Bytes;
 use tierkv_core::limits::LANE_STEP_BYTES;
 use tierkv_core::record::{self, Progress};
@@ -26,6 +27,26 @@ pub fn fetch(region: &Region<Mapping>, targets: &Targets, target: &Target) -> Re
     let reassembly = Arc::new(inbox.begin(arena, *lease, geometry, wanted, bytes)?);
     reassembly.take_standing(pinned.standing())?;
     Ok(Some(bytes))
+}
+
+/// Verifies a record, number `at` of those, and gives it to whoever keeps it; how many bytes it has.
+pub fn take(
+    region: &Region<Mapping>,
+    Kept { namespace, inbox, keep, .. }: &Kept,
+    at: usize,
+    packed_key: &[u8; PACKED_KEY_BYTES],
+) -> Result<Option<u64>> {
+    let key = RecordKey::from_packed(*namespace, packed_key);
+    let Some(pinned) = region.pin(&key)? else { return Ok(None) };
+    // Whoever decodes it asks for its fidelity.
+    let wanted = Wanted { fidelity: 0, namespace: *namespace, packed_key: *packed_key };
+    let reassembly = Arc::new(inbox.keep(wanted, pinned.bytes())?);
+    reassembly.take_standing(pinned.standing())?;
+    let whole = reassembly.whole();
+    Ok(whole.map(|record| {
+        keep(at, record);
+        pinned.bytes()
+    }))
 }
 
 /// What `fetch` says as an item's status.

@@ -59,8 +59,7 @@ export function describe(account: Explained): string[] {
   if (account.beyondTokens > 0) {
     lines.push(`  cut:     ${account.beyondTokens} more tokens are beyond what one look-up takes`);
   }
-  if (account.ahead > 0) lines.push(`  queue:   ${account.ahead} requests came before it`);
-  if (account.returns) lines.push("  saves:   before blocks that come for the first time");
+  lines.push(...said(account));
   const { miss } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missing}`);
@@ -78,6 +77,18 @@ export function describe(account: Explained): string[] {
   lines.push(...named(account));
   if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
   return lines;
+}
+
+/** What its engine said of it. */
+function said({ ahead, longerTokens, returns }: Explained): string[] {
+  const queue = `  queue:   ${ahead} requests came before it`;
+  const cut = `  blocks:  are cut from an engine's with ${longerTokens} tokens`;
+  const first = "  saves:   before blocks that come for the first time";
+  return [
+    ...(ahead > 0 ? [queue] : []),
+    ...(longerTokens > 0 ? [cut] : []),
+    ...(returns ? [first] : []),
+  ];
 }
 
 function named({ block, receipt }: Explained): string[] {

@@ -373,9 +373,11 @@ export class Engine {
     }
   }
 
-  #openRestores({ cache, fetcher, costs }: Stage): void {
+  #openRestores({ arena, cache, fetcher, costs }: Stage): void {
     this.#isRestoring = true;
-    this.#restorer.open({ cache, fetcher, costs, ...this.#ranks.sizes });
+    const { fidelity, vaults, priority, waitMs } = this.#options;
+    const recut = { arena: arena.id, fidelity, vaults, priority, callMs: waitMs };
+    this.#restorer.open({ cache, fetcher, costs, recut, ...this.#ranks.sizes });
     this.#sendRestore();
   }
 

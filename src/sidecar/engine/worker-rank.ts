@@ -8,7 +8,7 @@ import { Credits } from "../slots/credits.ts";
 import { dropGroups } from "../slots/groups.ts";
 import type { Group, Groups } from "../slots/groups.ts";
 import type { Connection } from "../socket/connection.ts";
-import { slotBytes } from "../socket/messages.ts";
+import { slotBytes } from "../socket/frames.ts";
 import type { Save, SaveItem } from "../socket/messages.ts";
 
 export interface WorkerRankOptions {

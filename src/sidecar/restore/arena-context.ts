@@ -1,15 +1,29 @@
 // Owns the shape of what the restores of an engine stand on, once its arena is there.
 import type { Arena } from "../../arena/arena.ts";
+import type { ArenaId } from "../../native.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Group } from "../slots/groups.ts";
+import type { FetchPriority } from "../vaults/fetch-priority.ts";
+import type { VaultClients } from "../vaults/pools.ts";
 import type { GroupShape } from "./boundary.ts";
 import type { CostModel } from "./cost-model.ts";
 import type { Fetcher } from "./fetcher.ts";
+
+/** What fetching and cutting others' longer blocks stand on. */
+export interface RecutWay {
+  arena: ArenaId;
+  fidelity: number;
+  vaults: VaultClients;
+  priority: FetchPriority;
+  /** A call may take this long in all. */
+  callMs: number;
+}
 
 export interface ArenaContext {
   cache: BlockCache;
   fetcher: Fetcher;
   costs: CostModel;
+  recut: RecutWay;
   /** Decoded bytes of one block with all shards. */
   sourceBytes(group: number): number;
   shapeOf(group: number): GroupShape;

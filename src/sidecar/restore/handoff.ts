@@ -17,6 +17,7 @@ import { copyRun } from "./copied-run.ts";
 import type { LookupAnswer, LookupGroup } from "./lookup.ts";
 import { Run } from "./plan.ts";
 import type { GroupRange, Plan } from "./plan.ts";
+import type { Recut } from "./recut.ts";
 
 export interface Awaited {
   plan: Plan;
@@ -27,12 +28,14 @@ export interface Awaited {
   waitMs: number;
   /** Without anything new. */
   stallMs: number;
+  /** Brings what comes in longer blocks; null: they are as long as these. */
+  recut: Recut | null;
   counters: SidecarCounters;
 }
 
 /** The last answer. Where not all of it came, what did may still be of use. */
 export async function untilHandedOver(awaited: Awaited): Promise<LookupAnswer> {
-  const { plan, message, context, look, waitMs, stallMs, counters } = awaited;
+  const { plan, message, context, look, recut, waitMs, stallMs, counters } = awaited;
   const asked = askedOf(message, context.shapeOf);
   const whole = Math.min(message.handoff, plan.span.end);
   const startedMs = nowMs();
@@ -46,6 +49,7 @@ export async function untilHandedOver(awaited: Awaited): Promise<LookupAnswer> {
   let most = 0;
   let pauseMs = HANDOFF_POLL_FIRST_MS;
   for (;;) {
+    await recut?.step();
     const answer = await look();
     const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
     if (boundary.heldTokens >= whole || plan.isOver) return over(answer, false);
@@ -56,7 +60,7 @@ export async function untilHandedOver(awaited: Awaited): Promise<LookupAnswer> {
       pauseMs = HANDOFF_POLL_FIRST_MS;
       counters.add("handoff_blocks_early", await fetchEarly(plan, boundary.ranges, context));
     }
-    const isStalled = nowMs() - newsMs >= stallMs;
+    const isStalled = nowMs() - newsMs >= stallMs || recut?.isSpent === true;
     if (isStalled || nowMs() - startedMs >= waitMs * HANDOFF_WAIT_SHARE) return over(answer, true);
     await sleep(pauseMs);
     pauseMs = Math.min(pauseMs * 2, HANDOFF_POLL_MAX_MS);

@@ -4,7 +4,7 @@ import { REBUILT } from "../../pool/placement.ts";
 import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
-import { slotBytes } from "../socket/messages.ts";
+import { slotBytes } from "../socket/frames.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { Case } from "../trace/decisions.ts";
 
@@ -93,6 +93,8 @@ export class Plan {
   readonly runs: Run[] = [];
   /** What is fetched of a hand-off before all of it is held. */
   readonly early: Run[] = [];
+  /** What else is kept for it until its runs begin. */
+  readonly kept: { leaveAll(): void }[] = [];
   /** The scheduler gave it up, or its connection ended. */
   isReleased = false;
   reclaimAskedMs: number | null = null;
@@ -138,7 +140,7 @@ export class Plan {
 
   /** It has its own use of them, or they are in the way. */
   leaveEarly(): void {
-    for (const run of this.early.splice(0)) run.leaveAll();
+    for (const held of [...this.early.splice(0), ...this.kept.splice(0)]) held.leaveAll();
   }
 
   get blockCount(): number {

@@ -35,6 +35,7 @@ import type { LookupAnswer } from "./lookup.ts";
 import { doneReason, Plan, Run, share } from "./plan.ts";
 import type { Placed } from "./plan.ts";
 import type { Receipts } from "./receipts.ts";
+import { Recut } from "./recut.ts";
 import { TooLong } from "./too-long.ts";
 import { Waiting } from "./waiting.ts";
 
@@ -139,7 +140,7 @@ export class Restorer {
     const account = decisions.open(engine, { ...message, block }, span);
     const budget = { ms: this.#options.waitMs, reason: "deadline" } as const;
     const isHandedOver = message.handoff > 0;
-    const receipt = this.#options.receipts.nameOf(message.receipt);
+    const receipt = this.#options.receipts.nameOf(message.receipt, message.longer === null);
     const { ahead } = message;
     const named = { req, number, openKeys, namespace: this.namespace, receipt, ahead };
     return new Plan({ ...named, span, account, budget, isHandedOver });
@@ -244,7 +245,7 @@ export class Restorer {
 
   /** What is held; of what another engine hands over, once it is. */
   async #answer(plan: Plan, message: Prefetch, namespace: Namespace): Promise<LookupAnswer> {
-    const { shards, pools, gates, counters, logger, waitMs, stallMs } = this.#options;
+    const { shards, pools, gates, counters, logger, waitMs, stallMs, quarantine } = this.#options;
     const { groups } = message;
     const context = this.#context;
     const isWanted = (): boolean => !plan.isOver;
@@ -256,7 +257,8 @@ export class Restorer {
     const look = (): Promise<LookupAnswer> =>
       lookUp(groups, { ...of, cache: this.#context?.cache ?? null });
     if (!plan.isHandedOver || context === null) return look();
-    return untilHandedOver({ plan, message, context, look, waitMs, stallMs, counters });
+    const recut = Recut.of({ plan, message, arena: context, lookup: of, quarantine });
+    return untilHandedOver({ plan, message, context, look, recut, waitMs, stallMs, counters });
   }
 
   /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */

@@ -153,11 +153,12 @@ export class BlockCache {
     return count;
   }
 
-  /** Blocks of a class and namespace that lie here, to be given out. */
+  /** Blocks of a class and namespace that lie here, to be given out; what was cut from others' is no vault's under this name. */
   *copies(recordClass: RecordClass, namespace: Buffer): Generator<Block> {
     for (const block of this.#blocks.values()) {
       const isOf = block.recordClass === recordClass && block.namespace.equals(namespace);
-      if (isOf && block.state === "placed") yield block;
+      const isStored = block.run.cutFrom === undefined;
+      if (isOf && isStored && block.state === "placed") yield block;
     }
   }
 
@@ -185,7 +186,7 @@ export class BlockCache {
     for (const block of this.#blocks.values()) {
       const isOf = vault === null || vault === block.owner || block.owner === REBUILT;
       if (block.recordClass !== recordClass || !isOf) continue;
-      if (!takes(block.namespace, block.run.tenant)) continue;
+      if (!isTaken(block, takes)) continue;
       block.isFlushed = true;
       if (block.state === "placed") dropped.push(block);
       if (this.#isIdle(block)) {
@@ -290,6 +291,14 @@ export class BlockCache {
     block.leases = NO_LEASES;
     this.#slotted -= 1;
   }
+}
+
+/** Or the records that it is cut from. */
+function isTaken(
+  { namespace, run: { cutFrom = namespace, tenant } }: Block,
+  takes: Takes,
+): boolean {
+  return takes(namespace, tenant) || takes(cutFrom, tenant);
 }
 
 function beginOf(hashes: Buffer, index: number): number {

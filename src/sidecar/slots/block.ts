@@ -26,6 +26,8 @@ export interface BlockRun {
   readonly far?: Uint8Array;
   /** Hashes of all blocks of the prompt that are known, of a run that others are cut from. */
   readonly whole?: Buffer;
+  /** Name of the records that they are cut from: these are of another engine's longer blocks. */
+  readonly cutFrom?: Buffer;
   /** Where blocks may be rebuilt: hashes of the stripes that they are of, from block `first` of the prompt on. */
   readonly stripes?: { readonly first: number; readonly hashes: Buffer } | null;
 }

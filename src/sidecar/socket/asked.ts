@@ -33,6 +33,23 @@ export function parseAsked(message: Reader, hashesMax: number): PrefetchGroup[] 
   });
 }
 
+/** Of an engine that hands over: its name, how many tokens its blocks have, and the hash of each. */
+export interface LongerBlocks {
+  namespace: Namespace;
+  tokens: number;
+  hashes: Buffer;
+}
+
+/** A copy of the hashes: they are asked for until all is there. */
+export function parseLonger(message: Reader, hashesMax: number): LongerBlocks {
+  const hashes = message.bytes("hashes", HASH_BYTES, hashesMax * HASH_BYTES);
+  if (hashes.length % HASH_BYTES !== 0) {
+    throw message.wrong("hashes", `a multiple of ${HASH_BYTES} bytes`);
+  }
+  const tokens = message.u32("tokens", 1);
+  return { namespace: readNamespace(message), tokens, hashes: Buffer.from(hashes) };
+}
+
 /** It becomes part of a file's name. */
 export function parseReceipt(message: Reader): string {
   const name = message.text("receipt", 32);

@@ -184,3 +184,11 @@ function sizedHead(kind: Kind, length: number, headBytes: number, refuse: Refuse
   }
   return { bytes: headBytes + length, children: 0 };
 }
+
+/** The bytes of slot numbers or pairs, little-endian, as frames carry them. */
+export function slotBytes(numbers: readonly number[] | Uint32Array): Buffer {
+  const bytes = Buffer.allocUnsafe(numbers.length * 4);
+  let at = 0;
+  for (const number of numbers) at = bytes.writeUInt32LE(number, at);
+  return bytes;
+}

@@ -12,8 +12,8 @@ import {
   UNASKED_ROWS_MAX,
 } from "../../limits/general.ts";
 import { recordKeysTenant } from "../../native.ts";
-import { parseAsked, parseReceipt, readNamespace } from "./asked.ts";
-import type { PrefetchGroup } from "./asked.ts";
+import { parseAsked, parseLonger, parseReceipt, readNamespace } from "./asked.ts";
+import type { LongerBlocks, PrefetchGroup } from "./asked.ts";
 import type { Fields } from "./frames.ts";
 import { parseHello } from "./hello.ts";
 import type { Hello } from "./hello.ts";
@@ -66,6 +66,8 @@ export interface Prefetch {
   ahead: number;
   /** Of its tokens, those that another engine saves now: they are waited for. */
   handoff: number;
+  /** The blocks that they are saved in, where those are longer ones; null: they are as long as these. */
+  longer: LongerBlocks | null;
   /** It goes on from an earlier request, or is wanted later: its engine saves its blocks first. */
   returns: boolean;
   /** Of its client; empty: none came. */
@@ -342,6 +344,7 @@ function parsePrefetch(message: Reader): Prefetch {
     beyond: message.has("beyond") ? message.count("beyond") : 0,
     ahead: message.has("ahead") ? message.count("ahead") : 0,
     handoff: message.has("handoff") ? message.count("handoff") : 0,
+    longer: message.has("longer") ? parseLonger(message.map("longer"), PLAN_KEYS_MAX) : null,
     returns: message.has("returns") && message.count("returns") > 0,
     traceparent: message.has("traceparent") ? message.text("traceparent") : "",
     receipt: message.has("receipt") ? parseReceipt(message) : "",
@@ -392,12 +395,4 @@ function parseCounts(message: Reader): ShimMessage {
 function parseNaming(fields: Reader): NamingState {
   const distrusted = fields.has("distrusted") && fields.u32("distrusted", 0, 1) === 1;
   return { percent: fields.u32("percent", 0, 100), refused: fields.text("refused"), distrusted };
-}
-
-/** The bytes of slot numbers or pairs, little-endian, as frames carry them. */
-export function slotBytes(numbers: readonly number[] | Uint32Array): Buffer {
-  const bytes = Buffer.allocUnsafe(numbers.length * 4);
-  let at = 0;
-  for (const number of numbers) at = bytes.writeUInt32LE(number, at);
-  return bytes;
 }

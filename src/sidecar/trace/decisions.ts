@@ -40,6 +40,8 @@ export interface Account {
   returns: boolean;
   /** Requests that came before it and that its engine had not begun. */
   ahead: number;
+  /** Tokens of a block of the engine that handed it over, where those are longer; 0: they are not. */
+  longerTokens: number;
   heldTokens: number | null;
   /** Where the room that shared memory has ends before that; null: it does not. */
   roomTokens: number | null;
@@ -81,7 +83,10 @@ export interface Ended {
 
 type OnEnded = (ended: Ended) => void;
 
-type Opened = Pick<Prefetch, "req" | "plan" | "traceparent" | "beyond" | "returns" | "ahead"> & {
+type Opened = Pick<
+  Prefetch,
+  "req" | "plan" | "traceparent" | "beyond" | "returns" | "ahead" | "longer"
+> & {
   block: string;
 };
 
@@ -100,6 +105,7 @@ function blank(engine: string, req: string, traceparent: string): Account {
     beyondTokens: 0,
     returns: false,
     ahead: 0,
+    longerTokens: 0,
     heldTokens: null,
     roomTokens: null,
     chosenTokens: null,
@@ -149,6 +155,7 @@ export class Decisions {
     account.beyondTokens = asked.beyond;
     account.returns = asked.returns;
     account.ahead = asked.ahead;
+    account.longerTokens = asked.longer?.tokens ?? 0;
     this.#keep(account);
     return new Case(account, this.#counters, this.#logger, this.#ledger, this.#onEnded);
   }

@@ -21,6 +21,7 @@ const ACCOUNT: Account = {
   beyondTokens: 0,
   returns: false,
   ahead: 0,
+  longerTokens: 0,
   heldTokens: 160,
   roomTokens: null,
   chosenTokens: 160,
@@ -54,6 +55,12 @@ test("a prompt that is longer than one look-up takes says how much was left out"
   expect(explained(ACCOUNT).join("\n")).not.toContain("beyond");
   const text = explained({ ...ACCOUNT, beyondTokens: 64 }).join("\n");
   expect(text).toContain("64 more tokens are beyond what one look-up takes");
+});
+
+test("a hand-off from longer blocks says that they are cut", () => {
+  expect(explained(ACCOUNT).join("\n")).not.toContain("cut from");
+  const text = explained({ ...ACCOUNT, longerTokens: 128 }).join("\n");
+  expect(text).toContain("blocks:  are cut from an engine's with 128 tokens");
 });
 
 test("a request that goes on from another says that its blocks are saved first", () => {

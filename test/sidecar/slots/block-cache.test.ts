@@ -33,11 +33,12 @@ beforeEach(async () => {
   cache.setTouched(SLOTS);
 });
 
-function use(index: number, by: User = user): Block {
+function use(index: number, by: User = user, cutFrom?: Buffer): Block {
   const hash = digest(`block ${index}`);
   const place = { parent: Buffer.alloc(32), first: index, tenant: 0, owners: new Uint8Array(0) };
   const kv = { recordClass: "kv" as const, group: 0 };
-  const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
+  const cut = cutFrom === undefined ? {} : { cutFrom };
+  const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place, ...cut };
   return cache.use(blockKey(NAMESPACE, 0, hash), name, 0, by);
 }
 
@@ -67,6 +68,15 @@ test("a block is one object for all its users, and stays until the last one leav
   cache.leave(block, other);
   expect(cache.retained).toBe(1);
   expect(cache.isPlaced(block.key)).toBe(true);
+});
+
+test("what is cut from others' records is given to no vault, and goes with their name", () => {
+  const longer = digest("name of longer blocks");
+  const blocks = [use(1), use(2, user, longer)];
+  expect(cache.startFetch(blocks)).toBe(2);
+  for (const block of blocks) cache.place(block);
+  expect([...cache.copies("kv", NAMESPACE)]).toEqual([blocks[0]]);
+  expect(cache.flush("kv", (namespace) => namespace.equals(longer))).toEqual([blocks[1]]);
 });
 
 test("idle blocks give way in the order they were left, those in use never", () => {

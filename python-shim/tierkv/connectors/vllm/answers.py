@@ -29,15 +29,20 @@ _TTLS: Final = {"5m": 300, "1h": 3600}
 _TTL_UNSAID: Final = "5m"
 #: ... and a prompt's hand-off between engines: `true` asks to be told of it, a map names what another one told.
 _HANDOFF: Final = "handoff"
+_BLOCK_TOKENS: Final = "block_tokens"
 _HANDOFF_KEY: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """The first `tokens` tokens of a prompt, as saved by another engine; `key`: a digest of what they are."""
+    """The first `tokens` tokens of a prompt, as saved by another engine; `key`: a digest of what they are.
+
+    `block_tokens`: the length of its blocks, where others may cut them; 0: not said.
+    """
 
     tokens: int
     key: str
+    block_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +130,17 @@ def _ttl_s(value: Any) -> int | None:
 
 
 def _handoff(value: Any) -> Handoff | None:
-    if not isinstance(value, Mapping) or set(value) != {"tokens", "key"}:
+    if not isinstance(value, Mapping) or set(value) - {_BLOCK_TOKENS} != {"tokens", "key"}:
         return None
-    tokens, key = value["tokens"], value["key"]
+    tokens, key, block_tokens = value["tokens"], value["key"], value.get(_BLOCK_TOKENS, 0)
     is_key = isinstance(key, str) and _HANDOFF_KEY.fullmatch(key)
-    return Handoff(tokens, key) if is_key and _is_count(tokens) and tokens > 0 else None
+    is_sound = _is_count(tokens) and tokens > 0 and _is_count(block_tokens)
+    return Handoff(tokens, key, block_tokens) if is_key and is_sound else None
+
+
+def _named(told: Handoff) -> dict[str, Any]:
+    blocks = {_BLOCK_TOKENS: told.block_tokens} if told.block_tokens else {}
+    return {"tokens": told.tokens, "key": told.key, **blocks}
 
 
 def _is_nothing(_value: Any) -> bool:
@@ -172,7 +183,7 @@ def answer(
     `why`: why nothing, or no more, was restored. `saved_ms` is a
     forecast less a measurement, and may be below 0.
     """
-    named = {} if told is None else {_HANDOFF: {"tokens": told.tokens, "key": told.key}}
+    named = {} if told is None else {_HANDOFF: _named(told)}
     if not wish.is_reported:
         return {KEY: named} if named else None
     said: dict[str, Any] = {**named, "restored_tokens": given.tokens}

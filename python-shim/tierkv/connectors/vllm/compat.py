@@ -25,6 +25,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorStats,
 )
 from vllm.platforms import current_platform
+from vllm.utils import hashing
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched import output as sched_output
 from vllm.v1.worker.worker_base import WorkerBase
@@ -190,6 +191,25 @@ def hash_block_tokens(config: "VllmConfig", kv_cache_config: Any) -> int:
         return tokens
     resolved: tuple[int, int] = kv_cache_utils.resolve_kv_cache_block_sizes(kv_cache_config, config)
     return resolved[1]
+
+
+def block_hashes(request: Any, tokens: int, block_tokens: int, algorithm: str) -> list[bytes]:
+    """Give the hashes of the first tokens of a prompt in blocks of `block_tokens`, by vLLM's own code."""
+    hash_fn = hashing.get_hash_fn_by_name(algorithm)
+    hasher = kv_cache_utils.get_request_block_hasher(block_tokens, hash_fn)
+    return [bytes(block_hash) for block_hash in hasher(_Beginning(request, tokens))]
+
+
+class _Beginning:
+    """The first tokens of a request, not hashed yet; all else, keys beside the tokens among it, is the request's."""
+
+    def __init__(self, request: Any, tokens: int) -> None:
+        self._request = request
+        self.num_tokens = tokens
+        self.block_hashes: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
 
 
 def worker_above() -> Any | None:

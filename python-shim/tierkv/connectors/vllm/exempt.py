@@ -112,6 +112,7 @@ _CONFIG: Final[dict[str, tuple[str, ...]]] = {
         "LoRAConfig.max_loras",
     ),
     "the groups of the name say the same: each one's tokens, layers and pages": (
+        "CacheConfig.block_size",
         "CacheConfig.effective_attention_block_size",
         "CacheConfig.hash_block_size",
         "CacheConfig.cache_hit_alignment_tokens",

@@ -4,13 +4,13 @@ vLLM's `kv_role` says which an engine does: a producer restores nothing and tell
 nothing. `kv_both` does all, and tells who asks.
 """
 
-import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tierkv.connectors.vllm.answers import Handoff
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.longer import LongerBlocks, key_of
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.requests import RequestState
 
@@ -32,6 +32,7 @@ class Handoffs:
         self._grid = grid
         self._naming = naming
         self._counters = counters
+        self._longer = LongerBlocks(config, grid, naming)
 
     def begin(self, request: Any) -> RequestState:
         """Make what is kept of a new request, with what the role forbids."""
@@ -51,7 +52,7 @@ class Handoffs:
         if tokens <= 0:
             return None
         self._counters.add("handoffs_told")
-        return Handoff(tokens, self._key(request, tokens))
+        return Handoff(tokens, self._key(request, tokens), self._longer.own_tokens)
 
     def awaited(self, state: RequestState, own: int, most: int) -> int:
         """Give the prompt tokens that another engine saves: 0 where nothing fits, or lies beyond the engine's `own`.
@@ -66,6 +67,10 @@ class Handoffs:
         if fits and self._key(request, said.tokens) == said.key:
             state.awaited = said.tokens
             self._counters.add("handoffs_taken")
+        elif fits and self._is_consumer and (longer := self._longer.of(request, said)):
+            state.awaited, state.longer = said.tokens, longer
+            self._counters.add("handoffs_taken")
+            self._counters.add("handoffs_longer")
         else:
             state.awaited = 0
             self._counters.add("handoffs_foreign")
@@ -85,7 +90,7 @@ class Handoffs:
 
     def _key(self, request: Any, tokens: int) -> str:
         last = bytes(request.block_hashes[tokens // self._grid.hash_tokens - 1])
-        return hashlib.sha256(self._naming.digest + last).hexdigest()[:32]
+        return key_of(self._naming.digest, last)
 
 
 def _beyond(own: int, tokens: int) -> int:

@@ -55,6 +55,8 @@ NAMING_NICE: Final = 19
 NAMING_BUFFER_BYTES: Final = 4 * MIB
 #: How long the helper thread waits for the name of a small model before anything is asked, seconds.
 NAMING_START_WAIT_S: Final = 1.0
+#: Tokens of the longest block of another engine that is cut into this engine's own.
+LONGER_TOKENS_MAX: Final = 4096
 #: Pause between two lines of the log that say how far the name is, seconds.
 NAMING_LOG_EVERY_S: Final = 10.0
 #: Characters of the reason for there being no name.

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tierkv.connectors.vllm.specs import DTYPE_NAMES, Group
@@ -39,8 +40,7 @@ def ingredients(config: "VllmConfig", groups: list[Group], hash_tokens: int) -> 
     parts = {
         "kv_format_epoch": str(KV_FORMAT_EPOCH),
         "hash": algorithm,
-        "hash_block_size": str(hash_tokens),
-        "groups": _digest([_describe(group) for group in groups]),
+        **_cut(groups, hash_tokens),
     }
     forms = {part.form for group in groups for layer in group.parts for part in layer} - {"raw"}
     if forms:
@@ -56,7 +56,23 @@ def finish(parts: dict[str, str], none_hash: bytes, fidelity: int) -> Namespace:
     `fidelity`: 0 exact, else the id of the sidecar's lossy codec: engines of different fidelity never meet.
     """
     complete = {**parts, "none_hash": none_hash.hex(), "fidelity": str(fidelity)}
-    return Namespace(hashlib.sha256(_canonical(complete)).digest(), complete)
+    return Namespace(digest_of(complete), complete)
+
+
+def digest_of(complete: dict[str, str]) -> bytes:
+    """Digest all ingredients of a name."""
+    return hashlib.sha256(_canonical(complete)).digest()
+
+
+def of_blocks(groups: Sequence[Group], tokens: int) -> dict[str, str]:
+    """Give the ingredients that say how blocks are cut, as an engine has them whose blocks have `tokens` tokens."""
+    longer = [replace(group, block_tokens=tokens) for group in groups]
+    return _cut(longer, tokens)
+
+
+def _cut(groups: Sequence[Group], hash_tokens: int) -> dict[str, str]:
+    described = _digest([_describe(group) for group in groups])
+    return {"hash_block_size": str(hash_tokens), "groups": described}
 
 
 def _describe(group: Group) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class Naming:
         self.verdict = ""
         #: 32 bytes; empty until this engine has named itself.
         self.digest = b""
+        self._named: dict[str, str] = {}
         self._connection = 0
         self._told = _UNTOLD
         self._said_refused = False
@@ -156,5 +157,9 @@ class Naming:
         ours = namespace.finish(parts, root, fidelity)
         if ours.digest != self.digest:
             log.info("tierKV: namespace %s from %s", ours.digest.hex(), ours.parts)
-        self.digest = ours.digest
+        self.digest, self._named = ours.digest, ours.parts
         return ours
+
+    def as_if(self, changes: Mapping[str, str]) -> bytes:
+        """Give the digest of an engine that differs from this named one in these ingredients only."""
+        return namespace.digest_of({**self._named, **changes})

@@ -38,11 +38,13 @@ def is_cacheable(request: Any) -> bool:
 def beside_hashes(state: "RequestState", beyond: int, awaited: int, ahead: int) -> Frame:
     """Give what few `prefetch` frames carry: who pays for blocks, tokens too many to ask for, the client's trace.
 
-    And the tokens that another engine hands over, requests that wait before it, whether the request's blocks are saved first, and its receipt's name.
+    And the tokens that another engine hands over, the requests that wait before it, whether its blocks are saved first,
+    and its receipt's name.
     """
     tenant, traceparent = tenant_of(state.request), traceparent_of(state.request)
     fields = {"tenant": tenant, "beyond": beyond, "traceparent": traceparent}
-    fields |= {"ahead": ahead, "handoff": awaited, "returns": int(state.cursor.returns), "receipt": state.receipt}
+    fields |= {"longer": state.longer if awaited else {}, "ahead": ahead, "handoff": awaited}
+    fields |= {"returns": int(state.cursor.returns), "receipt": state.receipt}
     return {name: value for name, value in fields.items() if value}
 
 
@@ -66,6 +68,7 @@ class RequestState:
     of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored;
     `ahead`: requests that came before it and were not begun; `is_begun`: vLLM gave it blocks;
     `awaited`: tokens that another engine hands over, None before that is known; `waits`: what it was told to wait for;
+    `longer`: the blocks that these are saved in, where those are longer;
     `receipt`: what the receipt of its last restore is called, where its client wants one.
     """
 
@@ -88,6 +91,7 @@ class RequestState:
     awaited: int | None = None
     ahead: int = 0
     is_begun: bool = False
+    longer: Frame = field(default_factory=dict)
     waits: Waiting | None = None
     receipt: str = field(init=False)
 
@@ -117,6 +121,7 @@ class RequestState:
     def forget_blocks(self) -> None:
         """Forget what was found and offered of it: weights are others now."""
         self.plan = self.awaited = None
+        self.longer = {}
         self.cursor = SaveCursor()
 
     def count_miss(self, plan: Plan, counters: Counters) -> None:

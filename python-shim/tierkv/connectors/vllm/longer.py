@@ -1,0 +1,63 @@
+"""Owns the names that an engine with longer blocks gives a prompt, so that a consumer can ask for what it hands over.
+
+Only a consumer asks: it saves nothing, so what was computed in blocks of another size never gets this engine's names.
+"""
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tierkv.connectors.vllm import compat, limits, namespace
+from tierkv.connectors.vllm.answers import Handoff
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.naming import Naming
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+log = logging.getLogger("tierkv.shim")
+
+
+def key_of(digest: bytes, last: bytes) -> str:
+    """Give a hand-off's key: a digest of the namespace and of the chain of hashes up to its last block."""
+    return hashlib.sha256(digest + last).hexdigest()[:32]
+
+
+class LongerBlocks:
+    """What engines would call this one's prompts that differ from it in the length of their blocks only."""
+
+    def __init__(self, config: "VllmConfig", grid: Grid, naming: Naming) -> None:
+        self._algorithm = str(config.cache_config.prefix_caching_hash_algo)
+        self._grid = grid
+        self._naming = naming
+
+    @property
+    def own_tokens(self) -> int:
+        """Give the length of this engine's blocks, where others may cut them; 0: nobody can."""
+        grid = self._grid
+        is_cut = grid.is_plain and not grid.groups[0].is_opaque
+        return grid.hash_tokens if is_cut and grid.step == grid.hash_tokens else 0
+
+    def of(self, request: Any, said: Handoff) -> Frame | None:
+        """Give name, length and hashes of the blocks that a hand-off is in; None where its key is another's."""
+        own, tokens = self.own_tokens, said.block_tokens
+        is_multiple = own > 0 and own < tokens <= limits.LONGER_TOKENS_MAX and tokens % own == 0
+        if not is_multiple or said.tokens % tokens:
+            return None
+        # One frame names both engines' blocks.
+        named = self._grid.limit(request) // own + said.tokens // tokens
+        if named > limits.PLAN_HASHES_MAX:
+            return None
+        try:
+            hashes = compat.block_hashes(request, said.tokens, tokens, self._algorithm)
+        except (
+            Exception
+        ):  # a release that hashes by other rules costs the hand-off, not the request
+            log.exception("tierKV: the hashes of an engine with longer blocks are not known")
+            return None
+        changes = namespace.of_blocks(self._grid.groups, tokens)
+        digest = self._naming.as_if(changes)
+        if len(hashes) != said.tokens // tokens or key_of(digest, hashes[-1]) != said.key:
+            return None
+        return {"namespace": digest, "tokens": tokens, "hashes": b"".join(hashes)}

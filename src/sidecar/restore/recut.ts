@@ -1,0 +1,270 @@
+// Owns the blocks of a hand-off whose engine has longer ones: its records are fetched by its names as they come, and cut into this engine's blocks.
+import { HASH_BYTES, hashAt, hasBit, ItemStatus, packKeys } from "../../block.ts";
+import { toTierkvError } from "../../errors.ts";
+import { blockKeys } from "../../key-text.ts";
+import { HANDOFF_ROOM_SHARE } from "../../limits/cost.ts";
+import { CALL_TIMEOUT_MS, FETCH_WINDOW_BYTES, FETCH_WINDOW_KEYS } from "../../limits/general.ts";
+import { outboxDrop, outboxReserve, recutSlots } from "../../native.ts";
+import type { Block, BlockUser } from "../slots/block.ts";
+import type { LongerBlocks, PrefetchGroup } from "../socket/asked.ts";
+import type { Prefetch } from "../socket/messages.ts";
+import type { Quarantine } from "../vaults/quarantine.ts";
+import type { ArenaContext } from "./arena-context.ts";
+import { lookUp } from "./lookup.ts";
+import type { LookupContext } from "./lookup.ts";
+import type { Plan } from "./plan.ts";
+
+export interface RecutOptions {
+  plan: Plan;
+  message: Prefetch;
+  arena: ArenaContext;
+  lookup: Omit<LookupContext, "cache">;
+  quarantine: Quarantine;
+}
+
+type Settled = Pick<RecutOptions, "plan" | "arena" | "lookup"> & {
+  group: PrefetchGroup & { tenant: number };
+  longer: LongerBlocks;
+};
+
+/** A record of the other engine's, and the blocks of this one that lie in it. */
+interface Part {
+  at: number;
+  vault: number;
+  blocks: Block[];
+}
+
+/** It uses what it has cut until the plan does, so that nothing takes it away. */
+export class Recut implements BlockUser {
+  readonly #options: Settled;
+  readonly #ratio: number;
+  readonly #keyOf: (index: number) => string;
+  readonly #used: Block[] = [];
+  /** Records that need not be asked for any more, by index. */
+  readonly #isOver: Uint8Array;
+  #isSpent = false;
+
+  private constructor(options: Settled, ratio: number) {
+    const { group, longer, lookup } = options;
+    this.#options = options;
+    this.#ratio = ratio;
+    this.#keyOf = blockKeys(lookup.namespace, group.group, group.hashes);
+    this.#isOver = new Uint8Array(longer.hashes.length / HASH_BYTES);
+  }
+
+  /** null: the other engine's blocks are as long as these, cannot be cut into them, or are not believed. */
+  static of({ plan, message, arena, lookup, quarantine }: RecutOptions): Recut | null {
+    const { groups, longer, tenant } = message;
+    const [group, more] = groups;
+    if (longer === null || group === undefined || more !== undefined) return null;
+    const { spec } = arena.groupAt(group.group, 0);
+    const ratio = longer.tokens / spec.tokens;
+    const isWhole = Number.isInteger(ratio) && spec.layout === "attention" && spec.tail === 0;
+    if (!isWhole || quarantine.has(longer.namespace)) return null;
+    const recut = new Recut({ plan, group: { ...group, tenant }, longer, arena, lookup }, ratio);
+    plan.kept.push(recut);
+    return recut;
+  }
+
+  /** When the last step ended nothing was on its way, and nothing more can come. */
+  get isSpent(): boolean {
+    return this.#isSpent;
+  }
+
+  onBlock(): void {}
+
+  leaveAll(): void {
+    // The tail first, as runs do.
+    for (const block of this.#used.splice(0).toReversed()) {
+      this.#options.arena.cache.leave(block, this);
+    }
+  }
+
+  /** Fetches and cuts what is held by now; resolves when all of that lies in the arena, or is given up. Never rejects. */
+  async step(): Promise<void> {
+    const isAsked = this.#isOver.every((isOver) => isOver > 0);
+    if (!isAsked && !this.#options.plan.isOver) await this.#bringHeld();
+    // Other hand-offs of the prompt may bring some of them.
+    const isComing = this.#used.some(({ state }) => state === "wanted" || state === "fetching");
+    this.#isSpent = !isComing && this.#isOver.every((isOver) => isOver > 0);
+  }
+
+  async #bringHeld(): Promise<void> {
+    const { plan, longer, group, lookup } = this.#options;
+    const { hashes } = longer;
+    const asked = { group: group.group, class: group.class, hashes };
+    const context = { ...lookup, namespace: longer.namespace, cache: null };
+    const { held, owners } = await lookUp([asked], context);
+    const [here, vaults] = [held[0] ?? Buffer.alloc(0), owners[0] ?? new Uint8Array(0)];
+    const found = [...this.#isOver.keys()].filter(
+      (at) => this.#isOver[at] === 0 && hasBit(here, at),
+    );
+    const each = this.#recordsPerCall();
+    for (let at = 0; at < found.length && !plan.isOver; at += each) {
+      const parts = found.slice(at, at + each).map((record) => {
+        const vault = vaults[record] ?? 0;
+        return { at: record, vault, blocks: this.#take(record, vault) };
+      });
+      await this.#bring(parts.filter(({ blocks }) => blocks.length > 0));
+    }
+  }
+
+  #recordsPerCall(): number {
+    const { arena, group, lookup } = this.#options;
+    const bytes = arena.sourceBytes(group.group) * this.#ratio;
+    const most = Math.min(FETCH_WINDOW_BYTES / bytes, FETCH_WINDOW_KEYS / lookup.shards);
+    return Math.max(1, Math.floor(most));
+  }
+
+  /** Blocks of a record that nobody brings yet, with slots; what there is no room for is computed. */
+  #take(record: number, vault: number): Block[] {
+    const { group, longer, lookup, arena } = this.#options;
+    const { cache } = arena;
+    const end = Math.min(group.hashes.length / HASH_BYTES, (record + 1) * this.#ratio);
+    const first = Math.max(group.from, record * this.#ratio);
+    this.#isOver[record] = 1;
+    // As of all that is fetched of hand-offs before their end is known.
+    const room = Math.floor(cache.room - cache.capacity * HANDOFF_ROOM_SHARE);
+    if (first >= end || room < end - first) return [];
+    const run = {
+      namespace: lookup.namespace,
+      recordClass: group.class,
+      group: group.group,
+      hashes: Buffer.from(group.hashes.subarray(first * HASH_BYTES, end * HASH_BYTES)),
+      parent: Buffer.from(first === 0 ? Buffer.alloc(HASH_BYTES) : hashAt(group, first - 1)),
+      first,
+      tenant: group.tenant,
+      owners: new Uint8Array(end - first).fill(vault),
+      cutFrom: longer.namespace,
+    };
+    const blocks = Array.from({ length: end - first }, (_, index) => {
+      const block = cache.use(this.#keyOf(first + index), run, index, this);
+      this.#used.push(block);
+      return block;
+    });
+    const wanted = blocks.filter(({ state, run: of }) => state === "wanted" && of === run);
+    const count = cache.startFetch(wanted);
+    for (const block of wanted.slice(count)) cache.fail(block, "no_slot");
+    return wanted.slice(0, count);
+  }
+
+  /** One call to each vault, then one for all that came. */
+  async #bring(parts: readonly Part[]): Promise<void> {
+    if (parts.length === 0) return;
+    const { lookup, arena } = this.#options;
+    const { shards, counters, logger } = lookup;
+    const ids = [...outboxReserve(parts.length * shards)];
+    // Until it is said otherwise.
+    let statuses: Uint8Array = new Uint8Array(ids.length).fill(ItemStatus.INCOMPLETE);
+    const { priority } = arena.recut;
+    priority.begin();
+    try {
+      const vaults = [...new Set(parts.map(({ vault }) => vault))];
+      await Promise.all(vaults.map((vault) => this.#collect(vault, parts, ids, statuses)));
+      statuses = await this.#cut(parts, ids, statuses);
+    } catch (error) {
+      logger.warn({ err: toTierkvError(error) }, "records of longer blocks were not cut");
+    } finally {
+      priority.end();
+      for (const id of ids) outboxDrop(id);
+      for (const [index, { blocks }] of parts.entries()) {
+        const of = statuses.subarray(index * shards, (index + 1) * shards);
+        const isWhole = of.every((status) => status === ItemStatus.ACCEPTED);
+        counters.add(isWhole ? "handoff_records_cut" : "handoff_records_uncut");
+        for (const block of blocks) this.#end(block, isWhole, of);
+      }
+    }
+  }
+
+  #end(block: Block, isWhole: boolean, statuses: Uint8Array): void {
+    const { arena, lookup } = this.#options;
+    if (block.state !== "fetching") return;
+    if (isWhole) {
+      arena.cache.place(block);
+      lookup.counters.add("handoff_blocks_cut");
+      return;
+    }
+    const isBad = statuses.includes(ItemStatus.BAD_RECORD);
+    arena.cache.fail(block, isBad ? "bad_record" : "end_of_hit");
+  }
+
+  /** Statuses of what a vault was asked for go to their places. Never rejects. */
+  async #collect(
+    vault: number,
+    parts: readonly Part[],
+    ids: readonly number[],
+    statuses: Uint8Array,
+  ): Promise<void> {
+    const { group, longer, lookup, arena } = this.#options;
+    const { counters, logger } = lookup;
+    const client = arena.recut.vaults[group.class][vault];
+    // Nothing of these is rebuilt from parity.
+    if (client === undefined) return;
+    const places = this.#places(parts).filter(({ part }) => part.vault === vault);
+    const keys = Buffer.concat(places.map(({ key }) => key));
+    try {
+      const named = places.map(({ place }) => ids[place] ?? 0);
+      const found = await client.collect(longer.namespace, keys, named, arena.recut.callMs);
+      counters.add("bytes_fetched", found.bytes);
+      for (const [index, { place, key }] of places.entries()) {
+        const status = found.statuses[index] ?? ItemStatus.INCOMPLETE;
+        statuses[place] = status;
+        if (status !== ItemStatus.BAD_RECORD) continue;
+        counters.add("bad_records");
+        const reason = found.reason ?? "it is not sound";
+        await client.report(longer.namespace, key, reason, CALL_TIMEOUT_MS);
+      }
+    } catch (error) {
+      counters.add("vault_errors");
+      logger.debug({ err: toTierkvError(error), vault: client.address }, "fetch failed");
+    }
+  }
+
+  /** What the core made of each record that came; the others keep their status. */
+  async #cut(
+    parts: readonly Part[],
+    ids: readonly number[],
+    statuses: Uint8Array,
+  ): Promise<Uint8Array> {
+    const { group, longer, lookup, arena } = this.#options;
+    const { shards } = lookup;
+    const came = this.#places(parts).filter(({ place }) => statuses[place] === ItemStatus.ACCEPTED);
+    const pieces = came.flatMap(({ part, shard }, at) =>
+      part.blocks.flatMap((block) => {
+        const pair = (block.leaseAt + shard) * 2;
+        const first = (block.at - part.at * this.#ratio) * (longer.tokens / this.#ratio);
+        return [at, first, block.leases[pair] ?? 0, block.leases[pair + 1] ?? 0];
+      }),
+    );
+    const geometry = Array.from(
+      { length: shards },
+      (_, shard) => arena.groupAt(group.group, shard).geometry,
+    );
+    const made = await recutSlots(
+      arena.recut.arena,
+      arena.recut.fidelity,
+      longer.namespace,
+      Buffer.concat(came.map(({ key }) => key)),
+      Uint32Array.from(came, ({ shard }) => geometry[shard] ?? 0),
+      longer.tokens,
+      Uint32Array.from(came, ({ place }) => ids[place] ?? 0),
+      Uint32Array.from(pieces),
+    );
+    const ended = Uint8Array.from(statuses);
+    for (const [index, { place }] of came.entries()) ended[place] = made[index] ?? 0;
+    return ended;
+  }
+
+  /** Every shard of every record, and where its status stands. */
+  #places(parts: readonly Part[]): { part: Part; shard: number; place: number; key: Buffer }[] {
+    const { group, longer, lookup } = this.#options;
+    return parts.flatMap((part, at) =>
+      Array.from({ length: lookup.shards }, (_, shard) => ({
+        part,
+        shard,
+        place: at * lookup.shards + shard,
+        key: packKeys(hashAt(longer, part.at), group.group, shard),
+      })),
+    );
+  }
+}
