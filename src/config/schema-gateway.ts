@@ -9,6 +9,7 @@ import {
   GATEWAY_PREFILL_TOKENS_MAX,
   GATEWAY_PRIORITY_MAX,
   GATEWAY_TOKENIZE_MS,
+  GATEWAY_TOKENIZERS_MAX,
   GATEWAY_WAIT_MS_DEFAULT,
   GATEWAY_WAIT_MS_MAX,
 } from "../limits/gateway.ts";
@@ -17,7 +18,7 @@ import { addresses, tcpOnly } from "./addresses.ts";
 import { PRESETS } from "./config.ts";
 import type { Address, GatewayConfig } from "./config.ts";
 import type { Field } from "./field.ts";
-import { boolean, choice, integer, numbered, path } from "./kinds.ts";
+import { boolean, choice, folders, integer, numbered, path } from "./kinds.ts";
 import type { Kind } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
 import { stateDir } from "./schema-access.ts";
@@ -57,6 +58,7 @@ export const GATEWAY: {
     ttft_ms: Field<GatewayConfig["ttftMs"]>;
     objectives: Field<GatewayConfig["objectives"]>;
     tokenize_ms: Field<GatewayConfig["tokenizeMs"]>;
+    tokenizers: Field<GatewayConfig["tokenizers"]>;
     socket: Field<GatewayConfig["socket"]>;
     index_file: Field<GatewayConfig["indexFile"]>;
   };
@@ -206,10 +208,18 @@ export const GATEWAY: {
     },
     tokenize_ms: {
       kind: integer(0, GATEWAY_WAIT_MS_MAX, "ms"),
-      doc: "How long an engine's `/tokenize` may hold a request, where a preset wants to know what is held of its prompt; past it the choice is made by load.",
+      doc: "How long turning a prompt into tokens, here or by an engine's `/tokenize`, may hold a request, where a preset wants to know what is held of its prompt; past it the choice is made by load.",
       fallback: () => GATEWAY_TOKENIZE_MS,
       fallbackText: `\`${GATEWAY_TOKENIZE_MS}\``,
       example: String(GATEWAY_TOKENIZE_MS),
+    },
+    tokenizers: {
+      kind: folders(GATEWAY_TOKENIZERS_MAX, PATH_BYTES_MAX),
+      doc: "Folders with `tokenizer.json`, `tokenizer_config.json` and the chat template of models, by the name that requests have: their prompts become tokens in the gateway, once it made the same of some texts as the engine's `/tokenize`. What differs, or cannot be rendered here, the engine is asked for.",
+      fallback: () => new Map(),
+      fallbackText:
+        "the folder that an engine serves a model from, where the gateway can read it; else the engine is asked",
+      example: '["meta-llama/Llama-3.3-70B-Instruct=/models/llama-3.3-70b"]',
     },
     socket: {
       kind: path(SIDECAR_SOCKET_BYTES_MAX),

@@ -16,6 +16,7 @@ import type { Keys, ShownKey } from "./front/keys.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
 import type { Recent } from "./score/decisions.ts";
 import type { Router } from "./score/router.ts";
+import type { OwnTokenizers, ShownTokenizer } from "./tokens/own.ts";
 
 /** What the commands look at. */
 export interface Controlled {
@@ -25,6 +26,7 @@ export interface Controlled {
   router: Router;
   /** null: everybody may. */
   keys: Keys | null;
+  own: OwnTokenizers;
 }
 
 /** One engine, with what is known of its blocks: `events` is null where it publishes none to us. */
@@ -45,6 +47,8 @@ export interface ShownFleet {
   waiting: number;
   /** Names whose keys have limits, and what is left to each. */
   keys: ShownKey[];
+  /** Models whose tokens are made here, or could be. */
+  tokenizers: ShownTokenizer[];
 }
 
 /** `GET /status`, `GET /decisions?id=BEGINNING`, `POST /drain?engine=NAME`, `POST /undrain?engine=NAME`; answers are JSON, errors `{ "error": TEXT }`. */
@@ -102,7 +106,7 @@ const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
   ["POST /undrain", ({ fleet }, asked) => fleet.drain(nameIn(asked), false)],
 ]);
 
-function shown({ fleet, feedOf, index, router, keys }: Controlled): ShownFleet {
+function shown({ fleet, feedOf, index, router, keys, own }: Controlled): ShownFleet {
   const engines = fleet.engines.map((engine) => ({
     ...engine.status(),
     events: feedOf(engine)?.state ?? null,
@@ -111,5 +115,6 @@ function shown({ fleet, feedOf, index, router, keys }: Controlled): ShownFleet {
     ...router.queueOf(engine),
     recent: router.decisions.recent(engine.name),
   }));
-  return { engines, waiting: fleet.waiting, keys: keys?.status() ?? [] };
+  const tokenizers = own.shown(fleet.engines);
+  return { engines, waiting: fleet.waiting, keys: keys?.status() ?? [], tokenizers };
 }

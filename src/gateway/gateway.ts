@@ -24,7 +24,9 @@ import type { RunningPicker } from "./picker/picker.ts";
 import { Roster } from "./roster.ts";
 import type { Publishing } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
+import { OwnTokenizers } from "./tokens/own.ts";
 import { Tokenizer } from "./tokens/tokenizer.ts";
+import type { Maker } from "./tokens/tokenizer.ts";
 
 export interface RunningGateway extends Running {
   /** `http://host:port`, with the real port. */
@@ -54,7 +56,7 @@ export async function startGateway(
 ): Promise<RunningGateway> {
   const { keys, tls } = readAccess(config);
   const parts = partsOf(config, logger, look !== null);
-  const { fleet, roster, figures, router, index, feedOf, preset } = parts;
+  const { fleet, roster, figures, router, index, feedOf, preset, own } = parts;
   const open: Running[] = [];
   const close = async (): Promise<void> => {
     for (let running = open.pop(); running !== undefined; running = open.pop()) {
@@ -62,6 +64,8 @@ export async function startGateway(
     }
   };
   try {
+    open.push(own);
+    await own.start();
     open.push(fleet);
     await fleet.start();
     open.push(roster);
@@ -69,7 +73,7 @@ export async function startGateway(
     if (look !== null) open.push(await startLooking(look, parts, logger));
     const followed = (): Followed[] => roster.followed();
     open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
-    open.push(await startControl(config.socket, { fleet, feedOf, index, router, keys }));
+    open.push(await startControl(config.socket, { fleet, feedOf, index, router, keys, own }));
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
     const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });
@@ -99,6 +103,7 @@ interface Parts {
   feedOf: FeedOf;
   router: Router;
   preset: Preset;
+  own: OwnTokenizers;
 }
 
 function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean): Parts {
@@ -119,10 +124,12 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean): Par
   const figures = new Figures(fleet, feedOf, index);
   const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);
-  const tokenizer = new Tokenizer(tokenizeMs);
+  const own = new OwnTokenizers(config.tokenizers, logger);
+  const onMade = (maker: Maker): void => figures.tokenized(maker);
+  const tokenizer = new Tokenizer({ timeoutMs: tokenizeMs, own, onMade });
   const how = { ttftMs, prefillTokens, objectives };
   const router = new Router({ preset, fleet, index, tokenizer, ...how });
-  return { fleet, roster, index, figures, feedOf, router, preset };
+  return { fleet, roster, index, figures, feedOf, router, preset, own };
 }
 
 /** Events of the engines that are listed, and the engines behind a name with theirs. */

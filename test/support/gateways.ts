@@ -58,6 +58,7 @@ export async function gatewayBefore(
     prefill: prefill.map((at) => addressOf(engines[at]!.name)),
     prefillTokens: 2048,
     tokenizeMs: 60_000,
+    tokenizers: new Map(),
     objectives: new Map(),
     socket,
     indexFile: join(dirname(socket), "index"),

@@ -31,3 +31,4 @@ mod store_disk;
 mod store_sessions;
 #[cfg(feature = "test-exports")]
 mod testing;
+mod tokens;

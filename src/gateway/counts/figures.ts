@@ -17,6 +17,7 @@ export class Figures {
   readonly #broken: Counter<"engine">;
   readonly #handoffs: Counter<"engine" | "outcome">;
   readonly #gone: Counter;
+  readonly #tokenized: Counter<"by">;
   readonly #firstByte: Histogram<"engine">;
 
   /** What stands in `fleet` is read when it is scraped. */
@@ -57,6 +58,11 @@ export class Figures {
       "Clients that left before their answer was whole.",
       [],
     );
+    this.#tokenized = counter(
+      "tierkv_gateway_tokenized_total",
+      "Prompts turned into tokens, by whom: `gateway`, `engine`, or `nobody`, and the choice was made by load.",
+      ["by"],
+    );
     this.#firstByte = new Histogram({
       name: "tierkv_gateway_time_to_first_byte_seconds",
       help: "From a request's arrival to the first byte of its answer.",
@@ -90,6 +96,10 @@ export class Figures {
 
   gone(): void {
     this.#gone.inc();
+  }
+
+  tokenized(by: "gateway" | "engine" | "nobody"): void {
+    this.#tokenized.inc({ by });
   }
 
   /** An engine that left is shown no more: names that come and go would add up. */
