@@ -16,9 +16,7 @@ static TOKENIZERS: Ids<Arc<Tokenizer>> = Ids::new("tokenizer");
 /// Reads `tokenizer.json` in a folder; gives its id.
 #[napi(ts_return_type = "Promise<number>")]
 pub fn tokenizer_open(folder: String) -> AsyncTask<Background<u32, u32>> {
-    Background::start(move || {
-        TOKENIZERS.insert(Arc::new(Tokenizer::open(Path::new(&folder))?))
-    })
+    Background::start(move || TOKENIZERS.insert(Arc::new(Tokenizer::open(Path::new(&folder))?)))
 }
 
 /// The ids of a text; `isFramed`: with what the model puts before and after each.

@@ -1,6 +1,7 @@
 // Owns which chats the gateway turns into a text by itself, and that text: what an engine would do otherwise, it does.
 import type { Template } from "@huggingface/jinja";
 import type { Fields } from "./prompt.ts";
+import { FUNCTIONS } from "./template.ts";
 
 /** What it takes to render chats of a model. */
 export interface Rendering {
@@ -72,7 +73,8 @@ function moreOf(kwargs: unknown): Chat["more"] | null {
   if (!isFields(kwargs)) return null;
   const isPlain = (value: unknown): value is boolean | string | null =>
     value === null || typeof value === "boolean" || typeof value === "string";
-  const isOwn = (name: string): boolean => RESERVED.has(name) || name.endsWith("_token");
+  const isOwn = (name: string): boolean =>
+    RESERVED.has(name) || name.endsWith("_token") || Object.hasOwn(FUNCTIONS, name);
   const entries = Object.entries(kwargs);
   const given = entries.filter((entry): entry is [string, boolean | string | null] =>
     isPlain(entry[1]),
@@ -125,7 +127,7 @@ export function render({ template, special }: Rendering, chat: Chat): string | n
   const { messages, tools, more, addGenerationPrompt } = chat;
   const given = { messages, tools, documents: null, add_generation_prompt: addGenerationPrompt };
   try {
-    return template.render({ ...special, ...more, ...given });
+    return template.render({ ...special, ...more, ...given, ...FUNCTIONS });
   } catch {
     return null;
   }

@@ -1,12 +1,12 @@
 // Owns reading a model's folder: its tokenizer's marks, and what it takes to render chats.
 import { readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { Template } from "@huggingface/jinja";
 import {
   GATEWAY_PROBE_MARKS_MAX,
   GATEWAY_TOKENIZER_CONFIG_BYTES_MAX,
 } from "../../limits/gateway.ts";
 import type { Rendering } from "./chat.ts";
+import { templateOf } from "./template.ts";
 
 export interface ModelFolder {
   /** null: chats are the engine's. */
@@ -41,7 +41,7 @@ export async function readModelFolder(folder: string): Promise<ModelFolder> {
 function renderingOf(source: unknown, special: Rendering["special"]): Rendering | null {
   if (typeof source !== "string" || source.includes(CLOCK)) return null;
   try {
-    return { template: new Template(source), special };
+    return { template: templateOf(source), special };
   } catch {
     return null;
   }
