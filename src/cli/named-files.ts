@@ -119,6 +119,16 @@ function partsOf(config: Config, logger: Logger): readonly Part[] {
       [async () => (await import("../gateway/gateway.ts")).readAccess(gateway)],
     ],
     [
+      [own("[gateway] tokenizers")],
+      [
+        async () => {
+          const { OwnTokenizers } = await import("../gateway/tokens/own.ts");
+          const tokenizers = new OwnTokenizers(gateway.tokenizers, logger);
+          await tokenizers.start().finally(() => tokenizers.close());
+        },
+      ],
+    ],
+    [
       [
         open("[etcd] tls_ca", etcd.tlsCa),
         open("[etcd] tls_cert", etcd.tlsCert),

@@ -61,9 +61,11 @@ class Gateway:
         served = headers["x-gateway-destination-endpoint-served"]
         return served, believed, details.get("cached_tokens") or 0
 
-    def command(self, *arguments: str) -> None:
+    def command(self, *arguments: str) -> str:
+        """What it prints."""
         argv = ["node", "bin/tierkv.js", "gateway", *arguments, "--config", str(self._config)]
-        subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
+        done = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
+        return done.stdout.decode()
 
     def metric(self, name: str, label: str = "") -> list[float]:
         """Of each engine, and of each tier where there are such; those with this among their labels."""

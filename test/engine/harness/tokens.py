@@ -12,8 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 ROOT = Path(__file__).parents[3]
 #: As byte-level tokenizers of today split texts before they merge bytes.
@@ -207,7 +216,7 @@ def _piece(chance: random.Random, words: list[str]) -> str:
 def chats(count: int, seed: int) -> list[dict[str, Any]]:
     """Bodies of chats: turns that alternate, some with a system's message, tools or words for the template."""
     chance = random.Random(seed)
-    found = [text for text in texts(count * 4, seed) if text and len(text) < 2000]
+    found = [text for text in texts(count * 4, seed) if text and len(text) < 150]
     made: list[dict[str, Any]] = []
     for _ in range(count):
         roles = ["user", "assistant"] * chance.randrange(1, 5) + ["user"]
@@ -246,7 +255,7 @@ def digest(ids: list[int]) -> str:
 
 
 def _write_expected(folder: Path, count: int) -> None:
-    """`expected.json`: of each kind the digests of the texts' ids, framed and bare, and what chats become; null: it refuses."""
+    """`expected.json`: of each kind digests of the texts' ids, framed and bare, and what chats become; null: refused."""
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415  # half a minute less than AutoTokenizer
 
     asked = texts(count, 23)
@@ -261,7 +270,7 @@ def _write_expected(folder: Path, count: int) -> None:
             given = {"tools": body.get("tools"), "add_generation_prompt": prompts, **more}
             try:
                 text = made.apply_chat_template(body["messages"], tokenize=False, **given)
-            except Exception as error:  # noqa: BLE001  # jinja's, and those of transformers
+            except Exception as error:  # jinja's, and those of transformers
                 if "must alternate" not in str(error):
                     raise
                 text = None
