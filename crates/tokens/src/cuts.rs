@@ -37,6 +37,7 @@ impl Cuts {
     }
 
     /// The pieces of a text, in order; each but the first begins with an added token.
+    #[must_use]
     pub fn pieces(&self, text: &str) -> Vec<Range<usize>> {
         let mut pieces = Vec::new();
         let mut from = 0;
