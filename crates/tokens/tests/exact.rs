@@ -1,7 +1,6 @@
 //! Owns the proof that a text cut in pieces, some of them from before, becomes the ids that the model makes of the whole.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use tierkv_tokens::tokenizer::Tokenizer;
 use tokenizers::Tokenizer as Model;
@@ -26,7 +25,6 @@ const LETTERS: &str = "abcdeghlmnortuwxyz<>|![]{}()#_N ▁";
 const MERGES: [&str; 8] = ["a b", "> a", "a <", "▁ a", "w o", "! <", "| >", "] a"];
 
 fn tokenizer(name: &str, around: &str) -> (PathBuf, Model) {
-    static MADE: Mutex<()> = Mutex::new(());
     let mut vocab: Vec<String> = LETTERS.chars().map(String::from).collect();
     vocab.extend(MERGES.iter().map(|merge| merge.replace(' ', "")));
     let ids: Vec<String> =
@@ -59,12 +57,11 @@ fn tokenizer(name: &str, around: &str) -> (PathBuf, Model) {
         ids.join(","),
         merges.join(",")
     );
-    let _held = MADE.lock().unwrap();
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("tokenizer.json"), &json).unwrap();
-    let mut model = Model::from_bytes(json).unwrap();
-    model.with_truncation(None).unwrap();
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("tokenizer.json"), &json).expect("a file");
+    let mut model = Model::from_bytes(json).expect("a tokenizer");
+    model.with_truncation(None).expect("no truncation");
     (folder, model)
 }
 
@@ -79,7 +76,7 @@ struct Chance(u64);
 impl Chance {
     fn below(&mut self, most: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        usize::try_from(self.0 >> 33).unwrap() % most
+        usize::try_from(self.0 >> 33).expect("31 bits") % most
     }
 }
 
