@@ -80,6 +80,8 @@ export const GATEWAY_TOKENIZERS_MAX = 16;
 /** Texts that it turns into tokens at once: two of the four threads that Node has for files and names; and those that wait. */
 export const GATEWAY_ENCODES_AT_ONCE = 2;
 export const GATEWAY_ENCODES_WAITING_MAX = 1_024;
+/** A longer text the engine is asked for: each character takes up to 350 bytes of memory while it becomes tokens. */
+export const GATEWAY_ENCODE_CHARS_MAX: number = MIB;
 /** Whether an engine makes the same tokens: one question of that, until it is asked again when it did not answer, and special tokens in it. */
 export const GATEWAY_PROBE_MS = 5_000;
 export const GATEWAY_PROBE_RETRY_MS = 30_000;

@@ -2,7 +2,11 @@
 import { existsSync } from "node:fs";
 import { isAbsolute, join } from "node:path";
 import { TierkvError, toTierkvError } from "../../errors.ts";
-import { GATEWAY_PROBE_RETRY_MS, GATEWAY_TOKENIZERS_MAX } from "../../limits/gateway.ts";
+import {
+  GATEWAY_ENCODE_CHARS_MAX,
+  GATEWAY_PROBE_RETRY_MS,
+  GATEWAY_TOKENIZERS_MAX,
+} from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import type * as native from "../../native.ts";
 import { nowMs } from "../../time.ts";
@@ -118,7 +122,8 @@ export class OwnTokenizers {
     withinMs: number,
   ): Promise<readonly number[] | null> | null {
     const core = this.#core;
-    if (core === null || HALF.test(text)) return null;
+    const isLong = text.length > GATEWAY_ENCODE_CHARS_MAX;
+    if (core === null || isLong || HALF.test(text)) return null;
     const work = async (): Promise<readonly number[]> =>
       Array.from(await core.tokenizerEncode(id, text, isFramed));
     return this.#turns.take(work, withinMs).catch(() => null);

@@ -5,6 +5,7 @@ import { expect, test } from "vitest";
 import { askGateway } from "../../../src/cli/gateway-link.ts";
 import type { GatewayConfig } from "../../../src/config/config.ts";
 import type { ShownTokenizer } from "../../../src/gateway/tokens/own.ts";
+import { GATEWAY_ENCODE_CHARS_MAX } from "../../../src/limits/gateway.ts";
 import { call, gatewayBefore, testFolder, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
 import type { SimEngine } from "../../support/sim-engine.ts";
@@ -118,8 +119,10 @@ test("what is not rendered here as the engine renders it, the engine is asked fo
     await known.chat(more);
     expect(await known.made(), JSON.stringify(more)).toEqual({ engine: 1 });
   }
-  await known.complete(`${text()}\u{d800}`);
-  expect(await known.made()).toEqual({ engine: 1 });
+  for (const other of [`${text()}\u{d800}`, "x".repeat(GATEWAY_ENCODE_CHARS_MAX + 1)]) {
+    await known.complete(other);
+    expect(await known.made()).toEqual({ engine: 1 });
+  }
   await known.chat({});
   expect(await known.made()).toEqual({ gateway: 1 });
 });
