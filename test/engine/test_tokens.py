@@ -94,10 +94,10 @@ def test_texts_and_chats_become_the_engines_tokens(
         counted, expected_count = ask()
         assert counted == expected_count
         wait_until(agrees, "the engine makes the same tokens", CALL_S)
-        before = gateway.metric("tierkv_gateway_tokenized_total", "engine")
+        before = gateway.metric("tierkv_gateway_tokenized_total", 'by="engine"')
         for _ in range(3):
             counted, expected_count = ask()
             assert counted == expected_count
-        assert gateway.metric("tierkv_gateway_tokenized_total", "engine") == before
-        (by_gateway,) = gateway.metric("tierkv_gateway_tokenized_total", "gateway")
+        assert gateway.metric("tierkv_gateway_tokenized_total", 'by="engine"') == before
+        (by_gateway,) = gateway.metric("tierkv_gateway_tokenized_total", 'by="gateway"')
         assert by_gateway >= 1
