@@ -52,6 +52,7 @@ export type LockId = Id<"lock">;
 export type RegionId = Id<"region">;
 export type StoreId = Id<"store">;
 export type StripeId = Id<"stripe">;
+export type TokenizerId = Id<"tokenizer">;
 
 /** Parameters of which the first are ids. */
 type Led<Ids extends readonly unknown[], Rest extends readonly unknown[]> = Ids extends readonly [
@@ -222,3 +223,11 @@ export const storeDrainAway: Takes<"storeDrainAway", [StoreId]> = coded(loaded.s
 export const storeTrim: Takes<"storeTrim", [StoreId]> = codedLater(loaded.storeTrim);
 export const storeStats: Takes<"storeStats", [StoreId]> = coded(loaded.storeStats);
 export const closeStore: Takes<"closeStore", [StoreId]> = coded(loaded.closeStore);
+
+export const tokenizerOpen = codedLater(loaded.tokenizerOpen) as (
+  ...args: Parameters<Core["tokenizerOpen"]>
+) => Promise<TokenizerId>;
+export const tokenizerEncode: Takes<"tokenizerEncode", [TokenizerId]> = codedLater(
+  loaded.tokenizerEncode,
+);
+export const tokenizerClose: Takes<"tokenizerClose", [TokenizerId]> = coded(loaded.tokenizerClose);

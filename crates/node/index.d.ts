@@ -792,6 +792,15 @@ export declare function storeTrim(id: number): Promise<void>
 /** Removes arena files that no process holds; returns how many. */
 export declare function sweepArenaDir(dir: string): number
 
+/** Forgets it; idempotent. */
+export declare function tokenizerClose(id: number): void
+
+/** The ids of a text; `isFramed`: with what the model puts before and after each. */
+export declare function tokenizerEncode(id: number, text: string, isFramed: boolean): Promise<Uint32Array>
+
+/** Reads `tokenizer.json` in a folder; gives its id. */
+export declare function tokenizerOpen(folder: string): Promise<number>
+
 /** Gives the lock free and removes its file; idempotent. */
 export declare function unlockFile(id: number): void
 

@@ -1,5 +1,5 @@
 // Owns what `tierkv config check` says of files: those a configuration names are read by the code that reads them at a start, and none is made.
-import type { Config } from "../config/config.ts";
+import type { Config, GatewayConfig } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
 import { createLogger } from "../log.ts";
@@ -118,6 +118,7 @@ function partsOf(config: Config, logger: Logger): readonly Part[] {
       ],
       [async () => (await import("../gateway/gateway.ts")).readAccess(gateway)],
     ],
+    [[own("[gateway] tokenizers")], [() => openTokenizers(gateway, logger)]],
     [
       [
         open("[etcd] tls_ca", etcd.tlsCa),
@@ -128,4 +129,14 @@ function partsOf(config: Config, logger: Logger): readonly Part[] {
       [async () => (await import("./etcd.ts")).etcdOptions(config, logger)],
     ],
   ];
+}
+
+async function openTokenizers({ tokenizers }: GatewayConfig, logger: Logger): Promise<void> {
+  const { OwnTokenizers } = await import("../gateway/tokens/own.ts");
+  const own = new OwnTokenizers(tokenizers, logger);
+  try {
+    await own.start();
+  } finally {
+    await own.close();
+  }
 }

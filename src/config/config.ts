@@ -212,6 +212,8 @@ export interface GatewayConfig {
   readonly objectives: ReadonlyMap<string, number>;
   /** How long turning a prompt into tokens may hold its request. */
   readonly tokenizeMs: number;
+  /** Folders with the tokenizers of models, by name. */
+  readonly tokenizers: ReadonlyMap<string, string>;
   readonly socket: string;
   /** How long a decision waits for what vaults hold of a prompt; 0: they are not asked. */
   readonly lookupMs: number;

@@ -202,6 +202,29 @@ export function numbered(countMax: number, most: number): Kind<ReadonlyMap<strin
   };
 }
 
+/** Folders by name: a name may have slashes and colons, and ends at the first `=`. */
+export function folders(countMax: number, bytesMax: number): Kind<ReadonlyMap<string, string>> {
+  const fix = 'write a list such as ["MODEL=/models/its-folder"]';
+  return {
+    describe: `list of \`NAME=/FOLDER\`, at most ${countMax}`,
+    parse(raw, key) {
+      if (!Array.isArray(raw)) return wrongType("a list", fix);
+      const found = new Map<string, string>();
+      for (const one of raw as unknown[]) {
+        const [, name = "", folder = ""] = /^([^=]{1,256})=(.+)$/.exec(String(one)) ?? [];
+        if (name === "") return badValue(`${String(one)} is no NAME=/FOLDER`, fix);
+        const parsed = path(bytesMax).parse(folder, key);
+        if ("problem" in parsed) return parsed;
+        found.set(name, parsed.value);
+      }
+      if (found.size !== raw.length || raw.length > countMax) {
+        return badValue(`a name twice, or more than ${countMax}`, fix);
+      }
+      return { value: found };
+    },
+  };
+}
+
 /** Plain words: ASCII without spaces. */
 export function label(charsMax: number): Kind<string> {
   return {

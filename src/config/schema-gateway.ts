@@ -11,6 +11,7 @@ import {
   GATEWAY_PREFILL_TOKENS_MAX,
   GATEWAY_PRIORITY_MAX,
   GATEWAY_TOKENIZE_MS,
+  GATEWAY_TOKENIZERS_MAX,
   GATEWAY_WAIT_MS_DEFAULT,
   GATEWAY_WAIT_MS_MAX,
 } from "../limits/gateway.ts";
@@ -19,7 +20,7 @@ import { addresses, tcpOnly } from "./addresses.ts";
 import { PRESETS } from "./config.ts";
 import type { Address, GatewayConfig } from "./config.ts";
 import type { Field } from "./field.ts";
-import { boolean, choice, integer, numbered, path } from "./kinds.ts";
+import { boolean, choice, folders, integer, numbered, path } from "./kinds.ts";
 import type { Kind } from "./kinds.ts";
 import { ownSocket } from "./own-socket.ts";
 import { stateDir } from "./schema-access.ts";
@@ -59,7 +60,11 @@ export const GATEWAY: {
     ttft_ms: Field<GatewayConfig["ttftMs"]>;
     objectives: Field<GatewayConfig["objectives"]>;
     tokenize_ms: Field<GatewayConfig["tokenizeMs"]>;
+<<<<<<< HEAD
     lookup_ms: Field<GatewayConfig["lookupMs"]>;
+=======
+    tokenizers: Field<GatewayConfig["tokenizers"]>;
+>>>>>>> tok
     socket: Field<GatewayConfig["socket"]>;
     index_file: Field<GatewayConfig["indexFile"]>;
   };
@@ -209,17 +214,27 @@ export const GATEWAY: {
     },
     tokenize_ms: {
       kind: integer(0, GATEWAY_WAIT_MS_MAX, "ms"),
-      doc: "How long an engine's `/tokenize` may hold a request, where a preset wants to know what is held of its prompt; past it the choice is made by load.",
+      doc: "How long turning a prompt into tokens, here or by an engine's `/tokenize`, may hold a request, where a preset wants to know what is held of its prompt; past it the choice is made by load.",
       fallback: () => GATEWAY_TOKENIZE_MS,
       fallbackText: `\`${GATEWAY_TOKENIZE_MS}\``,
       example: String(GATEWAY_TOKENIZE_MS),
     },
+<<<<<<< HEAD
     lookup_ms: {
       kind: integer(0, GATEWAY_LOOKUP_MS_MAX, "ms"),
       doc: "How long a choice waits for what the vaults in `[cluster]` hold of a prompt that no engine is known to hold; later answers are for the next one. 0: vaults are not asked.",
       fallback: () => GATEWAY_LOOKUP_MS_DEFAULT,
       fallbackText: `\`${GATEWAY_LOOKUP_MS_DEFAULT}\``,
       example: String(GATEWAY_LOOKUP_MS_DEFAULT),
+=======
+    tokenizers: {
+      kind: folders(GATEWAY_TOKENIZERS_MAX, PATH_BYTES_MAX),
+      doc: "Folders with `tokenizer.json`, `tokenizer_config.json` and the chat template of models, by the name that requests have: their prompts become tokens in the gateway, once it made the same of some texts as the engine's `/tokenize`. What differs, or cannot be rendered here, the engine is asked for.",
+      fallback: () => new Map(),
+      fallbackText:
+        "the folder that an engine serves a model from, where the gateway can read it; else the engine is asked",
+      example: '["meta-llama/Llama-3.3-70B-Instruct=/models/llama-3.3-70b"]',
+>>>>>>> tok
     },
     socket: {
       kind: path(SIDECAR_SOCKET_BYTES_MAX),

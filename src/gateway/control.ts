@@ -17,6 +17,7 @@ import type { Agreement, AgreementState } from "./hashes/agreement.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
 import type { Recent } from "./score/decisions.ts";
 import type { Router } from "./score/router.ts";
+import type { OwnTokenizers, ShownTokenizer } from "./tokens/own.ts";
 
 /** What the commands look at. */
 export interface Controlled {
@@ -27,6 +28,7 @@ export interface Controlled {
   router: Router;
   /** null: everybody may. */
   keys: Keys | null;
+  own: OwnTokenizers;
 }
 
 /** One engine, with what is known of its blocks: `events` is null where it publishes none to us. */
@@ -52,6 +54,8 @@ export interface ShownFleet {
   waiting: number;
   /** Names whose keys have limits, and what is left to each. */
   keys: ShownKey[];
+  /** Models whose tokens are made here, or could be. */
+  tokenizers: ShownTokenizer[];
 }
 
 /** `GET /status`, `GET /decisions?id=BEGINNING`, `POST /drain?engine=NAME`, `POST /undrain?engine=NAME`; answers are JSON, errors `{ "error": TEXT }`. */
@@ -109,7 +113,11 @@ const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
   ["POST /undrain", ({ fleet }, asked) => fleet.drain(nameIn(asked), false)],
 ]);
 
+<<<<<<< HEAD
 function shown({ fleet, feedOf, agreementOf, index, router, keys }: Controlled): ShownFleet {
+=======
+function shown({ fleet, feedOf, index, router, keys, own }: Controlled): ShownFleet {
+>>>>>>> tok
   const engines = fleet.engines.map((engine) => ({
     ...engine.status(),
     events: feedOf(engine)?.state ?? null,
@@ -121,5 +129,6 @@ function shown({ fleet, feedOf, agreementOf, index, router, keys }: Controlled):
     ...router.queueOf(engine),
     recent: router.decisions.recent(engine.name),
   }));
-  return { engines, waiting: fleet.waiting, keys: keys?.status() ?? [] };
+  const tokenizers = own.shown(fleet.engines);
+  return { engines, waiting: fleet.waiting, keys: keys?.status() ?? [], tokenizers };
 }

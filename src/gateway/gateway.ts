@@ -24,9 +24,14 @@ import type { RunningPicker } from "./picker/picker.ts";
 import { Roster } from "./roster.ts";
 import type { Publishing } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
+import { OwnTokenizers } from "./tokens/own.ts";
 import { Tokenizer } from "./tokens/tokenizer.ts";
+<<<<<<< HEAD
 import { Lookups } from "./vaults/lookups.ts";
 import type { AskedVault } from "./vaults/lookups.ts";
+=======
+import type { Maker } from "./tokens/tokenizer.ts";
+>>>>>>> tok
 
 export interface RunningGateway extends Running {
   /** `http://host:port`, with the real port. */
@@ -61,8 +66,13 @@ export async function startGateway(
   vaults: Vaults = NO_VAULTS,
 ): Promise<RunningGateway> {
   const { keys, tls } = readAccess(config);
+<<<<<<< HEAD
   const parts = partsOf(config, logger, look !== null, vaults);
   const { fleet, roster, figures, router, index, feedOf, agreementOf, preset } = parts;
+=======
+  const parts = partsOf(config, logger, look !== null);
+  const { fleet, roster, figures, router, index, feedOf, preset, own } = parts;
+>>>>>>> tok
   const open: Running[] = [];
   const close = async (): Promise<void> => {
     for (let running = open.pop(); running !== undefined; running = open.pop()) {
@@ -70,6 +80,8 @@ export async function startGateway(
     }
   };
   try {
+    open.push(own);
+    await own.start();
     open.push(fleet);
     await fleet.start();
     open.push(roster);
@@ -77,9 +89,13 @@ export async function startGateway(
     if (look !== null) open.push(await startLooking(look, parts, logger));
     const followed = (): Followed[] => roster.followed();
     open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
+<<<<<<< HEAD
     open.push(
       await startControl(config.socket, { fleet, feedOf, agreementOf, index, router, keys }),
     );
+=======
+    open.push(await startControl(config.socket, { fleet, feedOf, index, router, keys, own }));
+>>>>>>> tok
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
     const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });
@@ -110,6 +126,7 @@ interface Parts {
   agreementOf: AgreementOf;
   router: Router;
   preset: Preset;
+  own: OwnTokenizers;
 }
 
 function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaults: Vaults): Parts {
@@ -131,8 +148,11 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   const figures = new Figures(fleet, feedOf, index, agreementOf);
   const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);
-  const tokenizer = new Tokenizer(tokenizeMs);
+  const own = new OwnTokenizers(config.tokenizers, logger);
+  const onMade = (maker: Maker): void => figures.tokenized(maker);
+  const tokenizer = new Tokenizer({ timeoutMs: tokenizeMs, own, onMade });
   const how = { ttftMs, prefillTokens, objectives };
+<<<<<<< HEAD
   const onOutcome: Figures["lookedUp"] = (...told) => figures.lookedUp(...told);
   // Others weigh nothing that a vault holds.
   const isWeighed = preset === "earliest-token";
@@ -140,6 +160,10 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   const lookups = isWeighed ? new Lookups(asking) : null;
   const router = new Router({ preset, fleet, index, tokenizer, lookups, agreementOf, ...how });
   return { fleet, roster, index, figures, feedOf, agreementOf, router, preset };
+=======
+  const router = new Router({ preset, fleet, index, tokenizer, ...how });
+  return { fleet, roster, index, figures, feedOf, router, preset, own };
+>>>>>>> tok
 }
 
 /** Events of the engines that are listed, and the engines behind a name with theirs. */

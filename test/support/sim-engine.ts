@@ -43,6 +43,13 @@ export class SimEngine {
   hasChoices = false;
   /** Questions for the tokens of a prompt. */
   tokenized = 0;
+  /** A token for each character. */
+  tokenize: (body: string) => number[] | Promise<number[]> = (body) => {
+    const { prompt, messages } = JSON.parse(body) as { prompt?: string; messages?: unknown };
+    return tokensOf(prompt ?? JSON.stringify(messages));
+  };
+  /** Where it says it has its models. */
+  root: string | undefined;
   /** Takes what each completion leaves in the cache. */
   onPrompt: (tokens: number[]) => Promise<void> = () => Promise.resolve();
   /** More of whole answers. */
@@ -89,11 +96,14 @@ export class SimEngine {
     if (path === "/v1/models") {
       const data = this.models.map((name) => {
         const [id, parent] = name.split("@");
-        return { id, parent, object: "model", owned_by: "sim" };
+        return { id, parent, root: this.root, object: "model", owned_by: "sim" };
       });
       return void response.end(JSON.stringify({ object: "list", data }));
     }
-    if (path === "/tokenize") return void response.end(JSON.stringify(this.#tokenize(body)));
+    if (path === "/tokenize") {
+      this.tokenized += 1;
+      return void response.end(JSON.stringify({ tokens: await this.tokenize(body) }));
+    }
     this.asked.push({ method: request.method ?? "", path, headers: request.headers, body });
     await this.#complete(request, response, body);
   }
@@ -118,13 +128,6 @@ export class SimEngine {
     if (fault === "silent") return;
     if (fault === "break-after-head") return void setImmediate(() => request.socket.destroy());
     await this.#stream(response, fault, Math.min(this.tokens, most));
-  }
-
-  /** A token for each character. */
-  #tokenize(body: string): { tokens: number[] } {
-    this.tokenized += 1;
-    const { prompt, messages } = JSON.parse(body) as { prompt?: string; messages?: unknown };
-    return { tokens: tokensOf(prompt ?? JSON.stringify(messages)) };
   }
 
   async #stream(response: ServerResponse, fault: Fault, tokens: number): Promise<void> {

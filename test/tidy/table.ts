@@ -84,7 +84,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   gateway: room({
     rooms: ["cost", "pool", "wire"],
     types: ["config"],
-    packages: ["undici", "prom-client", "@msgpack/msgpack", GRPC],
+    packages: ["undici", "prom-client", "@msgpack/msgpack", "@huggingface/jinja", GRPC],
   }),
   exposition: room({ types: ["sidecar", "wire"], packages: ["prom-client"] }),
   page: room({ types: ["sidecar", "gateway"], packages: ["uplot"] }),

@@ -32,3 +32,4 @@ mod store_disk;
 mod store_sessions;
 #[cfg(feature = "test-exports")]
 mod testing;
+mod tokens;

@@ -7,6 +7,7 @@ import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import type { ShownKey } from "../../gateway/front/keys.ts";
 import type { Look, Vaults } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
+import type { ShownTokenizer } from "../../gateway/tokens/own.ts";
 import { isLocal, sourceOf } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import {
@@ -156,8 +157,19 @@ async function status(call: Call): Promise<number> {
     ...found.engines.map(showWhole),
     `waiting: ${found.waiting}`,
     ...found.keys.map(showKey),
+    ...found.tokenizers.map(showTokenizer),
   ]);
   return 0;
+}
+
+function showTokenizer(one: ShownTokenizer): string {
+  const chats = one.chats ? `chats with${one.tools ? "" : "out"} tools` : "no chats";
+  const what = {
+    agrees: `made here, of texts and ${chats}`,
+    differs: "the engine's, which makes others",
+    asking: "the engine's, until it was seen to make the same",
+  };
+  return `tokens of ${one.model} at ${one.engine}: ${what[one.state]} (${one.folder})`;
 }
 
 async function explain(call: Call): Promise<number> {

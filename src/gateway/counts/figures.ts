@@ -23,7 +23,11 @@ export class Figures {
   readonly #broken: Counter<"engine">;
   readonly #handoffs: Counter<"engine" | "outcome">;
   readonly #gone: Counter;
+<<<<<<< HEAD
   readonly #lookups: Histogram<"outcome">;
+=======
+  readonly #tokenized: Counter<"by">;
+>>>>>>> tok
   readonly #firstByte: Histogram<"engine">;
 
   /** What stands in `fleet` is read when it is scraped. */
@@ -63,6 +67,11 @@ export class Figures {
       "tierkv_gateway_clients_gone_total",
       "Clients that left before their answer was whole.",
       [],
+    );
+    this.#tokenized = counter(
+      "tierkv_gateway_tokenized_total",
+      "Prompts turned into tokens, by whom: `gateway`, `engine`, or `nobody`, and the choice was made by load.",
+      ["by"],
     );
     this.#firstByte = new Histogram({
       name: "tierkv_gateway_time_to_first_byte_seconds",
@@ -109,6 +118,10 @@ export class Figures {
 
   gone(): void {
     this.#gone.inc();
+  }
+
+  tokenized(by: "gateway" | "engine" | "nobody"): void {
+    this.#tokenized.inc({ by });
   }
 
   /** An engine that left is shown no more: names that come and go would add up. */

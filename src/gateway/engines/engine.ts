@@ -14,8 +14,13 @@ export interface Model {
   readonly id: string;
   /** The model that an adapter belongs to. */
   readonly parent?: string | null;
+<<<<<<< HEAD
   /** Where an adapter lies. */
   readonly root?: unknown;
+=======
+  /** Where the engine has its files: a folder there, or a name. */
+  readonly root?: string | null;
+>>>>>>> tok
 }
 
 /** For `tierkv gateway status`. */
@@ -45,6 +50,8 @@ export class Engine {
   /** It handed nothing over of a prompt that it computed: until then it is not asked again. */
   handsOverFromMs = 0;
   inFlight = 0;
+  /** How often it began to answer: a process that was started anew may be another release. */
+  rises = 0;
 
   constructor(name: string, inFlightMax: number, slot: number, id: string = name) {
     this.name = name;
@@ -97,6 +104,7 @@ export class Engine {
 
   setUp(models: readonly Model[]): void {
     this.#models = new Map(models.map((model) => [model.id, model]));
+    if (this.#down !== null) this.rises += 1;
     this.#down = null;
   }
 

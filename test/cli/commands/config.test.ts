@@ -88,6 +88,7 @@ test("each file that cannot be used is named with its key, its path and what to 
         tls_cert: first.cert,
         tls_key: second.key,
         keys: on.file("keys", "team not-a-digest\n"),
+        tokenizers: [`m=${on.dir}`],
       },
       etcd: {
         endpoints: ["127.0.0.1:2379"],
@@ -105,6 +106,7 @@ test("each file that cannot be used is named with its key, its path and what to 
     expect.stringMatching(/^\[vault\] tokens: .*tokens: it has mode 644.*chmod 600/),
     expect.stringMatching(/^\[sidecar\] record_keys: .*put a key on each line/),
     expect.stringMatching(/^\[gateway\] keys: .*keys:1: /),
+    expect.stringMatching(/^\[gateway\] tokenizers: .*m=.*tokenizer\.json: No such file/),
     expect.stringMatching(/^\[etcd\] tls_ca: .*absent\.pem: /),
     expect.stringMatching(/^\[etcd\] tls_key: .*absent\.pem: /),
   ]);

@@ -5,7 +5,7 @@ import { Allowance, Visit } from "../../../src/gateway/front/allowance.ts";
 import { readingOf } from "../../../src/gateway/front/reading.ts";
 import type { Holder } from "../../../src/gateway/front/reading.ts";
 import type { Asked } from "../../../src/gateway/score/router.ts";
-import { promptOf } from "../../../src/gateway/tokens/tokenizer.ts";
+import { promptOf } from "../../../src/gateway/tokens/prompt.ts";
 import { bytes, damage, meet } from "../../faults/lib/cases.ts";
 
 const CASES = process.env["TIERKV_TEST_LONG"] === "on" ? 1_000_000 : 4000;

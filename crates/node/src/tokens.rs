@@ -1,0 +1,40 @@
+//! Owns the bindings over models' tokenizers: opened and asked on threads of libuv, because both take longer than an event may.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use napi::bindgen_prelude::{AsyncTask, Uint32Array};
+use napi_derive::napi;
+use tierkv_tokens::tokenizer::Tokenizer;
+
+use crate::ffi::run;
+use crate::ids::Ids;
+use crate::store_disk::Background;
+
+static TOKENIZERS: Ids<Arc<Tokenizer>> = Ids::new("tokenizer");
+
+/// Reads `tokenizer.json` in a folder; gives its id.
+#[napi(ts_return_type = "Promise<number>")]
+pub fn tokenizer_open(folder: String) -> AsyncTask<Background<u32, u32>> {
+    Background::start(move || TOKENIZERS.insert(Arc::new(Tokenizer::open(Path::new(&folder))?)))
+}
+
+/// The ids of a text; `isFramed`: with what the model puts before and after each.
+#[napi(ts_return_type = "Promise<Uint32Array>")]
+pub fn tokenizer_encode(
+    id: u32,
+    text: String,
+    is_framed: bool,
+) -> napi::Result<AsyncTask<Background<Vec<u32>, Uint32Array>>> {
+    let tokenizer = run(|| TOKENIZERS.get(id))?;
+    Ok(Background::start(move || tokenizer.encode(&text, is_framed)))
+}
+
+/// Forgets it; idempotent.
+#[napi]
+pub fn tokenizer_close(id: u32) -> napi::Result<()> {
+    run(|| {
+        TOKENIZERS.remove(id);
+        Ok(())
+    })
+}

@@ -1,0 +1,37 @@
+// Owns asking an engine for the tokens of a prompt.
+import { GATEWAY_TOKENS_BYTES_MAX } from "../../limits/gateway.ts";
+import type { Engine } from "../engines/engine.ts";
+
+/** null: it took too long, or the engine does not say. */
+export async function askEngine(
+  engine: Engine,
+  question: string,
+  timeoutMs: number,
+): Promise<readonly number[] | null> {
+  try {
+    const { statusCode, body } = await engine.pool.request({
+      method: "POST",
+      path: "/tokenize",
+      headers: { "content-type": "application/json" },
+      body: question,
+      signal: AbortSignal.timeout(timeoutMs),
+    });
+    let text = "";
+    for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
+      text += chunk;
+      if (text.length > GATEWAY_TOKENS_BYTES_MAX) return null;
+    }
+    if (statusCode !== 200) return null;
+    const { tokens } = JSON.parse(text) as { tokens?: unknown };
+    return isTokens(tokens) ? tokens : null;
+  } catch {
+    return null;
+  }
+}
+
+/** A loop: of 100,000 tokens `every` takes longer than naming their blocks. */
+export function isTokens(value: unknown): value is number[] {
+  if (!Array.isArray(value) || value.length === 0) return false;
+  for (let at = 0; at < value.length; at += 1) if (!Number.isInteger(value[at])) return false;
+  return true;
+}

@@ -1,0 +1,134 @@
+// Owns which chats the gateway turns into a text by itself, and that text: what an engine would do otherwise, it does.
+import type { Template } from "@huggingface/jinja";
+import type { Fields } from "./prompt.ts";
+import { FUNCTIONS } from "./template.ts";
+
+/** What it takes to render chats of a model. */
+export interface Rendering {
+  template: Template;
+  /** By the names that templates know them by, such as `bos_token`. */
+  special: Readonly<Record<string, string>>;
+}
+
+export interface Chat {
+  messages: { role: string; content: string }[];
+  tools: object[] | null;
+  /** Of the template: flags and words. */
+  more: Record<string, boolean | string | null>;
+  addGenerationPrompt: boolean;
+  isFramed: boolean;
+}
+
+const ROLES: ReadonlySet<unknown> = new Set(["system", "user", "assistant"]);
+/** They change what the engine's template sees in ways that we do not follow. */
+const FOREIGN = [
+  "chat_template",
+  "continue_final_message",
+  "documents",
+  "mm_processor_kwargs",
+  "media_io_kwargs",
+  "reasoning_effort",
+];
+/** Python and JavaScript disagree whether these are space, where a template trims. */
+const OTHER_SPACE = ["\u{1c}", "\u{1d}", "\u{1e}", "\u{1f}", "\u{85}", "\u{feff}"];
+const TOOL_DEPTH_MAX = 32;
+/** vLLM takes a line with it out of system messages. */
+const BILLING = "x-anthropic-billing-header";
+
+/** null: the engine might make something else of it than we do. */
+export function chatOf(body: Fields): Chat | null {
+  if (FOREIGN.some((name) => (body[name] ?? false) !== false)) return null;
+  const { messages: given, tools = null, add_generation_prompt: prompts = true } = body;
+  const { add_special_tokens: isFramed = false, chat_template_kwargs: kwargs = null } = body;
+  if (typeof prompts !== "boolean" || typeof isFramed !== "boolean") return null;
+  if (!Array.isArray(given)) return null;
+  const messages = given.map(messageOf);
+  const more = moreOf(kwargs);
+  const shown = toolsOf(tools);
+  if (messages.includes(null) || more === null || shown === undefined) return null;
+  const taken = messages as Chat["messages"];
+  return { messages: taken, tools: shown, more, addGenerationPrompt: prompts, isFramed };
+}
+
+const isFields = (value: unknown): value is Fields =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+const hasOnly = (fields: Fields, names: readonly string[]): boolean =>
+  Object.keys(fields).length === names.length && names.every((name) => Object.hasOwn(fields, name));
+
+function messageOf(message: unknown): Chat["messages"][number] | null {
+  if (!isFields(message) || !hasOnly(message, ["role", "content"])) return null;
+  const { role, content } = message;
+  if (typeof role !== "string" || !ROLES.has(role) || typeof content !== "string") return null;
+  if (
+    OTHER_SPACE.some((space) => content.includes(space)) ||
+    (role === "system" && content.includes(BILLING))
+  )
+    return null;
+  return { role, content };
+}
+
+function moreOf(kwargs: unknown): Chat["more"] | null {
+  if (kwargs === null) return {};
+  if (!isFields(kwargs)) return null;
+  const isPlain = (value: unknown): value is boolean | string | null =>
+    value === null || typeof value === "boolean" || typeof value === "string";
+  const isOwn = (name: string): boolean =>
+    RESERVED.has(name) || name.endsWith("_token") || Object.hasOwn(FUNCTIONS, name);
+  const entries = Object.entries(kwargs);
+  const given = entries.filter((entry): entry is [string, boolean | string | null] =>
+    isPlain(entry[1]),
+  );
+  if (given.length < entries.length || given.some(([name]) => isOwn(name))) return null;
+  return Object.fromEntries(given);
+}
+
+/** What an engine fills in itself, or does not pass on. */
+const RESERVED: ReadonlySet<string> = new Set([
+  "messages",
+  "tools",
+  "documents",
+  "add_generation_prompt",
+  "continue_final_message",
+  "chat_template",
+  "conversation",
+  "tokenize",
+  "padding",
+  "truncation",
+  "max_length",
+  "return_tensors",
+  "return_dict",
+  "tokenizer_kwargs",
+]);
+
+/** In the order of vLLM's own fields. undefined: with fields that it fills in, drops or writes in another way. */
+function toolsOf(tools: unknown): object[] | null | undefined {
+  if (tools === null) return null;
+  if (!Array.isArray(tools) || tools.length === 0) return undefined;
+  const shown = tools.map((tool: unknown) => {
+    if (!isFields(tool) || !hasOnly(tool, ["type", "function"])) return null;
+    const { type, function: called } = tool;
+    if (!isFields(called) || !hasOnly(called, ["name", "description", "parameters"])) return null;
+    const { name, description, parameters } = called;
+    if (!isFields(parameters) || hasNumber(parameters)) return null;
+    return { type, function: { name, description, parameters } };
+  });
+  return shown.includes(null) ? undefined : (shown as object[]);
+}
+
+/** Python writes 1.0 where JavaScript writes 1. What lies too deep is taken for one, so that no client ends the stack. */
+function hasNumber(value: unknown, depth = 0): boolean {
+  if (typeof value !== "object" || value === null) return typeof value === "number";
+  return depth > TOOL_DEPTH_MAX || Object.values(value).some((one) => hasNumber(one, depth + 1));
+}
+
+/** null: the template refuses it, or does what ours cannot. */
+export function render({ template, special }: Rendering, chat: Chat): string | null {
+  const { messages, tools, more, addGenerationPrompt } = chat;
+  const given = { messages, tools, documents: null, add_generation_prompt: addGenerationPrompt };
+  try {
+    return template.render({ ...special, ...more, ...given, ...FUNCTIONS });
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,62 @@
+// Owns what of a request's body says which blocks it begins with.
+import { isTokens } from "./ask.ts";
+
+export type Fields = Readonly<Record<string, unknown>>;
+
+export interface Prompt {
+  model: string;
+  /** Token ids, where the client gave them. */
+  tokens: readonly number[] | null;
+  /** The body of the engine's `/tokenize`; null: what the engine would make of it is not known. */
+  question: string | null;
+  /** The same for a tokenizer of ours; null: only the engine can say. */
+  own: { text: string; isFramed: boolean } | { chat: Fields } | null;
+  salt: string | null;
+}
+
+const COMPLETIONS = /^\/v1\/completions$/;
+const CHAT = /^\/v1\/chat\/completions$/;
+/** Fields that change what the chat template makes, under the names that `/tokenize` takes them by. */
+const CHAT_FIELDS = [
+  "messages",
+  "add_generation_prompt",
+  "continue_final_message",
+  "add_special_tokens",
+  "chat_template",
+  "chat_template_kwargs",
+  "mm_processor_kwargs",
+  "tools",
+];
+
+/** null: no prompt whose blocks can be known, such as several at once or pictures. */
+export function promptOf(path: string, body: unknown): Prompt | null {
+  if (typeof body !== "object" || body === null) return null;
+  const fields = body as Fields;
+  const { model, prompt, cache_salt: salt } = fields;
+  if (typeof model !== "string") return null;
+  const common = { model, salt: typeof salt === "string" ? salt : null };
+  if (COMPLETIONS.test(path)) {
+    if (isTokens(prompt)) return { ...common, tokens: prompt, question: null, own: null };
+    if (typeof prompt !== "string") return null;
+    const { add_special_tokens } = fields;
+    const question = JSON.stringify({ model, prompt, add_special_tokens });
+    const isFramed = add_special_tokens ?? true;
+    const own = typeof isFramed === "boolean" ? { text: prompt, isFramed } : null;
+    return { ...common, tokens: null, question, own };
+  }
+  if (!CHAT.test(path) || !isPlain(fields["messages"])) return null;
+  const given = CHAT_FIELDS.map((name) => [name, fields[name]]);
+  const question = JSON.stringify({ model, ...Object.fromEntries(given) });
+  return { ...common, tokens: null, question, own: { chat: fields } };
+}
+
+/** Texts alone: a picture's blocks are told apart by its own digest. */
+function isPlain(messages: unknown): boolean {
+  return (
+    Array.isArray(messages) &&
+    messages.every((message: unknown) => {
+      if (typeof message !== "object" || message === null || !("content" in message)) return false;
+      return typeof message.content === "string" || message.content === null;
+    })
+  );
+}
