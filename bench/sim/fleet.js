@@ -71,13 +71,9 @@ export function gatewayOf(preset, engines, { ttftMs = null, seeds = newSeeds(), 
     preset,
     fleet: { engines: made, generation: 1 },
     index,
-<<<<<<< HEAD
-    tokenizer: new Tokenizer(1000),
+    tokenizer: new Tokenizer({ timeoutMs: 1000, own: null, onMade() {} }),
     lookups: null,
     agreementOf: () => null,
-=======
-    tokenizer: new Tokenizer({ timeoutMs: 1000, own: null, onMade() {} }),
->>>>>>> tok
     ttftMs,
     prefillTokens: 1e9,
     objectives: new Map(),

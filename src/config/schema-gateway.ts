@@ -60,11 +60,8 @@ export const GATEWAY: {
     ttft_ms: Field<GatewayConfig["ttftMs"]>;
     objectives: Field<GatewayConfig["objectives"]>;
     tokenize_ms: Field<GatewayConfig["tokenizeMs"]>;
-<<<<<<< HEAD
     lookup_ms: Field<GatewayConfig["lookupMs"]>;
-=======
     tokenizers: Field<GatewayConfig["tokenizers"]>;
->>>>>>> tok
     socket: Field<GatewayConfig["socket"]>;
     index_file: Field<GatewayConfig["indexFile"]>;
   };
@@ -219,14 +216,13 @@ export const GATEWAY: {
       fallbackText: `\`${GATEWAY_TOKENIZE_MS}\``,
       example: String(GATEWAY_TOKENIZE_MS),
     },
-<<<<<<< HEAD
     lookup_ms: {
       kind: integer(0, GATEWAY_LOOKUP_MS_MAX, "ms"),
       doc: "How long a choice waits for what the vaults in `[cluster]` hold of a prompt that no engine is known to hold; later answers are for the next one. 0: vaults are not asked.",
       fallback: () => GATEWAY_LOOKUP_MS_DEFAULT,
       fallbackText: `\`${GATEWAY_LOOKUP_MS_DEFAULT}\``,
       example: String(GATEWAY_LOOKUP_MS_DEFAULT),
-=======
+    },
     tokenizers: {
       kind: folders(GATEWAY_TOKENIZERS_MAX, PATH_BYTES_MAX),
       doc: "Folders with `tokenizer.json`, `tokenizer_config.json` and the chat template of models, by the name that requests have: their prompts become tokens in the gateway, once it made the same of some texts as the engine's `/tokenize`. What differs, or cannot be rendered here, the engine is asked for.",
@@ -234,7 +230,6 @@ export const GATEWAY: {
       fallbackText:
         "the folder that an engine serves a model from, where the gateway can read it; else the engine is asked",
       example: '["meta-llama/Llama-3.3-70B-Instruct=/models/llama-3.3-70b"]',
->>>>>>> tok
     },
     socket: {
       kind: path(SIDECAR_SOCKET_BYTES_MAX),

@@ -113,11 +113,8 @@ const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
   ["POST /undrain", ({ fleet }, asked) => fleet.drain(nameIn(asked), false)],
 ]);
 
-<<<<<<< HEAD
-function shown({ fleet, feedOf, agreementOf, index, router, keys }: Controlled): ShownFleet {
-=======
-function shown({ fleet, feedOf, index, router, keys, own }: Controlled): ShownFleet {
->>>>>>> tok
+function shown(of: Controlled): ShownFleet {
+  const { fleet, feedOf, agreementOf, index, router, keys, own } = of;
   const engines = fleet.engines.map((engine) => ({
     ...engine.status(),
     events: feedOf(engine)?.state ?? null,

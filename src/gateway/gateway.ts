@@ -26,12 +26,9 @@ import type { Publishing } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
 import { OwnTokenizers } from "./tokens/own.ts";
 import { Tokenizer } from "./tokens/tokenizer.ts";
-<<<<<<< HEAD
+import type { Maker } from "./tokens/tokenizer.ts";
 import { Lookups } from "./vaults/lookups.ts";
 import type { AskedVault } from "./vaults/lookups.ts";
-=======
-import type { Maker } from "./tokens/tokenizer.ts";
->>>>>>> tok
 
 export interface RunningGateway extends Running {
   /** `http://host:port`, with the real port. */
@@ -66,13 +63,8 @@ export async function startGateway(
   vaults: Vaults = NO_VAULTS,
 ): Promise<RunningGateway> {
   const { keys, tls } = readAccess(config);
-<<<<<<< HEAD
   const parts = partsOf(config, logger, look !== null, vaults);
-  const { fleet, roster, figures, router, index, feedOf, agreementOf, preset } = parts;
-=======
-  const parts = partsOf(config, logger, look !== null);
-  const { fleet, roster, figures, router, index, feedOf, preset, own } = parts;
->>>>>>> tok
+  const { fleet, roster, figures, router, index, feedOf, agreementOf, preset, own } = parts;
   const open: Running[] = [];
   const close = async (): Promise<void> => {
     for (let running = open.pop(); running !== undefined; running = open.pop()) {
@@ -89,13 +81,8 @@ export async function startGateway(
     if (look !== null) open.push(await startLooking(look, parts, logger));
     const followed = (): Followed[] => roster.followed();
     open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
-<<<<<<< HEAD
-    open.push(
-      await startControl(config.socket, { fleet, feedOf, agreementOf, index, router, keys }),
-    );
-=======
-    open.push(await startControl(config.socket, { fleet, feedOf, index, router, keys, own }));
->>>>>>> tok
+    const shown = { fleet, feedOf, agreementOf, index, router, keys, own };
+    open.push(await startControl(config.socket, shown));
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
     const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });
@@ -152,18 +139,13 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   const onMade = (maker: Maker): void => figures.tokenized(maker);
   const tokenizer = new Tokenizer({ timeoutMs: tokenizeMs, own, onMade });
   const how = { ttftMs, prefillTokens, objectives };
-<<<<<<< HEAD
   const onOutcome: Figures["lookedUp"] = (...told) => figures.lookedUp(...told);
   // Others weigh nothing that a vault holds.
   const isWeighed = preset === "earliest-token";
   const asking = { vaults, index, lookupMs, onOutcome, logger };
   const lookups = isWeighed ? new Lookups(asking) : null;
   const router = new Router({ preset, fleet, index, tokenizer, lookups, agreementOf, ...how });
-  return { fleet, roster, index, figures, feedOf, agreementOf, router, preset };
-=======
-  const router = new Router({ preset, fleet, index, tokenizer, ...how });
-  return { fleet, roster, index, figures, feedOf, router, preset, own };
->>>>>>> tok
+  return { fleet, roster, index, figures, feedOf, agreementOf, router, preset, own };
 }
 
 /** Events of the engines that are listed, and the engines behind a name with theirs. */

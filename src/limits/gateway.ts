@@ -75,7 +75,6 @@ export const GATEWAY_TOKENIZE_MS = 500;
 export const GATEWAY_TOKENS_BYTES_MAX: number = 16 * MIB;
 /** Tokens of prompts that are kept in case the same prompt comes again. */
 export const GATEWAY_TOKENS_KEPT_MAX = 4_000_000;
-<<<<<<< HEAD
 /** Tokens of a block whose hash is made here: above that a pickle has several frames. */
 export const GATEWAY_HASH_BLOCK_TOKENS_MAX = 8_192;
 /** Hashes of a prompt that are made before others are served: less than a millisecond. */
@@ -107,7 +106,6 @@ export const GATEWAY_LOOKUPS_KEPT_MAX = 4_096;
 /** How long a vault is believed to hold what it said, and blocks of that. */
 export const GATEWAY_FOUND_MS = 30_000;
 export const GATEWAY_FOUND_BLOCKS_MAX = 131_072;
-=======
 /** Tokenizers that the gateway holds open, each with the memory of its vocabulary. */
 export const GATEWAY_TOKENIZERS_MAX = 16;
 /** Texts that it turns into tokens at once: two of the four threads that Node has for files and names; and those that wait. */
@@ -121,7 +119,6 @@ export const GATEWAY_PROBE_RETRY_MS = 30_000;
 export const GATEWAY_PROBE_MARKS_MAX = 64;
 /** A tokenizer_config.json, or a chat template. */
 export const GATEWAY_TOKENIZER_CONFIG_BYTES_MAX: number = 16 * MIB;
->>>>>>> tok
 /** Predictions this close to the best, relative and absolute, are the same: they are not that good. */
 export const GATEWAY_TIE_SHARE = 0.1;
 export const GATEWAY_TIE_MS = 2;

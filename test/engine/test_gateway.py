@@ -63,16 +63,10 @@ class Gateway:
         return served, believed, details.get("cached_tokens") or 0
 
     def command(self, *arguments: str) -> str:
-<<<<<<< HEAD
-        argv = ["node", "bin/tierkv.js", "gateway", *arguments, "--config", str(self._config)]
-        ran = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
-        return ran.stdout.decode()
-=======
         """What it prints."""
         argv = ["node", "bin/tierkv.js", "gateway", *arguments, "--config", str(self._config)]
         done = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
         return done.stdout.decode()
->>>>>>> tok
 
     def metric(self, name: str, label: str = "") -> list[float]:
         """Of each engine, and of each tier where there are such; those with this among their labels."""

@@ -59,11 +59,8 @@ export async function gatewayBefore(
     prefill: prefill.map((at) => addressOf(engines[at]!.name)),
     prefillTokens: 2048,
     tokenizeMs: 60_000,
-<<<<<<< HEAD
     lookupMs: 0,
-=======
     tokenizers: new Map(),
->>>>>>> tok
     objectives: new Map(),
     socket,
     indexFile: join(dirname(socket), "index"),

@@ -23,11 +23,8 @@ export class Figures {
   readonly #broken: Counter<"engine">;
   readonly #handoffs: Counter<"engine" | "outcome">;
   readonly #gone: Counter;
-<<<<<<< HEAD
   readonly #lookups: Histogram<"outcome">;
-=======
   readonly #tokenized: Counter<"by">;
->>>>>>> tok
   readonly #firstByte: Histogram<"engine">;
 
   /** What stands in `fleet` is read when it is scraped. */

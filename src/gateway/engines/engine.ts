@@ -14,13 +14,8 @@ export interface Model {
   readonly id: string;
   /** The model that an adapter belongs to. */
   readonly parent?: string | null;
-<<<<<<< HEAD
-  /** Where an adapter lies. */
-  readonly root?: unknown;
-=======
   /** Where the engine has its files: a folder there, or a name. */
   readonly root?: string | null;
->>>>>>> tok
 }
 
 /** For `tierkv gateway status`. */

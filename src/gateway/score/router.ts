@@ -5,15 +5,6 @@ import { nowMs, wallClockMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Order } from "../engines/fleet.ts";
 import type { Turn } from "../engines/queue.ts";
-<<<<<<< HEAD
-=======
-import { namesOf } from "../index/chain.ts";
-import type { BlockName } from "../index/chain.ts";
-import type { BlockIndex } from "../index/index-of-blocks.ts";
-import { promptOf } from "../tokens/prompt.ts";
-import type { Prompt } from "../tokens/prompt.ts";
-import type { Tokenizer } from "../tokens/tokenizer.ts";
->>>>>>> tok
 import { Decisions } from "./decisions.ts";
 import type { Candidate, Decision, Reason } from "./decisions.ts";
 import { Knowing, NOTHING, reaching, spanAt, wholeBlocks } from "./known.ts";
