@@ -480,7 +480,7 @@ export declare function recordKeysTenant(tenant: number): number
  * and generation. Per record an `ItemStatus` number: 1 (accepted), 3 (none of our keys opens it),
  * 4 (it is not sound), 8 (no memory for it), 9 (a slot is gone).
  */
-export declare function recutSlots(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, tokens: number, records: Uint32Array, pieces: Uint32Array): Promise<Uint8Array>
+export declare function recutSlots(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, tokens: number, isColumns: boolean, records: Uint32Array, pieces: Uint32Array): Promise<Uint8Array>
 
 /** Checks a geometry whole and gives it an id. */
 export declare function registerGeometry(geometry: Geometry): number

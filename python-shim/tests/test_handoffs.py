@@ -58,7 +58,7 @@ def said_by_a_producer(bench: Bench, tokens: int = 40) -> dict[str, Any]:
     request = Request("same", TOKENS)
     wait_until(bench.shim._name_ourselves, "the name")
     key = bench.shim._handoffs._key(request, tokens)
-    return {"tokens": tokens, "key": key, "block_tokens": 4}
+    return {"tokens": tokens, "key": key}
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,7 @@ export class Recut implements BlockUser {
       Buffer.concat(came.map(({ key }) => key)),
       Uint32Array.from(came, ({ shard }) => geometry[shard] ?? 0),
       longer.tokens,
+      longer.isColumns,
       Uint32Array.from(came, ({ place }) => ids[place] ?? 0),
       Uint32Array.from(pieces),
     );

@@ -37,6 +37,8 @@ export function parseAsked(message: Reader, hashesMax: number): PrefetchGroup[] 
 export interface LongerBlocks {
   namespace: Namespace;
   tokens: number;
+  /** Elements of K have the tokens side by side, as vLLM's CPU kernels keep them. */
+  isColumns: boolean;
   hashes: Buffer;
 }
 
@@ -47,7 +49,8 @@ export function parseLonger(message: Reader, hashesMax: number): LongerBlocks {
     throw message.wrong("hashes", `a multiple of ${HASH_BYTES} bytes`);
   }
   const tokens = message.u32("tokens", 1);
-  return { namespace: readNamespace(message), tokens, hashes: Buffer.from(hashes) };
+  const isColumns = message.has("columns") && message.count("columns") > 0;
+  return { namespace: readNamespace(message), tokens, isColumns, hashes: Buffer.from(hashes) };
 }
 
 /** It becomes part of a file's name. */

@@ -5,6 +5,7 @@ import { HASH_BYTES, toNamespace } from "../../../src/block.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";
 import { blockKey } from "../../../src/key-text.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
+import type { RecutWay } from "../../../src/sidecar/restore/arena-context.ts";
 import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";
 import type { Receipts } from "../../../src/sidecar/restore/receipts.ts";
@@ -82,7 +83,9 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     rebuildShare: () => 0,
   });
   const groupAt = (): never => expect.fail("nobody asked for a receipt");
-  restorer.open({ cache, fetcher, costs, sourceBytes, shapeOf, groupAt });
+  const vaults = { kv: [], ssm: [] };
+  const recut = { vaults, fidelity: 0, callMs: WAIT_MS } as unknown as RecutWay;
+  restorer.open({ cache, fetcher, costs, recut, sourceBytes, shapeOf, groupAt });
   return closeAfterTest(restorer);
 }
 
@@ -97,7 +100,8 @@ function placedCount(sent: readonly SidecarMessage[]): number {
   );
 }
 
-const NONE = { tenant: 0, beyond: 0, handoff: 0, returns: false, ahead: 0, traceparent: "", receipt: "" };
+const WISHES = { handoff: 0, longer: null, returns: false, traceparent: "", receipt: "" };
+const NONE = { tenant: 0, beyond: 0, ahead: 0, ...WISHES };
 const PLAN = { t: "prefetch" as const, req: "r", plan: 1, ...NONE };
 const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
 

@@ -200,6 +200,15 @@ def block_hashes(request: Any, tokens: int, block_tokens: int, algorithm: str) -
     return [bytes(block_hash) for block_hash in hasher(_Beginning(request, tokens))]
 
 
+@cache
+def page_order(dtype: torch.dtype, block_tokens: int, dim: int) -> str:
+    """Give how K lies in a page: in "rows" of a token, in "columns" of an element (a CPU's vectors), or "" (tiles)."""
+    if not computes_on_cpu():
+        return "rows"
+    isa = import_module("vllm.v1.attention.backends.cpu_attn")._get_attn_isa  # noqa: SLF001
+    return "columns" if isa(dtype, block_tokens, dim) == "vec" else ""
+
+
 class _Beginning:
     """The first tokens of a request, not hashed yet; all else, keys beside the tokens among it, is the request's."""
 

@@ -16,6 +16,9 @@ from tierkv.connectors.vllm.naming import Naming
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+#: What is cut; pages of both lengths lie alike.
+_ORDERS = ({"rows"}, {"columns"})
+
 log = logging.getLogger("tierkv.shim")
 
 
@@ -36,14 +39,14 @@ class LongerBlocks:
     def own_tokens(self) -> int:
         """Give the length of this engine's blocks, where others may cut them; 0: nobody can."""
         grid = self._grid
-        is_cut = grid.is_plain and not grid.groups[0].is_opaque
+        is_cut = grid.is_plain and not grid.groups[0].is_opaque and self._orders() in _ORDERS
         return grid.hash_tokens if is_cut and grid.step == grid.hash_tokens else 0
 
     def of(self, request: Any, said: Handoff) -> Frame | None:
         """Give name, length and hashes of the blocks that a hand-off is in; None where its key is another's."""
         own, tokens = self.own_tokens, said.block_tokens
         is_multiple = own > 0 and own < tokens <= limits.LONGER_TOKENS_MAX and tokens % own == 0
-        if not is_multiple or said.tokens % tokens:
+        if not is_multiple or said.tokens % tokens or self._orders(tokens) not in _ORDERS:
             return None
         # One frame names both engines' blocks.
         named = self._grid.limit(request) // own + said.tokens // tokens
@@ -60,4 +63,11 @@ class LongerBlocks:
         digest = self._naming.as_if(changes)
         if len(hashes) != said.tokens // tokens or key_of(digest, hashes[-1]) != said.key:
             return None
-        return {"namespace": digest, "tokens": tokens, "hashes": b"".join(hashes)}
+        columns = {"columns": 1} if self._orders(tokens) == {"columns"} else {}
+        return {"namespace": digest, "tokens": tokens, "hashes": b"".join(hashes), **columns}
+
+    def _orders(self, *tokens: int) -> set[str]:
+        """Give how pages of such lengths, and of this engine's, lie in it; "" where that is not known."""
+        group = self._grid.groups[0]
+        own = group.block_tokens
+        return {compat.page_order(group.dtype, each, group.dim_k) for each in (own, *tokens)}
