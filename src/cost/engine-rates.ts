@@ -27,6 +27,15 @@ export interface Cost {
 
 export type Choice = "local" | "loaded" | "recomputed";
 
+export interface Circumstances {
+  /** The longest offer is taken, and why; null: what answers first is. */
+  wanted: Why | null;
+  /** Seconds until the engine has room for the request: what comes within them is not waited for. null: it will take a while. */
+  waitS: number | null;
+}
+
+const NOTHING_SPECIAL: Circumstances = { wanted: null, waitS: 0 };
+
 export interface Decision {
   /** Tokens to restore up to: those of one of the offers, or the start. */
   tokens: number;
@@ -109,14 +118,12 @@ export class EngineRates {
   /**
    * Chooses among the offers, shortest first, and computing all from `start` on, what answers first; all are compared
    * to the same `end`. What is not known yet is tried, the longest offer first: that is how it becomes known.
-   * `wanted`: the longest is taken, and why. `waitS`: seconds until the engine has room for the request: what comes within
-   * them is not waited for. null: it will take a while.
    */
   choose(
     start: number,
     end: number,
     offers: readonly Offer[],
-    { wanted = null, waitS = 0 }: { wanted?: Why | null; waitS?: number | null } = {},
+    { wanted, waitS }: Circumstances = NOTHING_SPECIAL,
   ): Decision {
     const recomputeS = this.prefill.seconds(start, end);
     const longest = offers.at(-1);
@@ -124,13 +131,13 @@ export class EngineRates {
       return { tokens: start, choice: "recomputed", why: "nothing_held", cost: null, recomputeS };
     }
     const cost = this.costOf(longest, end);
-    const isWanted = wanted !== null || this.isAlways;
-    if (isWanted || recomputeS === null || cost === null) {
-      const why = wanted ?? (this.isAlways ? "always" : "cold");
+    const forced = wanted ?? this.#usual;
+    if (forced !== null || recomputeS === null || cost === null) {
+      const why = forced ?? "cold";
       return { tokens: longest.tokens, choice: choiceOf(longest), why, cost, recomputeS };
     }
     const slow = cost.fetchS > cost.loadS ? "slow_link" : "slow_load";
-    const best = this.#quickest(offers, end, recomputeS, waitS ?? Number.POSITIVE_INFINITY);
+    const best = this.#quickest(offers, end, recomputeS, waitS);
     if (best === null) {
       return { tokens: start, choice: "recomputed", why: slow, cost, recomputeS };
     }
@@ -139,12 +146,16 @@ export class EngineRates {
     return { tokens: best.offer.tokens, choice, why, cost: best.cost, recomputeS };
   }
 
+  get #usual(): Why | null {
+    return this.isAlways ? "always" : null;
+  }
+
   /** The offer that answers first, when it does before `leastS`; what must be fetched, before that by a margin. */
   #quickest(
     offers: readonly Offer[],
     end: number,
     leastS: number,
-    waitS: number,
+    waitS: number | null,
   ): { offer: Offer; cost: Cost } | null {
     let least = leastS;
     let best: { offer: Offer; cost: Cost } | null = null;
@@ -188,6 +199,7 @@ function choiceOf({ fetchS }: Offer): Choice {
 }
 
 /** Seconds until the answer begins, from when the engine has room for the request. */
-function totalS({ fetchS, loadS, computeS }: Cost, waitS: number): number {
-  return Math.max(0, fetchS - waitS) + loadS + computeS;
+function totalS({ fetchS, loadS, computeS }: Cost, waitS: number | null): number {
+  const lateS = waitS === null ? 0 : Math.max(0, fetchS - waitS);
+  return lateS + loadS + computeS;
 }

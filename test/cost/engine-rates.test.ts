@@ -132,13 +132,13 @@ describe("a choice", () => {
     const fetchS = rates.prefill.seconds(0, TOKENS)! * 3;
     const offers = [{ tokens: TOKENS, fetchS, loadBytes: 0 }];
     const choiceOf = (waitS: number | null): string =>
-      rates.choose(0, TOKENS, offers, { waitS }).choice;
+      rates.choose(0, TOKENS, offers, { wanted: null, waitS }).choice;
     expect(choiceOf(0)).toBe("recomputed");
     expect(choiceOf(fetchS / 3)).toBe("recomputed");
     expect(choiceOf(fetchS)).toBe("loaded");
     expect(choiceOf(null)).toBe("loaded");
     const loads = [{ tokens: 64, fetchS: 0, loadBytes: 2 ** 30 }];
-    expect(rates.choose(0, 64, loads, { waitS: null }).choice).toBe("recomputed");
+    expect(rates.choose(0, 64, loads, { wanted: null, waitS: null }).choice).toBe("recomputed");
   });
 
   test("is always to restore where the configuration says so", () => {

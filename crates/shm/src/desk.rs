@@ -275,17 +275,8 @@ impl Shared {
             Work::Store(label, namespace, records) => {
                 self.store(label, namespace, &records, open)?
             }
-            Work::Check(keys) => {
-                let statuses = keys.iter().map(|key| Ok(moves::check(region, key)? as u8));
-                Answer::Done(statuses.collect::<Result<_>>()?, 0, None)
-            }
-            Work::Flush(scope, model) => {
-                let (number, records, bytes) = match model {
-                    Some(model) => region.flush_model(&scope, &model)?,
-                    None => region.flush(&scope)?,
-                };
-                return Ok((Answer::Flushed(records, bytes), number));
-            }
+            Work::Check(keys) => self.check(&keys)?,
+            Work::Flush(scope, model) => return self.flush(&scope, model.as_ref()),
             Work::News(known) => {
                 let news = region.news(known)?;
                 let number = news.number;
@@ -306,6 +297,19 @@ impl Shared {
     fn look_up(&self, namespace: Hash, packed: &[[u8; PACKED_KEY_BYTES]]) -> Outcome {
         let (found, number) = self.region.look_up_at_flush(unpacked(namespace, packed))?;
         Ok((Answer::Found(bitmap(&found)), number))
+    }
+
+    fn flush(&self, scope: &Scope, model: Option<&Hash>) -> Outcome {
+        let (number, records, bytes) = match model {
+            Some(model) => self.region.flush_model(scope, model)?,
+            None => self.region.flush(scope)?,
+        };
+        Ok((Answer::Flushed(records, bytes), number))
+    }
+
+    fn check(&self, keys: &[RecordKey]) -> Result<Answer> {
+        let statuses = keys.iter().map(|key| Ok(moves::check(&self.region, key)? as u8));
+        Ok(Answer::Done(statuses.collect::<Result<_>>()?, 0, None))
     }
 
     fn fetch(&self, targets: &Targets, open: &Open) -> Result<Answer> {

@@ -112,6 +112,22 @@ function rangeOf(
   };
 }
 
+/** The ranges up to `tokens`, of groups that may be used up to any block: the rest is computed sooner. */
+export function cutRanges(
+  ranges: readonly GroupRange[],
+  tokens: number,
+  shapeOf: (group: number) => GroupShape,
+): GroupRange[] {
+  return ranges.map((range) => {
+    const count = Math.max(0, tokens / shapeOf(range.group).tokens - range.first);
+    const hashes = range.hashes.subarray(0, count * HASH_BYTES);
+    const owners = range.owners.subarray(0, count);
+    const [seconds, far] = [range.seconds.subarray(0, count), range.far.subarray(0, count)];
+    const cut = { hashes, owners, seconds, far, cut: "slower" } as const;
+    return { ...range, keys: range.keys.slice(0, count), ...cut };
+  });
+}
+
 /** By block: the first one from which on all before it are held. One pass, however long prompt and window are. */
 function reachOf(held: Buffer, { hashes }: Asked): Uint32Array {
   const count = hashes.length / HASH_BYTES;

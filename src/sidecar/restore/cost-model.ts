@@ -6,12 +6,14 @@ import { isStale } from "../../cost/link.ts";
 import type { Link } from "../../cost/link.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { blockKey } from "../../key-text.ts";
-import { LOOKUP_LATE_SHARE_MAX, LOOKUP_SHARE_MAX, RECOMPUTE_MARGIN } from "../../limits/cost.ts";
+import { LOOKUP_SHARE_MAX, RECOMPUTE_MARGIN } from "../../limits/cost.ts";
 import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits/general.ts";
 import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";
+import { answerTimes } from "./answer-times.ts";
+import { cutRanges } from "./boundary.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
 import { addFar, addFarLeft } from "./far.ts";
 import type { Fetcher } from "./fetcher.ts";
@@ -37,6 +39,8 @@ export interface CostModelOptions {
 
 /** Whether the engine waits for a plan, and how many requests it has not begun came before. */
 export type Waits = Pick<Plan, "isAsked" | "ahead">;
+/** A plan that was not looked up. */
+type Arrived = Waits & Pick<Plan, "span" | "namespace">;
 /** Up to where a prompt could be restored, and the blocks which that takes. */
 type Reach = Readonly<Pick<Boundary, "tokens"> & { ranges: readonly GroupRange[] }>;
 /** By class and vault. */
@@ -68,7 +72,7 @@ export class CostModel {
   }
 
   /** What a look-up may take at most, ms; 0: not even the usual answer would leave anything to gain. null: no opinion. */
-  lookupMs(plan: Waits & Pick<Plan, "span" | "namespace">, groups: readonly PrefetchGroup[]): number | null {
+  lookupMs(plan: Arrived, groups: readonly PrefetchGroup[]): number | null {
     const { links, rates, shards } = this.#options;
     const { span, namespace } = plan;
     const gainS = this.#gainS(span);
@@ -80,7 +84,7 @@ export class CostModel {
       const ways = links[group.class];
       const bytes = (group.hashes.length / HASH_BYTES) * shards * PACKED_KEY_BYTES;
       for (const link of ways.length === 0 ? [null] : ways) {
-        const asked = this.#questionOf(link, bytes / Math.max(1, ways.length), roomMs);
+        const asked = answerTimes(link, bytes / Math.max(1, ways.length), roomMs);
         usualMs = Math.max(usualMs, asked.usualMs);
         mostMs = Math.max(mostMs, asked.mostMs);
       }
@@ -89,28 +93,13 @@ export class CostModel {
     return usualMs >= roomMs + waitMs ? 0 : Math.min(roomMs, mostMs);
   }
 
-  /**
-   * Nobody knows: all the time there is. Not asked for a while: it is asked again, for a small share of the time. Else an
-   * answer may be late once in a while: giving up for every pause of this machine would lose what restores gain.
-   */
-  #questionOf(
-    link: Link | null,
-    bytes: number,
-    roomMs: number,
-  ): { usualMs: number; mostMs: number } {
-    const usualMs = link?.questionMs(bytes) ?? null;
-    if (link === null || usualMs === null) return { usualMs: 0, mostMs: roomMs };
-    if (link.isUnasked) return { usualMs: 0, mostMs: 0 };
-    const lateMs = roomMs * LOOKUP_LATE_SHARE_MAX;
-    return { usualMs, mostMs: Math.max(lateMs, link.questionMostMs(bytes) ?? 0) };
-  }
-
   /** Chooses how much of what is held is restored, and makes it the plan's. */
   decide(plan: Plan, { tokens, ranges }: Reach): Decision {
     const decision = this.#weigh(plan, tokens, ranges);
     plan.tokens = decision.tokens;
     plan.isRefused = decision.choice === "recomputed" && decision.why !== "nothing_held";
-    plan.ranges = decision.tokens < tokens ? this.#cut(ranges, decision.tokens) : ranges;
+    plan.ranges =
+      decision.tokens < tokens ? cutRanges(ranges, decision.tokens, this.#options.shapeOf) : ranges;
     return decision;
   }
 
@@ -127,26 +116,14 @@ export class CostModel {
     return this.#options.rates.choose(span.start, span.end, offers, { wanted, waitS });
   }
 
-  /** Cuts ranges of a group that may be used up to any block. */
-  #cut(ranges: readonly GroupRange[], tokens: number): GroupRange[] {
-    return ranges.map((range) => {
-      const end = tokens / this.#options.shapeOf(range.group).tokens;
-      const count = Math.max(0, end - range.first);
-      const hashes = range.hashes.subarray(0, count * HASH_BYTES);
-      const owners = range.owners.subarray(0, count);
-      const [seconds, far] = [range.seconds.subarray(0, count), range.far.subarray(0, count)];
-      const cut = { hashes, owners, seconds, far, cut: "slower" } as const;
-      return { ...range, keys: range.keys.slice(0, count), ...cut };
-    });
-  }
-
   /** Seconds until the engine has room for its request, which cost nobody time; null: it will take a while. */
   #waitS({ isAsked, ahead }: Waits): number | null {
     return isAsked ? 0 : this.#options.rates.queue.seconds(ahead);
   }
 
-  /** The engine has room for its request: from now on it waits. */
-  began({ ahead, openedMs }: Plan): void {
+  /** The engine has room for its request, or has begun it without asking; one that was reclaimed goes on waiting. */
+  began({ ahead, openedMs, isAsked, reclaimAskedMs }: Plan): void {
+    if (isAsked || reclaimAskedMs !== null) return;
     this.#options.rates.queue.began(ahead, (nowMs() - openedMs) / 1000);
   }
 
@@ -379,7 +356,7 @@ export class CostModel {
     const end = range.keys.findIndex(isFar);
     if (end <= 0) return null;
     const tokens = (range.first + end) * this.#options.shapeOf(range.group).tokens;
-    return this.#wholeOffer(tokens, this.#cut(ranges, tokens));
+    return this.#wholeOffer(tokens, cutRanges(ranges, tokens, this.#options.shapeOf));
   }
 
   #wholeOffer(tokens: number, ranges: readonly GroupRange[]): Offer {

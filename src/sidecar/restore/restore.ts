@@ -141,23 +141,17 @@ export class Restorer {
     const budget = { ms: this.#options.waitMs, reason: "deadline" } as const;
     const isHandedOver = message.handoff > 0;
     const receipt = this.#options.receipts.nameOf(message.receipt, message.longer === null);
-    const { ahead } = message;
-    const named = { req, number, openKeys, namespace: this.namespace, receipt, ahead };
-    return new Plan({ ...named, span, account, budget, isHandedOver });
+    const named = { req, number, openKeys, namespace: this.namespace, receipt };
+    return new Plan({ ...named, ahead: message.ahead, span, account, budget, isHandedOver });
   }
 
   /** The engine could take the request now: its plan goes before those of others. An unknown number is over. */
   askedFor(number: number): void {
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
-    this.#begins(plan);
+    this.#context?.costs.began(plan);
     this.#waiting.begin(plan);
     if (plan.state === "queued") this.onRoom();
-  }
-
-  /** The engine has room for it, or has begun it without asking; one that was reclaimed goes on waiting. */
-  #begins(plan: Plan): void {
-    if (!plan.isAsked && plan.reclaimAskedMs === null) this.#context?.costs.began(plan);
   }
 
   /** After the look-up: nobody waits longer than computing would take. */
@@ -180,7 +174,7 @@ export class Restorer {
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
-    this.#begins(plan);
+    this.#context?.costs.began(plan);
     const costs = this.#context?.costs;
     if (tokens > 0) costs?.loaded(plan, tokens, loadUs / 1e6);
     const prefillS = costs?.prefillS(plan, tokens) ?? null;

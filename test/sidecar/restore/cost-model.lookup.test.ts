@@ -47,7 +47,12 @@ function mostMs(answerMs: number, idleMs = 0, waits: Partial<Waits> = {}): numbe
     fetcher: { pendingBytes: () => 0, turnOf: () => 0 },
     rebuildShare: () => 0,
   });
-  const plan = { span: { start: 0, end: BLOCKS * BLOCK_TOKENS }, namespace: null, isAsked: true, ahead: 0 };
+  const plan = {
+    span: { start: 0, end: BLOCKS * BLOCK_TOKENS },
+    namespace: null,
+    isAsked: true,
+    ahead: 0,
+  };
   return costs.lookupMs({ ...plan, ...waits }, [GROUP]);
 }
 

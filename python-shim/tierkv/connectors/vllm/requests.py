@@ -35,7 +35,7 @@ def is_cacheable(request: Any) -> bool:
     )
 
 
-def beside_hashes(state: "RequestState", beyond: int, awaited: int, ahead: int) -> Frame:
+def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
     """Give what few `prefetch` frames carry: who pays for blocks, tokens too many to ask for, the client's trace.
 
     And the tokens that another engine hands over, the requests that wait before it, whether its blocks are saved first,
@@ -43,7 +43,7 @@ def beside_hashes(state: "RequestState", beyond: int, awaited: int, ahead: int) 
     """
     tenant, traceparent = tenant_of(state.request), traceparent_of(state.request)
     fields = {"tenant": tenant, "beyond": beyond, "traceparent": traceparent}
-    fields |= {"longer": state.longer if awaited else {}, "ahead": ahead, "handoff": awaited}
+    fields |= {"longer": state.longer if awaited else {}, "ahead": state.ahead, "handoff": awaited}
     fields |= {"returns": int(state.cursor.returns), "receipt": state.receipt}
     return {name: value for name, value in fields.items() if value}
 

@@ -79,12 +79,10 @@ class SchedulerShim:
         self._naming = Naming(parts, model, self._world, found, self.counters)
         self._handoffs = Handoffs(config, self._grid, self._naming, self.counters)
         self._generations = Generations(self._world)
-        self._first_step = FirstStep(self._grid)
         self._idle, self._unasked = IdleSteps(), Unasked()
         self._pool: Any = None
-        self._tables = compat.BlockTables()
-        self._requests: dict[str, RequestState] = {}
-        self._backlog = Backlog()
+        self._first_step, self._tables = FirstStep(self._grid), compat.BlockTables()
+        self._requests, self._backlog = dict[str, RequestState](), Backlog()
         self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
         called = partial(self._naming.called, self._world // copies)
         self.events = StorageEvents(config, kv_cache_config, self._grid, self.counters, called)
@@ -187,9 +185,8 @@ class SchedulerShim:
         state.plans_opened += 1
         request = state.request
         asked = [(group, self._grid.hashes(request, group, tokens)) for group in self._grid.groups]
-        beside = beside_hashes(
-            state, self._grid.beyond(request), awaited, self._backlog.ahead(state)
-        )
+        state.ahead = self._backlog.ahead(state)
+        beside = beside_hashes(state, self._grid.beyond(request), awaited)
         plan = self._book.open(request.request_id, asked, first_tokens, beside)
         state.plan = plan or state.plan
         self.counters.add("prefetches" if plan is not None else "prefetches_unsent")
@@ -399,9 +396,5 @@ class SchedulerShim:
 
     def status(self) -> dict[str, int]:
         """Give what tests and logs want to see: all zero when nothing is under way."""
-        return {
-            "requests": len(self._requests),
-            "plans": len(self._book),
-            "loads": len(self._loads),
-            "saves": int(self._saves.has_work),
-        }
+        work = {"loads": len(self._loads), "saves": int(self._saves.has_work)}
+        return {"requests": len(self._requests), "plans": len(self._book), **work}
