@@ -475,12 +475,12 @@ export interface RecordKeysStatus {
 export declare function recordKeysTenant(tenant: number): number
 
 /**
- * Verifies and decodes records of blocks of `tokens` tokens, and cuts them into leased slots. Per record its packed key, the geometry of a
- * slot's page, and its id in the outbox; `pieces`: for each slot the record's place in that list, the tokens of the record before it, slot
+ * Verifies and decodes records of blocks of `tokens` tokens, and cuts them into leased slots. Per record its packed key, and in `records` the
+ * geometry of a slot's page and its id in the outbox; `pieces`: for each slot the record's place in that list, the tokens of the record before it, slot
  * and generation. Per record an `ItemStatus` number: 1 (accepted), 3 (none of our keys opens it),
  * 4 (it is not sound), 8 (no memory for it), 9 (a slot is gone).
  */
-export declare function recutSlots(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, tokens: number, isColumns: boolean, records: Uint32Array, pieces: Uint32Array): Promise<Uint8Array>
+export declare function recutSlots(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, tokens: number, isColumns: boolean, records: Uint32Array, pieces: Uint32Array): Promise<Uint8Array>
 
 /** Checks a geometry whole and gives it an id. */
 export declare function registerGeometry(geometry: Geometry): number

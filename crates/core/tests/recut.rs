@@ -54,9 +54,10 @@ fn short(codec: Codec, tokens: u32, is_by_token: bool, pad: u64) -> Geometry {
 fn page_of(geometry: &Geometry, seed: u32) -> Vec<u8> {
     let element = Header::element_bytes(geometry.spec().dtype).unwrap();
     let count = geometry.page_bytes() / usize::try_from(element).unwrap();
-    let bits = |at: usize| {
+    let bits = |at: usize| -> f32 {
         let mixed = u32::try_from(at).unwrap().wrapping_add(seed).wrapping_mul(2_654_435_761);
-        (1.0 + f64::from(mixed >> 8) / f64::from(1 << 24)) as f32
+        // Below 2, all bits of the fraction drawn.
+        f32::from_bits(1_f32.to_bits() | mixed >> 9)
     };
     (0..count)
         .flat_map(|at| {

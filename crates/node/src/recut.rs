@@ -34,8 +34,8 @@ struct Work {
     pieces: Vec<Piece>,
 }
 
-/// Verifies and decodes records of blocks of `tokens` tokens, and cuts them into leased slots. Per record its packed key, the geometry of a
-/// slot's page, and its id in the outbox; `pieces`: for each slot the record's place in that list, the tokens of the record before it, slot
+/// Verifies and decodes records of blocks of `tokens` tokens, and cuts them into leased slots. Per record its packed key, and in `records` the
+/// geometry of a slot's page and its id in the outbox; `pieces`: for each slot the record's place in that list, the tokens of the record before it, slot
 /// and generation. Per record an `ItemStatus` number: 1 (accepted), 3 (none of our keys opens it),
 /// 4 (it is not sound), 8 (no memory for it), 9 (a slot is gone).
 #[napi(ts_return_type = "Promise<Uint8Array>")]
@@ -44,7 +44,6 @@ pub fn recut_slots(
     fidelity: u8,
     namespace: &[u8],
     packed: &[u8],
-    geometries: &[u32],
     tokens: u32,
     is_columns: bool,
     records: &[u32],
@@ -52,15 +51,16 @@ pub fn recut_slots(
 ) -> napi::Result<AsyncTask<Background<Vec<u8>, Uint8Array>>> {
     let (arena, work) = run(|| {
         let keys = keys(packed)?;
+        let (records, odd) = records.as_chunks::<2>();
         let (pieces, rest) = pieces.as_chunks::<4>();
-        if keys.len() != records.len() || keys.len() != geometries.len() || !rest.is_empty() {
-            let (keys, ids, shapes) = (keys.len(), records.len(), geometries.len());
-            let text = format!("{keys} keys, {ids} records, {shapes} geometries: one of each");
+        if keys.len() != records.len() || !odd.is_empty() || !rest.is_empty() {
+            let (keys, records) = (keys.len(), records.len());
+            let text = format!("{keys} keys, {records} records: one of each");
             return Err(Error::bad_argument(text));
         }
         let namespace = hash("namespace", namespace)?;
         let mut work = Vec::with_capacity(keys.len());
-        for ((packed_key, geometry), record) in keys.iter().zip(geometries).zip(records) {
+        for (packed_key, [geometry, record]) in keys.iter().zip(records) {
             let wanted = Wanted { fidelity, namespace, packed_key: *packed_key };
             let (geometry, record) = (GEOMETRIES.get(*geometry)?, RECORDS.get(*record));
             work.push(Work { wanted, geometry, record, pieces: Vec::new() });

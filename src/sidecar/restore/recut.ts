@@ -245,10 +245,9 @@ export class Recut implements BlockUser {
       arena.recut.fidelity,
       longer.namespace,
       Buffer.concat(came.map(({ key }) => key)),
-      Uint32Array.from(came, ({ shard }) => geometry[shard] ?? 0),
       longer.tokens,
       longer.isColumns,
-      Uint32Array.from(came, ({ place }) => ids[place] ?? 0),
+      Uint32Array.from(came.flatMap(({ shard, place }) => [geometry[shard] ?? 0, ids[place] ?? 0])),
       Uint32Array.from(pieces),
     );
     const ended = Uint8Array.from(statuses);
