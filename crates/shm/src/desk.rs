@@ -275,7 +275,7 @@ impl Shared {
             Work::Store(label, namespace, records) => {
                 self.store(label, namespace, &records, open)?
             }
-            Work::Check(keys) => self.check(&keys)?,
+            Work::Check(keys) => Answer::Done(moves::check_each(region, &keys)?, 0, None),
             Work::Flush(scope, model) => return self.flush(&scope, model.as_ref()),
             Work::News(known) => {
                 let news = region.news(known)?;
@@ -305,11 +305,6 @@ impl Shared {
             None => self.region.flush(scope)?,
         };
         Ok((Answer::Flushed(records, bytes), number))
-    }
-
-    fn check(&self, keys: &[RecordKey]) -> Result<Answer> {
-        let statuses = keys.iter().map(|key| Ok(moves::check(&self.region, key)? as u8));
-        Ok(Answer::Done(statuses.collect::<Result<_>>()?, 0, None))
     }
 
     fn fetch(&self, targets: &Targets, open: &Open) -> Result<Answer> {

@@ -128,3 +128,8 @@ pub fn check(region: &Region<Mapping>, key: &RecordKey) -> Result<ItemStatus> {
     region.discard(key)?;
     Ok(ItemStatus::Quarantined)
 }
+
+/// The same of each, as numbers.
+pub fn check_each(region: &Region<Mapping>, keys: &[RecordKey]) -> Result<Vec<u8>> {
+    keys.iter().map(|key| Ok(check(region, key)? as u8)).collect()
+}
