@@ -61,7 +61,7 @@ async function scrape(url: string): Promise<Map<string, number>> {
   const lines = body.trimEnd().split("\n");
   const kinds = kindsOf(lines);
   const samples = lines
-    .filter((line) => !line.startsWith("#"))
+    .filter((line) => line !== "" && !line.startsWith("#"))
     .map((line): [string, number] => {
       const [, name = "", labels = "", value = ""] = SAMPLE.exec(line) ?? [];
       expect(name, line).not.toBe("");

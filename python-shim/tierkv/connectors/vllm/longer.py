@@ -54,9 +54,7 @@ class LongerBlocks:
             return None
         try:
             hashes = compat.block_hashes(request, said.tokens, tokens, self._algorithm)
-        except (
-            Exception
-        ):  # a release that hashes by other rules costs the hand-off, not the request
+        except Exception:  # other rules of hashing cost the hand-off, not the request
             log.exception("tierKV: the hashes of an engine with longer blocks are not known")
             return None
         changes = namespace.of_blocks(self._grid.groups, tokens)
