@@ -88,13 +88,14 @@ def test_through_a_vault_and_only_for_a_consumer_of_the_same_model(
     text = prompt(1110, PROMPT)
     told = ask(producer, text, max_tokens=1)["transfer"]
     answer = ask(alone, text)["tokens"]
-    for role, spec in (("kv_both", PLAIN), ("kv_consumer", replace(PLAIN, seed=PLAIN.seed + 1))):
+    engine = start(consumers, "kv_consumer")
+    restored = ask(engine, text, transfer=told)
+    assert (restored["cached"], restored["tokens"]) == (TOKENS, answer)
+    assert consumers.counters()["blocks_restored_vault"] == TOKENS // SHORT
+    # The last one saves the prompt, in blocks of its own.
+    for role, spec in (("kv_consumer", replace(PLAIN, seed=PLAIN.seed + 1)), ("kv_both", PLAIN)):
         engine = start(consumers, role, spec=spec)
         computed = ask(engine, text, transfer=told)
         assert computed["cached"] == 0
         assert (computed["tokens"] == answer) == (spec is PLAIN)
         assert shim(engine, "handoffs_foreign") == 1
-    engine = start(consumers, "kv_consumer")
-    restored = ask(engine, text, transfer=told)
-    assert (restored["cached"], restored["tokens"]) == (TOKENS, answer)
-    assert consumers.counters()["blocks_restored_vault"] == TOKENS // SHORT
