@@ -27,14 +27,14 @@ export interface Cost {
 
 export type Choice = "local" | "loaded" | "recomputed";
 
-export interface Circumstances {
+export interface ChoiceOptions {
   /** The longest offer is taken, and why; null: what answers first is. */
   wanted: Why | null;
   /** Seconds until the engine has room for the request: what comes within them is not waited for. null: it will take a while. */
   waitS: number | null;
 }
 
-const NOTHING_SPECIAL: Circumstances = { wanted: null, waitS: 0 };
+const DEFAULTS: ChoiceOptions = { wanted: null, waitS: 0 };
 
 export interface Decision {
   /** Tokens to restore up to: those of one of the offers, or the start. */
@@ -123,7 +123,7 @@ export class EngineRates {
     start: number,
     end: number,
     offers: readonly Offer[],
-    { wanted, waitS }: Circumstances = NOTHING_SPECIAL,
+    { wanted, waitS }: ChoiceOptions = DEFAULTS,
   ): Decision {
     const recomputeS = this.prefill.seconds(start, end);
     const longest = offers.at(-1);
@@ -131,7 +131,7 @@ export class EngineRates {
       return { tokens: start, choice: "recomputed", why: "nothing_held", cost: null, recomputeS };
     }
     const cost = this.costOf(longest, end);
-    const forced = wanted ?? this.#usual;
+    const forced = wanted ?? this.#configured;
     if (forced !== null || recomputeS === null || cost === null) {
       const why = forced ?? "cold";
       return { tokens: longest.tokens, choice: choiceOf(longest), why, cost, recomputeS };
@@ -146,7 +146,8 @@ export class EngineRates {
     return { tokens: best.offer.tokens, choice, why, cost: best.cost, recomputeS };
   }
 
-  get #usual(): Why | null {
+  /** What the configuration wants whatever answers first. */
+  get #configured(): Why | null {
     return this.isAlways ? "always" : null;
   }
 

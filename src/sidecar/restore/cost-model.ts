@@ -122,7 +122,7 @@ export class CostModel {
   }
 
   /** The engine has room for its request, or has begun it without asking; one that was reclaimed goes on waiting. */
-  began({ ahead, openedMs, isAsked, reclaimAskedMs }: Plan): void {
+  began({ ahead, isAsked, reclaimAskedMs, case: { openedMs } }: Plan): void {
     if (isAsked || reclaimAskedMs !== null) return;
     this.#options.rates.queue.began(ahead, (nowMs() - openedMs) / 1000);
   }

@@ -1,7 +1,6 @@
 // Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
 import type { Namespace, RecordClass } from "../../block.ts";
 import { REBUILT } from "../../pool/placement.ts";
-import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import { slotBytes } from "../socket/frames.ts";
@@ -113,7 +112,6 @@ export class Plan {
   readonly isHandedOver: boolean;
   /** Requests that came before it and that its engine had not begun. */
   readonly ahead: number;
-  readonly openedMs: number = nowMs();
   /** What a receipt of it is called; empty: it gets none. */
   readonly receipt: string;
   deadline: NodeJS.Timeout | undefined;

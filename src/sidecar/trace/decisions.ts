@@ -208,7 +208,7 @@ export class Case {
   readonly #logger: Logger;
   readonly #ledger: Ledger;
   readonly #onEnded: OnEnded | null;
-  readonly #openedMs = nowMs();
+  readonly openedMs: number = nowMs();
   #decidedMs = nowMs();
   #isLogged = false;
 
@@ -237,7 +237,7 @@ export class Case {
   lookedUp(heldTokens: number, miss: string | null, gap: Account["gap"]): void {
     this.account.gap = gap;
     this.account.heldTokens = heldTokens;
-    const lookupMs = nowMs() - this.#openedMs;
+    const lookupMs = nowMs() - this.openedMs;
     this.account.actual.lookup = round(lookupMs);
     this.#counters.took("lookup", lookupMs);
     this.account.miss = miss;
@@ -321,8 +321,8 @@ export class Case {
     this.#onEnded?.({
       account: this.account,
       reason: reasonOf(this.account),
-      decidedMs: this.#decidedMs - this.#openedMs,
-      endedMs: nowMs() - this.#openedMs,
+      decidedMs: this.#decidedMs - this.openedMs,
+      endedMs: nowMs() - this.openedMs,
       trace: this.trace,
     });
   }
