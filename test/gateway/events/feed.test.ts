@@ -1,8 +1,11 @@
 // Owns the proof that the index never claims what an engine does not hold, whatever gets lost, over real ZeroMQ.
+import { once } from "node:events";
+import { connect } from "node:net";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { EventFeed } from "../../../src/gateway/events/feed.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
+import { splitAddress } from "../../../src/hosts.ts";
 import { GATEWAY_EVENTS_RETRY_MS } from "../../../src/limits/gateway.ts";
 import { sleep } from "../../../src/time.ts";
 import { SILENT, until } from "../../support/gateways.ts";
@@ -134,6 +137,18 @@ test("an engine that starts anew holds nothing of before, and is followed again"
   expect(believed(prompt(1))).toBe(0);
 });
 
+async function isListening(address: string): Promise<boolean> {
+  const { host, port } = splitAddress(address);
+  const socket = connect(port, host);
+  // `once` rejects with what the socket fails with.
+  const isOpen = await once(socket, "connect").then(
+    () => true,
+    () => false,
+  );
+  socket.destroy();
+  return isOpen;
+}
+
 function listening(): { said: string[]; logger: typeof SILENT } {
   const said: string[] = [];
   const heard = (_what: object, words: string): void => void said.push(words);
@@ -152,6 +167,8 @@ test("an engine whose events do not come is told of once, and so is their coming
   const { said, logger } = listening();
   const { publisher, feed } = await followed({}, true, logger);
   publisher.stop();
+  // ZeroMQ closes behind its caller's back: until then somebody who connects is welcomed, and lost.
+  await until(async () => !(await isListening(publisher.events)));
   feed.start();
   await until(() => said.length > 0);
   // Tried again, and refused again, meanwhile.

@@ -41,9 +41,16 @@ pub fn header(key: &RecordKey, payload_bytes: usize) -> Header {
 
 /// A sound record of `key`, `record_bytes` long.
 pub fn record(key: &RecordKey, record_bytes: usize) -> Vec<u8> {
-    let payload = vec![key.block_hash[0]; record_bytes - HEADER_BYTES];
-    let head = header(key, payload.len()).encode(crc32c::checksum(&payload));
-    [&head, payload.as_slice()].concat()
+    let mut record = vec![0; record_bytes];
+    write_record(key, &mut record);
+    record
+}
+
+/// Makes all of `record` a sound record of `key`.
+pub fn write_record(key: &RecordKey, record: &mut [u8]) {
+    let (head, payload) = record.split_at_mut(HEADER_BYTES);
+    payload.fill(key.block_hash[0]);
+    head.copy_from_slice(&header(key, payload.len()).encode(crc32c::checksum(payload)));
 }
 
 /// Offers, writes and commits a record.
