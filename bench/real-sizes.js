@@ -33,7 +33,7 @@ const CASES = [
     .filter((name) => name !== "llama-3.1-8b")
     .map((name) => ({ name, ...SHORT })),
 ];
-/** 4.3 and 5.4 GB, and about 17 GB of memory in all: asked for by name. */
+/** 4.3 GB, and about 17 GB of memory in all: asked for by name. */
 const LONG = {
   "llama-3.1-8b-16k": {
     name: "llama-3.1-8b",
@@ -43,13 +43,6 @@ const LONG = {
     beside: true,
   },
   "llama-3.1-8b-32k": { name: "llama-3.1-8b", prompts: 1, tokens: 32_643, chunk: 8192 },
-  "llama-3.1-70b-16k": {
-    name: "llama-3.1-70b",
-    prompts: 1,
-    tokens: 16_387,
-    chunk: 2048,
-    arenaBytes: 2 * GIB,
-  },
 };
 const QUICK = [{ name: "llama-3.1-8b", ...SHORT }];
 const WATCH_MS = 50;
