@@ -54,6 +54,10 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
       "/run/access/ca.pem",
       "/run/access/read-token",
     ]);
+    const mounts = [...pod.initContainers!, ...pod.containers].map(
+      ({ volumeMounts }) => volumeMounts.find(({ name }) => name === "access")?.mountPath,
+    );
+    expect(mounts).toEqual(["/run/access", "/run/access"]);
     expect(whoReaches(all, "vault", "vault")).toEqual(["engine", "gateway"]);
     expect(whoReaches(all, "engine", "events")).toEqual(["gateway"]);
   });

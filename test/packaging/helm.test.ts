@@ -90,7 +90,13 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
   const everything = ["monitoring.serviceMonitor=true", "monitoring.dashboards=true"];
 
   test("lint has no complaint, also of other shapes", () => {
-    for (const set of ["vault.diskGiB=0", "engine.enabled=false", "vault.antiAffinity=required"]) {
+    const required = "vault.antiAffinity=required";
+    for (const set of [
+      "vault.diskGiB=0",
+      "engine.enabled=false",
+      "gateway.events=false",
+      required,
+    ]) {
       expect(helm("lint", "--strict", ".", ...KUBE, "--set", set)).toContain("0 chart(s) failed");
     }
   });
@@ -118,7 +124,8 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
         return execFileSync(python, args, options);
       };
       const pool = "gateway.inferencePool.enabled=true";
-      for (const set of [everything.join(","), pool, "vault.diskGiB=0", "engine.enabled=false"]) {
+      const less = ["vault.diskGiB=0", "engine.enabled=false", "gateway.events=false"];
+      for (const set of [everything.join(","), pool, ...less]) {
         const text = helm("template", "x", ".", ...KUBE, "--set", set);
         expect(check(text)).toContain("passed for resource statefulset/x-tierkv-vault");
         expect(() => check(text.replace("replicas:", "replica:"))).toThrow("Command failed");
