@@ -8,6 +8,7 @@ import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import type { Vaults } from "../gateway/gateway.ts";
 import type { Running } from "../lifecycle.ts";
+import { GATEWAY_VAULT_RETRY_MS } from "../limits/gateway.ts";
 import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { membersOf } from "./sources.ts";
@@ -22,7 +23,7 @@ export interface AskedVaults extends Running {
   vaults: Vaults;
 }
 
-/** A vault that may not be asked is said once, and left out. */
+/** A vault that may not be asked is left out until it may be; each new reason is said once. */
 export function askVaults(config: Config, logger: Logger): AskedVaults {
   const clients = new Map<string, Vault>();
   const add = (client: Vault): void => {
@@ -30,17 +31,27 @@ export function askVaults(config: Config, logger: Logger): AskedVaults {
     // The first question would be late; whether it answers is seen by then.
     if (isThere(client)) client.hello(HELLO_TIMEOUT_MS).catch(() => {});
   };
-  for (const target of vaultTargets(config)) {
-    if (!target.classes.includes("kv")) continue;
-    try {
-      const only = { ...target, classes: ["kv"] as const };
-      add(linkTo(config, only, logger, LANES).client);
-    } catch (error) {
-      const { message: reason } = toTierkvError(error);
-      logger.warn({ vault: target.address, reason }, "a vault is not asked what it holds");
+  const targets = vaultTargets(config).filter(({ classes }) => classes.includes("kv"));
+  const written = new Set(targets.map(({ address }) => address));
+  const reasons = new Map<string, string>();
+  const addWritten = (): void => {
+    for (const target of targets) {
+      const { address } = target;
+      if (clients.has(address)) continue;
+      try {
+        const only = { ...target, classes: ["kv"] as const };
+        add(linkTo(config, only, logger, LANES).client);
+      } catch (error) {
+        const { message: reason } = toTierkvError(error);
+        if (reasons.get(address) !== reason)
+          logger.warn({ vault: address, reason }, "a vault is not asked what it holds");
+        reasons.set(address, reason);
+      }
     }
-  }
-  const written = new Set(clients.keys());
+  };
+  addWritten();
+  const again = setInterval(addWritten, GATEWAY_VAULT_RETRY_MS);
+  again.unref();
   const quiet = { ...config, sidecar: { ...config.sidecar, lanes: LANES } };
   // A look-up is no reason to wake a machine.
   const source = membersOf(quiet, logger, new Waker([], logger), () => {});
@@ -58,6 +69,7 @@ export function askVaults(config: Config, logger: Logger): AskedVaults {
   return {
     vaults: () => [...clients.values()].map(askedOf),
     close() {
+      clearInterval(again);
       source?.close();
       for (const client of clients.values()) client.close();
       return Promise.resolve();

@@ -74,6 +74,7 @@ export async function registerEngines(config: Config, logger: Logger): Promise<R
       const { events = null, replays = null } = found.find((one) => one.address === address) ?? {};
       const value = JSON.stringify({ events: fromAfar(events), replays: fromAfar(replays) });
       registered.set(address, register(options, fromAfar(address) ?? "", value));
+      return true;
     },
     onGone(address) {
       void registered.get(address)?.close();

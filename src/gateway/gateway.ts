@@ -182,7 +182,7 @@ function discoveryOf(
     of: host,
     logger,
     ask: () => addressesOf(host),
-    onFound: (found) => void roster.add(`${found}:${port}`, undefined, publishing(found)),
+    onFound: (found) => roster.add(`${found}:${port}`, undefined, publishing(found)) !== null,
     onGone(gone) {
       const engine = fleet.engines.find(({ name }) => name === `${gone}:${port}`);
       if (engine !== undefined) roster.remove(engine);
@@ -205,7 +205,7 @@ async function startLooking(
     },
     onFound(address) {
       const { events = null, replays = null } = found.get(address) ?? {};
-      roster.add(address, undefined, events === null ? null : { events, replays });
+      return roster.add(address, undefined, events === null ? null : { events, replays }) !== null;
     },
     onGone(address) {
       const engine = fleet.engines.find(({ name }) => name === address);

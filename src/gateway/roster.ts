@@ -26,6 +26,7 @@ export class Roster {
   readonly #options: RosterOptions;
   readonly #feeds = new Map<Engine, EventFeed>();
   readonly #agreements = new Map<Engine, Agreement>();
+  #isFullSaid = false;
 
   constructor(options: RosterOptions) {
     this.#options = options;
@@ -83,8 +84,14 @@ export class Roster {
     const known = fleet.engines.find((engine) => engine.name === name && engine.id === id);
     if (known !== undefined) return known;
     const engine = fleet.add(name, id);
-    if (engine === null) logger.warn({ engine: name }, "no room for one more engine");
-    else if (publishing !== null) this.follow(engine, publishing);
+    if (engine === null) {
+      // Once: whoever is found is told of again and again.
+      if (!this.#isFullSaid) logger.warn({ engine: name }, "no room for one more engine");
+      this.#isFullSaid = true;
+      return null;
+    }
+    this.#isFullSaid = false;
+    if (publishing !== null) this.follow(engine, publishing);
     return engine;
   }
 

@@ -100,6 +100,8 @@ export const GATEWAY_LOOKUP_KEYS_MAX = 65_536;
 /** Questions that vaults have not answered, and vaults that are asked. */
 export const GATEWAY_LOOKUPS_MAX = 64;
 export const GATEWAY_LOOKUP_VAULTS_MAX = 64;
+/** A vault that may not be asked, because this machine's credentials for it cannot be read, is tried again so often. */
+export const GATEWAY_VAULT_RETRY_MS = 10_000;
 /** The same is not asked again before this; so many questions are remembered. */
 export const GATEWAY_LOOKUP_AGAIN_MS = 5_000;
 export const GATEWAY_LOOKUPS_KEPT_MAX = 4_096;
@@ -108,6 +110,10 @@ export const GATEWAY_FOUND_MS = 30_000;
 export const GATEWAY_FOUND_BLOCKS_MAX = 131_072;
 /** Tokenizers that the gateway holds open, each with the memory of its vocabulary. */
 export const GATEWAY_TOKENIZERS_MAX = 16;
+/** Until a folder that could not be opened is tried again: doubles from the first to the second; and such folders that are remembered. */
+export const GATEWAY_FOLDER_RETRY_MIN_MS = 1_000;
+export const GATEWAY_FOLDER_RETRY_MAX_MS = 300_000;
+export const GATEWAY_FOLDERS_FAILED_MAX = 256;
 /** Texts that it turns into tokens at once: two of the four threads that Node has for files and names; and those that wait. */
 export const GATEWAY_ENCODES_AT_ONCE = 2;
 export const GATEWAY_ENCODES_WAITING_MAX = 1_024;

@@ -99,7 +99,7 @@ describe.skipIf(HELM === "" || !HAS_ETCD || !HAS_API_SERVER)("a real API server"
       expect(await replicas()).toBe(2);
       const first = await tokens();
       expect(Object.keys(first as object)).toEqual(
-        expect.arrayContaining(["token", "tokens", "vault.key"]),
+        expect.arrayContaining(["read-token", "token", "tokens", "vault.key"]),
       );
       helm(server.kubeconfig, "upgrade", "kv", ".", ...set, "--set", "vault.replicas=3");
       expect([await replicas(), await tokens()]).toEqual([3, first]);

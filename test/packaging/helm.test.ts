@@ -5,19 +5,19 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, describe, expect, test } from "vitest";
-import { parse, parseAllDocuments } from "yaml";
+import { parse } from "yaml";
+import { HASH_BYTES, NAMESPACE_BYTES, packKeys, toNamespace } from "../../src/block.ts";
+import { askVaults } from "../../src/cli/asked-vaults.ts";
 import { loadConfig } from "../../src/config/load.ts";
+import { CHART, HAS_HELM, KUBE, chartIn, named, workloads } from "../support/charts.ts";
+import type { Container, Json } from "../support/charts.ts";
 import { Program, runInside, runProgram } from "../support/command-line.ts";
+import { SILENT } from "../support/gateways.ts";
 
 const ROOT = fileURLToPath(new URL("../..", import.meta.url));
-const CHART = join(ROOT, "deploy", "helm", "tierkv");
-/** `node .ci/tools.js chart` brings it, and what else is asked for here. */
-const HELM = process.env["TIERKV_TEST_HELM"] ?? "helm";
 const VALIDATOR = process.env["TIERKV_TEST_VALIDATOR"];
 const TIMEOUT_MS = 60_000;
 const read = (path: string): string => readFileSync(join(CHART, path), "utf8");
-
-type Json = Record<string, unknown>;
 
 const VALUES = parse(read("values.yaml")) as Json;
 const SCHEMA = JSON.parse(read("values.schema.json")) as Json;
@@ -25,6 +25,7 @@ const TEMPLATES = readdirSync(join(CHART, "templates")).map((name) => read(`temp
 
 const dir = mkdtempSync(join(tmpdir(), "tierkv-helm-"));
 afterAll(() => rmSync(dir, { recursive: true }));
+const { helm, render, configOf } = chartIn(dir);
 
 const isPart = (value: unknown): value is Json =>
   typeof value === "object" && value !== null && !Array.isArray(value);
@@ -72,76 +73,30 @@ test("the schema knows every value, and no other", () => {
   expect(others.toSorted()).toEqual(LEAVES.toSorted());
 });
 
-function hasHelm(): boolean {
+/** As a gateway with this configuration asks its only vault for a block that is not there. */
+async function lookUpOnce(path: string): Promise<Buffer> {
+  const asked = askVaults(loadConfig(path, {}), SILENT);
   try {
-    execFileSync(HELM, ["version"], { stdio: "pipe" });
-    return true;
-  } catch {
-    return false;
+    const [vault, ...others] = asked.vaults();
+    expect(others).toEqual([]);
+    const keys = packKeys(Buffer.alloc(HASH_BYTES, 1), 0, 0);
+    return await vault!.lookup(toNamespace(Buffer.alloc(NAMESPACE_BYTES, 1)), keys, 10_000);
+  } finally {
+    await asked.close();
   }
 }
 
-const env = { ...process.env, HELM_CACHE_HOME: dir, HELM_CONFIG_HOME: dir, HELM_DATA_HOME: dir };
-/** A helm that go made does not know which cluster it is for. */
-const KUBE = ["--kube-version", "1.31.0"];
-
-function helm(...args: string[]): string {
-  const stdio = ["ignore", "pipe", "pipe"] as ["ignore", "pipe", "pipe"];
-  return execFileSync(HELM, args, {
-    cwd: CHART,
-    env,
-    encoding: "utf8",
-    stdio,
-    timeout: TIMEOUT_MS,
-  });
-}
-
-interface Container {
-  name: string;
-  image: string;
-  args?: string[];
-  restartPolicy?: string;
-  securityContext: Json;
-  resources: { limits: Json };
-  volumeMounts: { name: string; mountPath: string }[];
-}
-
-interface Pod {
-  securityContext: Json;
-  initContainers?: Container[];
-  containers: Container[];
-  volumes: { name: string; configMap?: { name: string }; emptyDir?: Json }[];
-}
-
-interface Rendered {
-  kind: string;
-  metadata: { name: string; labels: Json };
-  data?: Record<string, string>;
-  stringData?: Record<string, string>;
-  spec: {
-    type?: string;
-    selector?: { matchLabels?: Json };
-    template?: { metadata: { labels: Json }; spec: Pod };
-    volumeClaimTemplates?: { metadata: { name: string } }[];
-  };
-}
-
-const render = (...set: string[]): Rendered[] =>
-  parseAllDocuments(helm("template", "x", ".", ...KUBE, ...set.flatMap((one) => ["--set", one])))
-    .map((document) => document.toJS() as Rendered | null)
-    .filter((document) => document !== null);
-
-const workloads = (all: readonly Rendered[]): Rendered[] =>
-  all.filter(({ spec }) => spec?.template !== undefined);
-
-const named = (all: readonly Rendered[], kind: string, name: string): Rendered =>
-  all.find((one) => one.kind === kind && one.metadata.name === name)!;
-
-describe.skipIf(!hasHelm())("rendered by helm", () => {
+describe.skipIf(!HAS_HELM)("rendered by helm", () => {
   const everything = ["monitoring.serviceMonitor=true", "monitoring.dashboards=true"];
 
   test("lint has no complaint, also of other shapes", () => {
-    for (const set of ["vault.diskGiB=0", "engine.enabled=false", "vault.antiAffinity=required"]) {
+    const required = "vault.antiAffinity=required";
+    for (const set of [
+      "vault.diskGiB=0",
+      "engine.enabled=false",
+      "gateway.events=false",
+      required,
+    ]) {
       expect(helm("lint", "--strict", ".", ...KUBE, "--set", set)).toContain("0 chart(s) failed");
     }
   });
@@ -169,7 +124,8 @@ describe.skipIf(!hasHelm())("rendered by helm", () => {
         return execFileSync(python, args, options);
       };
       const pool = "gateway.inferencePool.enabled=true";
-      for (const set of [everything.join(","), pool, "vault.diskGiB=0", "engine.enabled=false"]) {
+      const less = ["vault.diskGiB=0", "engine.enabled=false", "gateway.events=false"];
+      for (const set of [everything.join(","), pool, ...less]) {
         const text = helm("template", "x", ".", ...KUBE, "--set", set);
         expect(check(text)).toContain("passed for resource statefulset/x-tierkv-vault");
         expect(() => check(text.replace("replicas:", "replica:"))).toThrow("Command failed");
@@ -226,10 +182,9 @@ describe.skipIf(!hasHelm())("rendered by helm", () => {
       expect(loadConfig(path, {}).path).toBe(path);
     }
     const toml = named(all, "ConfigMap", "x-tierkv-engine").data!["tierkv.toml"]!;
-    expect(loadConfig(join(dir, "x-tierkv-engine.toml"), {}).cluster.kvCold).toHaveLength(3);
+    expect(configOf(all, "engine").cluster.kvCold).toHaveLength(3);
     expect(toml).toContain("x-tierkv-vault-2.x-tierkv-vault.default.svc:50051");
-    const gateway = loadConfig(join(dir, "x-tierkv-gateway.toml"), {});
-    expect(gateway.gateway.engines).toHaveLength(2);
+    expect(configOf(all, "gateway").gateway.engines).toHaveLength(2);
     const own = workloads(all).flatMap(({ spec }) => {
       const { initContainers = [], containers } = spec.template!.spec;
       return [...initContainers, ...containers].filter(({ image }) => !image.includes("engine"));
@@ -258,41 +213,8 @@ describe.skipIf(!hasHelm())("rendered by helm", () => {
     expect(named(all, "Deployment", "x-tierkv-gateway").spec).not.toHaveProperty("replicas");
   });
 
-  test("an InferencePool names the engines' pods and their port, and the gateway as its endpoint picker; none by default", () => {
-    expect(render().some(({ kind }) => kind === "InferencePool")).toBe(false);
-    const on = "gateway.inferencePool.enabled=true";
-    const all = render(on, "gateway.inferencePool.parentGateway=edge", "vault.replicas=1");
-    const { spec } = named(all, "InferencePool", "x-tierkv");
-    const engine = named(all, "StatefulSet", "x-tierkv-engine").spec.template!;
-    const [ref] = [{ kind: "Service", name: "x-tierkv-gateway", port: { number: 9002 } }];
-    expect(spec).toEqual({
-      selector: {
-        matchLabels: named(all, "StatefulSet", "x-tierkv-engine").spec.selector!.matchLabels,
-      },
-      targetPorts: [{ number: 8000 }],
-      endpointPickerRef: { ...ref, failureMode: "FailClose" },
-    });
-    expect(engine.metadata.labels).toMatchObject(spec.selector!.matchLabels!);
-    expect(named(all, "HTTPRoute", "x-tierkv").spec).toMatchObject({
-      parentRefs: [{ name: "edge" }],
-      rules: [{ backendRefs: [{ kind: "InferencePool", name: "x-tierkv" }] }],
-    });
-    expect(named(all, "Service", "x-tierkv-gateway").spec).toMatchObject({
-      ports: [{ port: 8100 }, { port: 9002, targetPort: "ext-proc" }],
-    });
-    const path = join(dir, "pool.toml");
-    writeFileSync(path, named(all, "ConfigMap", "x-tierkv-gateway").data!["tierkv.toml"]!);
-    const { extProc, discover, engines } = loadConfig(path, {}).gateway;
-    expect([extProc?.text, discover?.text, engines]).toEqual([
-      "0.0.0.0:9002",
-      "x-tierkv-engine.default.svc:8000",
-      [],
-    ]);
-    expect(() => render("gateway.inferencePool.failureMode=Open")).toThrow(/specifications/);
-  });
-
   test(
-    "vault and sidecar start as rendered: the chart's own certificate and token open the vault, and no other",
+    "vault, sidecar and the gateway's look-ups start as rendered: the chart's own certificate and tokens open the vault, and no other",
     async () => {
       const all = render();
       const access = named(all, "Secret", "x-tierkv-access").stringData!;
@@ -317,10 +239,13 @@ describe.skipIf(!hasHelm())("rendered by helm", () => {
       try {
         const { address, class: recordClass } = await vault.firstResult();
         expect(recordClass).toBe("both");
-        const toml = tomlOf("x-tierkv-engine").replaceAll(
-          /^(kv|ssm)_cold = .*$/gm,
-          `$1_cold = ["${String(address)}"]`,
-        );
+        const beforeVault = (name: string): string =>
+          tomlOf(name).replaceAll(/^(kv|ssm)_cold = .*$/gm, `$1_cold = ["${String(address)}"]`);
+        const toml = beforeVault("x-tierkv-engine");
+        const config = write("g.toml", beforeVault("x-tierkv-gateway"));
+        expect(await lookUpOnce(config)).toEqual(Buffer.alloc(1));
+        write("run/access/read-token", "another-token-that-nobody-knows-0123456789\n");
+        await expect(lookUpOnce(config)).rejects.toThrow("does not let this machine in");
         const sidecar = new Program(["sidecar", "--json", "--config", write("s.toml", toml)]);
         try {
           expect(await sidecar.firstResult()).toMatchObject({ event: "ready" });

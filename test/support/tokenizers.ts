@@ -10,14 +10,18 @@ const TEMPLATE =
   "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}" +
   "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}";
 
-/** A token for each character that a keyboard has, and one for all others. */
-export function writeTokenizer(folder: string, template = TEMPLATE): string {
+/** A token for each character that a keyboard has, one for all others, and those that are added. */
+export function writeTokenizer(
+  folder: string,
+  template = TEMPLATE,
+  added: readonly string[] = ["<|turn|>"],
+): string {
   mkdirSync(folder, { recursive: true });
   const vocab = Object.fromEntries(["?!", "\n", ...LETTERS].map((letter, id) => [letter, id]));
-  const added = { lstrip: false, rstrip: false, single_word: false, normalized: false };
+  const how = { lstrip: false, rstrip: false, single_word: false, normalized: false };
   const json = {
     version: "1.0",
-    added_tokens: [{ id: 1000, content: "<|turn|>", special: true, ...added }],
+    added_tokens: added.map((content, at) => ({ id: 1000 + at, content, special: true, ...how })),
     model: { type: "BPE", vocab, merges: [], unk_token: "?!", fuse_unk: false },
   };
   writeFileSync(join(folder, "tokenizer.json"), JSON.stringify(json));

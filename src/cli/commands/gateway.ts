@@ -168,6 +168,7 @@ function showTokenizer(one: ShownTokenizer): string {
     agrees: `made here, of texts and ${chats}`,
     differs: "the engine's, which makes others",
     asking: "the engine's, until it was seen to make the same",
+    failed: `the engine's, until its folder can be opened: ${one.reason}`,
   };
   return `tokens of ${one.model} at ${one.engine}: ${what[one.state]} (${one.folder})`;
 }

@@ -15,7 +15,8 @@ export interface DiscoveryOptions {
   logger: Logger;
   /** All that are there now; throws while that is not known. */
   ask(): Promise<string[]>;
-  onFound(one: string): void;
+  /** false: there is no room for it, and it is told of again. */
+  onFound(one: string): boolean;
   onGone(one: string): void;
 }
 
@@ -59,10 +60,9 @@ export class Discovery {
     }
     if (this.#isClosed) return;
     const before = this.#found;
-    this.#found = now;
     // Those that left first: there may be no room for both.
     for (const address of before) if (!now.has(address)) onGone(address);
-    for (const address of now) if (!before.has(address)) onFound(address);
+    this.#found = new Set([...now].filter((address) => before.has(address) || onFound(address)));
   }
 }
 

@@ -8,6 +8,15 @@ export async function askEngine(
   question: string,
   timeoutMs: number,
 ): Promise<readonly number[] | null> {
+  return (await answerOf(engine, question, timeoutMs))?.tokens ?? null;
+}
+
+/** null: it took too long; `tokens` is null where the engine answered without any. */
+export async function answerOf(
+  engine: Engine,
+  question: string,
+  timeoutMs: number,
+): Promise<{ tokens: readonly number[] | null } | null> {
   try {
     const { statusCode, body } = await engine.pool.request({
       method: "POST",
@@ -19,11 +28,11 @@ export async function askEngine(
     let text = "";
     for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
       text += chunk;
-      if (text.length > GATEWAY_TOKENS_BYTES_MAX) return null;
+      if (text.length > GATEWAY_TOKENS_BYTES_MAX) return { tokens: null };
     }
-    if (statusCode !== 200) return null;
+    if (statusCode !== 200) return { tokens: null };
     const { tokens } = JSON.parse(text) as { tokens?: unknown };
-    return isTokens(tokens) ? tokens : null;
+    return { tokens: isTokens(tokens) ? tokens : null };
   } catch {
     return null;
   }

@@ -1,4 +1,4 @@
-// Owns reading a model's folder: its tokenizer's marks, and what it takes to render chats.
+// Owns reading a model's folder: its tokenizer's marks, what it takes to render chats, and whether its files are still the same.
 import { readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 import {
@@ -20,8 +20,25 @@ const SPECIAL = /^(?:bos|eos|unk|sep|pad|cls|mask)_token$/;
 /** Today's date would be the engine's, in its time zone. */
 const CLOCK = "strftime_now";
 
+const TOKENIZER = "tokenizer.json";
+const CONFIG = "tokenizer_config.json";
+const TEMPLATE = "chat_template.jinja";
+
+/** Other files have another one. */
+export async function stampOf(folder: string): Promise<string> {
+  const each = [TOKENIZER, CONFIG, TEMPLATE].map(async (name) => {
+    try {
+      const { ino, size, mtimeMs } = await stat(join(folder, name));
+      return `${ino} ${size} ${mtimeMs}`;
+    } catch {
+      return "none";
+    }
+  });
+  return (await Promise.all(each)).join(", ");
+}
+
 export async function readModelFolder(folder: string): Promise<ModelFolder> {
-  const config = (await jsonIn(folder, "tokenizer_config.json")) ?? {};
+  const config = (await jsonIn(folder, CONFIG)) ?? {};
   const entries = Object.entries(config);
   const special = entries.flatMap(([name, value]) => {
     const content = SPECIAL.test(name) ? contentOf(value) : null;
@@ -31,7 +48,7 @@ export async function readModelFolder(folder: string): Promise<ModelFolder> {
   const marks = [...special.map(([, content]) => content), ...added].filter(
     (content) => content !== null,
   );
-  const source = (await textIn(folder, "chat_template.jinja")) ?? config["chat_template"];
+  const source = (await textIn(folder, TEMPLATE)) ?? config["chat_template"];
   return {
     rendering: renderingOf(source, Object.fromEntries(special)),
     marks: [...new Set(marks)].slice(0, GATEWAY_PROBE_MARKS_MAX),

@@ -1,7 +1,7 @@
 // Owns the question whether an engine makes the same tokens as a tokenizer here: some texts and chats, turned into tokens by both.
 import { GATEWAY_PROBE_MS } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
-import { askEngine } from "./ask.ts";
+import { answerOf } from "./ask.ts";
 import { chatOf } from "./chat.ts";
 import type { Chat } from "./chat.ts";
 import { promptOf } from "./prompt.ts";
@@ -19,11 +19,8 @@ export interface Verdict {
 export interface Ours {
   /** Special tokens as texts. */
   marks: readonly string[];
-  encode(
-    text: string,
-    isFramed: boolean,
-    withinMs: number,
-  ): Promise<readonly number[] | null> | null;
+  /** null: it took too long; none: it cannot. */
+  encode(text: string, isFramed: boolean, withinMs: number): Promise<readonly number[] | null>;
   render(chat: Chat): string | null;
 }
 
@@ -62,50 +59,76 @@ const TOOL = {
 };
 const WITH_TOOLS = [{ messages: [SYSTEM, USER], tools: [TOOL] }];
 
-/** null: the engine does not answer. */
+/** In place of what differs: one side did not say what it makes. */
+const LATE = Symbol("late");
+const NO_CHAT = "no chat can be rendered here";
+
+/** null: the engine does not answer in time, or a busy machine did not: neither says what they make. */
 export async function probe(model: string, engine: Engine, ours: Ours): Promise<Verdict | null> {
+  const text = await differingText(model, engine, ours);
+  if (text === LATE) return null;
+  if (text !== null) return { texts: false, chats: false, tools: false, differs: text };
+  const marked = { messages: [{ role: "user", content: `a ${ours.marks.join("")} b` }] };
+  const differs = await differingChat([...CHATS, marked], model, engine, ours);
+  if (differs === LATE) return null;
+  const chats = differs === null;
+  const tools = chats ? await differingChat(WITH_TOOLS, model, engine, ours) : NO_CHAT;
+  return tools === LATE ? null : { texts: true, chats, tools: tools === null, differs };
+}
+
+/** The first text of which the engine makes something else. */
+async function differingText(
+  model: string,
+  engine: Engine,
+  ours: Ours,
+): Promise<string | typeof LATE | null> {
   const marks = ours.marks.length === 0 ? [] : [ours.marks.join(""), ours.marks.join(" x ")];
   for (const prompt of [...TEXTS, ...marks]) {
     for (const more of [{}, { add_special_tokens: false }]) {
       const { question, own } = promptOf("/v1/completions", { model, prompt, ...more }) ?? {};
       if (own === null || own === undefined || !("text" in own)) continue;
-      const theirs = await askEngine(engine, question ?? "", GATEWAY_PROBE_MS);
-      if (theirs === null) return null;
-      const made = await ours.encode(own.text, own.isFramed, GATEWAY_PROBE_MS);
-      if (!areEqual(theirs, made)) {
-        return { texts: false, chats: false, tools: false, differs: prompt };
-      }
+      const found = await compare(engine, question, ours, own);
+      if (found === "late" || found === "refused") return LATE;
+      if (found === "other") return prompt;
     }
   }
-  const marked = { messages: [{ role: "user", content: `a ${ours.marks.join("")} b` }] };
-  const differs = await differing([...CHATS, marked], model, engine, ours);
-  const chats = differs === null;
-  const tools = chats && (await differing(WITH_TOOLS, model, engine, ours)) === null;
-  return { texts: true, chats, tools, differs };
+  return null;
 }
 
 /** The first chat of which the engine makes something else; those that the template refuses, ours does not render. */
-async function differing(
+async function differingChat(
   chats: readonly object[],
   model: string,
   engine: Engine,
   ours: Ours,
-): Promise<string | null> {
+): Promise<string | typeof LATE | null> {
   let compared = 0;
   for (const asked of chats) {
     const body = { model, ...asked };
     const chat = chatOf(body);
     const text = chat === null ? null : ours.render(chat);
     if (chat === null || text === null) continue;
-    const question = promptOf("/v1/chat/completions", body)?.question ?? "";
-    const theirs = await askEngine(engine, question, GATEWAY_PROBE_MS);
-    const made = await ours.encode(text, chat.isFramed, GATEWAY_PROBE_MS);
-    if (theirs === null || !areEqual(theirs, made)) return text;
+    const { question } = promptOf("/v1/chat/completions", body) ?? {};
+    const found = await compare(engine, question, ours, { text, isFramed: chat.isFramed });
+    if (found === "late") return LATE;
+    if (found !== "same") return text;
     compared += 1;
   }
-  return compared === 0 ? "no chat can be rendered here" : null;
+  return compared === 0 ? NO_CHAT : null;
 }
 
-function areEqual(theirs: readonly number[], made: readonly number[] | null): boolean {
-  return made?.length === theirs.length && theirs.every((id, at) => id === made[at]);
+async function compare(
+  engine: Engine,
+  question: string | null | undefined,
+  ours: Ours,
+  { text, isFramed }: { text: string; isFramed: boolean },
+): Promise<"same" | "other" | "refused" | "late"> {
+  const answer = await answerOf(engine, question ?? "", GATEWAY_PROBE_MS);
+  if (answer === null) return "late";
+  const { tokens } = answer;
+  if (tokens === null) return "refused";
+  const made = await ours.encode(text, isFramed, GATEWAY_PROBE_MS);
+  if (made === null) return "late";
+  const areEqual = made.length === tokens.length && made.every((id, at) => id === tokens[at]);
+  return areEqual ? "same" : "other";
 }

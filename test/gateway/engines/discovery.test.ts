@@ -13,7 +13,7 @@ test("addresses that come, go, and cannot be told for a while", async () => {
   const discovery = new Discovery({
     of: "vllm",
     logger: SILENT,
-    onFound: (host) => heard.push(`+${host}`),
+    onFound: (host) => heard.push(`+${host}`) > 0,
     onGone: (host) => heard.push(`-${host}`),
     ask: () => (answer === null ? Promise.reject(new Error("SERVFAIL")) : Promise.resolve(answer)),
   });
@@ -32,6 +32,26 @@ test("addresses that come, go, and cannot be told for a while", async () => {
   expect((await next(many)).filter((one) => one.startsWith("+"))).toHaveLength(GATEWAY_ENGINES_MAX);
   await discovery.close();
   expect(await next(["10.0.0.9"])).toEqual([]);
+});
+
+test("an address that there was no room for is taken once there is", async () => {
+  vi.useFakeTimers();
+  onTestFinished(() => void vi.useRealTimers());
+  const told: string[] = [];
+  let hasRoom = false;
+  const discovery = new Discovery({
+    of: "vllm",
+    logger: SILENT,
+    onFound: (host) => told.push(host) > 0 && hasRoom,
+    onGone: (host) => told.push(`-${host}`),
+    ask: () => Promise.resolve(["10.0.0.1"]),
+  });
+  await discovery.start();
+  await vi.advanceTimersByTimeAsync(GATEWAY_DISCOVER_MS);
+  hasRoom = true;
+  await vi.advanceTimersByTimeAsync(2 * GATEWAY_DISCOVER_MS);
+  expect(told).toEqual(["10.0.0.1", "10.0.0.1", "10.0.0.1"]);
+  await discovery.close();
 });
 
 test("an engine that a name leads to gets requests", async () => {

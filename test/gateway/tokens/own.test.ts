@@ -6,6 +6,7 @@ import { askGateway } from "../../../src/cli/gateway-link.ts";
 import type { GatewayConfig } from "../../../src/config/config.ts";
 import type { ShownTokenizer } from "../../../src/gateway/tokens/own.ts";
 import { GATEWAY_ENCODE_CHARS_MAX } from "../../../src/limits/gateway.ts";
+import { runInside } from "../../support/command-line.ts";
 import { call, gatewayBefore, testFolder, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
 import type { SimEngine } from "../../support/sim-engine.ts";
@@ -13,6 +14,8 @@ import { tokenizeBy, writeTokenizer } from "../../support/tokenizers.ts";
 
 interface Known {
   engine: SimEngine;
+  /** `tierkv gateway status`. */
+  status(): Promise<string>;
   shown(): Promise<ShownTokenizer | undefined>;
   /** Prompts that became tokens since the last question, by whom. */
   made(): Promise<Record<string, number>>;
@@ -41,6 +44,11 @@ async function knowing(
   let before: Record<string, number> = {};
   return {
     engine,
+    async status() {
+      const config = join(folder, "tierkv.toml");
+      writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
+      return (await runInside(["--config", config, "gateway", "status"])).stdout;
+    },
     async shown() {
       const { tokenizers: all } = (await askGateway(socket, "GET", "/status")) as {
         tokenizers: ShownTokenizer[];
@@ -155,6 +163,24 @@ test("an engine that was started anew is compared again", async () => {
   await until(async () => (await known.shown())?.state === "differs");
 });
 
+test("an engine that was started anew from other files is compared with these", async () => {
+  const known = await knowing("alike");
+  const { folder } = await compared(known);
+  await known.engine.kill();
+  writeTokenizer(folder, undefined, ["<|turn|>", "word"]);
+  await tokenizeBy(known.engine, folder);
+  await until(async () => (await known.complete(text())).code === 503);
+  await known.engine.start();
+  await until(async () => (await known.complete(text())).code === 200);
+  await until(async () => (await known.shown())?.state === "agrees");
+  await known.made();
+  const prompt = text();
+  const expected = await known.engine.tokenize(JSON.stringify({ prompt }));
+  const { headers } = await known.complete(prompt);
+  expect(headers["x-tierkv-hit-tokens"]).toBe(`0/${expected.length}`);
+  expect(await known.made()).toEqual({ gateway: 1 });
+});
+
 test("an engine that does not tell tokens is not believed to make the same", async () => {
   const known = await knowing("alike");
   known.engine.tokenize = () => [];
@@ -187,6 +213,31 @@ test("the folder that an engine serves from is taken where it can be read here",
   await until(async () => (await known.complete(text())).code === 200);
   await until(async () => (await known.shown())?.state === "agrees");
   expect((await known.shown())?.folder).toBe(root);
+});
+
+test("an engine's folder that cannot be opened is tried again until it can be, and says why meanwhile", async () => {
+  const known = await knowing("alike", { tokenizers: new Map() });
+  const root = testFolder();
+  writeFileSync(join(root, "tokenizer.json"), "{}");
+  await known.engine.kill();
+  known.engine.root = root;
+  await until(async () => (await known.complete(text())).code === 503);
+  await known.engine.start();
+  await until(async () => (await known.complete(text())).code === 200);
+  await until(async () => (await known.shown())?.state === "failed");
+  const { folder, reason, chats } = (await known.shown())!;
+  expect([folder, chats]).toEqual([root, false]);
+  expect(reason).toContain(`${root}/tokenizer.json: `);
+  expect(await known.status()).toContain(`the engine's, until its folder can be opened: ${reason}`);
+  writeTokenizer(root);
+  await until(async () => {
+    await known.complete(text());
+    return (await known.shown())?.state === "agrees";
+  });
+  expect((await known.shown())?.reason).toBe("");
+  await known.made();
+  await known.complete(text());
+  expect(await known.made()).toEqual({ gateway: 1 });
 });
 
 test("a folder that is of no use is told with the key, the model and what to do", async () => {

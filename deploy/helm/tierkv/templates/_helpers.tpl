@@ -53,19 +53,31 @@ capabilities:
 {{ $all | toJson }}
 {{- end }}
 
+{{/* Where each engine has a port: (list . 8000). */}}
 {{- define "tierkv.engines" -}}
-{{- $name := include "tierkv.name" . -}}
+{{- $top := index . 0 -}}
+{{- $name := include "tierkv.name" $top -}}
 {{- $all := list -}}
-{{- range $at := until (int .Values.engine.replicas) -}}
-{{- $all = append $all (printf "%s-engine-%d.%s-engine.%s.svc:8000" $name $at $name $.Release.Namespace) -}}
+{{- range $at := until (int $top.Values.engine.replicas) -}}
+{{- $all = append $all (printf "%s-engine-%d.%s-engine.%s.svc:%d" $name $at $name $top.Release.Namespace (index $ 1)) -}}
 {{- end -}}
 {{ $all | toJson }}
 {{- end }}
 
-{{/* tierKV reads secrets only where they are its user's alone; a mounted Secret is root's and its group's. */}}
+{{/* Empty: engines publish nothing, because no gateway hears it. */}}
+{{- define "tierkv.hasEvents" -}}
+{{- if and .Values.gateway.enabled .Values.gateway.events .Values.engine.enabled }}true{{ end }}
+{{- end }}
+
+{{/* Empty: the gateway has no way to the vaults. Without events it would not know what to ask for. */}}
+{{- define "tierkv.hasLookups" -}}
+{{- if and (include "tierkv.hasEvents" .) (gt (int .Values.gateway.lookupMs) 0) }}true{{ end }}
+{{- end }}
+
+{{/* tierKV reads secrets only where they are its user's alone; a mounted Secret is root's and its group's. By an image: (list . "vault"). */}}
 {{- define "tierkv.accessContainer" -}}
 - name: access
-  {{- include "tierkv.image" (list . "vault") | nindent 2 }}
+  {{- include "tierkv.image" . | nindent 2 }}
   command: [sh, -c, "umask 077 && cp -L /mounted/* /run/access/"]
   securityContext:
     {{- include "tierkv.containerSecurity" . | nindent 4 }}

@@ -1,0 +1,120 @@
+// Owns the tokenizers that are open here, by folder: read again where its files changed, and after a pause that doubles where it failed.
+import { TierkvError, toTierkvError } from "../../errors.ts";
+import {
+  GATEWAY_FOLDER_RETRY_MAX_MS,
+  GATEWAY_FOLDER_RETRY_MIN_MS,
+  GATEWAY_FOLDERS_FAILED_MAX,
+  GATEWAY_TOKENIZERS_MAX,
+} from "../../limits/gateway.ts";
+import type { Logger } from "../../log.ts";
+import type * as native from "../../native.ts";
+import { nowMs } from "../../time.ts";
+import { readModelFolder, stampOf } from "./folder.ts";
+import type { ModelFolder } from "./folder.ts";
+
+export interface Opened extends ModelFolder {
+  /** Of its files: another one, other files. */
+  stamp: string;
+  encode(text: string, isFramed: boolean): Promise<readonly number[]>;
+  close(): void;
+}
+
+export interface Failed {
+  reason: string;
+  pauseMs: number;
+  /** When it may be tried again. */
+  againMs: number;
+}
+
+type Core = Pick<typeof native, "tokenizerOpen" | "tokenizerEncode" | "tokenizerClose">;
+
+export class Folders {
+  readonly #logger: Logger;
+  readonly #opened = new Map<string, Opened>();
+  readonly #opening = new Map<string, Promise<Opened | Failed>>();
+  readonly #failed = new Map<string, Failed>();
+  #isClosed = false;
+
+  constructor(logger: Logger) {
+    this.#logger = logger;
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    for (const opened of this.#opened.values()) opened.close();
+    this.#opened.clear();
+  }
+
+  /** null: it is not open now. */
+  openedOf(folder: string): Opened | null {
+    return this.#opened.get(folder) ?? null;
+  }
+
+  /** null: it is open, or was not tried. */
+  failedOf(folder: string): Failed | null {
+    return this.#failed.get(folder) ?? null;
+  }
+
+  /** As its files are now. Before its pause is over, a folder that failed is not read again. */
+  async open(folder: string): Promise<Opened | Failed> {
+    const failed = this.failedOf(folder);
+    if (failed !== null && nowMs() < failed.againMs) return failed;
+    const begun = this.#opening.get(folder);
+    if (begun !== undefined) return begun;
+    const opening = this.#try(folder).finally(() => this.#opening.delete(folder));
+    this.#opening.set(folder, opening);
+    return opening;
+  }
+
+  async #try(folder: string): Promise<Opened | Failed> {
+    try {
+      const taken = new Set([...this.#opened.keys(), ...this.#opening.keys()]);
+      if (!taken.has(folder) && taken.size >= GATEWAY_TOKENIZERS_MAX) {
+        const reason = `${GATEWAY_TOKENIZERS_MAX} tokenizers are open, the most there may be`;
+        throw new TierkvError("SYSTEM", { reason });
+      }
+      const stamp = await stampOf(folder);
+      const last = this.openedOf(folder);
+      if (last?.stamp === stamp) {
+        this.#failed.delete(folder);
+        return last;
+      }
+      const core: Core = await import("../../native.ts");
+      const id = await core.tokenizerOpen(folder);
+      const opened: Opened = {
+        ...(await readModelFolder(folder)),
+        stamp,
+        encode: async (text, isFramed) =>
+          Array.from(await core.tokenizerEncode(id, text, isFramed)),
+        close: () => core.tokenizerClose(id),
+      };
+      last?.close();
+      if (this.#isClosed) opened.close();
+      else this.#opened.set(folder, opened);
+      this.#failed.delete(folder);
+      return opened;
+    } catch (error) {
+      return this.#fail(folder, toTierkvError(error).message);
+    }
+  }
+
+  #fail(folder: string, reason: string): Failed {
+    const last = this.failedOf(folder);
+    if (last?.reason !== reason) {
+      this.#logger.warn(
+        { folder, reason },
+        "a tokenizer cannot be opened: engines make the tokens",
+      );
+    }
+    const doubled = last === null ? GATEWAY_FOLDER_RETRY_MIN_MS : 2 * last.pauseMs;
+    const pauseMs = Math.min(doubled, GATEWAY_FOLDER_RETRY_MAX_MS);
+    const failed = { reason, pauseMs, againMs: nowMs() + pauseMs };
+    this.#failed.delete(folder);
+    this.#failed.set(folder, failed);
+    for (const oldest of this.#failed.keys()) {
+      if (this.#failed.size <= GATEWAY_FOLDERS_FAILED_MAX) break;
+      this.#failed.delete(oldest);
+    }
+    return failed;
+  }
+}
