@@ -80,9 +80,11 @@ export class Folders {
         return last;
       }
       const core: Core = await import("../../native.ts");
+      // First: what fails after it was opened would leave it open.
+      const model = await readModelFolder(folder);
       const id = await core.tokenizerOpen(folder);
       const opened: Opened = {
-        ...(await readModelFolder(folder)),
+        ...model,
         stamp,
         encode: async (text, isFramed) =>
           Array.from(await core.tokenizerEncode(id, text, isFramed)),
