@@ -21,10 +21,10 @@ interface Named {
 /** All of them, behind what was found of folders: a part with one of those is not read. */
 export async function fileProblems(
   config: Config,
-  found: readonly FileProblem[],
+  ofFolders: readonly FileProblem[],
 ): Promise<FileProblem[]> {
   const logger = createLogger("check", { level: "silent" });
-  const problems = [...found];
+  const problems = [...ofFolders];
   for (const [files, readers] of partsOf(config, logger)) {
     for (const { key, path, read } of files) {
       if (path !== null) await caught(() => read(path, key), key, problems);
