@@ -1,5 +1,5 @@
-// Owns the making of a private directory, with what is missing above it.
-import { mkdirSync, statSync } from "node:fs";
+// Owns the making of a private directory, with what is missing above it, and whether it could be made.
+import { accessSync, constants, mkdirSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 
 /** Throws what the system says; what exists already stays as it is. Node's own recursive way never ends below /proc. */
@@ -12,4 +12,14 @@ export function makeDirectory(path: string): void {
     // Somebody else was quicker.
     if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
   }
+}
+
+/** Whether it is there, with these rights for this process; false: it could be made. Nothing is. Throws what the system says. */
+export function isThere(path: string, rights: number): boolean {
+  let there = path;
+  while (statSync(there, { throwIfNoEntry: false }) === undefined) there = dirname(there);
+  const isWhole = there === path;
+  // The dot, because a file is no directory whatever it lets do.
+  accessSync(`${there}/.`, isWhole ? rights : constants.W_OK | constants.X_OK);
+  return isWhole;
 }

@@ -1,6 +1,5 @@
 // Owns files with secrets: mode 0600 from their first moment, in a directory that nobody else may write; read only when they still are.
 import {
-  accessSync,
   closeSync,
   constants,
   linkSync,
@@ -10,8 +9,8 @@ import {
   unlinkSync,
   writeFileSync,
 } from "node:fs";
-import { dirname, join } from "node:path";
-import { makeDirectory } from "./directory.ts";
+import { dirname } from "node:path";
+import { isThere, makeDirectory } from "./directory.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
 import { SECRET_FILE_BYTES_MAX } from "./limits/access.ts";
 import { openOwn } from "./own-file.ts";
@@ -106,10 +105,7 @@ function writeFresh(path: string, text: string, key: string, place: (fresh: stri
 /** Whether a secret could be written there, found without making anything. Throws CREDENTIALS. */
 export function checkRoom(directory: string, key: string): void {
   try {
-    let there = directory;
-    while (statSync(there, { throwIfNoEntry: false }) === undefined) there = dirname(there);
-    accessSync(join(there, "."), constants.W_OK);
-    if (there === directory) checkOwn(directory, key);
+    if (isThere(directory, constants.W_OK | constants.X_OK)) checkOwn(directory, key);
   } catch (error) {
     if (isTierkvError(error)) throw error;
     const reason = `it cannot be written: ${toTierkvError(error).message}`;

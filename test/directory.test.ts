@@ -1,9 +1,17 @@
-// Owns the proof that a directory is made for us alone, and that what cannot be made ends in an error, not in a loop.
-import { mkdirSync, mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+// Owns the proof that a directory is made for us alone, and that what cannot be made is told, and ends in an error, not in a loop.
+import {
+  constants,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { makeDirectory } from "../src/directory.ts";
+import { isThere, makeDirectory } from "../src/directory.ts";
 
 let dir = "";
 
@@ -32,4 +40,15 @@ test.each([
 ])("%s it fails at once", (_where, path, code) => {
   writeFileSync(join(dir, "file"), "");
   expect(() => makeDirectory(path())).toThrow(code);
+});
+
+test("what is there is told from what could be made, and a file from both", () => {
+  const file = join(dir, "file");
+  writeFileSync(file, "", { mode: 0o777 });
+  expect(isThere(dir, constants.W_OK)).toBe(true);
+  expect(isThere(join(dir, "a", "b"), constants.W_OK)).toBe(false);
+  for (const path of [file, join(file, "d")]) {
+    expect(() => isThere(path, constants.W_OK)).toThrow("ENOTDIR");
+  }
+  expect(readdirSync(dir)).toEqual(["file"]);
 });

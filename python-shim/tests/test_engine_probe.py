@@ -17,7 +17,11 @@ from tierkv.connectors.vllm import contract
 from tierkv.connectors.vllm.connector import TierKVConnector
 
 INSTALLED = Path(vllm.__file__).parents[1]
-OLDEST = Path(__file__).parents[2] / ".venv-0.28.0" / "lib" / f"python3.{sys.version_info.minor}"
+ROOT = Path(__file__).parents[2]
+PACKAGES = f"lib/python3.{sys.version_info.minor}/site-packages"
+OLDEST = ROOT / ".venv-0.28.0" / PACKAGES
+#: Releases that the nightly run sets up between the oldest and the running one.
+BETWEEN = sorted({path.stem for path in ROOT.glob("python-shim/releases/*.txt")} - {"0.28.0"})
 BASE = "vllm/distributed/kv_transfer/kv_connector/v1/base.py"
 SPECS = "vllm/v1/kv_cache_interface.py"
 SHIM = Path(__file__).parents[1] / "tierkv"
@@ -45,9 +49,19 @@ def test_the_running_release_is_as_it_was_looked_at() -> None:
 
 
 def test_the_oldest_release_is_as_it_was_looked_at() -> None:
-    report = probe(OLDEST / "site-packages")
+    report = probe(OLDEST)
     assert (report.release, report.unseen) == ("0.28.0", ())
     assert f"~ {SPECS}: KVCacheTensor.block_stride: field -> field = 0" in report.lines
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("release", BETWEEN)
+def test_each_release_between_is_as_it_was_looked_at(release: str) -> None:
+    place = ROOT / f".venv-{release}" / PACKAGES
+    if not place.exists():
+        pytest.skip(f"{place} is not set up")
+    report = probe(place)
+    assert (report.release, report.unseen) == (release, ())
 
 
 def test_what_0_33_changed_was_found_and_each_new_method_is_known() -> None:

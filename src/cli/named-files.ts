@@ -18,10 +18,13 @@ interface Named {
   read(path: string, key: string): unknown;
 }
 
-/** All of them: the last key names what the program finds or makes itself. */
-export async function fileProblems(config: Config): Promise<FileProblem[]> {
+/** All of them, behind what was found of folders: a part with one of those is not read. */
+export async function fileProblems(
+  config: Config,
+  ofFolders: readonly FileProblem[],
+): Promise<FileProblem[]> {
   const logger = createLogger("check", { level: "silent" });
-  const problems: FileProblem[] = [];
+  const problems = [...ofFolders];
   for (const [files, readers] of partsOf(config, logger)) {
     for (const { key, path, read } of files) {
       if (path !== null) await caught(() => read(path, key), key, problems);

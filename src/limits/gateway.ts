@@ -65,6 +65,8 @@ export const GATEWAY_EVENTS_PENDING_MAX = 4_096;
 export const GATEWAY_EVENTS_RETRY_MS = 1_000;
 /** For all that an engine kept: 10,000 batches. */
 export const GATEWAY_REPLAY_MS = 30_000;
+/** Reasons of failed replays that one engine's log tells of, until one ends well. */
+export const GATEWAY_REPLAY_REASONS_MAX = 8;
 /** How long an engine is believed to hold what was just sent to it, until its events say so. */
 export const GATEWAY_SPECULATION_MS = 2_000;
 /** Shorter texts are not turned into tokens: computing them anew costs less than asking. */

@@ -18,8 +18,9 @@ use crate::between::{Between, is_gone, line_of};
 use crate::cut::{self, Watched};
 use crate::file::{failed, lock_bytes};
 use crate::keeper::Keeper;
-use crate::layout::{LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout, MEMBERS_MAX, host};
+use crate::layout::{DIRTY_AT, LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout, MEMBERS_MAX, host};
 use crate::lines;
+use crate::manager::doubt;
 use crate::opening::Options;
 use crate::robust::Robust;
 use crate::seat::{MEMBERS_OF_HOST, Seat, kernel};
@@ -234,7 +235,10 @@ impl Fabric for Mapping {
         }
         let (lock, in_person) = (self.own_lock(), !self.is_joined.load(Ordering::Relaxed));
         let last = lock.lock(in_person)?;
-        let Some(seat) = &self.seat else { return Ok(last) };
+        let Some(seat) = &self.seat else {
+            let is_doubtful = Seen(self).word(DIRTY_AT) != 0;
+            return Ok(if is_doubtful { LastOwner::Died } else { last });
+        };
         if last == LastOwner::Died {
             // What it was at shows by its turn.
             lock.repaired();
@@ -249,16 +253,29 @@ impl Fabric for Mapping {
     }
 
     /// Not between hosts, where a turn takes its time, nor by hand, where each line does.
-    fn try_lock(&self) -> Option<LastOwner> {
+    fn try_lock(&self) -> bool {
         let is_quick = self.seat.is_none() && self.coherence == Coherence::Hardware;
-        if is_quick && !self.watched.is_cut() { self.own_lock().try_lock() } else { None }
+        if !is_quick || self.watched.is_cut() {
+            return false;
+        }
+        let lock = self.own_lock();
+        let Some(last) = lock.try_lock() else { return false };
+        if last == LastOwner::Left && Seen(self).word(DIRTY_AT) == 0 {
+            return true;
+        }
+        // A repair reads the whole index: the next one who may wait does it.
+        doubt(&Seen(self));
+        lock.repaired();
+        lock.unlock();
+        false
     }
 
     fn repaired(&self) {
-        match &self.seat {
-            Some(seat) => Between::new(self, seat.number).repaired(),
-            None => self.own_lock().repaired(),
+        if let Some(seat) = &self.seat {
+            return Between::new(self, seat.number).repaired();
         }
+        Seen(self).set(DIRTY_AT, 0);
+        self.own_lock().repaired();
     }
 
     fn unlock(&self) {

@@ -157,17 +157,14 @@ impl<F: Fabric> Region<F> {
     }
 
     pub(crate) fn locked(&self) -> Result<Locked<'_, F>> {
-        Ok(self.entered(self.fabric.lock()?))
-    }
-
-    fn entered(&self, last: LastOwner) -> Locked<'_, F> {
+        let last = self.fabric.lock()?;
         let locked = Locked(Table::new(&self.fabric, &self.layout));
         if last == LastOwner::Died {
             // It arrives when the lock is given up: who dies before that leaves it to be repaired anew.
             locked.0.repair(self.member);
             self.fabric.repaired();
         }
-        locked
+        Ok(locked)
     }
 
     pub(crate) fn pins(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
@@ -195,10 +192,11 @@ impl<F: Fabric> Region<F> {
         Ok(self.found(&self.locked()?, &keys))
     }
 
-    /// The same without waiting; `None`: somebody has the lock, or it is of a kind that takes its time.
+    /// The same without waiting; `None`: somebody has the lock or died with it, or it is of a kind that takes its time.
     pub fn look_up_now(&self, keys: impl Iterator<Item = RecordKey>) -> Option<(Vec<bool>, u64)> {
         let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
-        Some(self.found(&self.entered(self.fabric.try_lock()?), &keys))
+        let locked = self.fabric.try_lock().then(|| Locked(Table::new(&self.fabric, &self.layout)));
+        locked.map(|locked| self.found(&locked, &keys))
     }
 
     fn found(&self, Locked(table): &Locked<'_, F>, keys: &[Words]) -> (Vec<bool>, u64) {

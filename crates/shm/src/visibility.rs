@@ -87,9 +87,9 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// When there is none any more.
     fn lock(&self) -> Result<LastOwner>;
-    /// Takes the lock where that takes no waiting and no time; `None`: it did not.
-    fn try_lock(&self) -> Option<LastOwner> {
-        None
+    /// Takes the lock where that takes no waiting and no time, and its last owner gave it up; whether it did.
+    fn try_lock(&self) -> bool {
+        false
     }
     /// The region is repaired: the lock is as good as new.
     fn repaired(&self);

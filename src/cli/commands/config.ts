@@ -1,10 +1,14 @@
 // Owns `tierkv config`: checks a configuration file, and prints the two texts made from the schema.
+import type { Config } from "../../config/config.ts";
+import type { Environment } from "../../config/field.ts";
 import { checkFile } from "../../config/load.ts";
 import { renderDocs, renderExample } from "../../config/render.ts";
 import type { Call, Registrar } from "../call.ts";
+import type { Folders } from "../named-folders.ts";
 
 const EXIT_OK = 0;
 const EXIT_CONFIG = 2;
+const NOTHING: Folders = { folders: [], problems: [] };
 
 export function addConfig({ program, action }: Registrar): void {
   const config = program
@@ -17,8 +21,9 @@ export function addConfig({ program, action }: Registrar): void {
     .command("check")
     .summary("show every mistake in the configuration")
     .description(
-      "Shows every mistake in the configuration at once, and reads the keys, tokens and certificates that it names\n" +
-        "as the programs do, so run it as their user. Exit code 0: it can be used; 2: it cannot.",
+      "Shows every mistake in the configuration at once, reads the keys, tokens and certificates that it names as the\n" +
+        "programs do, and looks whether its folders are there or could be made, so run it as their user. It makes\n" +
+        "nothing. Exit code 0: it can be used; 2: it cannot.",
     )
     .addHelpText("after", "\nExample:\n  tierkv config check --config ./tierkv.toml")
     .action(action(check));
@@ -39,9 +44,8 @@ export function addConfig({ program, action }: Registrar): void {
 async function check(call: Call): Promise<number> {
   const { config, problems } = checkFile(call.configPath, call.io.env);
   const found = problems.map((error) => ({ key: null as string | null, error }));
-  // Loaded late: the text alone is checked without the programs that read files.
-  const { fileProblems } = await import("../named-files.ts");
-  if (config !== null) found.push(...(await fileProblems(config)));
+  const named = config === null ? NOTHING : await namedBy(config, call.io.env);
+  found.push(...named.problems);
   const isGood = found.length === 0;
   const shown = found.map(({ key, error: { code, message, details } }) => ({
     code,
@@ -53,11 +57,22 @@ async function check(call: Call): Promise<number> {
     const of = key === null ? "" : `${key}: `;
     call.io.err(`tierkv: ${of}${error.message} (${error.code})`);
   }
-  const where = config?.path ?? "no file, the defaults hold";
+  const path = config?.path ?? null;
+  const { folders } = named;
   const usable = isGood ? config : null;
-  const result = { ok: isGood, path: config?.path ?? null, problems: shown, config: usable };
-  call.print(result, isGood ? [`configuration is good: ${where}`] : []);
+  const result = { ok: isGood, path, problems: shown, folders, config: usable };
+  const good = `configuration is good: ${path ?? "no file, the defaults hold"}`;
+  const lines = folders.map(({ key, folder, state }) => `  ${key}: ${folder} is ${state}`);
+  call.print(result, isGood ? [good, ...lines] : []);
   return isGood ? EXIT_OK : EXIT_CONFIG;
+}
+
+/** Loaded late: the text alone is checked without the programs that read files. */
+async function namedBy(config: Config, env: Environment): Promise<Folders> {
+  const { namedFolders } = await import("../named-folders.ts");
+  const { fileProblems } = await import("../named-files.ts");
+  const { folders, problems } = namedFolders(config, env);
+  return { folders, problems: await fileProblems(config, problems) };
 }
 
 function print(call: Call, name: string, text: string): Promise<number> {

@@ -5,6 +5,7 @@ import {
   GATEWAY_EVENTS_PENDING_MAX,
   GATEWAY_EVENTS_RETRY_MS,
   GATEWAY_REPLAY_MS,
+  GATEWAY_REPLAY_REASONS_MAX,
 } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { jitterMs } from "../../time.ts";
@@ -63,6 +64,8 @@ export class EventFeed {
   #awaited: Mark | null = null;
   #isClosed = false;
   #isAwaySaid = false;
+  /** Why replays failed since the last one that ended well, as the log tells. */
+  readonly #failuresSaid = new Set<string>();
   /** How often the order was broken. */
   gaps = 0;
 
@@ -167,7 +170,7 @@ export class EventFeed {
     if ((from === 0 && mark === null) || replays === null) sink.clear();
     this.#next = replays === null ? null : from;
     if (replays === null) return this.#settle();
-    this.#timer = setTimeout(() => this.#giveUp(), GATEWAY_REPLAY_MS);
+    this.#timer = setTimeout(() => this.#giveUp("it takes too long"), GATEWAY_REPLAY_MS);
     const { host, port } = splitAddress(replays);
     const asked = new Zmtp({
       host,
@@ -179,8 +182,8 @@ export class EventFeed {
         asked.send([Buffer.alloc(0), start]);
       },
       onMessage: (frames) => this.#takeReplayed(frames),
-      onClose: () => {
-        if (this.#replay === asked) this.#giveUp();
+      onClose: (reason) => {
+        if (this.#replay === asked) this.#giveUp(reason);
       },
     });
     this.#replay = asked;
@@ -195,7 +198,10 @@ export class EventFeed {
       const batch = { sequence: Number(number.readBigUInt64BE()), payload };
       return this.#meet(this.#awaited, isEnd ? null : batch);
     }
-    if (isEnd) return this.#settle();
+    if (isEnd) {
+      this.#failuresSaid.clear();
+      return this.#settle();
+    }
     const sequence = Number(number.readBigUInt64BE());
     // The engine keeps the last batches only, and does not say so where it begins later than asked.
     if (sequence !== this.#next) this.#options.sink.clear();
@@ -218,12 +224,21 @@ export class EventFeed {
     this.#resync(0);
   }
 
-  #giveUp(): void {
-    const { sink, replays, logger } = this.#options;
-    logger.warn({ replays }, "an engine does not replay events: what it held before is not known");
-    sink.clear();
+  #giveUp(reason: string): void {
+    this.#sayFailure(reason);
+    this.#options.sink.clear();
     this.#next = null;
     this.#settle();
+  }
+
+  /** Once for each reason, because an address that is wrong fails again at each gap and connection. */
+  #sayFailure(reason: string): void {
+    const said = this.#failuresSaid;
+    if (said.has(reason) || said.size >= GATEWAY_REPLAY_REASONS_MAX) return;
+    said.add(reason);
+    const { replays, logger } = this.#options;
+    const words = "an engine does not replay events: what it held before is not known";
+    logger.warn({ replays, reason }, words);
   }
 
   #endReplay(): void {

@@ -168,13 +168,14 @@ export class Restorer {
     this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
   }
 
-  /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours any more. */
-  release(released: Pick<Release, "plan" | "from" | "tokens" | "loadUs">): void {
+  /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours. `isGone`: its engine is, too. */
+  release(released: Pick<Release, "plan" | "from" | "tokens" | "loadUs">, isGone = false): void {
     const { plan: number, tokens, loadUs } = released;
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
-    this.#context?.costs.began(plan);
+    // Who lost its engine never had room, so how long it waited says nothing of the queue.
+    if (!isGone) this.#context?.costs.began(plan);
     const costs = this.#context?.costs;
     if (tokens > 0) costs?.loaded(plan, tokens, loadUs / 1e6);
     const prefillS = costs?.prefillS(plan, tokens) ?? null;
@@ -189,7 +190,8 @@ export class Restorer {
   close(): void {
     this.#admission.close();
     this.#waiting.close();
-    for (const plan of this.#plans.keys()) this.release({ plan, from: 0, tokens: 0, loadUs: 0 });
+    const nothing = { from: 0, tokens: 0, loadUs: 0 };
+    for (const plan of this.#plans.keys()) this.release({ plan, ...nothing }, true);
   }
 
   async #lookUp(plan: Plan, message: Prefetch): Promise<void> {

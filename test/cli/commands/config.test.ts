@@ -1,6 +1,6 @@
 // Owns the tests of `tierkv config check` on files that a configuration names: read as a start reads them, and nothing is made.
 import { createHash } from "node:crypto";
-import { chmodSync, existsSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { certify } from "../../../src/vault/identity.ts";
@@ -13,6 +13,7 @@ const KEYS_LINE = `team ${createHash("sha256").update("key").digest("hex")}\n`;
 
 interface Checked {
   ok: boolean;
+  folders: { key: string; folder: string; state: string }[];
   problems: { key?: string; path?: string; message: string }[];
 }
 
@@ -148,4 +149,81 @@ test("a certificate with the key of another, and a token too short, are found in
     expect(said).toContain(reason);
     expect(checked.stderr).toContain(said);
   }
+});
+
+test("each folder is said to be there or to be made, and none is made", async () => {
+  const on = new Setting();
+  const data = join(on.dir, "data");
+  mkdirSync(data);
+  const absent = join(on.dir, "a", "b");
+  const toml = tomlOf({
+    cluster: { role: "kv_cold", credentials: absent },
+    vault: {
+      listen: "127.0.0.1:0",
+      state_dir: absent,
+      data_dir: data,
+      archive: `file://${absent}`,
+      audit_log: join(absent, "audit.jsonl"),
+    },
+    sidecar: { arena_dir: data },
+    gateway: { index_file: join(absent, "index") },
+    receipts: { dir: absent },
+  });
+  const { ok, folders, problems } = await on.check(toml);
+  expect([ok, problems]).toEqual([true, []]);
+  const [there, made] = ["there", "to be made"];
+  expect(folders).toEqual([
+    { key: "[cluster] credentials", folder: absent, state: made },
+    { key: "[vault] data_dir", folder: data, state: there },
+    { key: "[vault] archive", folder: absent, state: made },
+    { key: "[vault] state_dir", folder: absent, state: made },
+    { key: "[vault] audit_log", folder: absent, state: made },
+    { key: "[sidecar] arena_dir", folder: data, state: there },
+    { key: "[gateway] index_file", folder: absent, state: made },
+    { key: "[receipts] dir", folder: absent, state: made },
+  ]);
+  const { stdout } = await on.run(["config", "check"], toml);
+  expect(stdout).toContain(`\n  [vault] data_dir: ${data} is there\n`);
+  expect(readdirSync(on.dir).toSorted()).toEqual(["data", "tierkv.toml"]);
+});
+
+test("each folder that cannot be used is named with its key, its value and what to do", async () => {
+  const on = new Setting();
+  const file = on.file("a-file", "");
+  const below = join(file, "below");
+  const absent = join(on.dir, "absent");
+  const { ok, problems } = await on.check(
+    tomlOf({
+      cluster: { role: "kv_cold", credentials: file },
+      vault: {
+        listen: "127.0.0.1:0",
+        state_dir: file,
+        data_dir: below,
+        archive: `file://${below}`,
+        audit_log: join(file, "audit.jsonl"),
+      },
+      sidecar: { arena_dir: file },
+      gateway: { tokenizers: [`m=${absent}`, `n=${file}`], index_file: join(below, "index") },
+      receipts: { dir: below },
+    }),
+  );
+  expect(ok).toBe(false);
+  const why = (key: string, value: string, past: string, code: string, verb: string): unknown =>
+    expect.stringMatching(
+      `^\\${key}: .*tierkv\\.toml:\\d+: \\${key} = "${value}": it cannot be ${past}: ${code}: .*; ` +
+        `name a folder that this user may ${verb}, or make it one$`,
+    );
+  const found = problems.map(({ key, message }) => `${key}: ${message}`);
+  expect(found).toEqual([
+    why("[cluster] credentials", file, "read", "ENOTDIR", "read"),
+    why("[vault] data_dir", below, "written", "ENOTDIR", "write"),
+    why("[vault] archive", `file://${below}`, "written", "ENOTDIR", "write"),
+    why("[vault] state_dir", file, "written", "ENOTDIR", "write"),
+    why("[vault] audit_log", join(file, "audit.jsonl"), "written", "ENOTDIR", "write"),
+    why("[sidecar] arena_dir", file, "written", "ENOTDIR", "write"),
+    why("[gateway] tokenizers", `m=${absent}`, "read", "ENOENT", "read"),
+    why("[gateway] tokenizers", `n=${file}`, "read", "ENOTDIR", "read"),
+    why("[gateway] index_file", join(below, "index"), "written", "ENOTDIR", "write"),
+    why("[receipts] dir", below, "written", "ENOTDIR", "write"),
+  ]);
 });

@@ -1,6 +1,7 @@
 // Owns the proof that the index never claims what an engine does not hold, whatever gets lost, over real ZeroMQ.
 import { once } from "node:events";
-import { connect } from "node:net";
+import { connect, createServer } from "node:net";
+import type { AddressInfo } from "node:net";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { EventFeed } from "../../../src/gateway/events/feed.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
@@ -11,6 +12,8 @@ import { sleep } from "../../../src/time.ts";
 import { SILENT, until } from "../../support/gateways.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 import type { PublisherOptions } from "../../support/sim-publisher.ts";
+import { relayTo } from "../../support/tcp-relay.ts";
+import type { Relay } from "../../support/tcp-relay.ts";
 
 interface Followed {
   publisher: SimPublisher;
@@ -155,12 +158,48 @@ function listening(): { said: string[]; logger: typeof SILENT } {
   return { said, logger: { ...SILENT, warn: heard, info: heard } as unknown as typeof SILENT };
 }
 
+const NO_REPLAY = "an engine does not replay events: what it held before is not known";
+
 test("an address at which nothing is replayed is told of", async () => {
   const { said, logger } = listening();
   const { feed } = await followed({}, true, logger, "127.0.0.1:1");
   feed.start();
   await until(() => feed.state === "live");
-  expect(said).toEqual(["an engine does not replay events: what it held before is not known"]);
+  expect(said).toEqual([NO_REPLAY]);
+});
+
+test("a replay that fails again and again is told of once, and again after one that ended well", async () => {
+  const { said, logger } = listening();
+  let isWrong = true;
+  let relay: Relay | null = null;
+  const server = createServer((socket) => {
+    if (!isWrong) relay?.adopt(socket);
+    // Of another protocol.
+    else socket.on("error", () => {}).write(Buffer.alloc(64));
+  }).listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  const replays = `127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const { publisher, feed } = await followed({}, true, logger, replays);
+  relay = relayTo({ address: publisher.replays });
+  const gap = async (): Promise<void> => {
+    const before = feed.gaps;
+    await until(async () => {
+      await publisher.publish([], true);
+      await publisher.publish([]);
+      return feed.gaps > before && feed.state === "live";
+    });
+  };
+  feed.start();
+  await until(() => feed.state === "live");
+  await gap();
+  expect(said).toEqual([NO_REPLAY]);
+  isWrong = false;
+  await gap();
+  isWrong = true;
+  await gap();
+  await gap();
+  expect(said).toEqual([NO_REPLAY, NO_REPLAY]);
 });
 
 test("an engine whose events do not come is told of once, and so is their coming", async () => {

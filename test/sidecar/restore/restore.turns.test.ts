@@ -47,7 +47,11 @@ async function openCache(): Promise<BlockCache> {
   return cache;
 }
 
-function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
+function openRestorer(
+  cache: BlockCache,
+  sent: SidecarMessage[],
+  rates = new EngineRates(),
+): Restorer {
   const restorer = new Restorer({
     engine: "engine-1",
     shards: 1,
@@ -71,7 +75,7 @@ function openRestorer(cache: BlockCache, sent: SidecarMessage[]): Restorer {
     return { tokens: 16, tail: 0, class: "kv" };
   };
   const costs = new CostModel({
-    rates: new EngineRates(),
+    rates,
     links: { kv: [], ssm: [] },
     cache,
     shards: 1,
@@ -161,4 +165,19 @@ test("all of it is placed when nothing ends it, prefix first", async () => {
   expect(sent.at(-1)).toMatchObject({ t: "done", reason: "complete" });
   expect(placedCount(sent)).toBe(BLOCKS);
   expect(cache.retained).toBe(0);
+});
+
+test("plans whose engine goes away say nothing of its queue; one that it begins does", async () => {
+  const cache = await openCache();
+  const rates = new EngineRates();
+  const restorer = openRestorer(cache, [], rates);
+  restorer.prefetch({ ...PLAN, ahead: 3, groups: GROUPS });
+  restorer.prefetch({ ...PLAN, plan: 2, ahead: 3, groups: GROUPS });
+  restorer.close();
+  expect(restorer.planCount).toBe(0);
+  expect(rates.queue.seconds(3)).toBeNull();
+  const next = openRestorer(cache, [], rates);
+  next.prefetch({ ...PLAN, ahead: 3, groups: GROUPS });
+  next.release({ plan: 1, tokens: 0, from: 0, loadUs: 0 });
+  expect(rates.queue.seconds(3)).not.toBeNull();
 });
