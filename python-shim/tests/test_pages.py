@@ -172,8 +172,28 @@ def test_layers_in_one_allocation_are_one_view() -> None:
 def test_the_null_block_and_foreign_blocks_are_refused(block: int) -> None:
     group = GROUPS["gqa-f32"]
     pages = AttentionPages(group, separate(group, 1), BLOCKS)
+    slots = torch.zeros((2, group.block_bytes), dtype=torch.uint8)
     with pytest.raises(ValueError, match=f"block {block} is not one of the engine's {BLOCKS}"):
         pages.views(block)
+    with pytest.raises(ValueError, match=f"block {block} is not one of the engine's {BLOCKS}"):
+        pages.copy_all([(block, 1)], slots, to_slot=True)
+
+
+@pytest.mark.parametrize("slot", [-1, 2])
+@pytest.mark.parametrize("to_slot", [True, False])
+def test_slots_that_are_none_are_refused(slot: int, *, to_slot: bool) -> None:
+    group = GROUPS["gqa-f32"]
+    engine, slots = separate(group, 1), torch.ones((2, group.block_bytes), dtype=torch.uint8)
+    before = {name: layer.clone() for name, layer in engine.items()}
+    plain = {"layer.0": torch.zeros(BLOCKS, group.block_bytes, dtype=torch.int8)}
+    for pages in (
+        AttentionPages(group, engine, BLOCKS),
+        make_pages(opaque(group.block_bytes), plain, BLOCKS),
+    ):
+        with pytest.raises(ValueError, match=f"slot {slot} is not one of the arena's 2"):
+            pages.copy_all([(1, slot)], slots, to_slot=to_slot)
+    assert all(torch.equal(layer, before[name]) for name, layer in engine.items())
+    assert bool((slots == 1).all())
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ class CpuCopier:
 
     def _run(self, batch: Batch, *, to_slot: bool) -> None:
         started = time.perf_counter()
-        _copy_each(batch, batch.pairs, to_slot=to_slot)
+        slots = batch.arena.run(0, batch.arena.slot_count)
+        batch.pages.copy_all(batch.pairs, slots, to_slot=to_slot)
         batch.seconds = time.perf_counter() - started
         self._clock.copied(batch.seconds, len(batch.pairs) * batch.pages.group.block_bytes)
         for done in batch.when_done:

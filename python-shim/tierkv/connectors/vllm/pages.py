@@ -1,6 +1,6 @@
 """Finds a block's bytes in the engine's KV tensors: from shapes and strides, never from a layout's name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -24,6 +24,11 @@ class Pages(Protocol):
         `slot_bytes`: uint8, at least the group's `block_bytes` long. Raises ValueError for a block that is no block.
         """
 
+    def copy_all(
+        self, pairs: Sequence[tuple[int, int]], slots: torch.Tensor, *, to_slot: bool
+    ) -> None:
+        """Copy (block, slot) pairs as `copy` does one; `slots`: uint8 (slots, bytes of one). A CPU's."""
+
 
 class _PairedPages:
     """Pages whose bytes are the same in the engine and in a slot."""
@@ -40,6 +45,13 @@ class _PairedPages:
             target, source = (in_slot, page) if to_slot else (page, in_slot)
             target.copy_(source, non_blocking=True)
 
+    def copy_all(
+        self, pairs: Sequence[tuple[int, int]], slots: torch.Tensor, *, to_slot: bool
+    ) -> None:
+        """Copy block by block."""
+        for block_id, slot in pairs:
+            self.copy(block_id, slots[check_slot(slot, slots)], to_slot=to_slot)
+
 
 def make_pages(group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> Pages:
     """Choose by what the group's pages hold. Raises ValueError when a tensor does not hold what the spec says."""
@@ -53,6 +65,13 @@ def check_block(block_id: int, num_blocks: int) -> None:
     """Raise ValueError for a block that is no block."""
     if not 0 < block_id < num_blocks:  # block 0 is vLLM's null block
         raise ValueError(f"block {block_id} is not one of the engine's {num_blocks}")
+
+
+def check_slot(slot: int, slots: torch.Tensor) -> int:
+    """Give the slot's number; raise ValueError for one that is none."""
+    if not 0 <= slot < slots.shape[0]:
+        raise ValueError(f"slot {slot} is not one of the arena's {slots.shape[0]}")
+    return slot
 
 
 class OpaquePages(_PairedPages):
@@ -194,15 +213,31 @@ class AttentionPages(_PairedPages):
     def slot_view(self, slot_bytes: torch.Tensor) -> torch.Tensor:
         """Show a slot (uint8, at least `block_bytes` long) in the logical shape of `views`, layers first.
 
-        The slot is dense as (layers, heads, tokens, K|V), so kernel blocks lie side by side along tokens.
+        The slot is dense as (layers, heads, tokens, K|V), so kernel blocks lie side by side along tokens. Dimensions
+        before the bytes stay.
         """
         group = self.group
         kernel_blocks = self._layers[0].shape[1]
-        dense = slot_bytes[: group.block_bytes].view(group.dtype)
-        dense = dense.view(
-            len(group.layer_names), group.heads, group.block_tokens, group.dim_k + group.dim_v
-        )
+        dense = slot_bytes[..., : group.block_bytes].view(group.dtype)
+        tokens = (kernel_blocks, group.block_tokens // kernel_blocks)
         by_kernel: torch.Tensor = dense.unflatten(
-            2, (kernel_blocks, group.block_tokens // kernel_blocks)
+            -1, (len(group.layer_names), group.heads, *tokens, group.dim_k + group.dim_v)
         )
-        return by_kernel.movedim(2, 1)
+        return by_kernel.movedim(-3, -4)
+
+    def copy_all(
+        self, pairs: Sequence[tuple[int, int]], slots: torch.Tensor, *, to_slot: bool
+    ) -> None:
+        """Copy block by block, with the views of all made once: to make those of one takes longer than its bytes."""
+        kept = self.slot_view(slots)
+        if self._stacked is not None:
+            sides = [(self._stacked.movedim(1, 0), kept)]
+        else:
+            sides = list(zip(self._layers, kept.unbind(1), strict=True))
+        for block_id, slot in pairs:
+            check_block(block_id, self.num_blocks)
+            check_slot(slot, slots)
+            for pages, in_slots in sides:
+                page, in_slot = pages.select(0, block_id), in_slots.select(0, slot)
+                target, source = (in_slot, page) if to_slot else (page, in_slot)
+                target.copy_(source)
