@@ -1,25 +1,21 @@
 // Owns how many texts are turned into tokens at once: threads that read files and resolve names are the same.
 import { GATEWAY_ENCODES_AT_ONCE, GATEWAY_ENCODES_WAITING_MAX } from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
 
 interface Waiting {
-  untilMs: number;
   begin(): void;
   giveUp(): void;
 }
 
 export class Turns {
-  readonly #waiting: Waiting[] = [];
+  /** In the order of their coming. */
+  readonly #waiting = new Set<Waiting>();
   #running = 0;
 
   /** null: it had not begun, or not ended, `withinMs` from now; what began goes on. */
   take<T>(work: () => Promise<T>, withinMs: number): Promise<T | null> {
+    // A timer gives no time at all a millisecond.
+    if (withinMs <= 0) return Promise.resolve(null);
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => resolve(null), withinMs);
-      const giveUp = (): void => {
-        clearTimeout(timer);
-        resolve(null);
-      };
       const begin = (): void => {
         this.#running += 1;
         const ended = work().finally(() => {
@@ -29,18 +25,29 @@ export class Turns {
         });
         ended.then(resolve, reject);
       };
-      this.#waiting.push({ untilMs: nowMs() + withinMs, begin, giveUp });
-      if (this.#waiting.length > GATEWAY_ENCODES_WAITING_MAX) this.#waiting.shift()?.giveUp();
+      const giveUp = (): void => {
+        clearTimeout(timer);
+        this.#waiting.delete(waiting);
+        resolve(null);
+      };
+      const waiting: Waiting = { begin, giveUp };
+      const timer = setTimeout(giveUp, withinMs);
+      this.#waiting.add(waiting);
+      if (this.#waiting.size > GATEWAY_ENCODES_WAITING_MAX) first(this.#waiting)?.giveUp();
       this.#next();
     });
   }
 
   #next(): void {
     while (this.#running < GATEWAY_ENCODES_AT_ONCE) {
-      const next = this.#waiting.shift();
+      const next = first(this.#waiting);
       if (next === undefined) return;
-      if (next.untilMs < nowMs()) next.giveUp();
-      else next.begin();
+      this.#waiting.delete(next);
+      next.begin();
     }
   }
+}
+
+function first<T>(all: ReadonlySet<T>): T | undefined {
+  return all.values().next().value;
 }
