@@ -77,7 +77,7 @@ fn fidelity_of(codec: Codec) -> u8 {
     if codec.fits_fidelity(0) { 0 } else { codec.id() }
 }
 
-/// None: the codec does not take the page, as lossless does with less than a chunk of elements.
+/// `None`: the codec does not take the page, as lossless does with less than a chunk of elements.
 fn record_of(whole: &Geometry, codec: Codec, page: &[u8]) -> Option<(Header, Vec<u8>)> {
     let mut payload = vec![0; whole.payload_bytes(codec).unwrap()];
     // SAFETY: the page is as long as the geometry says; payload is another vector.

@@ -80,7 +80,7 @@ export class Folders {
         return last;
       }
       const core: Core = await import("../../native.ts");
-      // First: what fails after it was opened would leave it open.
+      // The folder is read first, because a failure after the opening would leave the tokenizer open.
       const model = await readModelFolder(folder);
       const id = await core.tokenizerOpen(folder);
       const opened: Opened = {

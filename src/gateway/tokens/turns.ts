@@ -13,7 +13,7 @@ export class Turns {
 
   /** null: it had not begun, or not ended, `withinMs` from now; what began goes on. */
   take<T>(work: () => Promise<T>, withinMs: number): Promise<T | null> {
-    // A timer gives no time at all a millisecond.
+    // `setTimeout` takes 0 ms as 1 ms, and short work would be done by then.
     if (withinMs <= 0) return Promise.resolve(null);
     return new Promise((resolve, reject) => {
       const begin = (): void => {

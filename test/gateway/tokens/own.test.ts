@@ -82,6 +82,15 @@ async function compared(known: Known): Promise<ShownTokenizer> {
   return (await known.shown())!;
 }
 
+/** Ends the engine and starts another process of it; `meanwhile` changes what that one serves. */
+async function restarted(known: Known, meanwhile: () => void | Promise<void>): Promise<void> {
+  await known.engine.kill();
+  await meanwhile();
+  await until(async () => (await known.complete(text())).code === 503);
+  await known.engine.start();
+  await until(async () => (await known.complete(text())).code === 200);
+}
+
 test("tokens are made here once the engine made the same, of texts, chats and tools", async () => {
   const known = await knowing("alike");
   const first = await known.complete(text());
@@ -155,23 +164,17 @@ test("an engine that renders chats otherwise is asked for those alone", async ()
 test("an engine that was started anew is compared again", async () => {
   const known = await knowing("alike");
   const { folder } = await compared(known);
-  await known.engine.kill();
-  await tokenizeBy(known.engine, folder, "other");
-  await until(async () => (await known.complete(text())).code === 503);
-  await known.engine.start();
-  await until(async () => (await known.complete(text())).code === 200);
+  await restarted(known, () => tokenizeBy(known.engine, folder, "other"));
   await until(async () => (await known.shown())?.state === "differs");
 });
 
 test("an engine that was started anew from other files is compared with these", async () => {
   const known = await knowing("alike");
   const { folder } = await compared(known);
-  await known.engine.kill();
-  writeTokenizer(folder, undefined, ["<|turn|>", "word"]);
-  await tokenizeBy(known.engine, folder);
-  await until(async () => (await known.complete(text())).code === 503);
-  await known.engine.start();
-  await until(async () => (await known.complete(text())).code === 200);
+  await restarted(known, async () => {
+    writeTokenizer(folder, undefined, ["<|turn|>", "word"]);
+    await tokenizeBy(known.engine, folder);
+  });
   await until(async () => (await known.shown())?.state === "agrees");
   await known.made();
   const prompt = text();
@@ -206,11 +209,9 @@ test("the folder that an engine serves from is taken where it can be read here",
   await known.complete(text());
   expect(await known.shown()).toBeUndefined();
   const root = writeTokenizer(join(testFolder(), "root"));
-  await known.engine.kill();
-  known.engine.root = root;
-  await until(async () => (await known.complete(text())).code === 503);
-  await known.engine.start();
-  await until(async () => (await known.complete(text())).code === 200);
+  await restarted(known, () => {
+    known.engine.root = root;
+  });
   await until(async () => (await known.shown())?.state === "agrees");
   expect((await known.shown())?.folder).toBe(root);
 });
@@ -219,11 +220,9 @@ test("an engine's folder that cannot be opened is tried again until it can be, a
   const known = await knowing("alike", { tokenizers: new Map() });
   const root = testFolder();
   writeFileSync(join(root, "tokenizer.json"), "{}");
-  await known.engine.kill();
-  known.engine.root = root;
-  await until(async () => (await known.complete(text())).code === 503);
-  await known.engine.start();
-  await until(async () => (await known.complete(text())).code === 200);
+  await restarted(known, () => {
+    known.engine.root = root;
+  });
   await until(async () => (await known.shown())?.state === "failed");
   const { folder, reason, chats } = (await known.shown())!;
   expect([folder, chats]).toEqual([root, false]);
