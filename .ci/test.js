@@ -1,6 +1,6 @@
 // Owns the verdict: runs everything that must hold and ends with the line "N passed, N failed".
 import { execFileSync } from "node:child_process";
-import { mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { availableParallelism, cpus } from "node:os";
 import { dirname, join } from "node:path";
 import { parseArgs } from "node:util";
@@ -33,7 +33,7 @@ function chosen() {
   for (const stage of stages) {
     const checks = stage.checks?.filter((check) => wanted.delete(check.name));
     if (wanted.delete(stage.name)) picked.push(stage);
-    else if (checks?.length > 0) picked.push({ ...stage, checks });
+    else if (checks?.length > 0) picked.push({ ...stage, checks, isPart: true });
   }
   if (wanted.size > 0) {
     const names = stages.flatMap((stage) => [stage, ...(stage.checks ?? [])]).map((s) => s.name);
@@ -114,22 +114,32 @@ function describe({ passed, failed, skipped }) {
   return `${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ""}`;
 }
 
-/** Keeps what each stage took and counted, the latest run only; git has that of nightly runs. */
-function keep(stages) {
+const keptAt = (name) => at("bench", "results", name);
+
+/** The rows of the nightly stages that ran before, each with the commit it ran at. */
+function keptNightly() {
+  const path = keptAt("nightly.json");
+  return existsSync(path) ? JSON.parse(readFileSync(path, "utf8")).stages : [];
+}
+
+/** Keeps what each stage took and counted, the latest run only. The nightly run takes hours, so its stages may run one by one. */
+function keep(ran) {
   const commit = execFileSync("git", ["rev-parse", "--short", "HEAD"], { encoding: "utf8" }).trim();
-  const ran = {
-    date: new Date().toISOString().slice(0, 10),
+  const date = new Date().toISOString().slice(0, 10);
+  const rows = ran.map(({ name, count, ms }) => ({
+    name,
+    seconds: Math.round(ms / 1000),
+    ...count,
+    date,
     commit,
-    cpu: `${availableParallelism()} x ${cpus()[0]?.model ?? "unknown"}`,
-    stages: stages.map(({ name, count, ms }) => ({
-      name,
-      seconds: Math.round(ms / 1000),
-      ...count,
-    })),
-  };
-  const path = at("bench", "results", values.nightly ? "nightly.json" : "ci.json");
+  }));
+  const kept = values.nightly ? keptNightly() : [];
+  const latest = new Map([...kept, ...rows].map((row) => [row.name, row]));
+  const stages = (values.nightly ? NIGHTLY : STAGES).flatMap(({ name }) => latest.get(name) ?? []);
+  const cpu = `${availableParallelism()} x ${cpus()[0]?.model ?? "unknown"}`;
+  const path = keptAt(values.nightly ? "nightly.json" : "ci.json");
   mkdirSync(dirname(path), { recursive: true });
-  writeFileSync(path, `${JSON.stringify(ran, null, 2)}\n`);
+  writeFileSync(path, `${JSON.stringify({ cpu, stages }, null, 2)}\n`);
 }
 
 /** Runs one stage, what it says going to `tell`; returns its row of the summary. */
@@ -137,7 +147,7 @@ async function runStage(stage, tell) {
   tell(`== ${stage.name}`);
   const startedMs = Date.now();
   const ran = await (stage.checks ? runChecks(stage.checks, tell) : runTests(stage, tell));
-  return { name: stage.name, ms: Date.now() - startedMs, ...ran };
+  return { name: stage.name, isPart: stage.isPart, ms: Date.now() - startedMs, ...ran };
 }
 
 /** Runs a stage and those beside it at once; what these say follows at the end. */
@@ -165,6 +175,6 @@ for (const { name, count, ms } of rows) {
   say(`${name.padEnd(NAME_WIDTH)} ${elapsed(ms).padStart(10)}   ${describe(count)}`);
 }
 const total = sum(rows.map((row) => row.count));
-if (values.only === undefined) keep(rows);
+if (values.only === undefined || values.nightly) keep(rows.filter(({ isPart }) => !isPart));
 say(describe(total));
 process.exitCode = total.failed > 0 || total.passed === 0 ? 1 : 0;
