@@ -69,6 +69,7 @@ class Process:
             )
         lines = wait_until(lambda: self._lines(out, 1), f"{self.name} is ready", timeout_s)
         ready: Json = json.loads(lines[0])
+        assert "error" not in ready, f"{self.name}: {ready['error']['message']}"
         return ready
 
     def ask(self, line: str) -> Json:
