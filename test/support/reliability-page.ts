@@ -153,15 +153,16 @@ export function renderReliabilityPage(): string {
   return page(
     "# Reliability",
     MADE,
-    `What may go wrong, what must then happen and which test proves it stands in [faults.md](faults.md), with what was measured for each goal.
-A test that is named after a fault runs it under load: traffic before and after, else the run is void; a ledger of every byte, kept away from
-what is tested; proof that the fault acted; nothing left over. A failing test prints its seed; \`TIERKV_TEST_SEED=N\` repeats it.`,
+    `[faults.md](faults.md) lists each fault, the behaviour that must follow, and the test that proves it. It also has the measurements for each goal.
+
+A test that is named after a fault runs it under load, and demands four things: traffic before and after, or the run is void; a ledger of every byte,
+kept apart from the tested parts; proof that the fault acted; no leftovers. A failing test prints its seed; \`TIERKV_TEST_SEED=N\` repeats it.`,
     "## Goals",
-    `*met*: the target holds, as measured. *part*: what is measured holds and falls short of the target. *missed*: measured, and it does not hold.`,
+    `*met*: a measurement shows that the target holds. *part*: a measurement covers only a part of the target, and that part holds. *missed*: a measurement shows that it does not hold.`,
     table("| | goal | target | state | date |", GOALS.map(goalRow)),
     "## Long runs",
-    `\`npm run test:long\` goes on for up to two hours (\`-- --minutes 10 --only reads,kills\` for less), with new seeds each time. Each part that has
-ended is kept in \`test/faults/long-runs.json\` with its commit, seeds and counts; these are the sums.`,
+    `\`npm run test:long\` runs for up to two hours (\`-- --minutes 10 --only reads,kills\` for less), with new seeds each time. \`test/faults/long-runs.json\`
+keeps each finished part with its commit, seeds and counts. The sums:`,
     table("| part | runs | time | counted |", longRuns()),
   );
 }
@@ -171,19 +172,19 @@ export function renderFaultsPage(): string {
   return page(
     "# Faults",
     MADE,
-    "Bold: what no test drives yet, and why.",
+    "Bold text names a fault that no test causes yet, and the reason.",
     table("| | fault | what must happen | tests | under load |", FAULTS.map(faultRow)),
     "## What was measured",
-    "For each goal of [reliability.md](reliability.md).",
+    "The measurement for each goal of [reliability.md](reliability.md).",
     table("| | measured | with |", GOALS.map(measuredRow)),
     "## Bugs that are fixed",
-    "Those that could have served wrong bytes, stopped an engine or let somebody in, and the test that is about each.",
+    "Fixed bugs that could have served wrong bytes, stopped an engine or let a stranger in, each with its test.",
     table("| fixed by | bug | test |", REPLAYS.map(replayRow)),
     "## Failpoints",
-    `Where no seam reaches, a test makes a step fail, wait or crash at a named place, under the same load and ledger
-([decision 0033](decisions/0033-failpoints.md)): \`TIERKV_FAILPOINTS="NAME=3*off->2*return->1*sleep(300)->1*abort"\` in the environment of a process; several
-with \`;\` between them. \`off\` does nothing, \`return\` fails the step, \`sleep\` waits so many ms, \`abort\` ends the process as \`kill -9\` does; without a
-count an action holds from then on. The core's are there only where it was built for its own tests.`,
-    table("| failpoint | where it stands |", failpoints()),
+    `A failpoint makes a step fail, wait or crash at a named place, for faults that a test cannot cause from outside
+([decision 0033](decisions/0033-failpoints.md)). Load and ledger are the same. Set it in the environment of a process, several with \`;\` between them:
+\`TIERKV_FAILPOINTS="NAME=3*off->2*return->1*sleep(300)->1*abort"\`. \`off\` does nothing, \`return\` fails the step, \`sleep\` waits so many ms, and
+\`abort\` ends the process as \`kill -9\` does. An action without a count holds from then on. The core has failpoints only in builds for its own tests.`,
+    table("| failpoint | file |", failpoints()),
   );
 }
