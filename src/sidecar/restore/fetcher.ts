@@ -1,4 +1,4 @@
-// Owns the fetching for one engine: wanted blocks in need order, cut into windows, a few in flight per vault, stalls noticed.
+// Owns one engine's fetches: wanted blocks in the order needed, cut into windows, a few in flight per vault, with detection of stalls.
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import type { EngineRates } from "../../cost/engine-rates.ts";
@@ -38,30 +38,30 @@ export interface FetcherOptions {
   links: Links;
   rates: EngineRates;
   priority: FetchPriority;
-  /** A call may take this long in all. */
+  /** Longest duration of one call, in milliseconds. */
   callMs: number;
-  /** A call that brings nothing for this long is given up. */
+  /** Milliseconds without a byte after which a call is given up. */
   stallMs: number;
   geometryOf(group: number, shard: number): number;
-  /** Wire bytes of one block with all shards, at most. */
+  /** Largest wire bytes of one block with all shards. */
   blockBytes(group: number): number;
   counters: SidecarCounters;
   logger: Logger;
 }
 
-/** Wanted blocks of one vault; those nobody wants any more are skipped when met. */
+/** Queue and windows of one vault, or of the rebuilder. Blocks no longer wanted are skipped when met. */
 interface Lane {
   readonly client: Vault | Rebuilder;
   readonly link: Link;
   queue: FetchQueue;
   windows: Set<Window>;
-  /** Largest wire bytes that wait or are on their way. */
+  /** Largest wire bytes of the blocks that wait or are on their way. */
   pendingBytes: number;
 }
 
 export class Fetcher {
   readonly #options: FetcherOptions;
-  /** By class and vault; a vault that takes over an index gets another one. */
+  /** By class and vault; a vault that takes over an index gets a new entry. */
   readonly #lanes: Readonly<Record<RecordClass, Map<number, Lane>>> = {
     kv: new Map(),
     ssm: new Map(),
@@ -70,9 +70,9 @@ export class Fetcher {
   readonly #blockBytes = new Map<number, number>();
   readonly #busy: BusyTime;
   readonly #rebuilder: Rebuilder;
-  /** What it brings comes over the links of others. */
+  /** Stands in for a link of the rebuilder, whose records come over the vaults' links. */
   readonly #ownLink = new Link();
-  /** Of all blocks taken so far. */
+  /** Bytes of all blocks taken so far. */
   #takenBytes = 0;
   #isPumping = false;
   #isClosed = false;
@@ -88,7 +88,7 @@ export class Fetcher {
     return this.#all.reduce((sum, { windows }) => sum + windows.size, 0);
   }
 
-  /** Largest wire bytes of a vault that wait, until that turn, or are on their way. */
+  /** Largest wire bytes of a vault that are on their way, or wait with a turn up to `turn`. */
   pendingBytes(
     recordClass: RecordClass,
     vault: number,
@@ -114,7 +114,7 @@ export class Fetcher {
     if (known?.client === client) return known;
     for (const gone of this.#left) if (gone.windows.size === 0) this.#left.delete(gone);
     if (known !== undefined) {
-      // The one that had the index is closed: what waited for it will not come.
+      // The vault that had this index is closed, so its waiting blocks will not come.
       for (const one of known.queue.all()) this.#options.cache.fail(one, "vault_down");
       known.queue = new FetchQueue();
       this.#left.add(known);
@@ -126,7 +126,7 @@ export class Fetcher {
     return lane;
   }
 
-  /** Of a plan that begins now and wants so many blocks of each group: see FetchQueue. */
+  /** Returns the turn of a plan that begins now with these ranges: see FetchQueue. */
   turnOf(ranges: readonly GroupRange[]): number {
     const { blockBytes } = this.#options;
     return ranges.reduce(
@@ -135,7 +135,7 @@ export class Fetcher {
     );
   }
 
-  /** Queues a wanted block behind those of its turn; by default it is the next. */
+  /** Queues a wanted block behind the others of its turn; turn 0 comes first. */
   add(block: Block, turn = 0): void {
     const lane = this.#laneOf(block);
     if (lane === undefined) {
@@ -144,7 +144,7 @@ export class Fetcher {
     }
     lane.queue.add(block, turn, this.#bytes(block));
     lane.pendingBytes += this.#bytes(block);
-    // Plans that came and went while a call hung leave blocks behind that are gone.
+    // Plans that came and went while a call hung leave unwanted blocks behind.
     if (lane.queue.size > this.#options.cache.capacity * 2) {
       const before = this.#bytesOf(lane.queue.all());
       lane.queue.keep(
@@ -156,7 +156,7 @@ export class Fetcher {
     this.#pumpSoon();
   }
 
-  /** A block that is being fetched has no user any more. */
+  /** Called when a block that is being fetched has lost its last user. */
   dropUnwanted(block: Block): void {
     block.call?.dropUnwanted();
   }
@@ -173,7 +173,7 @@ export class Fetcher {
     }
   }
 
-  /** One turn of the loop later, so that a plan's blocks share windows. */
+  /** Pumps one event-loop tick later, so that a plan's blocks share windows. */
   #pumpSoon(): void {
     if (this.#isPumping) return;
     this.#isPumping = true;
@@ -193,7 +193,7 @@ export class Fetcher {
     }
   }
 
-  /** What is rebuilt comes over all links, as much over each. */
+  /** Rebuilt blocks come over all links alike, so the slowest link sets the size. */
   #batchBytes({ client, link }: Lane): number {
     if (client !== this.#rebuilder) return link.batchBytes("down", FETCH_WINDOW_BYTES);
     const { vaults, links } = this.#options;
@@ -215,7 +215,7 @@ export class Fetcher {
     }
   }
 
-  /** The next blocks of one namespace that are still wanted, as many as one call brings. */
+  /** Takes the next wanted blocks of one namespace, as many as one call brings. */
   #take(lane: Lane, batchBytes: number): Block[] {
     const { shards, rates } = this.#options;
     const blocks: Block[] = [];
@@ -270,12 +270,12 @@ export class Fetcher {
     });
   }
 
-  /** It may have failed over meanwhile. */
+  /** False for a block that failed over to another vault meanwhile. */
   #isWanted({ state, recordClass, owner }: Block, lane: Lane): boolean {
     return state === "wanted" && this.#lanes[recordClass].get(owner) === lane;
   }
 
-  /** What one vault does not give is asked of the other that has it. */
+  /** Queues a block that one vault did not give at the other vault that has it; false when it cannot. */
   #failOver(block: Block, reason: DoneReason): boolean {
     if (!FAIL_OVER_AFTER.has(reason) || this.#isClosed || !this.#options.cache.failOver(block))
       return false;
@@ -284,7 +284,7 @@ export class Fetcher {
     return true;
   }
 
-  /** So is what has not been asked of a vault that brings nothing. */
+  /** Fails over the blocks that still wait for a vault that brings nothing. */
   #turnWaiting(lane: Lane): void {
     for (const block of lane.queue.all()) {
       if (this.#isWanted(block, lane)) this.#failOver(block, "vault_down");
@@ -297,7 +297,7 @@ export class Fetcher {
     return sum;
   }
 
-  /** Of one block with all shards; what a group's are is asked once. */
+  /** Largest wire bytes of one block with all shards, cached per group. */
   #bytes({ group }: Block): number {
     let bytes = this.#blockBytes.get(group);
     if (bytes === undefined) {
@@ -307,7 +307,7 @@ export class Fetcher {
     return bytes;
   }
 
-  /** True when it was given up, or broke; never rejects. */
+  /** Runs one call; true when it was given up or broke. Never rejects. */
   async #run(lane: Lane, window: Window, blocks: readonly Block[]): Promise<boolean> {
     const { client } = lane;
     const { callMs, counters, logger } = this.#options;
@@ -339,7 +339,7 @@ export class Fetcher {
     }
   }
 
-  /** How large records really are; only of windows that brought all of theirs. */
+  /** Learns the real size of records, only from windows that brought all of theirs. */
   #learnBytes(blocks: readonly Block[], bytes: number): void {
     if (!blocks.every(({ state }) => state === "placed")) return;
     this.#options.rates.fetched(bytes, this.#bytesOf(blocks));
@@ -354,7 +354,7 @@ export class Fetcher {
       window.end("vault_down");
       this.#turnWaiting(lane);
     };
-    // After the next poll: when the loop itself was late, bytes may be waiting to be read.
+    // Checks after the next poll, because bytes may wait to be read when the event loop was late.
     const timer = setInterval(() => setImmediate(check), Math.max(1, stallMs / 4));
     return () => clearInterval(timer);
   }
@@ -374,7 +374,7 @@ export class Fetcher {
   }
 }
 
-/** Not where time is up, or nobody wants it. */
+/** Reasons that allow a failover: not an expired deadline, nor a lack of users. */
 const FAIL_OVER_AFTER: ReadonlySet<DoneReason> = new Set([
   "vault_down",
   "end_of_hit",

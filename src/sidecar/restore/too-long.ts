@@ -1,4 +1,4 @@
-// Owns what becomes of prompts that are too long: cut to the keys that a plan may have, and said where shared memory ends before them.
+// Owns the handling of overlong prompts: cut to a plan's keys, with a warning where the arena holds less than the vaults.
 import { arenaBytesFor } from "../../arena/sizing.ts";
 import { HASH_BYTES } from "../../block.ts";
 import { PLAN_KEYS_MAX } from "../../limits/general.ts";
@@ -17,7 +17,7 @@ export interface TooLongOptions {
   logger: Logger;
 }
 
-/** Of one engine; each case is logged once. */
+/** Handles one engine's prompts, and logs each case once. */
 export class TooLong {
   readonly #options: TooLongOptions;
   #isCutSaid = false;
@@ -27,7 +27,7 @@ export class TooLong {
     this.#options = options;
   }
 
-  /** Of a prompt with more keys than a plan may have, the beginning. Without an arena nothing is restored anyway. */
+  /** Cuts a prompt to the keys that a plan may have. Without an arena nothing is restored anyway. */
   cut(message: Prefetch, context: ArenaContext | null): Prefetch {
     const { shards, counters, engine, logger } = this.#options;
     const most = Math.floor(PLAN_KEYS_MAX / shards);
@@ -45,7 +45,7 @@ export class TooLong {
     return { ...message, groups, beyond: message.beyond + tokens - keptTokens };
   }
 
-  /** vLLM asks once, and is answered from what is placed: what the arena cannot hold at once is computed. */
+  /** Warns where the arena cannot hold all blocks: vLLM asks once, so only blocks that fit at once are restored. */
   weighRoom(
     plan: Plan,
     asked: readonly Asked[],
