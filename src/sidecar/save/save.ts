@@ -1,4 +1,4 @@
-// Owns the path of saved blocks from arena slots to records: batches by engine, rank and group, encoded by the lane that sends them (deferred), or ahead where slots run short.
+// Owns saved blocks between arena slots and records: batches per engine, rank and group, encoded when sent, or ahead where slots run short.
 import { packKeys } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
@@ -30,7 +30,7 @@ import { SaveRoom } from "./room.ts";
 import { along } from "./store-queue.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
-/** Where blocks come from: one group of one rank of one engine. */
+/** The origin of blocks: one group of one rank of one engine. */
 export interface SaveSource {
   readonly arena: ArenaId;
   readonly geometry: GeometryId;
@@ -38,15 +38,15 @@ export interface SaveSource {
   readonly group: number;
   readonly shard: number;
   readonly shardCount: number;
-  /** Of one block. */
+  /** Tokens of one block. */
   readonly tokens: number;
   /** Decoded bytes of one block's shard. */
   readonly sourceBytes: number;
-  /** The slot is of no use to the save any more; called exactly once per item taken. */
+  /** Called exactly once per item taken, when the save no longer needs the slot. */
   finish(slot: number, generation: number): void;
-  /** Slots of a batch were finished: good time to grant new ones. */
+  /** Called when the slots of a batch are finished: a good time to grant new ones. */
   onBatch(): void;
-  /** Its worker may soon have no slot to save into. */
+  /** True when the worker may soon have no slot to save into. */
   isShort(): boolean;
   /** False while a block could not be restored faster than computed. */
   isWorthSaving(): boolean;
@@ -63,30 +63,30 @@ export interface SaverOptions {
   logger: Logger;
 }
 
-/** Blocks of one source on their way to one vault. */
+/** Blocks of one source that go to one vault. */
 interface Lane {
   readonly source: SaveSource;
   readonly store: StoreQueue;
   pending: Pending[];
   isBusy: boolean;
-  /** Slots that wait until a lane has sent what is in them. */
+  /** Slots whose blocks a lane has yet to encode and send. */
   deferred: number;
-  /** Its engine is gone: nothing waits for room any more. */
+  /** True once the engine is gone: its blocks no longer wait for room. */
   isLeaving: boolean;
 }
 
 export class Saver {
   readonly room: SaveRoom = new SaveRoom();
   readonly #options: SaverOptions;
-  /** Who had a turn longest ago first. */
+  /** Longest unserved first. */
   readonly #lanes = new Set<Lane>();
   readonly #lanesOf = new Map<SaveSource, Lane[]>();
-  /** Keys between being taken and being stored or dropped: the same block is saved once. */
+  /** Names of blocks from being taken to being stored or dropped: a block is saved once at a time. */
   readonly #inFlight = new Set<string>();
-  /** Those that are about to be given a deferred record: what room they have is taken. */
+  /** Queues about to get deferred records, which will take their room. */
   readonly #deferring = new Set<StoreQueue>();
   readonly #parity: ParityMaker;
-  /** Decoded bytes of everything in flight, and parity records. */
+  /** Decoded bytes of all blocks in flight, and the bytes of parity records. */
   #bytes = 0;
 
   constructor(options: SaverOptions) {
@@ -95,7 +95,7 @@ export class Saver {
     for (const store of this.#stores) this.watch(store);
   }
 
-  /** A queue to a vault, also one that comes later. */
+  /** Sends to a vault's queue as soon as it has room, also to a vault that joins later. */
   watch(store: StoreQueue): void {
     store.whenRoom(() => this.#pumpAll());
   }
@@ -113,17 +113,17 @@ export class Saver {
     return this.#inFlight.size;
   }
 
-  /** Which model a namespace belongs to, for the vaults. */
+  /** Tells the vaults which model a namespace belongs to. */
   nameModel(namespace: Namespace, model: string): void {
     for (const store of this.#stores) store.nameModel(namespace, model);
   }
 
-  /** null: not known. */
+  /** Returns null when the model is not known. */
   modelOf(recordClass: RecordClass, namespace: Buffer): string | null {
     return this.#options.stores[recordClass][0]?.modelOf(namespace) ?? null;
   }
 
-  /** Takes blocks whose slots the sidecar owns. What cannot be saved now is dropped and counted; nothing waits. */
+  /** Takes blocks whose slots the sidecar owns. Blocks that cannot be saved now are dropped and counted; none waits. */
   accept(source: SaveSource, namespace: Namespace | null, items: readonly SaveItem[]): void {
     const isWorth = source.isWorthSaving();
     let dropped = 0;
@@ -150,8 +150,8 @@ export class Saver {
   }
 
   /**
-   * Drops what waits of a class, for one of its vaults or all, and `takes` names; how many. What is being made or sent already the
-   * vault refuses, because it was handed over before the flush.
+   * Drops the waiting blocks of a class that `takes` names, for one vault or all, and returns how many. The vault itself refuses
+   * records already under way, because they were handed over before the flush.
    */
   flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): number {
     const all = this.#options.stores[recordClass];
@@ -176,7 +176,7 @@ export class Saver {
     return count;
   }
 
-  /** Resolves when nothing of `source` is left in a slot, or when SAVE_DRAIN_MS have passed: then the rest is dropped. */
+  /** Resolves when no slot of `source` is in use, or after SAVE_DRAIN_MS, when the rest is dropped. */
   async settle(source: SaveSource): Promise<void> {
     const untilMs = nowMs() + SAVE_DRAIN_MS;
     const lanes = this.#lanesOf.get(source) ?? [];
@@ -201,7 +201,7 @@ export class Saver {
     this.#lanesOf.delete(source);
   }
 
-  /** Resolves when every save is stored or dropped, or when SAVE_DRAIN_MS have passed. */
+  /** Resolves when every save is stored or dropped, or after SAVE_DRAIN_MS. */
   async drain(): Promise<void> {
     const untilMs = nowMs() + SAVE_DRAIN_MS;
     while (this.#inFlight.size > 0 && nowMs() < untilMs) await sleep(SETTLE_POLL_MS);
@@ -244,7 +244,7 @@ export class Saver {
     return this.#hasRoomFor(source.sourceBytes, store, endTokens) ? null : "queue_full";
   }
 
-  /** What lies elsewhere already goes first, then the deepest block: it is of no use without those before it. */
+  /** Makes room: copies of records held elsewhere go first, then the deepest block, which is useless without the blocks before it. */
   #hasRoomFor(bytes: number, store: StoreQueue, endTokens: number): boolean {
     const isFull = (): boolean => this.#bytes + bytes > this.room.bytesMax;
     for (const other of this.#stores) while (isFull() && other.shedCopy());
@@ -252,7 +252,7 @@ export class Saver {
     return store.shedDeeperThan(endTokens, bytes) || this.#shed(store, endTokens, bytes);
   }
 
-  /** Drops the deepest of the blocks that wait in their slots, where it is deeper and no smaller; false: there is none. */
+  /** Drops the deepest block that waits in its slot, if it is deeper and no smaller; false when there is none. */
   #shed(store: StoreQueue, endTokens: number, bytes: number): boolean {
     const lanes = [...this.#lanes].filter((lane) => lane.store === store);
     const waiting = lanes.flatMap((lane) => lane.pending.map((next) => ({ lane, next })));
@@ -274,12 +274,12 @@ export class Saver {
     for (const lane of this.#lanes) this.#pump(lane);
   }
 
-  /** Where the worker has slots left, or enough is encoded, blocks wait in theirs: the engine's own cache keeps what has none. */
+  /** True where the worker is short of slots and little is encoded yet, or the engine leaves. Otherwise blocks wait in their slots. */
   #mayEncode(lane: Lane): boolean {
     return lane.isLeaving || (lane.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
   }
 
-  /** A record that is sent twice, or is part of a parity record, is made once, and one of varying length is made before it is sent. */
+  /** True for records that are sent twice, belong to parity, or have varying length: they are encoded before they are sent. */
   #isMadeAhead({ recordClass, geometry }: SaveSource, { way }: StoreQueue): boolean {
     const { pools, codecs } = this.#options;
     const { isDouble, width, local } = pools[recordClass];
@@ -287,7 +287,7 @@ export class Saver {
     return !isAlone || isVariable(codecs.idFor(recordClass, geometry, [way]));
   }
 
-  /** What a lane can take now goes as a deferred record; the rest waits in its slots, or is encoded ahead. */
+  /** Defers as many records as a lane can take now; the rest waits in its slots, or is encoded ahead. */
   #pump(lane: Lane): void {
     if (lane.isBusy || lane.pending.length === 0) return;
     const { source, store } = lane;
@@ -308,7 +308,7 @@ export class Saver {
       });
   }
 
-  /** Makes one batch, or deferred records of it, and passes the records on. Slots are free once they are made, those of deferred records once they are sent. */
+  /** Encodes or defers one batch and passes the records on. Slots are free once their records are encoded, or if deferred, sent. */
   async #pass(lane: Lane, batch: readonly Pending[], mayDefer: boolean): Promise<void> {
     const { pool, logger } = this.#options;
     const { source } = lane;
@@ -361,7 +361,7 @@ export class Saver {
     };
   }
 
-  /** `onEnd` is called once for each record that there is. */
+  /** Queues the records at their store; `onEnd` is called once per record. */
   #store(
     { source, store }: Lane,
     batch: readonly Pending[],
