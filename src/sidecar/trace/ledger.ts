@@ -13,7 +13,7 @@ export interface LedgerStatus {
   savedS: number;
   /** Tokens restored before the cost model knew their cost: part of `tokens`, but of no seconds. */
   unpricedTokens: number;
-  /** `[ledger] watts` over `prefillS`; null: not set. */
+  /** Joules saved: `[ledger] watts` times `prefillS`; null: not set. */
   joules: number | null;
 }
 

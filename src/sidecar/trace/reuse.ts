@@ -26,7 +26,7 @@ export interface ReuseStatus {
 
 /** From a second to a month. */
 const GAP_BOUNDS_S = [1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800, 2_592_000] as const;
-/** From 64 MB to 4 TB, four times each. */
+/** From 64 MB to 4 TB, each four times the last. */
 const STORED_BOUNDS = Array.from({ length: 9 }, (_, at) => 64e6 * 4 ** at);
 
 interface Use {

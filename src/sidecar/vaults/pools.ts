@@ -74,7 +74,7 @@ export class Pool {
   #shares: Map<number, number> | null = null;
   /** Earlier placements, newest first: other machines may still use them, and records may not have moved yet. */
   #before: { placement: Placement; untilMs: number }[] = [];
-  /** While vaults are drained: the placement as if they were not, because they still hold what they owned. */
+  /** While vaults are being drained: the placement as if they were not, because they still hold what they owned. */
   #undrained: { of: string; placement: Placement } | null = null;
   /** Vaults seen down at the last look, and until when returned ones share their blocks with stand-ins. */
   readonly #away = new Set<number>();
@@ -288,9 +288,8 @@ export class Pool {
   }
 
   /**
-   * Returns the vaults' weights: equal until each member that is up has said its capacity, so that all sidecars go from one view to
-   * the same next one. A down member weighs the average, as its blocks lie elsewhere. A drained one owns nothing, unless all are
-   * drained.
+   * Returns the vaults' weights: equal until each member that is up has said its capacity, so that all sidecars share each view. A
+   * down member weighs the average, as its blocks lie elsewhere. One being drained owns nothing, unless all are.
    */
   #weightsNow(isUndrained = false): number[] {
     const members = this.#clients.map(
