@@ -1,4 +1,4 @@
-// Owns the ways to one vault that its lanes are spread over: pairs of a local and a vault's address, and which of them work.
+// Owns the rails to one vault that its lanes use: pairs of a local and a vault's address, and which of them work.
 import { lookup } from "node:dns/promises";
 import { BlockList, connect, isIP } from "node:net";
 import { isLocal, splitAddress } from "../hosts.ts";
@@ -14,26 +14,26 @@ import type { LaneRail } from "../native.ts";
 import { nowMs, sleep } from "../time.ts";
 
 export interface RailsOptions {
-  /** Where the vault is said to be. */
+  /** Configured address of the vault. */
   first: LaneRail;
-  /** Addresses of this machine that are used, where a person named them. */
+  /** Addresses of this machine to use, where the configuration names them. */
   locals: readonly string[];
   label: string;
   logger: Logger;
-  /** Whether the very vault that told of a way answers on it. */
+  /** Returns whether the vault that announced a rail answers on it. */
   answers(way: LaneRail): Promise<boolean>;
-  /** There are more ways than before. */
+  /** Called when there are more rails than before. */
   onMore(): void;
 }
 
-/** One that was tried. */
+/** A rail after a try. */
 export interface TriedRail extends LaneRail {
   isOpen: boolean;
 }
 
 interface Way extends TriedRail {
   pauseMs: number;
-  /** When it is tried next. */
+  /** Time of the next try. */
   dueMs: number;
 }
 
@@ -41,7 +41,7 @@ export class Rails {
   readonly #options: RailsOptions;
   readonly #closing = new AbortController();
   #ways: Way[];
-  /** Addresses that the last hello named; null: ways from this machine wait for one. */
+  /** Addresses in the last hello; null: configured local addresses still wait for a hello. */
   #named: string | null;
   #isSeeking = false;
   #tried: Promise<void> = Promise.resolve();
@@ -55,25 +55,25 @@ export class Rails {
     this.#named = ways.length > 0 ? null : "";
   }
 
-  /** Which is tried first. */
+  /** Rail to try first. */
   get first(): LaneRail {
     const [way = this.#options.first] = this.#ways;
     return railOf(way);
   }
 
-  /** Those that work, as far as is known; at least one. */
+  /** Rails that work, as far as known; at least one. */
   get open(): LaneRail[] {
     const open = this.#ways.filter(({ isOpen }) => isOpen);
     return open.length > 0 ? open : this.#ways.slice(0, 1);
   }
 
-  /** All that there are, once each was tried. */
+  /** Returns all rails, once each was tried. */
   async tried(): Promise<TriedRail[]> {
     await this.#tried;
     return this.#ways;
   }
 
-  /** What a hello `over` a way says: further addresses of the vault. None, as usual: there is one way, and nothing is tried. */
+  /** Takes the vault's further addresses from a hello `over` a rail. Usually there are none, and one rail needs no try. */
   learn(addresses: readonly string[], over: LaneRail): void {
     const text = addresses.join();
     if (text === this.#named || this.#closing.signal.aborted) return;
@@ -81,7 +81,7 @@ export class Rails {
     this.#tried = this.#take(addresses, over);
   }
 
-  /** Some of them do not work; they are tried again after a while. */
+  /** Marks rails as failed; they are tried again after a while. */
   failed(rails: readonly LaneRail[], reason: string): void {
     const ways = this.#ways.filter((way) => rails.some((rail) => isSame(way, rail)));
     if (ways.length === 0) return;
@@ -97,7 +97,7 @@ export class Rails {
     void this.#seek();
   }
 
-  /** Over which way to ask instead; the same where there is nothing else. */
+  /** Returns another rail to use; the same when there is no other. */
   other(at: LaneRail): LaneRail {
     const others = this.#ways.filter((way) => !isOver(at, way));
     const next = others.find(({ isOpen }) => isOpen) ?? others[0];
@@ -119,7 +119,7 @@ export class Rails {
     const isFit = (one: string): boolean => {
       const other = splitAddress(one);
       const isSameOne = other.host === first && other.port === port;
-      // What is in the clear within this machine stays there.
+      // Traffic that is in the clear within this machine stays on it.
       const isAsLocal = isLocal({ ...other, text: one }) === isLocal({ host: first, text: first });
       return isIP(other.host) !== 0 && !isSameOne && isAsLocal;
     };
@@ -135,7 +135,7 @@ export class Rails {
     await this.#seek();
   }
 
-  /** Tries what does not work until all do; resolves when each was tried. */
+  /** Tries failed rails until all work; resolves when each was tried once. */
   async #seek(): Promise<void> {
     await this.#round();
     if (!this.#isSeeking) void this.#goOn();
@@ -184,7 +184,7 @@ function railOf({ address, local }: LaneRail): LaneRail {
   return local === undefined ? { address } : { address, local };
 }
 
-/** Whether calls that go `at` that address take this way, as far as is known. */
+/** Returns whether calls to `at` take this rail, as far as known. */
 export function isOver(at: LaneRail, way: LaneRail): boolean {
   return at.address === way.address && (at.local === undefined || at.local === way.local);
 }
@@ -193,19 +193,19 @@ function isSame(one: LaneRail, other: LaneRail): boolean {
   return one.address === other.address && one.local === other.local;
 }
 
-/** An address of the vault, and its number where the address is a name. */
+/** An address of the vault, and its IP where the address is a name. */
 interface Place {
   address: string;
   ip: string;
 }
 
-/** From each address of this machine in its network, where there are several; else as the system chooses. */
+/** Returns rails from each local address in its network where there are several; otherwise the system chooses one. */
 function waysNear({ address, ip }: Place): LaneRail[] {
   const locals = localsNear(ip);
   return locals.length > 1 ? locals.map((local) => ({ address, local })) : [{ address }];
 }
 
-/** From each of `locals` to what is in its network; where nothing is, a router leads to all. */
+/** Returns rails from each of `locals` into its own network; a local address outside all networks is routed to every place. */
 function waysFrom(locals: readonly string[], places: readonly Place[]): LaneRail[] {
   const near = places.map(({ ip }) => localsNear(ip));
   const isRouted = (local: string): boolean => !near.some((all) => all.includes(local));
@@ -223,7 +223,7 @@ function waysFrom(locals: readonly string[], places: readonly Place[]): LaneRail
   return [...ways, ...rest.map(({ address }) => ({ address }))];
 }
 
-/** Those that could reach a host: of its family, and of the loopback only if it is. */
+/** Returns local addresses that could reach a host: of its family, and loopback only for loopback. */
 function fitting(locals: readonly string[], host: string, address: string): string[] {
   if (address.startsWith("unix:")) return [];
   const isInside = isLocal({ host, text: address });
@@ -233,13 +233,13 @@ function fitting(locals: readonly string[], host: string, address: string): stri
   });
 }
 
-/** Of all of them; 0: they are of both. */
+/** Returns the family of all addresses; 0: both occur. */
 function familyOf(locals: readonly string[]): number {
   const [family = 0, ...more] = new Set(locals.map(isIP));
   return more.length > 0 ? 0 : family;
 }
 
-/** Whether somebody takes connections there. What takes none is not asked: gRPC would wait for it for minutes. */
+/** Returns whether the rail takes TCP connections, because gRPC would wait minutes for one that does not. */
 function isReached({ address, local }: LaneRail): Promise<boolean> {
   const socket = connect({
     ...splitAddress(address),
@@ -259,7 +259,7 @@ async function resolved(host: string, family: number): Promise<string> {
   );
 }
 
-/** Addresses of this machine in a network that an address is of. */
+/** Returns this machine's addresses in the network of an IP. */
 function localsNear(ip: string): string[] {
   const family = isIP(ip) === 6 ? "ipv6" : "ipv4";
   return ownInterfaces()
