@@ -76,7 +76,7 @@ export class Attempt {
 
   /** Error for a failed call when no retry is allowed at present. */
   spent(): TierkvError {
-    return this.refused("too much failed lately for a second try");
+    return this.refused("too many calls failed lately to try again");
   }
 
   /** Error for a request that the vault refuses. */

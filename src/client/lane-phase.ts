@@ -35,7 +35,7 @@ export function idOf(phase: Phase): LanesId | null {
 
 /** Reason why the lanes are not up. */
 export function reasonOf(phase: Phase): string {
-  if (phase.kind === "up") return "they are about to be opened anew";
+  if (phase.kind === "up") return "they are about to be reopened";
   return phase.kind === "opening" ? phase.after.reason : phase.reason;
 }
 

@@ -89,7 +89,7 @@ export class Rails {
     for (const way of ways) {
       logger.warn(
         { vault: label, rail: way.address, local: way.local, reason },
-        "a way to the vault is out of use",
+        "a path to the vault is out of use",
       );
       if (nowMs() - way.dueMs > RAIL_PAUSE_MAX_MS) way.pauseMs = RAIL_PAUSE_MIN_MS;
       this.#postpone(way);
@@ -164,7 +164,7 @@ export class Rails {
     const { label, logger } = this.#options;
     logger.info(
       { vault: label, ways: this.open.map(({ address }) => address) },
-      "more than one way leads to the vault",
+      "more than one path leads to the vault",
     );
     this.#options.onMore();
   }

@@ -323,7 +323,7 @@ export class VaultSession {
         logger.info({ vault, records, bytes, recovering }, `vault restarted and ${so}`);
       }
     } catch (error) {
-      logger.warn({ vault, err: error }, "vault restarted, and does not say with what");
+      logger.warn({ vault, err: error }, "vault restarted, and its statistics failed");
     }
   }
 

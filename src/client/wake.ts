@@ -45,11 +45,11 @@ export class Waker {
     this.#sentMs.set(host, nowMs());
     this.#logger.info(
       { vault: host },
-      "wanted and does not answer: sends its machine a packet that wakes it",
+      "vault is wanted and does not answer: sending its machine a wake-up packet",
     );
     const socket = createSocket("udp4");
     const failed = (error: Error): void =>
-      this.#logger.warn({ vault: host, reason: error.message }, "could not send it");
+      this.#logger.warn({ vault: host, reason: error.message }, "the wake-up packet was not sent");
     let open = 0;
     const sent = (error: Error | null): void => {
       if (error !== null) failed(error);

@@ -364,7 +364,7 @@ export class Fetcher {
     counters.add("bad_records");
     logger.warn(
       { err: error, vault: client.address },
-      "a record did not verify; the vault is told",
+      "a record failed verification; reporting it to the vault",
     );
     const [first] = blocks;
     if (first === undefined) return;

@@ -25,7 +25,7 @@ export interface GroupRange {
   seconds: Uint8Array;
   /** Per block: number of its records that only an archive has; 0 beyond the end. */
   far: Uint8Array;
-  /** Hashes of all blocks the group asked for, from the prompt's first on. */
+  /** Hashes of all asked blocks of the group, from the prompt's first on. */
   whole?: Buffer;
   /** Why the range is shorter than asked; null when it is not. */
   cut: DoneReason | null;
@@ -94,7 +94,7 @@ export class Plan {
   readonly early: Run[] = [];
   /** Other uses of blocks that last until the plan's runs begin. */
   readonly kept: { leaveAll(): void }[] = [];
-  /** True once the scheduler gave the plan up or its connection ended. */
+  /** True once the scheduler released the plan or its connection ended. */
   isReleased = false;
   reclaimAskedMs: number | null = null;
   /** Prompt tokens up to which the plan restores. */
@@ -108,7 +108,7 @@ export class Plan {
   /** True once the engine waits for the plan, which must then end within its budget. */
   isAsked = false;
   budget: Budget;
-  /** True for blocks that another engine computed for this one: restored even where computing is faster. */
+  /** True when another engine computed the blocks for this one: restored even where computing is faster. */
   readonly isHandedOver: boolean;
   /** Requests that came earlier and that the engine had not begun. */
   readonly ahead: number;

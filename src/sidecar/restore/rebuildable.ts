@@ -122,7 +122,7 @@ async function askAll(
   await Promise.all(
     [...vaults].map((vault) =>
       ask(vault).catch((error: unknown) => {
-        logger.debug({ err: toTierkvError(error) }, "a question for parity failed");
+        logger.debug({ err: toTierkvError(error) }, "parity look-up failed");
       }),
     ),
   );

@@ -128,7 +128,7 @@ export class Rebuilder {
         if (statuses[at] === ItemStatus.ACCEPTED) here.add(id);
         if (statuses[at] !== ItemStatus.BAD_RECORD) continue;
         counters.add("bad_records");
-        await client.report(namespace, key, reason ?? "it is not sound", CALL_TIMEOUT_MS);
+        await client.report(namespace, key, reason ?? "the record is damaged", CALL_TIMEOUT_MS);
       }
       return bytes;
     } catch (error) {

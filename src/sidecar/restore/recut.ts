@@ -211,7 +211,7 @@ export class Recut implements BlockUser {
         statuses[place] = status;
         if (status !== ItemStatus.BAD_RECORD) continue;
         counters.add("bad_records");
-        const reason = found.reason ?? "it is not sound";
+        const reason = found.reason ?? "the record is damaged";
         await client.report(longer.namespace, key, reason, CALL_TIMEOUT_MS);
       }
     } catch (error) {

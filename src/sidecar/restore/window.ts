@@ -94,7 +94,7 @@ export class Window {
       else if (status === ItemStatus.OVER_BUDGET) this.#fail(block, "overload");
       else if (status === ItemStatus.INCOMPLETE) this.#fail(block, "vault_down");
       else if (status === ItemStatus.BAD_RECORD) {
-        const error = new TierkvError("BAD_RECORD", { reason: reason ?? "it is not sound" });
+        const error = new TierkvError("BAD_RECORD", { reason: reason ?? "the record is damaged" });
         this.#options.onBadRecord(keyAt(this.#keys, item), error);
         this.#fail(block, "bad_record");
       } else {

@@ -78,7 +78,7 @@ interface Lane {
 export class Saver {
   readonly room: SaveRoom = new SaveRoom();
   readonly #options: SaverOptions;
-  /** Longest unserved first. */
+  /** Longest without a turn first. */
   readonly #lanes = new Set<Lane>();
   readonly #lanesOf = new Map<SaveSource, Lane[]>();
   /** Names of blocks from being taken to being stored or dropped: a block is saved once at a time. */

@@ -70,7 +70,7 @@ export interface StoreQueueOptions {
 
 export type OnStored = (stored: Stored) => void;
 
-/** A vault's records to send. The saver bounds it: no more than SAVE_QUEUE_BYTES_MAX, or the slots, at a time. */
+/** A vault's records to send, bounded by the saver: SAVE_QUEUE_BYTES_MAX at most, or as much as slots hold. */
 export class StoreQueue {
   /** The vault as the choice of a codec sees it. */
   readonly way: Way;
@@ -139,7 +139,7 @@ export class StoreQueue {
     return this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length === 0;
   }
 
-  /** Bytes that one call carries. */
+  /** Most bytes of one call. */
   get batchBytes(): number {
     return this.#link.batchBytes("up", SAVE_BATCH_BYTES);
   }
@@ -233,7 +233,7 @@ export class StoreQueue {
     }
   }
 
-  /** Sends one batch, after running restores. A batch keeps a link busy for about LINK_BATCH_MS, so restores wait briefly. */
+  /** Sends one batch once no restore fetches, or after SAVE_HOLD_MS_MAX. A batch takes about LINK_BATCH_MS, so restores wait briefly. */
   async #sendNext(): Promise<void> {
     if (!this.#priority.isFree) {
       this.#counters.add("saves_held_back");

@@ -234,7 +234,7 @@ class Watch {
       this.drop(said);
       // Held calls end with the connection, and other callers report the vault's state.
       if (!isTierkvError(error) || !signal.aborted) {
-        this.#logger.debug({ err: toTierkvError(error) }, "a vault was not heard of flushes");
+        this.#logger.debug({ err: toTierkvError(error) }, "the call that waits for flushes failed");
       }
       return false;
     }

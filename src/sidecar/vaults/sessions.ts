@@ -127,7 +127,7 @@ export class Sessions {
         } catch (error) {
           counters.add("session_tells_failed");
           const { address: vault } = client;
-          logger.debug({ err: toTierkvError(error), vault }, "a session is not kept");
+          logger.debug({ err: toTierkvError(error), vault }, "a session call failed");
         }
       });
       await Promise.all(tells);
