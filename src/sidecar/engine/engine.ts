@@ -63,7 +63,7 @@ export class Engine {
   readonly id: string;
   readonly world: number;
   readonly shards: number;
-  /** The scheduler's last report; complete with the name itself. */
+  /** Progress of the name as the scheduler last reported; 100 % once the name itself has come. */
   naming: NamingState = { percent: 0, refused: "", distrusted: false };
   readonly #options: EngineOptions;
   readonly #logger: Logger;

@@ -12,7 +12,7 @@ import type { ArenaContext } from "./arena-context.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import type { Plan } from "./plan.ts";
 
-/** Returns the answer of a look-up if the vault has dropped none of the blocks; null when it must be asked. */
+/** Returns the answer of a look-up if the vault has dropped none of the blocks; null when a look-up is needed. */
 export function knownAnswer(
   plan: Plan,
   { groups, tenant }: Prefetch,
