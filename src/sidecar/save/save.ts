@@ -64,7 +64,7 @@ export interface SaverOptions {
 }
 
 /** Blocks of one source that go to one vault. */
-interface Lane {
+interface Queue {
   readonly source: SaveSource;
   readonly store: StoreQueue;
   pending: Pending[];
@@ -79,8 +79,8 @@ export class Saver {
   readonly room: SaveRoom = new SaveRoom();
   readonly #options: SaverOptions;
   /** Longest without a turn first. */
-  readonly #lanes = new Set<Lane>();
-  readonly #lanesOf = new Map<SaveSource, Lane[]>();
+  readonly #queues = new Set<Queue>();
+  readonly #queuesOf = new Map<SaveSource, Queue[]>();
   /** Names of blocks from being taken to being stored or dropped: a block is saved once at a time. */
   readonly #inFlight = new Set<string>();
   /** Queues about to get deferred records, which will take their room. */
@@ -143,10 +143,10 @@ export class Saver {
       this.#bytes += source.sourceBytes;
       const own = { ...item, ...ownHashes(key, item) };
       const next = { item: own, key, name, namespace, destinations, parity };
-      this.#laneOf(source, store).pending.push(next);
+      this.#queueOf(source, store).pending.push(next);
     }
     if (dropped > 0) source.onBatch();
-    for (const lane of this.#lanesOf.get(source) ?? []) this.#pump(lane);
+    for (const queue of this.#queuesOf.get(source) ?? []) this.#pump(queue);
   }
 
   /**
@@ -159,12 +159,12 @@ export class Saver {
     this.#parity.flush(recordClass, takes);
     let count = 0;
     for (const store of stores) count += store.flush(takes);
-    for (const lane of this.#lanes) {
-      const { source } = lane;
-      if (!stores.includes(lane.store)) continue;
-      const gone = lane.pending.filter(({ namespace, item }) => takes(namespace, item.tenant));
+    for (const queue of this.#queues) {
+      const { source } = queue;
+      if (!stores.includes(queue.store)) continue;
+      const gone = queue.pending.filter(({ namespace, item }) => takes(namespace, item.tenant));
       if (gone.length === 0) continue;
-      lane.pending = lane.pending.filter(({ namespace, item }) => !takes(namespace, item.tenant));
+      queue.pending = queue.pending.filter(({ namespace, item }) => !takes(namespace, item.tenant));
       for (const { item, key, name, namespace } of gone) {
         this.#dropped(namespace, key, "flushed");
         source.finish(item.slot, item.generation);
@@ -179,16 +179,16 @@ export class Saver {
   /** Resolves when no slot of `source` is in use, or after SAVE_DRAIN_MS, when the rest is dropped. */
   async settle(source: SaveSource): Promise<void> {
     const untilMs = nowMs() + SAVE_DRAIN_MS;
-    const lanes = this.#lanesOf.get(source) ?? [];
-    for (const lane of lanes) {
-      lane.isLeaving = true;
-      this.#pump(lane);
+    const queues = this.#queuesOf.get(source) ?? [];
+    for (const queue of queues) {
+      queue.isLeaving = true;
+      this.#pump(queue);
     }
-    const isOpen = (lane: Lane): boolean =>
-      lane.pending.length > 0 || lane.isBusy || lane.deferred > 0;
-    while (lanes.some(isOpen)) {
+    const isOpen = (queue: Queue): boolean =>
+      queue.pending.length > 0 || queue.isBusy || queue.deferred > 0;
+    while (queues.some(isOpen)) {
       if (nowMs() > untilMs) {
-        for (const { item, name } of lanes.flatMap(({ pending }) => pending.splice(0))) {
+        for (const { item, name } of queues.flatMap(({ pending }) => pending.splice(0))) {
           this.#options.counters.add("dropped_shutdown");
           source.finish(item.slot, item.generation);
           this.#forget(source, name);
@@ -197,8 +197,8 @@ export class Saver {
       }
       await sleep(SETTLE_POLL_MS);
     }
-    for (const lane of lanes) this.#lanes.delete(lane);
-    this.#lanesOf.delete(source);
+    for (const queue of queues) this.#queues.delete(queue);
+    this.#queuesOf.delete(source);
   }
 
   /** Resolves when every save is stored or dropped, or after SAVE_DRAIN_MS. */
@@ -210,14 +210,14 @@ export class Saver {
     }
   }
 
-  #laneOf(source: SaveSource, store: StoreQueue): Lane {
-    const lanes = this.#lanesOf.get(source) ?? [];
-    const known = lanes.find((lane) => lane.store === store);
+  #queueOf(source: SaveSource, store: StoreQueue): Queue {
+    const queues = this.#queuesOf.get(source) ?? [];
+    const known = queues.find((queue) => queue.store === store);
     if (known !== undefined) return known;
-    const lane = { source, store, pending: [], isBusy: false, deferred: 0, isLeaving: false };
-    this.#lanesOf.set(source, [...lanes, lane]);
-    this.#lanes.add(lane);
-    return lane;
+    const queue = { source, store, pending: [], isBusy: false, deferred: 0, isLeaving: false };
+    this.#queuesOf.set(source, [...queues, queue]);
+    this.#queues.add(queue);
+    return queue;
   }
 
   #dropped(namespace: Namespace | null, key: Buffer, reason: string): void {
@@ -254,29 +254,29 @@ export class Saver {
 
   /** Drops the deepest block that waits in its slot, if it is deeper and no smaller; false when there is none. */
   #shed(store: StoreQueue, endTokens: number, bytes: number): boolean {
-    const lanes = [...this.#lanes].filter((lane) => lane.store === store);
-    const waiting = lanes.flatMap((lane) => lane.pending.map((next) => ({ lane, next })));
+    const queues = [...this.#queues].filter((queue) => queue.store === store);
+    const waiting = queues.flatMap((queue) => queue.pending.map((next) => ({ queue, next })));
     const [deepest] = waiting
       .filter(
-        ({ lane, next }) => next.item.endTokens > endTokens && lane.source.sourceBytes >= bytes,
+        ({ queue, next }) => next.item.endTokens > endTokens && queue.source.sourceBytes >= bytes,
       )
       .toSorted((a, b) => b.next.item.endTokens - a.next.item.endTokens);
     if (deepest === undefined) return false;
-    const { lane, next } = deepest;
-    lane.pending.splice(lane.pending.indexOf(next), 1);
+    const { queue, next } = deepest;
+    queue.pending.splice(queue.pending.indexOf(next), 1);
     this.#dropped(next.namespace, next.key, "shed");
-    lane.source.finish(next.item.slot, next.item.generation);
-    this.#forget(lane.source, next.name);
+    queue.source.finish(next.item.slot, next.item.generation);
+    this.#forget(queue.source, next.name);
     return true;
   }
 
   #pumpAll(): void {
-    for (const lane of this.#lanes) this.#pump(lane);
+    for (const queue of this.#queues) this.#pump(queue);
   }
 
   /** True where the worker is short of slots and little is encoded yet, or the engine leaves. Otherwise blocks wait in their slots. */
-  #mayEncode(lane: Lane): boolean {
-    return lane.isLeaving || (lane.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
+  #mayEncode(queue: Queue): boolean {
+    return queue.isLeaving || (queue.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
   }
 
   /** True for records that are sent twice, belong to parity, or have varying length: they are encoded before they are sent. */
@@ -288,30 +288,30 @@ export class Saver {
   }
 
   /** Defers as many records as a lane can take now; the rest waits in its slots, or is encoded ahead. */
-  #pump(lane: Lane): void {
-    if (lane.isBusy || lane.pending.length === 0) return;
-    const { source, store } = lane;
+  #pump(queue: Queue): void {
+    if (queue.isBusy || queue.pending.length === 0) return;
+    const { source, store } = queue;
     const isMadeAhead = this.#isMadeAhead(source, store);
     const isDeferred = !isMadeAhead && store.hasRoom && !this.#deferring.has(store);
-    if (!isMadeAhead && !isDeferred && !this.#mayEncode(lane)) return;
-    lane.isBusy = true;
+    if (!isMadeAhead && !isDeferred && !this.#mayEncode(queue)) return;
+    queue.isBusy = true;
     if (isDeferred) this.#deferring.add(store);
-    if (this.#lanes.delete(lane)) this.#lanes.add(lane);
+    if (this.#queues.delete(queue)) this.#queues.add(queue);
     const most = isDeferred ? store.batchBytes : SAVE_BATCH_BYTES;
-    const batch = takeBatch(lane.pending, source.sourceBytes, most);
-    this.#pass(lane, batch, isDeferred)
+    const batch = takeBatch(queue.pending, source.sourceBytes, most);
+    this.#pass(queue, batch, isDeferred)
       .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
       .finally(() => {
-        lane.isBusy = false;
+        queue.isBusy = false;
         if (isDeferred) this.#deferring.delete(store);
         this.#pumpAll();
       });
   }
 
   /** Encodes or defers one batch and passes the records on. Slots are free once their records are encoded, or if deferred, sent. */
-  async #pass(lane: Lane, batch: readonly Pending[], mayDefer: boolean): Promise<void> {
+  async #pass(queue: Queue, batch: readonly Pending[], mayDefer: boolean): Promise<void> {
     const { pool, logger } = this.#options;
-    const { source } = lane;
+    const { source } = queue;
     let isDeferred = mayDefer;
     const records: OutboxRecord[] = [];
     const members = batch.map((next) => this.#parity.join(source, next));
@@ -330,16 +330,16 @@ export class Saver {
     };
     if (isDeferred && records.length > 0) {
       let open = batch.length;
-      lane.deferred += open;
-      this.#store(lane, batch, records, members, () => {
-        lane.deferred -= 1;
+      queue.deferred += open;
+      this.#store(queue, batch, records, members, () => {
+        queue.deferred -= 1;
         open -= 1;
         if (open === 0) leave();
       });
     } else {
       leave();
       if (records.length > 0) this.#options.counters.add("blocks_encoded_ahead", records.length);
-      this.#store(lane, batch, records, members, () => {});
+      this.#store(queue, batch, records, members, () => {});
     }
   }
 
@@ -363,7 +363,7 @@ export class Saver {
 
   /** Queues the records at their store; `onEnd` is called once per record. */
   #store(
-    { source, store }: Lane,
+    { source, store }: Queue,
     batch: readonly Pending[],
     records: readonly OutboxRecord[],
     members: readonly (Member | null)[],
