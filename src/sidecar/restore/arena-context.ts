@@ -10,7 +10,7 @@ import type { CostModel } from "./cost-model.ts";
 import type { Fetcher } from "./fetcher.ts";
 
 /** Dependencies of fetching and cutting another engine's longer blocks. */
-export interface RecutWay {
+export interface RecutContext {
   arena: ArenaId;
   fidelity: number;
   vaults: VaultClients;
@@ -23,7 +23,7 @@ export interface ArenaContext {
   cache: BlockCache;
   fetcher: Fetcher;
   costs: CostModel;
-  recut: RecutWay;
+  recut: RecutContext;
   /** Decoded bytes of one block with all shards. */
   sourceBytes(group: number): number;
   shapeOf(group: number): GroupShape;
