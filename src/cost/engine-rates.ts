@@ -111,7 +111,7 @@ export class EngineRates {
     if (bytes <= 0) return 0;
     const rate = link?.restoreRate ?? null;
     if (rate === null) return null;
-    const waitMs = link?.questionMs(0) ?? 0;
+    const waitMs = link?.roundTripMs(0) ?? 0;
     return waitMs / 1000 + this.wireBytes(bytes + aheadBytes) / Math.max(rate, 1);
   }
 

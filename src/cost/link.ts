@@ -27,7 +27,7 @@ export class Link {
   readonly down: Goodput;
   readonly up: Goodput;
   /** Seconds of a round trip by [1, bytes of the request]. */
-  readonly #questions = new Fit(2, [[0, 1]]);
+  readonly #roundTrips = new Fit(2, [[0, 1]]);
   /** Milliseconds by which answers exceeded the expected time. */
   readonly #late = new Average(RTT_SMOOTHING);
   #answeredMs: number | null = null;
@@ -50,20 +50,20 @@ export class Link {
     const isFirst = this.#answeredMs === null;
     this.#answeredMs = nowMs();
     if (isFirst) return;
-    const expected = this.questionMs(bytes);
+    const expected = this.roundTripMs(bytes);
     if (expected !== null) this.#late.add(ms - expected);
-    this.#questions.add([1, bytes], ms / 1000);
+    this.#roundTrips.add([1, bytes], ms / 1000);
   }
 
   /** Expected milliseconds of a round trip with `bytes`; null before the first sample. */
-  questionMs(bytes: number): number | null {
-    const seconds = this.#questions.predict([1, bytes]);
+  roundTripMs(bytes: number): number | null {
+    const seconds = this.#roundTrips.predict([1, bytes]);
     return seconds === null ? null : seconds * 1000;
   }
 
   /** Milliseconds within which nearly every answer comes; null before the first sample. */
-  questionMostMs(bytes: number): number | null {
-    const expected = this.questionMs(bytes);
+  roundTripMaxMs(bytes: number): number | null {
+    const expected = this.roundTripMs(bytes);
     if (expected === null) return null;
     return expected * 2 + Math.max(0, this.#late.mean ?? 0) + 4 * this.#late.deviation;
   }

@@ -13,9 +13,9 @@ export interface AnswerTimes {
  * be late once in a while, because giving up at every pause of this machine would cost more than restores gain.
  */
 export function answerTimes(link: Link | null, bytes: number, roomMs: number): AnswerTimes {
-  const usualMs = link?.questionMs(bytes) ?? null;
+  const usualMs = link?.roundTripMs(bytes) ?? null;
   if (link === null || usualMs === null) return { usualMs: 0, mostMs: roomMs };
   if (link.isUnasked) return { usualMs: 0, mostMs: 0 };
   const lateMs = roomMs * LOOKUP_LATE_SHARE_MAX;
-  return { usualMs, mostMs: Math.max(lateMs, link.questionMostMs(bytes) ?? 0) };
+  return { usualMs, mostMs: Math.max(lateMs, link.roundTripMaxMs(bytes) ?? 0) };
 }

@@ -201,7 +201,7 @@ export class CostModel {
     const { rates, links } = this.#options;
     for (const step of steps) rates.prefill.learn(step);
     const link = links.kv[0] ?? links.ssm[0];
-    const askMs = link === undefined || link.isUnasked ? 0 : (link.questionMs(0) ?? 0);
+    const askMs = link === undefined || link.isUnasked ? 0 : (link.roundTripMs(0) ?? 0);
     // Half of that time, so that only clear cases are not looked up.
     return rates.tokensWorth((rates.loadS(0) + askMs / 1000) / 2, PROMPT_TOKENS_MAX);
   }

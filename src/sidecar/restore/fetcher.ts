@@ -254,7 +254,7 @@ export class Fetcher {
       onBadRecord: (key, error) => this.#report(client, blocks, key, error),
     });
     source.windows.add(window);
-    link.down.begin(link.questionMs(0) ?? 0);
+    link.down.begin(link.roundTripMs(0) ?? 0);
     const isFar = blocks.some((block) => block.isFar);
     if (isFar) link.down.pause();
     this.#options.priority.begin();

@@ -241,7 +241,7 @@ export class StoreQueue {
     }
     const batch = this.#takeBatch();
     if (batch.length === 0) return;
-    this.#link.up.begin(this.#link.questionMs(0) ?? 0);
+    this.#link.up.begin(this.#link.roundTripMs(0) ?? 0);
     try {
       await this.#send(batch);
     } finally {

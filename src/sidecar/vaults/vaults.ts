@@ -40,7 +40,7 @@ export class LookupGate {
 
   /** True when a recent round-trip time is known. */
   get isPaced(): boolean {
-    return !this.#link.isUnasked && this.#link.questionMs(0) !== null;
+    return !this.#link.isUnasked && this.#link.roundTripMs(0) !== null;
   }
 
   async lookup(...asked: Parameters<LookupGate["find"]>): Promise<Buffer | null> {
