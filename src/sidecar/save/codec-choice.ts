@@ -13,7 +13,7 @@ import type { Logger } from "../../log.ts";
 import type { ArenaId, CodecWeight, GeometryId } from "../../native.ts";
 import { codecId, codecNameOf, isExact } from "./codecs.ts";
 import type { CodecName, Codecs } from "./codecs.ts";
-import type { Way } from "./way.ts";
+import type { VaultView } from "./vault-view.ts";
 
 /** Costs of a codec per decoded byte. */
 export interface Weight {
@@ -38,7 +38,7 @@ export interface Form {
   bytesPerS: number | null;
 }
 
-type Seen = Pick<Way, "restoreRate" | "isNearlyFull" | "isMemory">;
+type Seen = Pick<VaultView, "restoreRate" | "isNearlyFull" | "isMemory">;
 
 /** Chooses the form for one vault; `last`: the codec chosen before. */
 export function chooseForm(
@@ -121,13 +121,13 @@ export class CodecChoice {
   }
 
   /** Returns the codec for blocks that go to all of these vaults: the smallest of their choices. */
-  idFor(recordClass: RecordClass, geometry: GeometryId, ways: readonly Way[]): number {
+  idFor(recordClass: RecordClass, geometry: GeometryId, views: readonly VaultView[]): number {
     const { byClass, candidates } = this.#codecs;
     if (recordClass !== "kv" || candidates.length === 0) return byClass[recordClass];
     const weights = this.#weighed.get(geometry)?.weights;
-    const forms = ways.map((way) => {
-      const form = chooseForm(this.#rules, weights, way, this.#forms.get(way.address)?.codec);
-      this.#forms.set(way.address, form);
+    const forms = views.map((view) => {
+      const form = chooseForm(this.#rules, weights, view, this.#forms.get(view.address)?.codec);
+      this.#forms.set(view.address, form);
       return form;
     });
     const bytes = ({ codec }: Form): number => weights?.get(codec)?.bytes ?? 0;

@@ -280,11 +280,11 @@ export class Saver {
   }
 
   /** True for records that are sent twice, belong to parity, or have varying length: they are encoded before they are sent. */
-  #isMadeAhead({ recordClass, geometry }: SaveSource, { way }: StoreQueue): boolean {
+  #isMadeAhead({ recordClass, geometry }: SaveSource, { view }: StoreQueue): boolean {
     const { pools, codecs } = this.#options;
     const { isDouble, width, local } = pools[recordClass];
     const isAlone = !isDouble && width === 0 && local === NO_VAULT;
-    return !isAlone || isVariable(codecs.idFor(recordClass, geometry, [way]));
+    return !isAlone || isVariable(codecs.idFor(recordClass, geometry, [view]));
   }
 
   /** Defers as many records as a lane can take now; the rest waits in its slots, or is encoded ahead. */
@@ -348,11 +348,11 @@ export class Saver {
     const { arena, geometry, recordClass, shard, shardCount } = source;
     const [first] = batch;
     if (first !== undefined) await codecs.weigh(pool, recordClass, { ...source, ...first.item });
-    const ways = new Set(batch.flatMap(({ destinations }) => destinations.map((d) => d.store.way)));
+    const views = batch.flatMap(({ destinations }) => destinations.map(({ store }) => store.view));
     return {
       arena,
       geometry,
-      codec: codecs.idFor(recordClass, geometry, [...ways]),
+      codec: codecs.idFor(recordClass, geometry, [...new Set(views)]),
       fidelity: codecs.fidelity,
       namespace: batch[0]?.namespace ?? Buffer.alloc(0),
       shard,

@@ -23,7 +23,7 @@ import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import { StoreTrace } from "../trace/request-trace.ts";
 import type { Stored } from "../trace/request-trace.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
-import { Way } from "./way.ts";
+import { VaultView } from "./vault-view.ts";
 
 /** One place that a record is sent to. */
 export interface Destination {
@@ -73,7 +73,7 @@ export type OnStored = (stored: Stored) => void;
 /** A vault's records to send, bounded by the saver: SAVE_QUEUE_BYTES_MAX at most, or as much as slots hold. */
 export class StoreQueue {
   /** The vault as the choice of a codec sees it. */
-  readonly way: Way;
+  readonly view: VaultView;
   readonly #client: Vault;
   readonly #link: Link;
   readonly #priority: FetchPriority;
@@ -92,7 +92,7 @@ export class StoreQueue {
   constructor(options: StoreQueueOptions) {
     const { client, link, priority, outcomes, counters, logger } = options;
     this.#onStored = options.onStored ?? null;
-    this.way = new Way(client, link);
+    this.view = new VaultView(client, link);
     this.#client = client;
     this.#link = link;
     this.#priority = priority;

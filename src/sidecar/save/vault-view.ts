@@ -5,7 +5,7 @@ import { VAULT_FULL_SHARE, VAULT_ROOM_MS } from "../../limits/codec.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import { nowMs } from "../../time.ts";
 
-export class Way {
+export class VaultView {
   readonly #client: Vault;
   readonly #link: Link;
   #isNearlyFull = false;
