@@ -21,7 +21,7 @@ export interface RailsOptions {
   label: string;
   logger: Logger;
   /** Returns whether the vault that announced a rail answers on it. */
-  answers(way: LaneRail): Promise<boolean>;
+  answers(rail: LaneRail): Promise<boolean>;
   /** Called when there are more rails than before. */
   onMore(): void;
 }
@@ -31,7 +31,7 @@ export interface TriedRail extends LaneRail {
   isOpen: boolean;
 }
 
-interface Way extends TriedRail {
+interface RailState extends TriedRail {
   pauseMs: number;
   /** Time of the next try. */
   dueMs: number;
@@ -40,7 +40,7 @@ interface Way extends TriedRail {
 export class Rails {
   readonly #options: RailsOptions;
   readonly #closing = new AbortController();
-  #ways: Way[];
+  #rails: RailState[];
   /** Addresses in the last hello; null: configured local addresses still wait for a hello. */
   #named: string | null;
   #isSeeking = false;
@@ -50,27 +50,29 @@ export class Rails {
     const { first, locals } = options;
     this.#options = options;
     const { host } = splitAddress(first.address);
-    const ways = fitting(locals, host, first.address).map((local) => ({ ...first, local }));
-    this.#ways = (ways.length > 0 ? ways : [first]).map((way, index) => newWay(way, index === 0));
-    this.#named = ways.length > 0 ? null : "";
+    const rails = fitting(locals, host, first.address).map((local) => ({ ...first, local }));
+    this.#rails = (rails.length > 0 ? rails : [first]).map((rail, index) =>
+      newState(rail, index === 0),
+    );
+    this.#named = rails.length > 0 ? null : "";
   }
 
   /** Rail to try first. */
   get first(): LaneRail {
-    const [way = this.#options.first] = this.#ways;
-    return railOf(way);
+    const [rail = this.#options.first] = this.#rails;
+    return railOf(rail);
   }
 
   /** Rails that work, as far as known; at least one. */
   get open(): LaneRail[] {
-    const open = this.#ways.filter(({ isOpen }) => isOpen);
-    return open.length > 0 ? open : this.#ways.slice(0, 1);
+    const open = this.#rails.filter(({ isOpen }) => isOpen);
+    return open.length > 0 ? open : this.#rails.slice(0, 1);
   }
 
   /** Returns all rails, once each was tried. */
   async tried(): Promise<TriedRail[]> {
     await this.#tried;
-    return this.#ways;
+    return this.#rails;
   }
 
   /** Takes the vault's further addresses from a hello `over` a rail. Usually there are none, and one rail needs no try. */
@@ -83,23 +85,23 @@ export class Rails {
 
   /** Marks rails as failed; they are tried again after a while. */
   failed(rails: readonly LaneRail[], reason: string): void {
-    const ways = this.#ways.filter((way) => rails.some((rail) => isSame(way, rail)));
-    if (ways.length === 0) return;
+    const broken = this.#rails.filter((rail) => rails.some((one) => isSame(rail, one)));
+    if (broken.length === 0) return;
     const { label, logger } = this.#options;
-    for (const way of ways) {
+    for (const rail of broken) {
       logger.warn(
-        { vault: label, rail: way.address, local: way.local, reason },
+        { vault: label, rail: rail.address, local: rail.local, reason },
         "a path to the vault is out of use",
       );
-      if (nowMs() - way.dueMs > RAIL_PAUSE_MAX_MS) way.pauseMs = RAIL_PAUSE_MIN_MS;
-      this.#postpone(way);
+      if (nowMs() - rail.dueMs > RAIL_PAUSE_MAX_MS) rail.pauseMs = RAIL_PAUSE_MIN_MS;
+      this.#postpone(rail);
     }
     void this.#seek();
   }
 
   /** Returns another rail to use; the same when there is no other. */
   other(at: LaneRail): LaneRail {
-    const others = this.#ways.filter((way) => !isOver(at, way));
+    const others = this.#rails.filter((rail) => !isOver(at, rail));
     const next = others.find(({ isOpen }) => isOpen) ?? others[0];
     return next === undefined ? at : railOf(next);
   }
@@ -129,8 +131,8 @@ export class Rails {
       { address, ip: first },
       ...others.map((one) => ({ address: one, ip: splitAddress(one).host })),
     ];
-    const ways = locals.length > 0 ? waysFrom(locals, places) : places.flatMap(waysNear);
-    this.#ways = ways.slice(0, RAILS_MAX).map((way) => newWay(way, isOver(over, way)));
+    const rails = locals.length > 0 ? railsFrom(locals, places) : places.flatMap(railsNear);
+    this.#rails = rails.slice(0, RAILS_MAX).map((rail) => newState(rail, isOver(over, rail)));
     if (this.open.length > 1) this.#options.onMore();
     await this.#seek();
   }
@@ -144,7 +146,7 @@ export class Rails {
   async #goOn(): Promise<void> {
     const { signal } = this.#closing;
     this.#isSeeking = true;
-    while (!signal.aborted && this.#ways.some(({ isOpen }) => !isOpen)) {
+    while (!signal.aborted && this.#rails.some(({ isOpen }) => !isOpen)) {
       await sleep(RAIL_PAUSE_MIN_MS, signal).catch(() => {});
       if (!signal.aborted) await this.#round();
     }
@@ -152,11 +154,11 @@ export class Rails {
   }
 
   async #round(): Promise<void> {
-    const due = this.#ways.filter(({ isOpen, dueMs }) => !isOpen && dueMs <= nowMs());
-    const tries = due.map(async (way) => {
-      const isOpen = (await isReached(way)) && (await this.#options.answers(way));
-      if (isOpen) [way.isOpen, way.dueMs] = [true, nowMs()];
-      else this.#postpone(way);
+    const due = this.#rails.filter(({ isOpen, dueMs }) => !isOpen && dueMs <= nowMs());
+    const tries = due.map(async (rail) => {
+      const isOpen = (await isReached(rail)) && (await this.#options.answers(rail));
+      if (isOpen) [rail.isOpen, rail.dueMs] = [true, nowMs()];
+      else this.#postpone(rail);
       return isOpen;
     });
     const found = await Promise.all(tries);
@@ -169,14 +171,14 @@ export class Rails {
     this.#options.onMore();
   }
 
-  #postpone(way: Way): void {
-    way.isOpen = false;
-    way.dueMs = nowMs() + way.pauseMs;
-    way.pauseMs = Math.min(way.pauseMs * 2, RAIL_PAUSE_MAX_MS);
+  #postpone(rail: RailState): void {
+    rail.isOpen = false;
+    rail.dueMs = nowMs() + rail.pauseMs;
+    rail.pauseMs = Math.min(rail.pauseMs * 2, RAIL_PAUSE_MAX_MS);
   }
 }
 
-function newWay(rail: LaneRail, isOpen: boolean): Way {
+function newState(rail: LaneRail, isOpen: boolean): RailState {
   return { ...rail, isOpen, pauseMs: RAIL_PAUSE_MIN_MS, dueMs: 0 };
 }
 
@@ -185,8 +187,8 @@ function railOf({ address, local }: LaneRail): LaneRail {
 }
 
 /** Returns whether calls to `at` take this rail, as far as known. */
-export function isOver(at: LaneRail, way: LaneRail): boolean {
-  return at.address === way.address && (at.local === undefined || at.local === way.local);
+export function isOver(at: LaneRail, rail: LaneRail): boolean {
+  return at.address === rail.address && (at.local === undefined || at.local === rail.local);
 }
 
 function isSame(one: LaneRail, other: LaneRail): boolean {
@@ -200,13 +202,13 @@ interface Place {
 }
 
 /** Returns rails from each local address in its network where there are several; otherwise the system chooses one. */
-function waysNear({ address, ip }: Place): LaneRail[] {
+function railsNear({ address, ip }: Place): LaneRail[] {
   const locals = localsNear(ip);
   return locals.length > 1 ? locals.map((local) => ({ address, local })) : [{ address }];
 }
 
 /** Returns rails from each of `locals` into its own network; a local address outside all networks is routed to every place. */
-function waysFrom(locals: readonly string[], places: readonly Place[]): LaneRail[] {
+function railsFrom(locals: readonly string[], places: readonly Place[]): LaneRail[] {
   const near = places.map(({ ip }) => localsNear(ip));
   const isRouted = (local: string): boolean => !near.some((all) => all.includes(local));
   const each = (isFit: (local: string, index: number) => boolean): LaneRail[] =>
@@ -214,13 +216,13 @@ function waysFrom(locals: readonly string[], places: readonly Place[]): LaneRail
       const from = fitting(locals, ip, address).filter((local) => isFit(local, index));
       return from.map((local) => ({ address, local }));
     });
-  const ways = [
+  const rails = [
     ...each((local, index) => near[index]?.includes(local) === true),
     ...each(isRouted),
   ];
-  const isNamed = (one: string): boolean => ways.some(({ address }) => address === one);
+  const isNamed = (one: string): boolean => rails.some(({ address }) => address === one);
   const rest = places.filter(({ address }) => !isNamed(address));
-  return [...ways, ...rest.map(({ address }) => ({ address }))];
+  return [...rails, ...rest.map(({ address }) => ({ address }))];
 }
 
 /** Returns local addresses that could reach a host: of its family, and loopback only for loopback. */

@@ -97,7 +97,7 @@ export class VaultSession {
       locals: rail === undefined ? locals : [],
       label: this.#label,
       logger: options.logger,
-      answers: (way) => isAt(way, options, this.flushes.number, this.#epoch),
+      answers: (tried) => isAt(tried, options, this.flushes.number, this.#epoch),
       onMore: () => void this.lanes.rejoin(),
     });
     this.#connection = this.#newTo(this.#rails.first);
