@@ -35,8 +35,8 @@ export function askedOf(
 }
 
 /**
- * Chooses the deepest boundary at which every group ends a block and holds all blocks it needs from its index `from` on, with at
- * most `capacity` blocks in all groups together.
+ * Chooses the deepest boundary at which every group ends a block and holds all it needs from index `from` on. All groups together
+ * take at most `capacity` blocks.
  */
 export function chooseBoundary(
   groups: readonly Asked[],

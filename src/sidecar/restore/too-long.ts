@@ -40,7 +40,7 @@ export class TooLong {
     if (!this.#isCutSaid) {
       this.#isCutSaid = true;
       const what = { engine, tokens, keptTokens, keysMax: PLAN_KEYS_MAX };
-      logger.warn(what, "of a prompt of more keys than a plan may have the beginning is looked up");
+      logger.warn(what, "the prompt exceeds a plan's keys: only its beginning is looked up");
     }
     return { ...message, groups, beyond: message.beyond + tokens - keptTokens };
   }
@@ -62,7 +62,7 @@ export class TooLong {
     const arenaBytes = arenaBytesFor(blocksNeeded(asked, heldTokens) * shards, cache.slotBytes);
     logger.warn(
       { engine, heldTokens, restoredTokens: tokens, arenaBytes },
-      `of a prompt that shared memory cannot hold the beginning is restored; [sidecar] arena_bytes = ${arenaBytes} holds it`,
+      `shared memory cannot hold the prompt: only its beginning is restored; [sidecar] arena_bytes = ${arenaBytes} holds it`,
     );
   }
 }

@@ -107,7 +107,7 @@ export class PoolMembers {
       } else if (this.isMember(client)) {
         this.#leftMs.set(client, nowMs());
         setTimeout(() => this.#clear(), VIEW_KEPT_MS + 1).unref();
-        this.#say(client, "vault has left the pool; it is asked for what it holds for a while");
+        this.#say(client, "vault has left the pool; for a while it is asked for blocks it holds");
       }
     }
     for (const address of list) this.#join(recordClass, address);
