@@ -73,7 +73,6 @@ const WANTED = "Lookup";
 export class VaultSession {
   readonly down: Goodput = new Goodput();
   readonly up: Goodput = new Goodput();
-  /** Lanes that records travel on. */
   readonly lanes: Lanes;
   /** The vault's flushes; the listener is called before any later answer. */
   readonly flushes: FlushFeed = new FlushFeed();

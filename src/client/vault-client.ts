@@ -106,7 +106,6 @@ export class VaultClient {
     return this.#session.rails();
   }
 
-  /** The vault's flushes. */
   get flushes(): FlushFeed {
     return this.#session.flushes;
   }

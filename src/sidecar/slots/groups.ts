@@ -8,7 +8,6 @@ import type { GroupSpec } from "../socket/messages.ts";
 
 export interface Group {
   readonly spec: GroupSpec;
-  /** Native geometry id. */
   readonly geometry: GeometryId;
   /** Bytes that one block takes in a slot. */
   readonly slotBytes: number;

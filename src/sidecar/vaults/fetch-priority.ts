@@ -19,7 +19,6 @@ export class FetchPriority {
     return this.#restores === 0;
   }
 
-  /** Number of saves that wait now. */
   get waiting(): number {
     return this.#waiting.size;
   }
