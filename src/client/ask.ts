@@ -1,11 +1,11 @@
-// Owns one call to a vault on a connection of its own: for commands that ask once.
+// Owns a single call to a vault on its own connection, for commands that ask once.
 import type { MethodDefinition } from "@grpc/grpc-js";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { fromGrpcError } from "../wire/status.ts";
 import { VaultChannel } from "./channel.ts";
 
 export interface Asked {
-  /** Which vault, for people. */
+  /** Name of the vault, for people. */
   name: string;
   address: string;
   security: ChannelSecurity | null;

@@ -1,11 +1,11 @@
-// Owns one call to a vault under way: what is left of its time, what gives it up, and the errors that name it.
+// Owns one running call to a vault: its remaining time, its cancellation, and its errors.
 import { setMaxListeners } from "node:events";
 import { TierkvError } from "../errors.ts";
 import { nowMs } from "../time.ts";
 import type { CallContext } from "../wire/status.ts";
 import type { CallOptions, VaultChannel } from "./channel.ts";
 
-/** Made for every call: what few of them need is made when it is asked for. */
+/** Made for every call, so rarely used parts are created on demand. */
 export class Attempt {
   readonly context: CallContext;
   readonly #channel: () => VaultChannel;
@@ -13,12 +13,12 @@ export class Attempt {
   readonly #listeners = new Set<() => void>();
   #controller: AbortController | null = null;
   #reason: unknown = undefined;
-  /** It was given up. */
+  /** True once the call was given up. */
   isGivenUp = false;
-  /** The vault answered something: if time runs out now, the vault is slow or the work large, but it is not down. */
+  /** True once the vault sent something: a later time-out means slow or large work, not a vault that is down. */
   hasProgress = false;
 
-  /** `channel`: the one that calls go over, which changes while they are under way. */
+  /** `channel` returns the present channel, which may change during a call. */
   constructor(channel: () => VaultChannel, context: CallContext) {
     this.#channel = channel;
     this.context = context;
@@ -33,18 +33,18 @@ export class Attempt {
     return Math.max(0, this.#endMs - nowMs());
   }
 
-  /** Fires when it is given up. */
+  /** Fires when the call is given up. */
   get signal(): AbortSignal {
     if (this.#controller === null) {
       this.#controller = new AbortController();
-      // A call of a long prompt has many parts, each of which listens.
+      // A call for a long prompt has many parts, and each listens.
       setMaxListeners(0, this.#controller.signal);
       if (this.isGivenUp) this.#controller.abort(this.#reason);
     }
     return this.#controller.signal;
   }
 
-  /** For one RPC of this call. */
+  /** Options for one RPC of this call. */
   readonly options = (): CallOptions => ({ timeoutMs: this.leftMs, signal: this.signal });
 
   giveUp(reason: unknown): void {
@@ -56,11 +56,11 @@ export class Attempt {
   }
 
   throwIfGivenUp(): void {
-    // As an AbortController does without a reason.
+    // Without a reason, as an AbortController does.
     if (this.isGivenUp) throw this.#reason ?? this.signal.reason;
   }
 
-  /** `listener` hears of it as `signal` does. */
+  /** Calls `listener` when the call is given up, as `signal` would. */
   onGivenUp(listener: () => void): void {
     this.#listeners.add(listener);
   }
@@ -69,27 +69,27 @@ export class Attempt {
     this.#listeners.delete(listener);
   }
 
-  /** Time ran out. */
+  /** Error for a call that ran out of time. */
   late(): TierkvError {
     return new TierkvError("VAULT_DEADLINE", { ...this.context });
   }
 
-  /** It failed, and nothing may be tried a second time for now. */
+  /** Error for a failed call when no retry is allowed at present. */
   spent(): TierkvError {
-    return this.refused("too much failed lately for a second try");
+    return this.refused("too many calls failed lately to try again");
   }
 
-  /** The vault took the request, and refuses it. */
+  /** Error for a request that the vault refuses. */
   refused(reason: string): TierkvError {
     return new TierkvError("VAULT_BUSY", { ...this.context, reason });
   }
 
-  /** There are no lanes. */
+  /** Error for a call without lanes. */
   unreachable(reason: string): TierkvError {
     return new TierkvError("LANES_UNREACHABLE", { ...this.context, reason });
   }
 
-  /** The vault breaks the protocol. */
+  /** Error for an answer that breaks the protocol. */
   broken(reason: string): TierkvError {
     return new TierkvError("VAULT_BROKEN", { ...this.context, reason });
   }

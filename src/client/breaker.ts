@@ -6,7 +6,7 @@ import { jitterMs, sleep } from "../time.ts";
 
 export type VaultState = "unknown" | "up" | "down";
 
-/** Down until a probe succeeds; `reason`: the last failure in words. */
+/** Phase down lasts until a probe succeeds; `reason`: the last failure in words. */
 type Phase =
   | { readonly kind: "unknown" | "up"; failures: number }
   | { readonly kind: "down"; reason: string }
@@ -31,12 +31,12 @@ export class Breaker {
     return this.#phase.kind === "closed" ? this.#phase.was : this.#phase.kind;
   }
 
-  /** Nobody is to ask the vault. */
+  /** True while calls must not be made. */
   get isOpen(): boolean {
     return this.state === "down";
   }
 
-  /** Why it is down. */
+  /** Reason for phase down; empty otherwise. */
   get reason(): string {
     return this.#phase.kind === "down" ? this.#phase.reason : "";
   }
@@ -52,7 +52,7 @@ export class Breaker {
     if (this.#phase.failures < BREAKER_FAILURES) return;
     const down: Phase = { kind: "down", reason: error.message };
     this.#become(down, error.message);
-    // The loop ends by itself: on the first answer, or on close.
+    // Ends on the first answer, or on close.
     void this.#probeUntilUp(down);
   }
 

@@ -1,10 +1,10 @@
-// Owns asking a vault for its certificate, before anything is sent to it: who asks decides whether it is the right one.
+// Owns the fetch of a vault's certificate without trusting it: the caller decides whether it is the right one.
 import { connect } from "node:tls";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
 import { ALPN, TLS_MIN_VERSION, VAULT_SERVER_NAME } from "../wire/security.ts";
 
-/** In DER. Throws VAULT_DOWN. */
+/** Returns the certificate in DER. Throws VAULT_DOWN. */
 export async function certificateAt(address: string, timeoutMs: number): Promise<Buffer> {
   const socket = connect({
     ...splitAddress(address),

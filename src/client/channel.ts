@@ -21,8 +21,8 @@ export class VaultChannel {
   #isClosing = false;
 
   /**
-   * `address` is `host:port` or `unix:/path`; `security` null: in the clear; `local`: the address of this machine that it
-   * comes from. Connects with the first call.
+   * Connects with the first call. `address` is `host:port` or `unix:/path`; `security` null: in the clear; `local`: this machine's
+   * address to connect from.
    */
   constructor(address: string, security: ChannelSecurity | null = null, local?: string) {
     const options = { ...channelOptions(), ...securityOptions(security) };
@@ -59,7 +59,7 @@ export class VaultChannel {
     });
   }
 
-  /** Calls back once when the connection that is up now is gone; at once when none is up. */
+  /** Calls back once, when the present connection is gone; at once when none is up. */
   onceDisconnected(listener: () => void): void {
     const channel = this.#client.getChannel();
     if (channel.getConnectivityState(false) !== connectivityState.READY) {
@@ -69,13 +69,13 @@ export class VaultChannel {
     channel.watchConnectivityState(connectivityState.READY, Infinity, listener);
   }
 
-  /** Calls under way end, and fail. */
+  /** Closes the channel; calls under way fail. */
   cut(): void {
     for (const call of this.#calls) call.cancel();
     this.#client.close();
   }
 
-  /** Calls under way run on to their own end, and the connection until then: its farewell would refuse what the vault has not read yet. */
+  /** Closes after the calls under way, because an earlier farewell would refuse requests the vault has not read yet. */
   close(): void {
     this.#isClosing = true;
     this.#closeIdle();

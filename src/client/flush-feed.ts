@@ -1,16 +1,16 @@
-// Owns what one client knows of its vault's flushes: the last number it has acted on, and who acts on them.
+// Owns one client's view of its vault's flushes: the number of the last one handled, and their listener.
 import type { FlushedScope, FlushNews } from "../wire/messages.ts";
 
 export type { FlushedScope };
 
-/** Whether what a tenant has under a namespace is to go. */
+/** Returns whether a flush takes the blocks of a tenant under a namespace. */
 export type Takes = (namespace: Buffer, tenant: number) => boolean;
 
-/** Hears of each flush once, in order, before any later answer of the vault. Must not throw. */
+/** Called for each flush once, in order, before any later answer of the vault. Must not throw. */
 export interface FlushListener {
-  /** The vault answered a hello; another epoch means that it may have lost what it held in memory. */
+  /** Called when the vault answered a hello; a new epoch means that it may have lost its memory. */
   onHello(epoch: number): void;
-  /** null: drop everything, because what was missed is not known any more. */
+  /** Called with the flushed scopes; null: everything, because missed flushes are unknown. */
   onFlush(scopes: readonly FlushedScope[] | null): void;
 }
 
@@ -18,17 +18,17 @@ export class FlushFeed {
   #number = 0;
   #listener: FlushListener | null = null;
 
-  /** Of the last flush that was acted on; 0: none. */
+  /** Number of the last flush handled; 0: none. */
   get number(): number {
     return this.#number;
   }
 
-  /** One listener; it hears what comes from now on. */
+  /** Sets the one listener, for flushes from now on. */
   listen(listener: FlushListener): void {
     this.#listener = listener;
   }
 
-  /** What a hello answered. A vault of which nothing is known of flushes says nothing. */
+  /** Takes the news of a hello; null: a vault that does not report flushes. */
   take(news: FlushNews | null, epoch: number): void {
     if (news !== null) this.receive(news);
     this.#listener?.onHello(epoch);
@@ -38,7 +38,7 @@ export class FlushFeed {
     const known = this.#number;
     if (number === known) return;
     const missed = flushes.filter((flush) => flush.number > known);
-    // Two answers may cross: the one that was made first says nothing new.
+    // Answers may cross, and the one made earlier has no news.
     if (!everything && missed.length === 0) return;
     this.#number = number;
     this.#listener?.onFlush(everything ? null : missed);

@@ -1,19 +1,19 @@
-// Owns what a vault answers to a look-up: what it holds, what of it only its archive has, and how long that takes.
+// Owns a vault's answer to a look-up: keys it holds, keys only its archive has, and how long those take.
 import { newBitmap } from "../block.ts";
 
-/** Milliseconds, as the vault measured them. */
+/** Time to read an archive, in milliseconds, as the vault measured it. */
 export interface FarPace {
-  /** Until one record is here. */
+  /** Time until the first record has come. */
   firstMs: number;
-  /** From one to the next. */
+  /** Time from one record to the next. */
   nextMs: number;
 }
 
-/** What a look-up is for. */
+/** Purpose of a look-up. */
 export interface LookupFor {
-  /** Context of the span that asks. */
+  /** Context of the span that asks; null: no span. */
   trace: Buffer | null;
-  /** False: no request asks, so the vault's hit rate leaves it out. */
+  /** False for a look-up that no request caused: the vault's hit rate leaves it out. */
   isCounted: boolean;
 }
 
@@ -23,15 +23,15 @@ export const OF_A_REQUEST: LookupFor = { trace: null, isCounted: true };
 export const UNCOUNTED: LookupFor = { trace: null, isCounted: false };
 
 export interface Found {
-  /** A bitmap over the keys. */
+  /** Bitmap of the keys held. */
   present: Buffer;
-  /** The same of what only the archive has; null: nothing. */
+  /** Bitmap of the keys only the archive has; null: none. */
   far: Buffer | null;
-  /** null: nothing is far, or nothing was read from there yet. */
+  /** null: no key is far, or the archive has not been read yet. */
   pace: FarPace | null;
 }
 
-/** Of one answer over lanes: the native side has checked its length. */
+/** Reads one answer over lanes, whose length the native side has checked. */
 export function readFound(data: Buffer, keys: number): Found {
   const bytes = Math.ceil(keys / 8);
   if (data.length === bytes) return { present: data, far: null, pace: null };
@@ -43,7 +43,7 @@ export function readFound(data: Buffer, keys: number): Found {
   };
 }
 
-/** Of a question that was asked in parts, each of whole bytes but the last. */
+/** Joins the answers to parts of a look-up; each part but the last fills whole bytes. */
 export function joinFound(parts: readonly Found[]): Found {
   const farOf = ({ far, present }: Found): Buffer => far ?? newBitmap(present.length * 8);
   return {

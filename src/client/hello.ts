@@ -1,4 +1,4 @@
-// Owns what a client demands of a vault's hello before it sends anything else.
+// Owns a client's hello to a vault, and the checks of the reply before any other call.
 import { hostname } from "node:os";
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
@@ -12,10 +12,10 @@ import { vaultService } from "../wire/service.ts";
 import type { CallContext } from "../wire/status.ts";
 import { VaultChannel } from "./channel.ts";
 
-/** Bitmaps of several look-ups are joined bytewise, so keys are split in multiples of eight. */
+/** Look-ups are split at multiples of eight keys, because their bitmaps are joined bytewise. */
 const KEYS_STEP = 8;
 
-/** `flushed`: the last flush of the vault that this client knows of; 0: none. */
+/** Returns the request; `flushed`: number of the last flush that this client knows, 0: none. */
 export function helloRequest(name: RecordClass, flushed = 0): HelloRequest {
   return {
     protocolMin: PROTOCOL_MIN,
@@ -26,7 +26,7 @@ export function helloRequest(name: RecordClass, flushed = 0): HelloRequest {
   };
 }
 
-/** Whether the vault of this epoch answers on a way to it, with the certificate that is trusted. */
+/** Returns whether the vault of this epoch answers on a rail, with the trusted certificate. */
 export async function isAt(
   { address, local }: LaneRail,
   { name, security }: { name: RecordClass; security?: ChannelSecurity | null },
@@ -46,7 +46,7 @@ export async function isAt(
   }
 }
 
-/** The reply with its limits made safe to use. Throws VERSION_MISMATCH, VAULT_CLASS or VAULT_BROKEN. */
+/** Returns the reply with its limits made safe to use. Throws VERSION_MISMATCH, VAULT_CLASS or VAULT_BROKEN. */
 export function checkHello(reply: HelloReply, name: RecordClass, context: CallContext): HelloReply {
   const peer = `the ${name} vault at ${context.address} (version ${reply.version})`;
   if (reply.protocol < PROTOCOL_MIN || reply.protocol > PROTOCOL_MAX) {

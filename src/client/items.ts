@@ -1,16 +1,16 @@
-// Owns what a caller gives a vault's client: records to store, and how long a fetch may take.
+// Owns the arguments of a vault client's calls: records to store, and the time for a fetch.
 
 /** One record of the native outbox to store. */
 export interface StoreItem {
-  /** Packed, 36 bytes. */
+  /** Packed key, 36 bytes. */
   key: Buffer;
-  /** `make`: of a deferred record that no lane could make as it was announced. */
+  /** `make` encodes a deferred record that no lane could encode at its announced length. */
   record: { readonly id: number; readonly isDeferred: boolean; make(): Promise<void> };
 }
 
 export interface FetchOptions {
   deadlineMs: number;
   signal?: AbortSignal | undefined;
-  /** So many bytes have arrived since the last time. */
+  /** Called with the bytes that arrived since the last call. */
   onProgress?: (bytes: number) => void;
 }

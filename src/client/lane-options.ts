@@ -1,31 +1,31 @@
-// Owns what the lanes of a client are opened with: the ways there are, whom to trust on them, and who hears of them.
+// Owns the options of a client's lanes: rails, trust and callbacks.
 import type { Logger } from "../log.ts";
 import type { Goodput, LaneClientTls, LaneRail } from "../native.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import type { Retries } from "./retries.ts";
 
 export interface LanesOptions {
-  /** The ways to the vault that work, as they are now; at least one. */
+  /** Returns the rails to the vault that work now, at least one. */
   rails(): LaneRail[];
-  /** Some of several were the reason why they broke, or were not opened. */
+  /** Called when some of several rails made the lanes break, or not open. */
   onRailsFailed(rails: readonly LaneRail[], reason: string): void;
-  /** How many; 0: none, for who moves no records. */
+  /** Number of lanes; 0 for a client that moves no records. */
   count: number;
-  /** For the log. */
+  /** Name of the vault in logs. */
   label: string;
   logger: Logger;
-  /** Whom to trust on them; absent: they are in clear. */
+  /** Certificates to trust and show; absent: lanes are in the clear. */
   tls?: LaneClientTls | undefined;
-  /** What arrives is counted here, and what the vault took of stores. */
+  /** Meters of bytes: `down` for arrivals, `up` for stored records that the vault took. */
   down: Goodput;
   up: Goodput;
-  /** What fails here may be tried again, as far as this goes. */
+  /** Budget for second tries after failures. */
   retries: Retries;
-  /** Says hello again: every session needs a token of its own. */
+  /** Says hello again, because every session needs its own token. */
   renew(): Promise<unknown>;
 }
 
-/** What lanes trust and show; the token of the hello stands for the one of the calls. */
+/** Returns the certificates of lanes; the hello's token replaces the token of calls. */
 export function laneTls(security: ChannelSecurity | null): LaneClientTls | undefined {
   if (security === null) return undefined;
   const { caPem, serverName, certPem, keyPem } = security;

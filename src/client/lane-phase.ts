@@ -1,21 +1,21 @@
-// Owns the phases that the lanes of one client go through, and what is known in each.
+// Owns the phases of one client's lanes, with the facts known in each.
 import type { LaneRail, LanesId } from "../native.ts";
 
-/** none: not tried yet, or not wanted · opening · up · broken: will be tried again. */
+/** none: not tried yet, or not wanted · opening · up · broken: tried again later. */
 export type LanesState = "none" | "opening" | "up" | "broken";
 
-/** There are no connections; `reason`: why. */
+/** No connections; `reason`: why. */
 export interface Down {
   readonly kind: "none" | "broken" | "closed";
   readonly reason: string;
 }
 
-/** Connections under a native id, and the ways that they are spread over. */
+/** Connections under a native id, spread over rails. */
 interface Opening {
   readonly kind: "opening";
   readonly id: LanesId;
   readonly rails: readonly LaneRail[];
-  /** What they were before: an attempt that follows a break waits longer after the next one. */
+  /** Phase before: an attempt after a break waits longer when it fails as well. */
   readonly after: Down;
 }
 
@@ -26,16 +26,16 @@ interface Up extends Pick<Opening, "id" | "rails"> {
 
 export type Phase = Down | Opening | Up;
 
-/** More ways were found: no · waiting until nothing is under way on those of before · holding back what is new, so that nothing is. */
+/** Reopening over more rails: no · waiting until no request is under way · holding new requests back to get there. */
 export type Rejoin = "no" | "waiting" | "holding";
 
 export function idOf(phase: Phase): LanesId | null {
   return "id" in phase ? phase.id : null;
 }
 
-/** Why they are not up. */
+/** Reason why the lanes are not up. */
 export function reasonOf(phase: Phase): string {
-  if (phase.kind === "up") return "they are about to be opened anew";
+  if (phase.kind === "up") return "they are about to be reopened";
   return phase.kind === "opening" ? phase.after.reason : phase.reason;
 }
 

@@ -1,18 +1,18 @@
-// Owns what is asked on lanes, and what it came to: an outcome as the core tells it, and the status of each item.
+// Owns the requests on lanes and their results: the core's outcome, and the status of each item.
 import { ItemStatus } from "../block.ts";
 import type { TierkvError } from "../errors.ts";
 import type { ArenaId } from "../native.ts";
 
-/** Where records go; one entry (leases: a pair of slot and generation) per key. */
+/** Slots that records go to; one entry per key, for leases a pair of slot and generation. */
 export interface FetchPlan {
   arena: ArenaId;
   fidelity: number;
-  /** Packed, 36 bytes each, in need order. */
+  /** Packed keys, 36 bytes each, in the order needed. */
   keys: Buffer;
-  /** Native geometries. */
+  /** Native geometry of each slot. */
   geometries: Uint32Array;
   leases: Uint32Array;
-  /** Context of the span that fetches, 25 bytes; null, or left out: nobody wants one. */
+  /** Context of the span that fetches, 25 bytes; null, or left out: no span. */
   trace?: Buffer | null;
 }
 
@@ -22,19 +22,19 @@ export interface Outcome {
   bytes: number;
 }
 
-/** What became of a request's items. */
+/** Results of a request's items. */
 export interface Settled {
-  /** One per item; INCOMPLETE where the lanes broke before it was known. */
+  /** One status per item; INCOMPLETE where the lanes broke first. */
   statuses: Uint8Array;
   /** Record bytes that travelled. */
   bytes: number;
-  /** Why the first bad record was refused here. */
+  /** Reason for refusing the first bad record. */
   reason: string | null;
-  /** The lanes broke: what is INCOMPLETE may be tried on new ones. Nothing writes to a slot of it any more. */
+  /** True when the lanes broke: INCOMPLETE items may be retried on new ones, because their slots are written no more. */
   isBroken: boolean;
 }
 
-/** Bytes that are no record, and how long they took. */
+/** Bytes of a probe, and how long they took. */
 export interface Probed {
   bytes: number;
   ms: number;

@@ -1,4 +1,4 @@
-// Owns the lanes of one client to its vault: opened after a hello, one promise per request, opened again when they broke.
+// Owns one client's lanes to its vault: opened after a hello, one promise per request, reopened after a break.
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
   LANES_AGAIN_MS,
@@ -46,12 +46,12 @@ export class Lanes {
   readonly #waiting = new Set<() => void>();
   #phase: Phase = { kind: "none", reason: "they were not opened yet" };
   #rejoin: Rejoin = "no";
-  /** Before the next attempt but one. */
+  /** Pause before the attempt after next. */
   #pauseMs = LANES_PAUSE_MIN_MS;
   #breaks = 0;
-  /** The vault makes spans of requests that bring a context. */
+  /** True for a vault that makes spans of requests with a context. */
   #isTraced = false;
-  /** Attempts in a row that ended before the lanes were up. */
+  /** Consecutive attempts that ended before the lanes were up. */
   #failures = 0;
 
   constructor(options: LanesOptions) {
@@ -62,7 +62,7 @@ export class Lanes {
     return stateOf(this.#phase);
   }
 
-  /** Ways that they are spread over; 0: they are not up. */
+  /** Number of rails in use; 0: the lanes are not up. */
   get over(): number {
     return this.#phase.kind === "up" ? this.#phase.rails.length : 0;
   }
@@ -72,17 +72,17 @@ export class Lanes {
     return id === null ? null : lanesMtu(id);
   }
 
-  /** How often they broke, or could not be opened. */
+  /** Number of breaks and failed attempts. */
   get breaks(): number {
     return this.#breaks;
   }
 
-  /** Opening them has failed again and again, while the vault answers: no record gets through. */
+  /** True when opening failed repeatedly although the vault answers, so that no record gets through. */
   get isUnreachable(): boolean {
     return this.#failures >= LANES_FAILURES_MAX;
   }
 
-  /** Takes up what a hello offers; resolves when it is known whether they are up, or when waiting is no use. */
+  /** Opens the lanes that a hello offers; resolves when they are up or have failed, or the wait is over. */
   async offer({ laneToken, traced }: HelloReply): Promise<void> {
     this.#isTraced = traced;
     const { count, down, up, tls } = this.#options;
@@ -104,7 +104,7 @@ export class Lanes {
     await Promise.race([this.#changed(), quietSleep(LANES_OPEN_WAIT_MS, this.#closing.signal)]);
   }
 
-  /** Bitmap over the packed keys; null when the lanes are of no use now. Rejects when the call is given up. */
+  /** Returns a bitmap over the packed keys, or null when the lanes are unusable now. Rejects when the call is given up. */
   async lookup(
     namespace: Buffer,
     keys: Buffer,
@@ -116,14 +116,14 @@ export class Lanes {
     const begin = (): number => lanesLookup(id, namespace, keys, isCounted, this.#told(trace));
     const outcome = await this.#ask(id, begin, attempt);
     if (outcome?.error === null) return outcome.data;
-    // Which way broke is about to be heard, and then calls take another.
+    // The broken rail is about to be reported; then calls take another.
     if (rails.length > 1) await this.#waitUntil(nowMs() + LANES_AGAIN_MS, attempt.signal);
     return null;
   }
 
   /**
-   * Records straight into slots: ACCEPTED is verified and decoded. Rejects when the call is given up, or there are no lanes.
-   * `onProgress`: so many bytes have arrived since the last time.
+   * Fetches records straight into slots; ACCEPTED means verified and decoded. Rejects when the call is given up or there are no
+   * lanes. `onProgress` gets the bytes that arrived since the last time.
    */
   async fetch(
     namespace: Buffer,
@@ -138,7 +138,7 @@ export class Lanes {
     return settledOf(await this.#run(begin, attempt, onProgress), geometries.length);
   }
 
-  /** Records as they are, into ids that were reserved in the native outbox. Rejects when the call is given up, or there are no lanes. */
+  /** Fetches records undecoded into reserved ids of the native outbox. Rejects when the call is given up or there are no lanes. */
   async take(
     namespace: Buffer,
     keys: Buffer,
@@ -149,7 +149,7 @@ export class Lanes {
     return settledOf(await this.#run(begin, attempt), records.length);
   }
 
-  /** Records of the native outbox, put-if-absent. Rejects when the call is given up, or there are no lanes. */
+  /** Stores records of the native outbox, put-if-absent. Rejects when the call is given up or there are no lanes. */
   async store(
     namespace: Buffer,
     keys: Buffer,
@@ -164,7 +164,7 @@ export class Lanes {
     return settledOf(await this.#run(begin, attempt), records.length);
   }
 
-  /** `chunks` MiB of bytes that are no record. Rejects when the call is given up, or there are no lanes. */
+  /** Moves `chunks` MiB that are no record. Rejects when the call is given up or there are no lanes. */
   async probe(chunks: number, isToVault: boolean, attempt: Attempt): Promise<Probed> {
     const begunMs = nowMs();
     const { error, bytes } = await this.#run((id) => lanesProbe(id, chunks, isToVault), attempt);
@@ -172,7 +172,7 @@ export class Lanes {
     return { bytes, ms: nowMs() - begunMs };
   }
 
-  /** Opens them over the ways that there are now, once nothing is under way on them. */
+  /** Reopens the lanes over the present rails, once no request is under way. */
   async rejoin(): Promise<void> {
     if (this.#rejoin !== "no") return;
     this.#rejoin = "waiting";
@@ -189,18 +189,18 @@ export class Lanes {
     else this.#notify();
   }
 
-  /** Ends them for good. Idempotent. */
+  /** Closes the lanes for good. Idempotent. */
   close(): void {
     this.#closing.abort();
     this.#become({ kind: "closed", reason: "the client was closed" });
   }
 
-  /** A vault that makes no spans is told nothing: an older one would refuse the frame. */
+  /** Omits the context for a vault without spans, because an older one would refuse the frame. */
   #told(trace: Buffer | null): Buffer | null {
     return this.#isTraced ? trace : null;
   }
 
-  /** A request on lanes that are up, or come up soon. An outcome with an error: they broke. */
+  /** Runs a request on lanes that are up, or come up soon. An outcome with an error means that they broke. */
   async #run(
     begin: (id: LanesId) => number,
     attempt: Attempt,
@@ -212,17 +212,17 @@ export class Lanes {
       const refusal = outcome?.error?.code === "NO_MEMORY" ? outcome.error : null;
       if (refusal !== null) throw attempt.refused(refusal.message);
       if (outcome !== null) return outcome;
-      // They have ended, and that is about to be heard.
+      // The lanes have ended, which is about to be reported.
       await this.#waitUntil(nowMs() + attempt.leftMs, attempt.signal);
     }
   }
 
-  /** Of lanes that something new may be asked on. */
+  /** Id of lanes that take new requests; null: none do. */
   get #freeId(): LanesId | null {
     return this.#phase.kind === "up" && this.#rejoin !== "holding" ? this.#phase.id : null;
   }
 
-  /** Lanes that are up. What broke just now is back soon; what cannot be opened again and again is not waited for. */
+  /** Waits for lanes that are up: briefly after a break, and not at all when they cannot be opened. */
   async #ready(attempt: Attempt): Promise<LanesId> {
     const backMs = nowMs() + LANES_BACK_MS;
     for (;;) {
@@ -235,7 +235,7 @@ export class Lanes {
     }
   }
 
-  /** The next change of state, or the end of the wait. */
+  /** Resolves on the next change of state, or when the wait is over. */
   async #waitUntil(endMs: number, signal: AbortSignal): Promise<void> {
     const over = new AbortController();
     const ms = Math.max(1, endMs - nowMs() + 1);
@@ -253,7 +253,7 @@ export class Lanes {
     this.#waiting.clear();
   }
 
-  /** null: the lanes have ended. An outcome with NO_MEMORY: one side takes no more. Rejects when it is given up, or failed once too often. */
+  /** Runs one request. null: the lanes have ended; NO_MEMORY: one side takes no more. Rejects when given up, or out of retries. */
   async #ask(
     id: LanesId,
     begin: () => number,
@@ -270,7 +270,7 @@ export class Lanes {
       return { error: new TierkvError("NO_MEMORY", { reason: message }), data: NOTHING, bytes: 0 };
     }
     let isLate = false;
-    // Lanes that were closed have given it up already.
+    // Closed lanes have given the request up already.
     const giveUp = (): void => {
       if (idOf(this.#phase) === id) lanesCancel(id, request);
     };
@@ -303,7 +303,7 @@ export class Lanes {
     }
   }
 
-  /** What failed is tried again, while there are tokens for it. */
+  /** Takes a retry token for a failure, and returns tokens for an answer. */
   #account({ error }: Outcome, attempt: Attempt): void {
     const { retries } = this.#options;
     if (error?.code !== "LANE_FAILED") retries.answered();
@@ -340,7 +340,7 @@ export class Lanes {
     const words = "lanes are down: no record travels until they are back";
     if (isSaid) logger.debug({ vault: label, reason }, words);
     else logger.warn({ vault: label, reason }, words);
-    // What held for a while is opened again at once; what breaks again and again, or never opens, is not.
+    // Lanes that held for a while are reopened at once; others wait longer each time.
     const hasHeld = isUp && nowMs() - phase.sinceMs > LANES_PAUSE_MIN_MS;
     const isRetry = phase.kind === "opening" && phase.after.kind === "broken";
     const isElsewhere = rails.length > 0 && !isRetry;
@@ -348,14 +348,14 @@ export class Lanes {
     if (rails.length > 0) onRailsFailed(rails, reason);
   }
 
-  /** They are tried again after `pauseMs`. */
+  /** Marks the lanes as broken; they are tried again after `pauseMs`. */
   #breakOff(reason: string, pauseMs: number): void {
     const broken: Down = { kind: "broken", reason };
     this.#become(broken);
     void this.#renewAfter(pauseMs, broken);
   }
 
-  /** The only place where the phase changes. Connections that are left end, and with them what was asked on them. */
+  /** Changes the phase, in this place only. Replaced connections are closed, and their requests end. */
   #become(next: Phase): void {
     const before = this.#phase;
     this.#phase = next;
@@ -369,18 +369,18 @@ export class Lanes {
     this.#notify();
   }
 
-  /** Until a hello brings them back, they break once more, or we are closed. */
+  /** Says hello until the lanes are back, break again, or the client is closed. */
   async #renewAfter(pauseMs: number, broken: Down): Promise<void> {
     let ms = pauseMs;
     while (this.#phase === broken) {
       await quietSleep(jitterMs(ms / 2, ms), this.#closing.signal);
-      // A vault that does not answer is the breaker's business; a hello that is answered brings the lanes along.
+      // A silent vault is left to the breaker; an answered hello reopens the lanes.
       if (this.#phase === broken) await this.#options.renew().catch(() => {});
       if (this.#phase === broken) ms = this.#nextPause();
     }
   }
 
-  /** Twice as long as the last one, as long as they do not come up. */
+  /** Returns a pause twice as long as the last, until the lanes come up. */
   #nextPause(): number {
     const ms = this.#pauseMs;
     this.#pauseMs = Math.min(ms * 2, LANES_PAUSE_MAX_MS);
@@ -388,7 +388,7 @@ export class Lanes {
   }
 }
 
-/** Those that were the reason why they broke, where it is known. */
+/** Returns the rails that made the lanes break, where known. */
 function failedRails(phase: Phase): LaneRail[] {
   if (!("id" in phase)) return [];
   return lanesFailedRails(phase.id).flatMap((number) => phase.rails[number] ?? []);

@@ -1,4 +1,4 @@
-// Owns the progress of one request: its bytes as they add up, each reported once.
+// Owns the progress of one request: bytes as they add up, each reported once.
 export class Progress {
   readonly #report: (bytes: number) => void;
   #reported = 0;
@@ -14,7 +14,7 @@ export class Progress {
     this.#report(more);
   }
 
-  /** An answer is progress also when no byte came with it. */
+  /** Reports the rest; an answer is progress even without bytes. */
   end(bytes: number): void {
     this.#report(Math.max(0, bytes - this.#reported));
   }

@@ -1,4 +1,4 @@
-// Owns the ways to one vault that its lanes are spread over: pairs of a local and a vault's address, and which of them work.
+// Owns the rails to one vault that its lanes use: pairs of a local and a vault's address, and which of them work.
 import { lookup } from "node:dns/promises";
 import { BlockList, connect, isIP } from "node:net";
 import { isLocal, splitAddress } from "../hosts.ts";
@@ -14,34 +14,34 @@ import type { LaneRail } from "../native.ts";
 import { nowMs, sleep } from "../time.ts";
 
 export interface RailsOptions {
-  /** Where the vault is said to be. */
+  /** Configured address of the vault. */
   first: LaneRail;
-  /** Addresses of this machine that are used, where a person named them. */
+  /** Addresses of this machine to use, where the configuration names them. */
   locals: readonly string[];
   label: string;
   logger: Logger;
-  /** Whether the very vault that told of a way answers on it. */
-  answers(way: LaneRail): Promise<boolean>;
-  /** There are more ways than before. */
+  /** Returns whether the vault that announced a rail answers on it. */
+  answers(rail: LaneRail): Promise<boolean>;
+  /** Called when there are more rails than before. */
   onMore(): void;
 }
 
-/** One that was tried. */
+/** A rail after a try. */
 export interface TriedRail extends LaneRail {
   isOpen: boolean;
 }
 
-interface Way extends TriedRail {
+interface RailState extends TriedRail {
   pauseMs: number;
-  /** When it is tried next. */
+  /** Time of the next try. */
   dueMs: number;
 }
 
 export class Rails {
   readonly #options: RailsOptions;
   readonly #closing = new AbortController();
-  #ways: Way[];
-  /** Addresses that the last hello named; null: ways from this machine wait for one. */
+  #rails: RailState[];
+  /** Addresses in the last hello; null: configured local addresses still wait for a hello. */
   #named: string | null;
   #isSeeking = false;
   #tried: Promise<void> = Promise.resolve();
@@ -50,30 +50,32 @@ export class Rails {
     const { first, locals } = options;
     this.#options = options;
     const { host } = splitAddress(first.address);
-    const ways = fitting(locals, host, first.address).map((local) => ({ ...first, local }));
-    this.#ways = (ways.length > 0 ? ways : [first]).map((way, index) => newWay(way, index === 0));
-    this.#named = ways.length > 0 ? null : "";
+    const rails = fitting(locals, host, first.address).map((local) => ({ ...first, local }));
+    this.#rails = (rails.length > 0 ? rails : [first]).map((rail, index) =>
+      newState(rail, index === 0),
+    );
+    this.#named = rails.length > 0 ? null : "";
   }
 
-  /** Which is tried first. */
+  /** Rail to try first. */
   get first(): LaneRail {
-    const [way = this.#options.first] = this.#ways;
-    return railOf(way);
+    const [rail = this.#options.first] = this.#rails;
+    return railOf(rail);
   }
 
-  /** Those that work, as far as is known; at least one. */
+  /** Rails that work, as far as known; at least one. */
   get open(): LaneRail[] {
-    const open = this.#ways.filter(({ isOpen }) => isOpen);
-    return open.length > 0 ? open : this.#ways.slice(0, 1);
+    const open = this.#rails.filter(({ isOpen }) => isOpen);
+    return open.length > 0 ? open : this.#rails.slice(0, 1);
   }
 
-  /** All that there are, once each was tried. */
+  /** Returns all rails, once each was tried. */
   async tried(): Promise<TriedRail[]> {
     await this.#tried;
-    return this.#ways;
+    return this.#rails;
   }
 
-  /** What a hello `over` a way says: further addresses of the vault. None, as usual: there is one way, and nothing is tried. */
+  /** Takes the vault's further addresses from a hello `over` a rail. Usually there are none, and one rail needs no try. */
   learn(addresses: readonly string[], over: LaneRail): void {
     const text = addresses.join();
     if (text === this.#named || this.#closing.signal.aborted) return;
@@ -81,25 +83,25 @@ export class Rails {
     this.#tried = this.#take(addresses, over);
   }
 
-  /** Some of them do not work; they are tried again after a while. */
+  /** Marks rails as failed; they are tried again after a while. */
   failed(rails: readonly LaneRail[], reason: string): void {
-    const ways = this.#ways.filter((way) => rails.some((rail) => isSame(way, rail)));
-    if (ways.length === 0) return;
+    const broken = this.#rails.filter((rail) => rails.some((one) => isSame(rail, one)));
+    if (broken.length === 0) return;
     const { label, logger } = this.#options;
-    for (const way of ways) {
+    for (const rail of broken) {
       logger.warn(
-        { vault: label, rail: way.address, local: way.local, reason },
-        "a way to the vault is out of use",
+        { vault: label, rail: rail.address, local: rail.local, reason },
+        "a path to the vault is out of use",
       );
-      if (nowMs() - way.dueMs > RAIL_PAUSE_MAX_MS) way.pauseMs = RAIL_PAUSE_MIN_MS;
-      this.#postpone(way);
+      if (nowMs() - rail.dueMs > RAIL_PAUSE_MAX_MS) rail.pauseMs = RAIL_PAUSE_MIN_MS;
+      this.#postpone(rail);
     }
     void this.#seek();
   }
 
-  /** Over which way to ask instead; the same where there is nothing else. */
+  /** Returns another rail to use; the same when there is no other. */
   other(at: LaneRail): LaneRail {
-    const others = this.#ways.filter((way) => !isOver(at, way));
+    const others = this.#rails.filter((rail) => !isOver(at, rail));
     const next = others.find(({ isOpen }) => isOpen) ?? others[0];
     return next === undefined ? at : railOf(next);
   }
@@ -119,7 +121,7 @@ export class Rails {
     const isFit = (one: string): boolean => {
       const other = splitAddress(one);
       const isSameOne = other.host === first && other.port === port;
-      // What is in the clear within this machine stays there.
+      // Traffic that is in the clear within this machine stays on it.
       const isAsLocal = isLocal({ ...other, text: one }) === isLocal({ host: first, text: first });
       return isIP(other.host) !== 0 && !isSameOne && isAsLocal;
     };
@@ -129,13 +131,13 @@ export class Rails {
       { address, ip: first },
       ...others.map((one) => ({ address: one, ip: splitAddress(one).host })),
     ];
-    const ways = locals.length > 0 ? waysFrom(locals, places) : places.flatMap(waysNear);
-    this.#ways = ways.slice(0, RAILS_MAX).map((way) => newWay(way, isOver(over, way)));
+    const rails = locals.length > 0 ? railsFrom(locals, places) : places.flatMap(railsNear);
+    this.#rails = rails.slice(0, RAILS_MAX).map((rail) => newState(rail, isOver(over, rail)));
     if (this.open.length > 1) this.#options.onMore();
     await this.#seek();
   }
 
-  /** Tries what does not work until all do; resolves when each was tried. */
+  /** Tries failed rails until all work; resolves when each was tried once. */
   async #seek(): Promise<void> {
     await this.#round();
     if (!this.#isSeeking) void this.#goOn();
@@ -144,7 +146,7 @@ export class Rails {
   async #goOn(): Promise<void> {
     const { signal } = this.#closing;
     this.#isSeeking = true;
-    while (!signal.aborted && this.#ways.some(({ isOpen }) => !isOpen)) {
+    while (!signal.aborted && this.#rails.some(({ isOpen }) => !isOpen)) {
       await sleep(RAIL_PAUSE_MIN_MS, signal).catch(() => {});
       if (!signal.aborted) await this.#round();
     }
@@ -152,11 +154,11 @@ export class Rails {
   }
 
   async #round(): Promise<void> {
-    const due = this.#ways.filter(({ isOpen, dueMs }) => !isOpen && dueMs <= nowMs());
-    const tries = due.map(async (way) => {
-      const isOpen = (await isReached(way)) && (await this.#options.answers(way));
-      if (isOpen) [way.isOpen, way.dueMs] = [true, nowMs()];
-      else this.#postpone(way);
+    const due = this.#rails.filter(({ isOpen, dueMs }) => !isOpen && dueMs <= nowMs());
+    const tries = due.map(async (rail) => {
+      const isOpen = (await isReached(rail)) && (await this.#options.answers(rail));
+      if (isOpen) [rail.isOpen, rail.dueMs] = [true, nowMs()];
+      else this.#postpone(rail);
       return isOpen;
     });
     const found = await Promise.all(tries);
@@ -164,19 +166,19 @@ export class Rails {
     const { label, logger } = this.#options;
     logger.info(
       { vault: label, ways: this.open.map(({ address }) => address) },
-      "more than one way leads to the vault",
+      "more than one path leads to the vault",
     );
     this.#options.onMore();
   }
 
-  #postpone(way: Way): void {
-    way.isOpen = false;
-    way.dueMs = nowMs() + way.pauseMs;
-    way.pauseMs = Math.min(way.pauseMs * 2, RAIL_PAUSE_MAX_MS);
+  #postpone(rail: RailState): void {
+    rail.isOpen = false;
+    rail.dueMs = nowMs() + rail.pauseMs;
+    rail.pauseMs = Math.min(rail.pauseMs * 2, RAIL_PAUSE_MAX_MS);
   }
 }
 
-function newWay(rail: LaneRail, isOpen: boolean): Way {
+function newState(rail: LaneRail, isOpen: boolean): RailState {
   return { ...rail, isOpen, pauseMs: RAIL_PAUSE_MIN_MS, dueMs: 0 };
 }
 
@@ -184,29 +186,29 @@ function railOf({ address, local }: LaneRail): LaneRail {
   return local === undefined ? { address } : { address, local };
 }
 
-/** Whether calls that go `at` that address take this way, as far as is known. */
-export function isOver(at: LaneRail, way: LaneRail): boolean {
-  return at.address === way.address && (at.local === undefined || at.local === way.local);
+/** Returns whether calls to `at` take this rail, as far as known. */
+export function isOver(at: LaneRail, rail: LaneRail): boolean {
+  return at.address === rail.address && (at.local === undefined || at.local === rail.local);
 }
 
 function isSame(one: LaneRail, other: LaneRail): boolean {
   return one.address === other.address && one.local === other.local;
 }
 
-/** An address of the vault, and its number where the address is a name. */
+/** An address of the vault, and its IP where the address is a name. */
 interface Place {
   address: string;
   ip: string;
 }
 
-/** From each address of this machine in its network, where there are several; else as the system chooses. */
-function waysNear({ address, ip }: Place): LaneRail[] {
+/** Returns rails from each local address in its network where there are several; otherwise the system chooses one. */
+function railsNear({ address, ip }: Place): LaneRail[] {
   const locals = localsNear(ip);
   return locals.length > 1 ? locals.map((local) => ({ address, local })) : [{ address }];
 }
 
-/** From each of `locals` to what is in its network; where nothing is, a router leads to all. */
-function waysFrom(locals: readonly string[], places: readonly Place[]): LaneRail[] {
+/** Returns rails from each of `locals` into its own network; a local address outside all networks is routed to every place. */
+function railsFrom(locals: readonly string[], places: readonly Place[]): LaneRail[] {
   const near = places.map(({ ip }) => localsNear(ip));
   const isRouted = (local: string): boolean => !near.some((all) => all.includes(local));
   const each = (isFit: (local: string, index: number) => boolean): LaneRail[] =>
@@ -214,16 +216,16 @@ function waysFrom(locals: readonly string[], places: readonly Place[]): LaneRail
       const from = fitting(locals, ip, address).filter((local) => isFit(local, index));
       return from.map((local) => ({ address, local }));
     });
-  const ways = [
+  const rails = [
     ...each((local, index) => near[index]?.includes(local) === true),
     ...each(isRouted),
   ];
-  const isNamed = (one: string): boolean => ways.some(({ address }) => address === one);
+  const isNamed = (one: string): boolean => rails.some(({ address }) => address === one);
   const rest = places.filter(({ address }) => !isNamed(address));
-  return [...ways, ...rest.map(({ address }) => ({ address }))];
+  return [...rails, ...rest.map(({ address }) => ({ address }))];
 }
 
-/** Those that could reach a host: of its family, and of the loopback only if it is. */
+/** Returns local addresses that could reach a host: of its family, and loopback only for loopback. */
 function fitting(locals: readonly string[], host: string, address: string): string[] {
   if (address.startsWith("unix:")) return [];
   const isInside = isLocal({ host, text: address });
@@ -233,13 +235,13 @@ function fitting(locals: readonly string[], host: string, address: string): stri
   });
 }
 
-/** Of all of them; 0: they are of both. */
+/** Returns the family of all addresses; 0: both occur. */
 function familyOf(locals: readonly string[]): number {
   const [family = 0, ...more] = new Set(locals.map(isIP));
   return more.length > 0 ? 0 : family;
 }
 
-/** Whether somebody takes connections there. What takes none is not asked: gRPC would wait for it for minutes. */
+/** Returns whether the rail takes TCP connections, because gRPC would wait minutes for one that does not. */
 function isReached({ address, local }: LaneRail): Promise<boolean> {
   const socket = connect({
     ...splitAddress(address),
@@ -259,7 +261,7 @@ async function resolved(host: string, family: number): Promise<string> {
   );
 }
 
-/** Addresses of this machine in a network that an address is of. */
+/** Returns this machine's addresses in the network of an IP. */
 function localsNear(ip: string): string[] {
   const family = isIP(ip) === 6 ? "ipv6" : "ipv4";
   return ownInterfaces()

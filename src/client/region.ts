@@ -1,4 +1,4 @@
-// Owns the requests to one shared region: a promise for each, which ends in time whatever becomes of the region.
+// Owns the requests to one shared region: one promise each, bounded in time whatever the region does.
 import type { RecordClass } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import type { Coherence } from "../hosts.ts";
@@ -8,25 +8,25 @@ import { shmCancel, shmClose, shmLookupNow, shmOpen, shmProgress } from "../nati
 import type { FlushedScope, FlushNews } from "../wire/messages.ts";
 import { Progress } from "./progress.ts";
 
-/** What came of a request. */
+/** Result of a request. */
 export interface Outcome {
   /** Statuses, a bitmap or flushes. */
   data: Buffer;
-  /** The region's last flush, then what the request gives. */
+  /** Number of the region's last flush, then the request's own numbers. */
   numbers: readonly number[];
-  /** Why the first bad record was refused. */
+  /** Reason for refusing the first bad record. */
   reason: string | null;
 }
 
 export interface RunOptions {
   timeoutMs: number;
-  /** Any of them gives it up. */
+  /** Signals that give the request up. */
   signals: readonly AbortSignal[];
-  /** So many bytes were moved since the last time. */
+  /** Called with the bytes moved since the last call. */
   onProgress?: ((bytes: number) => void) | undefined;
-  /** Gives the outcome at once where nothing has to be waited for. */
+  /** Returns the outcome at once, where no wait is needed. */
   now?: ((id: RegionId) => Outcome | null) | undefined;
-  /** The error when time runs out. */
+  /** Returns the error for a time-out. */
   late(): TierkvError;
 }
 
@@ -35,38 +35,38 @@ interface Waiting {
   reject(error: Error): void;
 }
 
-/** How this process has it. */
+/** How this process maps a region. */
 export interface RegionSide {
   coherence: Coherence;
-  /** Which of several machines that have it this is; null: no other has it. */
+  /** Number of this machine among the ones that map it; null: no other does. */
   host?: number | null;
-  /** Whose users have it; null: this user alone. */
+  /** Group whose users may map it; null: this user alone. */
   group?: string | null;
 }
 
-/** One that is opened for the records of a class. */
+/** A region opened for one class of records. */
 export interface RegionOptions extends RegionSide {
   /** `shm:/path`. */
   address: string;
   /** The class of records that is stored here. */
   name: RecordClass;
-  /** Of a region that is made; 0: none is. */
+  /** Size of a new region in bytes; 0: none is made. */
   maxBytes: number;
-  /** A region of another size is refused. */
+  /** True: a region of another size is refused. */
   mustFit: boolean;
 }
 
 export class Region {
-  /** Another number: another region. */
+  /** Identity of the region. */
   readonly epoch: number;
-  /** Its last flush when it was opened. */
+  /** Number of its last flush at opening. */
   readonly flush: number;
-  /** As it is mapped. */
+  /** How it is mapped. */
   readonly coherence: string;
   readonly #id: RegionId;
   readonly #waiting = new Map<number, Waiting>();
 
-  /** As the constructor; throws SHARED_REGION naming the configuration's key. */
+  /** Opens a region; throws SHARED_REGION naming the configuration's key. */
   static open(path: string, options: RegionOptions): Region {
     const { address, name, maxBytes, mustFit } = options;
     try {
@@ -78,7 +78,7 @@ export class Region {
     }
   }
 
-  /** Makes one of at most `maxBytes` where there is none; 0: makes none. Throws ARENA_FAILED for what is no fit region. */
+  /** Maps a region, made with at most `maxBytes` if missing; 0: none is made. Throws ARENA_FAILED for an unfit one. */
   constructor(path: string, maxBytes: number, mustFit: boolean, as: RegionSide) {
     const onEvent = (
       request: number,
@@ -95,7 +95,7 @@ export class Region {
     this.flush = flush;
   }
 
-  /** Rejects when it failed, when time runs out and when the signal fires; slots are safe then: only who leases one writes it. */
+  /** Runs one request. Rejects on failure, time-out and signal. Slots are safe then, because only a lease's holder writes them. */
   async run(begin: (id: RegionId) => number, options: RunOptions): Promise<Outcome> {
     const { timeoutMs, signals, onProgress, now, late } = options;
     for (const signal of signals) if (signal.aborted) throw signal.reason;
@@ -130,7 +130,7 @@ export class Region {
     }
   }
 
-  /** Leaves it once what is under way is done. */
+  /** Leaves the region once its running requests are done. */
   close(): void {
     shmClose(this.#id);
   }
@@ -151,7 +151,7 @@ function reasonOf(signals: readonly AbortSignal[]): unknown {
   return signals.find(({ aborted }) => aborted)?.reason;
 }
 
-/** Which of the packed keys are there; null: somebody has the lock, so it is to be asked for. */
+/** Looks packed keys up at once; null: the lock is taken, so a request is needed. */
 export function lookUpNow(id: RegionId, namespace: Buffer, keys: Buffer): Outcome | null {
   const known = shmLookupNow(id, namespace, keys);
   return known === null ? null : { data: known.found, numbers: [known.flush], reason: null };
@@ -159,7 +159,7 @@ export function lookUpNow(id: RegionId, namespace: Buffer, keys: Buffer): Outcom
 
 const FLUSH_BYTES = 50;
 
-/** Each: number and tenant (8 bytes), class, whether a namespace is named, and that. */
+/** Reads flushes of 50 bytes each: number and tenant (8 bytes each), class, whether a namespace is named, and its 32 bytes. */
 export function newsOf({ data, numbers }: Outcome): FlushNews {
   const flushes: FlushedScope[] = [];
   for (let at = 0; at < data.length; at += FLUSH_BYTES) {

@@ -1,4 +1,4 @@
-// Owns how often a client tries again what a vault failed at: a bucket of tokens, so that trying again never adds to the trouble.
+// Owns a client's budget for second tries: a token bucket, so that retries do not add to a vault's trouble.
 import {
   RETRY_TOKENS_MAX,
   RETRY_TOKENS_PER_ANSWER,
@@ -6,24 +6,24 @@ import {
 } from "../limits/general.ts";
 import { nowMs } from "../time.ts";
 
-/** Full at first. Every second try takes a token; answers and time bring them back. */
+/** The bucket is full at first. A second try takes a token; answers and time return them. */
 export class Retries {
   #tokens: number = RETRY_TOKENS_MAX;
   #atMs: number = nowMs();
   #taken = 0;
   #refused = 0;
 
-  /** Second tries that were made, and those that were not. */
+  /** Second tries made, and ones refused. */
   get counts(): { taken: number; refused: number } {
     return { taken: this.#taken, refused: this.#refused };
   }
 
-  /** A first try was answered. */
+  /** Returns tokens for an answer. */
   answered(): void {
     this.#add(RETRY_TOKENS_PER_ANSWER);
   }
 
-  /** Whether a request may be tried a second time. */
+  /** Takes a token for a second try; false when there is none. */
   take(): boolean {
     const now = nowMs();
     this.#add(((now - this.#atMs) / 1_000) * RETRY_TOKENS_PER_S);

@@ -1,4 +1,4 @@
-// Owns the relation to one vault: channel, hello after each connect, breaker, and the frame around every call.
+// Owns the session with one vault: channel, hello after each connect, breaker, and the frame around every call.
 import type { RecordClass } from "../block.ts";
 import type { ErrorCode } from "../errors.ts";
 import { TierkvError } from "../errors.ts";
@@ -29,21 +29,21 @@ export interface VaultClientOptions {
   /** The class of records this vault must hold. */
   name: RecordClass;
   logger: Logger;
-  /** Addresses of this machine that lanes come from, each with a cable of its own; none: the system chooses. */
+  /** Local addresses that lanes come from, each with its own cable; none: the system chooses. */
   locals?: readonly string[];
-  /** Connections on which records travel; 0: none, for who moves no records. */
+  /** Number of lanes; 0 for a client that moves no records. */
   lanes?: number;
-  /** This way to it alone, which its own address is one of. */
+  /** The only rail to use, with one of the vault's addresses. */
   rail?: LaneRail;
   /** null: in the clear. */
   security?: ChannelSecurity | null;
-  /** Why nothing may be sent to this vault; every call is rejected with it before a connection is made. */
+  /** Error with which every call is rejected before a connection is made, where the vault must not be used. */
   refusal?: TierkvError;
-  /** Its records are wanted, and it is down. */
+  /** Called when records are wanted while the vault is down. */
   onWanted?: (() => void) | undefined;
 }
 
-/** Failures that speak against the vault, not against the request. */
+/** Failures of the vault, not of the request. */
 const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   "VAULT_DOWN",
   "VAULT_DEADLINE",
@@ -55,7 +55,7 @@ const COUNTS_AGAINST_VAULT: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   "DEADLINE",
 ]);
 
-/** `vault`: what it answered on the connection that is up; null: no hello yet. A closed one is only there for calls that end. */
+/** `vault`: reply to the hello on this connection; null: no hello yet. A closed connection only serves calls that end. */
 type Connection = { readonly channel: VaultChannel; readonly at: LaneRail } & (
   | { readonly kind: "new" | "closed"; readonly vault: null }
   | { readonly kind: "ready"; readonly vault: HelloReply }
@@ -67,15 +67,14 @@ function speaksAgainstVault(error: TierkvError, attempt: Attempt): boolean {
   return COUNTS_AGAINST_VAULT.has(error.code) && !isExcused;
 }
 
-/** The call by which records are wanted. */
+/** Name of the call that asks for records. */
 const WANTED = "Lookup";
 
 export class VaultSession {
   readonly down: Goodput = new Goodput();
   readonly up: Goodput = new Goodput();
-  /** What records travel on. */
   readonly lanes: Lanes;
-  /** What the vault dropped for good; its listener hears of it before any answer that comes after. */
+  /** The vault's flushes; the listener is called before any later answer. */
   readonly flushes: FlushFeed = new FlushFeed();
   readonly #options: VaultClientOptions;
   readonly #breaker: Breaker;
@@ -83,9 +82,9 @@ export class VaultSession {
   readonly #retries: Retries = new Retries();
   readonly #rails: Rails;
   #connection: Connection;
-  /** Of the last hello, on whatever connection. */
+  /** Epoch in the last hello, on any connection. */
   #epoch: number | null = null;
-  /** What the vault said last: its share of a pool, and that it takes no new records. */
+  /** Capacity for its share of a pool, and whether it is being drained, as last reported. */
   capacityBytes: number | null = null;
   isDraining = false;
 
@@ -97,7 +96,7 @@ export class VaultSession {
       locals: rail === undefined ? locals : [],
       label: this.#label,
       logger: options.logger,
-      answers: (way) => isAt(way, options, this.flushes.number, this.#epoch),
+      answers: (tried) => isAt(tried, options, this.flushes.number, this.#epoch),
       onMore: () => void this.lanes.rejoin(),
     });
     this.#connection = this.#newTo(this.#rails.first);
@@ -126,28 +125,28 @@ export class VaultSession {
     return this.#options.refusal === undefined ? this.#breaker.state : "refused";
   }
 
-  /** Why it is not up; empty where it is. */
+  /** Why the vault is not up; empty while it is. */
   get trouble(): string {
     return this.#options.refusal?.message ?? this.#breaker.reason;
   }
 
-  /** Nobody is to ask the vault: it does not answer, or no record gets to it. */
+  /** True while the vault must not be asked: it does not answer, or no record gets through. */
   get isOpen(): boolean {
     const isRefused = this.#options.refusal !== undefined;
     return this.#breaker.isOpen || isRefused || this.lanes.isUnreachable;
   }
 
-  /** All ways to the vault, once each was tried. */
+  /** Returns all rails to the vault, once each was tried. */
   rails(): Promise<TriedRail[]> {
     return this.#rails.tried();
   }
 
-  /** What was tried a second time. */
+  /** Counts of second tries. */
   get retries(): { taken: number; refused: number } {
     return this.#retries.counts;
   }
 
-  /** What the last hello said: the vault takes nothing from this client. */
+  /** True where the vault, in its last hello, accepts no records from this client. */
   get isReadOnly(): boolean {
     return this.#connection.vault?.readOnly ?? false;
   }
@@ -156,7 +155,7 @@ export class VaultSession {
     return this.#epoch;
   }
 
-  /** Says hello, whatever the breaker says. */
+  /** Says hello, even while the breaker is open. */
   async hello(timeoutMs: number): Promise<HelloReply> {
     return await this.direct("Hello", timeoutMs, (attempt) => this.#sayHello(attempt));
   }
@@ -177,10 +176,7 @@ export class VaultSession {
     return this.direct(call, timeoutMs, (attempt) => this.#afterHello(attempt, work), parent);
   }
 
-  /**
-   * Runs one call, after a hello, whose outcome says nothing of how the vault is: the breaker hears of it only when the
-   * vault answers a hello. Rejects like `call`.
-   */
+  /** Runs one call, after a hello, that does not judge the vault: only the hello counts for the breaker. Rejects like `call`. */
   listen<T>(
     call: string,
     timeoutMs: number,
@@ -196,7 +192,7 @@ export class VaultSession {
     );
   }
 
-  /** Runs one call without a hello, whatever the breaker says; the breaker hears how it went, unless it says nothing of the vault. */
+  /** Runs one call without a hello, even while the breaker is open. `isJudged`: the breaker counts the outcome. */
   async direct<T>(
     call: string,
     timeoutMs: number,
@@ -223,7 +219,7 @@ export class VaultSession {
     }
   }
 
-  /** Cancels what is under way. */
+  /** Cancels all calls under way. */
   close(): void {
     this.#breaker.close();
     this.#rails.close();
@@ -239,7 +235,7 @@ export class VaultSession {
     return { kind: "new", at, channel, vault: null };
   }
 
-  /** Says hello first where that was not done on the connection that is up. */
+  /** Runs work after a hello, if there was none on the present connection. */
   #afterHello<T>(
     attempt: Attempt,
     work: (attempt: Attempt, vault: HelloReply) => Promise<T>,
@@ -279,14 +275,14 @@ export class VaultSession {
     this.isDraining = reply.draining;
     this.flushes.take(reply.flushes, reply.epoch);
     this.#becomeReady(channel, reply);
-    // What moves no records has no use for further ways.
+    // Clients without lanes need no further rails.
     const { lanes, rail } = this.#options;
     if (lanes !== 0 && rail === undefined) this.#rails.learn(reply.addresses, this.#connection.at);
     await this.lanes.offer(reply);
     return reply;
   }
 
-  /** As long as the connection is up, and nothing else stands in its place. */
+  /** Keeps the reply while this connection is up and not replaced. */
   #becomeReady(channel: VaultChannel, vault: HelloReply): void {
     const { kind, at, channel: current } = this.#connection;
     if (channel !== current || kind === "closed") return;
@@ -299,7 +295,7 @@ export class VaultSession {
     });
   }
 
-  /** Over another way, where there is one; calls on one that is cut end now. */
+  /** Moves calls to another rail, where there is one; calls on the failed rail end now. */
   #callElsewhere(): void {
     const { kind, at, channel } = this.#connection;
     if (kind === "closed") return;
@@ -309,7 +305,7 @@ export class VaultSession {
     else channel.cut();
   }
 
-  /** Another epoch: what was in its memory is gone, what was on its disk may not be. */
+  /** Logs a restart: the vault's memory is lost, its disk may not be. */
   async #logReturn(channel: VaultChannel): Promise<void> {
     const { logger } = this.#options;
     const vault = this.#label;
@@ -326,11 +322,11 @@ export class VaultSession {
         logger.info({ vault, records, bytes, recovering }, `vault restarted and ${so}`);
       }
     } catch (error) {
-      logger.warn({ vault, err: error }, "vault restarted, and does not say with what");
+      logger.warn({ vault, err: error }, "vault restarted, and its statistics failed");
     }
   }
 
-  /** On a new connection: an old one may hang half-open, and gRPC would wait for it. */
+  /** Probes on a new connection, because gRPC would wait for a half-open old one. */
   async #probe(): Promise<void> {
     this.#callElsewhere();
     await this.hello(HELLO_TIMEOUT_MS);

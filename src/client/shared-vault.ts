@@ -1,4 +1,4 @@
-// Owns a vault that is memory of this machine: the same calls as to one over the network, and no byte on a socket.
+// Owns a vault in shared memory of this machine, with the calls of a remote one and no socket.
 import { createHash } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { stat } from "node:fs/promises";
@@ -44,7 +44,7 @@ export interface SharedVaultOptions extends RegionOptions {
   logger: Logger;
 }
 
-/** Every call ends within its `deadlineMs` and rejects only with coded errors, as those of VaultClient. */
+/** Every call ends within its `deadlineMs` and rejects only with coded errors, like VaultClient's. */
 export class SharedVault {
   readonly tier = "shared";
   readonly name: RecordClass;
@@ -60,13 +60,13 @@ export class SharedVault {
   readonly #closing = new AbortController();
   readonly #logger: Logger;
   #calls = 0;
-  /** Its file was removed or replaced: whoever flushes the new one does not reach this one. */
+  /** True once its file was removed or replaced, because flushes of the new file do not reach this mapping. */
   #isLost = false;
-  /** Keys asked for and found, bytes out and in, of this process. */
+  /** This process's keys asked and found, bytes fetched and stored. */
   readonly #counts = { lookup_keys: 0, lookup_hits: 0, fetched_bytes: 0, stored_bytes: 0 };
   #seen = { atMs: nowMs(), out: 0, in: 0 };
 
-  /** Opens the region, and makes it where there is none. Throws SHARED_REGION for what is not a fit one. */
+  /** Opens the region, or makes it if missing. Throws SHARED_REGION for an unfit one. */
   constructor(options: SharedVaultOptions) {
     const { address, name, logger } = options;
     this.address = address;
@@ -76,10 +76,10 @@ export class SharedVault {
     this.#region = Region.open(this.#path, options);
     const { coherence } = this.#region;
     logger.info({ vault: address, coherence }, "shared memory is mapped");
-    // Each call that is open listens.
+    // Each open call listens.
     setMaxListeners(0, this.#closing.signal);
     const { flush } = this.#region;
-    // Nothing of before can be here.
+    // No copies of its records exist here yet, so earlier flushes do not matter.
     this.flushes.receive({ number: flush, everything: true, flushes: [] });
     this.#breaker = new Breaker({
       probe: () => this.#probe(),
@@ -100,7 +100,7 @@ export class SharedVault {
     return this.#isLost || this.#breaker.isOpen;
   }
 
-  /** Its threads make deferred records, as lanes do. */
+  /** Always up: the region's threads encode deferred records, as lanes do. */
   get lanes(): LanesState {
     return "up";
   }
@@ -113,12 +113,12 @@ export class SharedVault {
     return this.#region.epoch;
   }
 
-  /** null: it is no member of a pool, where capacity says who owns what. */
+  /** null: shared memory is no member of a pool, where capacity decides ownership. */
   get capacityBytes(): number | null {
     return null;
   }
 
-  /** Bitmap over `keys` (packed): what can be read now. */
+  /** Returns a bitmap of the packed `keys` that are readable now. */
   async lookup(...[namespace, keys, deadlineMs, asks]: LookupAsked): Promise<Buffer> {
     const begin = (id: RegionId): number => shmLookup(id, namespace, keys);
     const now = (id: RegionId): Outcome | null => lookUpNow(id, namespace, keys);
@@ -129,7 +129,7 @@ export class SharedVault {
     return data;
   }
 
-  /** Brings records straight into leased slots: ACCEPTED is verified and decoded. */
+  /** Fetches records straight into leased slots; ACCEPTED means verified and decoded. */
   async fetchInto(namespace: Buffer, plan: FetchPlan, options: FetchOptions): Promise<Settled> {
     const { arena, fidelity, keys, geometries, leases } = plan;
     const begin = (id: RegionId): number =>
@@ -137,7 +137,7 @@ export class SharedVault {
     return this.#fetched(await this.#call("Fetch", options, begin));
   }
 
-  /** Brings records as they are, under ids that were reserved in the native outbox: ACCEPTED is there. */
+  /** Fetches records undecoded into reserved ids of the native outbox; ACCEPTED means received. */
   async collect(
     namespace: Buffer,
     keys: Buffer,
@@ -155,7 +155,7 @@ export class SharedVault {
     return { statuses: new Uint8Array(data), bytes, reason, isBroken: false };
   }
 
-  /** Put-if-absent, on the account of `tenant`; deferred records are made where they are to stand. */
+  /** Stores records for `tenant`, put-if-absent; deferred records are encoded in place. */
   async store(
     namespace: Buffer,
     items: readonly StoreItem[],
@@ -175,7 +175,7 @@ export class SharedVault {
     return [...data] as ItemStatus[];
   }
 
-  /** Says that records did not verify here: those that are not sound go (QUARANTINED). */
+  /** Reports records that did not verify here; damaged ones are dropped (QUARANTINED). */
   async report(
     namespace: Buffer,
     keys: Buffer,
@@ -187,7 +187,7 @@ export class SharedVault {
     return [...data] as ItemStatus[];
   }
 
-  /** Says which model a namespace belongs to, for people who flush by model. */
+  /** Names a namespace's model, for flushes by model. */
   async nameModel(
     namespace: Buffer,
     model: string,
@@ -198,7 +198,7 @@ export class SharedVault {
     return {};
   }
 
-  /** Whether it is in order. */
+  /** Rejects when the region is not in order. */
   async hello(deadlineMs: number): Promise<void> {
     await this.#call("Hello", { deadlineMs }, shmFill);
   }
@@ -208,17 +208,17 @@ export class SharedVault {
     return true;
   }
 
-  /** null: there is no way that plain bytes could take alone. */
+  /** Returns null: no link carries plain bytes here. */
   probe(): Promise<null> {
     return Promise.resolve(null);
   }
 
-  /** Drops what is measured, at its end. */
+  /** Drops the measured records at the end. */
   async measure(namespace: Buffer, deadlineMs: number, isEnd = false): Promise<void> {
     if (isEnd) await this.flush(namespace, deadlineMs);
   }
 
-  /** Counts of look-ups and bytes are those of this process. */
+  /** Returns statistics; look-ups and bytes are this process's only. */
   async stats(deadlineMs: number): Promise<StatsReply> {
     const { numbers } = await this.#call("Stats", { deadlineMs }, shmFill);
     const [, records = 0, usedBytes = 0, maxBytes = 0, evicted = 0, members = 0] = numbers;
@@ -266,7 +266,7 @@ export class SharedVault {
     return { records, bytes, diskBytes: 0, volatile: false, number, sidecars: [] };
   }
 
-  /** Waits until somebody flushes something, or for a while; by then `flushes` has heard of it. */
+  /** Waits for a flush or the deadline; `flushes` has reported it by then. */
   async watch(
     { leaving }: { leaving: boolean },
     deadlineMs: number,
@@ -279,7 +279,7 @@ export class SharedVault {
       await this.#receiveNews(signal);
       await this.#lookForFile();
     }
-    // Nothing comes any more.
+    // A lost region has no more news.
     if (this.#isLost && !leaving) await sleep(Math.max(0, endMs - nowMs()), signal);
   }
 
@@ -312,7 +312,7 @@ export class SharedVault {
       const timeoutMs = deadlineMs;
       const outcome = await this.#run(context, begin, { timeoutMs, signal, onProgress, now });
       this.#breaker.succeeded();
-      // A flush is heard of before what was answered after it.
+      // The feed reports a flush before answers that came after it.
       if (call !== "Flush" && outcome.numbers[0] !== this.flushes.number) {
         await this.#receiveNews(signal);
       }
@@ -359,13 +359,13 @@ export class SharedVault {
     await this.#run(this.#context("Stats", timeoutMs), shmFill, { timeoutMs });
   }
 
-  /** What was flushed in a new file of that name would be served from this one: it is used no more. */
+  /** Checks the region's file. A replaced one is left, because flushes of the new file would be missed here. */
   async #lookForFile(): Promise<void> {
     const { ino } = await stat(this.#path).catch(() => ({ ino: null }));
     if (this.#isLost || ino === this.epoch) return;
     this.#isLost = true;
     this.#logger.warn({ vault: this.address }, LOST);
-    // A number that no flush has had here: copies of its records go, too.
+    // An unused number, so that copies of its records are dropped as well.
     this.flushes.receive({ number: this.flushes.number + 1, everything: true, flushes: [] });
   }
 

@@ -21,9 +21,9 @@ import type { VaultClientOptions } from "./session.ts";
 import { splitKeys } from "./split.ts";
 
 /**
- * One per vault address; connects with the first call, says hello after every connect. Every call ends within its `deadlineMs`
- * (a duration) and rejects only with coded errors: VAULT_DOWN, VAULT_DEADLINE, VAULT_REFUSED, VAULT_BUSY, VAULT_BROKEN,
- * VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, LANES_UNREACHABLE, CANCELLED, CLOSED; with its `refusal` where it has one.
+ * One client per vault address; it connects with the first call and says hello after every connect. Every call ends within its
+ * `deadlineMs` (a duration). Calls reject only with its `refusal` or coded errors: VAULT_DOWN, VAULT_DEADLINE, VAULT_REFUSED,
+ * VAULT_BUSY, VAULT_BROKEN, VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, LANES_UNREACHABLE, CANCELLED, CLOSED.
  */
 export class VaultClient {
   readonly tier = "vault";
@@ -38,7 +38,7 @@ export class VaultClient {
     this.#session = new VaultSession(options);
   }
 
-  /** What fetches bring, and what the vault takes of stores. */
+  /** Meters of bytes: `down` for fetches, `up` for stored records that the vault took. */
   get down(): Goodput {
     return this.#session.down;
   }
@@ -51,77 +51,76 @@ export class VaultClient {
     return this.#session.state;
   }
 
-  /** Why it is not up; empty where it is. */
+  /** Why the vault is not up; empty while it is. */
   get trouble(): string {
     return this.#session.trouble;
   }
 
-  /** Nobody is to ask it: its breaker is open, so that calls fail at once, or no lane can be opened. */
+  /** True while the vault must not be asked: its breaker is open, so calls fail at once, or no lane opens. */
   get isOpen(): boolean {
     return this.#session.isOpen;
   }
 
-  /** What records travel on; without them none does. */
+  /** State of the lanes; without them no record travels. */
   get lanes(): LanesState {
     return this.#session.lanes.state;
   }
 
-  /** The vault lets this client read, and takes nothing from it. */
+  /** True where the vault lets this client only read. */
   get isReadOnly(): boolean {
     return this.#session.isReadOnly;
   }
 
-  /** Requests that were tried a second time, and those that failed without. */
+  /** Requests tried a second time, and ones that failed without a retry. */
   get retries(): { taken: number; refused: number } {
     return this.#session.retries;
   }
 
-  /** Of the last hello; null before the first. Another number means that the vault has lost what it held. */
+  /** Epoch in the last hello; null before the first. A new epoch means that the vault has lost its memory. */
   get epoch(): number | null {
     return this.#session.epoch;
   }
 
-  /** What the last hello said; null before the first. */
+  /** Capacity in bytes as last reported; null before the first hello. */
   get capacityBytes(): number | null {
     return this.#session.capacityBytes;
   }
 
-  /** What the vault said last: it is being emptied, and takes nothing new. */
+  /** True while the vault, as last reported, is being drained and takes no new records. */
   get isDraining(): boolean {
     return this.#session.isDraining;
   }
 
-  /** Ways that its lanes are spread over; 0: they are not up. */
+  /** Number of rails its lanes use; 0: the lanes are not up. */
   get lanesOver(): number {
     return this.#session.lanes.over;
   }
 
-  /** The longest packet of the first of them; null: the system does not say. */
+  /** Longest packet of the first rail; null: the system does not say. */
   get mtu(): number | null {
     return this.#session.lanes.mtu;
   }
 
-  /** All ways to the vault, once each was tried: several where it told of further addresses. */
+  /** Returns all rails to the vault, once each was tried; several where it announced further addresses. */
   rails(): Promise<TriedRail[]> {
     return this.#session.rails();
   }
 
-  /** What the vault flushed. */
   get flushes(): FlushFeed {
     return this.#session.flushes;
   }
 
-  /** Asks the vault itself, also while it counts as down. */
+  /** Asks the vault, even while it counts as down. */
   hello(deadlineMs: number): Promise<m.HelloReply> {
     return this.#session.hello(deadlineMs);
   }
 
-  /** Bitmap over `keys` (packed): what the vault holds. */
+  /** Returns a bitmap of the packed `keys` that the vault holds. */
   async lookup(...asked: LookupAsked): Promise<Buffer> {
     return (await this.find(...asked)).present;
   }
 
-  /** The same, and what of it only the vault's archive has: over gRPC it does not say. */
+  /** Same, with the keys that only the vault's archive has; over gRPC it does not say. */
   find(
     namespace: Buffer,
     keys: Buffer,
@@ -146,7 +145,7 @@ export class VaultClient {
     });
   }
 
-  /** Bitmap over `keys` (packed, at most KEYS_MAX): what would survive a power failure of the vault now. */
+  /** Returns a bitmap of the packed `keys`, at most KEYS_MAX, that would survive a power failure of the vault now. */
   durable(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Buffer> {
     return this.#session.call("Lookup", deadlineMs, async ({ channel, options }) => {
       const request = { namespace, keys, askDurable: true };
@@ -156,8 +155,8 @@ export class VaultClient {
   }
 
   /**
-   * Put-if-absent, on the account of `tenant`, of what was made knowing of flushes up to `flushed`; one status per item,
-   * INCOMPLETE where a record can no longer be made. What was accepted before a failure stays in the vault.
+   * Stores records for `tenant`, put-if-absent, made with knowledge of flushes up to `flushed`. Returns one status per item,
+   * INCOMPLETE where a record can no longer be made. Records accepted before a failure stay in the vault.
    */
   store(
     namespace: Buffer,
@@ -181,7 +180,7 @@ export class VaultClient {
           statuses[index] = settled.statuses[at] as ItemStatus;
         }
         left = left.filter((index) => statuses[index] === ItemStatus.INCOMPLETE);
-        // Lanes that hold could not make it of the length it was announced with: it is made first then.
+        // Working lanes could not encode it at its announced length, so it is encoded first.
         if (!settled.isBroken) left = await made(items, left);
       }
       return statuses;
@@ -189,7 +188,7 @@ export class VaultClient {
   }
 
   /**
-   * Brings records straight into leased slots: ACCEPTED is verified and decoded. INCOMPLETE: its lease has ended. After a
+   * Fetches records straight into leased slots; ACCEPTED means verified and decoded, INCOMPLETE that a lease has ended. After a
    * rejection no slot is written that is leased again.
    */
   fetchInto(
@@ -217,7 +216,7 @@ export class VaultClient {
     return this.#session.call("Fetch", deadlineMs, work, signal);
   }
 
-  /** Brings records as they are, checked and neither opened nor decoded, into ids that were reserved in the native outbox. */
+  /** Fetches records undecoded, verified but not opened, into reserved ids of the native outbox. */
   collect(
     namespace: Buffer,
     keys: Buffer,
@@ -229,7 +228,7 @@ export class VaultClient {
     );
   }
 
-  /** What it, or a session of its own, holds after what an earlier page ended with (empty: from the first record). */
+  /** Lists records of the vault, or of a session, after the last one of an earlier page (empty: from the first). */
   list(after: Buffer, deadlineMs: number, of: SessionName = ANYBODY): Promise<m.ListReply> {
     const request = { ...of, recordClass: classNumber(this.name), after };
     return this.#session.call("List", deadlineMs, ({ channel, options }) =>
@@ -237,7 +236,7 @@ export class VaultClient {
     );
   }
 
-  /** From now on it takes no new records; with `isEnd` it does again. */
+  /** Drains the vault, which then takes no new records; with `isEnd` it does again. */
   drain(deadlineMs: number, isEnd = false): Promise<m.DrainReply> {
     return this.#session.call("Drain", deadlineMs, async ({ channel, options }) => {
       const reply = await channel.unary(vaultService.Drain, { end: isEnd }, options());
@@ -246,7 +245,7 @@ export class VaultClient {
     });
   }
 
-  /** Says that records did not verify here; the vault checks its own copies: QUARANTINED, PRESENT (good there) or MISSING. */
+  /** Reports records that did not verify here; the vault checks its copies: QUARANTINED, PRESENT (sound there) or MISSING. */
   report(
     namespace: Buffer,
     keys: Buffer,
@@ -264,7 +263,7 @@ export class VaultClient {
     });
   }
 
-  /** Says whose these records are: a session's, which is kept or over. One call's keys at most. */
+  /** Assigns records to a session, or keeps or ends it. At most one call's keys. */
   keep(request: m.KeepRequest, deadlineMs: number): Promise<m.KeepReply> {
     return this.#session.call("Keep", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Keep, request, options()),
@@ -278,10 +277,7 @@ export class VaultClient {
     });
   }
 
-  /**
-   * Moves `chunks` MiB (at most 256) that are no record over the lanes, from the vault or to it, and keeps none of them: what
-   * the way there alone carries.
-   */
+  /** Moves `chunks` MiB (at most 256) that are no record over the lanes, to the vault or from it, to measure the link alone. */
   probe(chunks: number, isToVault: boolean, deadlineMs: number): Promise<Probed> {
     return this.#session.call("Probe", deadlineMs, (attempt) =>
       this.#session.lanes.probe(chunks, isToVault, attempt),
@@ -320,7 +316,7 @@ export class VaultClient {
     );
   }
 
-  /** Waits until the vault flushes something, is emptied or weighs otherwise, or for a while; by then it has been heard of. Says what was dropped here. */
+  /** Reports drops here, and waits until the vault flushes, drains or changes weight, or for a while; the client knows the news by then. */
   async watch(
     request: Omit<m.WatchRequest, "flushed" | "draining" | "capacityBytes">,
     deadlineMs: number,
@@ -338,14 +334,14 @@ export class VaultClient {
     await this.#session.listen("Watch", deadlineMs, work, signal);
   }
 
-  /** Says which model a namespace belongs to, for people who flush by model. */
+  /** Names a namespace's model, for flushes by model. */
   nameModel(namespace: Buffer, model: string, deadlineMs: number): Promise<m.NameReply> {
     return this.#session.call("Name", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Name, { namespace, model }, options()),
     );
   }
 
-  /** True while the vault serves; false once it drains. Asks also while it counts as down. */
+  /** True while the vault serves; false once it drains. Asks even while it counts as down. */
   async health(deadlineMs: number): Promise<boolean> {
     const { status } = await this.#session.direct("Health", deadlineMs, ({ channel, options }) =>
       channel.unary(healthService.Check, { service: VAULT_SERVICE_NAME }, options()),
@@ -353,24 +349,24 @@ export class VaultClient {
     return status === ServingStatus.SERVING;
   }
 
-  /** Cancels what is under way and lets the connection go. Idempotent. */
+  /** Cancels all calls under way and closes the connection. Idempotent. */
   close(): void {
     this.#session.close();
   }
 }
 
-/** Whose records are listed. */
+/** Owner of the listed records. */
 export type SessionName = Pick<m.ListRequest, "session" | "namespace" | "tenant" | "hot">;
 
 const ANYBODY: SessionName = { session: "", namespace: Buffer.alloc(0), tenant: 0 };
 
-/** Lanes are not for records that would come back refused. */
+/** Rejects here, so that no lane carries records that would be refused. */
 function checkMayStore({ readOnly }: m.HelloReply): void {
   if (readOnly)
     throw new TierkvError("ROLE_MISSING", { role: "read", call: "Store", needed: "write" });
 }
 
-/** Those of the items `left` that are made now; what is no deferred record, or stays one, will not be. */
+/** Encodes the deferred records among `left`, and returns the ones that are encoded now; the others never will be. */
 async function made(items: readonly StoreItem[], left: readonly number[]): Promise<number[]> {
   const deferred = left.flatMap((index) => {
     const record = items[index]?.record;
@@ -380,7 +376,7 @@ async function made(items: readonly StoreItem[], left: readonly number[]): Promi
   return deferred.flatMap(({ index, record }) => (record.isDeferred ? [] : [index]));
 }
 
-/** Of these items alone. */
+/** Returns the part of a plan with these items. */
 function partOf(plan: FetchPlan, items: readonly number[]): FetchPlan {
   return {
     ...plan,

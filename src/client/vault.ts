@@ -1,4 +1,4 @@
-// Owns what a sidecar asks of a vault, whichever way records travel: over the network, or through memory of this machine.
+// Owns the type of a vault for the sidecar: over the network, or in memory of this machine.
 import type { SharedVault } from "./shared-vault.ts";
 import type { VaultClient } from "./vault-client.ts";
 
@@ -7,7 +7,7 @@ export type Tier = "vault" | "shared";
 
 export type Vault = VaultClient | SharedVault;
 
-/** One whose answers come from another process. */
+/** True for a vault in another process. */
 export function isRemote(vault: Vault): vault is VaultClient {
   return vault.tier === "vault";
 }

@@ -1,4 +1,4 @@
-// Owns waking machines whose vault is wanted and does not answer: wake-on-LAN's packet, to every network of this machine.
+// Owns wake-on-LAN for machines whose vault is wanted and silent: one packet to every network of this machine.
 import { createSocket } from "node:dgram";
 import { splitAddress } from "../hosts.ts";
 import type { Sleeper } from "../hosts.ts";
@@ -7,7 +7,7 @@ import { WAKE_EVERY_MS, WAKE_PORT } from "../limits/user.ts";
 import type { Logger } from "../log.ts";
 import { nowMs } from "../time.ts";
 
-/** Six bytes of ones, then the card's address sixteen times: AMD's Magic Packet Technology, 1995. */
+/** Builds AMD's magic packet: six bytes of ones, then the card's address sixteen times. */
 function magicPacket(mac: string): Buffer {
   return Buffer.from("ff".repeat(6) + mac.repeat(16), "hex");
 }
@@ -31,7 +31,7 @@ export class Waker {
     this.#port = port;
   }
 
-  /** What the client of a vault tells when it is wanted and down; undefined: nothing is known that would wake it. */
+  /** Returns the callback for a client whose vault is wanted and down; undefined: no way to wake it is known. */
   callOf(address: string): (() => void) | undefined {
     if (address.startsWith("unix:")) return undefined;
     const { host } = splitAddress(address);
@@ -39,17 +39,17 @@ export class Waker {
     return mac === undefined ? undefined : () => this.#wake(host, mac);
   }
 
-  /** At most every WAKE_EVERY_MS: a machine takes that long to come up. */
+  /** Sends at most every WAKE_EVERY_MS, because a machine takes that long to come up. */
   #wake(host: string, mac: string): void {
     if (nowMs() - (this.#sentMs.get(host) ?? -Infinity) < WAKE_EVERY_MS) return;
     this.#sentMs.set(host, nowMs());
     this.#logger.info(
       { vault: host },
-      "wanted and does not answer: sends its machine a packet that wakes it",
+      "vault is wanted and does not answer: sending its machine a wake-up packet",
     );
     const socket = createSocket("udp4");
     const failed = (error: Error): void =>
-      this.#logger.warn({ vault: host, reason: error.message }, "could not send it");
+      this.#logger.warn({ vault: host, reason: error.message }, "the wake-up packet was not sent");
     let open = 0;
     const sent = (error: Error | null): void => {
       if (error !== null) failed(error);
@@ -70,7 +70,7 @@ export class Waker {
   }
 }
 
-/** Of each network: its address with all bits of the host set. */
+/** Returns each network's address with all host bits set. */
 function broadcasts(): string[] {
   const v4 = ownInterfaces().filter(({ family, internal }) => family === "IPv4" && !internal);
   return [...new Set(v4.map(({ address, netmask }) => broadcastOf(address, netmask)))];

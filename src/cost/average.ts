@@ -1,4 +1,4 @@
-// Owns a moving average with its spread: what a repeated measurement is expected to be, and how far it may be off.
+// Owns a moving average with its spread: the expected value of a repeated measurement, and its deviation.
 
 /** Exponentially weighted mean and variance; the first samples count fully. */
 export class Average {
@@ -26,7 +26,7 @@ export class Average {
     return Math.sqrt(this.#variance);
   }
 
-  /** `weight`: how many samples this one is worth. */
+  /** Adds a value; `weight`: number of samples it is worth. */
   add(value: number, weight = 1): void {
     this.#samples += 1;
     const share = Math.max(1 - (1 - this.#smoothing) ** weight, 1 / this.#samples);

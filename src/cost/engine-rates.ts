@@ -1,4 +1,4 @@
-// Owns what is known of one engine's rates: computing, loading, and the bytes its blocks take on the wire.
+// Owns one engine's rates: computing, loading, and the bytes its blocks take on the wire.
 import { BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits/cost.ts";
 import { nowMs } from "../time.ts";
 import { Average } from "./average.ts";
@@ -7,49 +7,49 @@ import type { Link } from "./link.ts";
 import { Prefill } from "./prefill.ts";
 import { EngineQueue } from "./queue.ts";
 
-/** A length that a request could be restored to. */
+/** A prompt length that a request could be restored to. */
 export interface Offer {
-  /** Prompt tokens before it, those the engine holds itself included. */
+  /** Prompt tokens up to there, including the engine's own. */
   tokens: number;
-  /** Seconds until what is missing in the arena has come: 0 where all lies there, null where that is not known. */
+  /** Seconds until the missing blocks have come; 0: all lie in the arena; null: not known. */
   fetchS: number | null;
   /** Decoded bytes that the engine copies. */
   loadBytes: number;
 }
 
-/** Seconds, as predicted. */
+/** Predicted seconds. */
 export interface Cost {
   fetchS: number;
   loadS: number;
-  /** Of the tokens that are not restored. */
+  /** Seconds for the tokens that are not restored. */
   computeS: number;
 }
 
 export type Choice = "local" | "loaded" | "recomputed";
 
 export interface ChoiceOptions {
-  /** The longest offer is taken, and why; null: what answers first is. */
+  /** Reason to take the longest offer; null: the quickest is taken. */
   wanted: Why | null;
-  /** Seconds until the engine has room for the request: what comes within them is not waited for. null: it will take a while. */
+  /** Seconds until the engine has room for the request, in which fetching costs nothing; null: not known, and taken as long enough. */
   waitS: number | null;
 }
 
 const DEFAULTS: ChoiceOptions = { wanted: null, waitS: 0 };
 
 export interface Decision {
-  /** Tokens to restore up to: those of one of the offers, or the start. */
+  /** Prompt tokens to restore up to: an offer's, or the start. */
   tokens: number;
   choice: Choice;
   why: Why;
-  /** null: the model knows too little to say, and the restore is tried. */
+  /** null: the model knows too little, and the restore is tried. */
   cost: Cost | null;
   /** Seconds to compute everything; null: not known yet. */
   recomputeS: number | null;
 }
 
 /**
- * cold: nothing is known, so it is tried · cheaper: the choice answers first · slow_link, slow_load: what makes restoring
- * lose · too_short: it loses whatever the vaults hold · always: the configuration wants it · handed_over: whoever sent it does.
+ * cold: no measurement yet, so it is tried · cheaper: the choice answers first · slow_link, slow_load: why restoring loses ·
+ * too_short: it loses whatever vaults hold · always: as configured · handed_over: another engine computed it for this one.
  */
 export type Why =
   | "nothing_held"
@@ -62,62 +62,62 @@ export type Why =
   | "handed_over";
 
 export class EngineRates {
-  /** Restore whatever is held, also where computing is faster. */
+  /** True: restores even where computing is faster. */
   readonly isAlways: boolean;
   readonly prefill: Prefill = new Prefill();
   readonly queue: EngineQueue = new EngineQueue();
-  /** Seconds from the moment all is placed until it is loaded, by [1, decoded bytes]. */
+  /** Seconds from placement until loaded, by [1, decoded bytes]. */
   readonly #load = new Fit(2, [[1]]);
   #loadedMs: number | null = null;
-  /** Wire bytes over the largest they could be. */
+  /** Ratio of wire bytes to the largest possible. */
   readonly #wireShare = new Average(WIRE_SMOOTHING);
 
   constructor(isAlways = false) {
     this.isAlways = isAlways;
   }
 
-  /** A load of `bytes` decoded bytes took `seconds`. The first one prepares memory, and says nothing of the next. */
+  /** Learns from a load of `bytes` decoded bytes. The first one prepares memory, and says nothing of the next. */
   loaded(bytes: number, seconds: number): void {
     if (this.#loadedMs !== null) this.#load.add([1, bytes], seconds);
     this.#loadedMs = nowMs();
   }
 
-  /** Blocks of at most `most` wire bytes took `bytes`. */
+  /** Learns that blocks of at most `most` wire bytes took `bytes`. */
   fetched(bytes: number, most: number): void {
     if (most > 0 && bytes > 0) this.#wireShare.add(bytes / most);
   }
 
   /**
-   * Seconds to load; before the first loads none are counted, so that it is tried. What was learned fades while nothing
-   * is loaded: a mishap must not be believed for ever.
+   * Seconds to load `bytes`; 0 before the first loads, so that it is tried. Fades while no load comes, because one bad sample must
+   * not count for ever.
    */
   loadS(bytes: number): number {
     const ageMs = this.#loadedMs === null ? 0 : nowMs() - this.#loadedMs;
     return (this.#load.predict([1, bytes]) ?? 0) * 0.5 ** (ageMs / LOAD_FADE_MS);
   }
 
-  /** Whether records came back, so that their size is known. */
+  /** True once records came back, so that their size is known. */
   get isWireKnown(): boolean {
     return this.#wireShare.samples > 0;
   }
 
-  /** Bytes that records of at most `most` bytes will take. */
+  /** Expected wire bytes of records of at most `most` bytes. */
   wireBytes(most: number): number {
     return most * (this.#wireShare.mean ?? 1);
   }
 
-  /** Seconds until `bytes` (largest wire bytes) have come over a link on which `aheadBytes` wait before them; null: not known. */
+  /** Seconds until `bytes` (largest wire bytes) have come over a link behind `aheadBytes`; null: not known. */
   fetchS(link: Link | null, bytes: number, aheadBytes: number): number | null {
     if (bytes <= 0) return 0;
     const rate = link?.restoreRate ?? null;
     if (rate === null) return null;
-    const waitMs = link?.questionMs(0) ?? 0;
+    const waitMs = link?.roundTripMs(0) ?? 0;
     return waitMs / 1000 + this.wireBytes(bytes + aheadBytes) / Math.max(rate, 1);
   }
 
   /**
-   * Chooses among the offers, shortest first, and computing all from `start` on, what answers first; all are compared
-   * to the same `end`. What is not known yet is tried, the longest offer first: that is how it becomes known.
+   * Chooses the quickest of the offers, shortest first, and of computing all from `start` on, all compared up to the same `end`. An
+   * unknown cost is tried with the longest offer, because only that measures it.
    */
   choose(
     start: number,
@@ -146,12 +146,12 @@ export class EngineRates {
     return { tokens: best.offer.tokens, choice, why, cost: best.cost, recomputeS };
   }
 
-  /** What the configuration wants whatever answers first. */
+  /** Reason from the configuration that overrides the comparison. */
   get #configured(): Why | null {
     return this.isAlways ? "always" : null;
   }
 
-  /** The offer that answers first, when it does before `leastS`; what must be fetched, before that by a margin. */
+  /** Returns the quickest offer below `leastS`; offers that need a fetch must win by a margin. */
   #quickest(
     offers: readonly Offer[],
     end: number,
@@ -179,7 +179,7 @@ export class EngineRates {
     return { fetchS, loadS: this.loadS(loadBytes), computeS };
   }
 
-  /** Fewest tokens whose computing takes longer than `leastS`, up to `most`; 0 while that is not known. */
+  /** Fewest tokens, up to `most`, whose computing takes longer than `leastS`; 0 while not known. */
   tokensWorth(leastS: number, most: number): number {
     if (this.prefill.coefficients === null || this.isAlways) return 0;
     const alone = this.prefill.seconds(0, 0) ?? 0;
@@ -199,7 +199,7 @@ function choiceOf({ fetchS }: Offer): Choice {
   return fetchS === 0 ? "local" : "loaded";
 }
 
-/** Seconds until the answer begins, from when the engine has room for the request. */
+/** Seconds until the answer begins, once the engine has room for the request. */
 function totalS({ fetchS, loadS, computeS }: Cost, waitS: number | null): number {
   const lateS = waitS === null ? 0 : Math.max(0, fetchS - waitS);
   return lateS + loadS + computeS;

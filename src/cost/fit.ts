@@ -1,4 +1,4 @@
-// Owns the learning of a small linear model from measured times: coefficients that are never negative, coverage that old samples keep.
+// Owns the fit of a small linear model to measured times: coefficients at or above 0, with old samples still covering their sizes.
 import {
   FIT_BUCKETS_MAX,
   FIT_CHANGE_MIN,
@@ -8,20 +8,20 @@ import {
   FIT_SWEEPS_MAX,
 } from "../limits/cost.ts";
 
-/** What a measured time depends on: the model is their weighted sum. */
+/** Inputs of a measured time: the model is their weighted sum. */
 export type Features = readonly number[];
 
 interface Bucket {
   features: number[];
   seconds: number;
-  /** Number of the sample that last came here. */
+  /** Number of the bucket's latest sample. */
   seenAt: number;
 }
 
 /**
- * seconds = sum of coefficient x feature. Samples of about the same size share a bucket, which holds their moving mean:
- * many short prompts do not drown the few long ones. Errors count relative to the time; buckets that have not been
- * met for a while count less. Samples of one size alone do not tell which feature the time comes from: beliefs do.
+ * seconds = sum of coefficient x feature. Samples of similar size share a bucket with their moving mean, so that many short prompts
+ * do not outweigh few long ones. Errors count relative to the time, and old buckets count less. With samples of one size only,
+ * beliefs decide between the features.
  */
 export class Fit {
   readonly #dimensions: number;
@@ -31,7 +31,7 @@ export class Fit {
   #coefficients: readonly number[] | null = null;
   #isStale = false;
 
-  /** `beliefs`: weights with which coefficients add up to 0 unless samples of several sizes show otherwise, one of them 1. */
+  /** `beliefs`: each a weighted sum of coefficients that is 0 until samples of several sizes show otherwise; one weight is 1. */
   constructor(dimensions: number, beliefs: readonly Features[]) {
     this.#dimensions = dimensions;
     this.#beliefs = beliefs;
@@ -41,7 +41,7 @@ export class Fit {
     return this.#samples;
   }
 
-  /** Takes one measurement; what is not a positive time is ignored. */
+  /** Adds one measurement; times at or below 0 are ignored. */
   add(features: Features, seconds: number): void {
     if (!(seconds > 0) || !features.every(Number.isFinite)) return;
     this.#samples += 1;
@@ -59,7 +59,7 @@ export class Fit {
     bucket.seenAt = this.#samples;
   }
 
-  /** Seconds, or null before the first sample. */
+  /** Returns seconds, or null before the first sample. */
   predict(features: Features): number | null {
     const coefficients = this.coefficients;
     if (coefficients === null) return null;
@@ -84,7 +84,7 @@ export class Fit {
     if (oldest !== null) this.#buckets.delete(oldest);
   }
 
-  /** Coordinate descent on the normal equations, each coefficient held at 0 or above; features are scaled to about 1. */
+  /** Coordinate descent on the normal equations, with coefficients at or above 0; features are scaled to about 1. */
   #solve(): readonly number[] | null {
     if (this.#buckets.size === 0) return null;
     const indices = Array.from({ length: this.#dimensions }, (_, index) => index);
@@ -100,7 +100,7 @@ export class Fit {
     const matrix = indices.map((i) =>
       indices.map((j) => sumOver(rows, (r) => of(r, i) * of(r, j))),
     );
-    // One more sample each, of little weight, with the feature of weight 1 at its largest.
+    // Each belief is one more sample of little weight, with the feature of weight 1 at its largest.
     const longest = Math.max(...rows.map(({ seconds }) => seconds));
     for (const belief of this.#beliefs) {
       const most = scales[belief.indexOf(1)] ?? 0;
@@ -130,7 +130,7 @@ function sumOver(rows: readonly Row[], of: (row: Row) => number): number {
   return rows.reduce((sum, row) => sum + row.weight * of(row), 0);
 }
 
-/** Least squares with coefficients >= 0: `matrix` is symmetric and positive semidefinite. */
+/** Solves least squares with coefficients >= 0; `matrix` is symmetric and positive semidefinite. */
 function descend(matrix: readonly (readonly number[])[], right: readonly number[]): number[] {
   const values = right.map(() => 0);
   for (let sweep = 0; sweep < FIT_SWEEPS_MAX; sweep += 1) {

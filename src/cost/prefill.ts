@@ -1,28 +1,28 @@
-// Owns what computing a prompt costs on one engine: seconds by length and position, learned from the engine's own steps.
+// Owns the time to compute a prompt on one engine, by length and position, learned from the engine's own steps.
 import { STEP_COST_TOKENS } from "../limits/cost.ts";
 import { Fit } from "./fit.ts";
 
 /** One forward pass of an engine. */
 export interface Step {
-  /** Prompt tokens it computed. */
+  /** Prompt tokens computed in the step. */
   tokens: number;
-  /** Pairs of such a token and one before it. */
+  /** Pairs of a computed token and an earlier one. */
   attended: number;
   seconds: number;
 }
 
 /**
- * A step takes base + perToken x tokens + perPair x attended seconds. A prompt is computed in steps of at most
- * `stepTokens`, or the largest size seen, so tokens from..to take base x steps + perToken x (to - from) + perPair x (to^2 - from^2) / 2.
- * Where only the whole answer was timed, each token decoded after its first one takes its share, too.
+ * A step takes base + perToken x tokens + perPair x attended seconds. A prompt is computed in steps of at most `stepTokens`, or the
+ * largest size seen, so tokens from..to take base x steps + perToken x (to - from) + perPair x (to^2 - from^2) / 2. Where only the
+ * whole answer was timed, each decoded token after the first takes its share as well.
  */
 export class Prefill {
-  /** Of steps of one length alone the base would else take nothing, or all, and a longer prompt cost many times too much or too little. */
+  /** Beliefs for samples of one length: without them the base would take all or none, and longer prompts be far off. */
   readonly #fit = new Fit(4, [
     [1, -STEP_COST_TOKENS],
     [0, -STEP_COST_TOKENS, 0, 1],
   ]);
-  /** Most that the engine says it computes in one step. */
+  /** Most tokens that the engine computes in one step. */
   stepTokens = 1;
   #isWarm = false;
 
@@ -35,19 +35,19 @@ export class Prefill {
     return this.#fit.coefficients;
   }
 
-  /** An engine's first step prepares memory, and says nothing of the next. `decoded`: tokens after the first in that time. */
+  /** Learns from a step; the first prepares memory and is left out. `decoded`: tokens decoded in that time beyond the first. */
   learn({ tokens, attended, seconds }: Step, decoded = 0): void {
     this.stepTokens = Math.max(this.stepTokens, tokens);
     if (this.#isWarm) this.#fit.add([1, tokens, attended, decoded], seconds);
     this.#isWarm = true;
   }
 
-  /** Seconds in which so many tokens are decoded; null: not known yet. */
+  /** Seconds to decode so many tokens; null: not known yet. */
   decodeS(decoded: number): number | null {
     return this.#fit.predict([0, 0, 0, decoded]);
   }
 
-  /** Seconds to compute the tokens from..to of a prompt and one more, whose step is always needed; null: not known yet. */
+  /** Seconds to compute the tokens from..to of a prompt and one more, which always needs a step; null: not known yet. */
   seconds(from: number, to: number): number | null {
     const tokens = Math.max(0, to - from);
     const steps = Math.max(1, Math.ceil((tokens + 1) / this.stepTokens));

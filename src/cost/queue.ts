@@ -1,16 +1,16 @@
-// Owns how long a request waits until its engine has room for it, by how many wait before it.
+// Owns the waiting time of a request until its engine has room, by the number of requests before it.
 import { LOAD_FADE_MS, QUEUE_SMOOTHING } from "../limits/cost.ts";
 import { nowMs } from "../time.ts";
 import { Average } from "./average.ts";
 
-/** Blocks that come within this time cost the request nothing, because the engine computes for others. */
+/** Blocks that arrive during the wait cost the request nothing, because the engine computes for others. */
 export class EngineQueue {
-  /** Seconds for each request before it. */
+  /** Seconds per request before it. */
   readonly #each = new Average(QUEUE_SMOOTHING);
   readonly #waits = new Average(QUEUE_SMOOTHING);
   #begunMs = 0;
 
-  /** The engine had room for a request `seconds` after it came, when `ahead` others waited. */
+  /** Learns that the engine had room for a request `seconds` after it came, when `ahead` others waited. */
   began(ahead: number, seconds: number): void {
     if (ahead > 0) this.#each.add(seconds / ahead);
     this.#waits.add(seconds);
@@ -24,7 +24,7 @@ export class EngineQueue {
     return mean === null ? null : mean * ahead;
   }
 
-  /** Seconds that requests waited of late; fades while none comes. */
+  /** Seconds that requests waited lately; fades while none comes. */
   get usualS(): number {
     return (this.#waits.mean ?? 0) * 0.5 ** ((nowMs() - this.#begunMs) / LOAD_FADE_MS);
   }

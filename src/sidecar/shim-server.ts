@@ -1,4 +1,4 @@
-// Owns the local socket's server: who may connect, the hello, and which engine a connection belongs to.
+// Owns the local socket's server: admission, the hello, and the assignment of connections to engines.
 import { createServer } from "node:net";
 import type { Server, Socket } from "node:net";
 import type { RecordClass } from "../block.ts";
@@ -31,19 +31,19 @@ import type { Sessions } from "./vaults/sessions.ts";
 export interface ShimServerOptions {
   socketPath: string;
   engine: EngineOptions;
-  /** What every shim is told. */
+  /** Message that every shim gets after its hello. */
   welcome: Extract<SidecarMessage, { t: "welcome" }>;
   status(): object;
-  /** An engine has come. */
+  /** Called when an engine has connected. */
   onEngine(): void;
   sessions: Sessions;
-  /** Accounts of recent requests whose id starts with `req`. */
+  /** Returns the latest `most` accounts of requests whose id begins with `req`. */
   explain(req: string, most: number): object[];
   counters: SidecarCounters;
   logger: Logger;
 }
 
-/** What a connection is, once it has said hello. */
+/** Role of a connection after its hello. */
 type Place =
   | { role: "scheduler"; engine: Engine }
   | { role: "worker"; engine: Engine; worker: WorkerRank }
@@ -59,15 +59,15 @@ export class ShimServer {
   readonly #options: ShimServerOptions;
   readonly #server: Server;
   readonly #peers = new Set<Peer>();
-  /** By id, those that new connections may join. */
+  /** By id, engines that new connections may join. */
   readonly #engines = new Map<string, Engine>();
-  /** Also those that are leaving: their saves are still being encoded. */
+  /** All engines, also leaving ones whose saves are still being encoded. */
   readonly #alive = new Set<Engine>();
   readonly #shimCounters = new Set<string>();
-  /** Why peers were refused, without the numbers: free memory differs each time. */
+  /** Causes of refusals without their numbers, because free memory, say, differs each time. */
   readonly #refusals = new Set<string>();
   #lastId = 0;
-  /** Since when there is no engine; null while there is one. */
+  /** Time at which the last engine left; null while there is one. */
   #idleSinceMs: number | null = nowMs();
   #stopListening: () => Promise<void> = () => Promise.resolve();
 
@@ -76,7 +76,7 @@ export class ShimServer {
     this.#server = createServer((socket) => this.#accept(socket));
   }
 
-  /** Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when the place is not fit for it. */
+  /** Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when the path is unfit. */
   async listen(): Promise<void> {
     this.#stopListening = await listenOn(ofServer(this.#server), {
       path: this.#options.socketPath,
@@ -89,7 +89,7 @@ export class ShimServer {
     );
   }
 
-  /** No new connection, and every engine is asked to leave; resolves when they have, bounded by their own limits. */
+  /** Stops listening and retires all engines; resolves when they have gone, bounded by their own limits. */
   async close(): Promise<void> {
     await this.#stopListening();
     for (const engine of this.#alive) engine.retire();
@@ -107,12 +107,12 @@ export class ShimServer {
     return [...this.#engines.values()].map((engine) => engine.status());
   }
 
-  /** What lies in the arenas of all engines. */
+  /** Returns the blocks in the arenas of all engines. */
   copies(): Copies[] {
     return [...this.#engines.values()].flatMap((engine) => engine.copies() ?? []);
   }
 
-  /** As the engines' `flush`, of all of them. */
+  /** Flushes the arenas of all engines. */
   flush(
     recordClass: RecordClass,
     takes: Takes,
@@ -127,7 +127,7 @@ export class ShimServer {
     return total;
   }
 
-  /** How long no engine has been connected; 0 while one is. */
+  /** Milliseconds without a connected engine; 0 while there is one. */
   idleMs(): number {
     return this.#idleSinceMs === null ? 0 : nowMs() - this.#idleSinceMs;
   }
@@ -262,7 +262,7 @@ export class ShimServer {
     this.#options.sessions.tell(message, place.engine.shards);
   }
 
-  /** An engine that is refused comes back for ever: each cause is said once. */
+  /** Logs each cause once, because a refused engine comes back for ever. */
   #onRefused({ code, message }: TierkvError): boolean {
     this.#options.counters.add("frames_refused");
     const cause = `${code} ${message.replaceAll(/\d+/gu, "#")}`;

@@ -45,11 +45,11 @@ import type { Links, LookupGates } from "./vaults/vaults.ts";
 
 export interface SidecarOptions {
   config: Config;
-  /** Belong to the caller, who closes them after the sidecar. */
+  /** Clients owned by the caller, who closes them after the sidecar. */
   vaults: VaultClients;
-  /** Who belongs to the pools from time to time; null, or left out: those vaults, always. */
+  /** Source of later pool members; null, or left out: the vaults never change. */
   members?: MemberSource | null;
-  /** Hear of each request, and of each batch of saves, when it is over; null, or left out: nothing is traced. */
+  /** Called for each ended request and each ended batch of saves; null, or left out: no traces. */
   onEnded?: ((ended: Ended) => void) | null;
   onStored?: OnStored | null;
   logger: Logger;
@@ -58,21 +58,21 @@ export interface SidecarOptions {
 
 export interface RunningSidecar extends Running {
   readonly socketPath: string;
-  /** How long no engine has been connected; 0 while one is. */
+  /** Milliseconds without a connected engine; 0 while there is one. */
   idleMs(): number;
   status(): SidecarStatus;
-  /** The same for somebody who looks: vaults are asked what they say of themselves. */
+  /** Same, and refreshes the vaults' statistics for the next call. */
   look(): SidecarStatus;
-  /** Accounts of the latest `most` requests whose id starts with `req`. */
+  /** Returns accounts of the latest `most` requests whose id begins with `req`. */
   explain(req: string, most: number): Explained[];
 }
 
-/** An account, and as what blocks go now to the vaults that it came from. */
+/** An account with the present forms of blocks for its vaults. */
 export interface Explained extends Account {
   forms?: ({ address: string } & Form)[];
 }
 
-/** Serves until closed. Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when its place is unfit. */
+/** Serves until closed. Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when its path is unfit. */
 export async function startSidecar(options: SidecarOptions): Promise<RunningSidecar> {
   const { config, counters, logger } = options;
   const { socket, arenaDir } = config.sidecar;
@@ -109,7 +109,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
   const server = newServer(options, common, saver, look, () => flushes.begin());
   try {
     await server.listen();
-    // Only now: while another sidecar serves the socket, its arenas are none of ours.
+    // Swept only after listening, because another sidecar on the socket may use its arenas.
     if (arenaDir !== null) sweepArenaDir(arenaDir);
   } catch (error) {
     await pool.close();
@@ -169,10 +169,10 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
   };
 }
 
-/** One restore in so many is checked; 0: none. */
+/** One restore in this many is checked; 0: none. */
 const VERIFY_EVERY = { off: 0, sampled: VERIFY_SAMPLED_EVERY, every: 1 } as const;
 
-/** What all engines share. */
+/** Parts shared by all engines. */
 interface Common {
   members: PoolMembers;
   codecs: CodecChoice;
@@ -199,7 +199,7 @@ function explainer({ decisions, codecs }: Common): RunningSidecar["explain"] {
     }));
 }
 
-/** While nothing else goes on. */
+/** Starts the re-offering of blocks, which works only in idle time. */
 function startReoffer(
   { counters, logger }: SidecarOptions,
   common: Common,
@@ -297,7 +297,7 @@ function newServer(
   });
 }
 
-/** Memory that an arena could take: what the machine has left, and the file system it lies on. */
+/** Bytes that an arena could take: free memory, and free space on its file system. */
 function freeBytes(arenaDir: string | null): number {
   if (arenaDir === null) return availableMemory();
   const { bavail, bsize } = statfsSync(arenaDir);

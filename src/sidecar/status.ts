@@ -1,4 +1,4 @@
-// Owns what a sidecar says of itself: the shape that `tierkv status` and tests read.
+// Owns the status of a sidecar, in the shape that `tierkv status` and tests read.
 import type { RecordClass } from "../block.ts";
 import { isRemote } from "../client/vault.ts";
 import type { Tier } from "../client/vault.ts";
@@ -20,52 +20,52 @@ import type { VaultSeen, VaultWatch } from "./vaults/vault-watch.ts";
 
 export interface VaultStatus {
   address: string;
-  /** By whom it is known: the configuration, or who was asked. */
+  /** Source that named it: the configuration, or a discovery service. */
   source: SourceKind;
   /** vault: a process that answers · shared: memory that the sidecars of this machine map. */
   tier: Tier;
   state: string;
-  /** Why it is not up, and what to do; empty where it is. */
+  /** Why the vault is not up, and the fix; empty while it is. */
   trouble?: string;
-  /** shared: nothing travels. up: records travel; else none does. */
+  /** State of its lanes; records travel only while it is up. shared: there are none. */
   lanes: string;
-  /** About which part of its class's blocks it owns; 0: it has left the pool, or is being emptied. */
+  /** Its part of the class's blocks; 0: it has left the pool, or is being drained. */
   share: number;
   isDraining: boolean;
-  /** Blocks of look-ups that it did not hold, with one behind them held; and those that it held for another owner. */
+  /** Blocks of look-ups missing there although a deeper one was held, and blocks found there for another owner. */
   holes: number;
   moved: number;
-  /** As what blocks go there by `[codec] kv = "auto"`; null: none went, or the codec is fixed. */
+  /** Form chosen by `[codec] kv = "auto"`; null: none went there, or the codec is fixed. */
   form: Form | null;
-  /** What it said of itself; null: it has not answered, or nobody had looked before. */
+  /** Its statistics; null: no answer, or none requested yet. */
   seen: VaultSeen | null;
 }
 
 export interface SidecarStatus {
-  /** Since 1970, ms. */
+  /** Milliseconds since 1970. */
   at: number;
   version: string;
   pid: number;
   uptimeMs: number;
   socket: string;
   engines: EngineStatus[];
-  /** Shared memory of all engines. */
+  /** Bytes of all engines' arenas. */
   arenaBytes: number;
-  /** Ceiling of one engine's arena as configured; null: it follows from the memory that is free. */
+  /** Configured ceiling of one engine's arena in bytes; null: it follows from free memory. */
   arenaBytesMax: number | null;
-  /** Of all engines. */
+  /** Slots of all engines. */
   slots: number;
   slotsFree: number;
   /** In the order of the configuration. */
   vaults: Record<RecordClass, VaultStatus[]>;
-  /** How attention KV is stored: a codec, or those in use, one per vault. */
+  /** Codec of attention KV, or all codecs in use where vaults differ. */
   kvCodec: string;
   saves: { queuedBlocks: number; queuedBytes: number };
   counters: Record<string, number>;
-  /** What the parts of requests took. */
+  /** Durations of the parts of requests. */
   times: Record<SidecarTime, HistogramSnapshot>;
   ledger: LedgerStatus;
-  /** The latest, the latest last. */
+  /** Latest restores, newest last. */
   restores: Account[];
   reuse: ReuseStatus;
 }

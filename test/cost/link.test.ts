@@ -12,16 +12,16 @@ describe("a link", () => {
   test("expects answers as they came, longer questions later", () => {
     const link = new Link();
     const unknown = [null, null, true];
-    expect([link.questionMs(36), link.questionMostMs(36), link.isUnasked]).toEqual(unknown);
+    expect([link.roundTripMs(36), link.roundTripMaxMs(36), link.isUnasked]).toEqual(unknown);
     link.answered(36, 900);
-    expect(link.questionMs(36)).toBeNull();
+    expect(link.roundTripMs(36)).toBeNull();
     for (let round = 0; round < 10; round += 1) {
       link.answered(36, 1);
       link.answered(36_000, 11);
     }
-    expect(link.questionMs(36)).toBeCloseTo(1, 0);
-    expect(link.questionMs(18_000)).toBeCloseTo(6, 0);
-    expect(link.questionMostMs(36)).toBeGreaterThan(1);
+    expect(link.roundTripMs(36)).toBeCloseTo(1, 0);
+    expect(link.roundTripMs(18_000)).toBeCloseTo(6, 0);
+    expect(link.roundTripMaxMs(36)).toBeGreaterThan(1);
     expect(link.isUnasked).toBe(false);
   });
 

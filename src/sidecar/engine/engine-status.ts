@@ -1,4 +1,4 @@
-// Owns what a sidecar says of one engine: the shape that `tierkv status` and tests read.
+// Owns the status of one engine, in the shape that `tierkv status` and tests read.
 import type { Stage } from "../restore/arena-context.ts";
 import type { Footprint, Forecast } from "../restore/forecast.ts";
 import type { Hello } from "../socket/hello.ts";
@@ -8,17 +8,17 @@ import type { WorkerRank } from "./worker-rank.ts";
 
 export interface EngineStatus {
   id: string;
-  /** Of its scheduler, and where that publishes events and replays them (`tcp://*:5557`); empty: nowhere. */
+  /** Process id of the scheduler, and where its KV-cache events are published and replayed (`tcp://*:5557`); empty: nowhere. */
   pid: number;
   events: string;
   replays: string;
   model: string;
   /** First 16 hex digits; null until the scheduler has sent it. */
   namespace: string | null;
-  /** How far the name is: nothing is kept or restored before it is whole. */
+  /** Progress of the name; no block is kept or restored before it is complete. */
   naming: NamingState;
   world: number;
-  /** vLLM computes there on a CPU with AMX tiles, where a small first step may kill it. */
+  /** True on a CPU with AMX tiles, where a small first step may kill vLLM. */
   hasAmxTiles: boolean;
   workers: number;
   hasScheduler: boolean;
@@ -26,31 +26,31 @@ export interface EngineStatus {
   plans: number;
   retainedBlocks: number;
   fetches: number;
-  /** Prompts of growing length, up to the longest it takes; empty before the arena is there. */
+  /** Prompts of growing length, up to the engine's longest; empty before the arena is there. */
   forecast: Forecast[];
   /** null: the arena is not there yet. */
   footprint: Footprint | null;
-  /** Tokens that one of its steps computes, at most. */
+  /** Most tokens that one step computes. */
   stepTokens: number;
-  /** Its blocks by group; empty before the arena is there. */
+  /** Blocks by group; empty before the arena is there. */
   groups: BlockKind[];
   arena: {
     bytes: number;
     slotBytes: number;
     slotCount: number;
-    /** Of them, all workers together, those that saves may fill; restores have the others. */
+    /** Slots for saves, over all workers; restores use the others. */
     saveSlots: number;
     /** Tokens of the longest prompt that is restored whole. */
     longestTokens: number;
     touchedSlots: number;
     freeSlots: number;
     leasedSlots: number;
-    /** Why a worker cannot use it, by rank; empty: none has said so. */
+    /** Reasons of workers that cannot use it, by rank; empty: none. */
     unmapped: { rank: number; reason: string }[];
   } | null;
 }
 
-/** What a half of an engine said of it in its first frame. */
+/** Returns the fields that an engine's connection gave in its hello. */
 export function saidBy(
   hello: Hello,
 ): Pick<EngineStatus, "id" | "pid" | "events" | "replays" | "world" | "hasAmxTiles"> {

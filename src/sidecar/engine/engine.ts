@@ -1,4 +1,4 @@
-// Owns one engine: its scheduler and worker connections, its arena, and the order in which it comes up and goes away as a whole.
+// Owns one engine: its scheduler and worker connections, its arena, and the order in which all of it starts and ends.
 import { Arena } from "../../arena/arena.ts";
 import { planArena } from "../../arena/sizing.ts";
 import type { RecordClass } from "../../block.ts";
@@ -56,14 +56,14 @@ export interface EngineOptions extends Pick<
 }
 
 /**
- * Lives from the first hello of its id until its last connection has ended. When one connection ends the others are
- * closed and the arena is retired: nobody can know whether the lost side still reads or writes slots.
+ * An engine lives from the first hello of its id until its last connection ends. When one connection ends, the others are closed
+ * and the arena is retired, because the lost side may still read or write slots.
  */
 export class Engine {
   readonly id: string;
   readonly world: number;
   readonly shards: number;
-  /** As its scheduler last said; whole with the name itself. */
+  /** Progress of the name as the scheduler last reported; 100 % once the name itself has come. */
   naming: NamingState = { percent: 0, refused: "", distrusted: false };
   readonly #options: EngineOptions;
   readonly #logger: Logger;
@@ -78,7 +78,7 @@ export class Engine {
   #model = "";
   #tokensMin = 0;
   #lengths: Pick<Register, "maxModelLen" | "stepTokens"> = { maxModelLen: 0, stepTokens: 0 };
-  /** Of its scheduler, once there is one. */
+  /** Hello of the scheduler, once there is one; before, of the first connection. */
   #hello: Hello;
   #isRestoring = false;
   #isRetired = false;
@@ -108,7 +108,7 @@ export class Engine {
     });
   }
 
-  /** Throws ENGINE_REFUSED when the place is taken or the hello does not fit the others. */
+  /** Throws ENGINE_REFUSED when the engine has a scheduler or the hello does not fit the others. */
   addScheduler(connection: Connection, hello: Hello): void {
     this.#ranks.checkHello(hello);
     if (this.#scheduler !== null) throw this.#ranks.taken("its scheduler");
@@ -117,7 +117,7 @@ export class Engine {
     this.#connections.add(connection);
   }
 
-  /** Hears how far its scheduler is with the name; what is stored under one that it distrusts is used by nobody. */
+  /** Notes the progress of the name. A distrusted namespace is quarantined. */
   hearNaming(naming: NamingState): void {
     this.naming = naming;
     const { namespace } = this.#restorer;
@@ -145,7 +145,7 @@ export class Engine {
     return worker;
   }
 
-  /** After the welcome: tells a scheduler that came last what the others know already. */
+  /** After the welcome, tells a late scheduler that restores are open. */
   sayHello(connection: Connection): void {
     if (connection === this.#scheduler && this.#isRestoring) this.#sendRestore();
   }
@@ -173,7 +173,7 @@ export class Engine {
     }
   }
 
-  /** Requests for which it asked nothing, and why. */
+  /** Notes requests without a prefetch, each with its reason. */
   note(unasked: readonly Unasked[]): void {
     for (const one of unasked) this.#options.decisions.unasked(this.id, one);
   }
@@ -200,7 +200,7 @@ export class Engine {
     }
   }
 
-  /** What the engine measured of its own steps. */
+  /** Learns from the engine's measured steps, and reports a new shortest prompt. */
   learn(steps: readonly Step[]): void {
     if (steps.length === 0) return;
     const tokensMin = this.#stage?.costs.learn(steps) ?? 0;
@@ -215,7 +215,7 @@ export class Engine {
     if (this.#connections.size === 0) void this.#leave();
   }
 
-  /** Stops everything that writes slots, and closes the connections; what they have sent already is still read. */
+  /** Stops all writers of slots and closes the connections; frames already sent are still read. */
   retire(): void {
     if (this.#isRetired) return;
     this.#isRetired = true;
@@ -227,7 +227,7 @@ export class Engine {
     for (const connection of this.#connections) connection.close();
   }
 
-  /** Gives nothing of a class that `takes` names out of the arena any more; what that was. */
+  /** Withdraws the blocks of a class that `takes` names from the arena, and returns their number and bytes. */
   flush(
     recordClass: RecordClass,
     takes: Takes,
@@ -239,7 +239,7 @@ export class Engine {
     return { blocks: dropped.length, bytes };
   }
 
-  /** What lies in its arena; null: there is none yet, or its blocks have no name. */
+  /** Returns access to the blocks in the arena; null: there is no arena yet, or no namespace. */
   copies(): Copies | null {
     const { namespace } = this.#restorer;
     const stage = this.#stage;
@@ -283,7 +283,7 @@ export class Engine {
     if (this.#ranks.register(worker, groups)) this.#openStage(message);
   }
 
-  /** All ranks have registered: makes the arena and offers it to them. */
+  /** Makes the arena once all ranks have registered, and offers it to them. */
   #openStage({ maxModelLen, stepTokens }: Register): void {
     this.#rates.prefill.stepTokens = stepTokens;
     const { arenaBytesMax, arenaDir, freeBytes } = this.#options;
@@ -295,7 +295,7 @@ export class Engine {
       bytesMax: arenaBytesMax,
       freeBytes: freeBytes(),
     });
-    // Never 0, and never an id that an earlier sidecar gave to an arena which some worker still has mapped.
+    // Never 0, and random, because a worker may still map an arena of an earlier sidecar.
     const wireId = Number.parseInt(randomId(4), 16) || 1;
     const { slotBytes, slotCount } = plan;
     const arena = new Arena({ slotBytes, slotCount, dir: arenaDir }, wireId);
@@ -355,7 +355,7 @@ export class Engine {
     this.#onProgress();
   }
 
-  /** The arena is a bit further, or one rank more has mapped it. */
+  /** Called when more of the arena is touched, or another rank has mapped it. */
   #onProgress(): void {
     const stage = this.#stage;
     if (stage === null) return;
@@ -385,7 +385,7 @@ export class Engine {
     this.#scheduler?.send({ t: "restore", arena: this.#stage?.wireId ?? 0, on: true });
   }
 
-  /** The last connection has ended: what was saved is still encoded, then the arena goes. */
+  /** Closes the arena after the last connection, once running saves are encoded. */
   async #leave(): Promise<void> {
     await Promise.all([...this.#ranks].map((worker) => worker.leave()));
     this.#stage?.arena.close();

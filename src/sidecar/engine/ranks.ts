@@ -1,4 +1,4 @@
-// Owns the worker ranks of one engine as a whole: who has come, whether they agree, and what their groups add up to.
+// Owns the worker ranks of one engine together: which have connected, whether they agree, and their groups.
 import type { BlockShape } from "../../arena/sizing.ts";
 import type { RecordClass } from "../../block.ts";
 import { TierkvError } from "../../errors.ts";
@@ -13,9 +13,9 @@ import type { WorkerRank } from "./worker-rank.ts";
 export interface BlockKind {
   group: number;
   class: RecordClass;
-  /** Per block. */
+  /** Tokens per block. */
   tokens: number;
-  /** How many of its last blocks a restore needs; 0: all of them. */
+  /** Number of last blocks that a restore needs; 0: all. */
   tail: number;
   bytes: number;
 }
@@ -25,7 +25,7 @@ export class Ranks implements Iterable<WorkerRank> {
   readonly #world: number;
   readonly #shards: number;
   readonly #ranks = new Map<number, WorkerRank>();
-  /** Of one block with all shards: decoded bytes, and bytes on the wire at most; what a group is. */
+  /** Spec of a group, decoded bytes and largest wire bytes of one block with all shards. */
   readonly sizes = {
     shapeOf: (group: number): GroupSpec => this.groupAt(group, 0).spec,
     sourceBytes: (group: number): number => this.#sum(group, (of) => of.sourceBytes),
@@ -51,7 +51,7 @@ export class Ranks implements Iterable<WorkerRank> {
     return this.#ranks.values();
   }
 
-  /** Throws ENGINE_REFUSED when a connection says of its engine what no other one said. */
+  /** Throws ENGINE_REFUSED when a connection contradicts an earlier one of its engine. */
   checkHello({ world, shards }: Hello): void {
     if (world === this.#world && shards === this.#shards) return;
     throw this.#refused(
@@ -59,12 +59,12 @@ export class Ranks implements Iterable<WorkerRank> {
     );
   }
 
-  /** The block's part that a rank has: ranks that hold the same heads share one. */
+  /** Returns the shard that a rank holds: ranks with the same heads share one. */
   shardOf(rank: number): number {
     return Math.floor(rank / (this.#world / this.#shards));
   }
 
-  /** Throws ENGINE_REFUSED when that rank is connected. */
+  /** Throws ENGINE_REFUSED when that rank is already connected. */
   checkFree(rank: number): void {
     if (this.#ranks.has(rank)) throw this.taken(`its worker of rank ${rank}`);
   }
@@ -73,7 +73,7 @@ export class Ranks implements Iterable<WorkerRank> {
     this.#ranks.set(worker.rank, worker);
   }
 
-  /** True when all ranks have registered now. Throws ENGINE_REFUSED when they cannot share an engine. */
+  /** Registers a rank's groups; true when all ranks have. Throws ENGINE_REFUSED when they cannot share an engine. */
   register(worker: WorkerRank, groups: Groups): boolean {
     worker.groups = groups;
     for (const { groups: others } of this) {
@@ -87,7 +87,7 @@ export class Ranks implements Iterable<WorkerRank> {
     return this.count === this.#world && [...this].every((other) => other.groups !== null);
   }
 
-  /** A prefetch may only name groups that the workers registered. Throws BAD_FRAME. */
+  /** Throws BAD_FRAME when a prefetch names groups that the workers have not registered. */
   checkAsked(asked: readonly PrefetchGroup[]): void {
     const [worker] = this;
     for (const { group, class: recordClass } of asked) {
@@ -100,7 +100,7 @@ export class Ranks implements Iterable<WorkerRank> {
     }
   }
 
-  /** What a slot of each rank has to hold. */
+  /** Returns, per rank, the blocks that its slots must hold. */
   slotNeeds(): BlockShape[][] {
     return [...this].map(({ groups }) =>
       [...(groups ?? NO_GROUPS).values()].map(({ slotBytes, spec: { tokens, tail } }) => ({
@@ -111,7 +111,7 @@ export class Ranks implements Iterable<WorkerRank> {
     );
   }
 
-  /** What its blocks are; none before all ranks have registered, or after one has left. */
+  /** Returns the kinds of blocks; empty before all ranks have registered, and after one has left. */
   kinds(): BlockKind[] {
     const isWhole = this.count === this.#world && [...this].every(({ groups }) => groups !== null);
     if (!isWhole) return [];
@@ -125,7 +125,7 @@ export class Ranks implements Iterable<WorkerRank> {
     return [...(this.#ranks.get(0)?.groups?.keys() ?? [])];
   }
 
-  /** The group as the first rank that holds this shard describes it. */
+  /** Returns the group as described by the first rank with this shard. */
   groupAt(group: number, shard: number): Group {
     const rank = shard * (this.#world / this.#shards);
     const worker = this.#ranks.get(rank);

@@ -1,4 +1,4 @@
-// Owns one worker rank of an engine: its groups, its credits, and the check of every slot it hands over.
+// Owns one worker rank of an engine: its groups, its credits, and the check of each slot it hands over.
 import type { Arena } from "../../arena/arena.ts";
 import type { Namespace } from "../../block.ts";
 import { TierkvError } from "../../errors.ts";
@@ -27,11 +27,11 @@ export class WorkerRank {
   #groups: Groups | null = null;
   #credits: Credits | null = null;
   #arenaId = 0;
-  /** What its slots for saves hold. */
+  /** Bytes of its slots for saves. */
   #saveBytes = 0;
   readonly #sources = new Map<number, SaveSource>();
   isMapped = false;
-  /** Why the worker cannot use the arena; null: it has not said so. */
+  /** Reason why the worker cannot use the arena; null: none reported. */
   unmapped: string | null = null;
 
   constructor(options: WorkerRankOptions) {
@@ -48,7 +48,7 @@ export class WorkerRank {
     this.#groups = groups;
   }
 
-  /** Throws INTERNAL for a group that no plan can name: prefetches are checked when they arrive. */
+  /** Returns a group; throws INTERNAL for an unknown one, which no plan can name, as prefetches are checked on arrival. */
   group(id: number): Group {
     const group = this.#groups?.get(id);
     if (group === undefined) {
@@ -57,7 +57,7 @@ export class WorkerRank {
     return group;
   }
 
-  /** The engine's arena is there: saves can flow once it is mapped and touched. `wireId` is its id on the wire. */
+  /** Opens saves once the arena exists; they flow when it is mapped and touched. `wireId` is its id on the wire. */
   openSaves(arena: Arena, wireId: number, saveSlots: number, isWorthSaving: () => boolean): void {
     const { connection, shard, shardCount, saver } = this.#options;
     this.#arenaId = wireId;
@@ -96,7 +96,7 @@ export class WorkerRank {
     if (this.isMapped) this.#credits?.topUp();
   }
 
-  /** `current`: the engine's namespace; blocks of another one were computed by weights that it has no more. */
+  /** Passes filled slots to the saver; `current` is the engine's namespace, and blocks of another come from former weights. */
   save({ arena, namespace, items }: Save, current: Namespace | null): void {
     const { counters, saver } = this.#options;
     if (this.#credits === null || arena !== this.#arenaId) {
@@ -123,7 +123,7 @@ export class WorkerRank {
       const source = this.#sources.get(group);
       if (source !== undefined) saver.accept(source, current, saved);
     }
-    // Finished here without a word of the saver's, which grants new ones.
+    // The saver grants new slots with each batch, but got none.
     if (byGroup.size === 0) this.#credits.topUp();
   }
 
@@ -135,12 +135,12 @@ export class WorkerRank {
     }
   }
 
-  /** No credit is granted any more; saves that are still read are taken. */
+  /** Stops granting credits; saves under way are finished. */
   stop(): void {
     this.#credits?.stop();
   }
 
-  /** After the last read: waits for what is being encoded, then forgets the geometries. */
+  /** After the last read, waits until running saves have left their slots, then drops the geometries. */
   async leave(): Promise<void> {
     await Promise.all(
       [...this.#sources.values()].map((source) => this.#options.saver.settle(source)),

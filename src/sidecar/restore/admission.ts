@@ -1,4 +1,4 @@
-// Owns who waits for room in the arena: plans begin when all their blocks fit, those the engine asks for first, then as they came.
+// Owns the queue for room in the arena: a plan begins when all its blocks fit, awaited plans first, then in order of arrival.
 import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../limits/general.ts";
 import { nowMs, yieldToLoop } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
@@ -6,11 +6,11 @@ import type { ArenaContext } from "./arena-context.ts";
 import type { Plan, GroupRange } from "./plan.ts";
 
 export interface AdmissionOptions {
-  /** Those the scheduler has not released, the oldest first. */
+  /** Returns the plans that the scheduler has not released, the oldest first. */
   plans(): Iterable<Plan>;
-  /** Takes the slots of its blocks. */
+  /** Takes the plan's blocks into use. */
   begin(plan: Plan, context: ArenaContext): Promise<void>;
-  /** The scheduler has been told of this plan's blocks and may not have used them: asks for their slots. */
+  /** Asks the scheduler for the slots of a finished plan whose blocks it may not have used. */
   reclaim(plan: Plan): void;
   onFailure(error: unknown): void;
 }
@@ -27,7 +27,7 @@ export class Admission {
     this.#options = options;
   }
 
-  /** Begins at once where the plan takes no new slot; else it waits for its turn. */
+  /** Begins at once where the plan takes no new slot; otherwise queues it. */
   async enter(plan: Plan, context: ArenaContext): Promise<void> {
     this.#context = context;
     plan.state = "queued";
@@ -39,7 +39,7 @@ export class Admission {
     this.onRoom();
   }
 
-  /** Blocks may be taken that could not before. */
+  /** Called when more blocks may be taken than before. */
   onRoom(): void {
     if (this.#isAsked || this.#queue.length === 0) return;
     this.#isAsked = true;
@@ -57,7 +57,7 @@ export class Admission {
     clearTimeout(this.#retry);
   }
 
-  /** Whole plans only: two half-placed ones would wait for each other. */
+  /** Admits whole plans only, because two half-placed plans could wait for each other. */
   async #admit(): Promise<void> {
     const context = this.#context;
     if (this.#isAdmitting || context === null) return;
@@ -66,7 +66,7 @@ export class Admission {
       for (let plan = this.#next(); plan !== undefined; plan = this.#next()) {
         const short = (await roomNeeded(plan.ranges, context.cache)) - context.cache.room;
         if (short > 0 && !plan.isOver) {
-          // Else two hand-offs could wait for the room that each other's early blocks take.
+          // Otherwise two hand-offs could wait for the room of each other's early blocks.
           for (const queued of this.#queue) queued.leaveEarly();
           if (plan.isAsked) this.#askBack(short);
           return;
@@ -83,7 +83,7 @@ export class Admission {
     return this.#queue.find(({ isAsked }) => isAsked) ?? this.#queue[0];
   }
 
-  /** From those the engine asks for last, because it admits requests about as they came. */
+  /** Asks the newest plans first, because the engine admits requests about in order of arrival. */
   #askBack(short: number): void {
     let missing = short;
     for (const plan of [...this.#options.plans()].toReversed()) {
@@ -102,7 +102,7 @@ export class Admission {
   }
 }
 
-/** Blocks that nobody uses yet. */
+/** Returns how many blocks no plan uses yet. */
 async function roomNeeded(ranges: readonly GroupRange[], cache: BlockCache): Promise<number> {
   let needed = 0;
   let seen = 0;

@@ -1,21 +1,21 @@
-// Owns how long an answer of a vault usually takes, and how long a request may wait for it.
+// Owns a look-up's time budget: how long a vault's answer usually takes, and how long a request may wait for it.
 import type { Link } from "../../cost/link.ts";
 import { LOOKUP_LATE_SHARE_MAX } from "../../limits/cost.ts";
 
-/** Milliseconds. */
+/** Usual and longest time of an answer, in milliseconds. */
 export interface AnswerTimes {
   usualMs: number;
   mostMs: number;
 }
 
 /**
- * Nobody knows: all the time there is. Not asked for a while: it is asked again, for a small share of the time. Else an
- * answer may be late once in a while: giving up for every pause of this machine would lose what restores gain.
+ * Without a round-trip sample the whole budget is allowed; with a stale one, only the caller's small share. Otherwise an answer may
+ * be late once in a while, because giving up at every pause of this machine would cost more than restores gain.
  */
 export function answerTimes(link: Link | null, bytes: number, roomMs: number): AnswerTimes {
-  const usualMs = link?.questionMs(bytes) ?? null;
+  const usualMs = link?.roundTripMs(bytes) ?? null;
   if (link === null || usualMs === null) return { usualMs: 0, mostMs: roomMs };
   if (link.isUnasked) return { usualMs: 0, mostMs: 0 };
   const lateMs = roomMs * LOOKUP_LATE_SHARE_MAX;
-  return { usualMs, mostMs: Math.max(lateMs, link.questionMostMs(bytes) ?? 0) };
+  return { usualMs, mostMs: Math.max(lateMs, link.roundTripMaxMs(bytes) ?? 0) };
 }

@@ -1,4 +1,4 @@
-// Owns the shape of what the restores of an engine stand on, once its arena is there.
+// Owns the types of what an engine's restores depend on once its arena exists.
 import type { Arena } from "../../arena/arena.ts";
 import type { ArenaId } from "../../native.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
@@ -9,13 +9,13 @@ import type { GroupShape } from "./boundary.ts";
 import type { CostModel } from "./cost-model.ts";
 import type { Fetcher } from "./fetcher.ts";
 
-/** What fetching and cutting others' longer blocks stand on. */
-export interface RecutWay {
+/** Dependencies of fetching and cutting another engine's longer blocks. */
+export interface RecutContext {
   arena: ArenaId;
   fidelity: number;
   vaults: VaultClients;
   priority: FetchPriority;
-  /** A call may take this long in all. */
+  /** Longest duration of one call, in milliseconds. */
   callMs: number;
 }
 
@@ -23,14 +23,14 @@ export interface ArenaContext {
   cache: BlockCache;
   fetcher: Fetcher;
   costs: CostModel;
-  recut: RecutWay;
+  recut: RecutContext;
   /** Decoded bytes of one block with all shards. */
   sourceBytes(group: number): number;
   shapeOf(group: number): GroupShape;
   groupAt(group: number, shard: number): Group;
 }
 
-/** Everything that exists only while there is an arena. */
+/** Everything that exists only while the arena does. */
 export interface Stage {
   arena: Arena;
   wireId: number;

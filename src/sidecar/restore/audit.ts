@@ -1,4 +1,4 @@
-// Owns the question "do vaults hold these blocks now?", asked for an engine that tells others of it; the arena is no vault.
+// Owns audits: whether vaults hold given blocks now, asked by an engine that publishes KV-cache events. The arena does not count.
 import { HASH_BYTES, newBitmap } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { AUDIT_TIMEOUT_MS } from "../../limits/again.ts";
@@ -19,10 +19,10 @@ export interface AuditContext {
   logger: Logger;
 }
 
-/** What is asked for is no prompt, so its places do not say which vault of a pool holds it: each is asked. */
+/** Placement of an audit: its blocks form no prompt, so their positions name no vault, and every vault is asked. */
 const ALONE = { placesOf: () => ({ owners: new Uint8Array(0), others: [] }) };
 
-/** The answer, which never fails. A vault that does not answer holds nothing, nor does a name that is not believed. */
+/** Returns the answer, and never fails. A silent vault counts as holding nothing, as does a quarantined namespace. */
 export async function audit({ n, groups }: Audit, context: AuditContext): Promise<SidecarMessage> {
   const { namespace, shards, gates, quarantine, counters, logger } = context;
   const found = groups.map(({ group, hashes }) => ({
@@ -40,7 +40,7 @@ export async function audit({ n, groups }: Audit, context: AuditContext): Promis
       gates: { kv: gates.kv.slice(vault, vault + 1), ssm: gates.ssm.slice(vault, vault + 1) },
       isWanted: () => true,
       timeoutMs: AUDIT_TIMEOUT_MS,
-      // What requests look up is counted, here and by vaults, and this is no request.
+      // Sidecar and vaults count look-ups of requests, and an audit is none.
       isCounted: false,
       counters: newSidecarCounters(),
       logger,

@@ -1,24 +1,24 @@
-// Owns the boundary of a plan: the deepest place in the prompt that every group can be restored to, and the blocks which that takes.
+// Owns the choice of a plan's boundary: the deepest prompt position that all groups can be restored to, and the blocks it needs.
 import { HASH_BYTES, hasBit } from "../../block.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { DoneReason, Prefetch } from "../socket/messages.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import type { GroupRange } from "./plan.ts";
 
-/** What a group needs before a boundary. */
+/** Shape of a group, as far as a boundary depends on it. */
 export interface GroupShape {
-  /** Per block. */
+  /** Tokens per block. */
   tokens: number;
-  /** How many of its last blocks: 1 for a recurrent state, those a sliding window reaches; 0: all of them. */
+  /** Blocks needed before a boundary: 1 for a recurrent state, the window's blocks for a sliding window, 0 for all. */
   tail: number;
 }
 
 export interface Boundary {
-  /** Prompt tokens before it; where nothing can be restored, those the engine has itself. */
+  /** Prompt tokens before the boundary; where nothing can be restored, the engine's own cached tokens. */
   tokens: number;
-  /** What is held reaches so far: further where `capacity` is too small for it. */
+  /** Prompt tokens up to which blocks are held; more than `tokens` where `capacity` is too small. */
   heldTokens: number;
-  /** Per group, in the order asked, the blocks to fetch. */
+  /** Blocks to fetch, per group in the order asked. */
   ranges: GroupRange[];
 }
 
@@ -35,8 +35,8 @@ export function askedOf(
 }
 
 /**
- * Every group ends a block at the boundary, and everything a group needs before it is held, from its index `from` on.
- * The blocks of all groups together are no more than `capacity`.
+ * Chooses the deepest boundary at which every group ends a block and holds all it needs from index `from` on. All groups together
+ * take at most `capacity` blocks.
  */
 export function chooseBoundary(
   groups: readonly Asked[],
@@ -73,7 +73,7 @@ const NONE = Buffer.alloc(0);
 const NO_OWNERS = new Uint8Array(0);
 const NO_PARENT = Buffer.alloc(HASH_BYTES);
 
-/** Blocks of all groups that a restore up to a boundary takes. */
+/** Returns how many blocks of all groups a restore up to `at` takes. */
 export function blocksNeeded(groups: readonly Asked[], at: number): number {
   return groups.reduce(
     (sum, group) => sum + at / group.tokens - firstOf(group, at / group.tokens),
@@ -81,7 +81,7 @@ export function blocksNeeded(groups: readonly Asked[], at: number): number {
   );
 }
 
-/** First block that is needed for a boundary at block `end`. */
+/** Returns the first block that a boundary at block `end` needs. */
 function firstOf({ from, tail }: Asked, end: number): number {
   return tail === 0 ? Math.min(from, end) : Math.max(Math.min(from, end), end - tail);
 }
@@ -112,7 +112,7 @@ function rangeOf(
   };
 }
 
-/** The ranges up to `tokens`, of groups that may be used up to any block: the rest is computed sooner. */
+/** Cuts ranges to `tokens`, because computing the rest is faster. Only for groups that are usable up to any block. */
 export function cutRanges(
   ranges: readonly GroupRange[],
   tokens: number,
@@ -128,7 +128,7 @@ export function cutRanges(
   });
 }
 
-/** By block: the first one from which on all before it are held. One pass, however long prompt and window are. */
+/** Returns, per block, the start of the unbroken held run before it. One pass, however long prompt and window are. */
 function reachOf(held: Buffer, { hashes }: Asked): Uint32Array {
   const count = hashes.length / HASH_BYTES;
   const reach = new Uint32Array(count + 1);
@@ -149,7 +149,7 @@ function cutReason(
   return isVaultDown ? "vault_down" : "end_of_hit";
 }
 
-/** The beginning of what is asked, up to where every group ends a block, so that no more than `keys` hashes are left. */
+/** Cuts the prompt at the deepest common end of blocks that leaves no more than `keys` hashes. */
 export function cutToKeys<Group extends PrefetchGroup>(
   groups: readonly Group[],
   tokensOf: (group: number) => number,

@@ -1,4 +1,4 @@
-// Owns runs of blocks with hashes of their own: they outlive the frame they came in.
+// Owns runs of blocks with copied hashes, because blocks outlive the frame they came in.
 import { HASH_BYTES, hashAt } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { HASHES_PER_COPY } from "../../limits/general.ts";
@@ -8,7 +8,7 @@ import type { BlockRun } from "../slots/block.ts";
 
 const NO_HASHES = Buffer.alloc(0);
 
-/** Blocks from `index` on, HASHES_PER_COPY at most, with an own copy of their hashes: they outlive the frame they came in. */
+/** Copies a run from block `index` on, HASHES_PER_COPY blocks at most, with their hashes. */
 export function copyRun(
   namespace: Namespace,
   run: Omit<BlockRun, "namespace">,
@@ -27,7 +27,7 @@ export function copyRun(
   return { namespace, recordClass, group, hashes: copy, parent, ...placed };
 }
 
-/** Own copies of the hashes of whole stripes that those blocks are of. */
+/** Copies the hashes of the whole stripes that the blocks from `at` on belong to. */
 function stripesOf(
   { whole }: Pick<BlockRun, "whole">,
   at: number,

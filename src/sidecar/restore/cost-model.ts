@@ -26,24 +26,24 @@ export interface CostModelOptions {
   links: Links;
   cache: BlockCache;
   shards: number;
-  /** Those of the engine. */
+  /** Returns the numbers of the engine's groups. */
   groups(): number[];
   shapeOf(group: number): GroupShape & { class: RecordClass };
   /** Decoded bytes of one block with all shards. */
   sourceBytes(group: number): number;
-  /** Wire bytes of one block with all shards, at most. */
+  /** Largest wire bytes of one block with all shards. */
   blockBytes(group: number): number;
   fetcher: Pick<Fetcher, "pendingBytes" | "turnOf">;
   rebuildShare: RebuildShare;
 }
 
-/** Whether the engine waits for a plan, and how many requests it has not begun came before. */
+/** Whether the engine waits for a plan, and how many earlier requests it has not begun. */
 export type Waits = Pick<Plan, "isAsked" | "ahead">;
-/** A plan that was not looked up. */
+/** A plan before its look-up. */
 type Arrived = Waits & Pick<Plan, "span" | "namespace">;
-/** Up to where a prompt could be restored, and the blocks which that takes. */
+/** A boundary that the prompt could be restored to, and the blocks needed. */
 type Reach = Readonly<Pick<Boundary, "tokens"> & { ranges: readonly GroupRange[] }>;
-/** By class and vault. */
+/** Bytes by class and vault. */
 type Bytes = Record<RecordClass, Float64Array>;
 
 export class CostModel {
@@ -65,13 +65,13 @@ export class CostModel {
     };
   }
 
-  /** Milliseconds that computing takes; null: not known. Nobody may wait longer than that. */
+  /** Milliseconds that computing takes, and so the longest wait for a restore; null: not known. */
   recomputeMs({ start, end }: Span): number | null {
     const seconds = this.#gainS({ start, end });
     return seconds === null ? null : seconds * 1000;
   }
 
-  /** What a look-up may take at most, ms; 0: not even the usual answer would leave anything to gain. null: no opinion. */
+  /** Longest useful look-up in milliseconds; 0: even the usual answer leaves no gain; null: no opinion. */
   lookupMs(plan: Arrived, groups: readonly PrefetchGroup[]): number | null {
     const { links, rates, shards } = this.#options;
     const { span, namespace } = plan;
@@ -93,7 +93,7 @@ export class CostModel {
     return usualMs >= roomMs + waitMs ? 0 : Math.min(roomMs, mostMs);
   }
 
-  /** Chooses how much of what is held is restored, and makes it the plan's. */
+  /** Decides how much of the held blocks is restored, and sets it in the plan. */
   decide(plan: Plan, { tokens, ranges }: Reach): Decision {
     const decision = this.#weigh(plan, tokens, ranges);
     plan.tokens = decision.tokens;
@@ -116,25 +116,25 @@ export class CostModel {
     return this.#options.rates.choose(span.start, span.end, offers, { wanted, waitS });
   }
 
-  /** Seconds until the engine has room for its request, which cost nobody time; null: it will take a while. */
+  /** Seconds until the engine has room for the request, in which fetching costs nothing; null: not known, and taken as long enough. */
   #waitS({ isAsked, ahead }: Waits): number | null {
     return isAsked ? 0 : this.#options.rates.queue.seconds(ahead);
   }
 
-  /** The engine has room for its request, or has begun it without asking; one that was reclaimed goes on waiting. */
+  /** Notes that the engine has room for the request, or began it without asking. A reclaimed plan goes on waiting. */
   began({ ahead, isAsked, reclaimAskedMs, case: { openedMs } }: Plan): void {
     if (isAsked || reclaimAskedMs !== null) return;
     this.#options.rates.queue.began(ahead, (nowMs() - openedMs) / 1000);
   }
 
-  /** True when the engine waits for it and would answer sooner by computing. */
+  /** True when computing would answer sooner than the plan. */
   isLost(plan: Plan): boolean {
     if (plan.isHandedOver) return false;
     if (plan.state === "fetching") return this.isBetterNow(plan);
     return plan.state === "queued" && this.decide(plan, plan).choice === "recomputed";
   }
 
-  /** True when what is placed now, and computing the rest, answers before what is still to come. */
+  /** True when using the placed blocks and computing the rest answers before the missing blocks would. */
   isBetterNow(plan: Plan): boolean {
     const { rates, sourceBytes, blockBytes } = this.#options;
     const { start, end } = plan.span;
@@ -167,7 +167,7 @@ export class CostModel {
     return nowS * (1 + RECOMPUTE_MARGIN) < wait.fetchS + wait.loadS + wait.computeS;
   }
 
-  /** Prompt tokens up to which what is placed can be used. */
+  /** Prompt tokens up to which the placed blocks are usable. */
   placedTokens({ runs, span, tokens }: Plan): number {
     const [run] = runs;
     if (run === undefined) return span.start;
@@ -178,7 +178,7 @@ export class CostModel {
       : span.start;
   }
 
-  /** What vLLM took of a plan was loaded within `seconds` of being placed. */
+  /** Learns that vLLM loaded `tokens` of a plan within `seconds` of their being placed. */
   loaded(plan: Plan, tokens: number, seconds: number): void {
     const { rates, sourceBytes, shapeOf } = this.#options;
     const bytes = plan.runs.reduce((sum, { group, placed }) => {
@@ -188,7 +188,7 @@ export class CostModel {
     rates.loaded(bytes, seconds);
   }
 
-  /** Seconds that computing `tokens` of a plan would have taken, behind those the engine held; null: not known. */
+  /** Seconds that computing `tokens` of a plan, after the engine's own, would have taken; null: not known. */
   prefillS({ span: { start, end } }: Plan, tokens: number): number | null {
     const { prefill } = this.#options.rates;
     const whole = prefill.seconds(start, end);
@@ -196,19 +196,19 @@ export class CostModel {
     return whole === null || rest === null ? null : Math.max(0, whole - rest);
   }
 
-  /** Takes measured steps; gives the fewest tokens to restore that are not computed sooner than a vault could be asked. */
+  /** Learns from measured steps. Returns the fewest tokens whose computing takes longer than asking a vault. */
   learn(steps: readonly Step[]): number {
     const { rates, links } = this.#options;
     for (const step of steps) rates.prefill.learn(step);
     const link = links.kv[0] ?? links.ssm[0];
-    const askMs = link === undefined || link.isUnasked ? 0 : (link.questionMs(0) ?? 0);
-    // Half of it: only what is beyond doubt is not even asked for.
+    const askMs = link === undefined || link.isUnasked ? 0 : (link.roundTripMs(0) ?? 0);
+    // Half of that time, so that only clear cases are not looked up.
     return rates.tokensWorth((rates.loadS(0) + askMs / 1000) / 2, PROMPT_TOKENS_MAX);
   }
 
   /**
-   * Whether a restore could ever win on the present links. What it gains grows faster with length than what it costs,
-   * so the longest prompt decides; where too little is known, or was known too long ago, saving goes on.
+   * Whether a restore could ever win on the present links. The longest prompt decides, because gains grow faster with length than
+   * costs. While measurements are missing or stale, saving goes on.
    */
   isWorthSaving(maxModelLen: number): boolean {
     const { rates, links, groups, shapeOf } = this.#options;
@@ -224,7 +224,7 @@ export class CostModel {
     return fetchS === null || fetchS + rates.loadS(loadBytes) < gainS + rates.queue.usualS;
   }
 
-  /** Of prompts of growing length, the last as long as the engine takes them. */
+  /** Forecasts for prompts of growing length, up to the longest that the engine takes. */
   forecast(maxModelLen: number): Forecast[] {
     const all = Array.from({ length: FORECAST_LENGTHS }, (_, at) => FORECAST_TOKENS_MIN * 2 ** at);
     const lengths = all.filter((tokens) => tokens < maxModelLen);
@@ -247,7 +247,7 @@ export class CostModel {
   #forecastOf(tokens: number): Forecast {
     const { rates, groups, shapeOf } = this.#options;
     const step = Math.max(1, ...groups().map((group) => shapeOf(group).tokens));
-    // One token at least is computed.
+    // At least one token is computed.
     const boundary = Math.floor((tokens - 1) / step) * step;
     const { missing, loadBytes, slots } = this.#bytesOf(boundary);
     const ms = (seconds: number | null): number | null => (seconds === null ? null : seconds * 1e3);
@@ -263,12 +263,12 @@ export class CostModel {
     };
   }
 
-  /** Slots of the arena that a restore of so many tokens takes. */
+  /** Arena slots that a restore of that many tokens takes. */
   slotsOf(tokens: number): number {
     return this.#bytesOf(tokens).slots;
   }
 
-  /** Largest wire bytes, decoded ones and slots of all that a prompt of that length needs: as much of each vault. */
+  /** Largest wire bytes, decoded bytes and slots for a prompt of that length, spread evenly over the vaults. */
   #bytesOf(promptTokens: number): { missing: Bytes; loadBytes: number; slots: number } {
     const { groups, shapeOf, shards, sourceBytes, blockBytes } = this.#options;
     const missing = this.#noBytes();
@@ -287,7 +287,7 @@ export class CostModel {
     return { missing, loadBytes, slots };
   }
 
-  /** Why a link must be tried beside the request: nothing has been fetched over it for a while. */
+  /** True when nothing has been fetched over a link for so long that it needs a probe. */
   isStale(recordClass: RecordClass, vault: number): boolean {
     const link = this.#options.links[recordClass][vault];
     return link !== undefined && isStale(link.down);
@@ -323,12 +323,12 @@ export class CostModel {
     );
   }
 
-  /** Seconds of computing that a restore of everything would save. */
+  /** Seconds of computing that a full restore would save; null: not known, or restores are always wanted. */
   #gainS(span: Span): number | null {
     return this.#options.rates.isAlways ? null : this.computeS(span);
   }
 
-  /** Seconds that computing takes, whatever is decided by it; null: not known. */
+  /** Seconds that computing takes, also where restores are always wanted; null: not known. */
   computeS({ start, end }: Span): number | null {
     const { prefill } = this.#options.rates;
     const whole = prefill.seconds(start, end);
@@ -336,7 +336,7 @@ export class CostModel {
     return whole === null || rest === null ? null : Math.max(0, whole - rest);
   }
 
-  /** What lies in the arena already, where a part is of use. */
+  /** Offers the blocks in the arena; null where a part of the prompt is of no use. */
   #localOffer(ranges: readonly GroupRange[]): Offer | null {
     const [range] = ranges;
     if (range === undefined || !this.#isPlain(ranges)) return null;
@@ -347,7 +347,7 @@ export class CostModel {
     return { tokens, fetchS: 0, loadBytes: run * sourceBytes(range.group) };
   }
 
-  /** What lies before the first block that only an archive has, where a part is of use. */
+  /** Offers the blocks before the first one that only an archive has; null where a part is of no use. */
   #nearOffer(ranges: readonly GroupRange[]): Offer | null {
     const [range] = ranges;
     if (range === undefined || !this.#isPlain(ranges)) return null;
@@ -373,14 +373,14 @@ export class CostModel {
       for (const [index, key] of keys.entries()) {
         if (cache.isPlaced(key)) continue;
         addBytes(to, owners[index] ?? 0, bytes, rebuildShare);
-        // Somebody else asked for it already: it is among those ahead.
+        // Another plan has queued this block, so its bytes must not count twice.
         if (cache.isInUse(key)) addBytes(toAhead, owners[index] ?? 0, -bytes, rebuildShare);
       }
     }
     return { tokens, fetchS: this.#fetchS(missing, ahead, far), loadBytes };
   }
 
-  /** Of all vaults at the same time; null: what one of them needs is not known. */
+  /** Seconds of the slowest vault, because all send at the same time; null: one of them is not known. */
   #fetchS(missing: Bytes, ahead: Bytes, far: Bytes | null = null): number | null {
     const { rates, links } = this.#options;
     let most = 0;

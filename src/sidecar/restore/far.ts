@@ -1,4 +1,4 @@
-// Owns what of a prompt only archives have: which blocks, and how long a plan waits for them.
+// Owns a prompt's records that only archives have: how many a block has, and how many a plan still waits for.
 import { HASH_BYTES, hasBit } from "../../block.ts";
 import type { GroupRange, Run } from "./plan.ts";
 
@@ -9,7 +9,7 @@ interface Asked {
 
 const NONE = new Uint8Array(0);
 
-/** Counts the shards of a block whose bits, from `at` on, are set. */
+/** Notes how many shards of a block have their bit set in `bits`, from `at` on. */
 export function noteFar(
   asked: Asked,
   index: number,
@@ -24,7 +24,7 @@ export function noteFar(
   asked.far[index] = Math.min(count, 255);
 }
 
-/** By block, those of the vault that it comes from. */
+/** Returns, per block, how many of its records only the archive of its vault has. */
 export function farOf(asked: readonly (Asked | undefined)[], owners: Uint8Array): Uint8Array {
   const some = asked.find((one) => one?.far);
   if (some?.far === undefined || some.far === null) return NONE;
@@ -33,7 +33,7 @@ export function farOf(asked: readonly (Asked | undefined)[], owners: Uint8Array)
 
 type Ranged = Pick<GroupRange, "recordClass" | "owners" | "far">;
 
-/** Adds what is waited for of a range, from its block `from` on, to the records of each vault. */
+/** Adds the archived records of a range, from block `from` on, to the sums of their vaults. */
 export function addFar(
   records: Record<GroupRange["recordClass"], Float64Array>,
   { recordClass, owners, far }: Ranged,
@@ -47,7 +47,7 @@ export function addFar(
   }
 }
 
-/** Of the blocks that the scheduler was not told of. */
+/** Adds the archived records of blocks not yet reported to the scheduler. */
 export function addFarLeft(
   records: Record<GroupRange["recordClass"], Float64Array>,
   ranges: readonly Ranged[],

@@ -1,21 +1,21 @@
 // Owns the order in which blocks of one vault are fetched: short plans pass long ones, and no plan waits for ever.
 import type { Block } from "../slots/block.ts";
 
-/** Blocks of one plan, in need order from `head` on. */
+/** Blocks of one plan in the order needed; the ones before `head` are taken. */
 interface Part {
   readonly turn: number;
   blocks: Block[];
   head: number;
-  /** Of those that wait. */
+  /** Bytes of the waiting blocks. */
   bytes: number;
 }
 
 /**
- * A plan's turn is what had been fetched when it began, and its own bytes: a short one passes what would take longer than itself,
- * and a long one waits for others no longer than alone.
+ * A plan's turn is the bytes taken when it began plus its own. So a short plan passes longer ones, and a long plan waits for others
+ * at most as long as for itself.
  */
 export class FetchQueue {
-  /** The earliest turn first. */
+  /** Earliest turn first. */
   #parts: Part[] = [];
   #size = 0;
 
@@ -35,7 +35,7 @@ export class FetchQueue {
     }
   }
 
-  /** The next one; `shift` takes it. */
+  /** Next block; `shift` takes it. */
   get first(): Block | undefined {
     const [part] = this.#parts;
     return part?.blocks[part.head];
@@ -50,17 +50,17 @@ export class FetchQueue {
     if (part.head === part.blocks.length) this.#parts.shift();
   }
 
-  /** All that wait, in order. */
+  /** Returns all waiting blocks in order. */
   all(): Block[] {
     return this.#parts.flatMap(({ blocks, head }) => blocks.slice(head));
   }
 
-  /** Of blocks whose turn is later. */
+  /** Returns the bytes of blocks with a later turn. */
   bytesAfter(turn: number): number {
     return this.#parts.reduce((sum, part) => sum + (part.turn > turn ? part.bytes : 0), 0);
   }
 
-  /** Leaves only what is still wanted. */
+  /** Keeps only blocks that are still wanted. */
   keep(isWanted: (block: Block) => boolean, bytesOf: (blocks: readonly Block[]) => number): void {
     for (const part of this.#parts) {
       part.blocks = part.blocks.slice(part.head).filter(isWanted);

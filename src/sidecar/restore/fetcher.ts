@@ -1,4 +1,4 @@
-// Owns the fetching for one engine: wanted blocks in need order, cut into windows, a few in flight per vault, stalls noticed.
+// Owns one engine's fetches: wanted blocks in the order needed, cut into windows, a few in flight per vault, with detection of stalls.
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import type { EngineRates } from "../../cost/engine-rates.ts";
@@ -38,41 +38,41 @@ export interface FetcherOptions {
   links: Links;
   rates: EngineRates;
   priority: FetchPriority;
-  /** A call may take this long in all. */
+  /** Longest duration of one call, in milliseconds. */
   callMs: number;
-  /** A call that brings nothing for this long is given up. */
+  /** Milliseconds without a byte after which a call is given up. */
   stallMs: number;
   geometryOf(group: number, shard: number): number;
-  /** Wire bytes of one block with all shards, at most. */
+  /** Largest wire bytes of one block with all shards. */
   blockBytes(group: number): number;
   counters: SidecarCounters;
   logger: Logger;
 }
 
-/** Wanted blocks of one vault; those nobody wants any more are skipped when met. */
-interface Lane {
+/** Queue and windows of one vault, or of the rebuilder. Blocks no longer wanted are skipped when met. */
+interface Source {
   readonly client: Vault | Rebuilder;
   readonly link: Link;
   queue: FetchQueue;
   windows: Set<Window>;
-  /** Largest wire bytes that wait or are on their way. */
+  /** Largest wire bytes of the blocks that wait or are on their way. */
   pendingBytes: number;
 }
 
 export class Fetcher {
   readonly #options: FetcherOptions;
-  /** By class and vault; a vault that takes over an index gets another one. */
-  readonly #lanes: Readonly<Record<RecordClass, Map<number, Lane>>> = {
+  /** By class and vault; a vault that takes over an index gets a new entry. */
+  readonly #sources: Readonly<Record<RecordClass, Map<number, Source>>> = {
     kv: new Map(),
     ssm: new Map(),
   };
-  readonly #left = new Set<Lane>();
+  readonly #left = new Set<Source>();
   readonly #blockBytes = new Map<number, number>();
   readonly #busy: BusyTime;
   readonly #rebuilder: Rebuilder;
-  /** What it brings comes over the links of others. */
+  /** Stands in for a link of the rebuilder, whose records come over the vaults' links. */
   readonly #ownLink = new Link();
-  /** Of all blocks taken so far. */
+  /** Bytes of all blocks taken so far. */
   #takenBytes = 0;
   #isPumping = false;
   #isClosed = false;
@@ -88,45 +88,45 @@ export class Fetcher {
     return this.#all.reduce((sum, { windows }) => sum + windows.size, 0);
   }
 
-  /** Largest wire bytes of a vault that wait, until that turn, or are on their way. */
+  /** Largest wire bytes of a vault that are on their way, or wait with a turn up to `turn`. */
   pendingBytes(
     recordClass: RecordClass,
     vault: number,
     turn: number = Number.POSITIVE_INFINITY,
   ): number {
-    const lanes = this.#lanes[recordClass];
-    const until = (lane: Lane | undefined): number =>
-      lane === undefined ? 0 : lane.pendingBytes - lane.queue.bytesAfter(turn);
-    const [rebuilt, own] = [until(lanes.get(REBUILT)), until(lanes.get(vault))];
+    const sources = this.#sources[recordClass];
+    const until = (source: Source | undefined): number =>
+      source === undefined ? 0 : source.pendingBytes - source.queue.bytesAfter(turn);
+    const [rebuilt, own] = [until(sources.get(REBUILT)), until(sources.get(vault))];
     return rebuilt === 0 ? own : own + rebuilt * this.#options.pools.kv.rebuildShare(vault);
   }
 
-  get #all(): Lane[] {
-    return [...this.#lanes.kv.values(), ...this.#lanes.ssm.values(), ...this.#left];
+  get #all(): Source[] {
+    return [...this.#sources.kv.values(), ...this.#sources.ssm.values(), ...this.#left];
   }
 
-  #laneOf({ recordClass, owner }: Block): Lane | undefined {
+  #sourceOf({ recordClass, owner }: Block): Source | undefined {
     const isRebuilt = owner === REBUILT;
     const client = isRebuilt ? this.#rebuilder : this.#options.vaults[recordClass][owner];
     const link = isRebuilt ? this.#ownLink : this.#options.links[recordClass][owner];
-    const lanes = this.#lanes[recordClass];
-    const known = lanes.get(owner);
+    const sources = this.#sources[recordClass];
+    const known = sources.get(owner);
     if (known?.client === client) return known;
     for (const gone of this.#left) if (gone.windows.size === 0) this.#left.delete(gone);
     if (known !== undefined) {
-      // The one that had the index is closed: what waited for it will not come.
+      // The vault that had this index is closed, so its waiting blocks will not come.
       for (const one of known.queue.all()) this.#options.cache.fail(one, "vault_down");
       known.queue = new FetchQueue();
       this.#left.add(known);
     }
     if (client === undefined || link === undefined) return undefined;
     const queue = new FetchQueue();
-    const lane = { client, link, queue, windows: new Set<Window>(), pendingBytes: 0 };
-    lanes.set(owner, lane);
-    return lane;
+    const source = { client, link, queue, windows: new Set<Window>(), pendingBytes: 0 };
+    sources.set(owner, source);
+    return source;
   }
 
-  /** Of a plan that begins now and wants so many blocks of each group: see FetchQueue. */
+  /** Returns the turn of a plan that begins now with these ranges: see FetchQueue. */
   turnOf(ranges: readonly GroupRange[]): number {
     const { blockBytes } = this.#options;
     return ranges.reduce(
@@ -135,28 +135,28 @@ export class Fetcher {
     );
   }
 
-  /** Queues a wanted block behind those of its turn; by default it is the next. */
+  /** Queues a wanted block behind the others of its turn; turn 0 comes first. */
   add(block: Block, turn = 0): void {
-    const lane = this.#laneOf(block);
-    if (lane === undefined) {
+    const source = this.#sourceOf(block);
+    if (source === undefined) {
       this.#options.cache.fail(block, "end_of_hit");
       return;
     }
-    lane.queue.add(block, turn, this.#bytes(block));
-    lane.pendingBytes += this.#bytes(block);
-    // Plans that came and went while a call hung leave blocks behind that are gone.
-    if (lane.queue.size > this.#options.cache.capacity * 2) {
-      const before = this.#bytesOf(lane.queue.all());
-      lane.queue.keep(
-        (other) => this.#isWanted(other, lane),
+    source.queue.add(block, turn, this.#bytes(block));
+    source.pendingBytes += this.#bytes(block);
+    // Plans that came and went while a call hung leave unwanted blocks behind.
+    if (source.queue.size > this.#options.cache.capacity * 2) {
+      const before = this.#bytesOf(source.queue.all());
+      source.queue.keep(
+        (other) => this.#isWanted(other, source),
         (left) => this.#bytesOf(left),
       );
-      lane.pendingBytes -= before - this.#bytesOf(lane.queue.all());
+      source.pendingBytes -= before - this.#bytesOf(source.queue.all());
     }
     this.#pumpSoon();
   }
 
-  /** A block that is being fetched has no user any more. */
+  /** Called when a block that is being fetched has lost its last user. */
   dropUnwanted(block: Block): void {
     block.call?.dropUnwanted();
   }
@@ -164,37 +164,37 @@ export class Fetcher {
   /** Gives everything up; no slot is written afterwards. */
   close(): void {
     this.#isClosed = true;
-    for (const lane of this.#all) {
-      const left = lane.queue.all();
-      lane.pendingBytes -= this.#bytesOf(left);
+    for (const source of this.#all) {
+      const left = source.queue.all();
+      source.pendingBytes -= this.#bytesOf(left);
       for (const block of left) this.#options.cache.fail(block, "deadline");
-      lane.queue = new FetchQueue();
-      for (const window of lane.windows) window.end("deadline");
+      source.queue = new FetchQueue();
+      for (const window of source.windows) window.end("deadline");
     }
   }
 
-  /** One turn of the loop later, so that a plan's blocks share windows. */
+  /** Pumps one event-loop tick later, so that a plan's blocks share windows. */
   #pumpSoon(): void {
     if (this.#isPumping) return;
     this.#isPumping = true;
     setImmediate(() => {
       this.#isPumping = false;
       if (this.#isClosed) return;
-      for (const lane of this.#all) this.#pump(lane);
+      for (const source of this.#all) this.#pump(source);
     });
   }
 
-  #pump(lane: Lane): void {
-    const batchBytes = this.#batchBytes(lane);
-    while (lane.windows.size < FETCHES_IN_FLIGHT_MAX) {
-      const blocks = this.#nextBlocks(lane, batchBytes);
+  #pump(source: Source): void {
+    const batchBytes = this.#batchBytes(source);
+    while (source.windows.size < FETCHES_IN_FLIGHT_MAX) {
+      const blocks = this.#nextBlocks(source, batchBytes);
       if (blocks.length === 0) return;
-      this.#start(lane, blocks);
+      this.#start(source, blocks);
     }
   }
 
-  /** What is rebuilt comes over all links, as much over each. */
-  #batchBytes({ client, link }: Lane): number {
+  /** Rebuilt blocks come over all links alike, so the slowest link sets the size. */
+  #batchBytes({ client, link }: Source): number {
     if (client !== this.#rebuilder) return link.batchBytes("down", FETCH_WINDOW_BYTES);
     const { vaults, links } = this.#options;
     const up = links.kv.filter((_, vault) => vaults.kv[vault]?.isOpen === false);
@@ -202,28 +202,28 @@ export class Fetcher {
   }
 
   /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
-  #nextBlocks(lane: Lane, batchBytes: number): readonly Block[] {
+  #nextBlocks(source: Source, batchBytes: number): readonly Block[] {
     const { cache } = this.#options;
     for (;;) {
-      const blocks = this.#take(lane, batchBytes);
+      const blocks = this.#take(source, batchBytes);
       const count = blocks.length === 0 ? 0 : cache.startFetch(blocks);
       if (count === blocks.length) return blocks;
       const left = blocks.slice(count);
-      lane.pendingBytes -= this.#bytesOf(left);
+      source.pendingBytes -= this.#bytesOf(left);
       for (const block of left) cache.fail(block, "no_slot");
       if (count > 0) return blocks.slice(0, count);
     }
   }
 
-  /** The next blocks of one namespace that are still wanted, as many as one call brings. */
-  #take(lane: Lane, batchBytes: number): Block[] {
+  /** Takes the next wanted blocks of one namespace, as many as one call brings. */
+  #take(source: Source, batchBytes: number): Block[] {
     const { shards, rates } = this.#options;
     const blocks: Block[] = [];
     let bytes = 0;
-    for (let block = lane.queue.first; block !== undefined; block = lane.queue.first) {
-      if (!this.#isWanted(block, lane)) {
-        lane.pendingBytes -= this.#bytes(block);
-        lane.queue.shift(this.#bytes(block));
+    for (let block = source.queue.first; block !== undefined; block = source.queue.first) {
+      if (!this.#isWanted(block, source)) {
+        source.pendingBytes -= this.#bytes(block);
+        source.queue.shift(this.#bytes(block));
         continue;
       }
       bytes += this.#bytes(block);
@@ -233,14 +233,14 @@ export class Fetcher {
         blocks[0]?.namespace.equals(block.namespace) === false;
       if (isFull && blocks.length > 0) return blocks;
       blocks.push(block);
-      lane.queue.shift(this.#bytes(block));
+      source.queue.shift(this.#bytes(block));
       this.#takenBytes += this.#bytes(block);
     }
     return blocks;
   }
 
-  #start(lane: Lane, blocks: readonly Block[]): void {
-    const { client, link } = lane;
+  #start(source: Source, blocks: readonly Block[]): void {
+    const { client, link } = source;
     const { cache, shards, arena, fidelity, geometryOf, counters } = this.#options;
     const window = new Window({
       blocks,
@@ -253,15 +253,15 @@ export class Fetcher {
       mayFailOver: (block, reason) => this.#failOver(block, reason),
       onBadRecord: (key, error) => this.#report(client, blocks, key, error),
     });
-    lane.windows.add(window);
-    link.down.begin(link.questionMs(0) ?? 0);
+    source.windows.add(window);
+    link.down.begin(link.roundTripMs(0) ?? 0);
     const isFar = blocks.some((block) => block.isFar);
     if (isFar) link.down.pause();
     this.#options.priority.begin();
     this.#busy.begin();
-    void this.#run(lane, window, blocks).then((isCut) => {
-      lane.windows.delete(window);
-      lane.pendingBytes -= this.#bytesOf(blocks);
+    void this.#run(source, window, blocks).then((isCut) => {
+      source.windows.delete(window);
+      source.pendingBytes -= this.#bytesOf(blocks);
       if (isFar) link.down.resume();
       link.down.end(isCut);
       this.#options.priority.end();
@@ -270,12 +270,12 @@ export class Fetcher {
     });
   }
 
-  /** It may have failed over meanwhile. */
-  #isWanted({ state, recordClass, owner }: Block, lane: Lane): boolean {
-    return state === "wanted" && this.#lanes[recordClass].get(owner) === lane;
+  /** False for a block that failed over to another vault meanwhile. */
+  #isWanted({ state, recordClass, owner }: Block, source: Source): boolean {
+    return state === "wanted" && this.#sources[recordClass].get(owner) === source;
   }
 
-  /** What one vault does not give is asked of the other that has it. */
+  /** Queues a block that one vault did not give at the other vault that has it; false when it cannot. */
   #failOver(block: Block, reason: DoneReason): boolean {
     if (!FAIL_OVER_AFTER.has(reason) || this.#isClosed || !this.#options.cache.failOver(block))
       return false;
@@ -284,10 +284,10 @@ export class Fetcher {
     return true;
   }
 
-  /** So is what has not been asked of a vault that brings nothing. */
-  #turnWaiting(lane: Lane): void {
-    for (const block of lane.queue.all()) {
-      if (this.#isWanted(block, lane)) this.#failOver(block, "vault_down");
+  /** Fails over the blocks that still wait for a vault that brings nothing. */
+  #turnWaiting(source: Source): void {
+    for (const block of source.queue.all()) {
+      if (this.#isWanted(block, source)) this.#failOver(block, "vault_down");
     }
   }
 
@@ -297,7 +297,7 @@ export class Fetcher {
     return sum;
   }
 
-  /** Of one block with all shards; what a group's are is asked once. */
+  /** Largest wire bytes of one block with all shards, cached per group. */
   #bytes({ group }: Block): number {
     let bytes = this.#blockBytes.get(group);
     if (bytes === undefined) {
@@ -307,11 +307,11 @@ export class Fetcher {
     return bytes;
   }
 
-  /** True when it was given up, or broke; never rejects. */
-  async #run(lane: Lane, window: Window, blocks: readonly Block[]): Promise<boolean> {
-    const { client } = lane;
+  /** Runs one call; true when it was given up or broke. Never rejects. */
+  async #run(source: Source, window: Window, blocks: readonly Block[]): Promise<boolean> {
+    const { client } = source;
     const { callMs, counters, logger } = this.#options;
-    const stopWatch = this.#watch(lane, window);
+    const stopWatch = this.#watch(source, window);
     try {
       const [first] = blocks;
       if (first === undefined) return false;
@@ -332,39 +332,44 @@ export class Fetcher {
         logger.debug({ err: toTierkvError(error), vault: client.address }, "fetch failed");
       }
       window.end("vault_down");
-      if (client.isOpen) this.#turnWaiting(lane);
+      if (client.isOpen) this.#turnWaiting(source);
       return true;
     } finally {
       stopWatch();
     }
   }
 
-  /** How large records really are; only of windows that brought all of theirs. */
+  /** Learns the real size of records, only from windows that brought all of theirs. */
   #learnBytes(blocks: readonly Block[], bytes: number): void {
     if (!blocks.every(({ state }) => state === "placed")) return;
     this.#options.rates.fetched(bytes, this.#bytesOf(blocks));
   }
 
-  #watch(lane: Lane, window: Window): () => void {
+  #watch(source: Source, window: Window): () => void {
     const { stallMs, counters, logger } = this.#options;
     const check = (): void => {
       if (window.isOver || nowMs() - window.lastMs <= stallMs) return;
       counters.add("fetch_stalls");
       logger.debug({ stallMs }, "fetch given up: no byte came");
       window.end("vault_down");
-      this.#turnWaiting(lane);
+      this.#turnWaiting(source);
     };
-    // After the next poll: when the loop itself was late, bytes may be waiting to be read.
+    // Checks after the next poll, because bytes may wait to be read when the event loop was late.
     const timer = setInterval(() => setImmediate(check), Math.max(1, stallMs / 4));
     return () => clearInterval(timer);
   }
 
-  #report(client: Lane["client"], blocks: readonly Block[], key: Buffer, error: TierkvError): void {
+  #report(
+    client: Source["client"],
+    blocks: readonly Block[],
+    key: Buffer,
+    error: TierkvError,
+  ): void {
     const { counters, logger } = this.#options;
     counters.add("bad_records");
     logger.warn(
       { err: error, vault: client.address },
-      "a record did not verify; the vault is told",
+      "a record failed verification; reporting it to the vault",
     );
     const [first] = blocks;
     if (first === undefined) return;
@@ -374,7 +379,7 @@ export class Fetcher {
   }
 }
 
-/** Not where time is up, or nobody wants it. */
+/** Reasons that allow a failover: not an expired deadline, nor a lack of users. */
 const FAIL_OVER_AFTER: ReadonlySet<DoneReason> = new Set([
   "vault_down",
   "end_of_hit",

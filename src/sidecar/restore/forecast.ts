@@ -1,26 +1,26 @@
-// Owns what an engine's prompts cost and weigh, as status tells it.
+// Owns the types in which status reports costs and sizes of an engine's prompts.
 import type { RecordClass } from "../../block.ts";
 
-/** What a prompt of that length costs this engine, as far as it is known. */
+/** Costs of a prompt of `tokens` for this engine, as far as they are known. */
 export interface Forecast {
   tokens: number;
-  /** All of it, without a restore; null: the engine has not computed a prompt yet. */
+  /** Computing all of it; null until the engine has computed a prompt. */
   computeMs: number | null;
-  /** What must be computed after a restore: the tokens behind the last block boundary, in a step of their own. */
+  /** Computing the tokens behind the last block boundary after a restore, in a step of their own. */
   restMs: number | null;
   loadMs: number;
-  /** Bytes a vault would send of each class. */
+  /** Bytes that vaults would send, by class. */
   wireBytes: Record<RecordClass, number>;
-  /** Slots of the arena that its restore takes. */
+  /** Arena slots that its restore takes. */
   slots: number;
 }
 
-/** What vaults keep, in record bytes. */
+/** Record bytes that vaults keep. */
 export interface Footprint {
-  /** Of each token, in all groups that keep tokens. */
+  /** Per token, over all groups that keep tokens. */
   tokenBytes: number;
-  /** Of each boundary, in all groups that keep states. */
+  /** Per boundary, over all groups that keep states. */
   stateBytes: number;
-  /** False: nothing came back so far, so these are the most that it can be. */
+  /** False until a record came back: the sizes are upper bounds until then. */
   isMeasured: boolean;
 }

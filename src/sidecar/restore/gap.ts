@@ -1,4 +1,4 @@
-// Owns the place in a pool where a restore ended: whose the first missing block is, and how much lies behind it.
+// Owns the gap at which a restore from a pool ended: the vault of the first missing block, and the held blocks behind it.
 import { countBits, HASH_BYTES } from "../../block.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { LookupGates } from "../vaults/vaults.ts";
@@ -6,13 +6,13 @@ import { firstMiss } from "./lookup.ts";
 import type { LookupAnswer, NeededGroup } from "./lookup.ts";
 
 export interface Gap {
-  /** Address of the vault that the first missing block belongs to. */
+  /** Address of the vault that owns the first missing block. */
   vault: string;
-  /** Blocks behind it that are held. */
+  /** Held blocks behind it. */
   behind: number;
 }
 
-/** null: nothing is missing, or there is one vault only. */
+/** Returns null when nothing is missing or the class has only one vault. */
 export function gapOf(
   groups: readonly NeededGroup[],
   { held }: LookupAnswer,

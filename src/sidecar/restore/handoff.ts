@@ -1,4 +1,4 @@
-// Owns the wait for blocks that another engine is saving: looked up until all are held, nothing new comes, or time is up. What is held is fetched meanwhile.
+// Owns the wait for blocks that another engine is saving: look-ups and early fetches until all are held, progress stops, or time is up.
 import { countBits, HASH_BYTES } from "../../block.ts";
 import {
   HANDOFF_POLL_FIRST_MS,
@@ -24,16 +24,16 @@ export interface Awaited {
   message: Prefetch;
   context: ArenaContext;
   look(): Promise<LookupAnswer>;
-  /** In all; a share of it is left for the fetch. */
+  /** Longest wait in milliseconds; a share of it is left for the fetch. */
   waitMs: number;
-  /** Without anything new. */
+  /** Longest wait without a new block, in milliseconds. */
   stallMs: number;
-  /** Brings what comes in longer blocks; null: they are as long as these. */
+  /** Fetches and cuts longer blocks; null: the other engine's are as long as these. */
   recut: Recut | null;
   counters: SidecarCounters;
 }
 
-/** The last answer. Where not all of it came, what did may still be of use. */
+/** Returns the last answer. After a time-out, a part of the blocks may still be of use. */
 export async function untilHandedOver(awaited: Awaited): Promise<LookupAnswer> {
   const { plan, message, context, look, recut, waitMs, stallMs, counters } = awaited;
   const asked = askedOf(message, context.shapeOf);
@@ -67,14 +67,14 @@ export async function untilHandedOver(awaited: Awaited): Promise<LookupAnswer> {
   }
 }
 
-/** Fetches what any deeper boundary takes, too; which states and windows it takes is not known yet. Returns how many blocks. */
+/** Fetches blocks that every deeper boundary needs, so no states or windows. Returns how many were begun. */
 async function fetchEarly(
   plan: Plan,
   ranges: readonly GroupRange[],
   { cache, fetcher, shapeOf }: ArenaContext,
 ): Promise<number> {
   const turn = fetcher.turnOf(ranges);
-  // Others that wait for room are not held up by one whose end nobody knows.
+  // The end of this hand-off is not known, so a share of the arena stays free for other plans.
   let room = Math.floor(cache.room - cache.capacity * HANDOFF_ROOM_SHARE);
   let begun = 0;
   for (const range of ranges) {
@@ -95,7 +95,7 @@ async function fetchEarly(
   return begun;
 }
 
-/** Those behind what the run has, taken for it one by one. */
+/** Yields the blocks of the range behind the run's last one, each taken into use. */
 function* earlyBlocks(
   { namespace }: Plan,
   range: GroupRange,

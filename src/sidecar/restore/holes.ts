@@ -3,7 +3,7 @@ import { HASH_BYTES, hasBit } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 
-/** Of blocks that are no use without those before them: what was dropped in the middle, by the vault that it belongs to. */
+/** Counts holes at the vaults that own them, for groups whose blocks need all blocks before them. */
 export function countHoles(
   { class: recordClass, hashes, tail = 0 }: { class: RecordClass; hashes: Buffer; tail?: number },
   held: Buffer | undefined,

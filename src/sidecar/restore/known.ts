@@ -1,4 +1,4 @@
-// Owns which short restores need no look-up: of what this sidecar has stored itself the fetch finds out whether it is still held.
+// Owns the choice of short restores without a look-up: this sidecar stored the blocks, and the fetch shows whether they are still held.
 import { countBits, HASH_BYTES, newBitmap, setBit } from "../../block.ts";
 import { blockKeys } from "../../key-text.ts";
 import { KNOWN_BLOCKS_MAX, KNOWN_BYTES_MAX } from "../../limits/general.ts";
@@ -12,7 +12,7 @@ import type { ArenaContext } from "./arena-context.ts";
 import type { LookupAnswer } from "./lookup.ts";
 import type { Plan } from "./plan.ts";
 
-/** The answer that a look-up would give unless the vault has dropped one of the blocks; null: it is to be asked. */
+/** Returns the answer of a look-up if the vault has dropped none of the blocks; null when a look-up is needed. */
 export function knownAnswer(
   plan: Plan,
   { groups, tenant }: Prefetch,
@@ -34,7 +34,7 @@ export function knownAnswer(
   return { keyOf: [keyOf], held, owners: [], seconds: [], far: [], silent: new Set<never>() };
 }
 
-/** What the engine holds itself is asked for: it is saved again where it is held nowhere else. */
+/** True for a short prompt of which the engine holds nothing. Its own blocks would need a look-up, which offers lost ones again. */
 function isShort(
   { group, hashes, from }: PrefetchGroup,
   { shapeOf, sourceBytes }: ArenaContext,
@@ -44,13 +44,13 @@ function isShort(
   return isFew && from === 0 && shapeOf(group).tail === 0;
 }
 
-/** How long a question takes is known, and of late: every decision depends on it. */
+/** Requires a recent round-trip time, because every decision depends on it. */
 function isOneVault([gate, other]: readonly LookupGate[]): boolean {
   const isUp = gate?.tier === "vault" && gate.state === "up" && gate.isPaced;
   return isUp && other === undefined;
 }
 
-/** Counts it as a look-up. Where the vault had dropped some of what was known, what came was held. `tokens`: up to there all did. */
+/** Counts the plan as a look-up; where the vault had dropped blocks, only placed ones were hits. `tokens`: prompt tokens placed. */
 export function settleKnown(
   plan: Plan,
   tokens: number,

@@ -1,4 +1,4 @@
-// Owns the probe of a link that has not been measured for a while: a few blocks are fetched beside the request that did without them.
+// Owns the probe of a link without a recent measurement: a few blocks of a request that computes instead are fetched.
 import type { Namespace } from "../../block.ts";
 import { LINK_BATCH_BYTES_MIN } from "../../limits/cost.ts";
 import { HASHES_PER_COPY } from "../../limits/general.ts";
@@ -8,7 +8,7 @@ import type { ArenaContext } from "./arena-context.ts";
 import { copyRun } from "./copied-run.ts";
 import type { GroupRange } from "./plan.ts";
 
-/** Uses blocks until they have come, or will not. */
+/** Uses blocks until they are placed or have failed. */
 class Probe implements BlockUser {
   readonly #cache: BlockCache;
   readonly #blocks = new Set<Block>();
@@ -30,7 +30,7 @@ class Probe implements BlockUser {
   }
 }
 
-/** Nobody waits for it, and it takes no room from plans; what it brings stays for the next request. */
+/** Probes while no plan waits and without taking room from plans; the blocks stay for the next request. */
 export function probeLink(
   context: ArenaContext,
   namespace: Namespace,

@@ -1,4 +1,4 @@
-// Owns the question "who holds these blocks?": the engine's own arena first, then one look-up per vault, all at once.
+// Owns the look-up of blocks: first the engine's own arena, then one call to each vault, all at once.
 import {
   countBits,
   HASH_BYTES,
@@ -30,24 +30,24 @@ import { findRebuildable, withRebuilt } from "./rebuildable.ts";
 export interface LookupGroup {
   group: number;
   class: RecordClass;
-  /** 32 bytes each. */
+  /** Block hashes, 32 bytes each. */
   hashes: Buffer;
-  /** Above 0: only the last blocks are needed. */
+  /** Above 0: only the last `tail` blocks are needed. */
   tail?: number;
 }
 
 export interface LookupAnswer {
-  /** Per group: the cache key of the hash at an index. */
+  /** Per group: returns the cache key of the hash at an index. */
   keyOf: ((index: number) => string)[];
-  /** Bitmaps over the hashes, per group: held with all shards, here or in a vault. */
+  /** Per group: bitmap of the blocks held with all shards, in the arena or in a vault. */
   held: Buffer[];
-  /** By group and block: which vault of the class it lies on; beyond the end: 0. */
+  /** Per group and block: index of its vault in the class; 0 beyond the end. */
   owners: Uint8Array[];
-  /** The same: which other one has it, or is to have it; NO_VAULT, or beyond the end: none. */
+  /** Per group and block: index of another vault that has it or is to have it; NO_VAULT, or beyond the end: none. */
   seconds: Uint8Array[];
-  /** The same: how many shards of it only the archive of that vault has; beyond the end: 0. */
+  /** Per group and block: shards that only that vault's archive has; 0 beyond the end. */
   far: Uint8Array[];
-  /** Vaults that were asked and did not answer; what they hold counts as not held. */
+  /** Vaults that did not answer; their blocks count as not held. */
   silent: ReadonlySet<LookupGate>;
 }
 
@@ -58,23 +58,23 @@ export interface LookupContext {
   cache: BlockCache | null;
   pools: Readonly<Record<RecordClass, Pick<Pool, "placesOf"> | Pool>>;
   gates: LookupGates;
-  /** False once nobody waits for the answer. */
+  /** Returns false once the caller no longer waits for the answer. */
   isWanted(): boolean;
   timeoutMs: number;
   trace?: Buffer | null;
-  /** False: no request asks. */
+  /** False for a look-up that no request caused: it is not counted. */
   isCounted?: boolean;
   counters: SidecarCounters;
   logger: Logger;
 }
 
-/** Hashes of one group that a vault is asked for, by index. */
+/** One group's part of the call to one vault: the hashes at `indexes`. */
 interface Asked {
   group: LookupGroup;
   held: Buffer;
-  /** What this vault alone holds of it. */
+  /** Bitmap of the blocks that this vault reported. */
   said: Buffer;
-  /** By block, shards that only its archive has; null: none. */
+  /** Per block: shards that only its archive has; null: none. */
   far: Uint8Array | null;
   indexes: number[];
 }
@@ -95,7 +95,7 @@ export async function lookUp(
   const far = [...open].filter((entry) => !isNear(entry));
   if (near.length > 0 && far.length > 0) await askedFirst(near, far);
   const asks = [...near, ...far.map(ask)];
-  // What may lie on two vaults need not wait for the slower one.
+  // Blocks that lie on two vaults need only the faster answer.
   const isDouble = places.some(({ others }) => others.length > 0);
   await (isDouble ? untilAnswered(asks, () => isAllHeld(groups, held)) : Promise.all(asks));
   const rebuildable = await Promise.all(
@@ -133,13 +133,13 @@ export async function lookUp(
 
 interface Questions {
   keyOf: LookupAnswer["keyOf"];
-  /** For each vault that is asked. */
+  /** Groups to ask for, by vault. */
   open: Map<LookupGate, Asked[]>;
-  /** Keys in all. */
+  /** Hashes in total. */
   seen: number;
 }
 
-/** What the arena does not hold goes to the vaults that may. */
+/** Looks into the arena, and queues the missing blocks for the vaults that may hold them. */
 async function openQuestions(
   groups: readonly LookupGroup[],
   held: readonly Buffer[],
@@ -163,7 +163,7 @@ async function openQuestions(
   return { keyOf, open, seen };
 }
 
-/** What memory of this machine holds no vault is asked for, unless it takes longer than a vault. */
+/** Waits a moment for shared memory, and asks the vaults only for what it does not hold. */
 async function askedFirst(
   near: readonly Promise<void>[],
   far: readonly [LookupGate, Asked[]][],
@@ -178,8 +178,8 @@ const NONE_SAID = Buffer.alloc(0);
 const NOWHERE: Places = { owners: new Uint8Array(0), others: [] };
 
 /**
- * Resolves when all have answered; where what is known by then is enough, the others get as long again, so that an owner that is a
- * little slower keeps its part. None of `asks` rejects.
+ * Resolves when all have answered. If the answers so far are enough, the others get as long again, so that a slightly slower owner
+ * keeps its part. None of `asks` rejects.
  */
 function untilAnswered(asks: readonly Promise<void>[], isEnough: () => boolean): Promise<void> {
   const startedMs = nowMs();
@@ -204,7 +204,7 @@ function isAllHeld(groups: readonly LookupGroup[], held: readonly Buffer[]): boo
   });
 }
 
-/** Each block's vault: of those that said they have it, or are to have it, the likeliest; and the next one of them. */
+/** Chooses each block's vault, the likeliest of the ones that reported it or are to have it, and the second choice. */
 function whereFound(
   group: LookupGroup,
   { owners, others, before = [] }: Places,
@@ -223,7 +223,7 @@ function whereFound(
     const rest = on.filter((vault) => vault !== best);
     if (isSaid(best) && before.some((list) => list[index] === best))
       countMoved(gates[group.class][best]);
-    // What lies with an owner of before is to come to the one of today.
+    // A block at a former owner will move to the present one.
     seconds[index] = (best === owner ? (rest.find(isSaid) ?? rest[0]) : owner) ?? NO_VAULT;
     return best;
   });
@@ -239,7 +239,7 @@ function putTo(asked: readonly Asked[], { owners, others }: Places, index: numbe
   for (const list of others) asked[list[index] ?? NO_VAULT]?.indexes.push(index);
 }
 
-/** A list for each vault of the group's class, by its place. */
+/** Adds an empty list per vault of the group's class, in the order of the vaults. */
 function newQuestions(
   group: LookupGroup,
   held: Buffer,
@@ -259,11 +259,11 @@ export interface MissContext {
   pools: Pools;
   gates: LookupGates;
   outcomes: BlockOutcomes;
-  /** Prompt tokens before what can be restored. */
+  /** Prompt tokens up to which everything needed is held. */
   tokens: number;
 }
 
-/** A group that was asked for, from block `from` on; `tail` above 0: only its last blocks are needed. */
+/** A group that was asked for, from block `from` on; with `tail` above 0 only its last blocks are needed. */
 export type NeededGroup = LookupGroup & {
   from: number;
   tokens: number;
@@ -271,7 +271,7 @@ export type NeededGroup = LookupGroup & {
   tenant: number;
 };
 
-/** Why the first block is missing that is not held and was to be fetched, in one word; null: none is. */
+/** Returns, in one word, why the first block to fetch is missing; null when none is. */
 export function whyMissing(
   namespace: Namespace,
   groups: readonly NeededGroup[],
@@ -295,7 +295,7 @@ export function whyMissing(
   return troubleAt(last, Math.max(0, deepest)) ?? outcomeOfLast(namespace, last, tokens, outcomes);
 }
 
-/** States and windows lie at few places: what became of the deepest one behind `tokens` says more than that there is none. */
+/** Returns the outcome of the deepest state or window behind `tokens` that was ever offered, because most places never have one. */
 function outcomeOfLast(
   namespace: Namespace,
   group: NeededGroup,
@@ -324,11 +324,11 @@ function troubleOf(
 interface Miss {
   group: NeededGroup;
   index: number;
-  /** Of the prompt, before it. */
+  /** Prompt tokens before the block. */
   tokens: number;
 }
 
-/** Of the groups that need every block: the one nearest to the prompt's start. */
+/** Returns the missing block nearest to the prompt's start, of the groups that need every block. */
 export function firstMiss(groups: readonly NeededGroup[], held: readonly Buffer[]): Miss | null {
   let first: Miss | null = null;
   for (const [at, asked] of groups.entries()) {
@@ -351,7 +351,7 @@ function countHits(groups: readonly LookupGroup[], held: readonly Buffer[]): num
   }, 0);
 }
 
-/** Sets the bits of what the vault holds; false when it did not answer. */
+/** Asks one vault and sets the bits of the blocks it holds; false when it did not answer. */
 async function askVault(
   gate: LookupGate,
   asked: readonly Asked[],
@@ -386,7 +386,7 @@ async function askVault(
   }
 }
 
-/** Keys of all shards of what is asked: shard after shard, block after block. */
+/** Packs the keys of the asked blocks, with all shards of a block together. */
 function packAsked(asked: readonly Asked[], shards: number): Buffer {
   const packer = new KeyPacker(
     asked.reduce((sum, { indexes }) => sum + indexes.length, 0) * shards,

@@ -1,4 +1,4 @@
-// Owns one restore plan: its blocks group by group, what was placed of them in order, and why it ended.
+// Owns one restore plan: its blocks per group, how far they are placed without a gap, and why it ended.
 import type { Namespace, RecordClass } from "../../block.ts";
 import { REBUILT } from "../../pool/placement.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
@@ -7,7 +7,7 @@ import { slotBytes } from "../socket/frames.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { Case } from "../trace/decisions.ts";
 
-/** A run of blocks of one group that were found held: index `first` of the group's hashes and those after it. */
+/** A run of held blocks of one group: the group's hash number `first` and the ones after it. */
 export interface GroupRange {
   group: number;
   recordClass: RecordClass;
@@ -17,24 +17,24 @@ export interface GroupRange {
   hashes: Buffer;
   /** Hash of the block before the first; zeros where there is none. */
   parent: Buffer;
-  /** On whose account the blocks are stored. */
+  /** Tenant that the blocks are stored for. */
   tenant: number;
-  /** By block: which vault of the class it lies on; beyond the end: 0. */
+  /** Per block: index of its vault in the class; 0 beyond the end. */
   owners: Uint8Array;
-  /** By block: which other vault has it, or is to have it. */
+  /** Per block: index of the other vault that has it or is to have it. */
   seconds: Uint8Array;
-  /** By block: records of it that only an archive has; beyond the end: 0. */
+  /** Per block: number of its records that only an archive has; 0 beyond the end. */
   far: Uint8Array;
-  /** Of all blocks of the group that were asked for, from the prompt's first on. */
+  /** Hashes of all asked blocks of the group, from the prompt's first on. */
   whole?: Buffer;
-  /** Why it is shorter than what was asked; null when it is not. */
+  /** Why the range is shorter than asked; null when it is not. */
   cut: DoneReason | null;
 }
 
-/** How many times a rebuilt block's bytes a vault sends, on average. */
+/** Returns what a vault sends for a rebuilt block on average, as a multiple of the block's bytes. */
 export type RebuildShare = (vault: number) => number;
 
-/** Adds what a block costs to the sums of those who send it. */
+/** Adds a block's bytes to the sums of the vaults that send it. */
 export function addBytes(
   sums: Float64Array,
   owner: number,
@@ -52,16 +52,16 @@ export interface Placed {
   blocks: readonly Block[];
 }
 
-/** looking: vaults are asked · queued: waits for room · fetching: blocks are on their way · done: the scheduler was told. */
+/** looking: waits for vaults' answers · queued: waits for room · fetching: blocks are on their way · done: the scheduler was told. */
 export type PlanState = "looking" | "queued" | "fetching" | "done";
 
-/** How long the engine may wait for a plan, and what ends it then. */
+/** How long the engine waits for a plan, and the reason reported when that time is up. */
 export interface Budget {
   ms: number;
   reason: DoneReason;
 }
 
-/** Prompt tokens: from where the engine computes, and up to where hashes are known. */
+/** Prompt tokens: end of the engine's own cache, and end of the known hashes. */
 export interface Span {
   start: number;
   end: number;
@@ -83,39 +83,39 @@ export interface PlanOptions {
 export class Plan {
   readonly req: string;
   readonly number: number;
-  /** Keys it asked for, on all ranks, for as long as it is open. */
+  /** Keys that the plan asked for, over all ranks; 0 once it has ended. */
   openKeys: number;
   state: PlanState = "looking";
   ranges: readonly GroupRange[] = [];
-  /** The one its keys were looked up in; the engine's may change meanwhile. */
+  /** Namespace of the look-up; the engine's own may change meanwhile. */
   readonly namespace: Namespace | null;
   readonly runs: Run[] = [];
-  /** What is fetched of a hand-off before all of it is held. */
+  /** Runs of a hand-off, fetched before all of it is held. */
   readonly early: Run[] = [];
-  /** What else is kept for it until its runs begin. */
+  /** Other uses of blocks that last until the plan's runs begin. */
   readonly kept: { leaveAll(): void }[] = [];
-  /** The scheduler gave it up, or its connection ended. */
+  /** True once the scheduler released the plan or its connection ended. */
   isReleased = false;
   reclaimAskedMs: number | null = null;
-  /** Prompt tokens that it restores up to. */
+  /** Prompt tokens up to which the plan restores. */
   tokens = 0;
-  /** When its blocks are fetched, among those of others: see FetchQueue. */
+  /** Place of its blocks among other plans' blocks: see FetchQueue. */
   turn = 0;
-  /** Something is held, and computing it is faster. */
+  /** True where blocks are held but computing is faster. */
   isRefused = false;
   readonly span: Span;
   readonly case: Case;
-  /** The engine waits for it: from then on it must end within its budget. */
+  /** True once the engine waits for the plan, which must then end within its budget. */
   isAsked = false;
   budget: Budget;
-  /** Another engine computed it for this one: it is restored, whatever computing would take. */
+  /** True when another engine computed the blocks for this one: restored even where computing is faster. */
   readonly isHandedOver: boolean;
-  /** Requests that came before it and that its engine had not begun. */
+  /** Requests that came earlier and that the engine had not begun. */
   readonly ahead: number;
-  /** What a receipt of it is called; empty: it gets none. */
+  /** Name of its receipt; empty when it gets none. */
   readonly receipt: string;
   deadline: NodeJS.Timeout | undefined;
-  /** It was not looked up, because this sidecar has stored it. */
+  /** True when the look-up was skipped, because this sidecar has stored the blocks. */
   isKnown = false;
 
   constructor(options: PlanOptions) {
@@ -136,7 +136,7 @@ export class Plan {
     return this.isReleased || this.state === "done";
   }
 
-  /** It has its own use of them, or they are in the way. */
+  /** Leaves the blocks kept so far: the runs use them now, or other plans need the room. */
   leaveEarly(): void {
     for (const held of [...this.early.splice(0), ...this.kept.splice(0)]) held.leaveAll();
   }
@@ -146,14 +146,14 @@ export class Plan {
   }
 }
 
-/** A plan is told of them: later ones share them. Those that no plan was told of before. */
+/** Marks blocks as shared, because a plan reports them now. Returns the blocks that no earlier plan reported. */
 export function share(blocks: readonly Block[]): Block[] {
   const fresh = blocks.filter(({ isShared }) => !isShared);
   for (const block of fresh) block.isShared = true;
   return fresh;
 }
 
-/** The blocks of one range, each used by this plan until the plan is released or the run is cut before them. */
+/** The blocks of one range, each in use until the plan is released or the run is cut before it. */
 export class Run implements BlockUser {
   readonly group: number;
   readonly recordClass: RecordClass;
@@ -162,7 +162,7 @@ export class Run implements BlockUser {
   readonly #cache: BlockCache;
   readonly #onChange: () => void;
   #blocks: Block[] = [];
-  /** Blocks before it are placed, and the scheduler knows. */
+  /** Blocks before this index are placed and reported to the scheduler. */
   #cursor = 0;
   cut: DoneReason | null;
 
@@ -189,7 +189,7 @@ export class Run implements BlockUser {
     return this.#blocks;
   }
 
-  /** Blocks of which the scheduler was told. */
+  /** Blocks reported to the scheduler. */
   get placed(): number {
     return this.#cursor;
   }
@@ -206,7 +206,7 @@ export class Run implements BlockUser {
     this.#onChange();
   }
 
-  /** Adds `each` for every block that the scheduler was not told of to its vault's sum. */
+  /** Adds `each` bytes per unreported block to the sums of the vaults that send it. */
   addLeft(sums: Float64Array, each: number, shareOf: RebuildShare): void {
     if (sums.length === 1) sums[0] = (sums[0] ?? 0) + (this.length - this.placed) * each;
     else {
@@ -216,7 +216,7 @@ export class Run implements BlockUser {
     }
   }
 
-  /** What was placed behind the cursor without a gap, or null. A block that will not come ends the run there. */
+  /** Returns the blocks placed behind the cursor without a gap, or null. Ends the run at a block that will not come. */
   advance(): Placed | null {
     const from = this.#cursor;
     while (isFree(this.#blocks[this.#cursor])) this.#cursor += 1;
@@ -229,7 +229,7 @@ export class Run implements BlockUser {
     return { group: this.group, first: this.first + from, slots: slotBytes(slots), blocks };
   }
 
-  /** Gives up what is not placed yet. */
+  /** Gives up the blocks behind the cursor. */
   end(reason: DoneReason): void {
     if (!this.isComplete) this.cut = reason;
     this.#leaveFrom(this.#cursor);
@@ -240,7 +240,7 @@ export class Run implements BlockUser {
     this.#cursor = 0;
   }
 
-  /** The tail first: it becomes the oldest idle block, and a prefix without its tail is still of use. */
+  /** Leaves the tail first, so that it becomes the oldest idle block: a prefix is still of use without its tail. */
   #leaveFrom(count: number): void {
     while (this.#blocks.length > count) {
       const block = this.#blocks.pop();
@@ -249,12 +249,12 @@ export class Run implements BlockUser {
   }
 }
 
-/** Its bytes are there, and may be used. */
+/** True for a block whose bytes are in its slots and were not flushed. */
 function isFree(block: Block | undefined): boolean {
   return block?.state === "placed" && !block.isFlushed;
 }
 
-/** Slot numbers, shard after shard, block after block. */
+/** Returns slot numbers block by block, with all shards of a block together. */
 function slotsOf(blocks: readonly Block[], shards: number): Uint32Array {
   const slots = new Uint32Array(blocks.length * shards);
   let at = 0;
@@ -278,7 +278,7 @@ const WORST_FIRST: readonly DoneReason[] = [
   "end_of_hit",
 ];
 
-/** The one reason that says most about runs that were cut for different ones. */
+/** Returns the gravest of the reasons for which runs were cut. */
 export function doneReason(cuts: readonly (DoneReason | null)[]): DoneReason {
   return WORST_FIRST.find((reason) => cuts.includes(reason)) ?? "complete";
 }

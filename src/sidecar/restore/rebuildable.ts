@@ -1,4 +1,4 @@
-// Owns the second question of a look-up: which of the blocks that no vault gave an answer for can be rebuilt from the others of their stripes.
+// Owns the second step of a look-up: which missing blocks can be rebuilt from the other records of their stripes.
 import { HASH_BYTES, hasBit, newBitmap, KeyPacker, PARITY_GROUP, setBit } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
@@ -10,10 +10,10 @@ import { yieldToLoop } from "../../time.ts";
 import type { Kin, Pool } from "../vaults/pools.ts";
 import type { LookupGate } from "../vaults/vaults.ts";
 
-/** A group of which blocks are asked for. */
+/** A group of a look-up. */
 interface AskedGroup {
   group: number;
-  /** 32 bytes each. */
+  /** Block hashes, 32 bytes each. */
   hashes: Buffer;
 }
 
@@ -27,13 +27,13 @@ export interface RebuildContext {
   logger: Logger;
 }
 
-/** What must be there for one block: keys at vaults. */
+/** Keys that vaults must hold for one block to be rebuilt. */
 interface Need {
   index: number;
   keys: { vault: number; hash: number; group: number }[];
 }
 
-/** Sets the bits of blocks that can be rebuilt, and returns them. `saidAt`: whether a vault said that it has a block. */
+/** Finds blocks that can be rebuilt, sets their bits in `held` and returns them. `saidAt`: whether a vault reported a block. */
 export async function findRebuildable(
   group: AskedGroup,
   held: Buffer,
@@ -61,8 +61,8 @@ export async function findRebuildable(
 }
 
 /**
- * Missing blocks whose others are all held. Only where their vault is in trouble, or something behind them is held: what is just not
- * stored yet costs no question.
+ * Returns missing blocks whose stripes are otherwise held. Their vault must be in trouble or a deeper block held, so that blocks
+ * never stored cost no call.
  */
 async function candidates(
   group: AskedGroup,
@@ -74,7 +74,7 @@ async function candidates(
   const count = group.hashes.length / HASH_BYTES;
   let deepest = count - 1;
   while (deepest >= 0 && !hasBit(held, deepest)) deepest -= 1;
-  /** One that has nothing of the prompt may have come back empty. */
+  /** A vault with nothing of the prompt may have restarted empty. */
   const isEmpty = gates.map((_, vault) => {
     for (let index = 0; index < count; index += 1) if (saidAt(vault, index)) return false;
     return true;
@@ -98,7 +98,7 @@ async function candidates(
   return all;
 }
 
-/** One question to each vault, all at once; those keys that are not there. */
+/** Asks all vaults at once, one call each; returns the keys that are missing. */
 async function askAll(
   group: AskedGroup,
   needs: readonly Need[],
@@ -122,14 +122,14 @@ async function askAll(
   await Promise.all(
     [...vaults].map((vault) =>
       ask(vault).catch((error: unknown) => {
-        logger.debug({ err: toTierkvError(error) }, "a question for parity failed");
+        logger.debug({ err: toTierkvError(error) }, "parity look-up failed");
       }),
     ),
   );
   return missing;
 }
 
-/** Where each block comes from: what no vault has from its others, and what a vault then does not give, too. */
+/** Returns each block's sources: REBUILT for rebuildable blocks, and as second source of blocks without one. */
 export function withRebuilt(
   { owners, seconds }: { owners: Uint8Array; seconds: Uint8Array },
   rebuildable: Buffer,
@@ -139,7 +139,7 @@ export function withRebuilt(
   return {
     owners: owners.map((owner, index) => (hasBit(rebuildable, index) ? REBUILT : owner)),
     seconds: others.map((second, index) => {
-      // What is rebuilt is offered to its owner once that is back.
+      // A rebuilt block is offered to its owner once that vault is back.
       if (hasBit(rebuildable, index)) return owners[index] ?? NO_VAULT;
       const last = membersOf(index, width).at(-1) ?? owners.length;
       return second === NO_VAULT && last < owners.length ? REBUILT : second;

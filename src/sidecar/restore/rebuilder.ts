@@ -1,4 +1,4 @@
-// Owns the way back of blocks that no vault gives: the others of their stripes and the parity record are fetched as they are, and rebuilt in the core.
+// Owns the rebuilding of blocks that no vault gives: the stripe's other records and its parity are fetched, and combined in the core.
 import { HASH_BYTES, hashAt, ItemStatus, packKeys, PARITY_GROUP } from "../../block.ts";
 import type { FetchOptions } from "../../client/items.ts";
 import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
@@ -14,21 +14,21 @@ import type { Block } from "../slots/block.ts";
 import type { Kin, Pool } from "../vaults/pools.ts";
 
 export interface RebuilderOptions {
-  /** Those of the class kv. */
+  /** Vaults of class kv. */
   vaults: readonly Vault[];
   pool: Pick<Pool, "kinOf" | "width">;
   counters: SidecarCounters;
   logger: Logger;
 }
 
-/** One record that is needed: where it lies, and under which id of the native outbox it comes. */
+/** One needed record: its vault, its key, and its id in the native outbox. */
 interface Part {
   vault: number;
   key: Buffer;
   id: number;
 }
 
-/** To a fetcher it is a source like a vault. */
+/** A source of blocks that a fetcher uses like a vault. */
 export class Rebuilder {
   readonly epoch = 0;
   readonly isOpen = false;
@@ -39,7 +39,7 @@ export class Rebuilder {
     this.#options = options;
   }
 
-  /** ACCEPTED is rebuilt, verified and decoded into its slot; everything else is MISSING. */
+  /** Rebuilds blocks into their slots. ACCEPTED: rebuilt, verified and decoded; everything else is MISSING. */
   async fetchInto(
     namespace: Buffer,
     plan: FetchPlan,
@@ -84,12 +84,12 @@ export class Rebuilder {
     }
   }
 
-  /** Nobody is told of what cannot be rebuilt: which record is wrong is not known. */
+  /** Reports nothing, because a failed rebuild does not show which record is wrong. */
   report(): Promise<void> {
     return Promise.resolve();
   }
 
-  /** For each shard the parity record first, then all others; null: there are none. */
+  /** Returns, per shard, the parity record and then the others; null: there are none. */
   #partsOf(block: Block, shards: number): (Part[] | null)[] {
     const { stripes, first } = block.run;
     const kin = this.#kinOf(block);
@@ -109,7 +109,7 @@ export class Rebuilder {
     return this.#options.pool.kinOf(hashes.subarray((anchorOf(at) - first) * HASH_BYTES), at);
   }
 
-  /** Ids of what came are in `here`; how many bytes that were. Never rejects. */
+  /** Fetches records of one vault, adds the ids that came to `here`, and returns their bytes. Never rejects. */
   async #collect(
     vault: number,
     namespace: Buffer,
@@ -128,7 +128,7 @@ export class Rebuilder {
         if (statuses[at] === ItemStatus.ACCEPTED) here.add(id);
         if (statuses[at] !== ItemStatus.BAD_RECORD) continue;
         counters.add("bad_records");
-        await client.report(namespace, key, reason ?? "it is not sound", CALL_TIMEOUT_MS);
+        await client.report(namespace, key, reason ?? "the record is damaged", CALL_TIMEOUT_MS);
       }
       return bytes;
     } catch (error) {

@@ -23,11 +23,11 @@ import type { ArenaContext } from "./arena-context.ts";
 import type { Plan } from "./plan.ts";
 
 export interface ReceiptsOptions {
-  /** Also for requests that did not ask. */
+  /** True: requests that did not ask get one, too. */
   isAlways: boolean;
   folder: ReceiptFolder;
   fidelity: number;
-  /** Records of one block. */
+  /** Returns the model's name, as far as it is known. */
   modelOf(namespace: Namespace): string | null;
   counters: SidecarCounters;
   logger: Logger;
@@ -35,7 +35,7 @@ export interface ReceiptsOptions {
 
 const NAME_BYTES = 16;
 
-/** One block and one of its records: what a digest is taken of. */
+/** One record of a block, of which a digest is taken. */
 interface Part {
   block: Block;
   shard: number;
@@ -50,14 +50,14 @@ export class Receipts {
     this.#options = options;
   }
 
-  /** What the receipt of a request is called; `asked`: as its engine said. Empty: it gets none. */
+  /** Returns the name of a request's receipt: as its engine `asked`, or a random one where all get one; empty: none. */
   nameOf(asked: string, isStored = true): string {
-    // Of blocks that are cut no vault has records under their names, so nobody could check it.
+    // Vaults have no records of cut blocks, so their receipt could not be checked.
     if (!isStored) return "";
     return asked === "" && this.#options.isAlways ? randomId(NAME_BYTES) : asked;
   }
 
-  /** A plan is over, and its engine has copied; before its blocks are left. What fails is counted, and nobody waits. */
+  /** Writes the receipt in the background, after the engine has copied and before the blocks are left. Failures are counted. */
   restored(
     plan: Plan,
     { from, tokens }: Pick<Release, "from" | "tokens">,
@@ -129,7 +129,7 @@ export class Receipts {
   }
 }
 
-/** By group: those that lie between those tokens, and were used. */
+/** Returns, per group, the placed blocks between those tokens. */
 function blocksOf(
   plan: Plan,
   { from, to }: ReceiptStatement["tokens"],
@@ -149,7 +149,7 @@ const groupOf = ([first, ...more]: Block[]): ReceiptGroup => ({
   blocks: 1 + more.length,
 });
 
-/** Spread over each group, its last block among them. */
+/** Samples blocks evenly over each group, its last block included. */
 function sampleOf(groups: readonly Block[][], context: ArenaContext): Part[] {
   const { shards } = context.cache;
   const share = RECEIPT_SAMPLE_BYTES_MAX / groups.length;
@@ -169,7 +169,7 @@ function sampleOf(groups: readonly Block[][], context: ArenaContext): Part[] {
 const isFirstOfItsGroup = ({ block, shard }: Part, at: number, all: readonly Part[]): boolean =>
   all.findIndex((one) => one.block.group === block.group && one.shard === shard) === at;
 
-/** The blocks keep their slots until that is done. */
+/** Takes the digests; the blocks keep their slots until then. */
 async function digested(
   parts: readonly Part[],
   { cache, groupAt }: ArenaContext,

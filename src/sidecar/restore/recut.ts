@@ -1,4 +1,4 @@
-// Owns the blocks of a hand-off whose engine has longer ones: its records are fetched by its names as they come, and cut into this engine's blocks.
+// Owns hand-offs from an engine with longer blocks: its records are fetched by its names and cut into this engine's blocks.
 import { HASH_BYTES, hashAt, hasBit, ItemStatus, packKeys } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
 import { blockKeys } from "../../key-text.ts";
@@ -27,20 +27,20 @@ type Settled = Pick<RecutOptions, "plan" | "arena" | "lookup"> & {
   longer: LongerBlocks;
 };
 
-/** A record of the other engine's, and the blocks of this one that lie in it. */
+/** A record of the other engine, and the blocks of this one that lie in it. */
 interface Part {
   at: number;
   vault: number;
   blocks: Block[];
 }
 
-/** It uses what it has cut until the plan does, so that nothing takes it away. */
+/** Keeps the cut blocks in use until the plan uses them, so that they are not evicted. */
 export class Recut implements BlockUser {
   readonly #options: Settled;
   readonly #ratio: number;
   readonly #keyOf: (index: number) => string;
   readonly #used: Block[] = [];
-  /** Records that need not be asked for any more, by index. */
+  /** Per record: 1 once it need not be asked for any more. */
   readonly #isOver: Uint8Array;
   #isSpent = false;
 
@@ -52,7 +52,7 @@ export class Recut implements BlockUser {
     this.#isOver = new Uint8Array(longer.hashes.length / HASH_BYTES);
   }
 
-  /** null: the other engine's blocks are as long as these, cannot be cut into them, or are not believed. */
+  /** Returns null when the other blocks are as long as these, cannot be cut into them, or are quarantined. */
   static of({ plan, message, arena, lookup, quarantine }: RecutOptions): Recut | null {
     const { groups, longer, tenant } = message;
     const [group, more] = groups;
@@ -66,7 +66,7 @@ export class Recut implements BlockUser {
     return recut;
   }
 
-  /** When the last step ended nothing was on its way, and nothing more can come. */
+  /** True when nothing was on its way after the last step, and nothing more can come. */
   get isSpent(): boolean {
     return this.#isSpent;
   }
@@ -80,11 +80,11 @@ export class Recut implements BlockUser {
     }
   }
 
-  /** Fetches and cuts what is held by now; resolves when all of that lies in the arena, or is given up. Never rejects. */
+  /** Fetches and cuts the records held by now; resolves when all are placed or given up. Never rejects. */
   async step(): Promise<void> {
     const isAsked = this.#isOver.every((isOver) => isOver > 0);
     if (!isAsked && !this.#options.plan.isOver) await this.#bringHeld();
-    // Other hand-offs of the prompt may bring some of them.
+    // Other hand-offs of the prompt may bring some of the blocks.
     const isComing = this.#used.some(({ state }) => state === "wanted" || state === "fetching");
     this.#isSpent = !isComing && this.#isOver.every((isOver) => isOver > 0);
   }
@@ -116,14 +116,14 @@ export class Recut implements BlockUser {
     return Math.max(1, Math.floor(most));
   }
 
-  /** Blocks of a record that nobody brings yet, with slots; what there is no room for is computed. */
+  /** Gives slots to the blocks of a record that no call brings yet; blocks without room are computed. */
   #take(record: number, vault: number): Block[] {
     const { group, longer, lookup, arena } = this.#options;
     const { cache } = arena;
     const end = Math.min(group.hashes.length / HASH_BYTES, (record + 1) * this.#ratio);
     const first = Math.max(group.from, record * this.#ratio);
     this.#isOver[record] = 1;
-    // As of all that is fetched of hand-offs before their end is known.
+    // The same share as for other early fetches of hand-offs.
     const room = Math.floor(cache.room - cache.capacity * HANDOFF_ROOM_SHARE);
     if (first >= end || room < end - first) return [];
     const run = {
@@ -148,13 +148,13 @@ export class Recut implements BlockUser {
     return wanted.slice(0, count);
   }
 
-  /** One call to each vault, then one for all that came. */
+  /** Calls each vault once, then cuts all records that came. */
   async #bring(parts: readonly Part[]): Promise<void> {
     if (parts.length === 0) return;
     const { lookup, arena } = this.#options;
     const { shards, counters, logger } = lookup;
     const ids = [...outboxReserve(parts.length * shards)];
-    // Until it is said otherwise.
+    // Incomplete until a call says otherwise.
     let statuses: Uint8Array = new Uint8Array(ids.length).fill(ItemStatus.INCOMPLETE);
     const { priority } = arena.recut;
     priority.begin();
@@ -188,7 +188,7 @@ export class Recut implements BlockUser {
     arena.cache.fail(block, isBad ? "bad_record" : "end_of_hit");
   }
 
-  /** Statuses of what a vault was asked for go to their places. Never rejects. */
+  /** Fetches the records of one vault and notes their statuses. Never rejects. */
   async #collect(
     vault: number,
     parts: readonly Part[],
@@ -198,7 +198,7 @@ export class Recut implements BlockUser {
     const { group, longer, lookup, arena } = this.#options;
     const { counters, logger } = lookup;
     const client = arena.recut.vaults[group.class][vault];
-    // Nothing of these is rebuilt from parity.
+    // Longer blocks are never rebuilt from parity.
     if (client === undefined) return;
     const places = this.#places(parts).filter(({ part }) => part.vault === vault);
     const keys = Buffer.concat(places.map(({ key }) => key));
@@ -211,7 +211,7 @@ export class Recut implements BlockUser {
         statuses[place] = status;
         if (status !== ItemStatus.BAD_RECORD) continue;
         counters.add("bad_records");
-        const reason = found.reason ?? "it is not sound";
+        const reason = found.reason ?? "the record is damaged";
         await client.report(longer.namespace, key, reason, CALL_TIMEOUT_MS);
       }
     } catch (error) {
@@ -220,7 +220,7 @@ export class Recut implements BlockUser {
     }
   }
 
-  /** What the core made of each record that came; the others keep their status. */
+  /** Cuts the records that came, in the core; returns all statuses, unchanged for the others. */
   async #cut(
     parts: readonly Part[],
     ids: readonly number[],
@@ -255,7 +255,7 @@ export class Recut implements BlockUser {
     return ended;
   }
 
-  /** Every shard of every record, and where its status stands. */
+  /** Returns every shard of every record, with its key and the place of its status. */
   #places(parts: readonly Part[]): { part: Part; shard: number; place: number; key: Buffer }[] {
     const { group, longer, lookup } = this.#options;
     return parts.flatMap((part, at) =>

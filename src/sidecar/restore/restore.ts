@@ -1,4 +1,4 @@
-// Owns the restores of one engine: plans are looked up, let in, fetched prefix first, and report what is placed.
+// Owns the restores of one engine: plans are looked up, admitted, fetched prefix first, and report their placed blocks.
 import { HASH_BYTES } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
@@ -92,12 +92,12 @@ export class Restorer {
     return this.#plans.size;
   }
 
-  /** All ranks have mapped the arena and slots exist. */
+  /** Called once all ranks have mapped the arena and slots exist. */
   open(context: ArenaContext): void {
     this.#context = context;
   }
 
-  /** Blocks may be taken that could not before. */
+  /** Called when more blocks may be taken than before. */
   onRoom(): void {
     this.#admission.onRoom();
   }
@@ -145,7 +145,7 @@ export class Restorer {
     return new Plan({ ...named, ahead: message.ahead, span, account, budget, isHandedOver });
   }
 
-  /** The engine could take the request now: its plan goes before those of others. An unknown number is over. */
+  /** Moves a plan before others, because the engine could take its request now. An unknown number has ended. */
   askedFor(number: number): void {
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
@@ -154,7 +154,7 @@ export class Restorer {
     if (plan.state === "queued") this.onRoom();
   }
 
-  /** After the look-up: nobody waits longer than computing would take. */
+  /** Shortens the deadline after the look-up: no plan may take longer than computing would. */
   #armAgain(plan: Plan, { costs }: ArenaContext, startedMs: number): void {
     const recomputeMs = costs.recomputeMs(plan.span);
     if (recomputeMs === null || plan.isHandedOver) return;
@@ -168,13 +168,13 @@ export class Restorer {
     this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
   }
 
-  /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours. `isGone`: its engine is, too. */
+  /** Ends a plan for the scheduler; its blocks stay for later ones. An unknown number is ignored. `isGone`: its engine is gone, too. */
   release(released: Pick<Release, "plan" | "from" | "tokens" | "loadUs">, isGone = false): void {
     const { plan: number, tokens, loadUs } = released;
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
-    // Who lost its engine never had room, so how long it waited says nothing of the queue.
+    // A plan that lost its engine never had room, so its wait says nothing about the queue.
     if (!isGone) this.#context?.costs.began(plan);
     const costs = this.#context?.costs;
     if (tokens > 0) costs?.loaded(plan, tokens, loadUs / 1e6);
@@ -239,7 +239,7 @@ export class Restorer {
     await this.#admission.enter(plan, context);
   }
 
-  /** What is held; of what another engine hands over, once it is. */
+  /** Looks up the held blocks; for a hand-off, until they are held. */
   async #answer(plan: Plan, message: Prefetch, namespace: Namespace): Promise<LookupAnswer> {
     const { shards, pools, gates, counters, logger, waitMs, stallMs, quarantine } = this.#options;
     const { groups } = message;
@@ -257,7 +257,7 @@ export class Restorer {
     return untilHandedOver({ plan, message, context, look, recut, waitMs, stallMs, counters });
   }
 
-  /** False when the plan is over, because computing answers before the vaults would. Else they get the time that is worth it. */
+  /** False when the plan is over, because computing answers before vaults would. Otherwise the look-up gets the time it is worth. */
   #isWorthAsking(plan: Plan, { groups }: Prefetch): boolean {
     const costs = this.#context?.costs;
     const mostMs = costs?.lookupMs(plan, groups) ?? null;
@@ -286,7 +286,7 @@ export class Restorer {
     plan.case.lookedUp(tokens, why, isMissing ? gapOf(asked, answer, this.#options) : null);
   }
 
-  /** Uses every block of the plan at once; those nobody has fetched or is fetching are queued for it. */
+  /** Takes all blocks of the plan into use, and queues the ones that no plan has fetched or is fetching. */
   async #begin(plan: Plan, { cache, fetcher }: ArenaContext): Promise<void> {
     const { namespace } = plan;
     if (namespace === null) return;
@@ -305,7 +305,7 @@ export class Restorer {
         seen += 1;
         if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
         if (!plan.isOver) continue;
-        // What the scheduler was told of is its own until it releases the plan.
+        // Blocks reported to the scheduler are its own until it releases the plan.
         if (plan.isReleased) run.leaveAll();
         else run.end("deadline");
         return;
@@ -329,7 +329,7 @@ export class Restorer {
     });
   }
 
-  /** Tells the scheduler what has been placed since the last time, and of the end when it is reached. */
+  /** Reports to the scheduler the blocks placed since the last time, and the end once it is reached. */
   #report(plan: Plan): void {
     if (plan.isOver || plan.state !== "fetching") return;
     const placed = plan.runs.flatMap((run) => this.#placed(plan, run.advance()));
@@ -340,7 +340,7 @@ export class Restorer {
     }
   }
 
-  /** What the scheduler is told of it. */
+  /** Returns the message that tells the scheduler which blocks are placed, and counts them. */
   #placed(plan: Plan, placed: Placed | null): SidecarMessage[] {
     if (placed === null) return [];
     const { group, first, slots, blocks } = placed;
@@ -362,10 +362,10 @@ export class Restorer {
     return [{ t: "placed", req: plan.req, plan: plan.number, group, first, slots, local }];
   }
 
-  /** `placed`: what is to be said before the end. */
+  /** Ends a plan; `placed` is sent before the end. */
   #finish(plan: Plan, reason: DoneReason, placed: readonly SidecarMessage[] = []): void {
     if (plan.isOver) return;
-    // What was placed in this very turn still counts.
+    // Blocks placed in this event-loop tick still count.
     const last = plan.runs.flatMap((run) => {
       const more = this.#placed(plan, run.advance());
       run.end(reason);
@@ -385,7 +385,7 @@ export class Restorer {
     this.onRoom();
   }
 
-  /** What only an open plan holds. */
+  /** Releases everything that only an open plan holds. */
   #settle(plan: Plan): void {
     this.#waiting.end(plan);
     plan.leaveEarly();

@@ -1,4 +1,4 @@
-// Owns what becomes of prompts that are too long: cut to the keys that a plan may have, and said where shared memory ends before them.
+// Owns the handling of overlong prompts: cut to a plan's keys, with a warning where the arena holds less than the vaults.
 import { arenaBytesFor } from "../../arena/sizing.ts";
 import { HASH_BYTES } from "../../block.ts";
 import { PLAN_KEYS_MAX } from "../../limits/general.ts";
@@ -17,7 +17,7 @@ export interface TooLongOptions {
   logger: Logger;
 }
 
-/** Of one engine; each case is logged once. */
+/** Handles one engine's prompts, and logs each case once. */
 export class TooLong {
   readonly #options: TooLongOptions;
   #isCutSaid = false;
@@ -27,7 +27,7 @@ export class TooLong {
     this.#options = options;
   }
 
-  /** Of a prompt with more keys than a plan may have, the beginning. Without an arena nothing is restored anyway. */
+  /** Cuts a prompt to the keys that a plan may have. Without an arena nothing is restored anyway. */
   cut(message: Prefetch, context: ArenaContext | null): Prefetch {
     const { shards, counters, engine, logger } = this.#options;
     const most = Math.floor(PLAN_KEYS_MAX / shards);
@@ -40,12 +40,12 @@ export class TooLong {
     if (!this.#isCutSaid) {
       this.#isCutSaid = true;
       const what = { engine, tokens, keptTokens, keysMax: PLAN_KEYS_MAX };
-      logger.warn(what, "of a prompt of more keys than a plan may have the beginning is looked up");
+      logger.warn(what, "the prompt exceeds a plan's keys: only its beginning is looked up");
     }
     return { ...message, groups, beyond: message.beyond + tokens - keptTokens };
   }
 
-  /** vLLM asks once, and is answered from what is placed: what the arena cannot hold at once is computed. */
+  /** Warns where the arena cannot hold all blocks: vLLM asks once, so only blocks that fit at once are restored. */
   weighRoom(
     plan: Plan,
     asked: readonly Asked[],
@@ -62,7 +62,7 @@ export class TooLong {
     const arenaBytes = arenaBytesFor(blocksNeeded(asked, heldTokens) * shards, cache.slotBytes);
     logger.warn(
       { engine, heldTokens, restoredTokens: tokens, arenaBytes },
-      `of a prompt that shared memory cannot hold the beginning is restored; [sidecar] arena_bytes = ${arenaBytes} holds it`,
+      `shared memory cannot hold the prompt: only its beginning is restored; [sidecar] arena_bytes = ${arenaBytes} holds it`,
     );
   }
 }

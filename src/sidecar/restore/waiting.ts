@@ -1,4 +1,4 @@
-// Owns how long an engine waits for a plan: its deadline, the weighing against computing, and the word that it is not forgotten.
+// Owns an engine's wait for a plan: its deadline, the comparison with computing, and messages that the plan is still alive.
 import { PACE_TICK_MS, WAITS_EVERY_MS } from "../../limits/cost.ts";
 import { nowMs } from "../../time.ts";
 import type { DoneReason, SidecarMessage } from "../socket/messages.ts";
@@ -13,8 +13,8 @@ export interface WaitingOptions {
 }
 
 /**
- * A plan that the engine has not asked for costs nobody time: the engine computes for others meanwhile, because it has no
- * room for this request. So the deadline begins when it is asked for.
+ * A plan's deadline begins when the engine asks for it. Before, the engine has no room for the request and computes others, so the
+ * wait costs nothing.
  */
 export class Waiting {
   readonly #options: WaitingOptions;
@@ -26,13 +26,13 @@ export class Waiting {
     this.#options = options;
   }
 
-  /** From now on, or from when it is asked for, the plan ends in `ms`; later calls replace earlier ones. */
+  /** Ends the plan `ms` after it is asked for, or after now; later calls replace earlier ones. */
   limit(plan: Plan, ms: number, reason: DoneReason): void {
     plan.budget = { ms, reason };
     if (plan.isAsked && !plan.isOver) this.#arm(plan);
   }
 
-  /** The engine waits for it. */
+  /** Starts the deadline, because the engine waits for the plan now. */
   begin(plan: Plan): void {
     if (plan.isAsked) return;
     plan.isAsked = true;
@@ -62,7 +62,7 @@ export class Waiting {
     }, ms);
   }
 
-  /** Ends what would be computed sooner than the rest of it comes; what is placed is handed over. */
+  /** Ends plans whose missing blocks would be computed sooner than fetched; their placed blocks are handed over. */
   #tick(): void {
     const costs = this.#options.costs();
     const isTold = nowMs() - this.#toldMs >= WAITS_EVERY_MS;

@@ -17,22 +17,22 @@ export interface WindowOptions {
   /** Native geometry of one group on one rank. */
   geometryOf(group: number, shard: number): number;
   onBytes(count: number): void;
-  /** Whether a block that did not come may come from elsewhere: then it is nobody's business here any more. */
+  /** Returns true when another source takes over a block that did not come: the window then drops it. */
   mayFailOver(block: Block, reason: DoneReason): boolean;
-  /** A record did not verify; `key` is its packed key. */
+  /** Called for a record that failed verification; `key` is its packed key. */
   onBadRecord(key: Buffer, error: TierkvError): void;
 }
 
 export class Window {
   readonly #options: WindowOptions;
-  /** Item i of the call: block i / shards, shard i % shards. One byte each: 1 = verified, in its slot. */
+  /** One byte per item, 1 = verified and in its slot. Item i is shard i % shards of block i / shards. */
   readonly #isDone: Uint8Array;
   readonly #controller = new AbortController();
-  /** Of each item. */
+  /** Packed key of each item. */
   readonly #keys: Buffer;
-  /** When the last byte came. */
+  /** Time of the last arrival. */
   lastMs: number = nowMs();
-  /** Record bytes that have come. */
+  /** Record bytes received. */
   bytes = 0;
   #isOver = false;
 
@@ -55,14 +55,14 @@ export class Window {
     return this.#isOver;
   }
 
-  /** What the whole call is to bring, and where to. */
+  /** Returns the keys to fetch and the slots they go to. */
   fetchPlan(): FetchPlan {
     const { arena, fidelity, geometryOf, blocks, shards } = this.#options;
     const count = this.#isDone.length;
     const geometries = new Uint32Array(count);
     const leases = new Uint32Array(count * 2);
     let item = 0;
-    // A call has one span: that of the first request that has a part in it.
+    // A call has one span: that of the first request with a part in it.
     let trace: Buffer | null = null;
     for (const block of blocks) {
       trace ??= block.user?.trace ?? null;
@@ -77,12 +77,12 @@ export class Window {
     return { arena, fidelity, keys: this.#keys, geometries, leases, trace };
   }
 
-  /** Something has arrived in a slot. */
+  /** Notes that bytes have arrived. */
   touch(): void {
     this.lastMs = nowMs();
   }
 
-  /** What was brought; verified and decoded is what was ACCEPTED. */
+  /** Takes the status of each item; ACCEPTED means verified and decoded in its slot. */
   settle({ statuses, bytes, reason }: Settled): void {
     this.bytes += bytes;
     this.#options.onBytes(bytes);
@@ -94,30 +94,30 @@ export class Window {
       else if (status === ItemStatus.OVER_BUDGET) this.#fail(block, "overload");
       else if (status === ItemStatus.INCOMPLETE) this.#fail(block, "vault_down");
       else if (status === ItemStatus.BAD_RECORD) {
-        const error = new TierkvError("BAD_RECORD", { reason: reason ?? "it is not sound" });
+        const error = new TierkvError("BAD_RECORD", { reason: reason ?? "the record is damaged" });
         this.#options.onBadRecord(keyAt(this.#keys, item), error);
         this.#fail(block, "bad_record");
       } else {
-        // The vault has dropped it since the look-up.
+        // The vault has dropped the record since the look-up.
         this.#fail(block, "end_of_hit");
       }
     }
   }
 
-  /** Gives the call up as soon as nobody wants what is left of it. */
+  /** Gives the call up once none of its missing blocks has a user. */
   dropUnwanted(): void {
     const isWanted = ({ state, user }: Block): boolean => state === "fetching" && user !== null;
     if (!this.#options.blocks.some(isWanted)) this.end("deadline");
   }
 
-  /** The call has ended by itself: what has not come will not. Nothing is written to a slot after this. */
+  /** Fails the missing blocks after the call has ended. No slot is written afterwards. */
   finish(reason: DoneReason): void {
     if (this.#isOver) return;
     this.#isOver = true;
     for (const block of this.#options.blocks) this.#fail(block, reason);
   }
 
-  /** As `finish`, of a call that is still open: it is given up. */
+  /** Gives up a call that is still open: finishes and aborts it. */
   end(reason: DoneReason): void {
     if (this.#isOver) return;
     this.finish(reason);
@@ -132,7 +132,7 @@ export class Window {
     cache.place(block);
   }
 
-  /** The block of an item that may still come. */
+  /** Returns the block of an item that may still come, or null. */
   #openBlock(item: number): Block | null {
     const block = this.#options.blocks[Math.floor(item / this.#options.shards)];
     if (block?.state !== "fetching" || block.call !== this) return null;
@@ -140,9 +140,9 @@ export class Window {
     return block;
   }
 
-  /** The whole block fails, also its other shards. */
+  /** Fails the whole block, its other shards included. */
   #fail(block: Block, reason: DoneReason): void {
-    // One that failed over to another vault is of another call.
+    // A block that failed over to another vault belongs to another call.
     if (block.state !== "fetching" || block.call !== this) return;
     const { cache, mayFailOver } = this.#options;
     if (!mayFailOver(block, reason)) cache.fail(block, reason);

@@ -1,4 +1,4 @@
-// Owns the choice of `[codec] kv = "auto"`: for each vault the codec whose blocks come back soonest, nearly the same only within the bound and where that gains.
+// Owns the choice for `[codec] kv = "auto"`: per vault the codec that restores soonest, lossy only within the bound and where that gains.
 import type { RecordClass } from "../../block.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import { toTierkvError } from "../../errors.ts";
@@ -13,34 +13,34 @@ import type { Logger } from "../../log.ts";
 import type { ArenaId, CodecWeight, GeometryId } from "../../native.ts";
 import { codecId, codecNameOf, isExact } from "./codecs.ts";
 import type { CodecName, Codecs } from "./codecs.ts";
-import type { Way } from "./way.ts";
+import type { VaultView } from "./vault-view.ts";
 
-/** Of a decoded byte. */
+/** Costs of a codec per decoded byte. */
 export interface Weight {
   /** Bytes on the wire. */
   bytes: number;
-  /** Seconds of one thread. */
+  /** Seconds of one thread to decode. */
   decodeS: number;
-  /** Nats a token, estimated. */
+  /** Estimated divergence in nats per token. */
   divergence: number;
 }
 
 export type Weights = ReadonlyMap<CodecName, Weight>;
 
-/** Why it is this one. */
+/** Why a codec was chosen. */
 export type CodecWhy = "unweighed" | "unmeasured" | "full" | "exact" | "sooner" | "beyond";
 
-/** What blocks become that go to one vault. */
+/** The form of blocks for one vault. */
 export interface Form {
   codec: CodecName;
   why: CodecWhy;
-  /** Of the link, when that was chosen; null: not measured. */
+  /** Rate of the link at the choice; null: not measured. */
   bytesPerS: number | null;
 }
 
-type Seen = Pick<Way, "restoreRate" | "isNearlyFull" | "isMemory">;
+type Seen = Pick<VaultView, "restoreRate" | "isNearlyFull" | "isMemory">;
 
-/** `last`: what was chosen before. */
+/** Chooses the form for one vault; `last`: the codec chosen before. */
 export function chooseForm(
   { candidates, kvName, threads, maxKld }: ChoiceRules,
   weights: Weights | undefined,
@@ -58,7 +58,7 @@ export function chooseForm(
   type Offer = (typeof offered)[number];
   const least = (of: readonly Offer[], by: "bytes" | "s"): Offer | undefined =>
     of.toSorted((a, b) => a[by] - b[by])[0];
-  // A codec that does not do what it should (F97) shows here, too: it is named, and no block becomes that.
+  // A codec beyond the bound, such as one that misbehaves (F97), is reported and never chosen.
   const isBeyond = offered.length < candidates.filter((codec) => weights?.has(codec)).length;
   const smallest = least(offered, "bytes");
   if (smallest === undefined) return { codec: kvName, why: "unweighed", bytesPerS };
@@ -79,12 +79,12 @@ export function chooseForm(
 }
 
 export interface ChoiceRules extends Pick<Codecs, "candidates" | "kvName"> {
-  /** That decode at once. */
+  /** Threads that decode at once. */
   threads: number;
   maxKld: number;
 }
 
-/** A slot with a block, while it is leased. */
+/** A leased slot with a block. */
 export interface WeighedSlot {
   arena: ArenaId;
   geometry: GeometryId;
@@ -105,9 +105,9 @@ export class CodecChoice {
   readonly #codecs: Codecs;
   readonly #rules: ChoiceRules;
   readonly #logger: Logger;
-  /** By geometry. */
+  /** Weights by geometry. */
   readonly #weighed = new Map<number, Weighed>();
-  /** By vault. */
+  /** Last choice by vault address. */
   readonly #forms = new Map<string, Form>();
 
   constructor(
@@ -120,14 +120,14 @@ export class CodecChoice {
     this.#rules = { ...codecs, ...rules };
   }
 
-  /** The codec of blocks that go to all of these vaults: that of the slowest. */
-  idFor(recordClass: RecordClass, geometry: GeometryId, ways: readonly Way[]): number {
+  /** Returns the codec for blocks that go to all of these vaults: the smallest of their choices. */
+  idFor(recordClass: RecordClass, geometry: GeometryId, views: readonly VaultView[]): number {
     const { byClass, candidates } = this.#codecs;
     if (recordClass !== "kv" || candidates.length === 0) return byClass[recordClass];
     const weights = this.#weighed.get(geometry)?.weights;
-    const forms = ways.map((way) => {
-      const form = chooseForm(this.#rules, weights, way, this.#forms.get(way.address)?.codec);
-      this.#forms.set(way.address, form);
+    const forms = views.map((view) => {
+      const form = chooseForm(this.#rules, weights, view, this.#forms.get(view.address)?.codec);
+      this.#forms.set(view.address, form);
       return form;
     });
     const bytes = ({ codec }: Form): number => weights?.get(codec)?.bytes ?? 0;
@@ -135,7 +135,7 @@ export class CodecChoice {
     return smallest === undefined ? byClass.kv : codecId(smallest.codec);
   }
 
-  /** Tries the codecs on one of a group's first blocks. Never rejects: what was not tried is tried with the next. */
+  /** Tries the codecs on one of a group's first blocks. Never rejects; after a failure the next block is tried. */
   async weigh(pool: EncodePool, recordClass: RecordClass, block: WeighedSlot): Promise<void> {
     const { candidates } = this.#codecs;
     if (recordClass !== "kv" || candidates.length === 0) return;
@@ -157,19 +157,19 @@ export class CodecChoice {
       this.#weighed.delete(oldest);
   }
 
-  /** As what blocks go to a vault; null: none went there. */
+  /** Returns the form of a vault's blocks; null: none went there. */
   formOf(address: string): Form | null {
     return this.#forms.get(address) ?? null;
   }
 
-  /** What is in use. */
+  /** Names of the codecs in use. */
   get names(): string {
     const names = [...new Set([...this.#forms.values()].map(({ codec }) => codec))];
     return names.length === 0 ? this.#codecs.kvName : names.join(", ");
   }
 }
 
-/** The worst of several blocks, and the quickest decode: a thread that waited says nothing of the codec. */
+/** Keeps the largest size and divergence over several blocks, and the quickest decode, because a thread may have waited. */
 function learn(
   weights: Map<CodecName, Weight>,
   { codec, bytes, decodeS, noise }: CodecWeight,

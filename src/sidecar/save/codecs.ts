@@ -2,7 +2,7 @@
 import type { RecordClass } from "../../block.ts";
 import type { CodecConfig, KvCodec, TurboQuantConfig } from "../../config/config.ts";
 
-/** As `tierkv status` shows it. */
+/** Name of a codec, as `tierkv status` shows it. */
 export type CodecName = Exclude<KvCodec, "auto">;
 
 /** Codec ids of the record header, docs/protocol.md section 1. */
@@ -12,7 +12,7 @@ const CODEC_IDS: Readonly<Record<CodecName, number>> = {
   int8: 2,
   "int8-had": 3,
 };
-/** Of the codec with this id. */
+/** Returns the name of the codec with this id; null: there is none. */
 export function codecNameOf(id: number): CodecName | null {
   const found = Object.entries(CODEC_IDS).find(([, own]) => own === id);
   return found === undefined ? null : (found[0] as CodecName);
@@ -22,29 +22,29 @@ export function codecId(name: CodecName): number {
   return CODEC_IDS[name];
 }
 
-/** Whether blocks come back bit for bit. */
+/** True when blocks come back bit for bit. */
 export function isExact(name: CodecName): boolean {
   return name === "raw" || name === "lossless";
 }
 
-/** Whether the length of a record is known only once it is made: no deferred record of it can be sent. */
+/** True when a record's length is known only after encoding, so that it cannot be deferred. */
 export function isVariable(id: number): boolean {
   return id === CODEC_IDS.lossless;
 }
 
-/** Of namespaces whose records decode to the very bytes of the engine, whichever codec made them. */
+/** Fidelity of namespaces whose records decode to the engine's exact bytes, whichever codec made them. */
 const FIDELITY_EXACT = 0;
 
 export interface Codecs {
-  /** While nothing is measured, where there are candidates. */
+  /** Codec ids by class; with candidates, the ones used until something is measured. */
   readonly byClass: Readonly<Record<RecordClass, number>>;
   /** Part of every namespace: the id of the lossy codec in use, or 0. Engines of different fidelity never meet. */
   readonly fidelity: number;
-  /** How attention KV is stored. */
+  /** Codec of attention KV. */
   readonly kvName: CodecName;
-  /** What a choice is made among by measuring; none: the configuration names the codec. */
+  /** Codecs to choose from by measuring; empty: the configuration names the codec. */
   readonly candidates: readonly CodecName[];
-  /** Whether attention KV may come back as other bytes. */
+  /** True when attention KV may come back as other bytes. */
   readonly isLossy: boolean;
 }
 
@@ -53,7 +53,7 @@ interface Choice {
   turboQuant: Pick<TurboQuantConfig, "enabled">;
 }
 
-/** Recurrent state is raw here: where it is to take another form, the engine's pages have it already (`states`). */
+/** Chooses the codecs. Recurrent state is raw here, because the engine's pages already have the form that `states` asks for. */
 export function chooseCodecs({ codec, turboQuant }: Choice): Codecs {
   const candidates = codec.kv === "auto" ? CANDIDATES : [];
   const kvName = codec.kv === "auto" ? automatic(turboQuant.enabled ?? true) : codec.kv;
@@ -68,10 +68,10 @@ export function chooseCodecs({ codec, turboQuant }: Choice): Codecs {
   };
 }
 
-/** `int8` is not among them: with outlier channels it is beyond the bound (decision 0078). */
+/** Codecs of "auto", without `int8`, which is beyond the bound with outlier channels (decision 0078). */
 const CANDIDATES: readonly CodecName[] = ["raw", "lossless", "int8-had"];
 
-/** Decision 0078: the transform is never worse, and its time is less than what the smallest link needs. */
+/** Prefers the transform, which is never worse and costs less time than the fastest link saves (decision 0078). */
 function automatic(isLossy: boolean): CodecName {
   return isLossy ? "int8-had" : "raw";
 }

@@ -1,4 +1,4 @@
-// Owns where a block is to lie: in memory of this machine, on its owner, on another vault, and in which parity record.
+// Owns the destinations of a block: memory of this machine, its owner, another vault, and a parity record.
 import type { RecordClass } from "../../block.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { SaveItem } from "../socket/messages.ts";
@@ -11,18 +11,18 @@ export interface DestinationsContext {
   counters: SidecarCounters;
 }
 
-/** Of which parity record a block is a member, and where that goes. */
+/** The parity record that a block is a member of, and where it is stored. */
 export interface ParityDestination extends Membership {
   destination: Destination;
-  /** Tokens of a block. */
+  /** Tokens of one block. */
   tokens: number;
   anchor: Buffer;
 }
 
 export interface Destinations {
-  /** One after the other; empty: there is no vault of its class. Whoever is down is left out where there is another. */
+  /** In sending order; empty: the class has no vault. A vault that is down is left out if another is there. */
   destinations: Destination[];
-  /** null: there is none, or no vault for it. */
+  /** null: no parity is kept, or no vault can take it. */
   parity: ParityDestination | null;
 }
 

@@ -1,4 +1,4 @@
-// Owns parity records in the making: which blocks each stands for, what the vaults took of them, and giving up what does not become whole.
+// Owns unfinished parity records: which blocks each covers, which members vaults took, and giving up incomplete ones.
 import { packKeys, PARITY_GROUP } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
@@ -22,7 +22,7 @@ import type { ParityDestination } from "./destinations.ts";
 import type { Pending } from "./pending.ts";
 import type { Destination } from "./store-queue.ts";
 
-/** Where members come from: one group of one rank of one engine. */
+/** The origin of members: one group of one rank of one engine. */
 interface Source {
   readonly recordClass: RecordClass;
   readonly group: number;
@@ -30,21 +30,21 @@ interface Source {
   readonly shardCount: number;
 }
 
-/** A parity record that is not made yet. */
+/** An unfinished parity record. */
 interface Open {
   readonly key: string;
-  /** In the native core. */
+  /** Its id in the native core. */
   readonly id: StripeId;
   readonly namespace: Namespace;
   readonly source: Source;
   readonly tenant: number;
   destination: Destination;
-  /** Members that their owners took. */
+  /** Members that their owners stored. */
   taken: number;
   bytes: number;
-  /** Hashes of members, by their place. */
+  /** Hashes of the members, by place. */
   readonly hashes: (Buffer | undefined)[];
-  /** Of the last one, whose hash names it. */
+  /** Prompt tokens up to the end of the last member, whose hash names the record. */
   endTokens: number;
 }
 
@@ -57,23 +57,23 @@ export interface ParityOptions {
   codecs: Pick<Codecs, "fidelity">;
   counters: SidecarCounters;
   logger: Logger;
-  /** Memory that is taken, or given back where negative. */
+  /** Called with the bytes of memory taken, negative when given back. */
   onBytes(bytes: number): void;
 }
 
 export class ParityMaker {
   readonly #options: ParityOptions;
-  /** Who had a member longest ago first. */
+  /** Longest without a new member first. */
   readonly #open = new Map<string, Open>();
   #bytes = 0;
-  /** Of blocks that were members lately, the hash of the block before: members must be of one chain. */
+  /** By hash of a recent member, the hash of its parent block: the members of a record must form one chain. */
   readonly #parents = new Map<string, Buffer>();
 
   constructor(options: ParityOptions) {
     this.#options = options;
   }
 
-  /** Before its record is made; null: it is no member. */
+  /** Enters a block before its record is encoded; null: it is no member. */
   join(source: Source, { item, namespace, parity }: Pending): Member | null {
     if (parity === null || parity.vault === NO_VAULT) return null;
     this.#rememberParent(item);
@@ -84,13 +84,13 @@ export class ParityMaker {
       (known.destination.store !== parity.destination.store ||
         known.tenant !== item.tenant ||
         known.hashes[parity.place] !== undefined);
-    // Another prompt with the same beginning, or the same one once more.
+    // Another prompt with the same beginning, or the same prompt again.
     if (isOther) this.#giveUp(known);
     const isNew = known === undefined || isOther;
     const open = isNew ? this.#begin(key, source, namespace, item.tenant, parity) : known;
     this.#open.delete(key);
     this.#open.set(key, open);
-    // It is as old as its oldest member.
+    // A parity record is as old as its oldest member.
     open.destination = {
       ...open.destination,
       flushed: Math.min(open.destination.flushed, parity.destination.flushed),
@@ -109,7 +109,7 @@ export class ParityMaker {
       this.#parents.delete(oldest);
   }
 
-  /** From the last member back to the first, block after block. */
+  /** Checks that the last member leads back to the first, parent by parent. */
   #isOneChain({ hashes }: Open): boolean {
     let hash = hashes.at(-1);
     for (const member of hashes.slice(0, -1).toReversed()) {
@@ -136,7 +136,7 @@ export class ParityMaker {
     return open;
   }
 
-  /** Takes records in, each as the member beside it; before anybody drops them. */
+  /** Adds records, each as the member with the same index, before they are dropped. */
   async take(members: readonly (Member | null)[], records: readonly OutboxRecord[]): Promise<void> {
     const pairs = members.flatMap((member, at) => {
       const record = records[at];
@@ -161,7 +161,7 @@ export class ParityMaker {
     while (this.#bytes > PARITY_OPEN_BYTES && this.#open.size > 0) this.#giveUpOldest();
   }
 
-  /** What became of a member at its owner; what another one stored first may be other bytes. */
+  /** Notes whether the owner took a member's bytes; a record stored earlier by another engine may have other bytes. */
   settle(member: Member | null, isTaken: boolean): void {
     if (member === null || !this.#isOpen(member.open)) return;
     const { open, parity } = member;
@@ -175,7 +175,7 @@ export class ParityMaker {
     });
   }
 
-  /** What is flushed is not made of it either. */
+  /** Gives up the unfinished records of flushed blocks. */
   flush(recordClass: RecordClass, takes: Takes): void {
     for (const open of this.#open.values()) {
       const { source, namespace, tenant } = open;
@@ -230,7 +230,7 @@ export class ParityMaker {
   }
 }
 
-/** The first block of the stripe stands for the whole chain before it; which blocks behind it are meant, the last one's place says. */
+/** The anchor names the stripe with the whole chain before it, `last` the place of its last member. */
 function keyOf(
   { group, shard }: Source,
   namespace: Namespace,

@@ -1,4 +1,4 @@
-// Owns blocks that wait in their slots to become records: how they are named, and how many of them are taken at once.
+// Owns blocks that wait in their slots to be encoded: their names, and how many a batch takes.
 import { HASH_BYTES } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { SAVE_BATCH_ITEMS } from "../../limits/general.ts";
@@ -8,16 +8,16 @@ import type { Destination } from "./store-queue.ts";
 
 export interface Pending {
   item: SaveItem;
-  /** Packed, and as its text. */
+  /** Packed key; `name` is its text with the namespace. */
   key: Buffer;
   name: string;
   namespace: Namespace;
-  /** One after the other, one at least. */
+  /** In sending order, at least one. */
   destinations: readonly Destination[];
   parity: ParityDestination | null;
 }
 
-/** Blocks of one namespace and tenant, one at least, up to so many decoded bytes. */
+/** Takes the next blocks of one namespace and tenant, at least one, up to `bytes` decoded bytes. */
 export function takeBatch(pending: Pending[], blockBytes: number, bytes: number): Pending[] {
   const [first] = pending;
   const most = Math.max(1, Math.min(SAVE_BATCH_ITEMS, Math.floor(bytes / blockBytes)));
@@ -31,7 +31,7 @@ export function takeBatch(pending: Pending[], blockBytes: number, bytes: number)
   return pending.splice(0, count);
 }
 
-/** The hashes outlive the frame they came in; that of the block stands in its key. */
+/** Copies the parent's hash, because it outlives its frame; the block's own hash lies in its key. */
 export function ownHashes(key: Buffer, { parent }: SaveItem): Pick<SaveItem, "hash" | "parent"> {
   return { hash: key.subarray(0, HASH_BYTES), parent: Buffer.from(parent) };
 }

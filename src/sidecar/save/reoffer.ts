@@ -1,4 +1,4 @@
-// Owns the offering again of what a vault lost or evicted and an arena still holds: asked while nothing else goes on, prefix first, bounded.
+// Owns the re-offering of blocks that a vault lost or evicted and an arena still holds: in idle time, prefix first, bounded.
 import { hasBit, hashAt, KeyPacker, packKeys } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import { UNCOUNTED } from "../../client/found.ts";
@@ -28,7 +28,7 @@ import type { VaultClients } from "../vaults/pools.ts";
 import type { CodecChoice } from "./codec-choice.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
-/** What lies in the arena of one engine. */
+/** The blocks in one engine's arena. */
 export interface Copies {
   readonly arena: ArenaId;
   readonly cache: BlockCache;
@@ -41,38 +41,38 @@ export interface Copies {
 
 export interface ReofferOptions {
   vaults: VaultClients;
-  /** False for one that has left its pool: nothing is offered to it. */
+  /** Returns false for a vault that has left its pool: it is offered nothing. */
   isMember(client: Vault): boolean;
   stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   pool: EncodePool;
   codecs: CodecChoice;
-  /** Of every engine that has an arena and a name. */
+  /** Returns the blocks of every engine that has an arena and a name. */
   copies(): Copies[];
-  /** Nothing is restored or saved just now. */
+  /** True while nothing is restored or saved. */
   isIdle(): boolean;
   counters: SidecarCounters;
   logger: Logger;
 }
 
-/** One look at one vault. */
+/** One pass over one vault. */
 interface Look {
-  /** Its place among those of its class. */
+  /** Index of the vault in its class. */
   readonly vault: number;
   readonly client: Vault;
   readonly store: StoreQueue;
   readonly epoch: number;
-  /** Bytes that may still be offered: where the vault has room, and in place of others. null: not known yet. */
+  /** Bytes that may still be offered: into free room, and in place of other records. null: not known yet. */
   room: { free: number; evicted: number } | null;
 }
 
-/** Looks until closed; what fails is tried again at the next look, and nobody waits for it. */
+/** Looks at all vaults until closed; a failed look is tried again at the next, and no caller waits. */
 export class Reoffer {
   readonly #options: ReofferOptions;
   readonly #closing = new AbortController();
 
   constructor(options: ReofferOptions) {
     this.#options = options;
-    // Ends by itself, on close.
+    // Ends on close.
     void this.#run();
   }
 
@@ -100,7 +100,7 @@ export class Reoffer {
     }
   }
 
-  /** False: something else goes on, or the vault is not what it was when the look began. */
+  /** False when other work goes on, or the vault has changed since the look began. */
   #mayGoOn({ client, epoch }: Look): boolean {
     const isThere = !client.isOpen && !client.isReadOnly && client.epoch === epoch;
     return isThere && !this.#closing.signal.aborted && this.#options.isIdle();
@@ -122,7 +122,7 @@ export class Reoffer {
     }
   }
 
-  /** Asks the vault; those it does not hold. */
+  /** Asks the vault, and returns the blocks it does not hold. */
   async #ask(
     look: Look,
     { namespace, shards }: Copies,
@@ -142,7 +142,7 @@ export class Reoffer {
     return missing;
   }
 
-  /** False when the look is over. */
+  /** Offers blocks in paced batches; false when the look is over. */
   async #offerAll(look: Look, copies: Copies, missing: readonly Block[]): Promise<boolean> {
     this.#options.counters.add("copies_missing", missing.length);
     const left = missing.filter((block) => holdingOf(block, look)?.offeredEpoch !== look.epoch);
@@ -161,7 +161,7 @@ export class Reoffer {
     return true;
   }
 
-  /** Offers blocks of one group and account; how many bytes of records that were. */
+  /** Offers blocks of one group and tenant, and returns the bytes of their records. */
   async #offer(look: Look, copies: Copies, batch: readonly Block[]): Promise<number> {
     const { counters } = this.#options;
     const { flushed } = look.store;
@@ -227,7 +227,7 @@ export class Reoffer {
     return pool.encode({
       arena,
       geometry,
-      codec: codecs.idFor(recordClass, geometry, [store.way]),
+      codec: codecs.idFor(recordClass, geometry, [store.view]),
       fidelity: codecs.fidelity,
       namespace,
       shard,
@@ -250,13 +250,13 @@ export class Reoffer {
 
 const NO_BLOCK = { group: 0, recordClass: "kv" } as const;
 
-/** What is known of it at this vault; null: it is neither the one that gave it nor the other that is to have it. */
+/** Returns what is known of a block at this vault; null when the vault is neither its owner nor its second. */
 function holdingOf(block: Block, { vault }: Pick<Look, "vault">): Holding | null {
   if (block.owner === vault) return block;
   return block.second?.vault === vault ? block.second : null;
 }
 
-/** Nobody knows whether the vault of this epoch holds it. */
+/** True when it is not known whether the vault, in this epoch, holds the block. */
 function isDoubted(holding: Holding | null, epoch: number): boolean {
   if (holding === null) return false;
   return holding.heldEpoch !== epoch || nowMs() - holding.heldMs > AGAIN_ASK_MS;
@@ -272,22 +272,22 @@ function bytesOf({ group }: Block, { shards, groupAt }: Copies): number {
   return bytes;
 }
 
-/** It was there in this life of the vault. */
+/** True when the vault held the block in its present epoch. */
 function wasEvicted(block: Block, look: Look): boolean {
   return holdingOf(block, look)?.heldEpoch === look.epoch;
 }
 
 async function roomOf(client: Vault): Promise<NonNullable<Look["room"]>> {
   const { maxBytes, usedBytes, reservedBytes, disk } = await client.stats(CALL_TIMEOUT_MS);
-  // What it does not know yet it may well have.
+  // A vault that still recovers may hold blocks it does not know yet.
   if (disk?.recovering === true) return { free: 0, evicted: 0 };
   const free = Math.max(0, maxBytes - usedBytes - reservedBytes);
   return { free, evicted: maxBytes * AGAIN_EVICTED_SHARE };
 }
 
 /**
- * Takes the next blocks of one group and account off `left`, as many as one call carries. What went with the vault's memory gets
- * room that is free: what came there since is newer. What the vault evicted may displace a little, once per use.
+ * Takes the next blocks of one group and tenant off `left`, as many as one call carries. Blocks lost with the vault's memory get
+ * only free room, because newer blocks took the rest. Blocks that the vault evicted may displace a little, once per use.
  */
 function takeBatch(left: Block[], look: Look, copies: Copies): Block[] {
   const { room, store } = look;

@@ -1,15 +1,15 @@
-// Owns how many bytes of saves may be on their way: what engines were given slots for is never too much.
+// Owns the bytes of saves that may be on their way, at least as many as the engines' slots for saves hold.
 import { SAVE_AHEAD_BYTES_MAX, SAVE_QUEUE_BYTES_MAX } from "../../limits/general.ts";
 
 export class SaveRoom {
   #slotBytes = 0;
 
-  /** An engine has come with slots for so many bytes of saves, or has gone. */
+  /** Adds an engine's bytes of slots for saves, negative when it goes. */
   add(slotBytes: number): void {
     this.#slotBytes += slotBytes;
   }
 
-  /** Above it saves are dropped. */
+  /** Bytes above which saves are dropped. */
   get bytesMax(): number {
     return Math.max(SAVE_QUEUE_BYTES_MAX, this.#slotBytes + SAVE_AHEAD_BYTES_MAX);
   }

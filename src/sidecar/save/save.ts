@@ -1,4 +1,4 @@
-// Owns the path of saved blocks from arena slots to records: batches by engine, rank and group, encoded by the lane that sends them (deferred), or ahead where slots run short.
+// Owns saved blocks between arena slots and records: batches per engine, rank and group, encoded when sent, or ahead where slots run short.
 import { packKeys } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
@@ -30,7 +30,7 @@ import { SaveRoom } from "./room.ts";
 import { along } from "./store-queue.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
-/** Where blocks come from: one group of one rank of one engine. */
+/** The origin of blocks: one group of one rank of one engine. */
 export interface SaveSource {
   readonly arena: ArenaId;
   readonly geometry: GeometryId;
@@ -38,15 +38,15 @@ export interface SaveSource {
   readonly group: number;
   readonly shard: number;
   readonly shardCount: number;
-  /** Of one block. */
+  /** Tokens of one block. */
   readonly tokens: number;
   /** Decoded bytes of one block's shard. */
   readonly sourceBytes: number;
-  /** The slot is of no use to the save any more; called exactly once per item taken. */
+  /** Called exactly once per item taken, when the save no longer needs the slot. */
   finish(slot: number, generation: number): void;
-  /** Slots of a batch were finished: good time to grant new ones. */
+  /** Called when the slots of a batch are finished: a good time to grant new ones. */
   onBatch(): void;
-  /** Its worker may soon have no slot to save into. */
+  /** True when the worker may soon have no slot to save into. */
   isShort(): boolean;
   /** False while a block could not be restored faster than computed. */
   isWorthSaving(): boolean;
@@ -63,30 +63,30 @@ export interface SaverOptions {
   logger: Logger;
 }
 
-/** Blocks of one source on their way to one vault. */
-interface Lane {
+/** Blocks of one source that go to one vault. */
+interface Queue {
   readonly source: SaveSource;
   readonly store: StoreQueue;
   pending: Pending[];
   isBusy: boolean;
-  /** Slots that wait until a lane has sent what is in them. */
+  /** Slots whose blocks a lane has yet to encode and send. */
   deferred: number;
-  /** Its engine is gone: nothing waits for room any more. */
+  /** True once the engine is gone: its blocks no longer wait for room. */
   isLeaving: boolean;
 }
 
 export class Saver {
   readonly room: SaveRoom = new SaveRoom();
   readonly #options: SaverOptions;
-  /** Who had a turn longest ago first. */
-  readonly #lanes = new Set<Lane>();
-  readonly #lanesOf = new Map<SaveSource, Lane[]>();
-  /** Keys between being taken and being stored or dropped: the same block is saved once. */
+  /** Longest without a turn first. */
+  readonly #queues = new Set<Queue>();
+  readonly #queuesOf = new Map<SaveSource, Queue[]>();
+  /** Names of blocks from being taken to being stored or dropped: a block is saved once at a time. */
   readonly #inFlight = new Set<string>();
-  /** Those that are about to be given a deferred record: what room they have is taken. */
+  /** Queues about to get deferred records, which will take their room. */
   readonly #deferring = new Set<StoreQueue>();
   readonly #parity: ParityMaker;
-  /** Decoded bytes of everything in flight, and parity records. */
+  /** Decoded bytes of all blocks in flight, and the bytes of parity records. */
   #bytes = 0;
 
   constructor(options: SaverOptions) {
@@ -95,7 +95,7 @@ export class Saver {
     for (const store of this.#stores) this.watch(store);
   }
 
-  /** A queue to a vault, also one that comes later. */
+  /** Sends to a vault's queue as soon as it has room, also to a vault that joins later. */
   watch(store: StoreQueue): void {
     store.whenRoom(() => this.#pumpAll());
   }
@@ -113,17 +113,17 @@ export class Saver {
     return this.#inFlight.size;
   }
 
-  /** Which model a namespace belongs to, for the vaults. */
+  /** Tells the vaults which model a namespace belongs to. */
   nameModel(namespace: Namespace, model: string): void {
     for (const store of this.#stores) store.nameModel(namespace, model);
   }
 
-  /** null: not known. */
+  /** Returns null when the model is not known. */
   modelOf(recordClass: RecordClass, namespace: Buffer): string | null {
     return this.#options.stores[recordClass][0]?.modelOf(namespace) ?? null;
   }
 
-  /** Takes blocks whose slots the sidecar owns. What cannot be saved now is dropped and counted; nothing waits. */
+  /** Takes blocks whose slots the sidecar owns. Blocks that cannot be saved now are dropped and counted; none waits. */
   accept(source: SaveSource, namespace: Namespace | null, items: readonly SaveItem[]): void {
     const isWorth = source.isWorthSaving();
     let dropped = 0;
@@ -143,15 +143,15 @@ export class Saver {
       this.#bytes += source.sourceBytes;
       const own = { ...item, ...ownHashes(key, item) };
       const next = { item: own, key, name, namespace, destinations, parity };
-      this.#laneOf(source, store).pending.push(next);
+      this.#queueOf(source, store).pending.push(next);
     }
     if (dropped > 0) source.onBatch();
-    for (const lane of this.#lanesOf.get(source) ?? []) this.#pump(lane);
+    for (const queue of this.#queuesOf.get(source) ?? []) this.#pump(queue);
   }
 
   /**
-   * Drops what waits of a class, for one of its vaults or all, and `takes` names; how many. What is being made or sent already the
-   * vault refuses, because it was handed over before the flush.
+   * Drops the waiting blocks of a class that `takes` names, for one vault or all, and returns how many. The vault itself refuses
+   * records already under way, because they were handed over before the flush.
    */
   flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): number {
     const all = this.#options.stores[recordClass];
@@ -159,12 +159,12 @@ export class Saver {
     this.#parity.flush(recordClass, takes);
     let count = 0;
     for (const store of stores) count += store.flush(takes);
-    for (const lane of this.#lanes) {
-      const { source } = lane;
-      if (!stores.includes(lane.store)) continue;
-      const gone = lane.pending.filter(({ namespace, item }) => takes(namespace, item.tenant));
+    for (const queue of this.#queues) {
+      const { source } = queue;
+      if (!stores.includes(queue.store)) continue;
+      const gone = queue.pending.filter(({ namespace, item }) => takes(namespace, item.tenant));
       if (gone.length === 0) continue;
-      lane.pending = lane.pending.filter(({ namespace, item }) => !takes(namespace, item.tenant));
+      queue.pending = queue.pending.filter(({ namespace, item }) => !takes(namespace, item.tenant));
       for (const { item, key, name, namespace } of gone) {
         this.#dropped(namespace, key, "flushed");
         source.finish(item.slot, item.generation);
@@ -176,19 +176,19 @@ export class Saver {
     return count;
   }
 
-  /** Resolves when nothing of `source` is left in a slot, or when SAVE_DRAIN_MS have passed: then the rest is dropped. */
+  /** Resolves when no slot of `source` is in use, or after SAVE_DRAIN_MS, when the rest is dropped. */
   async settle(source: SaveSource): Promise<void> {
     const untilMs = nowMs() + SAVE_DRAIN_MS;
-    const lanes = this.#lanesOf.get(source) ?? [];
-    for (const lane of lanes) {
-      lane.isLeaving = true;
-      this.#pump(lane);
+    const queues = this.#queuesOf.get(source) ?? [];
+    for (const queue of queues) {
+      queue.isLeaving = true;
+      this.#pump(queue);
     }
-    const isOpen = (lane: Lane): boolean =>
-      lane.pending.length > 0 || lane.isBusy || lane.deferred > 0;
-    while (lanes.some(isOpen)) {
+    const isOpen = (queue: Queue): boolean =>
+      queue.pending.length > 0 || queue.isBusy || queue.deferred > 0;
+    while (queues.some(isOpen)) {
       if (nowMs() > untilMs) {
-        for (const { item, name } of lanes.flatMap(({ pending }) => pending.splice(0))) {
+        for (const { item, name } of queues.flatMap(({ pending }) => pending.splice(0))) {
           this.#options.counters.add("dropped_shutdown");
           source.finish(item.slot, item.generation);
           this.#forget(source, name);
@@ -197,11 +197,11 @@ export class Saver {
       }
       await sleep(SETTLE_POLL_MS);
     }
-    for (const lane of lanes) this.#lanes.delete(lane);
-    this.#lanesOf.delete(source);
+    for (const queue of queues) this.#queues.delete(queue);
+    this.#queuesOf.delete(source);
   }
 
-  /** Resolves when every save is stored or dropped, or when SAVE_DRAIN_MS have passed. */
+  /** Resolves when every save is stored or dropped, or after SAVE_DRAIN_MS. */
   async drain(): Promise<void> {
     const untilMs = nowMs() + SAVE_DRAIN_MS;
     while (this.#inFlight.size > 0 && nowMs() < untilMs) await sleep(SETTLE_POLL_MS);
@@ -210,14 +210,14 @@ export class Saver {
     }
   }
 
-  #laneOf(source: SaveSource, store: StoreQueue): Lane {
-    const lanes = this.#lanesOf.get(source) ?? [];
-    const known = lanes.find((lane) => lane.store === store);
+  #queueOf(source: SaveSource, store: StoreQueue): Queue {
+    const queues = this.#queuesOf.get(source) ?? [];
+    const known = queues.find((queue) => queue.store === store);
     if (known !== undefined) return known;
-    const lane = { source, store, pending: [], isBusy: false, deferred: 0, isLeaving: false };
-    this.#lanesOf.set(source, [...lanes, lane]);
-    this.#lanes.add(lane);
-    return lane;
+    const queue = { source, store, pending: [], isBusy: false, deferred: 0, isLeaving: false };
+    this.#queuesOf.set(source, [...queues, queue]);
+    this.#queues.add(queue);
+    return queue;
   }
 
   #dropped(namespace: Namespace | null, key: Buffer, reason: string): void {
@@ -244,7 +244,7 @@ export class Saver {
     return this.#hasRoomFor(source.sourceBytes, store, endTokens) ? null : "queue_full";
   }
 
-  /** What lies elsewhere already goes first, then the deepest block: it is of no use without those before it. */
+  /** Makes room: copies of records held elsewhere go first, then the deepest block, which is useless without the blocks before it. */
   #hasRoomFor(bytes: number, store: StoreQueue, endTokens: number): boolean {
     const isFull = (): boolean => this.#bytes + bytes > this.room.bytesMax;
     for (const other of this.#stores) while (isFull() && other.shedCopy());
@@ -252,66 +252,66 @@ export class Saver {
     return store.shedDeeperThan(endTokens, bytes) || this.#shed(store, endTokens, bytes);
   }
 
-  /** Drops the deepest of the blocks that wait in their slots, where it is deeper and no smaller; false: there is none. */
+  /** Drops the deepest block that waits in its slot, if it is deeper and no smaller; false when there is none. */
   #shed(store: StoreQueue, endTokens: number, bytes: number): boolean {
-    const lanes = [...this.#lanes].filter((lane) => lane.store === store);
-    const waiting = lanes.flatMap((lane) => lane.pending.map((next) => ({ lane, next })));
+    const queues = [...this.#queues].filter((queue) => queue.store === store);
+    const waiting = queues.flatMap((queue) => queue.pending.map((next) => ({ queue, next })));
     const [deepest] = waiting
       .filter(
-        ({ lane, next }) => next.item.endTokens > endTokens && lane.source.sourceBytes >= bytes,
+        ({ queue, next }) => next.item.endTokens > endTokens && queue.source.sourceBytes >= bytes,
       )
       .toSorted((a, b) => b.next.item.endTokens - a.next.item.endTokens);
     if (deepest === undefined) return false;
-    const { lane, next } = deepest;
-    lane.pending.splice(lane.pending.indexOf(next), 1);
+    const { queue, next } = deepest;
+    queue.pending.splice(queue.pending.indexOf(next), 1);
     this.#dropped(next.namespace, next.key, "shed");
-    lane.source.finish(next.item.slot, next.item.generation);
-    this.#forget(lane.source, next.name);
+    queue.source.finish(next.item.slot, next.item.generation);
+    this.#forget(queue.source, next.name);
     return true;
   }
 
   #pumpAll(): void {
-    for (const lane of this.#lanes) this.#pump(lane);
+    for (const queue of this.#queues) this.#pump(queue);
   }
 
-  /** Where the worker has slots left, or enough is encoded, blocks wait in theirs: the engine's own cache keeps what has none. */
-  #mayEncode(lane: Lane): boolean {
-    return lane.isLeaving || (lane.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
+  /** True where the worker is short of slots and little is encoded yet, or the engine leaves. Otherwise blocks wait in their slots. */
+  #mayEncode(queue: Queue): boolean {
+    return queue.isLeaving || (queue.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
   }
 
-  /** A record that is sent twice, or is part of a parity record, is made once, and one of varying length is made before it is sent. */
-  #isMadeAhead({ recordClass, geometry }: SaveSource, { way }: StoreQueue): boolean {
+  /** True for records that are sent twice, belong to parity, or have varying length: they are encoded before they are sent. */
+  #isMadeAhead({ recordClass, geometry }: SaveSource, { view }: StoreQueue): boolean {
     const { pools, codecs } = this.#options;
     const { isDouble, width, local } = pools[recordClass];
     const isAlone = !isDouble && width === 0 && local === NO_VAULT;
-    return !isAlone || isVariable(codecs.idFor(recordClass, geometry, [way]));
+    return !isAlone || isVariable(codecs.idFor(recordClass, geometry, [view]));
   }
 
-  /** What a lane can take now goes as a deferred record; the rest waits in its slots, or is encoded ahead. */
-  #pump(lane: Lane): void {
-    if (lane.isBusy || lane.pending.length === 0) return;
-    const { source, store } = lane;
+  /** Defers as many records as a lane can take now; the rest waits in its slots, or is encoded ahead. */
+  #pump(queue: Queue): void {
+    if (queue.isBusy || queue.pending.length === 0) return;
+    const { source, store } = queue;
     const isMadeAhead = this.#isMadeAhead(source, store);
     const isDeferred = !isMadeAhead && store.hasRoom && !this.#deferring.has(store);
-    if (!isMadeAhead && !isDeferred && !this.#mayEncode(lane)) return;
-    lane.isBusy = true;
+    if (!isMadeAhead && !isDeferred && !this.#mayEncode(queue)) return;
+    queue.isBusy = true;
     if (isDeferred) this.#deferring.add(store);
-    if (this.#lanes.delete(lane)) this.#lanes.add(lane);
+    if (this.#queues.delete(queue)) this.#queues.add(queue);
     const most = isDeferred ? store.batchBytes : SAVE_BATCH_BYTES;
-    const batch = takeBatch(lane.pending, source.sourceBytes, most);
-    this.#pass(lane, batch, isDeferred)
+    const batch = takeBatch(queue.pending, source.sourceBytes, most);
+    this.#pass(queue, batch, isDeferred)
       .catch((error: unknown) => this.#options.logger.error({ err: error }, "a save failed"))
       .finally(() => {
-        lane.isBusy = false;
+        queue.isBusy = false;
         if (isDeferred) this.#deferring.delete(store);
         this.#pumpAll();
       });
   }
 
-  /** Makes one batch, or deferred records of it, and passes the records on. Slots are free once they are made, those of deferred records once they are sent. */
-  async #pass(lane: Lane, batch: readonly Pending[], mayDefer: boolean): Promise<void> {
+  /** Encodes or defers one batch and passes the records on. Slots are free once their records are encoded, or if deferred, sent. */
+  async #pass(queue: Queue, batch: readonly Pending[], mayDefer: boolean): Promise<void> {
     const { pool, logger } = this.#options;
-    const { source } = lane;
+    const { source } = queue;
     let isDeferred = mayDefer;
     const records: OutboxRecord[] = [];
     const members = batch.map((next) => this.#parity.join(source, next));
@@ -330,16 +330,16 @@ export class Saver {
     };
     if (isDeferred && records.length > 0) {
       let open = batch.length;
-      lane.deferred += open;
-      this.#store(lane, batch, records, members, () => {
-        lane.deferred -= 1;
+      queue.deferred += open;
+      this.#store(queue, batch, records, members, () => {
+        queue.deferred -= 1;
         open -= 1;
         if (open === 0) leave();
       });
     } else {
       leave();
       if (records.length > 0) this.#options.counters.add("blocks_encoded_ahead", records.length);
-      this.#store(lane, batch, records, members, () => {});
+      this.#store(queue, batch, records, members, () => {});
     }
   }
 
@@ -348,11 +348,11 @@ export class Saver {
     const { arena, geometry, recordClass, shard, shardCount } = source;
     const [first] = batch;
     if (first !== undefined) await codecs.weigh(pool, recordClass, { ...source, ...first.item });
-    const ways = new Set(batch.flatMap(({ destinations }) => destinations.map((d) => d.store.way)));
+    const views = batch.flatMap(({ destinations }) => destinations.map(({ store }) => store.view));
     return {
       arena,
       geometry,
-      codec: codecs.idFor(recordClass, geometry, [...ways]),
+      codec: codecs.idFor(recordClass, geometry, [...new Set(views)]),
       fidelity: codecs.fidelity,
       namespace: batch[0]?.namespace ?? Buffer.alloc(0),
       shard,
@@ -361,9 +361,9 @@ export class Saver {
     };
   }
 
-  /** `onEnd` is called once for each record that there is. */
+  /** Queues the records at their store; `onEnd` is called once per record. */
   #store(
-    { source, store }: Lane,
+    { source, store }: Queue,
     batch: readonly Pending[],
     records: readonly OutboxRecord[],
     members: readonly (Member | null)[],

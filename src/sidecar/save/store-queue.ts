@@ -23,37 +23,37 @@ import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import { StoreTrace } from "../trace/request-trace.ts";
 import type { Stored } from "../trace/request-trace.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
-import { Way } from "./way.ts";
+import { VaultView } from "./vault-view.ts";
 
-/** One place where a record is to lie. */
+/** One place that a record is sent to. */
 export interface Destination {
   store: StoreQueue;
-  /** The last flush there when the engine handed it over. */
+  /** Number of the vault's last flush when the engine handed the block over. */
   flushed: number;
-  /** near: memory of this machine, before the vault that owns it · replica: another vault, after that · parity: of several. */
+  /** near: memory of this machine, first · owner: its vault · replica: another vault, last · parity: that of a parity record. */
   role: "near" | "owner" | "replica" | "parity";
 }
 
 export interface OutgoingRecord {
   namespace: Namespace;
   tenant: number;
-  /** The last flush of the vault when the engine handed it over. */
+  /** Number of the vault's last flush when the engine handed the block over. */
   flushed: number;
-  /** Packed. */
+  /** Packed key. */
   key: Buffer;
   record: OutboxRecord;
   sourceBytes: number;
-  /** Prompt tokens up to its end. */
+  /** Prompt tokens up to the block's end. */
   endTokens: number;
-  /** The vault lost it, and an arena still held it. */
+  /** True for a record that the vault lost and an arena still held. */
   isAgain?: boolean;
-  /** As what it goes there; left out: to its owner. */
+  /** Role of the destination; left out: owner. */
   role?: Destination["role"];
-  /** It lies elsewhere already: it goes when nothing else waits, and is the first to be given up. */
+  /** True for a record stored elsewhere already: sent when nothing else waits, and dropped first. */
   isCopy?: boolean;
-  /** Its owner took these very bytes, or did not. */
+  /** Called with whether the owner took these very bytes. */
   onOwner?(isTaken: boolean): void;
-  /** Stored or dropped; `isHeld`: the vault said that it has it. */
+  /** Called when the record is stored or dropped; `isHeld`: the vault holds it. */
   onEnd(isHeld: boolean): void;
 }
 
@@ -64,16 +64,16 @@ export interface StoreQueueOptions {
   outcomes: BlockOutcomes;
   counters: SidecarCounters;
   logger: Logger;
-  /** Hears of each batch when it has ended; null, or left out: nobody traces. */
+  /** Called for each batch when it has ended; null or left out: no traces are kept. */
   onStored?: OnStored | null;
 }
 
 export type OnStored = (stored: Stored) => void;
 
-/** Bounded by what feeds it: the saver takes no more than SAVE_QUEUE_BYTES_MAX, or what slots hold, at a time. */
+/** A vault's records to send, bounded by the saver: SAVE_QUEUE_BYTES_MAX at most, or as much as slots hold. */
 export class StoreQueue {
-  /** As the choice of a codec sees it. */
-  readonly way: Way;
+  /** The vault as the choice of a codec sees it. */
+  readonly view: VaultView;
   readonly #client: Vault;
   readonly #link: Link;
   readonly #priority: FetchPriority;
@@ -83,7 +83,7 @@ export class StoreQueue {
   readonly #onStored: OnStored | null;
   readonly #waiting: OutgoingRecord[] = [];
   readonly #copies: OutgoingRecord[] = [];
-  /** By namespace: its model, and the epoch of the vault that was told. */
+  /** By namespace: its model, and the epoch of the vault that knows it. */
   readonly #models = new Map<string, { model: string; epoch: number | null }>();
   readonly #busy: BusyTime;
   #inFlight = 0;
@@ -92,7 +92,7 @@ export class StoreQueue {
   constructor(options: StoreQueueOptions) {
     const { client, link, priority, outcomes, counters, logger } = options;
     this.#onStored = options.onStored ?? null;
-    this.way = new Way(client, link);
+    this.view = new VaultView(client, link);
     this.#client = client;
     this.#link = link;
     this.#priority = priority;
@@ -106,22 +106,22 @@ export class StoreQueue {
     return this.#client.isOpen;
   }
 
-  /** Our role there is to read: whatever is sent comes back refused. */
+  /** True where our role is to read: the vault refuses every record. */
   get isReadOnly(): boolean {
     return this.#client.isReadOnly;
   }
 
-  /** The last flush of the vault that is known here. */
+  /** Number of the vault's last flush that is known here. */
   get flushed(): number {
     return this.#client.flushes.number;
   }
 
-  /** Which model a namespace was said to belong to; null: none. */
+  /** Returns the model of a namespace; null: not known. */
   modelOf(namespace: Buffer): string | null {
     return this.#models.get(namespace.toString("latin1"))?.model ?? null;
   }
 
-  /** Drops records that wait and that `takes` names; how many. */
+  /** Drops the waiting records that `takes` names, and returns how many. */
   flush(takes: Takes): number {
     let count = 0;
     for (const list of [this.#waiting, this.#copies]) {
@@ -134,22 +134,22 @@ export class StoreQueue {
     return count;
   }
 
-  /** What is added now is sent now. */
+  /** True when a record added now is sent at once. */
   get hasRoom(): boolean {
     return this.#inFlight < STORES_IN_FLIGHT_MAX && this.#waiting.length === 0;
   }
 
-  /** Bytes of one call. */
+  /** Most bytes of one call. */
   get batchBytes(): number {
     return this.#link.batchBytes("up", SAVE_BATCH_BYTES);
   }
 
-  /** `onRoom` is called whenever there may be room again. */
+  /** Sets the callback for when there may be room again. */
   whenRoom(onRoom: () => void): void {
     this.#onRoom = onRoom;
   }
 
-  /** Which model a namespace belongs to: the vault is told once it has records of it. */
+  /** Notes a namespace's model; the vault learns it with the first records. */
   nameModel(namespace: Namespace, model: string): void {
     const key = namespace.toString("latin1");
     const known = this.#models.get(key);
@@ -159,12 +159,12 @@ export class StoreQueue {
     }
   }
 
-  /** What another one has been told of models. */
+  /** Takes over the models that another queue knows. */
   learnFrom(other: StoreQueue): void {
     for (const [key, { model }] of other.#models) this.#models.set(key, { model, epoch: null });
   }
 
-  /** Nobody waits for it, and a vault of an older release refuses: then only flushing by model misses. */
+  /** Names the model without waiting. A vault of an older release refuses, and then cannot flush by model. */
   #sendModel(namespace: Namespace): void {
     const named = this.#models.get(namespace.toString("latin1"));
     const { epoch } = this.#client;
@@ -183,7 +183,7 @@ export class StoreQueue {
     this.#pump();
   }
 
-  /** Gives up the copy that waits last; false where none waits. */
+  /** Drops the last waiting copy; false when none waits. */
   shedCopy(): boolean {
     const last = this.#copies.pop();
     if (last !== undefined) this.#giveUp(last, "shed");
@@ -201,7 +201,7 @@ export class StoreQueue {
     outgoing.onEnd(isHeld);
   }
 
-  /** Drops waiting records of `bytes` decoded bytes that are deeper in their prompts; false, and none, without enough. */
+  /** Drops the deepest waiting record, if it is deeper than `endTokens` and has `bytes` decoded bytes; otherwise returns false. */
   shedDeeperThan(endTokens: number, bytes: number): boolean {
     const deepest = this.#waiting.reduce<OutgoingRecord | null>((found, record) => {
       const isDeeper = record.endTokens > (found?.endTokens ?? endTokens);
@@ -213,7 +213,7 @@ export class StoreQueue {
     return true;
   }
 
-  /** A replica goes alone: what is saved meanwhile is not held up. */
+  /** True when a record may be sent. A replica goes alone, so that it holds up no save. */
   get #mayTake(): boolean {
     const [copy] = this.#copies;
     if (this.#waiting.length > 0 || copy === undefined) return this.#waiting.length > 0;
@@ -233,7 +233,7 @@ export class StoreQueue {
     }
   }
 
-  /** Restores go first. What is sent at once keeps a link busy for about one turn, so that they need not wait long. */
+  /** Sends one batch once no restore fetches, or after SAVE_HOLD_MS_MAX. A batch takes about LINK_BATCH_MS, so restores wait briefly. */
   async #sendNext(): Promise<void> {
     if (!this.#priority.isFree) {
       this.#counters.add("saves_held_back");
@@ -241,7 +241,7 @@ export class StoreQueue {
     }
     const batch = this.#takeBatch();
     if (batch.length === 0) return;
-    this.#link.up.begin(this.#link.questionMs(0) ?? 0);
+    this.#link.up.begin(this.#link.roundTripMs(0) ?? 0);
     try {
       await this.#send(batch);
     } finally {
@@ -266,7 +266,7 @@ export class StoreQueue {
     return list.splice(0, count);
   }
 
-  /** Never rejects; the records are dropped whatever happens. */
+  /** Never rejects; the records are dropped in any case. */
   async #send(batch: readonly OutgoingRecord[]): Promise<void> {
     const held = new Set<OutgoingRecord>();
     const taken = new Set<OutgoingRecord>();
@@ -310,7 +310,7 @@ export class StoreQueue {
     this.#onStored?.(trace.ended({ vault, records, taken: taken.size, bytes }));
   }
 
-  /** Whether the vault holds it. */
+  /** Counts a record's status; true when the vault holds the record. */
   #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): boolean {
     const { record, sourceBytes, namespace, isAgain, role = "owner" } = outgoing;
     const what = statusName(status ?? ItemStatus.UNSPECIFIED);
@@ -348,7 +348,7 @@ export class StoreQueue {
     return isHeld;
   }
 
-  /** What became of a block is what became of it at its owner. */
+  /** Counts a dropped record. A block's outcome is its outcome at the owner. */
   #countDropped(outgoing: OutgoingRecord, why: string): void {
     const { role = "owner" } = outgoing;
     if (role !== "owner") {
@@ -376,10 +376,10 @@ const PRESENT = {
   replica: "replicas_present",
 } as const;
 
-/** Group and hash of a packed key. */
+/** A record before it has a destination. */
 type Named = Omit<OutgoingRecord, "flushed" | "role" | "isCopy" | "onEnd">;
 
-/** Goes to one destination after the other; `onEnd` is called once, behind the last. */
+/** Makes a record that goes to one destination after the other; `onEnd` is called once, after the last. */
 export function along(
   named: Named,
   [destination, next, ...further]: readonly Destination[],

@@ -1,4 +1,4 @@
-// Owns the cache of blocks in an engine's arena, on their way in or placed: who shares one, which slots it has, which is evicted first.
+// Owns the cache of blocks in an engine's arena, placed or on their way: sharing, slots, and the order of eviction.
 import { SIDECAR_OWNER } from "../../arena/arena.ts";
 import type { Arena } from "../../arena/arena.ts";
 import { HASH_BYTES } from "../../block.ts";
@@ -14,25 +14,25 @@ export interface BlockCacheOptions {
   arena: Arena;
   /** Slots per block. */
   shards: number;
-  /** Slots that belong to saves, all workers together. */
+  /** Slots reserved for saves, over all workers. */
   saveSlots: number;
-  /** A block that is being fetched has lost its last user. */
+  /** Called when a block that is being fetched has lost its last user. */
   onUnwanted(block: Block): void;
-  /** A block more may be taken than before. */
+  /** Called when more blocks may be taken than before. */
   onRoom(): void;
 }
 
 export class BlockCache {
   readonly #options: BlockCacheOptions;
   readonly #blocks = new Map<string, Block>();
-  /** How many of them have hashes that begin so: most questions are answered without a key. */
+  /** Number of blocks by the first two bytes of their hash, so that most look-ups need no key. */
   readonly #begins = new Uint32Array(0x1_0000);
-  /** Placed blocks without a user, the least recently used first. */
+  /** Placed blocks without a user, least recently used first. */
   readonly #idle = new Map<string, Block>();
   readonly #lent = new Set<Block>();
   /** Blocks that have slots. */
   #slotted = 0;
-  /** Flushed ones that are still in use, or on their way. */
+  /** Flushed blocks that are still in use or on their way. */
   #leaving = 0;
   #touchedSlots = 0;
 
@@ -56,19 +56,19 @@ export class BlockCache {
     return this.#options.saveSlots;
   }
 
-  /** Blocks the restore side may have in the arena at all, as far as it is touched. */
+  /** Blocks that restores may have in the arena, as far as its pages are touched. */
   get capacity(): number {
     const { shards, saveSlots } = this.#options;
     return Math.max(0, Math.floor((this.#touchedSlots - saveSlots) / shards));
   }
 
-  /** What `capacity` will be when the whole arena is touched. */
+  /** Capacity once the whole arena is touched. */
   get capacityInTime(): number {
     const { arena, shards, saveSlots } = this.#options;
     return Math.max(0, Math.floor((arena.slotCount - saveSlots) / shards));
   }
 
-  /** Blocks that could be taken now without taking one from a plan. */
+  /** Blocks that could be taken now without evicting a plan's. */
   get room(): number {
     let free = this.#idle.size;
     for (const block of this.#lent) if (this.#isIdle(block)) free -= 1;
@@ -89,17 +89,17 @@ export class BlockCache {
     return this.#blocks.get(key)?.state === "placed";
   }
 
-  /** The same of the hash at `index`; its key is made only where something may be here. */
+  /** Same for the hash at `index`; its key is made only where such a block may exist. */
   isPlacedAt(hashes: Buffer, index: number, keyOf?: (index: number) => string): boolean {
     return this.#begins[beginOf(hashes, index)] !== 0 && this.isPlaced(keyOf?.(index) ?? "");
   }
 
-  /** True when using the block takes no room: somebody else holds it already. */
+  /** True when using the block takes no room, because it has a user already. */
   isInUse(key: string): boolean {
     return this.#blocks.has(key) && !this.#idle.has(key);
   }
 
-  /** The block of that key, number `index` of `run`, with one user more; made as `wanted` when it is not there. */
+  /** Adds a user to the block with that key, which is block `index` of `run`; a missing block is made as `wanted`. */
   use(key: string, run: BlockRun, index: number, user: BlockUser): Block {
     let block = this.#blocks.get(key);
     if (block === undefined) {
@@ -115,7 +115,7 @@ export class BlockCache {
     return block;
   }
 
-  /** One user less. Without users a placed block stays until room is short, a wanted one goes at once. */
+  /** Removes a user. Without users, a placed block stays until room is short, and a wanted one goes at once. */
   leave(block: Block, user: BlockUser): void {
     if (!block.dropUser(user) || block.userCount > 0) return;
     if (block.state === "placed" && block.isFlushed) {
@@ -130,7 +130,7 @@ export class BlockCache {
     }
   }
 
-  /** Gives wanted blocks their slots, if need be those of idle ones; returns how many, from the first on, got theirs. */
+  /** Leases slots for wanted blocks, evicting idle ones if need be; returns how many of the first got theirs. */
   startFetch(blocks: readonly Block[]): number {
     const { arena, shards } = this.#options;
     while (this.#slotted + blocks.length > this.capacity && this.#evictOldest());
@@ -153,7 +153,7 @@ export class BlockCache {
     return count;
   }
 
-  /** Blocks of a class and namespace that lie here, to be given out; what was cut from others' is no vault's under this name. */
+  /** Yields placed blocks of a class and namespace that a vault may store; cut blocks have no records of their own. */
   *copies(recordClass: RecordClass, namespace: Buffer): Generator<Block> {
     for (const block of this.#blocks.values()) {
       const isOf = block.recordClass === recordClass && block.namespace.equals(namespace);
@@ -162,7 +162,7 @@ export class BlockCache {
     }
   }
 
-  /** The block keeps its slots until `takeBack`, and its place in the order of eviction; false when it has none to keep. */
+  /** Keeps a block's slots, and its place in the order of eviction, until `takeBack`; false when it has none to keep. */
   lend(block: Block): boolean {
     if (block.state !== "placed" || block.isFlushed || block.isLent) return false;
     block.isLent = true;
@@ -178,8 +178,8 @@ export class BlockCache {
   }
 
   /**
-   * Gives no block of a class out any more that `takes` names, and that lies on `vault` (null: on any); returns those that could have been. What a plan was told of
-   * stays in its slots until the plan lets go, what is on its way until it is there.
+   * Withdraws the blocks of a class that `takes` names and that lie on `vault` (null: any), and returns the placed ones. Blocks in
+   * use keep their slots until their plans leave them, blocks on their way until they have come.
    */
   flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): Block[] {
     const dropped: Block[] = [];
@@ -216,7 +216,7 @@ export class BlockCache {
     block.notifyUsers();
   }
 
-  /** The block is wanted from the other vault that may have it; false where none may, or nobody wants it. Its slots return. */
+  /** Frees the block's slots and wants it from the other vault; false where none may have it or no user is left. */
   failOver(block: Block): boolean {
     if (!block.mayFailOver) return false;
     this.#freeSlots(block);
@@ -224,7 +224,7 @@ export class BlockCache {
     return true;
   }
 
-  /** The block will not come; its slots return. */
+  /** Gives up a block that will not come; its slots return. */
   fail(block: Block, reason: DoneReason): void {
     if (block.state === "gone") return;
     this.#remove(block);
@@ -246,7 +246,7 @@ export class BlockCache {
     return false;
   }
 
-  /** Nobody else gets it; its slots return at once, or when it is taken back. */
+  /** Withdraws an idle block; its slots return at once, or when it is taken back. */
   #dropIdle(block: Block): void {
     if (!block.isLent) {
       this.#remove(block);
@@ -293,7 +293,7 @@ export class BlockCache {
   }
 }
 
-/** Or the records that it is cut from. */
+/** True when a flush names the block, or the longer blocks it was cut from. */
 function isTaken(
   { namespace, run: { cutFrom = namespace, tenant } }: Block,
   takes: Takes,

@@ -1,4 +1,4 @@
-// Owns the slots one worker may fill: granted ahead as the arena gets ready, taken back by saves and returns, never more than its share.
+// Owns the slots one worker may fill: granted as the arena gets ready, taken back by saves and returns, within its share.
 import { SIDECAR_OWNER } from "../../arena/arena.ts";
 import type { Arena, Leases } from "../../arena/arena.ts";
 import { CREDIT_REGRANT_MS } from "../../limits/general.ts";
@@ -8,14 +8,14 @@ export class Credits {
   readonly #owner: number;
   readonly #most: number;
   readonly #grant: (leases: Leases) => void;
-  /** slot -> generation, at the worker. */
+  /** Slots that the worker holds, each with its generation. */
   readonly #granted = new Map<number, number>();
-  /** Slots that came with a save and are still read. */
+  /** Slots of saves that are still being read. */
   #saving = 0;
   #isStopped = false;
   #regrant: NodeJS.Timeout | undefined;
 
-  /** `grant` tells the worker; `owner` is its connection. */
+  /** `grant` sends slots to the worker; `owner` is its connection; `most` its share. */
   constructor(arena: Arena, owner: number, most: number, grant: (leases: Leases) => void) {
     this.#arena = arena;
     this.#owner = owner;
@@ -27,12 +27,12 @@ export class Credits {
     return this.#granted.size;
   }
 
-  /** The worker holds less than half of its share. */
+  /** True when the worker holds less than half of its share. */
   get isShort(): boolean {
     return this.#granted.size * 2 < this.#most;
   }
 
-  /** Grants what is missing to the worker's share, as far as slots are there. */
+  /** Grants free slots up to the worker's share. */
   topUp(): void {
     if (this.#isStopped || this.#regrant !== undefined) return;
     const missing = this.#most - this.#granted.size - this.#saving;
@@ -44,7 +44,7 @@ export class Credits {
     if (leases.length > 0) this.#grant(leases);
   }
 
-  /** The slot comes back filled and is the sidecar's from now on; false when the worker does not hold it. */
+  /** Takes a filled slot over for the sidecar; false when the worker does not hold it. */
   take(slot: number, generation: number): boolean {
     if (this.#granted.get(slot) !== generation) return false;
     this.#granted.delete(slot);
@@ -53,18 +53,18 @@ export class Credits {
     return true;
   }
 
-  /** The slot of a save is of no use any more: encoded, sent, or dropped. */
+  /** Frees a save's slot once its block is encoded, sent or dropped. */
   finish(slot: number, generation: number): void {
     this.#saving -= 1;
     this.#arena.release(slot, generation);
   }
 
-  /** A slot handed back unused; false when the worker does not hold it. */
+  /** Takes back an unused slot; false when the worker does not hold it. */
   giveBack(slot: number, generation: number): boolean {
     if (this.#granted.get(slot) !== generation) return false;
     this.#granted.delete(slot);
     this.#arena.release(slot, generation);
-    // Not at once: a worker that cannot use slots now would hand them back again.
+    // Waits, because a worker that cannot use slots now would hand them back again.
     this.#regrant ??= setTimeout(() => {
       this.#regrant = undefined;
       this.topUp();
@@ -72,7 +72,7 @@ export class Credits {
     return true;
   }
 
-  /** Nothing is granted any more. What the worker holds stays its own until the arena goes: it may still be writing. */
+  /** Stops granting. The worker keeps its slots until the arena goes, because it may still be writing. */
   stop(): void {
     this.#isStopped = true;
     clearTimeout(this.#regrant);

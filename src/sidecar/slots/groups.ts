@@ -1,4 +1,4 @@
-// Owns what a rank says about its KV-cache groups: checked, turned into native geometries, and given back.
+// Owns a rank's KV-cache groups: their specs checked, registered as native geometries, and dropped again.
 import { classNumber } from "../../block.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { dropGeometry, geometryInfo, registerGeometry } from "../../native.ts";
@@ -8,13 +8,12 @@ import type { GroupSpec } from "../socket/messages.ts";
 
 export interface Group {
   readonly spec: GroupSpec;
-  /** Native geometry id. */
   readonly geometry: GeometryId;
-  /** What one block takes in a slot. */
+  /** Bytes that one block takes in a slot. */
   readonly slotBytes: number;
   /** Decoded bytes of one block. */
   readonly sourceBytes: number;
-  /** Header and payload of its largest record. */
+  /** Bytes of the block's largest record, header included. */
   readonly recordBytesMax: number;
 }
 
@@ -22,7 +21,7 @@ export type Groups = ReadonlyMap<number, Group>;
 
 export interface GroupRules {
   engine: string;
-  /** `[turbo_quant] kv_dim` where it is set and used; every attention group must have it. */
+  /** `[turbo_quant] kv_dim` where it is set and used; every attention group must match it. */
   kvDim: number | null;
 }
 
@@ -30,7 +29,7 @@ export interface GroupRules {
 const LAYOUT = { attention: 0, opaque: 1 } as const;
 const DTYPE = { u8: 0, bf16: 1, f16: 2, f32: 3 } as const;
 
-/** Throws ENGINE_REFUSED naming the group and what is wrong; nothing stays registered then. */
+/** Throws ENGINE_REFUSED naming the group and the fault; no geometry stays registered then. */
 export function registerGroups(specs: readonly GroupSpec[], rules: GroupRules): Groups {
   const groups = new Map<number, Group>();
   try {
@@ -50,7 +49,7 @@ export function dropGroups(groups: Groups): void {
   for (const { geometry } of groups.values()) dropGeometry(geometry);
 }
 
-/** Why two ranks cannot share an engine, or null: a block is one shard per rank of the same group. */
+/** Returns why two ranks cannot share an engine, or null. A block has one shard on each rank, so groups must match. */
 export function groupsDiffer(a: Groups, b: Groups): string | null {
   if (a.size !== b.size) return `${a.size} groups on one rank, ${b.size} on another`;
   for (const [id, { spec }] of a) {
@@ -99,7 +98,7 @@ function toGeometry(spec: GroupSpec): Geometry {
   return { ...common, recordClass, layout, dtype: DTYPE[spec.dtype], ...vectors };
 }
 
-/** What a record of it decodes to, however an engine's page lies. */
+/** Shape that a record decodes to, independent of the engine's page layout. */
 export function shapeOf({ spec, sourceBytes }: Group): Omit<ReceiptShape, "shard"> {
   const { group, tokens, layers } = spec;
   const { layout, dtype, heads, dimK, dimV } = toGeometry(spec);

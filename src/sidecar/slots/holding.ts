@@ -1,26 +1,26 @@
-// Owns what is known of one vault that has a block, or is to have it.
+// Owns the knowledge about one vault that has a block, or is to have it.
 import { nowMs } from "../../time.ts";
 
 export class Holding {
-  /** By its place among those of its class. */
+  /** Index of the vault in its class. */
   vault: number;
-  /** Epoch of the vault that said last that it holds the block, and when; null: it never did. */
+  /** Epoch of the vault when it last confirmed the block, and when; null: never. */
   heldEpoch: number | null = null;
   heldMs = 0;
-  /** Epoch in which the vault took it a second time, since its last use. */
+  /** Epoch in which the vault took the block again, since the block's last use. */
   offeredEpoch: number | null = null;
 
   constructor(vault: number) {
     this.vault = vault;
   }
 
-  /** What the vault said just now, or has just given. */
+  /** Notes that the vault has just confirmed or sent the block. */
   noteHeld(epoch: number | null): void {
     this.heldEpoch = epoch;
     this.heldMs = nowMs();
   }
 
-  /** Nothing is known of another vault. */
+  /** Changes the vault, of which nothing is known yet. */
   moveTo(vault: number): void {
     this.vault = vault;
     this.heldEpoch = null;

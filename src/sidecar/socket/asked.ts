@@ -1,4 +1,4 @@
-// Owns how frames of the local socket name blocks: their namespace, their hashes by group, and a receipt of them.
+// Owns the names of blocks in frames of the local socket: namespace, hashes by group, and a receipt.
 import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import { GROUPS_MAX } from "../../limits/general.ts";
@@ -12,7 +12,7 @@ export interface PrefetchGroup {
   from: number;
 }
 
-/** A copy: it lives as long as the engine, the frame need not. Where records are sealed it is the name that vaults know. */
+/** Reads a namespace as a copy, because it outlives the frame. With sealed records it is the name that vaults know. */
 export function readNamespace(message: Reader): Namespace {
   const bytes = message.bytes("namespace", NAMESPACE_BYTES, NAMESPACE_BYTES);
   return toNamespace(recordKeysNamespace(bytes));
@@ -33,16 +33,16 @@ export function parseAsked(message: Reader, hashesMax: number): PrefetchGroup[] 
   });
 }
 
-/** Of an engine that hands over: its name, how many tokens its blocks have, and the hash of each. */
+/** Blocks of an engine that hands over: its namespace, the tokens per block, and the hash of each. */
 export interface LongerBlocks {
   namespace: Namespace;
   tokens: number;
-  /** Elements of K have the tokens side by side, as vLLM's CPU kernels keep them. */
+  /** True where K's elements lie with the tokens side by side, as in vLLM's CPU kernels. */
   isColumns: boolean;
   hashes: Buffer;
 }
 
-/** A copy of the hashes: they are asked for until all is there. */
+/** Reads longer blocks; copies the hashes, because they are asked for until all blocks are held. */
 export function parseLonger(message: Reader, hashesMax: number): LongerBlocks {
   const hashes = message.bytes("hashes", HASH_BYTES, hashesMax * HASH_BYTES);
   if (hashes.length % HASH_BYTES !== 0) {
@@ -53,7 +53,7 @@ export function parseLonger(message: Reader, hashesMax: number): LongerBlocks {
   return { namespace: readNamespace(message), tokens, isColumns, hashes: Buffer.from(hashes) };
 }
 
-/** It becomes part of a file's name. */
+/** Reads the name of a receipt, which becomes part of a file's name. */
 export function parseReceipt(message: Reader): string {
   const name = message.text("receipt", 32);
   if (/^[\da-f]{32}$/.test(name)) return name;

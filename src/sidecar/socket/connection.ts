@@ -1,4 +1,4 @@
-// Owns one connection of the local socket: frames in, in turns with the others; frames out, bounded; and how it ends.
+// Owns one connection of the local socket: frames in, sharing the event loop; frames out, bounded; and its end.
 import type { Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import {
@@ -19,15 +19,15 @@ import { Outgoing } from "./outgoing.ts";
 export interface ConnectionEvents {
   /** May throw: the connection is refused with that error. */
   onMessage(message: ShimMessage): void;
-  /** Once, when nothing more can come. */
+  /** Called once, when no more frames can come. */
   onEnd(): void;
-  /** Once, before the end, when this side closes the connection for a reason; false where that was said before. */
+  /** Called once, before the end, when this side refuses the connection; false where the reason was logged before. */
   onRefused(error: TierkvError): boolean;
 }
 
 export class Connection {
   readonly id: number;
-  /** Who is there, for errors and logs; better known after the hello. */
+  /** Name of the peer in errors and logs; more precise after the hello. */
   peer: string;
   readonly #socket: Socket;
   readonly #outgoing: Outgoing;
@@ -48,22 +48,22 @@ export class Connection {
     this.#events = events;
     this.#logger = logger;
     socket.on("data", (chunk: Buffer) => {
-      // Who was refused may go on sending; none of it is kept.
+      // A refused peer may go on sending; its bytes are not kept.
       if (this.#isRefused) return;
       this.#decoder.push(chunk);
       this.#read();
     });
-    // The reason is in the 'close' that follows: for us both mean that the peer is gone.
+    // A 'close' follows, which is handled: both mean that the peer is gone.
     socket.on("error", (error) => logger.debug({ peer: this.peer, err: error }, "socket error"));
     socket.on("close", () => this.#onClose());
   }
 
-  /** It is an engine's: its frames may be as long as they get. */
+  /** Accepts frames of full length, because the peer is an engine. */
   trust(): void {
     this.#decoder.allow(FRAME_BYTES_MAX);
   }
 
-  /** All of them in one write: each wakes the peer, and takes as long as the rest of a short restore. */
+  /** Sends all messages in one write, because each write wakes the peer, which costs as much as the rest of a short restore. */
   send(...messages: readonly SidecarMessage[]): void {
     if (this.#isRefused || !this.#socket.writable) return;
     const [first, ...more] = messages.map(encodeFrame);
@@ -81,13 +81,13 @@ export class Connection {
     this.#socket.destroy();
   }
 
-  /** The same, with the arena's descriptor. */
+  /** Sends a message with the arena's descriptor. */
   sendArena(message: Extract<SidecarMessage, { t: "arena" }>, arenaId: ArenaId): void {
     if (this.#isRefused || !this.#socket.writable) return;
     this.#outgoing.pass(encodeFrame(message), arenaId);
   }
 
-  /** Says why, then closes. Nothing more is read. */
+  /** Sends the reason, then closes. No more frames are read. */
   refuse(error: TierkvError): void {
     if (this.#isRefused) return;
     this.send({ t: "refuse", code: error.code, message: error.message });
@@ -95,7 +95,7 @@ export class Connection {
     this.close();
   }
 
-  /** Closes our direction; what the peer has sent already is still read, for LINGER_MS. */
+  /** Closes our direction; frames that the peer has sent already are still read, for LINGER_MS. */
   close(): void {
     if (this.#isEnded) return;
     this.#socket.end();
@@ -111,7 +111,7 @@ export class Connection {
     else this.#logger.debug({ peer: this.peer, err: error }, message);
   }
 
-  /** Handles whole frames for at most LOOP_SLICE_MS, then lets the event loop serve the others. */
+  /** Handles whole frames for at most LOOP_SLICE_MS, then yields the event loop. */
   #read(): void {
     if (this.#isReading) return;
     this.#isReading = true;

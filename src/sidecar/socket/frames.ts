@@ -1,4 +1,4 @@
-// Owns the framing of the local socket: uint32 length, then one msgpack map, with every size bounded before anything is built.
+// Owns the framing of the local socket: uint32 length, then one msgpack map, with every size checked before decoding.
 import { decode, Encoder } from "@msgpack/msgpack";
 import { TierkvError } from "../../errors.ts";
 import {
@@ -13,14 +13,14 @@ const LENGTH_BYTES = 4;
 /** The fields of one frame, by name; their types are still unknown. */
 export type Fields = Readonly<Record<string, unknown>>;
 
-/** A message as it goes out; its bytes may be any view. */
+/** An outgoing message; its bytes may be any view. */
 export type Frame = Readonly<Record<string, unknown>>;
 
-/** One for all: a new one allocates ten times as long as a small frame takes. */
+/** Shared, because making one takes ten times as long as encoding a small frame. */
 const ENCODER = new Encoder();
 
 export function encodeFrame(frame: Frame): Buffer {
-  // A view of its own memory, until the next frame.
+  // A view of the encoder's memory, valid until the next frame.
   const body = ENCODER.encodeSharedRef(frame);
   const bytes = Buffer.allocUnsafe(LENGTH_BYTES + body.length);
   bytes.writeUInt32LE(body.length, 0);
@@ -36,13 +36,13 @@ export class FrameDecoder {
   #bodyBytes: number | null = null;
   #most: number;
 
-  /** `most`: the longest frame that is taken, for now. */
+  /** `most`: longest body taken for now, in bytes. */
   constructor(peer: string, most: number = FRAME_BYTES_MAX) {
     this.#peer = peer;
     this.#most = most;
   }
 
-  /** From the next frame on, so many bytes. */
+  /** Sets the longest body from the next frame on, in bytes. */
   allow(most: number): void {
     this.#most = most;
   }
@@ -52,7 +52,7 @@ export class FrameDecoder {
     this.#bytes += chunk.length;
   }
 
-  /** The next whole frame, or null when more bytes are needed. Throws BAD_FRAME; the stream is of no use then. */
+  /** Returns the next whole frame, or null when more bytes are needed. Throws BAD_FRAME, after which the stream is useless. */
   next(): Fields | null {
     if (this.#bodyBytes === null) {
       if (this.#bytes < LENGTH_BYTES) return null;
@@ -82,7 +82,7 @@ export class FrameDecoder {
     checkShape(body, (reason) => this.#bad(reason));
     try {
       const value = decode(body);
-      // checkShape has seen that the outermost value is a map.
+      // checkShape has verified that the outermost value is a map.
       return value as Fields;
     } catch (error) {
       throw this.#bad(error instanceof Error ? error.message : "not msgpack");
@@ -97,12 +97,12 @@ export class FrameDecoder {
 type Refuse = (reason: string) => TierkvError;
 
 /**
- * Walks one msgpack value without building it: depth, number of values and text lengths are bounded, and every
- * declared length lies inside the frame. A decoder trusts such lengths and would allocate for them first.
+ * Walks one msgpack value without building it: bounds depth, values and text lengths, and checks that every declared length lies
+ * inside the frame. A decoder would trust such lengths and allocate for them first.
  */
 function checkShape(body: Buffer, refuse: Refuse): void {
   if (!isMap(body[0] ?? 0)) throw refuse("not a map");
-  // How many values are still to come, one entry per open array or map.
+  // Number of values still to come, one entry per open array or map.
   const open: number[] = [1];
   let at = 0;
   let values = 0;
@@ -138,12 +138,12 @@ function isMap(tag: number): boolean {
   return (tag >= 0x80 && tag <= 0x8f) || tag === 0xde || tag === 0xdf;
 }
 
-/** Bytes behind a tag of fixed length, from 0xc0 on: nil, booleans, floats, unsigned, signed; -1 is no such tag. */
+/** Bytes behind a tag of fixed length, from 0xc0 on: nil, booleans, floats, unsigned, signed; -1: no such tag. */
 const FIXED_BYTES = [0, -1, 0, 0, -1, -1, -1, -1, -1, -1, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8] as const;
 
 type Kind = "bin" | "text" | "array" | "map";
 
-/** Tags followed by a length: what they hold, and the bytes of the length. */
+/** Tags followed by a length: the kind of value, and the bytes of the length. */
 const SIZED: ReadonlyMap<number, readonly [Kind, 1 | 2 | 4]> = new Map<
   number,
   readonly [Kind, 1 | 2 | 4]

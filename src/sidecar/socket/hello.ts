@@ -1,4 +1,4 @@
-// Owns the first frame of each connection of the local socket: who is there, and in which version.
+// Owns the hello, the first frame of each connection of the local socket: the peer's role, engine and version.
 import { WORLD_MAX } from "../../limits/general.ts";
 import type { Reader } from "./reader.ts";
 
@@ -13,16 +13,16 @@ export interface Hello {
   engine: string;
   rank: number;
   world: number;
-  /** Into how many records a block is cut: ranks that hold the same pages share one; divides `world`. */
+  /** Records per block; ranks that hold the same pages share one. Divides `world`. */
   shards: number;
   pid: number;
   shim: string;
   vllm: string;
-  /** It computes on a CPU with AMX tiles. */
+  /** True where the engine computes on a CPU with AMX tiles. */
   hasAmxTiles: boolean;
-  /** What it saves is for other engines, whatever it would gain by it itself. */
+  /** True where the engine saves for other engines, whatever it gains itself. */
   isProducer: boolean;
-  /** Where a scheduler's engine publishes its KV-cache events and replays them, as vLLM is told; empty: nowhere. */
+  /** Where the scheduler's engine publishes and replays KV-cache events, as vLLM is told; empty: nowhere. */
   events: string;
   replays: string;
 }
@@ -41,7 +41,7 @@ const NOBODY = {
   replays: "",
 } as const;
 
-/** The version stands before all else: another version may have other fields. */
+/** Checks the version first, because another version may have other fields. */
 export function parseHello(message: Reader): Hello {
   const protocol = message.u32("protocol");
   if (protocol !== LOCAL_PROTOCOL) {

@@ -23,14 +23,14 @@ import type { UnaskedReason } from "./reasons.ts";
 import { parseSession, parseSessions } from "./session.ts";
 import type { SessionMessage, SessionsQuestion } from "./session.ts";
 
-/** One KV-cache group of one rank as the engine describes it; offsets and strides in bytes. */
+/** One KV-cache group of one rank, as the engine describes it; offsets and strides in bytes. */
 export interface GroupSpec {
   group: number;
   class: RecordClass;
   layout: "attention" | "opaque";
   dtype: "bf16" | "f16" | "f32" | "u8";
   tokens: number;
-  /** Blocks it needs before a boundary; 0: all. */
+  /** Blocks needed before a boundary; 0: all. */
   tail: number;
   layers: number;
   heads: number;
@@ -47,7 +47,7 @@ export interface Register {
   t: "register";
   model: string;
   maxModelLen: number;
-  /** Tokens that one step computes, at most. */
+  /** Most tokens that one step computes. */
   stepTokens: number;
   kvBlocks: number;
   groups: GroupSpec[];
@@ -58,21 +58,21 @@ export interface Prefetch {
   req: string;
   plan: number;
   groups: PrefetchGroup[];
-  /** On whose account its blocks are stored; 0: nobody's in particular. */
+  /** Tenant that its blocks are stored for; 0: none in particular. */
   tenant: number;
-  /** Tokens of the prompt behind those asked for: it is longer than one question. */
+  /** Tokens of the prompt behind the asked ones, where it is longer than one look-up. */
   beyond: number;
-  /** Requests that came before it and that its engine has not begun. */
+  /** Requests that came earlier and that the engine has not begun. */
   ahead: number;
-  /** Of its tokens, those that another engine saves now: they are waited for. */
+  /** Tokens that another engine is saving now; the plan waits for them. */
   handoff: number;
-  /** The blocks that they are saved in, where those are longer ones; null: they are as long as these. */
+  /** The longer blocks that they are saved in; null: blocks of equal length. */
   longer: LongerBlocks | null;
-  /** It goes on from an earlier request, or is wanted later: its engine saves its blocks first. */
+  /** True for a prompt that continues an earlier request or is wanted later: the engine saves its blocks first. */
   returns: boolean;
-  /** Of its client; empty: none came. */
+  /** The client's trace context; empty: none came. */
   traceparent: string;
-  /** What a receipt of it is called; empty: nobody asked for one. */
+  /** Name of its receipt; empty: none was asked for. */
   receipt: string;
 }
 
@@ -83,16 +83,16 @@ export interface SaveItem {
   hash: Buffer;
   parent: Buffer;
   endTokens: number;
-  /** Whose block it is; 0: nobody's in particular. */
+  /** Tenant of the block; 0: none in particular. */
   tenant: number;
-  /** Hash of the first block of the run that it is placed with; its own where the shim says nothing. */
+  /** Hash of the first block of its run, for placement; its own hash where the shim gives none. */
   anchor: Buffer;
 }
 
 export interface Save {
   t: "save";
   arena: number;
-  /** Of the weights that computed them: the scheduler may have named other ones meanwhile, on its own connection. */
+  /** Namespace of the weights that computed the blocks; the scheduler may have sent another meanwhile, on its own connection. */
   namespace: Namespace;
   items: SaveItem[];
 }
@@ -101,20 +101,20 @@ export interface Release {
   t: "release";
   req: string;
   plan: number;
-  /** Loaded, behind `from`; 0: it was not used. */
+  /** Tokens loaded, behind `from`; 0: the plan was not used. */
   tokens: number;
   from: number;
   loadUs: number;
 }
 
-/** The engine could take this request now, and waits for its plan. */
+/** Sent when the engine could take this request and waits for its plan. */
 export interface AskedFor {
   t: "asked";
   req: string;
   plan: number;
 }
 
-/** Do vaults hold these now? Asked for an engine that publishes events. */
+/** Asks whether vaults hold these blocks now, for an engine that publishes events. */
 export interface Audit {
   t: "audit";
   n: number;
@@ -139,19 +139,19 @@ export type WorkerMessage =
 export interface Unasked {
   req: string;
   why: UnaskedReason;
-  /** Of its prompt. */
+  /** Tokens of its prompt. */
   tokens: number;
-  /** Those the engine held itself. */
+  /** Tokens that the engine held itself. */
   ownTokens: number;
   traceparent: string;
 }
 
-/** How far an engine's name is; only a whole one is announced, and without one nothing is kept or restored. */
+/** Progress of an engine's name; only a complete one is announced, and no block is kept or restored before. */
 export interface NamingState {
   percent: number;
-  /** Why there will be none; empty where there may be one. */
+  /** Reason why there will be no name; empty: there may be one. */
   refused: string;
-  /** What is stored under its name is not what it computes. */
+  /** True when stored blocks of the name differ from what the engine computes. */
   distrusted: boolean;
 }
 
@@ -170,7 +170,7 @@ export type CommonMessage =
 
 export type ShimMessage = Hello | SessionMessage | SchedulerMessage | WorkerMessage | CommonMessage;
 
-/** Why nothing more of a plan will be placed. */
+/** Why no more blocks of a plan will be placed. */
 export type DoneReason =
   | "complete"
   | "end_of_hit"
@@ -196,7 +196,7 @@ export type SidecarMessage =
       save_slots_max: number;
     }
   | { t: "refuse"; code: string; message: string }
-  /** Its descriptor travels with it. */
+  /** Sent with the arena's descriptor. */
   | {
       t: "arena";
       arena: number;
@@ -212,7 +212,7 @@ export type SidecarMessage =
       plan: number;
       groups: { group: number; held: Uint8Array }[];
       tokens: number;
-      /** What computing up to there would take; absent where the engine's rate is unknown. */
+      /** Milliseconds of computing that far; absent where the engine's rate is unknown. */
       compute_ms?: number;
     }
   | {
@@ -222,12 +222,12 @@ export type SidecarMessage =
       group: number;
       first: number;
       slots: Uint8Array;
-      /** Blocks among them that no vault had to bring. */
+      /** Blocks among them that no vault had to send for this plan. */
       local: number;
     }
   | { t: "done"; req: string; plan: number; reason: DoneReason; why?: string }
   | { t: "reclaim"; req: string; plan: number }
-  /** It is not forgotten: it waits for room, or for what was asked for before it. */
+  /** Tells that the plan is alive: it waits for room, or for blocks asked for earlier. */
   | { t: "waits"; req: string; plan: number }
   | { t: "audited"; n: number; groups: { group: number; held: Uint8Array }[] }
   | { t: "pace"; tokens_min: number }

@@ -1,4 +1,4 @@
-// Owns the order of what leaves on a local socket: bytes that Node writes, and frames that carry a descriptor, which Node cannot.
+// Owns the order of writes to a local socket: bytes written by Node, and frames with a descriptor, which Node cannot write.
 import type { Socket } from "node:net";
 import { PASS_RETRY_MS } from "../../limits/general.ts";
 import type { ArenaId } from "../../native.ts";
@@ -6,7 +6,7 @@ import { sendArena } from "../../native.ts";
 
 export class Outgoing {
   readonly #socket: Socket;
-  /** What came while a descriptor waits for its turn; null: none does. */
+  /** Writes held back while a frame with a descriptor is unsent; null: none is. */
   #held: (() => void)[] | null = null;
   #heldBytes = 0;
 
@@ -14,7 +14,7 @@ export class Outgoing {
     this.#socket = socket;
   }
 
-  /** Bytes that the peer has not taken yet. */
+  /** Bytes that the peer has not taken. */
   get waiting(): number {
     return this.#socket.writableLength + this.#heldBytes;
   }
@@ -24,14 +24,14 @@ export class Outgoing {
     else this.#hold(bytes.length, () => this.write(bytes));
   }
 
-  /** Sends a frame with the arena's descriptor, after everything before it and before everything after it. */
+  /** Sends a frame with the arena's descriptor, in order with all other writes. */
   pass(frame: Buffer, arenaId: ArenaId): void {
     if (this.#held !== null) {
       this.#hold(frame.length, () => this.pass(frame, arenaId));
       return;
     }
     this.#held = [];
-    // An empty write ends when all before it has left.
+    // An empty write ends once all earlier bytes have left.
     if (this.#socket.writableLength === 0) this.#tryPass(frame, arenaId);
     else this.#socket.write("", () => this.#tryPass(frame, arenaId));
   }
@@ -55,7 +55,7 @@ export class Outgoing {
     for (const send of held) send();
   }
 
-  /** null: the connection is gone, and what waits with it. */
+  /** Returns the bytes sent, or null when the connection is gone, which drops the held writes. */
   #sendNow(frame: Buffer, arenaId: ArenaId): number | null {
     const { _handle: handle } = this.#socket as { _handle?: { fd?: number } | null };
     if (this.#socket.destroyed || handle?.fd === undefined || handle.fd < 0) return null;

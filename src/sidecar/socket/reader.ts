@@ -1,4 +1,4 @@
-// Owns the checked reading of untyped fields: each getter returns the asked type or throws BAD_FRAME naming field, value and expectation.
+// Owns the checked reading of untyped fields: each getter returns its type or throws BAD_FRAME with field, value and expectation.
 import { TierkvError } from "../../errors.ts";
 import { FRAME_TEXT_BYTES_MAX, NAME_BYTES_MAX } from "../../limits/general.ts";
 import type { Fields } from "./frames.ts";
@@ -26,7 +26,7 @@ export class Reader {
     throw this.wrong(key, `an integer from ${min} to ${max}`);
   }
 
-  /** A number of things or bytes: an exact integer, not negative. */
+  /** Reads a count or a size: an exact integer, not negative. */
   count(key: string | number): number {
     return this.u32(key, 0, Number.MAX_SAFE_INTEGER);
   }
@@ -37,14 +37,14 @@ export class Reader {
     throw this.wrong(key, `a text of at most ${bytesMax} bytes`);
   }
 
-  /** A text that is kept and shown: short and not empty. */
+  /** Reads a text that is kept and shown: short and not empty. */
   name(key: string | number): string {
     const value = this.text(key, NAME_BYTES_MAX);
     if (value !== "") return value;
     throw this.wrong(key, "a text that is not empty");
   }
 
-  /** A text if there is one, else empty: for peers of which nothing is known. */
+  /** Returns a text, or empty when there is none: for peers of an unknown version. */
   anyText(key: string | number): string {
     const value = this.#get(key);
     return typeof value === "string" ? value.slice(0, NAME_BYTES_MAX) : "";
@@ -63,7 +63,7 @@ export class Reader {
     throw this.wrong(key, min === max ? `${min} bytes` : `${min} to ${max} bytes`);
   }
 
-  /** Pairs of uint32, little-endian. */
+  /** Reads pairs of uint32, little-endian. */
   pairs(key: string | number): Uint32Array {
     const bytes = this.bytes(key, 0, Number.MAX_SAFE_INTEGER);
     if (bytes.length % 8 !== 0) throw this.wrong(key, "pairs of uint32");
@@ -81,7 +81,7 @@ export class Reader {
     return this.#list(key, min, max).map((value, index) => this.#inner(`${key}[${index}]`, value));
   }
 
-  /** A list of arrays of `width` values each; longer by up to `more`, which older peers do not send. */
+  /** Reads a list of arrays of `width` values, or up to `more` longer, which older peers do not send. */
   rows(key: string | number, width: number, max: number, more = 0): Reader[] {
     return this.#list(key, 0, max).map((value, index) => {
       const isRow = Array.isArray(value) && value.length >= width && value.length <= width + more;
@@ -92,7 +92,7 @@ export class Reader {
     });
   }
 
-  /** For fields that older peers do not send. */
+  /** True when a field is present; older peers do not send all. */
   has(key: string | number): boolean {
     return this.#get(key) !== undefined;
   }
@@ -129,7 +129,7 @@ export class Reader {
   }
 }
 
-/** A value in one short piece; of bytes only how many. */
+/** Shows a value in one short piece; of bytes, only their number. */
 function show(value: unknown): string {
   if (value === undefined) return "nothing";
   if (value instanceof Uint8Array) return `${value.length} bytes`;

@@ -1,6 +1,6 @@
-// Owns the list of reasons why a request got what it got: one word for counters and machines, one sentence for people.
+// Owns the reasons for a request's result: one word for counters and machines, one sentence for people.
 
-/** The engine did not ask: its shim says why, in `counts`. */
+/** The engine sent no prefetch; its shim gives the reason in `counts`. */
 const UNASKED_TEXTS = {
   own_cache: "the engine's own cache holds it, so there was nothing to look up",
   below_block: "the prompt is not longer than one block, and only whole blocks can be restored",
@@ -19,7 +19,7 @@ export const UNASKED_REASONS: readonly UnaskedReason[] = Object.keys(
   UNASKED_TEXTS,
 ) as UnaskedReason[];
 
-/** Why the first block is missing that was to be restored. */
+/** Why the first missing block is missing. */
 const MISS_TEXTS = {
   never_stored: "no engine has offered the first missing block to this sidecar since it started",
   evicted: "the first missing block was stored, and the vault has dropped it since",
@@ -37,7 +37,7 @@ const MISS_TEXTS = {
 
 export type MissReason = keyof typeof MISS_TEXTS;
 
-/** Why a block that was offered was not stored; a name behind `dropped_`. */
+/** Why an offered block was not stored; the names follow `dropped_`. */
 const DROP_TEXTS = {
   no_namespace: "the engine had not named its blocks yet",
   queue_full: "the queue of saves was full",
@@ -58,7 +58,7 @@ const DROP_TEXTS = {
   quarantined: "what is stored of this model is not what an engine computes",
 } as const;
 
-/** What was decided about blocks that are held, and how it ended. */
+/** The decision about held blocks, and how the plan ended. */
 const DECISION_TEXTS = {
   cold: "link or engine were not measured yet, so it was tried",
   cheaper: "restoring answers first",
@@ -95,7 +95,7 @@ export const REASONS: Readonly<Record<string, string>> = {
   ),
 };
 
-/** The sentence; a word that is not on the list (an error code of a vault) is shown as it is. */
+/** Returns the sentence; an unlisted word, such as a vault's error code, is returned as it is. */
 export function reasonText(reason: string): string {
   const known = REASONS[reason];
   if (known !== undefined) return known;
@@ -103,7 +103,7 @@ export function reasonText(reason: string): string {
   return rest === null ? reason : `the first missing block was offered and not stored: ${rest}`;
 }
 
-/** What an account says of a request, as far as the reason depends on it. */
+/** Fields of an account that the reason depends on. */
 export interface Outcome {
   choice: string;
   why: string;
@@ -112,11 +112,11 @@ export interface Outcome {
   startTokens: number;
   askedTokens: number;
   placedTokens: number | null;
-  /** null: the engine has not let go of it yet. */
+  /** null: the engine has not released it yet. */
   loadedTokens: number | null;
 }
 
-/** By how a plan ended, where what was decided does not say it all. */
+/** Reasons by how a plan ended, where the decision does not say it all. */
 const END_REASONS: Readonly<Record<string, string>> = {
   no_slot: "no_slot",
   deadline: "deadline",
@@ -129,7 +129,7 @@ const END_REASONS: Readonly<Record<string, string>> = {
   vault_down: "vault_down",
 };
 
-/** The one reason that answers "why did this request get what it got?". */
+/** Returns the one reason that answers "why did this request get what it got?". */
 export function reasonOf(outcome: Outcome): string {
   const { choice, why, end, startTokens, placedTokens } = outcome;
   if (choice === "unasked" || (choice === "recomputed" && why !== "nothing_held")) return why;
@@ -139,7 +139,7 @@ export function reasonOf(outcome: Outcome): string {
   return ended ?? why;
 }
 
-/** Of a request for which nothing was found, or before anything was. */
+/** Returns the reason for a request without held blocks, or without a decision yet. */
 function unheld(outcome: Outcome, ended?: string): string {
   const { choice, miss, startTokens, askedTokens, loadedTokens } = outcome;
   const known = miss ?? ended;

@@ -1,4 +1,4 @@
-// Owns the frames about sessions: what a request says of its own, and what `tierkv session` asks.
+// Owns the frames about sessions: updates that come with requests, and the questions of `tierkv session`.
 import type { Namespace } from "../../block.ts";
 import { PLAN_KEYS_MAX } from "../../limits/general.ts";
 import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX } from "../../limits/sessions.ts";
@@ -7,25 +7,25 @@ import { parseAsked, readNamespace } from "./asked.ts";
 import type { PrefetchGroup } from "./asked.ts";
 import type { Reader } from "./reader.ts";
 
-/** What is wanted of a session. */
+/** A change to a session. */
 export interface SessionUpdate {
   session: string;
-  /** From now on; 0: as before. */
+  /** Seconds to keep it from now on; 0: unchanged. */
   keepS: number;
-  /** It is over. */
+  /** True when the session is over. */
   isReleased: boolean;
 }
 
-/** A request of a session has ended. */
+/** Sent when a request of a session has ended. */
 export interface SessionMessage extends SessionUpdate {
   t: "session";
   namespace: Namespace;
   tenant: number;
-  /** All blocks of the request; `from` on they are the session's, and above 0 those before are it no more. */
+  /** Blocks of the request: from `from` on they belong to the session; above 0, the earlier ones no longer do. */
   groups: PrefetchGroup[];
 }
 
-/** An empty name: which sessions are there? */
+/** Asks for sessions; an empty name asks for all. */
 export interface SessionsQuestion extends SessionUpdate {
   t: "sessions";
 }

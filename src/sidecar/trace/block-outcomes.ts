@@ -1,4 +1,4 @@
-// Owns what became of blocks here, for the reasons of misses: bounded, and never believed where a vault says otherwise.
+// Owns the outcomes of blocks at this sidecar, for the reasons of misses: bounded, and overruled by what a vault says.
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import { blockOf, blockText } from "../../key-text.ts";
@@ -6,13 +6,13 @@ import { OUTCOMES_MAX, FLUSHES_KEPT_MAX } from "../../limits/general.ts";
 
 interface Outcome {
   namespace: Namespace;
-  /** `stored`, or why it was dropped. */
+  /** `stored`, or the reason for the drop. */
   what: string;
-  /** Losses before it. */
+  /** Number of losses before it. */
   losses: number;
 }
 
-/** What took stored blocks: by hand, or a vault that came back without them. */
+/** A loss of stored blocks: a flush by hand, or a vault that restarted. */
 interface Loss {
   why: "flushed" | "lost";
   recordClass: RecordClass;
@@ -22,13 +22,13 @@ interface Loss {
 const STORED = "stored";
 
 export class BlockOutcomes {
-  /** By block, whatever the namespace; the oldest first. */
+  /** By block, in any namespace; oldest first. */
   readonly #outcomes = new Map<string, Outcome>();
-  /** The last ones. */
+  /** Latest losses. */
   readonly #losses: Loss[] = [];
   #lossCount = 0;
 
-  /** `key`: packed, of any shard. */
+  /** Notes a stored block; `key` is its packed key with any shard. */
   stored(namespace: Namespace, key: Buffer): void {
     this.#note(namespace, key, STORED);
   }
@@ -37,12 +37,12 @@ export class BlockOutcomes {
     this.#note(namespace, key, `dropped_${reason}`);
   }
 
-  /** What was stored of that class before, and `takes` names, is gone. */
+  /** Notes a flush: the blocks of that class stored before, and named by `takes`, are gone. */
   flushed(recordClass: RecordClass, takes: Takes): void {
     this.#lose({ why: "flushed", recordClass, takes });
   }
 
-  /** The vault of that class was started again: what it held before may be gone. */
+  /** Notes the restart of a vault of that class: blocks it held before may be gone. */
   restarted(recordClass: RecordClass): void {
     this.#lose({ why: "lost", recordClass, takes: () => true });
   }
@@ -53,7 +53,7 @@ export class BlockOutcomes {
     if (this.#losses.length > FLUSHES_KEPT_MAX) this.#losses.shift();
   }
 
-  /** Why a block of which no vault holds a record is missed: one word for a counter and for people. */
+  /** Returns, in one word, why no vault holds a block. */
   missReason(
     namespace: Namespace,
     { class: recordClass, tenant }: { class: RecordClass; tenant: number },
@@ -73,7 +73,7 @@ export class BlockOutcomes {
     return taken.length > 0 ? "lost" : "evicted";
   }
 
-  /** It was stored, and nothing is known that took it; the vault may have dropped it. */
+  /** True when the block was stored and no loss is known; the vault may still have dropped it. */
   isStored(namespace: Namespace, of: { class: RecordClass; tenant: number }, key: string): boolean {
     return this.missReason(namespace, of, key) === "evicted";
   }

@@ -1,4 +1,4 @@
-// Owns the accounts of recent requests: what was looked up and found, what was decided and why, what was predicted and what it took.
+// Owns the accounts of recent requests: what was found, decided, predicted and measured, and why.
 import type { Tier } from "../../client/vault.ts";
 import type { Choice, Decision } from "../../cost/engine-rates.ts";
 import { DECISIONS_MAX } from "../../limits/general.ts";
@@ -11,73 +11,73 @@ import type { Ledger } from "./ledger.ts";
 import { traceOf } from "./request-trace.ts";
 import type { RequestTrace } from "./request-trace.ts";
 
-/** Milliseconds; null: not known, or did not happen. */
+/** Milliseconds; null: not known, or it did not happen. */
 export interface Times {
   lookup: number | null;
   fetch: number | null;
   load: number | null;
-  /** Computing what is not restored. */
+  /** Computing the tokens that are not restored. */
   compute: number | null;
 }
 
-/** One prefetch of one request, or a request without, as `tierkv explain` shows it. Tokens count from the prompt's start. */
+/** One prefetch of a request, or a request without one, as `tierkv explain` shows it. Tokens count from the prompt's start. */
 export interface Account {
   req: string;
-  /** W3C context of its client; empty: none came. */
+  /** The client's W3C trace context; empty: none came. */
   traceparent: string;
   plan: number;
-  /** Since 1970, ms. */
+  /** Milliseconds since 1970. */
   at: number;
   engine: string;
-  /** Hash of the last block that was looked up; empty: none was. */
+  /** Hash of the last block looked up; empty: none was. */
   block: string;
-  /** The engine held these itself. */
+  /** Tokens in the engine's own cache. */
   startTokens: number;
   askedTokens: number;
-  /** Behind those asked for: the prompt is longer than one look-up takes. */
+  /** Tokens beyond the asked ones, where the prompt is longer than one look-up takes. */
   beyondTokens: number;
-  /** A conversation's, or awaited: its engine saves it before prompts that come for the first time. */
+  /** True for conversations and awaited prompts, which the engine saves before prompts that come for the first time. */
   returns: boolean;
-  /** Requests that came before it and that its engine had not begun. */
+  /** Requests that came earlier and that the engine had not begun. */
   ahead: number;
-  /** Tokens of a block of the engine that handed it over, where those are longer; 0: they are not. */
+  /** Tokens per block of the engine that handed it over, where its blocks are longer; otherwise 0. */
   longerTokens: number;
   heldTokens: number | null;
-  /** Where the room that shared memory has ends before that; null: it does not. */
+  /** Tokens that fit into shared memory, where that is less than held; null: all fit. */
   roomTokens: number | null;
   chosenTokens: number | null;
   placedTokens: number | null;
-  /** Blocks that came from each tier, and not out of the arena. */
+  /** Blocks fetched from each tier; blocks already in the arena do not count. */
   fetched: Record<Tier, number>;
-  /** Decoded, of all that was placed. */
+  /** Decoded bytes of all placed blocks. */
   bytes: number;
-  /** Where those blocks came from. */
+  /** Vaults that the fetched blocks came from. */
   vaults: string[];
   loadedTokens: number | null;
-  /** unasked: its engine did not ask for it. */
+  /** unasked: the engine did not ask for it. */
   choice: Choice | "undecided" | "unasked";
   why: string;
   end: DoneReason | null;
-  /** Why the first block that is not held is missed. */
+  /** Why the first missing block is missing. */
   miss: string | null;
-  /** Whose that block is in a pool of vaults, and how many behind it are held; null: there is no pool, or none is missing. */
+  /** In a pool of vaults: the owner of that block, and how many blocks behind it are held. null: no pool, or no block is missing. */
   gap: { vault: string; behind: number } | null;
   predicted: Times & { recompute: number | null };
   actual: Times;
-  /** What the request waited less than by computing, ms, as the cost model estimates it; null: not known, or nothing was loaded. */
+  /** Milliseconds saved against computing, as the cost model estimates; null: not known, or nothing was loaded. */
   saved: number | null;
-  /** What its receipt is called; empty: it has none. */
+  /** Name of its receipt; empty: it has none. */
   receipt: string;
 }
 
-/** An account that is complete; milliseconds count from the request's arrival. */
+/** A complete account; milliseconds count from the request's arrival. */
 export interface Ended {
   account: Account;
-  /** The one answer to why it got what it got. */
+  /** The one reason for the request's result. */
   reason: string;
   decidedMs: number;
   endedMs: number;
-  /** null: its client wants no spans. */
+  /** null: the client wants no spans. */
   trace: RequestTrace | null;
 }
 
@@ -145,7 +145,7 @@ export class Decisions {
     this.#onEnded = onEnded;
   }
 
-  /** `span`: the tokens that it asks for. */
+  /** Opens the account of a prefetch; `start` and `end` are the tokens it asks for. */
   open(engine: string, asked: Opened, { start, end }: { start: number; end: number }): Case {
     const account = blank(engine, asked.req, asked.traceparent);
     account.plan = asked.plan;
@@ -160,7 +160,7 @@ export class Decisions {
     return new Case(account, this.#counters, this.#logger, this.#ledger, this.#onEnded);
   }
 
-  /** A request for which its engine did not ask, and why. */
+  /** Keeps a request for which the engine did not ask, and why. */
   unasked(engine: string, { req, why, tokens, ownTokens, traceparent }: Unasked): void {
     this.#keepEnded({
       ...blank(engine, req, traceparent),
@@ -171,7 +171,7 @@ export class Decisions {
     });
   }
 
-  /** A request that was turned away. */
+  /** Keeps a request that was turned away. */
   refused(engine: string, { req, plan, traceparent }: Prefetch, reason: DoneReason): void {
     this.#keepEnded({ ...blank(engine, req, traceparent), plan, end: reason });
   }
@@ -188,12 +188,12 @@ export class Decisions {
     if (this.#recent.length > DECISIONS_MAX) this.#recent.shift();
   }
 
-  /** Accounts whose request is `req` or starts with it, the latest last; with an empty text all. */
+  /** Returns the latest accounts whose request begins with `req`, the newest last; an empty text matches all. */
   find(req: string, most: number): Account[] {
     return this.#recent.filter((account) => account.req.startsWith(req)).slice(-most);
   }
 
-  /** The latest `most` accounts of which an engine loaded something, the latest last. */
+  /** Returns the latest `most` accounts with loaded tokens, the newest last. */
   restores(most: number): Account[] {
     return this.#recent.filter(({ loadedTokens }) => (loadedTokens ?? 0) > 0).slice(-most);
   }
@@ -202,7 +202,7 @@ export class Decisions {
 /** The open account of one plan. */
 export class Case {
   readonly account: Account;
-  /** null: nobody wants its spans. */
+  /** null: no spans are wanted. */
   readonly trace: RequestTrace | null;
   readonly #counters: SidecarCounters;
   readonly #logger: Logger;
@@ -227,7 +227,7 @@ export class Case {
     this.#onEnded = onEnded;
   }
 
-  /** Why nothing is restored: what became of the first block, or what was decided; nothing where the plan's end says it. */
+  /** Why nothing is restored: the first block's miss or the decision; empty where the plan's end says it. */
   get whyNot(): { why?: string } {
     const { choice, why, miss } = this.account;
     if (why === "nothing_held") return miss === null ? {} : { why: miss };
@@ -244,7 +244,7 @@ export class Case {
     if (miss !== null) this.#counters.add(`miss_${miss}`);
   }
 
-  /** It held less than was known of it. */
+  /** Corrects an account: the vault held less than expected. */
   missed(heldTokens: number, miss: string): void {
     const { account } = this;
     account.heldTokens = heldTokens;
@@ -255,7 +255,7 @@ export class Case {
     account.why = "nothing_held";
   }
 
-  /** The arena, empty, could not hold more. */
+  /** Notes that even an empty arena holds no more than `tokens`. */
   roomEnds(tokens: number): void {
     this.account.roomTokens = tokens;
   }
@@ -273,19 +273,19 @@ export class Case {
     this.#counters.add(`decided_${choice}_${why}`);
   }
 
-  /** So many blocks came from these vaults of a tier. */
+  /** Adds `count` blocks fetched from these vaults of a tier. */
   fetched(tier: Tier, count: number, vaults: Iterable<string>): void {
     const { account } = this;
     account.fetched[tier] += count;
     account.vaults = [...new Set([...account.vaults, ...vaults])];
   }
 
-  /** Blocks of `bytes` in all lie in the arena now. */
+  /** Adds `bytes` of blocks placed in the arena. */
   placed(bytes: number): void {
     this.account.bytes += bytes;
   }
 
-  /** Nothing more will be placed. */
+  /** Notes that no more blocks will be placed. */
   ended(reason: DoneReason, placedTokens: number): void {
     const { account } = this;
     account.end = reason;
@@ -299,7 +299,7 @@ export class Case {
   }
 
   /**
-   * The engine has let go of it; `loadedTokens` of them were used, `loadMs` after they were placed. Computing them would have taken
+   * Notes the engine's release: `loadedTokens` were used, `loadMs` after they were placed. Computing them would have taken
    * `prefillS`; null: not known.
    */
   released(loadedTokens: number, loadMs: number | null, prefillS: number | null = null): void {

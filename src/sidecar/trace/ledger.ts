@@ -1,19 +1,19 @@
-// Owns the savings ledger: what restores spared the engines since the sidecar started, by the cost model's own estimate.
+// Owns the savings ledger: the time restores saved the engines since the sidecar started, as the cost model estimates it.
 
-/** Since the sidecar started. */
+/** Sums since the sidecar started. */
 export interface LedgerStatus {
   restores: number;
   /** Prompt tokens that engines did not compute. */
   tokens: number;
-  /** Computing those tokens would have taken, of the restores that have a price. */
+  /** Seconds of computing those tokens, for restores with a known cost. */
   prefillS: number;
-  /** Looking up, fetching and loading them took. */
+  /** Seconds of looking up, fetching and loading them. */
   restoreS: number;
-  /** What requests waited less: `prefillS` - `restoreS`. */
+  /** Seconds that requests waited less: `prefillS` - `restoreS`. */
   savedS: number;
-  /** Tokens restored before the cost model knew what they cost: in `tokens`, and in no seconds. */
+  /** Tokens restored before the cost model knew their cost: part of `tokens`, but of no seconds. */
   unpricedTokens: number;
-  /** `[ledger] watts` over `prefillS`; null: not set. */
+  /** Joules saved: `[ledger] watts` times `prefillS`; null: not set. */
   joules: number | null;
 }
 
@@ -25,14 +25,14 @@ export class Ledger {
   #prefillS = 0;
   #restoreS = 0;
 
-  /** `watts`: what computing draws more than idling. */
+  /** `watts`: power that computing draws beyond idling. */
   constructor(watts: number | null = null) {
     this.#watts = watts;
   }
 
   /**
-   * An engine took `tokens` in `restoreS`, and computing them would have taken `prefillS`; null: not known. Gives the seconds that
-   * the request waited less, which are below 0 where the restore lost.
+   * Adds a restore of `tokens` in `restoreS` seconds, where computing would have taken `prefillS`; null: not known. Returns the
+   * seconds saved, negative where the restore lost.
    */
   restored(tokens: number, restoreS: number, prefillS: number | null): number | null {
     this.#restores += 1;

@@ -1,21 +1,21 @@
-// Owns the ids of a request's spans: chosen when it begins, because vaults name theirs as parts of them before it ends.
+// Owns the ids of a request's spans, chosen at its beginning because vaults refer to them before it ends.
 import { nowMs, wallClockMs } from "../../time.ts";
 import { contextBytes, newSpanId, newTraceId, parseTraceparent } from "../../trace-context.ts";
 import type { TraceContext } from "../../trace-context.ts";
 
 export interface RequestTrace {
   readonly traceId: string;
-  /** Its client's span; null: its client named none. */
+  /** The client's span; null: the client named none. */
   readonly parentId: string | null;
   readonly requestId: string;
   readonly lookupId: string;
   readonly fetchId: string;
-  /** What vaults are told with look-ups and fetches. */
+  /** Contexts sent to vaults with look-ups and fetches. */
   readonly lookup: Buffer;
   readonly fetch: Buffer;
 }
 
-/** null: its client does not want it traced. */
+/** Returns null when the client does not want the request traced. */
 export function traceOf(traceparent: string): RequestTrace | null {
   const client = parseTraceparent(traceparent);
   if (client?.isSampled === false) return null;
@@ -32,21 +32,21 @@ export function traceOf(traceparent: string): RequestTrace | null {
   };
 }
 
-/** A batch of saves, once it has ended: of many requests, and so a trace of its own. */
+/** A finished batch of saves; it has a trace of its own, because it holds blocks of many requests. */
 export interface Stored extends TraceContext {
   vault: string;
-  /** Since 1970, ms. */
+  /** Milliseconds since 1970. */
   at: number;
   tookMs: number;
   records: number;
-  /** Of these, what the vault took, and their bytes. */
+  /** Records that the vault took; `bytes` are theirs. */
   taken: number;
   bytes: number;
 }
 
 /** A batch that is being sent. */
 export class StoreTrace {
-  /** What the vault is told with it. */
+  /** Context sent to the vault with the batch. */
   readonly context: Buffer;
   readonly #of: TraceContext = { traceId: newTraceId(), spanId: newSpanId() };
   readonly #at = wallClockMs();

@@ -1,4 +1,4 @@
-// Owns how long after its last use a block is asked for again, and how much was stored meanwhile: what says how large a vault should be.
+// Owns reuse statistics, for sizing a vault: time from a block's last use to the next request, and bytes stored in between.
 import { HASH_BYTES, hasBit } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { blockKeys } from "../../key-text.ts";
@@ -7,26 +7,26 @@ import { Histogram } from "../../metrics.ts";
 import type { HistogramSnapshot, SidecarCounters } from "../../metrics.ts";
 import { nowMs } from "../../time.ts";
 
-/** Blocks of one group that a request asked for; those before `from` its engine held itself. */
+/** Blocks of one group in a request; the engine itself held the ones before `from`. */
 export interface AskedBlocks {
   group: number;
-  /** 32 bytes each. */
+  /** Block hashes, 32 bytes each. */
   hashes: Buffer;
   from: number;
 }
 
-/** By whether it was still held. */
+/** Split by whether the block was still held. */
 export type ByOutcome = Record<"held" | "gone", HistogramSnapshot>;
 
 export interface ReuseStatus {
   gapS: ByOutcome;
-  /** Record bytes that this sidecar stored between the two. */
+  /** Record bytes that this sidecar stored between the two uses. */
   storedBytes: ByOutcome;
 }
 
 /** From a second to a month. */
 const GAP_BOUNDS_S = [1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800, 2_592_000] as const;
-/** From 64 MB to 4 TB, four times each. */
+/** From 64 MB to 4 TB, each four times the last. */
 const STORED_BOUNDS = Array.from({ length: 9 }, (_, at) => 64e6 * 4 ** at);
 
 interface Use {
@@ -36,7 +36,7 @@ interface Use {
 
 export class Reuse {
   readonly #counters: SidecarCounters;
-  /** By hash, namespace and group, the longest unused first. */
+  /** By hash, namespace and group, longest unused first. */
   readonly #uses = new Map<string, Use>();
   readonly #gapS = { held: new Histogram(GAP_BOUNDS_S), gone: new Histogram(GAP_BOUNDS_S) };
   readonly #storedBytes = {
@@ -48,7 +48,7 @@ export class Reuse {
     this.#counters = counters;
   }
 
-  /** The same of all groups; where a vault was silent, what is held is not known. */
+  /** Observes all groups of a look-up; none where a vault was silent, because holdings are then unknown. */
   answered(
     namespace: Namespace,
     groups: readonly AskedBlocks[],
@@ -61,7 +61,7 @@ export class Reuse {
     }
   }
 
-  /** A request asked for these, and `held` is a bitmap over them. Looks at one block in REUSE_SAMPLED_EVERY. */
+  /** Observes one group of a request, one block in REUSE_SAMPLED_EVERY; `held` is a bitmap over the blocks. */
   asked(namespace: Namespace, { group, hashes, from }: AskedBlocks, held: Buffer): void {
     const keyOf = blockKeys(namespace, group, hashes);
     const use = { atMs: nowMs(), sentBytes: this.#counters.get("bytes_sent") };

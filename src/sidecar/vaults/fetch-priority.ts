@@ -19,7 +19,6 @@ export class FetchPriority {
     return this.#restores === 0;
   }
 
-  /** Saves that wait now. */
   get waiting(): number {
     return this.#waiting.size;
   }
@@ -30,7 +29,7 @@ export class FetchPriority {
     return new Promise((resolve) => {
       const go = (): void => {
         clearTimeout(timer);
-        // Also when its time is up: restores that overlap for hours would leave one behind for each save.
+        // Removed on time-out as well, because overlapping restores would otherwise leave one entry per save for hours.
         this.#waiting.delete(go);
         resolve();
       };

@@ -1,4 +1,4 @@
-// Owns what a sidecar does when a vault flushes: a held call per vault hears of it, every copy here goes, and the vault is told.
+// Owns the sidecar's part in flushes: a held call per vault reports them, every copy here is dropped, and the vault is answered.
 import { hostname } from "node:os";
 import { className } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
@@ -20,19 +20,19 @@ import type { Quarantine } from "./quarantine.ts";
 
 export interface FlushesOptions {
   vaults: VaultClients;
-  /** For people: where this sidecar is found on its machine. */
+  /** Socket path of this sidecar, shown to people. */
   socket: string;
-  /** Drops copies in arenas; `vault`: of what lies on one of the class's only. */
+  /** Drops copies in arenas; `vault`: only of blocks on that vault of the class. */
   dropCopies(
     recordClass: RecordClass,
     takes: Takes,
     vault: number | null,
   ): { blocks: number; bytes: number };
-  /** Drops saves that wait; how many. */
+  /** Drops waiting saves, and returns how many. */
   dropSaves(recordClass: RecordClass, takes: Takes, vault: number | null): number;
-  /** Vaults that have left a pool are not told of its flushes: they are not to be asked any more. */
+  /** Called at a flush, because vaults that have left the pool do not hear of it and must not be asked any more. */
   forgetLeavers(recordClass: RecordClass): void;
-  /** null: not known. */
+  /** Returns null when the model is not known. */
   modelOf(recordClass: RecordClass, namespace: Buffer): string | null;
   outcomes: BlockOutcomes;
   quarantine: Quarantine;
@@ -59,12 +59,12 @@ export class Flushes {
     for (const client of [...kv, ...ssm]) this.add(client);
   }
 
-  /** One may still be on its way to other vaults: what these hold is not to be offered to who was flushed. */
+  /** True while a flush may still be on its way to other vaults, whose blocks must not be re-offered to a flushed one. */
   get isUnderWay(): boolean {
     return this.#heardMs !== null && nowMs() - this.#heardMs < FLUSH_TIMEOUT_MS;
   }
 
-  /** A vault more, and none that is not among the vaults any more. */
+  /** Watches another vault, and ends the watches of vaults that are gone. */
   add(client: Vault): void {
     const { kv, ssm } = this.#options.vaults;
     for (const [known, watch] of this.#watches) {
@@ -77,13 +77,13 @@ export class Flushes {
     if (this.#isBegun) watch.begin(this.#closing.signal);
   }
 
-  /** There are copies to drop from now on: vaults are asked of flushes. Idempotent. */
+  /** Begins to watch the vaults, because there are copies to drop from now on. Idempotent. */
   begin(): void {
     this.#isBegun = true;
     for (const watch of this.#watches.values()) watch.begin(this.#closing.signal);
   }
 
-  /** Asks no more, and says so to the vaults. */
+  /** Ends the watches, and tells the vaults. */
   async close(): Promise<void> {
     this.#closing.abort();
     await Promise.all([...this.#watches.values()].map((watch) => watch.leave()));
@@ -92,7 +92,7 @@ export class Flushes {
   #open(client: Vault): Watch {
     const { socket, logger, vaults } = this.#options;
     const { name } = client;
-    /** Its place among several of its class; null: it is alone. */
+    /** Index among several vaults of the class; null: it is alone. */
     const vault = (): number | null =>
       vaults[name].length > 1 ? vaults[name].indexOf(client) : null;
     const watch = new Watch(client, `${hostname()}:${socket} (${name})`, logger);
@@ -102,13 +102,13 @@ export class Flushes {
         if (known !== null && known !== epoch) this.#options.outcomes.restarted(name);
         known = epoch;
       },
-      // What one of several has forgotten says nothing of the others; a flush that is named was sent to all of them.
+      // A vault's lost history concerns that vault only; a named flush was sent to all of its class.
       onFlush: (scopes) => watch.drop(this.#flush(name, scopes, scopes === null ? vault() : null)),
     });
     return watch;
   }
 
-  /** null: all. */
+  /** Drops the copies and saves of the named scopes; null: everything. */
   #flush(
     recordClass: RecordClass,
     scopes: readonly FlushedScope[] | null,
@@ -128,7 +128,7 @@ export class Flushes {
     const { blocks, bytes } = dropCopies(recordClass, takes, vault);
     const saves = dropSaves(recordClass, takes, vault);
     if (vault === null) outcomes.flushed(recordClass, takes);
-    // A flush of one tenant leaves what others stored under the name.
+    // A flush of one tenant leaves other tenants' blocks in the namespace, so the quarantine stays.
     if (vault === null && recordClass === CHECKED_CLASS)
       quarantine.lift((namespace) => takes(namespace, NOBODY));
     counters.add("flushes", concerned.length);
@@ -139,10 +139,10 @@ export class Flushes {
   }
 }
 
-/** Engines compute blocks of attention again, no states. */
+/** Engines check blocks of attention by computing them again, but no states. */
 const CHECKED_CLASS = "kv";
 
-/** As the tenant of a scope: those of all are meant, of requests without one, too. */
+/** Tenant of a scope that means all tenants, and requests without one. */
 const NOBODY = 0;
 
 const EVERYTHING: FlushedScope = {
@@ -172,7 +172,7 @@ function takesOf(
     );
 }
 
-/** The held call to one vault. */
+/** A call to one vault that the vault holds until a flush. */
 class Watch {
   readonly #client: Vault;
   readonly #id = randomId(16);
@@ -181,7 +181,7 @@ class Watch {
   #unsaid: Dropped = { blocks: 0, bytes: 0, saves: 0 };
   #running: Promise<void> | null = null;
   readonly #ending = new AbortController();
-  /** The vault knows this sidecar. */
+  /** True once the vault knows this sidecar. */
   #isKnown = false;
 
   constructor(client: Vault, name: string, logger: Logger) {
@@ -198,7 +198,7 @@ class Watch {
     this.#ending.abort();
   }
 
-  /** To be said with the next call. */
+  /** Adds to the counts that the next call reports. */
   drop({ blocks, bytes, saves }: Dropped): void {
     this.#unsaid.blocks += blocks;
     this.#unsaid.bytes += bytes;
@@ -214,14 +214,14 @@ class Watch {
     while (!signal.aborted) {
       const [startedMs, before] = [nowMs(), this.#client.flushes.number];
       const isAnswered = await this.#call(WATCH_TIMEOUT_MS, false, signal);
-      // A vault that holds no calls is not asked without a pause.
+      // Pauses for a vault that does not hold calls.
       const isHeld = nowMs() - startedMs > WATCH_PAUSE_MS;
       if (isAnswered && (isHeld || this.#client.flushes.number !== before)) continue;
       await sleep(jitterMs(WATCH_PAUSE_MS, 2 * WATCH_PAUSE_MS), signal).catch(() => {});
     }
   }
 
-  /** False when it failed; never rejects. */
+  /** Makes one call; false when it failed. Never rejects. */
   async #call(timeoutMs: number, leaving: boolean, signal: AbortSignal): Promise<boolean> {
     const said = this.#unsaid;
     this.#unsaid = { blocks: 0, bytes: 0, saves: 0 };
@@ -232,9 +232,9 @@ class Watch {
       return true;
     } catch (error) {
       this.drop(said);
-      // Held calls end with the connection; whoever needs the vault says how it is.
+      // Held calls end with the connection, and other callers report the vault's state.
       if (!isTierkvError(error) || !signal.aborted) {
-        this.#logger.debug({ err: toTierkvError(error) }, "a vault was not heard of flushes");
+        this.#logger.debug({ err: toTierkvError(error) }, "the call that waits for flushes failed");
       }
       return false;
     }

@@ -1,4 +1,4 @@
-// Owns the members of the pools: which vaults belong to them now, which have left and are asked for a while, and which index each has.
+// Owns the members of the pools: present vaults, vaults that left and are still asked for a while, and the index of each.
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
@@ -9,31 +9,31 @@ import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 import { LookupGate, openGates, openLinks } from "./vaults.ts";
 
-/** Who says which vaults belong, and how one of them is reached. */
+/** Names the vaults that belong to pools, and connects to them. */
 export interface MemberSource {
-  /** What is heard is whole, and never empty; `sources`: of each address that is not written down. Once. */
+  /** Calls `onList` with complete, non-empty lists of addresses, each with its source. Called once. */
   follow(onList: (recordClass: RecordClass, list: ReadonlyMap<string, SourceKind>) => void): void;
   connect(recordClass: RecordClass, address: string): Vault;
   close(): void;
 }
 
 export interface PoolMembersOptions {
-  /** Those that are known from the start. */
+  /** Vaults known from the start. */
   vaults: VaultClients;
-  /** null: they are all there ever are. */
+  /** null: no others ever join. */
   source: MemberSource | null;
   logger: Logger;
 }
 
-/** The lists of clients, links and gates are one for all: who holds one sees newcomers. */
+/** The lists of clients, links and gates are shared objects, so that every holder sees newcomers. */
 export class PoolMembers {
   readonly #options: PoolMembersOptions;
   readonly clients: Record<RecordClass, Vault[]>;
   readonly links: Record<RecordClass, Link[]>;
   readonly gates: Record<RecordClass, LookupGate[]>;
-  /** When those left that did. */
+  /** Time at which each former member left. */
   readonly #leftMs = new Map<Vault, number>();
-  /** Those of them that are not asked any more; closed. */
+  /** Former members that are closed and not asked any more. */
   readonly #forgotten = new WeakSet<Vault>();
   readonly #own = new Set<Vault>();
   readonly #sources: Record<RecordClass, ReadonlyMap<string, SourceKind>> = {
@@ -52,7 +52,7 @@ export class PoolMembers {
     this.gates = { kv: [...gates.kv], ssm: [...gates.ssm] };
   }
 
-  /** It belongs to its pool; else it is only asked for what it may still hold. */
+  /** True for a member; a former one is only asked for blocks it may still hold. */
   isMember(client: Vault): boolean {
     return !this.#leftMs.has(client);
   }
@@ -61,7 +61,7 @@ export class PoolMembers {
     return this.#forgotten.has(client);
   }
 
-  /** Somebody flushed the members of a class: what others of it hold may have been meant, and they were not told. */
+  /** Forgets the former members of a class after a flush, because they were not told and may hold flushed blocks. */
   forgetLeavers(recordClass: RecordClass): void {
     for (const client of this.#leftMs.keys()) {
       if (client.name === recordClass) this.#forget(client);
@@ -73,7 +73,7 @@ export class PoolMembers {
     client.close();
   }
 
-  /** By whom it is known. */
+  /** Source that named the vault. */
   sourceOf({ name, address }: Vault): SourceKind {
     return this.#sources[name].get(address) ?? "static";
   }
@@ -107,7 +107,7 @@ export class PoolMembers {
       } else if (this.isMember(client)) {
         this.#leftMs.set(client, nowMs());
         setTimeout(() => this.#clear(), VIEW_KEPT_MS + 1).unref();
-        this.#say(client, "vault has left the pool; it is asked for what it holds for a while");
+        this.#say(client, "vault has left the pool; for a while it is asked for blocks it holds");
       }
     }
     for (const address of list) this.#join(recordClass, address);
@@ -135,7 +135,7 @@ export class PoolMembers {
     this.#say(client, "vault has joined the pool");
   }
 
-  /** A new one while there are any; then that of who left first. */
+  /** Returns a new index while there are any, then the one of the vault that left first. */
   #freeIndex(recordClass: RecordClass): number | null {
     const clients = this.clients[recordClass];
     if (clients.length < POOL_CLIENTS_MAX) return clients.length;
@@ -145,7 +145,7 @@ export class PoolMembers {
     return clients.indexOf(left);
   }
 
-  /** Who left long ago is not asked any more. */
+  /** Forgets vaults that left long ago. */
   #clear(): void {
     for (const [client, leftMs] of this.#leftMs) {
       if (nowMs() - leftMs > VIEW_KEPT_MS) this.#forget(client);

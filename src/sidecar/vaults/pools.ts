@@ -1,4 +1,4 @@
-// Owns which of its class's vaults a block lies on, as this sidecar sees them: placed by runs, passed on while the owner is down, and in memory of this machine, too.
+// Owns the placement of blocks on a class's vaults, as this sidecar sees it: by runs, with stand-ins for down vaults, and shared memory.
 import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
@@ -8,63 +8,63 @@ import type { Home } from "../../pool/placement.ts";
 import { membersOf } from "../../pool/stripes.ts";
 import { nowMs } from "../../time.ts";
 
-/** Of each class, in the order of the configuration; empty: its look-ups miss and its saves are dropped, counted. */
+/** Vaults of each class, in the order of the configuration; empty: look-ups miss and saves are dropped, counted. */
 export type VaultClients = Readonly<Record<RecordClass, readonly Vault[]>>;
 
-/** By block of a prompt; beyond the end: vault 0, and no other. */
+/** Vault indexes per block of a prompt; beyond the end: vault 0, and no other. */
 export interface Places {
   owners: Uint8Array;
-  /** Where else a block may lie, by block; NO_VAULT: nowhere. The most likely list first. */
+  /** Other vaults per block, likeliest list first; NO_VAULT: none. */
   others: readonly Uint8Array[];
-  /** Those of `others` that own nothing there any more: owners before a change, and who stood in for one that is back. */
+  /** Lists of `others` with former owners: before a change, or stand-ins for a vault that is back. */
   before?: readonly Uint8Array[];
-  /** Records that one parity record stands for; left out, or 0: there are none. */
+  /** Records per parity record; left out, or 0: no parity. */
   width?: number;
 }
 
-/** What one block can be rebuilt from: all of it is needed. */
+/** Everything that one block is rebuilt from. */
 export interface Kin {
-  /** Where the block itself lies while all vaults are up. */
+  /** Vault of the block itself while all vaults are up. */
   home: number;
   others: { at: number; vault: number }[];
-  /** The block whose hash names the parity record, and where that lies. */
+  /** Index of the block whose hash names the parity record; `vault` holds it. */
   last: number;
   vault: number;
 }
 
-/** Of a block that is to be stored: as which member of which parity record, and where that is to lie. */
+/** A block's membership in a parity record: its width, the block's place, and where the record goes. */
 export interface Membership {
   width: number;
   place: number;
-  /** The block whose hash names it. */
+  /** Index of the block whose hash names it. */
   last: number;
-  /** NO_VAULT: nowhere, because the loss of one vault would take two of what belongs together. */
+  /** NO_VAULT: nowhere, because the loss of one vault would take two records of the stripe. */
   vault: number;
 }
 
-/** Of a vault alone: owner 0 of everything. */
+/** Places with a single vault: owner 0 of everything. */
 const ALONE: Places = { owners: new Uint8Array(0), others: [] };
 
-/** What placing asks of a vault. */
+/** Properties of a vault that placement depends on. */
 export type PlacedOn = Pick<Vault, "address" | "tier" | "capacityBytes" | "isDraining" | "isOpen">;
 
 export interface PoolOptions {
-  /** May grow. */
+  /** The list may grow. */
   clients: readonly PlacedOn[];
-  /** Each record lies on two of them. */
+  /** True: each record lies on two vaults. */
   isDouble?: boolean;
-  /** Members of a run share parity records. */
+  /** True: the blocks of a run share parity records. */
   hasParity?: boolean;
-  /** False for one that has left: nothing is stored there any more. */
+  /** Returns false for a vault that has left: no more blocks are stored there. */
   isMember?(client: PlacedOn): boolean;
-  /** True for one that has left and is not asked any more. */
+  /** Returns true for a vault that has left and is not asked any more. */
   isForgotten?(client: PlacedOn): boolean;
 }
 
 export class Pool {
   readonly #clients: readonly PlacedOn[];
   readonly #isMember: (client: PlacedOn) => boolean;
-  /** A state is needed alone, a block of attention with those before it. */
+  /** True for states, which are needed alone; blocks of attention need the ones before them. */
   readonly #isAlone: boolean;
   readonly #isDouble: boolean;
   readonly #hasParity: boolean;
@@ -72,11 +72,11 @@ export class Pool {
   #weights: readonly number[];
   #placement: Placement;
   #shares: Map<number, number> | null = null;
-  /** What was true before the last changes, the newest first: machines that see them later are understood, and records that did not move yet are found. */
+  /** Earlier placements, newest first: other machines may still use them, and records may not have moved yet. */
   #before: { placement: Placement; untilMs: number }[] = [];
-  /** As long as vaults are being emptied: as if they were not. What they had owned is asked of them, too, until it has moved. */
+  /** While vaults are being drained: the placement as if they were not, because they still hold what they owned. */
   #undrained: { of: string; placement: Placement } | null = null;
-  /** Vaults that were down when somebody last asked, and until when those that are back share their blocks with who stood in. */
+  /** Vaults seen down at the last look, and until when returned ones share their blocks with stand-ins. */
   readonly #away = new Set<number>();
   readonly #backUntilMs = new Map<number, number>();
   readonly #shared: number;
@@ -110,22 +110,22 @@ export class Pool {
     return this.#clients.length;
   }
 
-  /** Memory of this machine, beside the members: it owns nothing, and may hold anything. NO_VAULT: there is none, or nothing else. */
+  /** Shared memory of this machine beside the members: it owns nothing and may hold anything. NO_VAULT: none, or it is alone. */
   get #local(): number {
     return this.count > 1 ? this.#shared : NO_VAULT;
   }
 
-  /** Members store records twice. */
+  /** True where members store records twice. */
   get isDouble(): boolean {
     return this.#isDouble && this.count - Number(this.#local !== NO_VAULT) > 1;
   }
 
-  /** Where records of all members are kept, too; NO_VAULT: there is no such place, or it is down. */
+  /** Shared memory that also keeps all members' records; NO_VAULT: none, or it is down. */
   get local(): number {
     return this.#local === NO_VAULT || this.#isDown(this.#local) ? NO_VAULT : this.#local;
   }
 
-  /** Of the blocks of a prompt, whose hashes are given from its first block on. */
+  /** Returns the places of a prompt's blocks; `hashes` begin with its first block. */
   placesOf(hashes: Buffer): Places {
     if (this.count <= 1) return ALONE;
     this.#look();
@@ -136,19 +136,19 @@ export class Pool {
     return { owners, others, before, width: this.width };
   }
 
-  /** Runs are spread over several vaults. */
+  /** True where runs are spread over several vaults. */
   get isCut(): boolean {
     return !this.#isAlone;
   }
 
-  /** Records that one parity record stands for; 0: there are none. */
+  /** Records per parity record; 0: no parity. */
   get width(): number {
     return this.#placement.width;
   }
 
   /**
-   * What block `index` of a prompt can be rebuilt from; null: nothing. `hashes` are those of its run, from the first block on, as far as they
-   * are known.
+   * Returns what block `index` of a prompt can be rebuilt from; null: nothing. `hashes` are the known ones of its run, from its
+   * first block on.
    */
   kinOf(hashes: Buffer, index: number): Kin | null {
     this.#look();
@@ -166,7 +166,7 @@ export class Pool {
     return { home, others, last, vault };
   }
 
-  /** Of block `index`, which is to be stored; null: there is no parity. */
+  /** Returns the membership of block `index` before it is stored; null: no parity. */
   membershipOf(anchor: Buffer, index: number): Membership | null {
     this.#look();
     const stripe = this.#placement.stripeOf(anchor, this.#isDown);
@@ -177,14 +177,14 @@ export class Pool {
     return { width, place: members.indexOf(index), last: members.at(-1) ?? index, vault };
   }
 
-  /** How many times a block's bytes a vault sends, on average, for one that is rebuilt. */
+  /** Returns what a vault sends for a rebuilt block on average, as a multiple of the block's bytes. */
   rebuildShare(vault: number): number {
     if (this.#isDown(vault) || vault === this.#local) return 0;
     const up = this.#clients.filter((_, at) => at !== this.#local && !this.#isDown(at));
     return this.width / up.length;
   }
 
-  /** The most likely list first. */
+  /** Returns the lists of owners, likeliest first, and the former ones among them. */
   #placesOnRing(hashes: Buffer): { lists: Uint8Array[]; before: Uint8Array[] } {
     const { isDouble } = this;
     const { owners, seconds } = this.#placement.homesOf(hashes, this.#isDown, isDouble);
@@ -211,7 +211,7 @@ export class Pool {
     if (standIns !== undefined) yield standIns;
   }
 
-  /** Who had the blocks of vaults that are back from being down. */
+  /** Owners that stood in for vaults that are back from being down. */
   #standInsOf(hashes: Buffer): Uint8Array | undefined {
     for (const [vault, untilMs] of this.#backUntilMs)
       if (nowMs() > untilMs) this.#backUntilMs.delete(vault);
@@ -227,28 +227,28 @@ export class Pool {
     }
   }
 
-  /** Of one block that is to be stored; `anchor`: hash of the first one of its run, `index`: its place in the prompt. */
+  /** Returns where one block is to be stored; `anchor`: hash of its run's first block, `index`: its place in the prompt. */
   homeOf(hash: Buffer, anchor: Buffer, index = 0): Home {
     this.#look();
     const home = this.#placement.homeOf(this.#isAlone ? hash : anchor, this.#isDown, index);
     return this.isDouble ? home : { ...home, second: NO_VAULT };
   }
 
-  /** Where block `index` of a prompt lies while all vaults are up. */
+  /** Returns the owner of block `index` of a prompt while all vaults are up. */
   ownerInPeace(hashes: Buffer, index: number): number {
     const at = this.#isAlone ? index : anchorOf(index);
     const anchor = hashes.subarray(at * HASH_BYTES, (at + 1) * HASH_BYTES);
     return this.#placement.homeOf(anchor, () => false, index).owner;
   }
 
-  /** About which share of all runs a vault owns. */
+  /** Returns about which share of all runs a vault owns. */
   shareOf(vault: number): number {
     this.#look();
     this.#shares ??= this.#placement.shares();
     return this.#shares.get(vault) ?? 0;
   }
 
-  /** Takes in what vaults have said of their capacity since. */
+  /** Updates the placement from the vaults' present members, capacities and states. */
   #look(): void {
     const names = this.#clients.map(({ address }) => address);
     this.#lookWhoIsBack();
@@ -258,7 +258,7 @@ export class Pool {
       (name, vault) => name === this.#names[vault] && weights[vault] === this.#weights[vault],
     );
     if (isSame) return;
-    // An index that is another vault's now says nothing of the one before.
+    // An index that another vault has taken over says nothing of the one before.
     const old = this.#names.map((name, vault) =>
       name === names[vault] ? this.#weights[vault] : 0,
     );
@@ -288,9 +288,8 @@ export class Pool {
   }
 
   /**
-   * Alike until each member that is up has said its capacity: every sidecar begins with that view, and goes on from it to the same one.
-   * One that is down weighs as others do on average, which is of no account: what it would own lies elsewhere. One that is being
-   * emptied owns nothing, unless all are.
+   * Returns the vaults' weights: equal until each member that is up has said its capacity, so that all sidecars share each view. A
+   * down member weighs the average, as its blocks lie elsewhere. One being drained owns nothing, unless all are.
    */
   #weightsNow(isUndrained = false): number[] {
     const members = this.#clients.map(
@@ -320,7 +319,7 @@ export class Pool {
   }
 }
 
-/** In GiB. */
+/** Rounds a capacity to a step, in GiB. */
 function stepOf(bytes: number): number {
   if (bytes <= 0) return 0;
   const steps = Math.round(Math.log2(bytes / 2 ** 30) * CAPACITY_STEPS);
@@ -329,7 +328,7 @@ function stepOf(bytes: number): number {
 
 export type Pools = Readonly<Record<RecordClass, Pool>>;
 
-/** A state is needed alone, so that others' parity would come too late for it: it is kept twice instead. */
+/** Opens both pools. States are kept twice instead of with parity, because each is needed alone and rebuilding would come too late. */
 export function openPools(vaults: VaultClients, options: Omit<PoolOptions, "clients"> = {}): Pools {
   return { kv: openPool("kv", vaults.kv, options), ssm: openPool("ssm", vaults.ssm, options) };
 }
@@ -345,7 +344,7 @@ export function openPool(
   return new Pool(recordClass, { ...options, ...kept, clients });
 }
 
-/** What `[cluster] redundancy` says. */
+/** Options of `[cluster] redundancy`. */
 export function redundancyOf(
   redundancy: "none" | "parity" | "copies:2",
 ): Pick<PoolOptions, "isDouble" | "hasParity"> {

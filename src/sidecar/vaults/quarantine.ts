@@ -1,12 +1,12 @@
-// Owns the names under which nothing is believed: an engine computed a block again, and what was stored of it was something else.
+// Owns the quarantined namespaces: an engine computed one of their blocks again, and the stored one was different.
 import type { Namespace } from "../../block.ts";
 import { QUARANTINED_MAX } from "../../limits/truth.ts";
 
-/** Until they are flushed, or the sidecar restarts: then the next check finds them again. */
+/** A namespace stays until it is flushed or the sidecar restarts, after which the next check finds it again. */
 export class Quarantine {
   readonly #names = new Set<string>();
 
-  /** False where it was known. Beyond QUARANTINED_MAX the oldest is forgotten. */
+  /** Adds a namespace; false when it was known. Beyond QUARANTINED_MAX the oldest is forgotten. */
   add(namespace: Namespace): boolean {
     const name = nameOf(namespace);
     if (this.#names.has(name)) return false;
@@ -22,7 +22,7 @@ export class Quarantine {
     return this.#names.size > 0 && this.#names.has(nameOf(namespace));
   }
 
-  /** Their records are gone, so what is stored now is new. */
+  /** Lifts the quarantine of flushed namespaces, because their records are gone. */
   lift(takes: (namespace: Buffer) => boolean): void {
     for (const name of this.#names) {
       if (takes(Buffer.from(name, "latin1"))) this.#names.delete(name);

@@ -1,4 +1,4 @@
-// Owns what vaults are told of sessions, block by block where each lies, and what they say of them together.
+// Owns the sidecar's session calls: tells each vault which of its blocks to keep, and merges what vaults report.
 import { HASH_BYTES, KeyPacker } from "../../block.ts";
 import type { VaultClient } from "../../client/vault-client.ts";
 import { isRemote } from "../../client/vault.ts";
@@ -16,28 +16,28 @@ import type { PrefetchGroup } from "../socket/asked.ts";
 import type { SessionMessage, SessionUpdate } from "../socket/session.ts";
 import type { Places, Pools, VaultClients } from "./pools.ts";
 
-/** A session, of all vaults together. */
+/** A session over all vaults. */
 export interface SessionSeen {
   name: string;
   model: string;
   tenant: number;
-  /** In memory of vaults, of all shards and copies ... */
+  /** Records in vaults' memory, over all shards and copies ... */
   records: number;
-  /** ... of these, not evicted. */
+  /** ... and how many of them are kept from eviction. */
   kept: number;
   keptBytes: number;
-  /** How long it is still kept; 0: it is not. */
+  /** Milliseconds that it is still kept; 0: no longer. */
   leftMs: number;
 }
 
 export interface SessionsSeen {
   sessions: SessionSeen[];
-  /** Vaults that did not answer, and why. */
+  /** Vaults that did not answer, each with the reason. */
   failed: string[];
 }
 
 export interface SessionsOptions {
-  /** May grow. */
+  /** The lists may grow. */
   vaults: VaultClients;
   pools: Pools;
   counters: SidecarCounters;
@@ -55,7 +55,7 @@ export class Sessions {
     this.#options = options;
   }
 
-  /** Tells the vaults, in its own time. The frame may go meanwhile. */
+  /** Queues a message for the vaults; it copies the hashes, because the frame may go meanwhile. */
   tell(message: SessionMessage, shards: number): void {
     const { counters } = this.#options;
     if (this.#waiting.length >= SESSION_TELLS_MAX) {
@@ -68,7 +68,7 @@ export class Sessions {
     void this.#work();
   }
 
-  /** Says it of all sessions of that name, and gives what there is then; an empty name: nothing is said. */
+  /** Updates all sessions of that name and returns the present state; an empty name only asks. */
   async ask({ session, keepS, isReleased }: SessionUpdate): Promise<SessionsSeen> {
     const failed: string[] = [];
     // One vault may hold both classes.
@@ -108,13 +108,13 @@ export class Sessions {
     return { sessions: [...all.values()], failed };
   }
 
-  /** Memory that sidecars share keeps nothing. */
+  /** Remote vaults only, because shared memory keeps no sessions. */
   #clients(): VaultClient[] {
     const { kv, ssm } = this.#options.vaults;
     return [...kv, ...ssm].filter(isRemote);
   }
 
-  /** A few at a time, because the client refuses calls above its own limit. */
+  /** Sends a few messages at a time, because the client refuses calls above its own limit. */
   async #work(): Promise<void> {
     if (this.#working >= SESSION_TELLS_AT_ONCE) return;
     this.#working += 1;
@@ -127,7 +127,7 @@ export class Sessions {
         } catch (error) {
           counters.add("session_tells_failed");
           const { address: vault } = client;
-          logger.debug({ err: toTierkvError(error), vault }, "a session is not kept");
+          logger.debug({ err: toTierkvError(error), vault }, "a session call failed");
         }
       });
       await Promise.all(tells);
@@ -135,7 +135,7 @@ export class Sessions {
     this.#working -= 1;
   }
 
-  /** In calls of one group each: the first says what the session does not hold any more, the last that it is over. */
+  /** Sends calls of one group each; the first names blocks the session gave up, the last ends the session. */
   async #tellOne(client: VaultClient, message: SessionMessage, shards: number): Promise<void> {
     const { session, namespace, tenant, keepS, isReleased } = message;
     const { pools, vaults } = this.#options;
@@ -166,12 +166,12 @@ const NOTHING = {
   release: false,
 };
 
-/** Whether block `index` lies on a vault, or may. */
+/** Returns whether block `index` lies on a vault, or may. */
 function placedOn({ owners, others }: Places, vault: number): (index: number) => boolean {
   return (index) => (owners[index] ?? 0) === vault || others.some((list) => list[index] === vault);
 }
 
-/** Keys of all shards, as many as go into one call at a time; at least one piece, which may be empty. */
+/** Yields keys of all shards, as many as one call carries; at least one piece, which may be empty. */
 function* packed(
   { group, hashes, from }: PrefetchGroup,
   lies: (index: number) => boolean,

@@ -1,29 +1,29 @@
-// Owns what vaults say of themselves, for people who look: asked while somebody does, and never on the way of a request.
+// Owns the vaults' statistics for displays: fetched only while one looks, and never in the path of a request.
 import type { Vault } from "../../client/vault.ts";
 import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import { VAULT_SEEN_MS } from "../../limits/seen.ts";
 import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 
-/** As a vault said at its last answer. */
+/** Statistics from a vault's last answer. */
 export interface VaultSeen {
-  /** How long that answer took. */
+  /** Milliseconds that the answer took. */
   rttMs: number;
   usedBytes: number;
   maxBytes: number;
-  /** What its capacity counts times as its share of a pool. */
+  /** Factor on its capacity in its share of a pool. */
   weight: number;
   records: number;
   lookupKeys: number;
   lookupHits: number;
   evicted: number;
-  /** Conversations that were named, bytes of those that are kept, and records that the quota had no room for so far. */
+  /** Named sessions, bytes that are kept for them, and records refused so far for lack of quota. */
   sessions: number;
   keptBytes: number;
   keepsRefused: number;
-  /** Open ones of all its clients. */
+  /** Open lanes of all its clients. */
   lanes: number;
-  /** Record bytes per second of all its clients, over about the last ten seconds. */
+  /** Record bytes per second, all clients together, over about the last ten seconds. */
   outBytesPerS: number;
   inBytesPerS: number;
   disk: { usedBytes: number; maxBytes: number; failing: boolean } | null;
@@ -38,12 +38,12 @@ export class VaultWatch {
     this.#vaults = vaults;
   }
 
-  /** The latest answer of a vault; null: it has not answered, or was not asked. */
+  /** Returns a vault's latest answer; null: none came, or it was not asked. */
   seen(client: Vault): VaultSeen | null {
     return this.#seen.get(client) ?? null;
   }
 
-  /** Somebody looks: what is seen next is newer. */
+  /** Refreshes the answers, because a display looks at them. */
   look(): void {
     if (this.#askedMs !== null && nowMs() - this.#askedMs < VAULT_SEEN_MS) return;
     this.#askedMs = nowMs();
@@ -52,11 +52,11 @@ export class VaultWatch {
 
   async #ask(client: Vault): Promise<void> {
     try {
-      // The first call opens a connection, and is no round trip.
+      // The first call opens a connection, so its time is no round trip.
       if (!this.#seen.has(client)) await client.stats(STATUS_TIMEOUT_MS);
       this.#seen.set(client, await seenOf(client));
     } catch {
-      // Its state says so; what it said before is not true any more.
+      // The client's state shows the failure; the old answer is no longer true.
       this.#seen.delete(client);
     }
   }

@@ -1,4 +1,4 @@
-// Owns the sidecar's ways to its vaults: what is known of each link, and a turnstile before the look-ups of each vault.
+// Owns the sidecar's links to its vaults, and a gate that bounds the look-ups under way at each vault.
 import { keyCount } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import { OF_A_REQUEST, readFound } from "../../client/found.ts";
@@ -10,15 +10,15 @@ import { LOOKUPS_IN_FLIGHT_MAX } from "../../limits/general.ts";
 import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 
-/** Lets a burst of look-ups through a few at a time: the client refuses calls above its own limit. */
+/** Lets a burst of look-ups through a few at a time, because the client refuses calls above its own limit. */
 export class LookupGate {
   readonly #client: Vault;
   readonly #link: Link;
   readonly #waiting: (() => void)[] = [];
   #inFlight = 0;
-  /** Blocks that it answered it does not hold, though one behind them is held: it evicted them, or lost them. */
+  /** Blocks missing at the vault although a deeper block is held: evicted or lost there. */
   holes = 0;
-  /** Blocks that were found here though another vault owns them by now. */
+  /** Blocks found here although another vault owns them by now. */
   moved = 0;
 
   constructor(client: Vault, link: Link) {
@@ -38,16 +38,16 @@ export class LookupGate {
     return this.#client.address;
   }
 
-  /** How long it takes to answer is known, and of late. */
+  /** True when a recent round-trip time is known. */
   get isPaced(): boolean {
-    return !this.#link.isUnasked && this.#link.questionMs(0) !== null;
+    return !this.#link.isUnasked && this.#link.roundTripMs(0) !== null;
   }
 
   async lookup(...asked: Parameters<LookupGate["find"]>): Promise<Buffer | null> {
     return (await this.find(...asked))?.present ?? null;
   }
 
-  /** null when nobody wants the answer any more once it is its turn. Bounded by the plans that may be open. */
+  /** Returns null when the answer is no longer wanted at its turn. Waiting calls are bounded by the open plans. */
   async find(
     namespace: Namespace,
     keys: Buffer,
@@ -73,7 +73,7 @@ export class LookupGate {
       if (found.far !== null) this.#link.farPace = found.pace;
       return found;
     } finally {
-      // The place passes on; it is freed only when nobody waits for it.
+      // A waiting call takes the place over; without one it is freed.
       const next = this.#waiting.shift();
       if (next === undefined) this.#inFlight -= 1;
       else next();
@@ -81,10 +81,10 @@ export class LookupGate {
   }
 }
 
-/** One for each vault of each class, in the order of the configuration. */
+/** One gate per vault of each class, in the order of the configuration. */
 export type LookupGates = Readonly<Record<RecordClass, readonly LookupGate[]>>;
 
-/** What is known of the ways to them, in the same order. */
+/** One link per vault, in the same order. */
 export type Links = Readonly<Record<RecordClass, readonly Link[]>>;
 
 export function openLinks(vaults: VaultClients): Links {

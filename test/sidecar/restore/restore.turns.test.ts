@@ -5,7 +5,7 @@ import { HASH_BYTES, toNamespace } from "../../../src/block.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";
 import { blockKey } from "../../../src/key-text.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
-import type { RecutWay } from "../../../src/sidecar/restore/arena-context.ts";
+import type { RecutContext } from "../../../src/sidecar/restore/arena-context.ts";
 import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";
 import type { Receipts } from "../../../src/sidecar/restore/receipts.ts";
@@ -88,7 +88,7 @@ function openRestorer(
   });
   const groupAt = (): never => expect.fail("nobody asked for a receipt");
   const vaults = { kv: [], ssm: [] };
-  const recut = { vaults, fidelity: 0, callMs: WAIT_MS } as unknown as RecutWay;
+  const recut = { vaults, fidelity: 0, callMs: WAIT_MS } as unknown as RecutContext;
   restorer.open({ cache, fetcher, costs, recut, sourceBytes, shapeOf, groupAt });
   return closeAfterTest(restorer);
 }

@@ -8,7 +8,7 @@ import type { ArenaId, GeometryId } from "../../../src/native.ts";
 import { chooseForm, CodecChoice } from "../../../src/sidecar/save/codec-choice.ts";
 import type { Weights } from "../../../src/sidecar/save/codec-choice.ts";
 import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
-import { Way } from "../../../src/sidecar/save/way.ts";
+import { VaultView } from "../../../src/sidecar/save/vault-view.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
 import { logger } from "../../support/vaults.ts";
@@ -68,8 +68,8 @@ test("a vault that fills up gets fewest bytes, and a rate that wavers changes no
 
 test("blocks in memory stay exact until it fills up, whatever saves into it take", () => {
   const link = { restoreRate: 0.6e9, down: { rate: () => null } };
-  const way = new Way({ tier: "shared" } as Vault, link as unknown as Link);
-  const seen = { restoreRate: way.restoreRate, isMemory: way.isMemory };
+  const view = new VaultView({ tier: "shared" } as Vault, link as unknown as Link);
+  const seen = { restoreRate: view.restoreRate, isMemory: view.isMemory };
   const memory = (isNearlyFull: boolean) => ({ ...seen, isNearlyFull });
   expect(chooseForm(rules, WEIGHTS, memory(false))).toEqual({
     codec: "raw",
@@ -103,11 +103,12 @@ test("blocks that go to several vaults become what the slowest asks for", async 
     sourceBytes: 1000,
   };
   await choice.weigh(pool as never, "kv", slot);
-  const way = (address: string, gigabits: number): Way => ({ address, ...at(gigabits) }) as never;
-  const ways = [way("near", 100), way("far", 0.1)];
-  expect(choice.idFor("kv", slot.geometry, ways)).toBe(3);
-  expect(choice.idFor("kv", slot.geometry, ways.slice(0, 1))).toBe(0);
-  expect(choice.idFor("ssm", slot.geometry, ways)).toBe(0);
+  const view = (address: string, gigabits: number): VaultView =>
+    ({ address, ...at(gigabits) }) as never;
+  const views = [view("near", 100), view("far", 0.1)];
+  expect(choice.idFor("kv", slot.geometry, views)).toBe(3);
+  expect(choice.idFor("kv", slot.geometry, views.slice(0, 1))).toBe(0);
+  expect(choice.idFor("ssm", slot.geometry, views)).toBe(0);
   expect([choice.formOf("near")!.codec, choice.names]).toEqual(["raw", "raw, int8-had"]);
 });
 
