@@ -102,6 +102,27 @@ fn assert_same_everywhere(codec: Codec, geometry: &Geometry, page: &[u8], what: 
     }
 }
 
+/// The other tests go through `Isa::all`, so a set that it leaves out would be proven by none of them.
+#[test]
+fn every_instruction_set_of_this_processor_is_listed() {
+    let names: Vec<&str> = Isa::all().into_iter().map(Isa::name).collect();
+    let mut wanted = vec!["portable"];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::is_x86_feature_detected as has;
+        let is_wide = has!("avx512f") && has!("avx512bw") && has!("avx512vl");
+        let sets = [
+            ("avx2", has!("avx2") && has!("f16c")),
+            ("avx512", is_wide),
+            ("avx512bf16", is_wide && has!("avx512bf16")),
+        ];
+        wanted.extend(sets.iter().filter(|(_, is_here)| *is_here).map(|(name, _)| name));
+    }
+    #[cfg(target_arch = "aarch64")]
+    wanted.push("neon");
+    assert_eq!(names, wanted);
+}
+
 #[test]
 #[expect(clippy::print_stdout, reason = "a log must say what was proven on this processor")]
 fn every_isa_gives_the_same_bytes_and_leaves_padding_alone() {
