@@ -1,6 +1,6 @@
 // Owns a stand-in for where saved blocks come from: one group of one worker, whose slots are only counted.
 import type { ArenaId, GeometryId } from "../../src/native.ts";
-import type { SaveSource } from "../../src/sidecar/save/save.ts";
+import type { SaveSource } from "../../src/sidecar/save/source.ts";
 
 /** Blocks of `sourceBytes`; slots that are of no use any more go to `finished`. */
 export function saveSource(sourceBytes: number, finished: number[], isShort = false): SaveSource {

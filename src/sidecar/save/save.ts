@@ -12,10 +12,10 @@ import { recordKey } from "../../key-text.ts";
 import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
-import type { ArenaId, GeometryId } from "../../native.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import { nowMs, sleep } from "../../time.ts";
 import type { SaveItem } from "../socket/messages.ts";
+import type { DropReason } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
@@ -27,30 +27,9 @@ import type { Member } from "./parity.ts";
 import { ownHashes, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
 import { SaveRoom } from "./room.ts";
+import type { SaveSource } from "./source.ts";
 import { along } from "./store-queue.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
-
-/** The origin of blocks: one group of one rank of one engine. */
-export interface SaveSource {
-  readonly arena: ArenaId;
-  readonly geometry: GeometryId;
-  readonly recordClass: RecordClass;
-  readonly group: number;
-  readonly shard: number;
-  readonly shardCount: number;
-  /** Tokens of one block. */
-  readonly tokens: number;
-  /** Decoded bytes of one block's shard. */
-  readonly sourceBytes: number;
-  /** Called exactly once per item taken, when the save no longer needs the slot. */
-  finish(slot: number, generation: number): void;
-  /** Called when the slots of a batch are finished: a good time to grant new ones. */
-  onBatch(): void;
-  /** True when the worker may soon have no slot to save into. */
-  isShort(): boolean;
-  /** False while a block could not be restored faster than computed. */
-  isWorthSaving(): boolean;
-}
 
 export interface SaverOptions {
   pool: EncodePool;
@@ -220,7 +199,7 @@ export class Saver {
     return queue;
   }
 
-  #dropped(namespace: Namespace | null, key: Buffer, reason: string): void {
+  #dropped(namespace: Namespace | null, key: Buffer, reason: DropReason | "duplicate"): void {
     this.#options.counters.add(`dropped_${reason}`);
     if (namespace === null || reason === "duplicate") return;
     this.#options.outcomes.dropped(namespace, key, reason);
@@ -233,7 +212,7 @@ export class Saver {
     name: string | null,
     { endTokens }: SaveItem,
     isWorth: boolean,
-  ): string | null {
+  ): DropReason | "duplicate" | null {
     if (name === null || namespace === null) return "no_namespace";
     if (this.#options.quarantine.has(namespace)) return "quarantined";
     if (store === undefined) return "no_vault";

@@ -33,7 +33,7 @@ export class Reader {
 
   text(key: string | number, bytesMax: number = FRAME_TEXT_BYTES_MAX): string {
     const value = this.#get(key);
-    if (typeof value === "string" && value.length <= bytesMax) return value;
+    if (typeof value === "string" && Buffer.byteLength(value) <= bytesMax) return value;
     throw this.wrong(key, `a text of at most ${bytesMax} bytes`);
   }
 

@@ -49,6 +49,7 @@ const DROP_TEXTS = {
   vault_down: "the vault did not answer",
   vault_deadline: "the vault took too long",
   vault_denied: "this machine's token may only read from the vault",
+  read_only: "this machine's role at the vault may only read",
   vault_busy: "the vault was busy",
   over_budget: "the vault had no room for it",
   draining: "the vault is being emptied and takes nothing new",
@@ -57,6 +58,9 @@ const DROP_TEXTS = {
   flushed: "it was flushed before it was stored",
   quarantined: "what is stored of this model is not what an engine computes",
 } as const;
+
+/** Why a block was not stored; a vault's error code may stand in its place. */
+export type DropReason = keyof typeof DROP_TEXTS;
 
 /** The decision about held blocks, and how the plan ended. */
 const DECISION_TEXTS = {

@@ -9,7 +9,7 @@ import {
 } from "../../../src/limits/general.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
-import type { SaveSource } from "../../../src/sidecar/save/save.ts";
+import type { SaveSource } from "../../../src/sidecar/save/source.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
 import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 import { openPools } from "../../../src/sidecar/vaults/pools.ts";

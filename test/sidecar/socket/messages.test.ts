@@ -117,6 +117,7 @@ describe("values out of range", () => {
     ["shards", helloFrame({ world: 4, shards: 3 }), "shards = 3: expected a divisor of world (4)"],
     ["role", helloFrame({ role: "boss" }), 'role = "boss": expected scheduler or worker or status'],
     ["engine", helloFrame({ engine: "" }), 'engine = ""'],
+    ["bytes", helloFrame({ engine: "é".repeat(300) }), "a text of at most 512 bytes"],
     ["a fraction", { t: "mapped", arena: 1.5 }, "arena = 1.5: expected an integer"],
     ["a negative", { t: "ping", n: -1 }, "n = -1"],
     ["beyond exactness", { t: "ping", n: 2 ** 60 }, "n = 1152921504606847000"],
