@@ -1,5 +1,5 @@
 // Owns the kinds of values that are addresses: of vaults, engines and what listens, one or several, and what was probably meant.
-import { isIPv4, isIPv6 } from "node:net";
+import { isIP, isIPv4, isIPv6 } from "node:net";
 import { isNames, namesIn, sharedPath, sourceOf } from "../hosts.ts";
 import { VAULT_SOCKET_BYTES_MAX } from "../limits/general.ts";
 import { SHARED_PATH_BYTES_MAX } from "../limits/shared.ts";
@@ -90,6 +90,30 @@ export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
   };
 }
 
+/** Different IP addresses of this machine, without ports. */
+export function ownAddresses(countMax: number, sample: string): Kind<readonly string[]> {
+  return {
+    describe: `list of IP addresses, at most ${countMax}`,
+    parse(raw, key) {
+      const fix = `write ${key} = ["${sample}"]`;
+      if (!Array.isArray(raw) || !raw.every((one) => typeof one === "string"))
+        return wrongType("a list of IP addresses in quotes, in brackets", fix);
+      if (raw.length > countMax) return tooMany(raw.length, countMax, fix);
+      const named = raw.find((one) => isIP(one) === 0);
+      if (named !== undefined) return badValue(`${named} is no IP address`, fix);
+      return allDifferent(raw, raw, fix);
+    },
+  };
+}
+
+const tooMany = (count: number, most: number, fix: string): Parsed<never> =>
+  badValue(`${count} addresses, at most ${most}`, fix);
+
+function allDifferent<T>(value: T, texts: readonly string[], fix: string): Parsed<T> {
+  const twice = texts.find((text, index) => texts.indexOf(text) !== index);
+  return twice === undefined ? { value } : badValue(`${twice} stands there twice`, fix);
+}
+
 function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<readonly Address[]> {
   return {
     describe: `list of \`"host:port"\`, at most ${countMax}`,
@@ -99,16 +123,14 @@ function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<read
         const meant = `write ${key} = ["${suggestAddress(raw, sample)}"]`;
         return wrongType("a list of addresses in brackets", meant);
       }
-      if (raw.length > countMax)
-        return badValue(`${raw.length} addresses, at most ${countMax}`, fix);
+      if (raw.length > countMax) return tooMany(raw.length, countMax, fix);
       const parsed = raw.map((item: unknown) => one.parse(item, key));
       const at = parsed.findIndex((item) => "problem" in item);
       const bad = parsed[at];
       if (bad !== undefined && "problem" in bad) return inList(bad, raw, at);
       const value = parsed.flatMap((item) => ("value" in item ? [item.value] : []));
       const texts = value.map(({ text }) => text);
-      const twice = texts.find((text, index) => texts.indexOf(text) !== index);
-      return twice === undefined ? { value } : badValue(`${twice} stands there twice`, fix);
+      return allDifferent(value, texts, fix);
     },
   };
 }

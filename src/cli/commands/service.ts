@@ -1,10 +1,10 @@
 // Owns `tierkv service`: a vault or a sidecar that this machine starts by itself, and is told to forget again.
 import { existsSync, realpathSync, rmSync, writeFileSync } from "node:fs";
-import { homedir } from "node:os";
-import { dirname, join } from "node:path";
+import { dirname } from "node:path";
 import { Argument, Option } from "commander";
 import type { Command } from "commander";
 import type { Environment } from "../../config/field.ts";
+import { homeOf, xdgHome } from "../../config/own-places.ts";
 import { makeDirectory } from "../../directory.ts";
 import { TierkvError } from "../../errors.ts";
 import type { Call, Registrar } from "../call.ts";
@@ -79,11 +79,7 @@ function managerHere(): Manager {
 }
 
 const uid = (): number => process.getuid?.() ?? 0;
-const homeOf = (env: Environment): string => env["HOME"] ?? homedir();
-const configHome = (env: Environment): string => {
-  const named = env["XDG_CONFIG_HOME"] ?? "";
-  return named === "" ? join(homeOf(env), ".config") : named;
-};
+const configHome = (env: Environment): string => xdgHome("XDG_CONFIG_HOME", ".config", env);
 
 function scopeOf({ system, user }: ServiceFlags): Scope {
   return system === true || (user !== true && uid() === 0) ? "system" : "user";

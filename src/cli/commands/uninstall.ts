@@ -1,9 +1,9 @@
 // Owns `tierkv uninstall`: services off this machine and, with --purge, all that tierKV has kept on it; or its file out of EXO.
 import { lstatSync, readdirSync, rmdirSync, rmSync } from "node:fs";
-import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
+import { xdgHome } from "../../config/own-places.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { Call, Registrar } from "../call.ts";
 import { removeFromExo } from "./install.ts";
@@ -99,15 +99,10 @@ const JOINED_FILES = /^(?:vault\.pem|token)$/;
 
 /** What is there: whole folders at the usual places, and our own files where a configuration names another folder. */
 function ownPaths(config: Config, env: Environment, isMachine: boolean): string[] {
-  const home = env["HOME"] ?? homedir();
-  const under = (name: string, fallback: string): string => {
-    const named = env[name] ?? "";
-    return join(named === "" ? join(home, fallback) : named, OWN_NAME);
-  };
   const runtime = env["XDG_RUNTIME_DIR"] ?? "";
   const usual = [
-    under("XDG_STATE_HOME", ".local/state"),
-    under("XDG_CONFIG_HOME", ".config"),
+    join(xdgHome("XDG_STATE_HOME", ".local/state", env), OWN_NAME),
+    join(xdgHome("XDG_CONFIG_HOME", ".config", env), OWN_NAME),
     ...(runtime === "" ? [] : [join(runtime, OWN_NAME)]),
     ...(isMachine ? ["/var/lib/tierkv", "/var/lib/private/tierkv", "/etc/tierkv"] : []),
   ];
