@@ -4,12 +4,11 @@ import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
-import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
 import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
+import { askSidecar } from "./ask-sidecar.ts";
 import type { Clients } from "./bundle-selection.ts";
-import { asked } from "./engine-names.ts";
 import { allTargets } from "./sources.ts";
 import { clientOf, helloAll, placesOf } from "./vault-link.ts";
 
@@ -36,10 +35,7 @@ export async function openVaults(config: Config): Promise<BundleVaults> {
 
 /** Throws USAGE when the sidecar remembers none of that name. */
 export async function explainOne({ sidecar }: Config, request: string): Promise<Account> {
-  return await asked(sidecar.socket, async (link) => {
-    const [account] = (await link.explain(request, 1, STATUS_TIMEOUT_MS)) as unknown as Account[];
-    if (account !== undefined) return account;
-    const reason = `the sidecar remembers no request "${request}"`;
-    throw new TierkvError("USAGE", { reason });
-  });
+  const [account] = await askSidecar(sidecar.socket, (link) => link.explain(request, 1));
+  if (account !== undefined) return account;
+  throw new TierkvError("USAGE", { reason: `the sidecar remembers no request "${request}"` });
 }

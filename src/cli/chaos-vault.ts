@@ -4,7 +4,7 @@ import { ItemStatus, leadingBits, measuringNamespace, statusName } from "../bloc
 import type { Namespace, RecordClass } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
-import { splitAddress } from "../hosts.ts";
+import { connectionTo } from "../hosts.ts";
 import {
   CALL_TIMEOUT_MS,
   CHAOS_CALL_MS,
@@ -14,7 +14,7 @@ import {
   CHAOS_SILENT_PEERS,
 } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
-import { nowMs, sleep } from "../time.ts";
+import { becomes, sleep } from "../time.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { OwnRecords } from "./own-records.ts";
 import type { OwnCall, OwnRecord } from "./own-records.ts";
@@ -208,21 +208,14 @@ class ChaosRun {
   }
 
   /** Engines may store meanwhile: it is enough that it was as before at one moment. */
-  async #roomBack(before: number): Promise<boolean> {
-    const endMs = nowMs() + CHAOS_CALL_MS;
-    while (nowMs() < endMs) {
-      const { reservedBytes } = await this.#client.stats(CHAOS_CALL_MS);
-      if (reservedBytes <= before) return true;
-      await sleep(CHAOS_POLL_MS);
-    }
-    return false;
+  #roomBack(before: number): Promise<boolean> {
+    const isBack = async (): Promise<boolean> =>
+      (await this.#client.stats(CHAOS_CALL_MS)).reservedBytes <= before;
+    return becomes(isBack, CHAOS_CALL_MS, CHAOS_POLL_MS);
   }
 
   async #silentPeers(): Promise<Look> {
-    const { address } = this.#options;
-    const at = address.startsWith("unix:")
-      ? { path: address.slice("unix:".length) }
-      : splitAddress(address);
+    const at = connectionTo(this.#options.address);
     const sockets = Array.from({ length: CHAOS_SILENT_PEERS }, () =>
       connect(at).on("error", () => {}),
     );

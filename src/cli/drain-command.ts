@@ -11,7 +11,7 @@ import { Drain } from "./draining.ts";
 import type { Drained } from "./draining.ts";
 import { sizeOf } from "./plan-inputs.ts";
 import { Progress } from "./progress.ts";
-import { allTargets } from "./sources.ts";
+import { allTargets, targetAt } from "./sources.ts";
 import type { VaultTarget } from "./targets.ts";
 import { showBytes } from "./text.ts";
 import { clientOf, placesOf } from "./vault-link.ts";
@@ -34,16 +34,13 @@ interface Done extends Drained {
 export async function drainVault(
   call: Call,
   { rate, end = false }: { rate?: string; end?: boolean },
-): Promise<number> {
+): Promise<boolean> {
   const [address = ""] = call.args;
   const config = call.loadConfig();
   const targets = await allTargets(config);
+  targetAt(targets, address);
+  // A vault of both classes may stand in both lists.
   const classes = (["kv", "ssm"] as const).filter((name) => placesOf(targets, name).has(address));
-  if (classes.length === 0) {
-    const known = targets.map((target) => target.address).join(", ");
-    const reason = `${address.slice(0, 100)} is no vault of this machine's configuration (${known})`;
-    throw new TierkvError("USAGE", { reason });
-  }
   const alone = classes.find((name) => placesOf(targets, name).size === 1);
   if (alone !== undefined && !end) {
     const reason = `${address} is the only ${alone} vault: nobody could take what it holds`;
@@ -57,11 +54,10 @@ export async function drainVault(
   }
   if (end) {
     call.print({ address, draining: false }, [`${address} takes records again`]);
-    return 0;
+    return true;
   }
   call.print({ address, drained: results }, [...results.flatMap(describe), next(address)]);
-  const isWhole = results.every(({ left }) => Object.keys(left).every((why) => FINAL.has(why)));
-  return isWhole ? 0 : 1;
+  return results.every(({ left }) => Object.keys(left).every((why) => FINAL.has(why)));
 }
 
 interface Emptying {

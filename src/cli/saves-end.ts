@@ -1,8 +1,6 @@
 // Owns waiting until a sidecar has stored what an engine computed, for commands that send prompts.
 import { TierkvError } from "../errors.ts";
-import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import { FIDELITY_POLL_MS, FIDELITY_QUIET_POLLS, FIDELITY_SAVE_MS } from "../limits/tools.ts";
-import type { SidecarStatus } from "../sidecar/status.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { SidecarLink } from "./sidecar-link.ts";
 
@@ -17,13 +15,9 @@ export async function untilSaved(link: SidecarLink): Promise<void> {
       throw new TierkvError("ENGINE_ANSWER", { reason });
     }
     await sleep(FIDELITY_POLL_MS);
-    const { saves, counters } = await statusOf(link);
+    const { saves, counters } = await link.status();
     const now = `${counters["blocks_saved"] ?? 0} ${counters["saves_present"] ?? 0}`;
     quiet = saves.queuedBlocks === 0 && now === before ? quiet + 1 : 0;
     before = now;
   }
-}
-
-export async function statusOf(link: SidecarLink): Promise<SidecarStatus> {
-  return (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
 }

@@ -16,13 +16,13 @@ import type { ListedVault, SourceKind, VaultSource } from "../discovery/source.t
 import { TierkvError } from "../errors.ts";
 import { namesIn, sourceOf } from "../hosts.ts";
 import { LISTING_WAIT_MS } from "../limits/pool.ts";
-import { createLogger } from "../log.ts";
+import { silent } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { MemberSource } from "../sidecar/vaults/pool-members.ts";
 import { accessTo, isJoined, securityFor } from "./credentials.ts";
 import { etcdOptions } from "./etcd.ts";
-import { CLASSES, vaultTargets } from "./targets.ts";
-import type { VaultTarget } from "./targets.ts";
+import { CLASSES, VAULT_ROLES, vaultTargets } from "./targets.ts";
+import type { VaultRole, VaultTarget } from "./targets.ts";
 
 /** A source, and what the vaults that it lists are to this machine. */
 interface Feed {
@@ -119,19 +119,18 @@ export async function namedTargets(
   config: Config,
   resolver: Resolving = systemResolver(),
 ): Promise<VaultTarget[]> {
-  const logger = createLogger("sources", { level: "silent" });
   const { kv, ssm } = named(config, "dns");
   // Asked here, so that what is wrong with a name is said.
   await Promise.all([...kv, ...ssm].map((address) => addressesOf(address, resolver)));
   const feeds = [
-    ...dnsFeeds(config, resolver, logger),
-    ...poolFeeds(config, logger, () => {}),
-    ...etcdFeeds(config, logger),
+    ...dnsFeeds(config, resolver, silent),
+    ...poolFeeds(config, silent, () => {}),
+    ...etcdFeeds(config, silent),
   ];
   const targets = feeds.map(async ({ text, source, targetOf }) => {
     const list = await firstList(source, LISTING_WAIT_MS);
     // While nobody answers, this machine's sidecar goes on with what it heard last.
-    const known = list ?? readKept(keptAt(config, text), logger);
+    const known = list ?? readKept(keptAt(config, text), silent);
     if (known.length > 0) return known.flatMap((listed) => targetOf(listed) ?? []);
     const reason = `no list came within ${LISTING_WAIT_MS} ms`;
     const fix = "look whether one of these vaults runs, and whether this machine has joined it";
@@ -143,6 +142,30 @@ export async function namedTargets(
 /** Every vault that there is now. Throws NAMES_UNRESOLVED. */
 export async function allTargets(config: Config): Promise<VaultTarget[]> {
   return [...vaultTargets(config), ...(await namedTargets(config))];
+}
+
+/** Those of one role, or all. Throws USAGE where there is none: `verb` says what for. */
+export async function chosenTargets(
+  config: Config,
+  role: VaultRole | undefined,
+  verb: string,
+  isFit: (target: VaultTarget) => boolean = () => true,
+): Promise<VaultTarget[]> {
+  const fit = (await allTargets(config)).filter(isFit);
+  const chosen = fit.filter((target) => role === undefined || target.role === role);
+  if (chosen.length > 0) return chosen;
+  const key = role ?? VAULT_ROLES.join(" or ");
+  const reason = `no vault to ${verb}: write [cluster] ${key} = "host:port"`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+/** The vault at that address. Throws USAGE where the configuration has none. */
+export function targetAt(targets: readonly VaultTarget[], address: string): VaultTarget {
+  const found = targets.find((target) => target.address === address);
+  if (found !== undefined) return found;
+  const known = targets.map((target) => target.address).join(", ");
+  const reason = `${address.slice(0, 100)} is no vault of this machine's configuration (${known})`;
+  throw new TierkvError("USAGE", { reason });
 }
 
 /** Where the last list of a source lies: one file for each text, because machines may use several pools. */

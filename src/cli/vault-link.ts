@@ -1,5 +1,6 @@
 // Owns which client a command has for a target: one over the network with its credentials, or memory of this machine that is there.
 import type { RecordClass } from "../block.ts";
+import { askOnce } from "../client/ask.ts";
 import { SharedVault } from "../client/shared-vault.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import { isRemote } from "../client/vault.ts";
@@ -8,7 +9,7 @@ import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
 import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
-import { createLogger } from "../log.ts";
+import { createLogger, silent } from "../log.ts";
 import type { Logger } from "../log.ts";
 import { securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
@@ -39,6 +40,21 @@ export function linkTo(
   return { client, isTls: security !== null };
 }
 
+type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];
+
+/** One call, with what this machine shows to that vault. Throws what a client would be told of credentials, too. */
+export async function askVault<Request, Reply>(
+  config: Config,
+  target: VaultTarget,
+  method: Method<Request, Reply>,
+  request: Request,
+): Promise<Reply> {
+  const { address } = target;
+  const security = securityFor(config, target, silent);
+  const asked = { name: "the", address, security, timeoutMs: HELLO_TIMEOUT_MS };
+  return await askOnce(asked, method, request);
+}
+
 export interface Greeted {
   clients: Record<RecordClass, Vault[]>;
   close(): void;
@@ -46,10 +62,9 @@ export interface Greeted {
 
 /** All of a machine, class by class, memory of its own among them. Throws what the first says that does not answer. */
 export async function greeted(config: Config, targets: readonly VaultTarget[]): Promise<Greeted> {
-  const logger = createLogger("vaults", { level: "silent" });
   const of = (name: RecordClass): Vault[] =>
     [...placesOf(targets, name).values()].map(
-      (target) => linkTo(config, { ...target, classes: [name] }, logger, 1).client,
+      (target) => linkTo(config, { ...target, classes: [name] }, silent, 1).client,
     );
   const clients = { kv: of("kv"), ssm: of("ssm") };
   return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };

@@ -90,7 +90,7 @@ export function listOf({ cluster }: Config, name: RecordClass): string[] {
 }
 
 /** `tierkv vaults add|remove`. */
-export function changeList(call: Call, name: RecordClass, isAdded: boolean): number {
+export function changeList(call: Call, name: RecordClass, isAdded: boolean): boolean {
   const [address = ""] = call.args;
   const config = call.loadConfig();
   const key = `${name}_cold`;
@@ -115,7 +115,7 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): num
     `about ${showShare(moved)} of all blocks change their owner, where vaults are of one size`,
     "write the same on all machines; a sidecar that runs takes it up when it is started again",
   ]);
-  return isDone ? 0 : 1;
+  return isDone;
 }
 
 const NOT_JOINED =

@@ -1,6 +1,6 @@
 // Owns the kinds of values that are addresses: of vaults, engines and what listens, one or several, and what was probably meant.
 import { isIP, isIPv4, isIPv6 } from "node:net";
-import { isNames, namesIn, sharedPath, sourceOf } from "../hosts.ts";
+import { isNames, namesIn, sharedPath, sourceOf, unixPath } from "../hosts.ts";
 import { VAULT_SOCKET_BYTES_MAX } from "../limits/general.ts";
 import { SHARED_PATH_BYTES_MAX } from "../limits/shared.ts";
 import type { Address } from "./config.ts";
@@ -17,8 +17,8 @@ export function address(use: "listen" | "connect"): Kind<Address> {
   return {
     describe: '`"host:port"` or `"unix:/path"`',
     parse(raw, key) {
-      const isUnix = typeof raw === "string" && raw.startsWith(UNIX_PREFIX);
-      return isUnix ? unixAddress(raw, key) : tcp.parse(raw, key);
+      const socket = typeof raw === "string" ? unixPath(raw) : null;
+      return socket === null ? tcp.parse(raw, key) : unixAddress(socket, key);
     },
   };
 }
@@ -75,8 +75,8 @@ export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
   const one: Kind<Address> = {
     describe: `${remote.describe}, or \`"shm:/path"\``,
     parse(raw, key) {
-      const isShared = typeof raw === "string" && sharedPath(raw) !== null;
-      return isShared ? sharedAddress(raw, key) : remote.parse(raw, key);
+      const memory = typeof raw === "string" ? sharedPath(raw) : null;
+      return memory === null ? remote.parse(raw, key) : sharedAddress(memory, key);
     },
   };
   const list = listOf(one, CONNECT_SAMPLE, countMax);
@@ -166,11 +166,8 @@ function tcpAddress(raw: string, portMin: number, fix: string): Parsed<Address> 
   return { value: { host: bare, port: number, text: `${host}:${number}` } };
 }
 
-const UNIX_PREFIX = "unix:";
-
 /** Memory that the sidecars of this machine share. */
-function sharedAddress(raw: string, key: string): Parsed<Address> {
-  const file = sharedPath(raw) ?? "";
+function sharedAddress(file: string, key: string): Parsed<Address> {
   const bytesMax = SHARED_PATH_BYTES_MAX;
   if (process.platform !== "linux") {
     return badValue("shared memory needs Linux", `write ${key} = "${CONNECT_SAMPLE}"`);
@@ -179,11 +176,10 @@ function sharedAddress(raw: string, key: string): Parsed<Address> {
     const fix = `write ${key} = "shm:/dev/shm/tierkv"`;
     return badValue(`not an absolute path of at most ${bytesMax} bytes behind shm:`, fix);
   }
-  return { value: { host: "", port: 0, text: raw } };
+  return { value: { host: "", port: 0, text: `shm:${file}` } };
 }
 
-function unixAddress(raw: string, key: string): Parsed<Address> {
-  const file = raw.slice(UNIX_PREFIX.length);
+function unixAddress(file: string, key: string): Parsed<Address> {
   const bytesMax = VAULT_SOCKET_BYTES_MAX;
   if (!/^\/[^\0]+$/.test(file)) {
     return badValue("not an absolute path behind unix:", `write ${key} = "unix:/absolute/path"`);
@@ -192,7 +188,7 @@ function unixAddress(raw: string, key: string): Parsed<Address> {
   if (size > bytesMax) {
     return badValue(`a path of ${size} bytes, the limit is ${bytesMax}`, "choose a shorter path");
   }
-  return { value: { host: "", port: 0, text: raw } };
+  return { value: { host: "", port: 0, text: `unix:${file}` } };
 }
 
 function isHost(host: string): boolean {

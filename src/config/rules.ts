@@ -1,6 +1,6 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
-import { isLocal, isNames, sharedPath, sourceOf } from "../hosts.ts";
+import { isLocal, isNames, sharedPath, sourceOf, unixPath } from "../hosts.ts";
 import { PARITY_VAULTS_MIN } from "../limits/pool.ts";
 import type { Config } from "./config.ts";
 
@@ -151,7 +151,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   vaultIsScrapedHere: scrapedHere("vault"),
   sidecarIsScrapedHere: scrapedHere("sidecar"),
   announcedByAddress: ({ vault: { announce, listen } }) =>
-    announce && listen.text.startsWith("unix:")
+    announce && unixPath(listen.text) !== null
       ? {
           path: ["vault", "announce"],
           reason: "the vault listens on a socket, which no other machine reaches",
@@ -160,7 +160,7 @@ const RULES: Readonly<Record<string, Rule>> = {
       : null,
   toldByNumber: ({ vault: { addresses, listen } }) => {
     const named = addresses.find(({ host }) => isIP(host) === 0);
-    const isSocket = addresses.length > 0 && listen.text.startsWith("unix:");
+    const isSocket = addresses.length > 0 && unixPath(listen.text) !== null;
     if (named === undefined && !isSocket) return null;
     return {
       path: ["vault", "addresses"],

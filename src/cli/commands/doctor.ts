@@ -10,7 +10,8 @@ import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import { allocatorFindings } from "../allocator.ts";
 import { allowanceOf, describeAllowance } from "../allowance.ts";
 import type { VaultBench } from "../bench-vault.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
 import { engineUrl } from "../option-kinds.ts";
@@ -20,10 +21,7 @@ import { describeRail } from "../rail-view.ts";
 import type { RailBench } from "../rails.ts";
 import { showBytes, showMs, showShare, table } from "../text.ts";
 
-const EXIT_OK = 0;
-const EXIT_NO_HELP = 1;
-
-export function addDoctor({ program, action }: Registrar): void {
+export function addDoctor(program: Command): void {
   program
     .command("doctor")
     .summary("measure this set-up, and say for which prompts it helps")
@@ -41,11 +39,8 @@ export function addDoctor({ program, action }: Registrar): void {
     .option("--model <path>", "its model's config.json, or the folder it lies in; with --engine")
     .option("--shm <path>", "where a region is, or is to be")
     .option("--shm-peer", "answer another process for one measurement; with --shm")
-    .addHelpText(
-      "after",
-      "\nExample:\n  tierkv doctor --engine http://192.168.1.20:8000 --model config.json",
-    )
-    .action(action(doctor));
+    .example("tierkv doctor --engine http://192.168.1.20:8000 --model config.json")
+    .does(doctor);
 }
 
 /** What the links to all vaults of a class do with records, checked and decoded. */
@@ -74,7 +69,7 @@ interface DoctorFlags {
   shmPeer?: true;
 }
 
-async function doctor(call: Call<DoctorFlags>): Promise<number> {
+async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { options } = call;
   if (options.engine !== undefined) {
@@ -110,10 +105,10 @@ async function doctor(call: Call<DoctorFlags>): Promise<number> {
     ...(outlooks.length === 0 ? [NO_ENGINE] : []),
   ];
   call.print({ helps, findings: found, vaults, engines: outlooks }, lines);
-  return helps && !found.some(isProblem) ? EXIT_OK : EXIT_NO_HELP;
+  return helps && !found.some(isProblem);
 }
 
-async function doctorFar(call: Call, url: string, model: string | undefined): Promise<number> {
+async function doctorFar(call: Call, url: string, model: string | undefined): Promise<boolean> {
   const { measureEngine } = await import("../far-engine.ts");
   const { describeFar, farChange, farOutlook, helpsFar } = await import("../far-advice.ts");
   const isInt8 = chooseCodecs(call.loadConfig()).isLossy;
@@ -125,21 +120,21 @@ async function doctorFar(call: Call, url: string, model: string | undefined): Pr
   const helps = helpsFar(prompts);
   const change = farChange(engine, prompts);
   call.print({ helps, change, engine, prompts }, describeFar(engine, prompts));
-  return helps ? EXIT_OK : EXIT_NO_HELP;
+  return helps;
 }
 
-async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<number> {
+async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<boolean> {
   const { answerShared, describeShared, faultsOf, measureShared } =
     await import("../shared-doctor.ts");
   if (call.options.shmPeer === true) {
     await answerShared(path);
     call.print({ answered: true }, ["The other one has its figures."]);
-    return EXIT_OK;
+    return true;
   }
   const { report, place } = await measureShared(path);
   const faults = faultsOf(report, place, call.loadConfig().cluster);
   call.print({ ...place, ...report, faults }, describeShared(report, place, faults));
-  return faults.length === 0 ? EXIT_OK : EXIT_NO_HELP;
+  return faults.length === 0;
 }
 
 const NO_ENGINE =

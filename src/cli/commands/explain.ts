@@ -1,16 +1,16 @@
 // Owns `tierkv explain`: what the sidecar decided for recent requests, why, and how it came out.
-import { EXPLAIN_MAX, STATUS_TIMEOUT_MS } from "../../limits/general.ts";
+import { EXPLAIN_MAX } from "../../limits/general.ts";
 import type { Explained } from "../../sidecar/sidecar.ts";
 import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
-import type { Call, Registrar } from "../call.ts";
+import { askSidecar } from "../ask-sidecar.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { showForm } from "../form.ts";
 import { showMs } from "../text.ts";
 
-const EXIT_OK = 0;
-const EXIT_UNKNOWN = 1;
 const SHOWN_DEFAULT = 10;
 
-export function addExplain({ program, action }: Registrar): void {
+export function addExplain(program: Command): void {
   program
     .command("explain")
     .argument("[request]", "request id, or its beginning; without it, the latest requests")
@@ -20,26 +20,19 @@ export function addExplain({ program, action }: Registrar): void {
         "restored or computed and why, predicted and actual times, and why the first missing block is missing.\n" +
         "It remembers the latest requests only. Exit code 1 when it knows none of that name.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv explain cmpl-1234")
-    .action(action(explain));
+    .example("tierkv explain cmpl-1234")
+    .does(explain);
 }
 
-async function explain(call: Call): Promise<number> {
-  const config = call.loadConfig();
-  const { SidecarLink } = await import("../sidecar-link.ts");
+async function explain(call: Call): Promise<boolean> {
   const [req = ""] = call.args;
-  const link = new SidecarLink(config.sidecar.socket);
-  try {
-    await link.hello(STATUS_TIMEOUT_MS);
-    const most = req === "" ? SHOWN_DEFAULT : EXPLAIN_MAX;
-    const accounts = (await link.explain(req, most, STATUS_TIMEOUT_MS)) as unknown as Explained[];
-    const which = req === "" ? "yet: engines have asked nothing" : `"${req}"`;
-    const none = `the sidecar remembers no request ${which}`;
-    call.print({ requests: accounts }, accounts.length === 0 ? [none] : accounts.flatMap(describe));
-    return accounts.length === 0 ? EXIT_UNKNOWN : EXIT_OK;
-  } finally {
-    link.close();
-  }
+  const most = req === "" ? SHOWN_DEFAULT : EXPLAIN_MAX;
+  const { socket } = call.loadConfig().sidecar;
+  const requests = await askSidecar(socket, (link) => link.explain(req, most));
+  const which = req === "" ? "yet: engines have asked nothing" : `"${req}"`;
+  const none = `the sidecar remembers no request ${which}`;
+  call.print({ requests }, requests.length === 0 ? [none] : requests.flatMap(describe));
+  return requests.length > 0;
 }
 
 /** One request in a few lines. Exported for its test. */

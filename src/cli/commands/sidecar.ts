@@ -14,7 +14,8 @@ import type { SidecarCounters } from "../../metrics.ts";
 import type { RunningSidecar } from "../../sidecar/sidecar.ts";
 import type { Ended } from "../../sidecar/trace/decisions.ts";
 import type { Stored } from "../../sidecar/trace/request-trace.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
 import { LocalVault } from "../local-vault.ts";
 import { localVaultBudget } from "../memory.ts";
@@ -30,7 +31,7 @@ interface SidecarOptions {
   exitWhenIdle?: true;
 }
 
-export function addSidecar({ program, action }: Registrar): void {
+export function addSidecar(program: Command): void {
   program
     .command("sidecar")
     .summary("serve the engines of this machine")
@@ -45,20 +46,17 @@ export function addSidecar({ program, action }: Registrar): void {
       "instead of [sidecar] metrics_lan: let every machine scrape the metrics",
     )
     .option("--exit-when-idle", "end after [sidecar] idle_exit_s without an engine")
-    .addHelpText("after", "\nExample:\n  tierkv sidecar --config /etc/tierkv/tierkv.toml")
-    .action(action(serve));
+    .example("tierkv sidecar --config /etc/tierkv/tierkv.toml")
+    .does(serve);
 }
 
 async function serve(call: Call<SidecarOptions>): Promise<number> {
   const { socket, insecureLan, exitWhenIdle } = call.options;
   const section = "sidecar";
+  const insecure = { option: "--insecure-lan", section, name: "metrics_lan" };
   const config = call.loadConfig([
-    ...(socket === undefined
-      ? []
-      : [{ option: "--socket", section, name: "socket", text: socket }]),
-    ...(insecureLan === undefined
-      ? []
-      : [{ option: "--insecure-lan", section, name: "metrics_lan", text: "true" }]),
+    { option: "--socket", section, name: "socket", text: socket },
+    { ...insecure, text: insecureLan === true ? "true" : undefined },
   ]);
   checkOpenFiles();
   checkArena(config);

@@ -1,6 +1,7 @@
 // Owns `tierkv status`: asks the sidecar and every vault, and says how each one is.
 import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call, Outcome } from "../call.ts";
+import type { Command } from "../command.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import { showForm } from "../form.ts";
 import type { Pooled, TargetStatus, Travel } from "../inspect.ts";
@@ -8,14 +9,11 @@ import { showBytes, showMs, showShare, table } from "../text.ts";
 import { showTop } from "./top.ts";
 import type { TopOptions } from "./top.ts";
 
-const EXIT_OK = 0;
-const EXIT_PROBLEM = 1;
-
 interface StatusOptions extends TopOptions {
   watch?: true;
 }
 
-export function addStatus({ program, action }: Registrar): void {
+export function addStatus(program: Command): void {
   program
     .command("status")
     .summary("show how the sidecar and the vaults are")
@@ -25,11 +23,11 @@ export function addStatus({ program, action }: Registrar): void {
         "exit code 1.",
     )
     .option("--watch", "again and again, as `tierkv top` does")
-    .addHelpText("after", "\nExample:\n  tierkv status --json")
-    .action(action(showStatus));
+    .example("tierkv status --json")
+    .does(showStatus);
 }
 
-async function showStatus(call: Call<StatusOptions>): Promise<number> {
+async function showStatus(call: Call<StatusOptions>): Promise<Outcome> {
   if (call.options.watch === true) return await showTop(call);
   const config = call.loadConfig();
   const { inspect } = await import("../inspect.ts");
@@ -39,7 +37,7 @@ async function showStatus(call: Call<StatusOptions>): Promise<number> {
   const ok = !found.some(isProblem);
   const lines = [...describeFindings(found), ...describe(targets)];
   call.print({ ok, config: config.path, findings: found, targets }, lines);
-  return ok ? EXIT_OK : EXIT_PROBLEM;
+  return ok;
 }
 
 type Traffic = NonNullable<TargetStatus["traffic"]>;

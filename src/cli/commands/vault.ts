@@ -15,7 +15,8 @@ import { newVaultCounters } from "../../metrics.ts";
 import type { VaultCounters } from "../../metrics.ts";
 import type { LaneSpans } from "../../native.ts";
 import type { PausableVault, RunningVault, VaultDisk } from "../../vault/server.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { checkOpenFiles } from "../conditions.ts";
 import { flushFile, vaultDisk } from "../disk.ts";
 import { vaultBudget } from "../memory.ts";
@@ -32,7 +33,7 @@ interface VaultOptions {
   untilStdinEnds?: true;
 }
 
-export function addVault({ program, action }: Registrar): void {
+export function addVault(program: Command): void {
   program
     .command("vault")
     .summary("serve a vault on this machine")
@@ -50,8 +51,8 @@ export function addVault({ program, action }: Registrar): void {
       "instead of [vault] insecure_lan: let every machine in, without TLS and without a token",
     )
     .option("--until-stdin-ends", "drain also when standard input ends: for a parent that holds it")
-    .addHelpText("after", "\nExample:\n  tierkv vault --config /etc/tierkv/tierkv.toml")
-    .action(action(serve));
+    .example("tierkv vault --config /etc/tierkv/tierkv.toml")
+    .does(serve);
 }
 
 async function serve(call: Call<VaultOptions>): Promise<number> {
@@ -250,14 +251,14 @@ async function announced(
 }
 
 function overrides({ listen, role, maxBytes, insecureLan }: VaultOptions): Override[] {
-  const given = (option: string, section: string, name: string, text?: string): Override[] =>
-    text === undefined ? [] : [{ option, section, name, text }];
+  const section = "vault";
+  const open = insecureLan === true ? "true" : undefined;
   return [
-    ...given("--role", "cluster", "role", role),
-    ...given("--listen", "vault", "listen", listen),
-    ...given("--max-bytes", "vault", "max_bytes", maxBytes),
-    ...given("--insecure-lan", "vault", "insecure_lan", insecureLan === true ? "true" : undefined),
-    ...given("--insecure-lan", "vault", "metrics_lan", insecureLan === true ? "true" : undefined),
+    { option: "--role", section: "cluster", name: "role", text: role },
+    { option: "--listen", section, name: "listen", text: listen },
+    { option: "--max-bytes", section, name: "max_bytes", text: maxBytes },
+    { option: "--insecure-lan", section, name: "insecure_lan", text: open },
+    { option: "--insecure-lan", section, name: "metrics_lan", text: open },
   ];
 }
 
