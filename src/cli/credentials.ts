@@ -54,11 +54,12 @@ export function checkKeeping(config: Config, address: string): void {
   checkRoom(joinedFiles(config, address).folder, CREDENTIALS_KEY);
 }
 
-/** Keeps what a join brought. Throws CREDENTIALS. */
-export function keepJoined(config: Config, address: string, caPem: string, token: string): void {
+/** Keeps what a join brought; returns where. Throws CREDENTIALS. */
+export function keepJoined(config: Config, address: string, caPem: string, token: string): string {
   const files = joinedFiles(config, address);
   writePrivate(files.token, `${token}\n`, CREDENTIALS_KEY);
   writePrivate(files.ca, caPem, CREDENTIALS_KEY);
+  return files.folder;
 }
 
 /** As `securityFor`, for a process that goes on without this vault: what is wrong stands in `refusal`, and nothing is sent. */

@@ -1,4 +1,5 @@
 // Owns `tierkv vaults drain`: which vaults are a pool, emptying one of them, and what is said of it.
+import { RECORD_CLASSES } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
@@ -40,7 +41,7 @@ export async function drainVault(
   const targets = await allTargets(config);
   targetAt(targets, address);
   // A vault of both classes may stand in both lists.
-  const classes = (["kv", "ssm"] as const).filter((name) => placesOf(targets, name).has(address));
+  const classes = RECORD_CLASSES.filter((name) => placesOf(targets, name).has(address));
   const alone = classes.find((name) => placesOf(targets, name).size === 1);
   if (alone !== undefined && !end) {
     const reason = `${address} is the only ${alone} vault: nobody could take what it holds`;

@@ -5,13 +5,14 @@ import { SharedVault } from "../client/shared-vault.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import { isRemote } from "../client/vault.ts";
 import type { Vault } from "../client/vault.ts";
+import type { Waker } from "../client/wake.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
 import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
 import { createLogger, silent } from "../log.ts";
 import type { Logger } from "../log.ts";
-import { securityFor } from "./credentials.ts";
+import { accessTo, securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
 
 export interface VaultLink {
@@ -29,15 +30,40 @@ export function linkTo(
   const { address, classes } = target;
   const [name] = classes;
   if (sharedPath(address) !== null) {
-    const { coherence, host, group } = config.cluster;
     const size = { maxBytes: 0, mustFit: false };
-    const client = new SharedVault({ address, name, coherence, host, group, logger, ...size });
-    return { client, isTls: false };
+    return { client: sharedAt(config, address, name, logger, size), isTls: false };
   }
   const security = securityFor(config, target, logger);
   const { addresses: locals } = config.sidecar;
   const client = new VaultClient({ address, name, logger, lanes, locals, security });
   return { client, isTls: security !== null };
+}
+
+/** `maxBytes`: of a region that is made. */
+export function sharedAt(
+  config: Config,
+  address: string,
+  name: RecordClass,
+  logger: Logger,
+  size: { maxBytes: number; mustFit: boolean },
+): SharedVault {
+  const { coherence, host, group } = config.cluster;
+  return new SharedVault({ address, name, coherence, host, group, logger, ...size });
+}
+
+/** For a process that goes on without this vault where nothing may be sent to it, and wakes it where it is wanted. */
+export function lastingClient(
+  config: Config,
+  target: Parameters<typeof accessTo>[1],
+  name: RecordClass,
+  logger: Logger,
+  waker: Waker,
+): VaultClient {
+  const { address } = target;
+  const { lanes, addresses: locals } = config.sidecar;
+  const access = accessTo(config, target, logger);
+  const onWanted = waker.callOf(address);
+  return new VaultClient({ address, name, logger, lanes, locals, onWanted, ...access });
 }
 
 type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];

@@ -1,4 +1,5 @@
 // Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
+import { RECORD_CLASSES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import { parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
@@ -215,7 +216,7 @@ function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
 export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
   return forecast.flatMap(({ tokens, computeMs, restMs, loadMs, wireBytes }) => {
     let fetchMs = 0;
-    for (const recordClass of ["kv", "ssm"] as const) {
+    for (const recordClass of RECORD_CLASSES) {
       const bytes = wireBytes[recordClass];
       if (bytes === 0) continue;
       const link = links[recordClass];

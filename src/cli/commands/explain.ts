@@ -37,7 +37,7 @@ async function explain(call: Call): Promise<boolean> {
 
 /** One request in a few lines. Exported for its test. */
 export function describe(account: Explained): string[] {
-  const { predicted, actual, startTokens, askedTokens, heldTokens, chosenTokens } = account;
+  const { startTokens, askedTokens, chosenTokens } = account;
   const reason = reasonOf(account);
   const head = `${account.req} (plan ${account.plan}, ${new Date(account.at).toISOString()})`;
   if (account.choice === "unasked") {
@@ -45,59 +45,50 @@ export function describe(account: Explained): string[] {
     return [head, `  not looked up: ${reasonText(reason)} (${held})`];
   }
   const upTo = chosenTokens === null ? "" : ` up to ${chosenTokens}`;
-  const lines = [head, `  ${account.choice}${upTo}: ${reasonText(reason)}`];
-  lines.push(
-    `  asked:   ${askedTokens} tokens, the engine held ${startTokens}; look-up ${shown(actual.lookup)}`,
+  const lines = rowsOf(account, reason).flatMap(([label, isShown, text]) =>
+    isShown ? [`  ${`${label}:`.padEnd(8)} ${text}`] : [],
   );
-  if (account.beyondTokens > 0) {
-    lines.push(`  cut:     ${account.beyondTokens} more tokens are beyond what one look-up takes`);
-  }
-  lines.push(...said(account));
-  const { miss } = account;
-  const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
-  if (heldTokens !== null) lines.push(`  held:    ${heldTokens} tokens${missing}`);
-  lines.push(...describeGap(account));
-  if (account.roomTokens !== null) {
-    lines.push(`  room:    shared memory holds ${account.roomTokens} of them: ${ROOM_FIX}`);
-  }
-  lines.push(
-    `  fetch:   ${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}; ended ${account.end ?? "not yet"}` +
-      `, ${placed(account)}`,
-    `  load:    ${shown(actual.load)}, predicted ${shown(predicted.load)}; loaded ${account.loadedTokens ?? 0} tokens`,
-    `  compute: predicted ${shown(predicted.compute)} for the rest, ${shown(predicted.recompute)} for all`,
-  );
-  lines.push(...stored(account));
-  lines.push(...named(account));
-  if (account.saved !== null) lines.push(`  saved:   ${showSaved(account.saved)}`);
-  return lines;
+  return [head, `  ${account.choice}${upTo}: ${reasonText(reason)}`, ...lines];
 }
 
-/** What its engine said of it. */
-function said({ ahead, longerTokens, returns }: Explained): string[] {
-  const queue = `  queue:   ${ahead} requests came before it`;
-  const cut = `  blocks:  are cut from an engine's with ${longerTokens} tokens`;
-  const first = "  saves:   before blocks that come for the first time";
+type Row = [label: string, isShown: boolean, text: string];
+
+function rowsOf(account: Explained, reason: string): Row[] {
+  const { predicted, actual, ahead, beyondTokens, longerTokens, heldTokens, roomTokens } = account;
+  const { gap, miss, block, receipt, saved, forms = [] } = account;
+  const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
+  const asked = `${account.askedTokens} tokens, the engine held ${account.startTokens}`;
+  const fetched = `${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}`;
+  const ended = `ended ${account.end ?? "not yet"}, ${placed(account)}`;
+  const loading = `${shown(actual.load)}, predicted ${shown(predicted.load)}`;
+  const computing = `predicted ${shown(predicted.compute)} for the rest`;
   return [
-    ...(ahead > 0 ? [queue] : []),
-    ...(longerTokens > 0 ? [cut] : []),
-    ...(returns ? [first] : []),
+    ["asked", true, `${asked}; look-up ${shown(actual.lookup)}`],
+    ["cut", beyondTokens > 0, `${beyondTokens} more tokens are beyond what one look-up takes`],
+    ["queue", ahead > 0, `${ahead} requests came before it`],
+    ["blocks", longerTokens > 0, `are cut from an engine's with ${longerTokens} tokens`],
+    ["saves", account.returns, "before blocks that come for the first time"],
+    ["held", heldTokens !== null, `${heldTokens} tokens${missing}`],
+    ["pool", gap !== null, showGap(gap)],
+    ["room", roomTokens !== null, `shared memory holds ${roomTokens} of them: ${ROOM_FIX}`],
+    ["fetch", true, `${fetched}; ${ended}`],
+    ["load", true, `${loading}; loaded ${account.loadedTokens ?? 0} tokens`],
+    ["compute", true, `${computing}, ${shown(predicted.recompute)} for all`],
+    ...forms.map((form): Row => [
+      "stored",
+      true,
+      `${form.address} takes blocks as ${showForm(form)}`,
+    ]),
+    ["block", true, block === "" ? "-" : block],
+    ["receipt", receipt !== "", `tierkv verify ${receipt}`],
+    ["saved", saved !== null, showSaved(saved ?? 0)],
   ];
 }
 
-function named({ block, receipt }: Explained): string[] {
-  const lines = [`  block:   ${block === "" ? "-" : block}`];
-  return receipt === "" ? lines : [...lines, `  receipt: tierkv verify ${receipt}`];
-}
-
-function describeGap({ gap }: Explained): string[] {
-  if (gap === null) return [];
-  const rest = `${gap.behind} blocks behind it are held`;
-  return [`  pool:    the first missing block belongs to ${gap.vault}; ${rest}`];
-}
-
-function stored({ forms = [] }: Explained): string[] {
-  return forms.map((form) => `  stored:  ${form.address} takes blocks as ${showForm(form)}`);
-}
+const showGap = (gap: Explained["gap"]): string =>
+  gap === null
+    ? ""
+    : `the first missing block belongs to ${gap.vault}; ${gap.behind} blocks behind it are held`;
 
 const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";
 

@@ -23,13 +23,13 @@ async function joinVault(call: Call): Promise<boolean> {
   const invitation = decodeJoinCode(await codeOf(call));
   const { address } = invitation;
   const joining = await import("../joining.ts");
-  const { askClasses, askPooled, certificateOf, keep, redeem, writeAddress } = joining;
-  const { checkKeeping } = await import("../credentials.ts");
+  const { askClasses, askPooled, certificateOf, redeem, writeAddress } = joining;
+  const { checkKeeping, keepJoined } = await import("../credentials.ts");
   checkKeeping(config, address);
   const caPem = await certificateOf(invitation);
   const credential = await redeem(invitation, caPem);
   // Before anything else can go wrong: the code is good only so often.
-  const folder = keep(config, credential, caPem);
+  const folder = keepJoined(config, address, caPem, credential.token);
   const classes = await askClasses(credential, caPem);
   const text = (await askPooled(credential, caPem)) ? `pool:${address}` : address;
   const { path, isDone, line } = writeAddress(call, config, text, classes);

@@ -252,13 +252,13 @@ async function announced(
 
 function overrides({ listen, role, maxBytes, insecureLan }: VaultOptions): Override[] {
   const section = "vault";
-  const open = insecureLan === true ? "true" : undefined;
+  const isOpen = insecureLan === true ? "true" : undefined;
   return [
     { option: "--role", section: "cluster", name: "role", text: role },
     { option: "--listen", section, name: "listen", text: listen },
     { option: "--max-bytes", section, name: "max_bytes", text: maxBytes },
-    { option: "--insecure-lan", section, name: "insecure_lan", text: open },
-    { option: "--insecure-lan", section, name: "metrics_lan", text: open },
+    { option: "--insecure-lan", section, name: "insecure_lan", text: isOpen },
+    { option: "--insecure-lan", section, name: "metrics_lan", text: isOpen },
   ];
 }
 
