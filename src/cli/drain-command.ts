@@ -100,7 +100,6 @@ async function emptied(options: Emptying): Promise<Done | null> {
     try {
       await drain.run();
     } catch (error) {
-      progress.end();
       const { moved, present } = drain.drained;
       const isBegun = moved.records + present.records > 0;
       const lines = isBegun ? describe({ class: name, evicted: 0, ...drain.drained }) : [];
@@ -110,7 +109,6 @@ async function emptied(options: Emptying): Promise<Done | null> {
     const evicted = (await evictedOf(clients, source)) - before;
     return { class: name, ...drain.drained, evicted };
   } finally {
-    progress.end();
     for (const client of clients) client.close();
   }
 }

@@ -3,6 +3,7 @@ import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { TierkvError } from "../errors.ts";
+import { parseObject } from "../json.ts";
 import type { Running } from "../lifecycle.ts";
 import {
   LOCAL_VAULT_LINE_BYTES_MAX,
@@ -163,15 +164,7 @@ class VaultProcess {
 
 /** Throws what the vault says when it is anything but that it serves. */
 function checkReady(line: string): void {
-  const reason = failureIn(line);
-  if (reason !== null) throw new TierkvError("LOCAL_VAULT", { reason });
-}
-
-function failureIn(line: string): string | null {
-  try {
-    const said = JSON.parse(line) as { event?: string; error?: { message?: string } };
-    return said.event === "ready" ? null : (said.error?.message ?? line);
-  } catch {
-    return line;
-  }
+  const said = (parseObject(line) ?? {}) as { event?: string; error?: { message?: string } };
+  if (said.event === "ready") return;
+  throw new TierkvError("LOCAL_VAULT", { reason: said.error?.message ?? line });
 }

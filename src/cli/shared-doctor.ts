@@ -10,7 +10,7 @@ import type { Coherence } from "../hosts.ts";
 import { SHARED_PEER_START_MS, SHARED_POLL_MS } from "../limits/shared.ts";
 import { shmAnswer, shmAsk } from "../native.ts";
 import { becomes } from "../time.ts";
-import { showBytes, table } from "./text.ts";
+import { showRate, table } from "./text.ts";
 
 const PROGRAM = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
 /** Beside the region, which is not touched. */
@@ -130,7 +130,7 @@ export function describeShared(report: Report, place: Place, faults: readonly st
   const ways = Object.entries({ hardware, clflush }).flatMap(([name, way]) => {
     if (way === undefined) return [];
     const seen = `${rounds - way.unseen} / ${rounds - way.wrong} of ${rounds}`;
-    const rates = [way.inPerS, way.outPerS].map((rate) => `${showBytes(rate)}/s`);
+    const rates = [way.inPerS, way.outPerS].map(showRate);
     return [[name, ...rates, ns(way.tripNs), seen]];
   });
   const head = ["coherence", "in", "out", "there and back, p50 / p99", "seen / right"];

@@ -20,6 +20,7 @@ export const FOUNDATION: readonly string[] = [
   "interfaces",
   "roles",
   "printable",
+  "json",
   "errors",
   "time",
   "metrics",

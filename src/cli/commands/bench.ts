@@ -15,7 +15,7 @@ import type { Command } from "../command.ts";
 import { Progress } from "../progress.ts";
 import { VAULT_ROLES } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
-import { showBytes, showMs, table } from "../text.ts";
+import { showBytes, showMs, showRate, table } from "../text.ts";
 
 interface BenchFlags {
   target?: VaultRole;
@@ -96,7 +96,6 @@ async function bench(call: Call<BenchFlags>): Promise<boolean> {
         : unmeasured(target, trouble),
     );
   }
-  progress.end();
   const isOk = results.every(({ error }) => error === null);
   call.print({ ok: isOk, config: config.path, targets: results }, results.flatMap(describe));
   return isOk;
@@ -107,11 +106,7 @@ function describe(result: VaultBench): string[] {
   const head = `${target} at ${address}`;
   if (error !== null) return [`${head}: ${error}`];
   const moved = `medians of ${rounds} rounds of ${showBytes(setBytes ?? 0)} of pages, with their range`;
-  return [
-    `${head}: ${wayOf(result)}; ${moved}`,
-    ...table(rows(result)).map((line) => `  ${line}`),
-    ...cost(result),
-  ];
+  return [`${head}: ${wayOf(result)}; ${moved}`, ...table(rows(result), "  "), ...cost(result)];
 }
 
 function wayOf({ tier, lanes }: VaultBench): string {
@@ -161,8 +156,4 @@ function cost({ prompt }: VaultBench): string[] {
   return [
     `  a prompt of ${tokens} tokens of ${tokenBytes} bytes (${size}) is restored in about ${showMs(ms)}, if the vault holds all of it`,
   ];
-}
-
-function showRate(bytesPerSecond: number): string {
-  return `${showBytes(bytesPerSecond)}/s`;
 }

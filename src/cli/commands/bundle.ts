@@ -133,7 +133,6 @@ async function makeBundle(call: Call<ExportFlags>): Promise<void> {
     const { layers, ...said } = made;
     const signer = key.publicKey.toString("hex");
     const tokens = made.tokens === null ? "" : ` (${made.tokens} tokens)`;
-    progress.end();
     call.print({ path, digest, signer, behind, layers: layers.length, ...said }, [
       `${path}: ${made.blocks} blocks${tokens} of ${made.model || "an unnamed model"}, ${made.records} records, ${showBytes(made.bytes)}`,
       `  ${SEALED[made.seal]}; namespace ${made.namespace}`,
@@ -141,7 +140,6 @@ async function makeBundle(call: Call<ExportFlags>): Promise<void> {
       `  import it with --trust ${signer}`,
     ]);
   } finally {
-    progress.end();
     vaults.close();
   }
 }
@@ -203,7 +201,6 @@ async function takeBundle(call: Call<ImportFlags>): Promise<boolean> {
     });
     importer.check();
     const done = await importer.run();
-    progress.end();
     const { blocks, model } = opened.config;
     const why = Object.entries(done.failed).map(([reason, count]) => `${count} ${reason}`);
     call.print({ ...done, of: blocks, signer: opened.signer, model }, [
@@ -213,7 +210,6 @@ async function takeBundle(call: Call<ImportFlags>): Promise<boolean> {
     ]);
     return done.blocks >= blocks && why.length === 0;
   } finally {
-    progress.end();
     vaults.close();
   }
 }
@@ -235,16 +231,11 @@ async function transfer(call: Call<MoveFlags>, isPush: boolean): Promise<void> {
   const progress = new Progress(call.io);
   const onProgress = (done: number, all: number): void => progress.at(done, all, "blobs");
   const path = resolve(directory);
-  try {
-    const done = await (isPush
-      ? push(new Layout(path), registry, onProgress)
-      : pull(registry, path, onProgress));
-    progress.end();
-    const { digest, blobs, sent, bytes } = done;
-    call.print(done, [
-      `${digest}: ${sent} of ${blobs} blobs travelled (${showBytes(bytes)}), the others were there`,
-    ]);
-  } finally {
-    progress.end();
-  }
+  const done = await (isPush
+    ? push(new Layout(path), registry, onProgress)
+    : pull(registry, path, onProgress));
+  const { digest, blobs, sent, bytes } = done;
+  call.print(done, [
+    `${digest}: ${sent} of ${blobs} blobs travelled (${showBytes(bytes)}), the others were there`,
+  ]);
 }

@@ -70,7 +70,6 @@ async function chaos(call: Call<ChaosFlags>): Promise<boolean> {
       result.error = toTierkvError(thrown).message;
     }
   }
-  progress.end();
   const isWhole = ({ error, rows }: ChaosResult): boolean =>
     error === null && rows.every(({ ok }) => ok);
   const ok = results.every(isWhole);

@@ -20,7 +20,7 @@ import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
 import { describeRail } from "../rail-view.ts";
 import type { RailBench } from "../rails.ts";
-import { showBytes, showMs, showShare, table } from "../text.ts";
+import { orNone, showMs, showRate, showShare, table } from "../text.ts";
 
 export function addDoctor(program: Command): void {
   program
@@ -88,7 +88,6 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
   const found = [...findings(seen), ...allocatorFindings(call.io.env)];
   const progress = new Progress(call.io);
   const { vaults, links } = await measure(seen, progress);
-  progress.end();
   const rate = links.kv?.savesPerS ?? null;
   const outlooks = (seen.sidecar?.engines ?? []).map((one) => {
     const { id, model, forecast } = one;
@@ -116,7 +115,6 @@ async function doctorFar(call: Call, url: string, model: string | undefined): Pr
   const shape = model === undefined ? null : shapeAt(model, { valueBytes: null, isInt8 });
   const progress = new Progress(call.io);
   const engine = await measureEngine(url, progress);
-  progress.end();
   const prompts = farOutlook(engine, shape && ((tokens) => restoredBytes(shape, tokens)));
   const helps = helpsFar(prompts);
   const change = farChange(engine, prompts);
@@ -232,8 +230,8 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
 
 function describeVault({ target, address, error, restore, lookupMs }: VaultBench): string {
   if (error !== null) return `${target} at ${address}: ${error}`;
-  const rate = restore === null ? "-" : `${showBytes(restore.wire.median)}/s`;
-  const asked = lookupMs === null ? "-" : showMs(lookupMs.median);
+  const rate = orNone(restore, ({ wire }) => showRate(wire.median));
+  const asked = orNone(lookupMs, ({ median }) => showMs(median));
   return `${target} at ${address}: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
 }
 
@@ -255,5 +253,5 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
     first === undefined
       ? "tierKV will not help here: computing is faster at every length. A faster link or a slower engine would change that."
       : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
-  return [`${name}:`, ...table([head, ...rows]).map((line) => `  ${line}`), `  ${verdict}`];
+  return [`${name}:`, ...table([head, ...rows], "  "), `  ${verdict}`];
 }

@@ -6,7 +6,7 @@ import { askSidecar } from "../ask-sidecar.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
 import { showForm } from "../form.ts";
-import { showMs } from "../text.ts";
+import { orNone, showMs } from "../text.ts";
 
 const SHOWN_DEFAULT = 10;
 
@@ -95,7 +95,7 @@ const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`
 const showSaved = (ms: number): string =>
   ms < 0 ? `nothing: computing would have been ${showMs(-ms)} faster` : showMs(ms);
 
-const shown = (ms: number | null): string => (ms === null ? "-" : showMs(ms));
+const shown = (ms: number | null): string => orNone(ms, showMs);
 
 function placed({ placedTokens, fetched: { shared } }: Explained): string {
   const upTo = `placed up to ${placedTokens ?? 0}`;

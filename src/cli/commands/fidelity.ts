@@ -73,10 +73,7 @@ async function fidelity(call: Call<FidelityFlags>): Promise<boolean> {
   const progress = new Progress(call.io);
   return await withEngineOf(resolve(model), {
     say: (what) => progress.at(0, 1, what),
-    work: (place) => {
-      progress.end();
-      return measure(call, prompts, place);
-    },
+    work: (place) => measure(call, prompts, place),
   });
 }
 
@@ -110,7 +107,6 @@ async function measure(
       restored.push(await engine.answer(model, prompt));
       answered("restored");
     }
-    progress.end();
     const { kvCodec } = await link.status();
     const result = judge(computed, own, restored);
     const name = call.options.model ?? model;
@@ -173,7 +169,7 @@ function describe(model: string, codec: string, verdict: Verdict): string[] {
   const { restored, restoredTokens } = verdict;
   return [
     `${model}: ${restored} prompts, ${restoredTokens} of their tokens restored`,
-    ...table([head, ...rows]).map((line) => `  ${line}`),
+    ...table([head, ...rows], "  "),
     end,
   ];
 }

@@ -81,7 +81,6 @@ async function flush(call: Call<FlushOptions>): Promise<boolean> {
       return flushed;
     }),
   ).finally(() => clearInterval(ticker));
-  progress.end();
   const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
   const lines = results.flatMap(describe);
   if (scope.tenant !== 0 && results.every(isNothing)) lines.push(NOTHING_OF_TENANT);

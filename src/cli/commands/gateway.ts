@@ -19,7 +19,7 @@ import type { Logger } from "../../log.ts";
 import { sleep } from "../../time.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
-import { showMs } from "../text.ts";
+import { orNone, showMs } from "../text.ts";
 
 interface ServeOptions {
   extProc?: string;
@@ -187,7 +187,7 @@ async function explain(call: Call): Promise<boolean> {
 
 function describe(decision: Decision): string[] {
   const { id, at, model, engine, reason, tokens, candidates, predictedMs, measuredMs } = decision;
-  const ms = (value: number | null): string => (value === null ? "-" : showMs(value));
+  const ms = (value: number | null): string => orNone(value, showMs);
   const head = `${id === "" ? "(no id)" : id} (${model ?? "no model"}, ${new Date(at).toISOString()})`;
   const times = `first token predicted ${ms(predictedMs)}, measured ${ms(measuredMs)}`;
   return [

@@ -5,7 +5,7 @@ import type { Command } from "../command.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import { showForm } from "../form.ts";
 import type { Pooled, TargetStatus, Travel } from "../inspect.ts";
-import { showBytes, showMs, showShare, table } from "../text.ts";
+import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "../text.ts";
 import { showTop } from "./top.ts";
 import type { TopOptions } from "./top.ts";
 
@@ -103,7 +103,7 @@ function describeSessions({ sessions, counters }: TargetStatus): string[] {
 }
 
 function describeTraffic({ lanes, outBytesPerS, inBytesPerS }: Traffic): string {
-  const rates = `${showBytes(outBytesPerS)}/s out, ${showBytes(inBytesPerS)}/s in`;
+  const rates = `${showRate(outBytesPerS)} out, ${showRate(inBytesPerS)} in`;
   return `${lanes} ${lanes === 1 ? "lane" : "lanes"} open, ${rates} over the last ten seconds`;
 }
 
@@ -115,7 +115,7 @@ function describePooled({ class: name, address, share, holes, moved }: Pooled): 
 function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
   const ways = Object.entries(lanes).map(([name, state]) => `${name} ${state}`);
   const rate = (name: string, value: number | null): string[] =>
-    value === null ? [] : [`${name} at ${showBytes(value)}/s`];
+    value === null ? [] : [`${name} at ${showRate(value)}`];
   const rates = [...rate("restored", restoreBytesPerS), ...rate("saved", saveBytesPerS)];
   const moved =
     rates.length === 0 ? "nothing has travelled yet" : `${rates.join(", ")} on the wire`;
@@ -140,10 +140,6 @@ function describeArchive({ usedBytes, pendingBytes, failing, trouble }: ArchiveS
   return `${showBytes(usedBytes)} in the archive, ${showBytes(pendingBytes)} to go there${state}`;
 }
 
-const NONE = "-";
-const shown = <T>(value: T | null, show: (value: T) => string): string =>
-  value === null ? NONE : show(value);
-
 function row(target: TargetStatus): string[] {
   const { usedBytes, maxBytes } = target;
   const memory =
@@ -154,13 +150,13 @@ function row(target: TargetStatus): string[] {
     target.target,
     target.address,
     target.reachable ? "up" : target.refused ? "refused" : "DOWN",
-    shown(target.rttMsP50, showMs),
-    shown(target.rttMsP99, showMs),
-    shown(target.version, String),
-    shown(target.role, String),
+    orNone(target.rttMsP50, showMs),
+    orNone(target.rttMsP99, showMs),
+    orNone(target.version, String),
+    orNone(target.role, String),
     memory,
-    shown(target.records, String),
-    shown(target.hitRate, showShare),
-    shown(target.evicted, String),
+    orNone(target.records, String),
+    orNone(target.hitRate, showShare),
+    orNone(target.evicted, String),
   ];
 }

@@ -6,9 +6,7 @@ import { askSidecar, statusSeen } from "../ask-sidecar.ts";
 import type { Call, Outcome } from "../call.ts";
 import type { Command } from "../command.ts";
 import type { Candidate } from "../mdns.ts";
-import { showBytes, showShare, table } from "../text.ts";
-
-const NONE = "-";
+import { NONE, showBytes, showRate, showShare, table } from "../text.ts";
 
 export function addVaults(program: Command): void {
   const vaults = program
@@ -171,7 +169,7 @@ function rowOf(row: Row): string[] {
     showShare(most.usedBytes / Math.max(1, most.maxBytes)),
     `${showBytes(usedBytes)} of ${showBytes(maxBytes)}`,
     disk === null ? NONE : `${showBytes(disk.usedBytes)} of ${showBytes(disk.maxBytes)}`,
-    `${showBytes(outBytesPerS)}/s`,
-    `${showBytes(inBytesPerS)}/s`,
+    showRate(outBytesPerS),
+    showRate(inBytesPerS),
   ];
 }

@@ -3,6 +3,7 @@ import { readFileSync, statSync } from "node:fs";
 import { integer } from "../../config/kinds.ts";
 import { optionOr, parseOption } from "../../config/override.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
+import { parseJson } from "../../json.ts";
 import { WARM_AT_ONCE_DEFAULT, WARM_AT_ONCE_MAX, WARM_FILE_BYTES_MAX } from "../../limits/tools.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
@@ -104,7 +105,6 @@ async function sendAll(
     }
   };
   await Promise.all(Array.from({ length: atOnce }, worker));
-  progress.end();
 }
 
 /** What the sidecar of this machine stores until `work` is over and nothing waits; null where none answers. */
@@ -186,12 +186,7 @@ function readPrompts(file: string): Asked[] {
 }
 
 function bodyOf(line: string, number: number): Body {
-  let value: unknown;
-  try {
-    value = JSON.parse(line);
-  } catch {
-    value = null;
-  }
+  const value = parseJson(line);
   if (typeof value === "string" && value !== "") return { prompt: value };
   if (Array.isArray(value) && value.length > 0) {
     if (value.every((item) => Number.isSafeInteger(item))) return { prompt: value };
