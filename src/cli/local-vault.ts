@@ -88,7 +88,8 @@ export class LocalVault implements Running {
       if (how !== null)
         logger.error({ how, pauseMs }, "the vault of this machine ended; it is started again");
       if (nowMs() - startedMs > LOCAL_VAULT_STABLE_MS) pauseMs = LOCAL_VAULT_PAUSE_MIN_MS;
-      if (!(await slept(jitterMs(pauseMs / 2, pauseMs), signal))) return;
+      await sleep(jitterMs(pauseMs / 2, pauseMs), signal).catch(() => {});
+      if (signal.aborted) return;
       pauseMs = Math.min(pauseMs * 2, LOCAL_VAULT_PAUSE_MAX_MS);
       startedMs = nowMs();
       counters.add("local_vault_restarts");
@@ -97,15 +98,6 @@ export class LocalVault implements Running {
         return null;
       });
     }
-  }
-}
-
-async function slept(ms: number, signal: AbortSignal): Promise<boolean> {
-  try {
-    await sleep(ms, signal);
-    return true;
-  } catch {
-    return false;
   }
 }
 

@@ -22,6 +22,7 @@ export const FOUNDATION: readonly string[] = [
   "printable",
   "json",
   "errors",
+  "listen",
   "time",
   "metrics",
   "block",
