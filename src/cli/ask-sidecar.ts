@@ -1,5 +1,7 @@
-// Owns asking the sidecar of this machine something: a connection as long as it takes.
+// Owns asking the sidecar of this machine: a connection as long as it takes, and waiting until it can say what is wanted.
+import { TierkvError } from "../errors.ts";
 import { VAULTS_SEEN_MS } from "../limits/pool.ts";
+import { FIDELITY_POLL_MS, FIDELITY_QUIET_POLLS, FIDELITY_SAVE_MS } from "../limits/tools.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import { nowMs, sleep } from "../time.ts";
 import type { SidecarLink } from "./sidecar-link.ts";
@@ -31,5 +33,23 @@ export async function statusSeen(link: SidecarLink): Promise<SidecarStatus> {
     const isUnseen = ({ state, seen }: VaultStatus): boolean => state !== "down" && seen === null;
     if (!all.some(isUnseen) || nowMs() > endMs) return status;
     await sleep(POLL_MS);
+  }
+}
+
+/** Saves are fire and forget: over when nothing is queued and no count grows. */
+export async function untilSaved(link: SidecarLink): Promise<void> {
+  const startedMs = nowMs();
+  let before = "";
+  let quiet = 0;
+  while (quiet < FIDELITY_QUIET_POLLS) {
+    if (nowMs() - startedMs > FIDELITY_SAVE_MS) {
+      const reason = `the sidecar still saves after ${FIDELITY_SAVE_MS / 1000} s; is the engine in use?`;
+      throw new TierkvError("ENGINE_ANSWER", { reason });
+    }
+    await sleep(FIDELITY_POLL_MS);
+    const { saves, counters } = await link.status();
+    const now = `${counters["blocks_saved"] ?? 0} ${counters["saves_present"] ?? 0}`;
+    quiet = saves.queuedBlocks === 0 && now === before ? quiet + 1 : 0;
+    before = now;
   }
 }

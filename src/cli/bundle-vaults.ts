@@ -1,6 +1,5 @@
 // Owns whom `tierkv bundle` asks: the vaults of this machine, class by class, and its sidecar, for a request's block.
 import type { RecordClass } from "../block.ts";
-import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
@@ -10,7 +9,7 @@ import type { Pool } from "../sidecar/vaults/pools.ts";
 import { askSidecar } from "./ask-sidecar.ts";
 import type { Clients } from "./bundle-selection.ts";
 import { allTargets } from "./sources.ts";
-import { clientOf, helloAll, placesOf } from "./vault-link.ts";
+import { clientOf, greeted } from "./vault-link.ts";
 
 export interface BundleVaults {
   clients: Clients;
@@ -21,10 +20,9 @@ export interface BundleVaults {
 /** All that this machine has, after a hello; memory of its own keeps no sessions, and is left out. */
 export async function openVaults(config: Config): Promise<BundleVaults> {
   const targets = (await allTargets(config)).filter(({ address }) => sharedPath(address) === null);
-  const of = (name: RecordClass): VaultClient[] =>
-    [...placesOf(targets, name).values()].map((target) => clientOf(config, target, name));
-  const clients = { kv: of("kv"), ssm: of("ssm") };
-  const close = await helloAll([...clients.kv, ...clients.ssm]);
+  const { clients, close } = await greeted(targets, (target, name) =>
+    clientOf(config, target, name),
+  );
   const options = redundancyOf(config.cluster.redundancy);
   const pools = {
     kv: openPool("kv", clients.kv, options),

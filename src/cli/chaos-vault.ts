@@ -42,7 +42,10 @@ export interface ChaosOptions {
 
 /** All rows in order; cleans up whatever happens. Throws when the vault cannot be reached to begin with. */
 export async function chaosVault(options: ChaosOptions): Promise<ChaosRow[]> {
-  const run = await ChaosRun.open(options);
+  const namespace = measuringNamespace();
+  const make = (): Promise<OwnRecords> =>
+    OwnRecords.open(namespace, options.name, CHAOS_RECORDS, CHAOS_PAYLOAD_BYTES);
+  const run = new ChaosRun(options, namespace, await make(), await make());
   try {
     return await run.all();
   } finally {
@@ -58,19 +61,7 @@ class ChaosRun {
   readonly #spare: OwnRecords;
   readonly #call: OwnCall;
 
-  static async open(options: ChaosOptions): Promise<ChaosRun> {
-    const namespace = measuringNamespace();
-    const make = (): Promise<OwnRecords> =>
-      OwnRecords.open(namespace, options.name, CHAOS_RECORDS, CHAOS_PAYLOAD_BYTES);
-    return new ChaosRun(options, namespace, await make(), await make());
-  }
-
-  private constructor(
-    options: ChaosOptions,
-    namespace: Namespace,
-    records: OwnRecords,
-    spare: OwnRecords,
-  ) {
+  constructor(options: ChaosOptions, namespace: Namespace, records: OwnRecords, spare: OwnRecords) {
     this.#options = options;
     this.#client = new VaultClient(options);
     this.#namespace = namespace;

@@ -81,17 +81,18 @@ export async function askVault<Request, Reply>(
   return await askOnce(asked, method, request);
 }
 
-export interface Greeted {
-  clients: Record<RecordClass, Vault[]>;
+export interface Greeted<V extends Vault> {
+  clients: Record<RecordClass, V[]>;
   close(): void;
 }
 
-/** All of a machine, class by class, memory of its own among them. Throws what the first says that does not answer. */
-export async function greeted(config: Config, targets: readonly VaultTarget[]): Promise<Greeted> {
-  const of = (name: RecordClass): Vault[] =>
-    [...placesOf(targets, name).values()].map(
-      (target) => linkTo(config, { ...target, classes: [name] }, silent, 1).client,
-    );
+/** All of a machine, class by class. Throws what the first says that does not answer. */
+export async function greeted<V extends Vault>(
+  targets: readonly VaultTarget[],
+  connect: (target: VaultTarget, name: RecordClass) => V,
+): Promise<Greeted<V>> {
+  const of = (name: RecordClass): V[] =>
+    [...placesOf(targets, name).values()].map((target) => connect(target, name));
   const clients = { kv: of("kv"), ssm: of("ssm") };
   return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };
 }

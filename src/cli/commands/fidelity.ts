@@ -10,7 +10,7 @@ import {
   FIDELITY_PROMPTS_MAX,
 } from "../../limits/tools.ts";
 import { randomId } from "../../time.ts";
-import { askSidecar } from "../ask-sidecar.ts";
+import { askSidecar, untilSaved } from "../ask-sidecar.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
 import type { Answered } from "../engine-asker.ts";
@@ -19,7 +19,6 @@ import type { Likeness } from "../likeness.ts";
 import type { Place } from "../model-engine.ts";
 import { engineUrl } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
-import { untilSaved } from "../saves-end.ts";
 import { showShare, table } from "../text.ts";
 
 /** Decision 0125. */

@@ -19,9 +19,8 @@ import { LocalVault } from "../local-vault.ts";
 import { localVaultBudget } from "../memory.ts";
 import { goBeforeEngines } from "../oom.ts";
 import { startOwnPage } from "../page.ts";
-import { startScrape } from "../scrape.ts";
 import { localVaultAddress, vaultTargets } from "../targets.ts";
-import { openExporter } from "../traces.ts";
+import { openExporter, startScrape } from "../telling.ts";
 
 interface ServeOptions {
   socket?: string;

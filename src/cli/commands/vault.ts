@@ -20,9 +20,8 @@ import type { Command } from "../command.ts";
 import { checkOpenFiles } from "../conditions.ts";
 import { flushFile, vaultDisk } from "../disk.ts";
 import { vaultBudget } from "../memory.ts";
-import { startScrape } from "../scrape.ts";
 import { vaultClass, VAULT_ROLES } from "../targets.ts";
-import { openExporter } from "../traces.ts";
+import { openExporter, startScrape } from "../telling.ts";
 import type { Access } from "../vault-access.ts";
 
 interface VaultOptions {

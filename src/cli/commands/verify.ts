@@ -1,6 +1,7 @@
 // Owns `tierkv verify`: whether a receipt is what was signed, and whether vaults still hold what it says was restored.
 import { optionOr, parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
+import { silent } from "../../log.ts";
 import type { ReceiptStatement } from "../../receipt/receipt.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
@@ -51,12 +52,16 @@ async function verify(call: Call<VerifyFlags>): Promise<boolean> {
     new TierkvError("RECEIPT_REFUSED", { where, reason });
   await checkNamed(config, statement, namespace, refused);
   await loadRecordKeys(config);
-  const [{ checkSample }, { greeted }] = await Promise.all([
+  const [{ checkSample }, { greeted, linkTo }, { allTargets }] = await Promise.all([
     import("../verifying.ts"),
     import("../vault-link.ts"),
+    import("../sources.ts"),
   ]);
-  const { allTargets } = await import("../sources.ts");
-  const vaults = await greeted(config, await allTargets(config));
+  // Memory of this machine is asked, too.
+  const vaults = await greeted(
+    await allTargets(config),
+    (target, name) => linkTo(config, { ...target, classes: [name] }, silent, 1).client,
+  );
   try {
     const checked = await checkSample(statement, vaults.clients);
     const count = (verdict: Verdict): number =>

@@ -5,12 +5,12 @@ import { optionOr, parseOption } from "../../config/override.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { parseJson } from "../../json.ts";
 import { WARM_AT_ONCE_DEFAULT, WARM_AT_ONCE_MAX, WARM_FILE_BYTES_MAX } from "../../limits/tools.ts";
+import { untilSaved } from "../ask-sidecar.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
 import type { EngineAsker, Warmed } from "../engine-asker.ts";
 import { engineUrl } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
-import { untilSaved } from "../saves-end.ts";
 import { showMs } from "../text.ts";
 
 interface WarmFlags {
