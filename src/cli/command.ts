@@ -1,4 +1,4 @@
-// Owns how a command is declared: as commander has it, with an example below its help, and what it does.
+// Owns how a command is declared: as commander has it, with remarks and an example below its help, and what it does.
 import { Command as Plain } from "commander";
 import { Call } from "./call.ts";
 import type { CommonOptions, Perform, Run } from "./call.ts";
@@ -13,6 +13,9 @@ interface Program {
 
 export class Command extends Plain {
   readonly #program: Program;
+  declare readonly commands: readonly Command[];
+  readonly remarks: string[] = [];
+  readonly examples: string[] = [];
 
   constructor(name: string | undefined, program: Program) {
     super(name);
@@ -23,9 +26,18 @@ export class Command extends Plain {
     return new Command(name, this.#program);
   }
 
+  /** What help shows behind the options. */
+  remark(text: string): this {
+    this.remarks.push(text);
+    return this.addHelpText("after", `\n${text}`);
+  }
+
   example(...lines: readonly string[]): this {
-    const shown = lines.map((line) => `  ${line}`);
-    return this.addHelpText("after", ["\nExample:", ...shown].join("\n"));
+    this.examples.push(...lines);
+    return this.addHelpText(
+      "after",
+      ["\nExample:", ...lines.map((line) => `  ${line}`)].join("\n"),
+    );
   }
 
   does<Options extends object>(run: Run<Options>): this {

@@ -45,9 +45,8 @@ export function addFlush(program: Command): void {
       "only what was stored for requests with this cache_salt: combines with the others",
     )
     .option("--yes", "do not ask")
-    .addHelpText(
-      "after",
-      "\nWhere [sidecar] record_keys is set, flush by tenant from a machine that has\n" +
+    .remark(
+      "Where [sidecar] record_keys is set, flush by tenant from a machine that has\n" +
         "the keys: only they give its name.",
     )
     .example("tierkv flush --target kv_cold --yes")
