@@ -39,10 +39,7 @@ export function addVaults(program: Command): void {
     .option("--rate <bytes>", "at most so many bytes a second (default: half of the time)")
     .option("--end", "give up: the vault takes records again")
     .example("tierkv vaults drain 192.168.1.20:50051 --rate 50MB")
-    .does(async (call: Call<DrainFlags>) => {
-      const { drainVault } = await import("../drain-command.ts");
-      return await drainVault(call);
-    });
+    .does(drain);
   vaults
     .command("weight <address> <number>")
     .summary("give a vault a larger or a smaller share of its pool")
@@ -51,10 +48,7 @@ export function addVaults(program: Command): void {
         "less. Every sidecar hears of it at once, and a restart keeps it. Needs the vault's admin token.",
     )
     .example("tierkv vaults weight 192.168.1.20:50051 0.1")
-    .does(async (call) => {
-      const { weighVault } = await import("../weight-command.ts");
-      await weighVault(call);
-    });
+    .does(weigh);
 
   vaults
     .command("discover")
@@ -126,6 +120,16 @@ async function edit(call: Call<{ class: RecordClass }>, isAdded: boolean): Promi
   if (isPooled(config)) return await changePool(call, config, isAdded);
   const { changeList } = await import("../vault-lists.ts");
   return changeList(call, call.options.class, isAdded);
+}
+
+async function drain(call: Call<DrainFlags>): Promise<boolean> {
+  const { drainVault } = await import("../drain-command.ts");
+  return await drainVault(call);
+}
+
+async function weigh(call: Call): Promise<void> {
+  const { weighVault } = await import("../weight-command.ts");
+  await weighVault(call);
 }
 
 async function list(call: Call): Promise<boolean> {
