@@ -10,6 +10,7 @@ export const PACKED_KEY_BYTES = 36;
 /** A record's class: attention KV, or recurrent (SSM, linear-attention) state. */
 export type RecordClass = "kv" | "ssm";
 export type RecordClassNumber = 1 | 2;
+export const RECORD_CLASSES: readonly RecordClass[] = ["kv", "ssm"];
 
 export function classNumber(recordClass: RecordClass): RecordClassNumber {
   return recordClass === "kv" ? 1 : 2;
@@ -27,6 +28,15 @@ export function className(number: number): RecordClass {
 /** What a vault holds: records of one class, or of both. */
 export type VaultClass = RecordClass | "both";
 
+export function isVaultClass(given: unknown): given is VaultClass {
+  return given === "kv" || given === "ssm" || given === "both";
+}
+
+/** The classes of records that such a vault holds. */
+export function classesOf(vaultClass: VaultClass): readonly RecordClass[] {
+  return vaultClass === "both" ? RECORD_CLASSES : [vaultClass];
+}
+
 /** On the wire and in the native store; 0 stands for both. */
 export function vaultClassNumber(vaultClass: VaultClass): RecordClassNumber | 0 {
   return vaultClass === "both" ? 0 : classNumber(vaultClass);
@@ -37,10 +47,10 @@ export function vaultClassName(number: number): VaultClass {
   return number === 0 ? "both" : className(number);
 }
 
-/** What became of one item; the numbers are those of proto/tierkv.proto. */
 /** Set in the group of a key: it names a parity record; docs/protocol.md section 1.2. */
 export const PARITY_GROUP = 0x8000;
 
+/** What became of one item; the numbers are those of proto/tierkv.proto. */
 export const ItemStatus = {
   UNSPECIFIED: 0,
   ACCEPTED: 1,

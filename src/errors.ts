@@ -249,6 +249,12 @@ function fromCodedText(error: Error): TierkvError | null {
     : new TierkvError(code, { reason: reason ?? "" }, { cause: error });
 }
 
+/** What `fetch` says is that it failed; its cause says why. */
+export function fetchReason(error: unknown): string {
+  const cause = error instanceof Error ? (error.cause ?? error) : error;
+  return cause instanceof Error ? cause.message : String(cause);
+}
+
 /** The one door for anything caught: our own errors pass, the rest get a code. Never throws. */
 export function toTierkvError(error: unknown): TierkvError {
   if (isTierkvError(error)) return error;

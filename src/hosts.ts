@@ -18,11 +18,22 @@ export function sharedPath(address: string): string | null {
   return address.startsWith(SHARED_PREFIX) ? address.slice(SHARED_PREFIX.length) : null;
 }
 
+/** The socket that an address names; null: it names something else. */
+export function unixPath(address: string): string | null {
+  return address.startsWith(UNIX_PREFIX) ? address.slice(UNIX_PREFIX.length) : null;
+}
+
 /** Of `host:port`; the brackets of an IPv6 address are no part of the host. */
 export function splitAddress(address: string): { host: string; port: number } {
   const colon = address.lastIndexOf(":");
   const host = address.slice(0, colon).replace(/^\[(.*)\]$/, "$1");
   return { host, port: Number(address.slice(colon + 1)) };
+}
+
+/** Where `node:net` connects to. */
+export function connectionTo(address: string): { path: string } | { host: string; port: number } {
+  const path = unixPath(address);
+  return path === null ? splitAddress(address) : { path };
 }
 
 const SOURCES = ["dns", "pool", "etcd"] as const;
@@ -45,6 +56,6 @@ export function namesIn(address: string): string {
 /** True when only this machine can connect: a Unix socket, shared memory or the loopback. */
 export function isLocal(at: { readonly host: string; readonly text: string }): boolean {
   const { host, text } = at;
-  if (text.startsWith(UNIX_PREFIX) || sharedPath(text) !== null) return true;
+  if (unixPath(text) !== null || sharedPath(text) !== null) return true;
   return host === "localhost" || host === "::1" || (isIPv4(host) && host.startsWith("127."));
 }

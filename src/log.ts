@@ -40,6 +40,9 @@ export function createLogger(name: string, options: LogOptions): Logger {
   );
 }
 
+/** Says nothing: for commands, which say by themselves what is wrong. */
+export const silent: Logger = pino({ level: "silent" }, { write: () => {} });
+
 function plainStream(destination: DestinationStream | undefined): DestinationStream {
   return destination ?? pino.destination({ dest: STDERR, sync: true });
 }

@@ -22,6 +22,21 @@ export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   }
 }
 
+/** Asks every `everyMs` until it is so; false: it was not within `withinMs`. */
+export async function becomes(
+  isSo: () => boolean | Promise<boolean>,
+  withinMs: number,
+  everyMs: number,
+  signal?: AbortSignal,
+): Promise<boolean> {
+  const endMs = nowMs() + withinMs;
+  while (!(await isSo())) {
+    if (nowMs() > endMs) return false;
+    await sleep(everyMs, signal);
+  }
+  return true;
+}
+
 /** Lets the event loop serve what waits, then goes on. */
 export function yieldToLoop(): Promise<void> {
   return new Promise((resolve) => {

@@ -2,7 +2,15 @@
 import { getEventListeners } from "node:events";
 import { expect, test } from "vitest";
 import { TierkvError } from "../src/errors.ts";
-import { deadlineSignal, jitterMs, nowMs, randomId, sleep, withDeadline } from "../src/time.ts";
+import {
+  becomes,
+  deadlineSignal,
+  jitterMs,
+  nowMs,
+  randomId,
+  sleep,
+  withDeadline,
+} from "../src/time.ts";
 
 const never = new Promise<never>(() => {});
 
@@ -72,4 +80,15 @@ test("ids do not repeat", () => {
   const ids = new Set(Array.from({ length: 1000 }, () => randomId()));
   expect(ids.size).toBe(1000);
   expect(randomId(3)).toMatch(/^[0-9a-f]{6}$/);
+});
+
+test("what becomes so is seen, what does not is not waited for longer, and a signal ends either", async () => {
+  let asked = 0;
+  const third = (): boolean => (asked += 1) === 3;
+  expect([await becomes(third, 60_000, 1), asked]).toEqual([true, 3]);
+  expect(await becomes(() => Promise.resolve(false), 5, 1)).toBe(false);
+  const aborted = AbortSignal.abort();
+  await expect(becomes(() => false, 60_000, 60_000, aborted)).rejects.toMatchObject({
+    code: "CANCELLED",
+  });
 });

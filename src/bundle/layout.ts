@@ -17,7 +17,7 @@ import { join } from "node:path";
 import { makeDirectory } from "../directory.ts";
 import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
 import { BUNDLE_JSON_BYTES_MAX } from "../limits/tools.ts";
-import { ARTIFACT_TYPE, digestOf, MANIFEST_TYPE, parsed } from "./manifest.ts";
+import { ARTIFACT_TYPE, digestOf, MANIFEST_TYPE, parsed, refusedAt } from "./manifest.ts";
 import type { Descriptor } from "./manifest.ts";
 
 const INDEX_TYPE = "application/vnd.oci.image.index.v1+json";
@@ -123,7 +123,7 @@ export class Layout {
   }
 
   refused(reason: string): TierkvError {
-    return new TierkvError("BUNDLE_REFUSED", { where: this.path, reason });
+    return refusedAt(this.path, reason);
   }
 
   #blob(digest: string): string {

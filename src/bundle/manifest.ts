@@ -2,6 +2,7 @@
 import { createHash } from "node:crypto";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
+import { parseObject } from "../json.ts";
 import { BUNDLE_JSON_BYTES_MAX, BUNDLE_LAYERS_MAX } from "../limits/tools.ts";
 import { derive, isSignedBy, SigningKey } from "../signing-key.ts";
 
@@ -74,6 +75,9 @@ export const bundleKey = (secret: Buffer): SigningKey =>
 
 const contextOf = (config: Buffer): Buffer => Buffer.concat([Buffer.from(CONTEXT), config]);
 
+export const refusedAt = (where: string, reason: string): TierkvError =>
+  new TierkvError("BUNDLE_REFUSED", { where, reason });
+
 /** The config, and the manifest that has its signature. */
 export function makeManifest(
   config: BundleConfig,
@@ -97,8 +101,7 @@ export function makeManifest(
 
 /** Which blobs a manifest names. Nothing in it is believed yet. Throws BUNDLE_REFUSED. */
 export function readManifest(bytes: Buffer, where: string): Manifest {
-  const refused = (reason: string): TierkvError =>
-    new TierkvError("BUNDLE_REFUSED", { where, reason });
+  const refused = (reason: string): TierkvError => refusedAt(where, reason);
   const manifest = parsed(bytes, where) as Partial<Manifest>;
   const { schemaVersion, mediaType, artifactType, config, layers, annotations } = manifest;
   const isBundle =
@@ -124,8 +127,7 @@ export function openConfig(
   trusted: readonly string[],
   where: string,
 ): Opened {
-  const refused = (reason: string): TierkvError =>
-    new TierkvError("BUNDLE_REFUSED", { where, reason });
+  const refused = (reason: string): TierkvError => refusedAt(where, reason);
   const { [SIGNER]: signer = "", [SIGNATURE]: signature = "" } = manifest.annotations;
   if (!/^[\da-f]{64}$/.test(signer)) throw refused("it is not signed");
   if (!trusted.includes(signer)) {
@@ -157,14 +159,7 @@ function isDescriptor(given: unknown, mediaType: string): given is Descriptor {
 }
 
 export function parsed(bytes: Buffer, where: string): object {
-  try {
-    const value = JSON.parse(bytes.toString()) as unknown;
-    if (typeof value === "object" && value !== null) return value;
-  } catch {
-    // No JSON.
-  }
-  throw new TierkvError("BUNDLE_REFUSED", {
-    where,
-    reason: "what should be a JSON object is none",
-  });
+  const value = parseObject(bytes.toString());
+  if (value !== null) return value;
+  throw refusedAt(where, "what should be a JSON object is none");
 }

@@ -1,6 +1,6 @@
 // Owns what an engine's shared memory, its saves and the link allow for its longest prompt, as `tierkv doctor` says it.
 import type { EngineStatus } from "../sidecar/engine/engine-status.ts";
-import { showBytes, showMs } from "./text.ts";
+import { showBytes, showMs, showRate } from "./text.ts";
 
 /** Bytes are those of the engine's pages. */
 export interface Allowance {
@@ -47,7 +47,7 @@ export function describeAllowance(allowance: Allowance): string[] {
   const { promptTokens, promptBytes, saveS, arenaBytes, saveBytes, prompts, wholeTokens } =
     allowance;
   const rate = saveS === null ? 0 : promptBytes / saveS;
-  const saved = saveS === null ? "" : `: saved in ${showMs(saveS * 1000)} at ${showBytes(rate)}/s`;
+  const saved = saveS === null ? "" : `: saved in ${showMs(saveS * 1000)} at ${showRate(rate)}`;
   const holds =
     prompts >= 1
       ? `holds ${prompts.toFixed(1)} of them`

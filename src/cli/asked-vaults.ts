@@ -7,6 +7,7 @@ import { Waker } from "../client/wake.ts";
 import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import type { Vaults } from "../gateway/gateway.ts";
+import { unixPath } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
 import { GATEWAY_VAULT_RETRY_MS } from "../limits/gateway.ts";
 import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
@@ -15,7 +16,6 @@ import { membersOf } from "./sources.ts";
 import { vaultTargets } from "./targets.ts";
 import { linkTo } from "./vault-link.ts";
 
-const UNIX = "unix:";
 /** It moves no records: one, because a look-up takes a third of gRPC's time there. */
 const LANES = 1;
 
@@ -78,8 +78,10 @@ export function askVaults(config: Config, logger: Logger): AskedVaults {
 }
 
 /** A machine with a gateway alone has no vault of its own, though its configuration would start one. */
-const isThere = ({ address }: Vault): boolean =>
-  !address.startsWith(UNIX) || existsSync(address.slice(UNIX.length));
+function isThere({ address }: Vault): boolean {
+  const path = unixPath(address);
+  return path === null || existsSync(path);
+}
 
 function askedOf(client: Vault): ReturnType<Vaults>[number] {
   return {

@@ -19,7 +19,7 @@ import {
   SAVE_BATCH_BYTES,
   STORES_IN_FLIGHT_MAX,
 } from "../limits/general.ts";
-import { createLogger } from "../log.ts";
+import { silent } from "../log.ts";
 import { chooseCodecs } from "../sidecar/save/codecs.ts";
 import type { CodecName } from "../sidecar/save/codecs.ts";
 import { nowMs, randomToken } from "../time.ts";
@@ -90,9 +90,8 @@ export async function benchVault(
   options: BenchOptions,
 ): Promise<VaultBench> {
   const { address, classes, name } = target;
-  const logger = createLogger("bench", { level: "silent" });
   const { lanes } = config.sidecar;
-  const { client } = linkTo(config, target, logger, lanes);
+  const { client } = linkTo(config, target, silent, lanes);
   const { byClass, fidelity, kvName } = chooseCodecs(config);
   const codec: CodecName = classes[0] === "kv" ? kvName : "raw";
   const result: VaultBench = { ...blank(name, address, codec), rounds: options.rounds };

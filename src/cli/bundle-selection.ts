@@ -1,5 +1,5 @@
 // Owns which records a bundle is made of: those of a session, or of the blocks up to one, wherever they lie.
-import { HASH_BYTES, isMeasuring, toNamespace } from "../block.ts";
+import { HASH_BYTES, isMeasuring, RECORD_CLASSES, toNamespace } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import type { SessionName, VaultClient } from "../client/vault-client.ts";
 import { TierkvError } from "../errors.ts";
@@ -38,8 +38,6 @@ export interface Wanted {
   /** How its namespace begins, in hexadecimal; empty: any. */
   namespace: string;
 }
-
-const CLASSES = ["kv", "ssm"] as const;
 
 interface Listed {
   namespace: Buffer;
@@ -92,7 +90,7 @@ async function sessionsOf(clients: Clients, { session }: Wanted): Promise<Listed
     }
   }
   for (const { of, listed } of known.values()) {
-    for (const name of CLASSES) {
+    for (const name of RECORD_CLASSES) {
       for (const client of clients[name]) await addAll(listed.rows[name], client, of);
     }
   }
@@ -111,7 +109,7 @@ async function addAll(
 async function allOf(clients: Clients): Promise<Listed[]> {
   const known = new Map<string, Listed>();
   let count = 0;
-  for (const name of CLASSES) {
+  for (const name of RECORD_CLASSES) {
     for (const client of clients[name]) {
       for await (const { namespace, model, rows } of pagesOf(client)) {
         if (isMeasuring(toNamespace(namespace))) continue;
@@ -149,7 +147,7 @@ function add(into: Map<string, Found>, row: Row, client: VaultClient): void {
 /** Groups whose blocks are equally long share hashes: what has one of the chain belongs to it. */
 function upTo(listed: Listed, block: Buffer): Listed {
   const parents = new Map<string, string>();
-  for (const name of CLASSES) {
+  for (const name of RECORD_CLASSES) {
     for (const row of listed.rows[name].values()) {
       if (row.number !== UNKNOWN) parents.set(text(hashOf(row)), text(row.parent));
     }

@@ -1,17 +1,15 @@
 // Owns whom `tierkv bundle` asks: the vaults of this machine, class by class, and its sidecar, for a request's block.
 import type { RecordClass } from "../block.ts";
-import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
-import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
 import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
+import { askSidecar } from "./ask-sidecar.ts";
 import type { Clients } from "./bundle-selection.ts";
-import { asked } from "./engine-names.ts";
 import { allTargets } from "./sources.ts";
-import { clientOf, helloAll, placesOf } from "./vault-link.ts";
+import { clientOf, greeted } from "./vault-link.ts";
 
 export interface BundleVaults {
   clients: Clients;
@@ -22,10 +20,9 @@ export interface BundleVaults {
 /** All that this machine has, after a hello; memory of its own keeps no sessions, and is left out. */
 export async function openVaults(config: Config): Promise<BundleVaults> {
   const targets = (await allTargets(config)).filter(({ address }) => sharedPath(address) === null);
-  const of = (name: RecordClass): VaultClient[] =>
-    [...placesOf(targets, name).values()].map((target) => clientOf(config, target, name));
-  const clients = { kv: of("kv"), ssm: of("ssm") };
-  const close = await helloAll([...clients.kv, ...clients.ssm]);
+  const { clients, close } = await greeted(targets, (target, name) =>
+    clientOf(config, target, name),
+  );
   const options = redundancyOf(config.cluster.redundancy);
   const pools = {
     kv: openPool("kv", clients.kv, options),
@@ -36,10 +33,7 @@ export async function openVaults(config: Config): Promise<BundleVaults> {
 
 /** Throws USAGE when the sidecar remembers none of that name. */
 export async function explainOne({ sidecar }: Config, request: string): Promise<Account> {
-  return await asked(sidecar.socket, async (link) => {
-    const [account] = (await link.explain(request, 1, STATUS_TIMEOUT_MS)) as unknown as Account[];
-    if (account !== undefined) return account;
-    const reason = `the sidecar remembers no request "${request}"`;
-    throw new TierkvError("USAGE", { reason });
-  });
+  const [account] = await askSidecar(sidecar.socket, (link) => link.explain(request, 1));
+  if (account !== undefined) return account;
+  throw new TierkvError("USAGE", { reason: `the sidecar remembers no request "${request}"` });
 }

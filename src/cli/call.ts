@@ -1,9 +1,9 @@
 // Owns what every command gets: its options with the common ones, the configuration, and a logger.
-import type { Command } from "commander";
 import type { Config } from "../config/config.ts";
 import { loadConfig } from "../config/load.ts";
 import { override } from "../config/override.ts";
 import type { Override } from "../config/override.ts";
+import { TierkvError } from "../errors.ts";
 import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { Io } from "./io.ts";
@@ -51,6 +51,16 @@ export class Call<Options extends object = object> {
     return logger;
   }
 
+  /** Asks whether to do what cannot be undone; throws USAGE where nobody can be asked. `asks`: the command, and before what. */
+  async confirms(asks: string, question: string, about: readonly string[] = []): Promise<boolean> {
+    const { io } = this;
+    if (!io.isInteractive) {
+      throw new TierkvError("USAGE", { reason: `${asks}, and there is no terminal: add --yes` });
+    }
+    for (const line of about) io.err(line);
+    return /^y(es)?$/i.test(await io.ask(`${question} [y/N]`));
+  }
+
   /** A result: one line of JSON with --json, else the lines for people. */
   print(result: object, lines: readonly string[]): void {
     if (this.isJson) this.io.out(JSON.stringify(result));
@@ -58,12 +68,14 @@ export class Call<Options extends object = object> {
   }
 }
 
-/** What a command does; resolves to its exit code. */
-export type Run<Options extends object> = (call: Call<Options>) => Promise<number>;
+/** An exit code, or whether all is well: 0 where nothing is said, 1 where it is not. */
+export type Outcome = number | boolean | void;
 
-/** What a command needs to add itself to the program. */
-export interface Registrar {
-  program: Command;
-  /** Wraps a run into an action for commander. */
-  action: <Options extends object>(run: Run<Options>) => (...args: unknown[]) => Promise<void>;
-}
+/** What a command does. */
+export type Run<Options extends object> = (call: Call<Options>) => Outcome | Promise<Outcome>;
+
+/** What is done with a command that was understood; a test may do something else. */
+export type Perform = <Options extends object>(
+  run: Run<Options>,
+  call: Call<Options>,
+) => Outcome | Promise<Outcome>;

@@ -4,7 +4,7 @@ import { ItemStatus, leadingBits, measuringNamespace, statusName } from "../bloc
 import type { Namespace, RecordClass } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
-import { splitAddress } from "../hosts.ts";
+import { connectionTo } from "../hosts.ts";
 import {
   CALL_TIMEOUT_MS,
   CHAOS_CALL_MS,
@@ -14,7 +14,7 @@ import {
   CHAOS_SILENT_PEERS,
 } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
-import { nowMs, sleep } from "../time.ts";
+import { becomes, sleep } from "../time.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { OwnRecords } from "./own-records.ts";
 import type { OwnCall, OwnRecord } from "./own-records.ts";
@@ -42,7 +42,10 @@ export interface ChaosOptions {
 
 /** All rows in order; cleans up whatever happens. Throws when the vault cannot be reached to begin with. */
 export async function chaosVault(options: ChaosOptions): Promise<ChaosRow[]> {
-  const run = await ChaosRun.open(options);
+  const namespace = measuringNamespace();
+  const make = (): Promise<OwnRecords> =>
+    OwnRecords.open(namespace, options.name, CHAOS_RECORDS, CHAOS_PAYLOAD_BYTES);
+  const run = new ChaosRun(options, namespace, await make(), await make());
   try {
     return await run.all();
   } finally {
@@ -58,19 +61,7 @@ class ChaosRun {
   readonly #spare: OwnRecords;
   readonly #call: OwnCall;
 
-  static async open(options: ChaosOptions): Promise<ChaosRun> {
-    const namespace = measuringNamespace();
-    const make = (): Promise<OwnRecords> =>
-      OwnRecords.open(namespace, options.name, CHAOS_RECORDS, CHAOS_PAYLOAD_BYTES);
-    return new ChaosRun(options, namespace, await make(), await make());
-  }
-
-  private constructor(
-    options: ChaosOptions,
-    namespace: Namespace,
-    records: OwnRecords,
-    spare: OwnRecords,
-  ) {
+  constructor(options: ChaosOptions, namespace: Namespace, records: OwnRecords, spare: OwnRecords) {
     this.#options = options;
     this.#client = new VaultClient(options);
     this.#namespace = namespace;
@@ -208,21 +199,14 @@ class ChaosRun {
   }
 
   /** Engines may store meanwhile: it is enough that it was as before at one moment. */
-  async #roomBack(before: number): Promise<boolean> {
-    const endMs = nowMs() + CHAOS_CALL_MS;
-    while (nowMs() < endMs) {
-      const { reservedBytes } = await this.#client.stats(CHAOS_CALL_MS);
-      if (reservedBytes <= before) return true;
-      await sleep(CHAOS_POLL_MS);
-    }
-    return false;
+  #roomBack(before: number): Promise<boolean> {
+    const isBack = async (): Promise<boolean> =>
+      (await this.#client.stats(CHAOS_CALL_MS)).reservedBytes <= before;
+    return becomes(isBack, CHAOS_CALL_MS, CHAOS_POLL_MS);
   }
 
   async #silentPeers(): Promise<Look> {
-    const { address } = this.#options;
-    const at = address.startsWith("unix:")
-      ? { path: address.slice("unix:".length) }
-      : splitAddress(address);
+    const at = connectionTo(this.#options.address);
     const sockets = Array.from({ length: CHAOS_SILENT_PEERS }, () =>
       connect(at).on("error", () => {}),
     );

@@ -1,6 +1,6 @@
 // Owns what commands there are, as data: completion and manual pages are made of it, and say what help says.
-import type { EventEmitter } from "node:events";
-import type { Command, Option } from "commander";
+import type { Option } from "commander";
+import type { Command } from "./command.ts";
 
 export interface OptionNode {
   /** As help shows it: `-V, --version`, `--listen <address>`. */
@@ -28,8 +28,9 @@ export interface CommandNode {
   arguments: ArgumentNode[];
   options: OptionNode[];
   commands: CommandNode[];
-  /** What help shows last: an example, and what goes before it. */
-  after: string;
+  /** What help shows last. */
+  remarks: readonly string[];
+  examples: readonly string[];
 }
 
 export function commandTree(command: Command, path: readonly string[] = []): CommandNode {
@@ -46,16 +47,9 @@ export function commandTree(command: Command, path: readonly string[] = []): Com
     })),
     options: command.options.filter(({ hidden }) => !hidden).map(optionOf),
     commands: command.commands.map((child) => commandTree(child, [...path, child.name()])),
-    after: afterHelp(command),
+    remarks: command.remarks,
+    examples: command.examples,
   };
-}
-
-/** Commander keeps the text in a listener alone. */
-function afterHelp(command: Command): string {
-  let text = "";
-  const write = (more: string): void => void (text += more);
-  (command as unknown as EventEmitter).emit("afterHelp", { error: false, command, write });
-  return text.trim();
 }
 
 /** Lines of a description end where its author's did; readers have their own width. */

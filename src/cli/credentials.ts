@@ -5,7 +5,7 @@ import { join } from "node:path";
 import type { VaultClientOptions } from "../client/session.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { isLocal, namesIn, sourceOf, splitAddress } from "../hosts.ts";
+import { isLocal, namesIn, sourceOf, splitAddress, unixPath } from "../hosts.ts";
 import { readKeyPair } from "../key-pair.ts";
 import { TOKEN_FILE_POLL_MS } from "../limits/access.ts";
 import type { Logger } from "../log.ts";
@@ -21,7 +21,6 @@ import type { VaultTarget } from "./targets.ts";
 import { isClosed } from "./vault-access.ts";
 
 const CREDENTIALS_KEY = "[cluster] credentials";
-const UNIX_PREFIX = "unix:";
 const JOINED_SHOWN_MAX = 5;
 
 /** Certificate and token of one vault that was joined. */
@@ -55,11 +54,12 @@ export function checkKeeping(config: Config, address: string): void {
   checkRoom(joinedFiles(config, address).folder, CREDENTIALS_KEY);
 }
 
-/** Keeps what a join brought. Throws CREDENTIALS. */
-export function keepJoined(config: Config, address: string, caPem: string, token: string): void {
+/** Keeps what a join brought; returns where. Throws CREDENTIALS. */
+export function keepJoined(config: Config, address: string, caPem: string, token: string): string {
   const files = joinedFiles(config, address);
   writePrivate(files.token, `${token}\n`, CREDENTIALS_KEY);
   writePrivate(files.ca, caPem, CREDENTIALS_KEY);
+  return files.folder;
 }
 
 /** As `securityFor`, for a process that goes on without this vault: what is wrong stands in `refusal`, and nothing is sent. */
@@ -87,8 +87,8 @@ export function securityFor(
   { address, isOwn, serverName, listed }: Parameters<typeof accessTo>[1],
   logger: Logger,
 ): ChannelSecurity | null {
-  if (address.startsWith(UNIX_PREFIX)) {
-    const path = address.slice(UNIX_PREFIX.length);
+  const path = unixPath(address);
+  if (path !== null) {
     const reason = strangeSocket(path, "[vault] listen");
     if (reason === null) return null;
     throw new TierkvError("CREDENTIALS", { path, reason, fix: "nothing is sent to it" });

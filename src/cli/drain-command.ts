@@ -1,9 +1,10 @@
 // Owns `tierkv vaults drain`: which vaults are a pool, emptying one of them, and what is said of it.
+import { RECORD_CLASSES } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
-import { CALL_TIMEOUT_MS, HELLO_TIMEOUT_MS } from "../limits/general.ts";
+import { CALL_TIMEOUT_MS } from "../limits/general.ts";
 import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Call } from "./call.ts";
 import { loadRecordKeys } from "./conditions.ts";
@@ -11,10 +12,9 @@ import { Drain } from "./draining.ts";
 import type { Drained } from "./draining.ts";
 import { sizeOf } from "./plan-inputs.ts";
 import { Progress } from "./progress.ts";
-import { allTargets } from "./sources.ts";
-import type { VaultTarget } from "./targets.ts";
+import { allTargets, targetAt } from "./sources.ts";
 import { showBytes } from "./text.ts";
-import { clientOf, placesOf } from "./vault-link.ts";
+import { clientOf, helloAll, placesOf } from "./vault-link.ts";
 
 /** What no second run changes. */
 const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing", "no_parity"]);
@@ -31,91 +31,88 @@ interface Done extends Drained {
   evicted: number;
 }
 
-export async function drainVault(
-  call: Call,
-  { rate, end = false }: { rate?: string; end?: boolean },
-): Promise<number> {
+export interface DrainFlags {
+  rate?: string;
+  end?: boolean;
+}
+
+export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
   const [address = ""] = call.args;
+  const { rate, end = false } = call.options;
   const config = call.loadConfig();
   const targets = await allTargets(config);
-  const classes = (["kv", "ssm"] as const).filter((name) => placesOf(targets, name).has(address));
-  if (classes.length === 0) {
-    const known = targets.map((target) => target.address).join(", ");
-    const reason = `${address.slice(0, 100)} is no vault of this machine's configuration (${known})`;
-    throw new TierkvError("USAGE", { reason });
+  const target = targetAt(targets, address);
+  // A vault of both classes may stand in both lists.
+  const classes = RECORD_CLASSES.filter((name) => placesOf(targets, name).has(address));
+  if (end) {
+    for (const name of classes) await takeAgain(clientOf(config, target, name));
+    call.print({ address, draining: false }, [`${address} takes records again`]);
+    return true;
   }
   const alone = classes.find((name) => placesOf(targets, name).size === 1);
-  if (alone !== undefined && !end) {
+  if (alone !== undefined) {
     const reason = `${address} is the only ${alone} vault: nobody could take what it holds`;
     throw new TierkvError("USAGE", { reason });
   }
   await loadRecordKeys(config);
+  const bytesPerS = rate === undefined ? null : sizeOf("--rate", rate, 1);
   const results: Done[] = [];
   for (const name of classes) {
-    const done = await emptied({ call, config, targets, name, address, rate, end });
-    if (done !== null) results.push(done);
-  }
-  if (end) {
-    call.print({ address, draining: false }, [`${address} takes records again`]);
-    return 0;
+    const clients = [...placesOf(targets, name).values()].map((place) =>
+      clientOf(config, place, name),
+    );
+    // One that does not answer would get none of its share, and sidecars would miss it there later.
+    const close = await helloAll(clients);
+    try {
+      results.push(await emptied(call, config, clients, address, bytesPerS));
+    } finally {
+      close();
+    }
   }
   call.print({ address, drained: results }, [...results.flatMap(describe), next(address)]);
-  const isWhole = results.every(({ left }) => Object.keys(left).every((why) => FINAL.has(why)));
-  return isWhole ? 0 : 1;
+  return results.every(({ left }) => Object.keys(left).every((why) => FINAL.has(why)));
 }
 
-interface Emptying {
-  call: Call;
-  config: Config;
-  targets: readonly VaultTarget[];
-  name: RecordClass;
-  address: string;
-  rate: string | undefined;
-  end: boolean;
-}
-
-async function emptied(options: Emptying): Promise<Done | null> {
-  const { call, config, targets, name, address, rate, end } = options;
-  const clients: VaultClient[] = [];
-  const progress = new Progress(call.io);
+async function takeAgain(client: VaultClient): Promise<void> {
+  const close = await helloAll([client]);
   try {
-    for (const target of placesOf(targets, name).values()) {
-      const isConcerned = !end || target.address === address;
-      if (isConcerned) clients.push(clientOf(config, target, name));
-    }
-    // One that does not answer would get none of its share, and sidecars would miss it there later.
-    await Promise.all(clients.map((client) => client.hello(HELLO_TIMEOUT_MS)));
-    const source = clients.find((client) => client.address === address);
-    if (source === undefined) return null;
-    if (end) {
-      await source.drain(CALL_TIMEOUT_MS, true);
-      return null;
-    }
-    const pool = openPool(name, clients, redundancyOf(config.cluster.redundancy));
-    const drain = new Drain({
-      source,
-      clients,
-      pool,
-      rate: rate === undefined ? null : sizeOf("--rate", rate, 1),
-      onProgress: (done, all) => progress.at(done, all, `${name} records of ${address}`),
-    });
-    const before = await evictedOf(clients, source);
-    try {
-      await drain.run();
-    } catch (error) {
-      progress.end();
-      const { moved, present } = drain.drained;
-      const isBegun = moved.records + present.records > 0;
-      const lines = isBegun ? describe({ class: name, evicted: 0, ...drain.drained }) : [];
-      for (const line of lines) call.io.err(line);
-      throw error;
-    }
-    const evicted = (await evictedOf(clients, source)) - before;
-    return { class: name, ...drain.drained, evicted };
+    await client.drain(CALL_TIMEOUT_MS, true);
   } finally {
-    progress.end();
-    for (const client of clients) client.close();
+    close();
   }
+}
+
+async function emptied(
+  call: Call,
+  { cluster }: Config,
+  clients: readonly VaultClient[],
+  address: string,
+  rate: number | null,
+): Promise<Done> {
+  const source = clients.find((client) => client.address === address);
+  if (source === undefined)
+    throw new TierkvError("INTERNAL", { reason: `no client of ${address}` });
+  const { name } = source;
+  const progress = new Progress(call.io);
+  const drain = new Drain({
+    source,
+    clients,
+    pool: openPool(name, clients, redundancyOf(cluster.redundancy)),
+    rate,
+    onProgress: (done, all) => progress.at(done, all, `${name} records of ${address}`),
+  });
+  const before = await evictedOf(clients, source);
+  try {
+    await drain.run();
+  } catch (error) {
+    const { moved, present } = drain.drained;
+    const isBegun = moved.records + present.records > 0;
+    const lines = isBegun ? describe({ class: name, evicted: 0, ...drain.drained }) : [];
+    for (const line of lines) call.io.err(line);
+    throw error;
+  }
+  const evicted = (await evictedOf(clients, source)) - before;
+  return { class: name, ...drain.drained, evicted };
 }
 
 async function evictedOf(clients: readonly VaultClient[], source: VaultClient): Promise<number> {

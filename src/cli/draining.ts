@@ -11,7 +11,7 @@ import {
 } from "../limits/pool.ts";
 import { NO_VAULT } from "../pool/placement.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
-import { nowMs, sleep } from "../time.ts";
+import { becomes, nowMs, sleep } from "../time.ts";
 import { Anchors, hashOf, isParity, learnFrom, pagesOf, UNKNOWN } from "./drain-rows.ts";
 import type { Held, Row } from "./drain-rows.ts";
 import { absentAt, collected, Outcomes, store } from "./moving.ts";
@@ -110,12 +110,9 @@ export class Drain {
 
   /** Takes nothing new, and waits for what was let in before. */
   async #close(): Promise<void> {
-    const endMs = nowMs() + DRAIN_SETTLE_MS;
-    for (;;) {
-      const { reservedBytes } = await this.#options.source.drain(CALL_TIMEOUT_MS);
-      if (reservedBytes === 0 || nowMs() > endMs) return;
-      await sleep(DRAIN_POLL_MS);
-    }
+    const isSettled = async (): Promise<boolean> =>
+      (await this.#options.source.drain(CALL_TIMEOUT_MS)).reservedBytes === 0;
+    await becomes(isSettled, DRAIN_SETTLE_MS, DRAIN_POLL_MS);
   }
 
   /** So that a flush by model finds what they are given. One that does not answer takes nothing either. */

@@ -1,5 +1,5 @@
 // Owns what commands ask an engine over HTTP: answers with their likeliest tokens, prompts to compute, and an empty cache.
-import { TierkvError } from "../errors.ts";
+import { fetchReason, TierkvError } from "../errors.ts";
 import {
   FIDELITY_ANSWER_TOKENS,
   FIDELITY_LIKELIEST,
@@ -108,7 +108,7 @@ export class EngineAsker {
       response = await fetch(this.#url + path, { ...(body === undefined ? {} : post), signal });
       text = await response.text();
     } catch (error) {
-      throw failed(`${this.#url}${path} is not answered: ${why(error)}`, error);
+      throw failed(`${this.#url}${path} is not answered: ${fetchReason(error)}`, error);
     }
     if (response.ok) return parsed(text);
     const fix =
@@ -117,12 +117,6 @@ export class EngineAsker {
         : "";
     throw failed(`the engine answers ${path} with ${response.status}: ${text.slice(0, 200)}${fix}`);
   }
-}
-
-/** What `fetch` says is that it failed; the cause says why. */
-function why(error: unknown): string {
-  const { message, cause } = error as Error;
-  return cause instanceof Error ? cause.message : message;
 }
 
 /** An empty body is an answer, too. */

@@ -1,9 +1,7 @@
-// Owns what a command asks the sidecar of its machine, and whether bytes of some namespace are of an engine's here.
+// Owns whether bytes of some namespace are of an engine's here.
 import type { Config } from "../config/config.ts";
 import type { TierkvError } from "../errors.ts";
-import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
-import type { SidecarStatus } from "../sidecar/status.ts";
-import { SidecarLink } from "./sidecar-link.ts";
+import { askSidecar } from "./ask-sidecar.ts";
 
 export interface Named {
   /** In hexadecimal, as vaults know it. */
@@ -33,23 +31,8 @@ export async function checkNamed(
 }
 
 async function enginesOf(socket: string): Promise<Named[]> {
-  return await asked(socket, async (link) => {
-    const { engines } = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
-    return engines.flatMap(({ model, namespace }) =>
-      namespace === null ? [] : [{ model, namespace }],
-    );
-  });
-}
-
-export async function asked<T>(
-  socket: string,
-  work: (link: SidecarLink) => Promise<T>,
-): Promise<T> {
-  const link = new SidecarLink(socket);
-  try {
-    await link.hello(STATUS_TIMEOUT_MS);
-    return await work(link);
-  } finally {
-    link.close();
-  }
+  const { engines } = await askSidecar(socket, (link) => link.status());
+  return engines.flatMap(({ model, namespace }) =>
+    namespace === null ? [] : [{ model, namespace }],
+  );
 }

@@ -1,6 +1,6 @@
 // Owns what `tierkv doctor --engine` says: what restores would save, and the one change that matters most.
 import type { FarEngine, Pace } from "./far-engine.ts";
-import { showBytes, showMs, showShare, table } from "./text.ts";
+import { orNone, showBytes, showMs, showRate, showShare, table } from "./text.ts";
 
 /** A prompt that comes back after the engine forgot it. */
 export interface FarOutlook extends Pace {
@@ -66,20 +66,20 @@ export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): strin
 
 export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): string[] {
   const { model, askedTokens, hitTokens, bytesPerS, roundTripMs } = engine;
-  const rate = bytesPerS === null ? "was not measured" : `takes at least ${showBytes(bytesPerS)}/s`;
+  const rate = bytesPerS === null ? "was not measured" : `takes at least ${showRate(bytesPerS)}`;
   const held = askedTokens === 0 ? "-" : showShare(hitTokens / askedTokens);
   const shown = rows.map(({ tokens, ms, restoreMs, bytesPerTokenMost }) => [
     String(tokens),
     showMs(ms),
-    restoreMs === null ? "-" : showMs(restoreMs),
-    restoreMs === null ? "-" : `${(ms / restoreMs).toFixed(1)}x`,
-    bytesPerTokenMost === null ? "-" : showBytes(bytesPerTokenMost),
+    orNone(restoreMs, showMs),
+    orNone(restoreMs, (value) => `${(ms / value).toFixed(1)}x`),
+    orNone(bytesPerTokenMost, showBytes),
   ]);
   const head = ["tokens", "computed", "restored", "gain", "sooner below, a token"];
   return [
     `${model}: the way there ${rate}; a request takes ${showMs(roundTripMs)}.`,
     `Of ${askedTokens} prompt tokens so far its own cache held ${held}.`,
-    ...table([head, ...shown]).map((line) => `  ${line}`),
+    ...table([head, ...shown], "  "),
     `What matters most: ${farChange(engine, rows)}.`,
   ];
 }

@@ -1,5 +1,5 @@
 // Owns what `tierkv doctor --engine URL` measures of an engine without tierKV: its pace, the way to it, and what it says of its own cache.
-import { TierkvError } from "../errors.ts";
+import { fetchReason, TierkvError } from "../errors.ts";
 import {
   FAR_BYTES,
   FAR_PACE_MS,
@@ -138,8 +138,7 @@ class Far {
       const signal = AbortSignal.timeout(FAR_REQUEST_MS);
       return await fetch(this.#url + path, { ...init, signal });
     } catch (error) {
-      const { message, cause } = error as Error;
-      throw this.#failed(cause instanceof Error ? cause.message : message, error);
+      throw this.#failed(fetchReason(error), error);
     }
   }
 

@@ -1,5 +1,6 @@
 // Owns what is wrong with a running set-up, as `tierkv status` and `tierkv doctor` say it before anything else.
 import { arenaBytesFor } from "../arena/sizing.ts";
+import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Seen } from "./inspect.ts";
 import { OWN_VAULT } from "./targets.ts";
 import { showBytes } from "./text.ts";
@@ -13,21 +14,31 @@ export interface Finding {
   text: string;
 }
 
+type Engine = SidecarStatus["engines"][number];
+
 /** One thing that is looked at; none when it is as it should be. */
 type Check = (seen: Seen) => Finding[];
 
+/** The same of one engine, by its name. */
+function ofEngines(check: (engine: Engine, name: string) => Finding[]): Check {
+  return ({ sidecar }) =>
+    (sidecar?.engines ?? []).flatMap((engine) =>
+      check(engine, `engine ${engine.id} (${engine.model})`),
+    );
+}
+
 /** In the order in which they are shown, the gravest first. To add one: a function here, and a test in findings.test.ts. */
 const CHECKS: readonly Check[] = [
-  arenaUnmapped,
-  unnamed,
-  ranksMissing,
+  ofEngines(arenaUnmapped),
+  ofEngines(unnamed),
+  ofEngines(ranksMissing),
   unreachable,
   vaultDown,
   lanesUnreachable,
   diskFailing,
   archiveFailing,
-  arenaSmall,
-  amxTiles,
+  ofEngines(arenaSmall),
+  ofEngines(amxTiles),
 ];
 
 export function findings(seen: Seen): Finding[] {
@@ -43,46 +54,40 @@ export function describeFindings(all: readonly Finding[]): string[] {
   return all.map(({ severity, text }) => `${severity.toUpperCase()}: ${text}`);
 }
 
-/** For a check: a line that makes the exit code 1. */
-export const problem = (code: string, text: string): Finding => {
+const problem = (code: string, text: string): Finding => {
   return { code, severity: "problem", text };
 };
 
-function arenaUnmapped({ sidecar }: Seen): Finding[] {
-  return (sidecar?.engines ?? []).flatMap(({ id, model, arena }) =>
-    (arena?.unmapped ?? []).map(({ rank, reason }) => {
-      const what = `engine ${id} (${model}) saves and restores nothing: worker ${rank} cannot map its shared memory`;
-      return problem("arena_unmapped", `${what}: ${reason}`);
-    }),
-  );
+const note = (code: string, text: string): Finding => ({ code, severity: "note", text });
+
+function arenaUnmapped({ arena }: Engine, engine: string): Finding[] {
+  return (arena?.unmapped ?? []).map(({ rank, reason }) => {
+    const what = `${engine} saves and restores nothing: worker ${rank} cannot map its shared memory`;
+    return problem("arena_unmapped", `${what}: ${reason}`);
+  });
 }
 
 /** An engine whose blocks nobody could tell from another model's; one that is still being named is a note. */
-function unnamed({ sidecar }: Seen): Finding[] {
-  return (sidecar?.engines ?? []).flatMap(({ id, model, naming }) => {
-    const engine = `engine ${id} (${model})`;
-    if (naming.distrusted) {
-      const what = `${engine} restores and saves nothing, because what is stored is not what it computes`;
-      return [problem("quarantined", `${what}: ${naming.refused}`)];
-    }
-    if (naming.refused !== "") {
-      const what = `${engine} saves and restores nothing: it cannot be named`;
-      return [problem("unnamed", `${what}: ${naming.refused}`)];
-    }
-    if (naming.percent === 100) return [];
-    const text = `${engine} is being named, and saves and restores nothing until then; naming: ${naming.percent} %`;
-    return [{ code: "naming", severity: "note", text }];
-  });
+function unnamed({ naming }: Engine, engine: string): Finding[] {
+  if (naming.distrusted) {
+    const what = `${engine} restores and saves nothing, because what is stored is not what it computes`;
+    return [problem("quarantined", `${what}: ${naming.refused}`)];
+  }
+  if (naming.refused !== "") {
+    const what = `${engine} saves and restores nothing: it cannot be named`;
+    return [problem("unnamed", `${what}: ${naming.refused}`)];
+  }
+  if (naming.percent === 100) return [];
+  const what = `${engine} is being named, and saves and restores nothing until then`;
+  return [note("naming", `${what}; naming: ${naming.percent} %`)];
 }
 
 /** Usual while an engine starts; for good where its ranks are on several hosts. */
-function ranksMissing({ sidecar }: Seen): Finding[] {
-  return (sidecar?.engines ?? []).flatMap(({ id, model, workers, world }) => {
-    if (world < 2 || workers === world) return [];
-    const what = `engine ${id} (${model}) saves and restores nothing before all its ranks are connected: ${workers} of ${world} are`;
-    const why = "ranks on another host never will be, see docs/compatibility.md";
-    return [{ code: "ranks_missing", severity: "note", text: `${what}; ${why}` }];
-  });
+function ranksMissing({ workers, world }: Engine, engine: string): Finding[] {
+  if (world < 2 || workers === world) return [];
+  const what = `${engine} saves and restores nothing before all its ranks are connected: ${workers} of ${world} are`;
+  const why = "ranks on another host never will be, see docs/compatibility.md";
+  return [note("ranks_missing", `${what}; ${why}`)];
 }
 
 function unreachable({ targets, sidecar }: Seen): Finding[] {
@@ -158,25 +163,21 @@ function archiveFailing({ targets }: Seen): Finding[] {
 }
 
 /** Of what it cannot hold at once only the beginning is restored. */
-function arenaSmall({ sidecar }: Seen): Finding[] {
-  return (sidecar?.engines ?? []).flatMap(({ id, model, forecast, arena }) => {
-    const longest = forecast.at(-1);
-    if (longest === undefined || arena === null || arena.longestTokens >= longest.tokens) return [];
-    const { slotBytes, slotCount, saveSlots, longestTokens } = arena;
-    const has = showBytes((slotCount - saveSlots) * slotBytes);
-    const takes = `${longest.tokens} tokens take ${showBytes(longest.slots * slotBytes)} of shared memory, and restores have ${has}`;
-    const what = `engine ${id} (${model}) restores of prompts beyond ${longestTokens} tokens only the beginning`;
-    const fix = `set [sidecar] arena_bytes = ${arenaBytesFor(longest.slots, slotBytes)}, where twice that is free`;
-    return [{ code: "arena_small", severity: "note", text: `${what}: ${takes}; ${fix}` }];
-  });
+function arenaSmall({ forecast, arena }: Engine, engine: string): Finding[] {
+  const longest = forecast.at(-1);
+  if (longest === undefined || arena === null || arena.longestTokens >= longest.tokens) return [];
+  const { slotBytes, slotCount, saveSlots, longestTokens } = arena;
+  const has = showBytes((slotCount - saveSlots) * slotBytes);
+  const takes = `${longest.tokens} tokens take ${showBytes(longest.slots * slotBytes)} of shared memory, and restores have ${has}`;
+  const what = `${engine} restores of prompts beyond ${longestTokens} tokens only the beginning`;
+  const fix = `set [sidecar] arena_bytes = ${arenaBytesFor(longest.slots, slotBytes)}, where twice that is free`;
+  return [note("arena_small", `${what}: ${takes}; ${fix}`)];
 }
 
 /** vLLM's own; the shim avoids it where Linux lets it, so that it is no problem of this set-up. */
-function amxTiles({ sidecar }: Seen): Finding[] {
-  return (sidecar?.engines ?? []).flatMap(({ id, model, hasAmxTiles }) => {
-    if (!hasAmxTiles) return [];
-    const what = `engine ${id} (${model}) computes on a CPU with AMX, where vLLM may die of SIGILL at a small first step`;
-    const fix = "the shim avoids it; should it die all the same, see docs/compatibility.md";
-    return [{ code: "amx", severity: "note", text: `${what}: ${fix}` }];
-  });
+function amxTiles({ hasAmxTiles }: Engine, engine: string): Finding[] {
+  if (!hasAmxTiles) return [];
+  const what = `${engine} computes on a CPU with AMX, where vLLM may die of SIGILL at a small first step`;
+  const fix = "the shim avoids it; should it die all the same, see docs/compatibility.md";
+  return [note("amx", `${what}: ${fix}`)];
 }

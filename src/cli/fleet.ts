@@ -2,9 +2,7 @@
 import type { Config } from "../config/config.ts";
 import { isTierkvError } from "../errors.ts";
 import type { ShownEngine, ShownFleet } from "../gateway/control.ts";
-import { showMs, showShare, table } from "./text.ts";
-
-const NONE = "-";
+import { NONE, orNone, showMs, showShare, table } from "./text.ts";
 
 /** null: no gateway answers. */
 export async function askFleet({ gateway: { socket } }: Config): Promise<ShownFleet | null> {
@@ -39,7 +37,6 @@ export function describeFleet({ engines, waiting }: ShownFleet): string[] {
 function rowOf(one: ShownEngine): string[] {
   const { tokens, held, pulled, predictedMs, measuredMs } = one.recent;
   const share = (part: number): string => (tokens === 0 ? NONE : showShare(part / tokens));
-  const ms = (value: number | null): string => (value === null ? NONE : showMs(value));
   return [
     one.engine,
     one.state === "down" ? "DOWN" : one.state,
@@ -49,7 +46,7 @@ function rowOf(one: ShownEngine): string[] {
     showMs(one.queueMs),
     share(held),
     share(pulled),
-    `${ms(measuredMs)} (${ms(predictedMs)})`,
+    `${orNone(measuredMs, showMs)} (${orNone(predictedMs, showMs)})`,
     one.models.join(", ") || NONE,
   ];
 }

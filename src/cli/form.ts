@@ -1,6 +1,6 @@
 // Owns how `tierkv status` and `tierkv explain` say as what blocks go to a vault, and why.
 import type { CodecWhy, Form } from "../sidecar/save/codec-choice.ts";
-import { showBytes } from "./text.ts";
+import { showRate } from "./text.ts";
 
 const WHY: Readonly<Record<CodecWhy, string>> = {
   unweighed: "no block was tried yet",
@@ -12,6 +12,6 @@ const WHY: Readonly<Record<CodecWhy, string>> = {
 };
 
 export function showForm({ codec, why, bytesPerS }: Form): string {
-  const link = bytesPerS === null ? "" : `, link ${showBytes(bytesPerS)}/s`;
+  const link = bytesPerS === null ? "" : `, link ${showRate(bytesPerS)}`;
   return `${codec}: ${WHY[why]}${link}`;
 }

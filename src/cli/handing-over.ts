@@ -2,6 +2,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { classesOf } from "../block.ts";
 import type { RecordClass, VaultClass } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import type { Config } from "../config/config.ts";
@@ -125,8 +126,4 @@ export class HandingOver implements HandOver {
       source.close();
     }
   }
-}
-
-function classesOf(recordClass: VaultClass): readonly RecordClass[] {
-  return recordClass === "both" ? ["kv", "ssm"] : [recordClass];
 }

@@ -7,7 +7,7 @@ import type { Config } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits/general.ts";
-import { createLogger } from "../log.ts";
+import { silent } from "../log.ts";
 import type { Form } from "../sidecar/save/codec-choice.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
@@ -100,10 +100,9 @@ export function troubleOf({ targets }: Seen, address: string): string | null {
 
 async function inspectVault(target: VaultTarget, config: Config): Promise<TargetStatus> {
   const { name, address } = target;
-  const logger = createLogger("status", { level: "silent" });
   let client: Vault | null = null;
   try {
-    const link = linkTo(config, target, logger, 1);
+    const link = linkTo(config, target, silent, 1);
     ({ client } = link);
     await sayHello(link.client, link.isTls);
     const rtt = await roundTrips(() => link.client.health(STATUS_TIMEOUT_MS));
@@ -154,9 +153,9 @@ interface OwnSidecar {
 async function inspectSidecar({ sidecar }: Config): Promise<OwnSidecar> {
   const link = new SidecarLink(sidecar.socket);
   try {
-    const version = await link.hello(STATUS_TIMEOUT_MS);
-    const rtt = await roundTrips(() => link.ping(STATUS_TIMEOUT_MS));
-    const status = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
+    const version = await link.hello();
+    const rtt = await roundTrips(() => link.ping());
+    const status = await link.status();
     const target: TargetStatus = {
       ...blank("sidecar", sidecar.socket),
       ...rtt,

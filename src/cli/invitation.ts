@@ -1,6 +1,6 @@
 // Owns the line that lets another machine into the vault of this one.
-import { createHash, X509Certificate } from "node:crypto";
 import { join } from "node:path";
+import { fingerprintOf } from "../client/certificate.ts";
 import type { Address, VaultConfig } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { ownInterfaces } from "../interfaces.ts";
@@ -31,10 +31,9 @@ export function joinLine(
   secret: string,
   address: string | null,
 ): string {
-  const { raw } = new X509Certificate(readPrivate(certificatePath(vault), "[vault] state_dir"));
   const code = encodeJoinCode({
     address: address ?? reachableAddress(listen),
-    fingerprint: fingerprintOf(raw),
+    fingerprint: fingerprintOf(readPrivate(certificatePath(vault), "[vault] state_dir")),
     secret,
   });
   return `tierkv join ${code}`;
@@ -57,11 +56,6 @@ export function announce(
   call.print({ event: "invitation", path }, [
     `the \`tierkv join\` line for one other machine, good for a day, is in ${path}`,
   ]);
-}
-
-/** SHA-256 of a certificate (DER). */
-export function fingerprintOf(raw: Buffer): Buffer {
-  return createHash("sha256").update(raw).digest();
 }
 
 function reachableAddress({ host, port }: Pick<Address, "host" | "port">): string {

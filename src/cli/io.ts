@@ -7,7 +7,7 @@ export interface Io {
   out(line: string): void;
   /** One line that is not a result. */
   err(line: string): void;
-  /** How far it is: in place of the line before, on a terminal only; empty: the line goes. */
+  /** How far it is: in place of the line before, on a terminal only; gone when anything else is said. */
   progress(line: string): void;
   /** Whether there is a person to ask. */
   isInteractive: boolean;
@@ -21,10 +21,24 @@ export interface Io {
 }
 
 export function processIo(): Io {
+  let isProgressShown = false;
+  const clear = (): void => {
+    if (isProgressShown) showProgress("");
+    isProgressShown = false;
+  };
   return {
-    out: (line) => void process.stdout.write(`${line}\n`),
-    err: (line) => void process.stderr.write(`${line}\n`),
-    progress: showProgress,
+    out(line) {
+      clear();
+      process.stdout.write(`${line}\n`);
+    },
+    err(line) {
+      clear();
+      process.stderr.write(`${line}\n`);
+    },
+    progress(line) {
+      showProgress(line);
+      isProgressShown = true;
+    },
     isInteractive: process.stdin.isTTY && process.stderr.isTTY,
     isTerminal: process.stdout.isTTY,
     readAll,

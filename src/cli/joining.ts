@@ -1,10 +1,10 @@
 // Owns what a join does: makes sure of a vault, keeps its certificate and token, and has its address written into the configuration.
 import { hostname } from "node:os";
-import { vaultClassName } from "../block.ts";
+import { classesOf, vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { askOnce } from "../client/ask.ts";
 import type { Asked } from "../client/ask.ts";
-import { certificateAt, pemOf } from "../client/certificate.ts";
+import { certificateAt, fingerprintOf, pemOf } from "../client/certificate.ts";
 import { helloRequest } from "../client/hello.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -12,17 +12,10 @@ import { JOIN_TIMEOUT_MS } from "../limits/access.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";
-import { isReached, joinedFiles, keepJoined } from "./credentials.ts";
-import { fingerprintOf } from "./invitation.ts";
+import { isReached } from "./credentials.ts";
 import type { Invitation } from "./join-code.ts";
 import { describeWritten, listOf, writeVaults } from "./vault-lists.ts";
 import type { Written } from "./vault-lists.ts";
-
-/** Keeps certificate and token; returns where. Throws CREDENTIALS. */
-export function keep(config: Config, { address, token }: Credential, caPem: string): string {
-  keepJoined(config, address, caPem, token);
-  return joinedFiles(config, address).folder;
-}
 
 /** The vault's certificate, when it is the one of the code. Nothing is sent to anybody else. Throws FINGERPRINT or VAULT_DOWN. */
 export async function certificateOf({ address, fingerprint }: Invitation): Promise<string> {
@@ -60,11 +53,10 @@ export async function redeem(invitation: Invitation, caPem: string): Promise<Cre
 export async function askClasses(
   { address, token }: Credential,
   caPem: string,
-): Promise<RecordClass[]> {
+): Promise<readonly RecordClass[]> {
   const asked = askedWith(address, caPem, token);
   const hello = await askOnce(asked, vaultService.Hello, helloRequest("kv"));
-  const held = vaultClassName(hello.recordClass);
-  return held === "both" ? ["kv", "ssm"] : [held];
+  return classesOf(vaultClassName(hello.recordClass));
 }
 
 /** Whether the vault is of a pool whose vaults are learned from it. */

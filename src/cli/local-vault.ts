@@ -3,6 +3,7 @@ import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { TierkvError } from "../errors.ts";
+import { parseObject } from "../json.ts";
 import type { Running } from "../lifecycle.ts";
 import {
   LOCAL_VAULT_LINE_BYTES_MAX,
@@ -87,7 +88,8 @@ export class LocalVault implements Running {
       if (how !== null)
         logger.error({ how, pauseMs }, "the vault of this machine ended; it is started again");
       if (nowMs() - startedMs > LOCAL_VAULT_STABLE_MS) pauseMs = LOCAL_VAULT_PAUSE_MIN_MS;
-      if (!(await slept(jitterMs(pauseMs / 2, pauseMs), signal))) return;
+      await sleep(jitterMs(pauseMs / 2, pauseMs), signal).catch(() => {});
+      if (signal.aborted) return;
       pauseMs = Math.min(pauseMs * 2, LOCAL_VAULT_PAUSE_MAX_MS);
       startedMs = nowMs();
       counters.add("local_vault_restarts");
@@ -96,15 +98,6 @@ export class LocalVault implements Running {
         return null;
       });
     }
-  }
-}
-
-async function slept(ms: number, signal: AbortSignal): Promise<boolean> {
-  try {
-    await sleep(ms, signal);
-    return true;
-  } catch {
-    return false;
   }
 }
 
@@ -163,15 +156,7 @@ class VaultProcess {
 
 /** Throws what the vault says when it is anything but that it serves. */
 function checkReady(line: string): void {
-  const reason = failureIn(line);
-  if (reason !== null) throw new TierkvError("LOCAL_VAULT", { reason });
-}
-
-function failureIn(line: string): string | null {
-  try {
-    const said = JSON.parse(line) as { event?: string; error?: { message?: string } };
-    return said.event === "ready" ? null : (said.error?.message ?? line);
-  } catch {
-    return line;
-  }
+  const said = (parseObject(line) ?? {}) as { event?: string; error?: { message?: string } };
+  if (said.event === "ready") return;
+  throw new TierkvError("LOCAL_VAULT", { reason: said.error?.message ?? line });
 }

@@ -15,7 +15,7 @@ export function manuals(tree: CommandNode, version: string): Map<string, string>
 }
 
 export function manualPage(node: CommandNode, tree: CommandNode, version: string): string {
-  const { path, summary, description, options, commands, after } = node;
+  const { path, summary, description, options, commands, remarks, examples } = node;
   const name = manualName(path);
   const isTop = path.length === 0;
   const common = isTop ? [] : tree.options.filter(({ name: flag }) => flag !== "--version");
@@ -34,7 +34,9 @@ export function manualPage(node: CommandNode, tree: CommandNode, version: string
     ...section("ARGUMENTS", node.arguments.flatMap(argumentLines)),
     ...section("OPTIONS", options.flatMap(optionLines)),
     ...section("COMMON OPTIONS", common.flatMap(optionLines)),
-    ...afterLines(after),
+    ...section("NOTES", remarks.flatMap(text)),
+    // As it is typed.
+    ...section("EXAMPLE", examples.length === 0 ? [] : [".nf", ...examples.map(roff), ".fi"]),
     ...section("SEE ALSO", seeAlso(others)),
   ];
   return `${lines.join("\n")}\n`;
@@ -71,16 +73,6 @@ function withChoices(description: string, choices: readonly string[]): string {
   if (choices.length === 0) return description;
   const list = `one of ${choices.join(", ")}`;
   return description === "" ? list : `${description}; ${list}`;
-}
-
-/** An example is shown as it is typed. */
-function afterLines(after: string): string[] {
-  const [before = "", example = ""] = after.split(/^Example:\n/m);
-  const typed = example.split("\n").map((line) => roff(line.trim()));
-  return [
-    ...section("NOTES", before.trim() === "" ? [] : text(before.trim())),
-    ...section("EXAMPLE", example === "" ? [] : [".nf", ...typed, ".fi"]),
-  ];
 }
 
 function seeAlso(paths: readonly (readonly string[])[]): string[] {

@@ -1,11 +1,12 @@
 // Owns what is said and heard by multicast DNS: that there is a vault. Nothing that is heard is trusted; a join says who a vault is.
-import { X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { isIPv4 } from "node:net";
 import { hostname } from "node:os";
 import { Bonjour } from "bonjour-service";
 import type { Service } from "bonjour-service";
+import { isVaultClass } from "../block.ts";
 import type { VaultClass } from "../block.ts";
+import { fingerprintOf } from "../client/certificate.ts";
 import type { Config } from "../config/config.ts";
 import { splitAddress } from "../hosts.ts";
 import { ownInterfaces } from "../interfaces.ts";
@@ -16,13 +17,11 @@ import type { Logger } from "../log.ts";
 import { printable } from "../printable.ts";
 import { sleep } from "../time.ts";
 import { isJoined, joinedFiles } from "./credentials.ts";
-import { fingerprintOf } from "./invitation.ts";
 import { isEverywhere } from "./targets.ts";
 
 const TYPE = "tierkv";
 /** Where multicast DNS is heard: a socket at an interface's own address would not hear it. */
 const GROUP = "224.0.0.251";
-const CLASSES: readonly string[] = ["kv", "ssm", "both"] satisfies VaultClass[];
 
 /** What a vault says of itself. */
 export interface Announcement {
@@ -97,11 +96,13 @@ export async function discover(config: Config): Promise<Candidate[]> {
 function candidateOf(config: Config, { name, port, txt, referer }: Service): Candidate | null {
   const said = (txt ?? {}) as Record<string, unknown>;
   const [of, bytes, cert] = [said["class"], Number(said["bytes"]), said["cert"]];
-  if (typeof of !== "string" || !CLASSES.includes(of)) return null;
+  if (!isVaultClass(of)) return null;
   if (!Number.isSafeInteger(bytes) || bytes < 0 || referer === undefined) return null;
   const certificate = typeof cert === "string" && /^[0-9a-f]{64}$/.test(cert) ? cert : null;
   const address = `${referer.address}:${port}`;
-  const known = isJoined(config, address) ? knownPrint(config, address) : null;
+  const known = isJoined(config, address)
+    ? printOf(readFileSync(joinedFiles(config, address).ca))
+    : null;
   return {
     name: printable(name.slice(0, NAME_BYTES_MAX)),
     address,
@@ -112,12 +113,8 @@ function candidateOf(config: Config, { name, port, txt, referer }: Service): Can
   };
 }
 
-function knownPrint(config: Config, address: string): string {
-  return printOf(readFileSync(joinedFiles(config, address).ca));
-}
-
 function printOf(pem: Buffer): string {
-  return fingerprintOf(new X509Certificate(pem).raw).toString("hex");
+  return fingerprintOf(pem).toString("hex");
 }
 
 function ownAddresses(isWithInternal: boolean): string[] {

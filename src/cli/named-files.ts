@@ -2,8 +2,7 @@
 import type { Config, GatewayConfig } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
-import { createLogger } from "../log.ts";
-import type { Logger } from "../log.ts";
+import { silent } from "../log.ts";
 import { readPrivate, readPublic } from "../private-file.ts";
 
 /** A file that cannot be used, and the key that names it. */
@@ -23,9 +22,8 @@ export async function fileProblems(
   config: Config,
   ofFolders: readonly FileProblem[],
 ): Promise<FileProblem[]> {
-  const logger = createLogger("check", { level: "silent" });
   const problems = [...ofFolders];
-  for (const [files, readers] of partsOf(config, logger)) {
+  for (const [files, readers] of partsOf(config)) {
     for (const { key, path, read } of files) {
       if (path !== null) await caught(() => read(path, key), key, problems);
     }
@@ -64,7 +62,7 @@ function keyOf(files: readonly Named[], { details }: TierkvError): string | null
 type Part = readonly [files: readonly Named[], readers: readonly (() => unknown)[]];
 
 /** Each program's, first the key of the folder in which it keeps its own. */
-function partsOf(config: Config, logger: Logger): readonly Part[] {
+function partsOf(config: Config): readonly Part[] {
   const { cluster, vault, sidecar, gateway, etcd } = config;
   const own = (key: string): Named => ({ key, path: null, read: () => {} });
   const open = (key: string, path: string | null): Named => ({ key, path, read: readPublic });
@@ -93,7 +91,7 @@ function partsOf(config: Config, logger: Logger): readonly Part[] {
         async () => {
           const { isClosed } = await import("./vault-access.ts");
           const { checkSecurity } = await import("../vault/identity.ts");
-          if (isClosed(vault)) checkSecurity(vault, logger);
+          if (isClosed(vault)) checkSecurity(vault, silent);
         },
         async () => {
           const { PoolKey } = await import("../discovery/entry.ts");
@@ -121,7 +119,7 @@ function partsOf(config: Config, logger: Logger): readonly Part[] {
       ],
       [async () => (await import("../gateway/gateway.ts")).readAccess(gateway)],
     ],
-    [[own("[gateway] tokenizers")], [() => openTokenizers(gateway, logger)]],
+    [[own("[gateway] tokenizers")], [() => openTokenizers(gateway)]],
     [
       [
         open("[etcd] tls_ca", etcd.tlsCa),
@@ -129,14 +127,14 @@ function partsOf(config: Config, logger: Logger): readonly Part[] {
         secret("[etcd] tls_key", etcd.tlsKey),
         secret("[etcd] password", etcd.password),
       ],
-      [async () => (await import("./etcd.ts")).etcdOptions(config, logger)],
+      [async () => (await import("./etcd.ts")).etcdOptions(config, silent)],
     ],
   ];
 }
 
-async function openTokenizers({ tokenizers }: GatewayConfig, logger: Logger): Promise<void> {
+async function openTokenizers({ tokenizers }: GatewayConfig): Promise<void> {
   const { OwnTokenizers } = await import("../gateway/tokens/own.ts");
-  const own = new OwnTokenizers(tokenizers, logger);
+  const own = new OwnTokenizers(tokenizers, silent);
   try {
     await own.start();
   } finally {

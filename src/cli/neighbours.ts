@@ -2,11 +2,10 @@
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import type { Neighbour } from "../gateway/gateway.ts";
 import { splitAddress } from "../hosts.ts";
-import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import { NEIGHBOUR_ANCESTORS_MAX, NEIGHBOUR_ANSWER_MS } from "../limits/tools.ts";
 import type { Logger } from "../log.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
-import { SidecarLink } from "./sidecar-link.ts";
+import { askSidecar } from "./ask-sidecar.ts";
 import { reachable } from "./targets.ts";
 
 type Known = SidecarStatus["engines"][number];
@@ -48,14 +47,8 @@ export class Neighbours {
   }
 
   async #known(): Promise<Known[]> {
-    const link = new SidecarLink(this.#socket);
-    try {
-      await link.hello(STATUS_TIMEOUT_MS);
-      const { engines } = (await link.status(STATUS_TIMEOUT_MS)) as unknown as SidecarStatus;
-      return engines.filter(({ hasScheduler }) => hasScheduler);
-    } finally {
-      link.close();
-    }
+    const { engines } = await askSidecar(this.#socket, (link) => link.status());
+    return engines.filter(({ hasScheduler }) => hasScheduler);
   }
 
   #tellHidden({ id, pid }: Known): void {

@@ -1,8 +1,9 @@
 // Owns how the owner of a vault reaches it, on its own machine: which it is, and with what.
-import type { Asked } from "../client/ask.ts";
+import { askOnce } from "../client/ask.ts";
 import type { Config } from "../config/config.ts";
 import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
-import { createLogger } from "../log.ts";
+import { silent } from "../log.ts";
+import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";
 import { ownVault } from "./credentials.ts";
 import { checkJoinable } from "./invitation.ts";
@@ -10,17 +11,22 @@ import { reachable } from "./targets.ts";
 
 /** The configuration of this machine's vault. Throws USAGE where nobody joins it. */
 export function loadOwn(call: Call<{ listen?: string }>): Config {
-  const { listen } = call.options;
-  const given = { option: "--listen", section: "vault", name: "listen" };
-  const config = call.loadConfig(listen === undefined ? [] : [{ ...given, text: listen }]);
+  const { listen: text } = call.options;
+  const config = call.loadConfig([{ option: "--listen", section: "vault", name: "listen", text }]);
   checkJoinable(config.vault);
   return config;
 }
 
-/** With the best token that its owner can read. Throws CREDENTIALS. */
-export function ownerOf(config: Config): Asked {
+type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];
+
+/** One call, with the best token that its owner can read. Throws CREDENTIALS. */
+export async function askOwn<Request, Reply>(
+  config: Config,
+  method: (service: typeof vaultService) => Method<Request, Reply>,
+  request: Request,
+): Promise<Reply> {
   const address = reachable(config.vault.listen).text;
-  const logger = createLogger("owner", { level: "silent" });
-  const security = ownVault(config, address, logger);
-  return { name: "this machine's", address, security, timeoutMs: STATUS_TIMEOUT_MS };
+  const security = ownVault(config, address, silent);
+  const asked = { name: "this machine's", address, security, timeoutMs: STATUS_TIMEOUT_MS };
+  return await askOnce(asked, method(vaultService), request);
 }

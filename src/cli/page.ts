@@ -7,7 +7,6 @@ import { isLocal } from "../hosts.ts";
 import { readKeyPair } from "../key-pair.ts";
 import type { KeyPair } from "../key-pair.ts";
 import type { Running } from "../lifecycle.ts";
-import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import { PAGE_REQUESTS_MAX, PAGE_TOKEN_CHARS_MIN } from "../limits/seen.ts";
 import type { Logger } from "../log.ts";
 import type { ExplainedRequest, PageSource, View } from "../page/feed.ts";
@@ -16,10 +15,10 @@ import { readPrivate } from "../private-file.ts";
 import type { RunningSidecar } from "../sidecar/sidecar.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
+import { askSidecar } from "./ask-sidecar.ts";
 import { describe } from "./commands/explain.ts";
 import { findings } from "./findings.ts";
 import { askFleet, besideFleet } from "./fleet.ts";
-import type { SidecarLink } from "./sidecar-link.ts";
 
 const HERE: Address = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
 
@@ -85,29 +84,14 @@ function addressOf(config: Config, text: string): Address {
 /** A connection for each question: the sidecar may have been started again since the last one. */
 function linked(config: Config): PageSource {
   const { socket } = config.sidecar;
-  const ask = async <T>(question: (link: SidecarLink) => Promise<T>): Promise<T> => {
-    // Loaded here: `tierkv sidecar` must be able to say that the core is missing.
-    const { SidecarLink: Link } = await import("./sidecar-link.ts");
-    const link = new Link(socket);
-    try {
-      await link.hello(STATUS_TIMEOUT_MS);
-      return await question(link);
-    } finally {
-      link.close();
-    }
-  };
   return {
     async view() {
       const fleet = await askFleet(config);
-      const asked = ask((link) => link.status(STATUS_TIMEOUT_MS)) as Promise<unknown>;
-      return viewOf(config, await besideFleet(asked as Promise<SidecarStatus>, fleet), fleet);
+      const asked = askSidecar(socket, (link) => link.status());
+      return viewOf(config, await besideFleet(asked, fleet), fleet);
     },
     requests: async () =>
-      explained(
-        (await ask((link) =>
-          link.explain("", PAGE_REQUESTS_MAX, STATUS_TIMEOUT_MS),
-        )) as unknown as Account[],
-      ),
+      explained(await askSidecar(socket, (link) => link.explain("", PAGE_REQUESTS_MAX))),
   };
 }
 

@@ -76,7 +76,6 @@ export async function forecastTrace(
     const request = readRequest(line, `${path}:${number}`);
     if (request !== null) forecaster.take(request);
   }
-  progress.end();
   const result = forecaster.result();
   if (result.requests > 0) return result;
   throw unreadable(path, "it has no request");

@@ -6,7 +6,7 @@ import { widthOf } from "../pool/stripes.ts";
 import type { VaultStatus } from "../sidecar/status.ts";
 import type { ReuseStatus } from "../sidecar/trace/reuse.ts";
 import { showLink } from "./plan-inputs.ts";
-import { showBytes, showMs, showShare, table } from "./text.ts";
+import { orNone, showBytes, showMs, showShare, table } from "./text.ts";
 
 /** One model, from its config.json or as a running engine has it. */
 export interface Weigher {
@@ -46,7 +46,6 @@ export interface ReuseRow {
 }
 
 const KIB = 1024;
-const NONE = "-";
 
 /** Small enough that kB and KiB, which others use, are told apart. */
 const showToken = (bytes: number): string =>
@@ -76,6 +75,8 @@ export function describeModel({ name, shape, tokenBytes, stateBytes, isMost }: W
   ];
 }
 
+const showSeconds = (seconds: number): string => showMs(seconds * 1000);
+
 export function describePrompts(rows: readonly PromptRow[], links: readonly number[]): string[] {
   const hasEngine = rows.some(({ engineBytes }) => engineBytes !== null);
   const hasPace = rows.some(({ computeS }) => computeS !== null);
@@ -88,12 +89,12 @@ export function describePrompts(rows: readonly PromptRow[], links: readonly numb
   ];
   const cells = rows.map((row) => [
     String(row.tokens),
-    ...(hasEngine ? [row.engineBytes === null ? NONE : showBytes(row.engineBytes)] : []),
+    ...(hasEngine ? [orNone(row.engineBytes, showBytes)] : []),
     showBytes(row.wireBytes),
-    ...row.seconds.map((seconds) => showMs(seconds * 1000)),
-    ...(hasPace ? [row.computeS === null ? NONE : showMs(row.computeS * 1000)] : []),
+    ...row.seconds.map(showSeconds),
+    ...(hasPace ? [orNone(row.computeS, showSeconds)] : []),
   ]);
-  return table([head, ...cells]).map((line) => `  ${line}`);
+  return table([head, ...cells], "  ");
 }
 
 /** So many tokens are said to fit in prompts of this length. */
@@ -106,7 +107,7 @@ export function describeVaults(rows: readonly VaultRow[]): string[] {
     String(Math.floor(tokens)),
     String(Math.floor(tokens / PROMPT_TOKENS)),
   ]);
-  return table([head, ...cells]).map((line) => `  ${line}`);
+  return table([head, ...cells], "  ");
 }
 
 type Redundancy = Config["cluster"]["redundancy"];
@@ -156,14 +157,12 @@ export function describeForecast(
     vaults[at] === undefined ? "endless" : showBytes(vaults[at].bytes),
     showShare(hitTokens / tokens),
     String(hitTokens),
-    ...(savedS ?? []).map((seconds) => showMs(seconds * 1000)),
+    ...(savedS ?? []).map(showSeconds),
   ]);
   return [
     `  ${requests} requests, ${tokens} prompt tokens, ${distinctTokens} of them different: ${all}`,
     ...own,
-    ...table([["vault", "hit rate", "tokens restored", ...saves], ...cells]).map(
-      (line) => `  ${line}`,
-    ),
+    ...table([["vault", "hit rate", "tokens restored", ...saves], ...cells], "  "),
     ...(hasPace ? [] : ["  Seconds saved: add --prefill with the engine's tokens per second."]),
   ];
 }
@@ -188,6 +187,6 @@ export function describeReuse(rows: readonly ReuseRow[], { storedBytes }: ReuseS
   const cells = shown.map(({ bytes, share }) => [showBytes(bytes), showShare(share)]);
   return [
     `Of ${all} blocks that were asked for again (a sample), ${held.count} were still held. A vault brings back:`,
-    ...table([["vault", "of them"], ...cells]).map((line) => `  ${line}`),
+    ...table([["vault", "of them"], ...cells], "  "),
   ];
 }

@@ -1,21 +1,17 @@
 // Owns what the configuration of a vault says of its pool's list, and changing that list from another machine.
 import { join } from "node:path";
-import { askOnce } from "../client/ask.ts";
 import type { Config, VaultConfig } from "../config/config.ts";
 import { PoolKey } from "../discovery/entry.ts";
 import { Gossip } from "../discovery/gossip.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { sourceOf } from "../hosts.ts";
-import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
-import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounters } from "../metrics.ts";
 import type { VaultSecurity } from "../vault/identity.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";
-import { securityFor } from "./credentials.ts";
 import { allTargets } from "./sources.ts";
-import type { VaultTarget } from "./targets.ts";
+import { askVault } from "./vault-link.ts";
 
 /** null: the vault keeps no list with others. Throws CREDENTIALS. */
 export function gossipOf(
@@ -42,7 +38,7 @@ export function isPooled({ cluster, vault }: Config): boolean {
 }
 
 /** `tierkv vaults add|remove` where the vaults keep the list: one of them is told, and tells the others. */
-export async function changePool(call: Call, config: Config, isAdded: boolean): Promise<number> {
+export async function changePool(call: Call, config: Config, isAdded: boolean): Promise<void> {
   const [address = ""] = call.args;
   const shown = address.slice(0, 100);
   const told = (await allTargets(config)).filter(
@@ -53,30 +49,19 @@ export async function changePool(call: Call, config: Config, isAdded: boolean): 
   });
   for (const target of told) {
     try {
-      if (!(await tell(config, target, { address, gone: !isAdded }))) {
+      const request = { address, gone: !isAdded };
+      const { known } = await askVault(config, target, vaultService.Admit, request);
+      if (!known) {
         const reason = `${shown}: no vault of the pool has that address; a new one comes by itself, with [vault] pool_key and peers`;
         throw new TierkvError("USAGE", { reason });
       }
       const said = isAdded ? "belongs to the pool" : "has left the pool: stop it";
       call.print({ address, gone: !isAdded, toldTo: target.address }, [`${address} ${said}`]);
-      return 0;
+      return;
     } catch (error) {
       failure = toTierkvError(error);
       if (failure.code === "USAGE") break;
     }
   }
   throw failure;
-}
-
-/** False: it knows no such vault. */
-async function tell(
-  config: Config,
-  target: VaultTarget,
-  request: { address: string; gone: boolean },
-): Promise<boolean> {
-  const logger = createLogger("vaults", { level: "silent" });
-  const security = securityFor(config, target, logger);
-  const { address } = target;
-  const asked = { name: "the", address, security, timeoutMs: HELLO_TIMEOUT_MS };
-  return (await askOnce(asked, vaultService.Admit, request)).known;
 }

@@ -1,11 +1,11 @@
 // Owns the command line: common options, help, and the one place where a failure becomes a line and an exit code.
-import { Command, CommanderError } from "commander";
+import { CommanderError } from "commander";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { printable } from "../printable.ts";
 import { packageVersion } from "../version.ts";
-import { Call } from "./call.ts";
-import type { CommonOptions, Registrar, Run } from "./call.ts";
+import type { Perform } from "./call.ts";
 import { oneParagraph } from "./command-tree.ts";
+import { Command } from "./command.ts";
 import { addBench } from "./commands/bench.ts";
 import { addBundle } from "./commands/bundle.ts";
 import { addCerts } from "./commands/certs.ts";
@@ -39,9 +39,6 @@ const EXIT_OK = 0;
 const EXIT_USAGE = 2;
 /** What every terminal has. */
 const HELP_COLUMNS = 80;
-
-/** What is done with a command that was understood; a test may do something else. */
-type Perform = <Options extends object>(run: Run<Options>, call: Call<Options>) => Promise<number>;
 
 /** Runs one command line (without `node` and the script). Never throws; the exit code says how it went. */
 export async function runCommandLine(
@@ -91,7 +88,7 @@ function usageError(error: CommanderError): TierkvError {
 }
 
 function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void): Command {
-  const program = new Command("tierkv")
+  const program = new Command("tierkv", { io, perform, onCode })
     .description(
       "Keeps vLLM's KV-cache blocks on idle machines and brings them back before they are needed.",
     )
@@ -114,14 +111,6 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
       outputError: () => {},
     })
     .exitOverride();
-  const action =
-    <Options extends object>(run: Run<Options>) =>
-    async (...args: unknown[]): Promise<void> => {
-      // Commander hands over the command itself last.
-      const command = args.at(-1) as Command;
-      const options = command.optsWithGlobals<CommonOptions & Options>();
-      onCode(await perform(run, new Call<Options>(options, io, command.args)));
-    };
   for (const add of [
     addVault,
     addInvite,
@@ -154,20 +143,17 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addDemo,
     addVersion,
   ])
-    add({ program, action });
+    add(program);
   return program;
 }
 
-function addVersion({ program, action }: Registrar): void {
+function addVersion(program: Command): void {
   program
     .command("version")
     .summary("show the version")
-    .addHelpText("after", "\nExample:\n  tierkv version")
-    .action(
-      action((call) => {
-        const version = packageVersion();
-        call.print({ version }, [version]);
-        return Promise.resolve(EXIT_OK);
-      }),
-    );
+    .example("tierkv version")
+    .does((call) => {
+      const version = packageVersion();
+      call.print({ version }, [version]);
+    });
 }

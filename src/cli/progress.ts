@@ -1,4 +1,4 @@
-// Owns how far a command is that takes longer than two seconds: one line on a terminal's stderr, gone when it ends.
+// Owns how far a command is that takes longer than two seconds: one line on a terminal's stderr.
 import { PROGRESS_AFTER_MS, PROGRESS_EVERY_MS } from "../limits/tools.ts";
 import { nowMs } from "../time.ts";
 import type { Io } from "./io.ts";
@@ -12,7 +12,6 @@ export class Progress {
   readonly #now: () => number;
   readonly #startedMs: number;
   #shownMs = -Infinity;
-  #isShown = false;
 
   constructor(io: Pick<Io, "progress">, now: () => number = nowMs) {
     this.#io = io;
@@ -26,13 +25,7 @@ export class Progress {
     const isEarly = ms - this.#startedMs < PROGRESS_AFTER_MS;
     if (isEarly || ms - this.#shownMs < PROGRESS_EVERY_MS) return;
     this.#shownMs = ms;
-    this.#isShown = true;
     this.#io.progress(progressLine(done, all, what, ms - this.#startedMs));
-  }
-
-  end(): void {
-    if (this.#isShown) this.#io.progress("");
-    this.#isShown = false;
   }
 }
 

@@ -13,7 +13,7 @@ import {
   BENCH_SAMPLES,
   CALL_TIMEOUT_MS,
 } from "../limits/general.ts";
-import { createLogger } from "../log.ts";
+import { silent } from "../log.ts";
 import type { LaneRail } from "../native.ts";
 import { nowMs, randomToken } from "../time.ts";
 import { securityFor } from "./credentials.ts";
@@ -34,11 +34,9 @@ export interface RailBench {
   mtu: number | null;
 }
 
-const logger = createLogger("rails", { level: "silent" });
-
 /** Each way by itself; none where there is but one. */
 export async function benchRails(target: VaultTarget, config: Config): Promise<RailBench[]> {
-  const { client } = linkTo(config, target, logger, 1);
+  const { client } = linkTo(config, target, silent, 1);
   try {
     if (!isRemote(client)) return [];
     await client.hello(CALL_TIMEOUT_MS);
@@ -69,8 +67,8 @@ async function benchRail(
   const { address, classes } = target;
   const [name] = classes;
   const { lanes } = config.sidecar;
-  const security = securityFor(config, target, logger);
-  const client = new VaultClient({ address, name, logger, lanes, security, rail });
+  const security = securityFor(config, target, silent);
+  const client = new VaultClient({ address, name, logger: silent, lanes, security, rail });
   const bench = { ...blank };
   try {
     await client.hello(CALL_TIMEOUT_MS);

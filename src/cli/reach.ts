@@ -1,17 +1,17 @@
 // Owns the reason why a vault cannot be reached, port by port: nobody listens, nothing answers, TLS does not match, or it is no vault.
 import { connect } from "node:net";
-import type { NetConnectOpts, Socket } from "node:net";
+import type { Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
 import type { LanesState } from "../client/lane-phase.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { splitAddress } from "../hosts.ts";
+import { connectionTo, splitAddress, unixPath } from "../hosts.ts";
 import {
   REACH_ANSWER_MS,
   REACH_BYTES_MAX,
   REACH_CONNECT_MS,
   REACH_HELLO_MS,
 } from "../limits/tools.ts";
-import { nowMs, sleep } from "../time.ts";
+import { becomes } from "../time.ts";
 
 export type Verdict = "refused" | "no answer" | "TLS" | "not a vault";
 
@@ -29,7 +29,6 @@ interface HelloTarget {
   hello(deadlineMs: number): Promise<unknown>;
 }
 
-const UNIX_PREFIX = "unix:";
 /** What a gRPC client says first (RFC 9113, 3.4), with empty settings. */
 const PREFACE = Buffer.from("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", "latin1");
 const FRAME_HEAD_BYTES = 9;
@@ -55,8 +54,7 @@ export async function laneTrouble(
   client: Pick<HelloTarget, "address" | "lanes">,
 ): Promise<string | null> {
   const { address } = client;
-  const endMs = nowMs() + REACH_CONNECT_MS;
-  while (client.lanes === "opening" && nowMs() < endMs) await sleep(POLL_MS);
+  await becomes(() => client.lanes !== "opening", REACH_CONNECT_MS, POLL_MS);
   if (client.lanes === "up" || client.lanes === "none") return null;
   const { socket, found } = await reach(address);
   socket?.destroy();
@@ -139,7 +137,7 @@ async function overTls(address: string): Promise<Diagnosis | null> {
 
 /** Whether somebody there speaks TLS, whoever it is; on a socket of this machine nobody does. */
 async function shakesHands(address: string): Promise<boolean> {
-  if (address.startsWith(UNIX_PREFIX)) return false;
+  if (unixPath(address) !== null) return false;
   const { host, port } = splitAddress(address);
   // Only whether it shakes hands is asked: nothing is sent over it.
   const socket = connectTls({ host, port, rejectUnauthorized: false, ALPNProtocols: ["h2"] });
@@ -153,10 +151,7 @@ interface Reached {
 }
 
 async function reach(address: string): Promise<Reached> {
-  const at: NetConnectOpts = address.startsWith(UNIX_PREFIX)
-    ? { path: address.slice(UNIX_PREFIX.length) }
-    : splitAddress(address);
-  const socket = connect(at);
+  const socket = connect(connectionTo(address));
   const failure = await settled(socket, "connect", REACH_CONNECT_MS);
   if (failure === null) return { socket, found: null };
   socket.destroy();
@@ -165,9 +160,8 @@ async function reach(address: string): Promise<Reached> {
 
 function unreached(code: string, address: string): Diagnosis {
   if (code === "ECONNREFUSED" || code === "ENOENT") {
-    const place = address.startsWith(UNIX_PREFIX)
-      ? "on that socket"
-      : `on port ${splitAddress(address).port}`;
+    const place =
+      unixPath(address) === null ? `on port ${splitAddress(address).port}` : "on that socket";
     const fix = "start the vault there, or correct the address";
     return { verdict: "refused", reason: `nobody listens ${place}`, fix };
   }

@@ -5,6 +5,7 @@ import type { EtcdOptions, Read } from "../discovery/etcd.ts";
 import { Discovery } from "../gateway/engines/discovery.ts";
 import type { Look, Neighbour } from "../gateway/gateway.ts";
 import { splitAddress } from "../hosts.ts";
+import { parseObject } from "../json.ts";
 import type { Running } from "../lifecycle.ts";
 import type { Logger } from "../log.ts";
 import { etcdOptions } from "./etcd.ts";
@@ -19,13 +20,8 @@ function optionsOf(config: Config, logger: Logger): EtcdOptions {
 const engineAt: Read<Neighbour> = (address, value) => {
   const where = (given: unknown): string | null =>
     typeof given === "string" && /^[\w.:[\]-]{1,300}:\d+$/.test(given) ? given : null;
-  let said: unknown = null;
-  try {
-    said = JSON.parse(value);
-  } catch {
-    // Whoever writes keys by hand may leave it empty.
-  }
-  const { events, replays } = { ...(said as object | null) } as Record<string, unknown>;
+  // Whoever writes keys by hand may leave it empty.
+  const { events, replays } = parseObject(value) ?? {};
   return { address, events: where(events), replays: where(replays) };
 };
 

@@ -9,8 +9,8 @@ import { sharedPath } from "../hosts.ts";
 import type { Coherence } from "../hosts.ts";
 import { SHARED_PEER_START_MS, SHARED_POLL_MS } from "../limits/shared.ts";
 import { shmAnswer, shmAsk } from "../native.ts";
-import { nowMs, sleep } from "../time.ts";
-import { showBytes, table } from "./text.ts";
+import { becomes } from "../time.ts";
+import { showRate, table } from "./text.ts";
 
 const PROGRAM = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
 /** Beside the region, which is not touched. */
@@ -61,15 +61,11 @@ async function startPeer(path: string, file: string): Promise<ChildProcess> {
   const child = spawn(process.execPath, args, { stdio: ["ignore", "ignore", "pipe"] });
   let said = "";
   child.stderr.on("data", (part: Buffer) => (said += part.toString()));
-  const endMs = nowMs() + SHARED_PEER_START_MS;
-  while (!existsSync(file)) {
-    if (child.exitCode !== null || nowMs() > endMs) {
-      child.kill("SIGKILL");
-      throw new TierkvError("ARENA_FAILED", { reason: said.trim() || `${file}: nobody made it` });
-    }
-    await sleep(SHARED_POLL_MS);
-  }
-  return child;
+  const isDecided = (): boolean => existsSync(file) || child.exitCode !== null;
+  await becomes(isDecided, SHARED_PEER_START_MS, SHARED_POLL_MS);
+  if (existsSync(file)) return child;
+  child.kill("SIGKILL");
+  throw new TierkvError("ARENA_FAILED", { reason: said.trim() || `${file}: nobody made it` });
 }
 
 /** The mount that a folder lies on: the last of those with the longest path. */
@@ -134,7 +130,7 @@ export function describeShared(report: Report, place: Place, faults: readonly st
   const ways = Object.entries({ hardware, clflush }).flatMap(([name, way]) => {
     if (way === undefined) return [];
     const seen = `${rounds - way.unseen} / ${rounds - way.wrong} of ${rounds}`;
-    const rates = [way.inPerS, way.outPerS].map((rate) => `${showBytes(rate)}/s`);
+    const rates = [way.inPerS, way.outPerS].map(showRate);
     return [[name, ...rates, ns(way.tripNs), seen]];
   });
   const head = ["coherence", "in", "out", "there and back, p50 / p99", "seen / right"];

@@ -2,12 +2,22 @@
 import { existsSync } from "node:fs";
 import { connect, Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
-import { CALL_TIMEOUT_MS } from "../limits/general.ts";
+import { CALL_TIMEOUT_MS, STATUS_TIMEOUT_MS } from "../limits/general.ts";
+import type { Explained } from "../sidecar/sidecar.ts";
 import { encodeFrame, FrameDecoder } from "../sidecar/socket/frames.ts";
 import type { Fields, Frame } from "../sidecar/socket/frames.ts";
 import { LOCAL_PROTOCOL } from "../sidecar/socket/hello.ts";
+import type { SidecarStatus } from "../sidecar/status.ts";
+import type { SessionsSeen } from "../sidecar/vaults/sessions.ts";
 import { isOwnPeer, strangeSocket } from "../socket-file.ts";
 import { deadlineSignal } from "../time.ts";
+
+export interface SessionUpdate {
+  /** Empty: of all. */
+  name: string;
+  keepS: number;
+  isReleased: boolean;
+}
 
 /** One question at a time over one connection. Every method throws SIDECAR_DOWN when the other side does not answer. */
 export class SidecarLink {
@@ -40,7 +50,7 @@ export class SidecarLink {
   }
 
   /** The sidecar's version. Throws VERSION_MISMATCH when it speaks another protocol. */
-  async hello(timeoutMs: number): Promise<string> {
+  async hello(timeoutMs: number = STATUS_TIMEOUT_MS): Promise<string> {
     const hello = { t: "hello", protocol: LOCAL_PROTOCOL, role: "status" };
     const { sidecar, protocol } = await this.#ask(hello, "welcome", timeoutMs);
     const version = typeof sidecar === "string" ? sidecar : "";
@@ -52,29 +62,38 @@ export class SidecarLink {
     });
   }
 
-  async ping(timeoutMs: number): Promise<void> {
+  async ping(timeoutMs: number = STATUS_TIMEOUT_MS): Promise<void> {
     await this.#ask({ t: "ping", n: 0 }, "pong", timeoutMs);
   }
 
   /** The sidecar's own account of itself. */
-  async status(timeoutMs: number): Promise<Fields> {
+  async status(timeoutMs: number = STATUS_TIMEOUT_MS): Promise<SidecarStatus> {
     const { status } = await this.#ask({ t: "status" }, "status_reply", timeoutMs);
-    return typeof status === "object" && status !== null ? (status as Fields) : {};
+    return status as SidecarStatus;
   }
 
   /** Accounts of the latest requests whose id starts with `req`, `most` of them. */
-  async explain(req: string, most: number, timeoutMs: number): Promise<Fields[]> {
+  async explain(
+    req: string,
+    most: number,
+    timeoutMs: number = STATUS_TIMEOUT_MS,
+  ): Promise<Explained[]> {
     const question = { t: "explain", req, most };
     const { accounts } = await this.#ask(question, "explain_reply", timeoutMs);
-    return Array.isArray(accounts) ? (accounts as Fields[]) : [];
+    return accounts as Explained[];
   }
 
   /** Sessions of that name, or all; after what is said of them, if anything is. */
-  sessions(update: { name: string; keepS: number; isReleased: boolean }): Promise<Fields> {
-    const { name: session, keepS: keep_s, isReleased } = update;
-    const question = { t: "sessions", session, keep_s, release: Number(isReleased) };
+  async sessions({ name, keepS, isReleased }: SessionUpdate): Promise<SessionsSeen> {
+    const said = { session: name, keep_s: keepS, release: Number(isReleased) };
     // The sidecar asks its vaults twice at most.
-    return this.#ask(question, "sessions_reply", 3 * CALL_TIMEOUT_MS);
+    const answer = await this.#ask(
+      { t: "sessions", ...said },
+      "sessions_reply",
+      3 * CALL_TIMEOUT_MS,
+    );
+    const { sessions, failed } = answer as unknown as SessionsSeen;
+    return { sessions, failed };
   }
 
   close(): void {

@@ -1,8 +1,8 @@
 // Owns whom a configuration asks for vaults that come and go, as a sidecar follows them and as a command needs them once.
 import { createHash } from "node:crypto";
 import { join } from "node:path";
+import { classesOf, RECORD_CLASSES } from "../block.ts";
 import type { RecordClass, VaultClass } from "../block.ts";
-import { VaultClient } from "../client/vault-client.ts";
 import type { Waker } from "../client/wake.ts";
 import type { Address, Config } from "../config/config.ts";
 import { addressesOf, systemResolver } from "../discovery/dns.ts";
@@ -16,13 +16,14 @@ import type { ListedVault, SourceKind, VaultSource } from "../discovery/source.t
 import { TierkvError } from "../errors.ts";
 import { namesIn, sourceOf } from "../hosts.ts";
 import { LISTING_WAIT_MS } from "../limits/pool.ts";
-import { createLogger } from "../log.ts";
+import { silent } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { MemberSource } from "../sidecar/vaults/pool-members.ts";
-import { accessTo, isJoined, securityFor } from "./credentials.ts";
+import { isJoined, securityFor } from "./credentials.ts";
 import { etcdOptions } from "./etcd.ts";
-import { CLASSES, vaultTargets } from "./targets.ts";
-import type { VaultTarget } from "./targets.ts";
+import { CLASSES, VAULT_ROLES, vaultTargets } from "./targets.ts";
+import type { VaultRole, VaultTarget } from "./targets.ts";
+import { lastingClient } from "./vault-link.ts";
 
 /** A source, and what the vaults that it lists are to this machine. */
 interface Feed {
@@ -32,8 +33,6 @@ interface Feed {
   /** null: it is of no class that is asked for there. */
   targetOf(listed: ListedVault): VaultTarget | null;
 }
-
-const RECORD_CLASSES = ["kv", "ssm"] as const;
 
 /** Addresses that stand for others, of each class. */
 function named({ cluster }: Config, kind: SourceKind): Record<RecordClass, Address[]> {
@@ -47,13 +46,14 @@ function dnsFeeds(config: Config, resolver: Resolving, logger: Logger): Feed[] {
   return RECORD_CLASSES.flatMap((name) =>
     all[name].map((address) => {
       const { host, port, text } = address;
-      const base = { name: `${name}_cold`, role: `${name}_cold`, classes: CLASSES[`${name}_cold`] };
       const alsoName = port === 0 ? {} : { serverName: host };
       return {
         text,
         source: new PolledSource("dns", () => addressesOf(address, resolver), logger),
-        targetOf: (listed) =>
-          ({ ...base, address: listed.address, isOwn: false, ...alsoName }) as VaultTarget,
+        targetOf({ address: at }) {
+          const target = targetFor(at, name, [name]);
+          return target && { ...target, ...alsoName };
+        },
       };
     }),
   );
@@ -107,7 +107,7 @@ function targetFor(
   of: VaultClass | null,
   asked: readonly RecordClass[],
 ): VaultTarget | null {
-  const held = asked.filter((name) => of === null || of === "both" || of === name);
+  const held = asked.filter((name) => classesOf(of ?? "both").includes(name));
   const [first] = held;
   if (first === undefined) return null;
   const role = held.length === 2 ? "cold" : (`${first}_cold` as const);
@@ -119,19 +119,18 @@ export async function namedTargets(
   config: Config,
   resolver: Resolving = systemResolver(),
 ): Promise<VaultTarget[]> {
-  const logger = createLogger("sources", { level: "silent" });
   const { kv, ssm } = named(config, "dns");
   // Asked here, so that what is wrong with a name is said.
   await Promise.all([...kv, ...ssm].map((address) => addressesOf(address, resolver)));
   const feeds = [
-    ...dnsFeeds(config, resolver, logger),
-    ...poolFeeds(config, logger, () => {}),
-    ...etcdFeeds(config, logger),
+    ...dnsFeeds(config, resolver, silent),
+    ...poolFeeds(config, silent, () => {}),
+    ...etcdFeeds(config, silent),
   ];
   const targets = feeds.map(async ({ text, source, targetOf }) => {
     const list = await firstList(source, LISTING_WAIT_MS);
     // While nobody answers, this machine's sidecar goes on with what it heard last.
-    const known = list ?? readKept(keptAt(config, text), logger);
+    const known = list ?? readKept(keptAt(config, text), silent);
     if (known.length > 0) return known.flatMap((listed) => targetOf(listed) ?? []);
     const reason = `no list came within ${LISTING_WAIT_MS} ms`;
     const fix = "look whether one of these vaults runs, and whether this machine has joined it";
@@ -143,6 +142,30 @@ export async function namedTargets(
 /** Every vault that there is now. Throws NAMES_UNRESOLVED. */
 export async function allTargets(config: Config): Promise<VaultTarget[]> {
   return [...vaultTargets(config), ...(await namedTargets(config))];
+}
+
+/** Those of one role, or all. Throws USAGE where there is none: `verb` says what for. */
+export async function chosenTargets(
+  config: Config,
+  role: VaultRole | undefined,
+  verb: string,
+  isFit: (target: VaultTarget) => boolean = () => true,
+): Promise<VaultTarget[]> {
+  const fit = (await allTargets(config)).filter(isFit);
+  const chosen = fit.filter((target) => role === undefined || target.role === role);
+  if (chosen.length > 0) return chosen;
+  const key = role ?? VAULT_ROLES.join(" or ");
+  const reason = `no vault to ${verb}: write [cluster] ${key} = "host:port"`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+/** The vault at that address. Throws USAGE where the configuration has none. */
+export function targetAt(targets: readonly VaultTarget[], address: string): VaultTarget {
+  const found = targets.find((target) => target.address === address);
+  if (found !== undefined) return found;
+  const known = targets.map((target) => target.address).join(", ");
+  const reason = `${address.slice(0, 100)} is no vault of this machine's configuration (${known})`;
+  throw new TierkvError("USAGE", { reason });
 }
 
 /** Where the last list of a source lies: one file for each text, because machines may use several pools. */
@@ -168,13 +191,8 @@ export function membersOf(
   const lists = new Map<Feed, readonly VaultTarget[]>();
   const written = vaultTargets(config);
   const all = (): { target: VaultTarget; kind: SourceKind }[] => [
-    ...[...lists].flatMap(
-      ([
-        {
-          source: { kind },
-        },
-        list,
-      ]) => list.map((target) => ({ target, kind })),
+    ...[...lists].flatMap(([{ source }, list]) =>
+      list.map((target) => ({ target, kind: source.kind })),
     ),
     ...written.map((target) => ({ target, kind: "static" as const })),
   ];
@@ -182,10 +200,8 @@ export function membersOf(
     follow(onList) {
       for (const feed of feeds) {
         feed.source.follow((list) => {
-          lists.set(
-            feed,
-            list.flatMap((listed) => feed.targetOf(listed) ?? []),
-          );
+          const targets = list.flatMap((listed) => feed.targetOf(listed) ?? []);
+          lists.set(feed, targets);
           for (const name of RECORD_CLASSES) {
             const now = all().filter(({ target }) => target.classes.includes(name));
             const of = new Map(now.map(({ target, kind }) => [target.address, kind]));
@@ -196,10 +212,8 @@ export function membersOf(
     },
     connect(name, address) {
       const known = all().find(({ target }) => target.address === address);
-      const { lanes, addresses: locals } = config.sidecar;
-      const access = accessTo(config, known?.target ?? { address, isOwn: false }, logger);
-      const onWanted = waker.callOf(address);
-      return new VaultClient({ address, name, logger, lanes, locals, onWanted, ...access });
+      const target = known?.target ?? { address, isOwn: false };
+      return lastingClient(config, target, name, logger, waker);
     },
     close() {
       for (const { source } of feeds) source.close();

@@ -41,15 +41,24 @@ export function showShare(share: number): string {
   return `${(share * 100).toFixed(1)} %`;
 }
 
-/** Columns as wide as their widest cell, two spaces apart. */
-export function table(rows: readonly (readonly string[])[]): string[] {
+export function showRate(bytesPerS: number): string {
+  return `${showBytes(bytesPerS)}/s`;
+}
+
+/** Stands where there is no value. */
+export const NONE = "-";
+
+export function orNone<T>(value: T | null, show: (value: T) => string): string {
+  return value === null ? NONE : show(value);
+}
+
+/** Columns as wide as their widest cell, two spaces apart; `indent` before each line. */
+export function table(rows: readonly (readonly string[])[], indent = ""): string[] {
   const widths = (rows[0] ?? []).map((_cell, column) =>
     Math.max(...rows.map((row) => (row[column] ?? "").length)),
   );
-  return rows.map((row) =>
-    row
-      .map((cell, column) => cell.padEnd(widths[column] ?? 0))
-      .join("  ")
-      .trimEnd(),
-  );
+  return rows.map((row) => {
+    const cells = row.map((cell, column) => cell.padEnd(widths[column] ?? 0));
+    return (indent + cells.join("  ")).trimEnd();
+  });
 }

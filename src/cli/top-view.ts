@@ -8,7 +8,7 @@ import { isProblem } from "./findings.ts";
 import type { Finding } from "./findings.ts";
 import { describeFleet } from "./fleet.ts";
 import type { Look } from "./terminal.ts";
-import { showBytes, showMs, showShare, table } from "./text.ts";
+import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "./text.ts";
 
 export interface Picture {
   /** null: no sidecar runs here, but a gateway. */
@@ -21,7 +21,6 @@ export interface Picture {
 }
 
 const BAR_CELLS = 10;
-const NONE = "-";
 const MISSES_SHOWN = 4;
 
 /** Bold, faint, and blue against orange: told apart without red and green. Words say the same. */
@@ -66,6 +65,8 @@ function describeSelf({ version, uptimeMs, at, socket }: SidecarStatus): string 
   return `tierKV ${version}  up ${showMs(uptimeMs)}  ${time}  ${socket}`;
 }
 
+type Arena = NonNullable<SidecarStatus["engines"][number]["arena"]>;
+
 function describeEngines({ engines }: SidecarStatus): string[] {
   if (engines.length === 0) return ["engines", "none is connected"];
   const rows = engines.map(({ model, id, naming, isRestoring, arena, plans, workers, world }) => {
@@ -74,18 +75,16 @@ function describeEngines({ engines }: SidecarStatus): string[] {
       : naming.percent < 100
         ? `naming: ${naming.percent} %`
         : "starting";
-    const used = arena === null ? null : arena.slotCount - freeSlots(arena);
-    const filled = arena === null || used === null ? NONE : bar(used, arena.slotCount);
-    const bytes = arena === null || used === null ? NONE : showBytes(used * arena.slotBytes);
-    const of = arena === null ? NONE : showBytes(arena.bytes);
-    return [id, model, state, `${workers}/${world}`, filled, bytes, of, String(plans)];
+    const memory = arena === null ? [NONE, NONE, NONE] : memoryCells(arena);
+    return [id, model, state, `${workers}/${world}`, ...memory, String(plans)];
   });
   return table([["engine", "model", "state", "ranks", "arena", "used", "of", "plans"], ...rows]);
 }
 
 /** Slots that were never touched are free, too. */
-function freeSlots(arena: { slotCount: number; touchedSlots: number; freeSlots: number }): number {
-  return arena.slotCount - arena.touchedSlots + arena.freeSlots;
+function memoryCells({ slotCount, touchedSlots, freeSlots, slotBytes, bytes }: Arena): string[] {
+  const used = touchedSlots - freeSlots;
+  return [bar(used, slotCount), showBytes(used * slotBytes), showBytes(bytes)];
 }
 
 function describeVaults({ vaults }: SidecarStatus): string[] {
@@ -122,8 +121,8 @@ function vaultRow(name: string, vault: VaultStatus, isPool: boolean): string[] {
     String(seen.records),
     lookupKeys === 0 ? NONE : showShare(lookupHits / lookupKeys),
     lanes === "up" ? String(seen.lanes) : lanes,
-    `${showBytes(seen.outBytesPerS)}/s`,
-    `${showBytes(seen.inBytesPerS)}/s`,
+    showRate(seen.outBytesPerS),
+    showRate(seen.inBytesPerS),
     address,
   ];
 }
@@ -150,8 +149,7 @@ function describeFlow(status: SidecarStatus, before: SidecarStatus | null): stri
 function describeLedger({ ledger }: SidecarStatus): string[] {
   const { restores, tokens, prefillS, restoreS, savedS, unpricedTokens, joules } = ledger;
   if (restores === 0) return ["nothing has been restored yet"];
-  const seconds = (value: number): string =>
-    value < 0 ? `-${showMs(-value * 1000)}` : showMs(value * 1000);
+  const seconds = (value: number): string => showSigned(value * 1000);
   const energy = joules === null ? "" : `, ${showWattHours(joules / 3600)} of energy`;
   const unpriced =
     unpricedTokens === 0
@@ -163,6 +161,8 @@ function describeLedger({ ledger }: SidecarStatus): string[] {
     ...unpriced,
   ];
 }
+
+const showSigned = (ms: number): string => (ms < 0 ? `-${showMs(-ms)}` : showMs(ms));
 
 function showWattHours(wattHours: number): string {
   return wattHours >= 1000
@@ -189,7 +189,7 @@ function describeMisses({ counters }: SidecarStatus): string[] {
 function describeRestores(restores: readonly Account[]): string[] {
   if (restores.length === 0) return ["latest restores", "none yet"];
   const pair = (actual: number | null, predicted: number | null): string =>
-    `${shown(actual)} (${shown(predicted)})`;
+    `${orNone(actual, showMs)} (${orNone(predicted, showMs)})`;
   const rows = restores
     .toReversed()
     .map(({ at, req, loadedTokens, choice, actual, ...rest }) => [
@@ -199,13 +199,11 @@ function describeRestores(restores: readonly Account[]): string[] {
       choice,
       pair(actual.fetch, rest.predicted.fetch),
       pair(actual.load, rest.predicted.load),
-      rest.saved === null ? NONE : (rest.saved < 0 ? "-" : "") + showMs(Math.abs(rest.saved)),
+      orNone(rest.saved, showSigned),
     ]);
   const head = ["latest restores", "request", "tokens", "from", "fetch (predicted)"];
   return table([[...head, "load (predicted)", "saved"], ...rows]);
 }
-
-const shown = (ms: number | null): string => (ms === null ? NONE : showMs(ms));
 
 function bar(value: number, most: number): string {
   const share = most <= 0 ? 0 : Math.min(1, Math.max(0, value / most));

@@ -1,7 +1,7 @@
 // Owns who gets into the vault of this machine: a socket serves its own user; who comes over TCP, from this machine too, brings a token or a certificate.
 import { join } from "node:path";
 import type { VaultConfig } from "../config/config.ts";
-import { isLocal } from "../hosts.ts";
+import { isLocal, unixPath } from "../hosts.ts";
 import type { Logger } from "../log.ts";
 import { openSecurity } from "../vault/identity.ts";
 import type { VaultSecurity } from "../vault/identity.ts";
@@ -19,9 +19,7 @@ export function isClosed(vault: VaultConfig): boolean {
 }
 
 /** It serves its own user alone. */
-function isSocket({ listen }: VaultConfig): boolean {
-  return listen.text.startsWith("unix:");
-}
+const isSocket = ({ listen }: VaultConfig): boolean => unixPath(listen.text) !== null;
 
 /** Whether other machines get in, and nobody asks them anything. */
 export function isOpenToAll(vault: VaultConfig): boolean {

@@ -1,16 +1,18 @@
 // Owns which client a command has for a target: one over the network with its credentials, or memory of this machine that is there.
 import type { RecordClass } from "../block.ts";
+import { askOnce } from "../client/ask.ts";
 import { SharedVault } from "../client/shared-vault.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import { isRemote } from "../client/vault.ts";
 import type { Vault } from "../client/vault.ts";
+import type { Waker } from "../client/wake.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
 import { HELLO_TIMEOUT_MS } from "../limits/general.ts";
-import { createLogger } from "../log.ts";
+import { createLogger, silent } from "../log.ts";
 import type { Logger } from "../log.ts";
-import { securityFor } from "./credentials.ts";
+import { accessTo, securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
 
 export interface VaultLink {
@@ -28,10 +30,8 @@ export function linkTo(
   const { address, classes } = target;
   const [name] = classes;
   if (sharedPath(address) !== null) {
-    const { coherence, host, group } = config.cluster;
     const size = { maxBytes: 0, mustFit: false };
-    const client = new SharedVault({ address, name, coherence, host, group, logger, ...size });
-    return { client, isTls: false };
+    return { client: sharedAt(config, address, name, logger, size), isTls: false };
   }
   const security = securityFor(config, target, logger);
   const { addresses: locals } = config.sidecar;
@@ -39,18 +39,60 @@ export function linkTo(
   return { client, isTls: security !== null };
 }
 
-export interface Greeted {
-  clients: Record<RecordClass, Vault[]>;
+/** `maxBytes`: of a region that is made. */
+export function sharedAt(
+  config: Config,
+  address: string,
+  name: RecordClass,
+  logger: Logger,
+  size: { maxBytes: number; mustFit: boolean },
+): SharedVault {
+  const { coherence, host, group } = config.cluster;
+  return new SharedVault({ address, name, coherence, host, group, logger, ...size });
+}
+
+/** For a process that goes on without this vault where nothing may be sent to it, and wakes it where it is wanted. */
+export function lastingClient(
+  config: Config,
+  target: Parameters<typeof accessTo>[1],
+  name: RecordClass,
+  logger: Logger,
+  waker: Waker,
+): VaultClient {
+  const { address } = target;
+  const { lanes, addresses: locals } = config.sidecar;
+  const access = accessTo(config, target, logger);
+  const onWanted = waker.callOf(address);
+  return new VaultClient({ address, name, logger, lanes, locals, onWanted, ...access });
+}
+
+type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];
+
+/** One call, with what this machine shows to that vault. Throws what a client would be told of credentials, too. */
+export async function askVault<Request, Reply>(
+  config: Config,
+  target: VaultTarget,
+  method: Method<Request, Reply>,
+  request: Request,
+): Promise<Reply> {
+  const { address } = target;
+  const security = securityFor(config, target, silent);
+  const asked = { name: "the", address, security, timeoutMs: HELLO_TIMEOUT_MS };
+  return await askOnce(asked, method, request);
+}
+
+export interface Greeted<V extends Vault> {
+  clients: Record<RecordClass, V[]>;
   close(): void;
 }
 
-/** All of a machine, class by class, memory of its own among them. Throws what the first says that does not answer. */
-export async function greeted(config: Config, targets: readonly VaultTarget[]): Promise<Greeted> {
-  const logger = createLogger("vaults", { level: "silent" });
-  const of = (name: RecordClass): Vault[] =>
-    [...placesOf(targets, name).values()].map(
-      (target) => linkTo(config, { ...target, classes: [name] }, logger, 1).client,
-    );
+/** All of a machine, class by class. Throws what the first says that does not answer. */
+export async function greeted<V extends Vault>(
+  targets: readonly VaultTarget[],
+  connect: (target: VaultTarget, name: RecordClass) => V,
+): Promise<Greeted<V>> {
+  const of = (name: RecordClass): V[] =>
+    [...placesOf(targets, name).values()].map((target) => connect(target, name));
   const clients = { kv: of("kv"), ssm: of("ssm") };
   return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };
 }

@@ -7,12 +7,12 @@ import {
   statSync,
   writeFileSync,
 } from "node:fs";
-import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import type { RecordClass } from "../block.ts";
 import { checkConfig } from "../config/check.ts";
 import type { Config } from "../config/config.ts";
 import { setText } from "../config/edit.ts";
+import { homeOf } from "../config/own-places.ts";
 import { makeDirectory } from "../directory.ts";
 import { TierkvError } from "../errors.ts";
 import { SHARE_SAMPLES } from "../limits/pool.ts";
@@ -36,8 +36,7 @@ export function writeVaults(
   config: Config,
   lists: Partial<Record<RecordClass, readonly string[]>>,
 ): Written {
-  const home = io.env["HOME"] ?? homedir();
-  const path = config.path ?? join(home, ".config", "tierkv", "tierkv.toml");
+  const path = config.path ?? join(homeOf(io.env), ".config", "tierkv", "tierkv.toml");
   const before = existsSync(path) ? readFileSync(path, "utf8") : "";
   const after = Object.entries(lists).reduce<string | null>((text, [name, list]) => {
     const [first = ""] = list;
@@ -91,7 +90,7 @@ export function listOf({ cluster }: Config, name: RecordClass): string[] {
 }
 
 /** `tierkv vaults add|remove`. */
-export function changeList(call: Call, name: RecordClass, isAdded: boolean): number {
+export function changeList(call: Call, name: RecordClass, isAdded: boolean): boolean {
   const [address = ""] = call.args;
   const config = call.loadConfig();
   const key = `${name}_cold`;
@@ -116,7 +115,7 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): num
     `about ${showShare(moved)} of all blocks change their owner, where vaults are of one size`,
     "write the same on all machines; a sidecar that runs takes it up when it is started again",
   ]);
-  return isDone ? 0 : 1;
+  return isDone;
 }
 
 const NOT_JOINED =

@@ -1,4 +1,5 @@
 // Owns the fetch of a vault's certificate without trusting it: the caller decides whether it is the right one.
+import { createHash, X509Certificate } from "node:crypto";
 import { connect } from "node:tls";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
@@ -24,6 +25,11 @@ export async function certificateAt(address: string, timeoutMs: number): Promise
   } finally {
     socket.destroy();
   }
+}
+
+/** SHA-256 of a certificate, in PEM or DER. */
+export function fingerprintOf(certificate: string | Buffer): Buffer {
+  return createHash("sha256").update(new X509Certificate(certificate).raw).digest();
 }
 
 export function pemOf(raw: Buffer): string {

@@ -1,6 +1,6 @@
 // Owns the kinds of values that are addresses: of vaults, engines and what listens, one or several, and what was probably meant.
-import { isIPv4, isIPv6 } from "node:net";
-import { isNames, namesIn, sharedPath, sourceOf } from "../hosts.ts";
+import { isIP, isIPv4, isIPv6 } from "node:net";
+import { isNames, namesIn, sharedPath, sourceOf, unixPath } from "../hosts.ts";
 import { VAULT_SOCKET_BYTES_MAX } from "../limits/general.ts";
 import { SHARED_PATH_BYTES_MAX } from "../limits/shared.ts";
 import type { Address } from "./config.ts";
@@ -17,8 +17,8 @@ export function address(use: "listen" | "connect"): Kind<Address> {
   return {
     describe: '`"host:port"` or `"unix:/path"`',
     parse(raw, key) {
-      const isUnix = typeof raw === "string" && raw.startsWith(UNIX_PREFIX);
-      return isUnix ? unixAddress(raw, key) : tcp.parse(raw, key);
+      const socket = typeof raw === "string" ? unixPath(raw) : null;
+      return socket === null ? tcp.parse(raw, key) : unixAddress(socket, key);
     },
   };
 }
@@ -75,8 +75,8 @@ export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
   const one: Kind<Address> = {
     describe: `${remote.describe}, or \`"shm:/path"\``,
     parse(raw, key) {
-      const isShared = typeof raw === "string" && sharedPath(raw) !== null;
-      return isShared ? sharedAddress(raw, key) : remote.parse(raw, key);
+      const memory = typeof raw === "string" ? sharedPath(raw) : null;
+      return memory === null ? remote.parse(raw, key) : sharedAddress(memory, key);
     },
   };
   const list = listOf(one, CONNECT_SAMPLE, countMax);
@@ -90,6 +90,30 @@ export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
   };
 }
 
+/** Different IP addresses of this machine, without ports. */
+export function ownAddresses(countMax: number, sample: string): Kind<readonly string[]> {
+  return {
+    describe: `list of IP addresses, at most ${countMax}`,
+    parse(raw, key) {
+      const fix = `write ${key} = ["${sample}"]`;
+      if (!Array.isArray(raw) || !raw.every((one) => typeof one === "string"))
+        return wrongType("a list of IP addresses in quotes, in brackets", fix);
+      if (raw.length > countMax) return tooMany(raw.length, countMax, fix);
+      const named = raw.find((one) => isIP(one) === 0);
+      if (named !== undefined) return badValue(`${named} is no IP address`, fix);
+      return allDifferent(raw, raw, fix);
+    },
+  };
+}
+
+const tooMany = (count: number, most: number, fix: string): Parsed<never> =>
+  badValue(`${count} addresses, at most ${most}`, fix);
+
+function allDifferent<T>(value: T, texts: readonly string[], fix: string): Parsed<T> {
+  const twice = texts.find((text, index) => texts.indexOf(text) !== index);
+  return twice === undefined ? { value } : badValue(`${twice} stands there twice`, fix);
+}
+
 function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<readonly Address[]> {
   return {
     describe: `list of \`"host:port"\`, at most ${countMax}`,
@@ -99,16 +123,14 @@ function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<read
         const meant = `write ${key} = ["${suggestAddress(raw, sample)}"]`;
         return wrongType("a list of addresses in brackets", meant);
       }
-      if (raw.length > countMax)
-        return badValue(`${raw.length} addresses, at most ${countMax}`, fix);
+      if (raw.length > countMax) return tooMany(raw.length, countMax, fix);
       const parsed = raw.map((item: unknown) => one.parse(item, key));
       const at = parsed.findIndex((item) => "problem" in item);
       const bad = parsed[at];
       if (bad !== undefined && "problem" in bad) return inList(bad, raw, at);
       const value = parsed.flatMap((item) => ("value" in item ? [item.value] : []));
       const texts = value.map(({ text }) => text);
-      const twice = texts.find((text, index) => texts.indexOf(text) !== index);
-      return twice === undefined ? { value } : badValue(`${twice} stands there twice`, fix);
+      return allDifferent(value, texts, fix);
     },
   };
 }
@@ -144,11 +166,8 @@ function tcpAddress(raw: string, portMin: number, fix: string): Parsed<Address> 
   return { value: { host: bare, port: number, text: `${host}:${number}` } };
 }
 
-const UNIX_PREFIX = "unix:";
-
 /** Memory that the sidecars of this machine share. */
-function sharedAddress(raw: string, key: string): Parsed<Address> {
-  const file = sharedPath(raw) ?? "";
+function sharedAddress(file: string, key: string): Parsed<Address> {
   const bytesMax = SHARED_PATH_BYTES_MAX;
   if (process.platform !== "linux") {
     return badValue("shared memory needs Linux", `write ${key} = "${CONNECT_SAMPLE}"`);
@@ -157,11 +176,10 @@ function sharedAddress(raw: string, key: string): Parsed<Address> {
     const fix = `write ${key} = "shm:/dev/shm/tierkv"`;
     return badValue(`not an absolute path of at most ${bytesMax} bytes behind shm:`, fix);
   }
-  return { value: { host: "", port: 0, text: raw } };
+  return { value: { host: "", port: 0, text: `shm:${file}` } };
 }
 
-function unixAddress(raw: string, key: string): Parsed<Address> {
-  const file = raw.slice(UNIX_PREFIX.length);
+function unixAddress(file: string, key: string): Parsed<Address> {
   const bytesMax = VAULT_SOCKET_BYTES_MAX;
   if (!/^\/[^\0]+$/.test(file)) {
     return badValue("not an absolute path behind unix:", `write ${key} = "unix:/absolute/path"`);
@@ -170,7 +188,7 @@ function unixAddress(raw: string, key: string): Parsed<Address> {
   if (size > bytesMax) {
     return badValue(`a path of ${size} bytes, the limit is ${bytesMax}`, "choose a shorter path");
   }
-  return { value: { host: "", port: 0, text: raw } };
+  return { value: { host: "", port: 0, text: `unix:${file}` } };
 }
 
 function isHost(host: string): boolean {

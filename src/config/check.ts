@@ -46,10 +46,10 @@ export function checkConfig(text: string, path: string | null, env: Environment)
   }
   if (problems.length > 0) return { config: null, problems: inFileOrder(problems) };
   const config = assemble(path, values);
-  const broken = breaches(config).map(({ code, path: key, reason, fix }) => {
-    const details = { ...describe(source, key), reason, fix };
-    return new TierkvError(code, details);
-  });
+  const broken = breaches(config).map(
+    ({ path: key, reason, fix }) =>
+      new TierkvError("CONFIG_CONFLICT", { ...describe(source, key), reason, fix }),
+  );
   return broken.length > 0
     ? { config: null, problems: inFileOrder(broken) }
     : { config, problems: [] };

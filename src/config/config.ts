@@ -105,9 +105,9 @@ export interface VaultConfig {
   readonly tokens: string | null;
   /** null: beside the tokens, where other machines get in. */
   readonly auditLog: string | null;
-  /** Tells the network that it is there. */
   /** Further ones of this machine, which clients are told of. */
   readonly addresses: readonly Address[];
+  /** Tells the network that it is there. */
   readonly announce: boolean;
   /** The file with the key that the vaults of a pool share; null: they keep no list. */
   readonly poolKey: string | null;

@@ -1,4 +1,5 @@
-// Owns what one configuration key is made of.
+// Owns what the table of configuration keys is made of: a key, a section, and that each value of Config has exactly one.
+import type { Config } from "./config.ts";
 import type { Kind } from "./kinds.ts";
 
 export type Environment = Readonly<Record<string, string | undefined>>;
@@ -16,3 +17,20 @@ export interface Field<T> {
   /** Shown in the example as a setting; the others stand there as comments. */
   isShown?: true;
 }
+
+export interface Section<Fields> {
+  doc: string;
+  fields: Fields;
+}
+
+type Snake<S> = S extends `${infer First}${infer Rest}`
+  ? `${First extends Lowercase<First> ? First : `_${Lowercase<First>}`}${Snake<Rest>}`
+  : "";
+type SectionNames = Exclude<keyof Config, "path">;
+
+/** Exactly one field for each value of Config, under its name in snake case: the compiler holds the two in step. */
+export type Schema = {
+  [S in SectionNames as Snake<S>]: Section<{
+    [K in keyof Config[S] as Snake<K>]-?: Field<Config[S][K]>;
+  }>;
+};

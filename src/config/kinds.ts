@@ -66,6 +66,22 @@ function inRange(value: number, min: number, max: number, fix: string): Parsed<n
   return { value };
 }
 
+/** Whole numbers come from the parser as bigints. */
+export function decimal(min: number, max: number): Kind<number> {
+  return {
+    describe: `number, ${min} to ${max}`,
+    parse(raw, key) {
+      const fix = `write ${key} = a number from ${min} to ${max}, like 0.0001`;
+      if (typeof raw !== "bigint" && typeof raw !== "number") {
+        return wrongType("a number without quotes", fix);
+      }
+      const value = Number(raw);
+      if (value >= min && value <= max) return { value };
+      return badValue(`not from ${min} to ${max}`, fix);
+    },
+  };
+}
+
 const UNITS: Readonly<Record<string, number>> = {
   b: 1,
   kb: 1e3,
@@ -179,50 +195,48 @@ export function path(bytesMax: number): Kind<string> {
   };
 }
 
-/** `NAME=NUMBER`, each name once. */
-export function numbered(countMax: number, most: number): Kind<ReadonlyMap<string, number>> {
-  const fix = 'write a list such as ["chat=10", "batch=-1"]';
+/** A list of `NAME=VALUE`, each name once. `one` reads an item of it. */
+function byName<T>(
+  what: string,
+  countMax: number,
+  example: string,
+  one: (text: string, fix: string, key: string) => Parsed<readonly [name: string, value: T]>,
+): Kind<ReadonlyMap<string, T>> {
+  const fix = `write a list such as ${example}`;
   return {
-    describe: `list of \`NAME=NUMBER\`, at most ${countMax}`,
-    parse(raw) {
+    describe: `list of \`${what}\`, at most ${countMax}`,
+    parse(raw, key) {
       if (!Array.isArray(raw)) return wrongType("a list", fix);
-      const found = new Map<string, number>();
-      for (const one of raw as unknown[]) {
-        const [, name = "", digits = ""] = /^([\w.-]{1,64})=(-?\d{1,9})$/.exec(String(one)) ?? [];
-        if (name === "" || Math.abs(Number(digits)) > most) {
-          return badValue(`${String(one)} is no NAME=NUMBER from -${most} to ${most}`, fix);
-        }
-        found.set(name, Number(digits));
+      const found = new Map<string, T>();
+      for (const item of raw as unknown[]) {
+        const parsed = one(String(item), fix, key);
+        if ("problem" in parsed) return parsed;
+        found.set(...parsed.value);
       }
-      if (found.size !== raw.length || raw.length > countMax) {
-        return badValue(`a name twice, or more than ${countMax}`, fix);
-      }
-      return { value: found };
+      if (found.size === raw.length && raw.length <= countMax) return { value: found };
+      return badValue(`a name twice, or more than ${countMax}`, fix);
     },
   };
 }
 
+/** `NAME=NUMBER`. */
+export function numbered(countMax: number, most: number): Kind<ReadonlyMap<string, number>> {
+  return byName("NAME=NUMBER", countMax, '["chat=10", "batch=-1"]', (text, fix) => {
+    const [, name = "", digits = ""] = /^([\w.-]{1,64})=(-?\d{1,9})$/.exec(text) ?? [];
+    if (name !== "" && Math.abs(Number(digits)) <= most) return { value: [name, Number(digits)] };
+    return badValue(`${text} is no NAME=NUMBER from -${most} to ${most}`, fix);
+  });
+}
+
 /** Folders by name: a name may have slashes and colons, and ends at the first `=`. */
 export function folders(countMax: number, bytesMax: number): Kind<ReadonlyMap<string, string>> {
-  const fix = 'write a list such as ["MODEL=/models/its-folder"]';
-  return {
-    describe: `list of \`NAME=/FOLDER\`, at most ${countMax}`,
-    parse(raw, key) {
-      if (!Array.isArray(raw)) return wrongType("a list", fix);
-      const found = new Map<string, string>();
-      for (const one of raw as unknown[]) {
-        const [, name = "", folder = ""] = /^([^=]{1,256})=(.+)$/.exec(String(one)) ?? [];
-        if (name === "") return badValue(`${String(one)} is no NAME=/FOLDER`, fix);
-        const parsed = path(bytesMax).parse(folder, key);
-        if ("problem" in parsed) return parsed;
-        found.set(name, parsed.value);
-      }
-      if (found.size !== raw.length || raw.length > countMax) {
-        return badValue(`a name twice, or more than ${countMax}`, fix);
-      }
-      return { value: found };
-    },
-  };
+  const folderAt = path(bytesMax);
+  return byName("NAME=/FOLDER", countMax, '["MODEL=/models/its-folder"]', (text, fix, key) => {
+    const [, name = "", folder = ""] = /^([^=]{1,256})=(.+)$/.exec(text) ?? [];
+    if (name === "") return badValue(`${text} is no NAME=/FOLDER`, fix);
+    const parsed = folderAt.parse(folder, key);
+    return "problem" in parsed ? parsed : { value: [name, parsed.value] };
+  });
 }
 
 /** Plain words: ASCII without spaces. */

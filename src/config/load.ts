@@ -1,7 +1,6 @@
 // Owns finding and reading the configuration file, and what the environment adds to it.
 import { closeSync, readFileSync, statSync } from "node:fs";
 import type { Stats } from "node:fs";
-import { homedir } from "node:os";
 import { join, resolve } from "node:path";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { CONFIG_FILE_BYTES_MAX } from "../limits/general.ts";
@@ -13,6 +12,7 @@ import type { Config } from "./config.ts";
 import type { Environment } from "./field.ts";
 import { choice } from "./kinds.ts";
 import { lineOf } from "./locate.ts";
+import { homeOf } from "./own-places.ts";
 import { showValue } from "./show.ts";
 
 const FILE_NAME = "tierkv.toml";
@@ -45,10 +45,7 @@ export function placeOf(config: Config, key: readonly [section: string, name: st
 export function findFile(path: string | null, env: Environment): string | null {
   const given = path ?? (env["TIERKV_CONFIG"] || null);
   if (given !== null) return resolve(given);
-  const places = [
-    resolve(FILE_NAME),
-    join(env["HOME"] ?? homedir(), ".config", "tierkv", FILE_NAME),
-  ];
+  const places = [resolve(FILE_NAME), join(homeOf(env), ".config", "tierkv", FILE_NAME)];
   return places.find((file) => statSync(file, { throwIfNoEntry: false }) !== undefined) ?? null;
 }
 

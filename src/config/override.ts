@@ -14,25 +14,23 @@ export interface Override {
   option: string;
   section: string;
   name: string;
-  text: string;
+  /** undefined: it was not given. */
+  text: string | undefined;
 }
 
 /** The configuration with these values, frozen. Throws CONFIG_BAD_VALUE naming the option. */
 export function override(config: Config, overrides: readonly Override[]): Config {
   const changed = structuredClone(config) as unknown as Record<string, Record<string, unknown>>;
-  for (const given of overrides) {
-    const section = changed[camel(given.section)] ?? {};
-    section[camel(given.name)] = parse(given);
+  for (const { option, section, name, text } of overrides) {
+    if (text === undefined) continue;
+    const values = changed[camel(section)] ?? {};
+    values[camel(name)] = parseOption(entry(section, name).field.kind, option, text);
   }
   const result = deepFreeze(changed) as unknown as Config;
   const [breach] = breaches(result);
   if (breach === undefined) return result;
   const [section, name] = breach.path;
   throw refused(`[${section}] ${name}`, "as the command line has it", breach.reason, breach.fix);
-}
-
-function parse({ option, section, name, text }: Override): unknown {
-  return parseOption(entry(section, name).field.kind, option, text);
 }
 
 /** The value of an option that stands for no key. Throws CONFIG_BAD_VALUE naming it. */
@@ -43,6 +41,16 @@ export function parseOption<T>(kind: Kind<T>, option: string, text: string): T {
   const reason = "reason" in problem ? problem.reason : `expected ${problem.expected}`;
   const fix = problem.fix.replaceAll(`${option} = `, `${option} `);
   throw refused(option, showValue(text), reason, fix);
+}
+
+/** The same of an option that may be left out. */
+export function optionOr<T, Otherwise>(
+  kind: Kind<T>,
+  option: string,
+  text: string | undefined,
+  otherwise: Otherwise,
+): T | Otherwise {
+  return text === undefined ? otherwise : parseOption(kind, option, text);
 }
 
 /** TOML tells numbers from texts by quotes; here either is meant that fits the key. */

@@ -1,11 +1,10 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
-import { isLocal, isNames, sharedPath, sourceOf } from "../hosts.ts";
+import { isLocal, isNames, sharedPath, sourceOf, unixPath } from "../hosts.ts";
 import { PARITY_VAULTS_MIN } from "../limits/pool.ts";
 import type { Config } from "./config.ts";
 
 export interface Breach {
-  code: "CONFIG_CONFLICT";
   path: readonly [section: string, name: string];
   reason: string;
   fix: string;
@@ -13,66 +12,7 @@ export interface Breach {
 
 type Rule = (config: Config) => Breach | null;
 
-const stallIsWithinWait: Rule = ({ restore: { waitMs, stallMs } }) =>
-  stallMs > waitMs
-    ? {
-        code: "CONFIG_CONFLICT",
-        path: ["restore", "stall_ms"],
-        reason: `longer than wait_ms = ${waitMs}, so it could never take effect`,
-        fix: `write stall_ms = ${waitMs} or less`,
-      }
-    : null;
-
 const EXACT_CODECS: ReadonlySet<string> = new Set(["raw", "lossless"]);
-
-const codecIsOfItsKind: Rule = ({ codec: { kv }, turboQuant: { enabled } }) => {
-  if (kv === "auto" || enabled === null || EXACT_CODECS.has(kv) !== enabled) return null;
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["codec", "kv"],
-    reason: `[turbo_quant] enabled = ${enabled} asks for ${enabled ? "fewer bytes, nearly the same" : "exact blocks"}, and this codec is ${enabled ? "exact" : "not exact"}`,
-    fix: `remove [turbo_quant] enabled, or write kv = ${enabled ? '"int8-had" or "int8"' : '"raw" or "lossless"'}`,
-  };
-};
-
-/** Only what was written can conflict; durability has a default. */
-const diskHasAPlace: Rule = ({ vault: { dataDir, diskBytes, diskTtlS } }) => {
-  if (dataDir !== null || (diskBytes === null && diskTtlS === null)) return null;
-  const name = diskBytes === null ? "disk_ttl_s" : "disk_bytes";
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["vault", name],
-    reason: "there is no data_dir, so nothing is kept on disk",
-    fix: `write data_dir = "/var/lib/tierkv", or remove ${name}`,
-  };
-};
-
-const archiveHasADisk: Rule = ({ vault: { dataDir, diskBytes, archive, archiveBytes } }) => {
-  if (archive === null) {
-    if (archiveBytes === null) return null;
-    return {
-      code: "CONFIG_CONFLICT",
-      path: ["vault", "archive_bytes"],
-      reason: "there is no archive",
-      fix: 'write archive = "s3://bucket/prefix", or remove archive_bytes',
-    };
-  }
-  if (dataDir === null) {
-    return {
-      code: "CONFIG_CONFLICT",
-      path: ["vault", "archive"],
-      reason: "there is no data_dir, and what goes to the archive are its files",
-      fix: 'write data_dir = "/var/lib/tierkv", or remove archive',
-    };
-  }
-  if (archiveBytes === null || archiveBytes >= (diskBytes ?? 0)) return null;
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["vault", "archive_bytes"],
-    reason: `less than disk_bytes = ${diskBytes}, and all of the disk goes there`,
-    fix: `write archive_bytes = ${diskBytes} or more`,
-  };
-};
 
 const scrapedHere =
   (section: "vault" | "sidecar"): Rule =>
@@ -80,157 +20,11 @@ const scrapedHere =
     const { metricsListen, metricsLan } = config[section];
     if (metricsListen === null || isLocal(metricsListen) || metricsLan) return null;
     return {
-      code: "CONFIG_CONFLICT",
       path: [section, "metrics_listen"],
       reason: "other machines can reach it, and metrics are served without TLS and password",
       fix: `write metrics_listen = "127.0.0.1:${metricsListen.port}", or metrics_lan = true on a network you trust`,
     };
   };
-
-const announcedByAddress: Rule = ({ vault: { announce, listen } }) =>
-  announce && listen.text.startsWith("unix:")
-    ? {
-        code: "CONFIG_CONFLICT",
-        path: ["vault", "announce"],
-        reason: "the vault listens on a socket, which no other machine reaches",
-        fix: 'write listen = "host:port" with an address of this machine, or remove announce',
-      }
-    : null;
-
-const toldByNumber: Rule = ({ vault: { addresses, listen } }) => {
-  const named = addresses.find(({ host }) => isIP(host) === 0);
-  const isSocket = addresses.length > 0 && listen.text.startsWith("unix:");
-  if (named === undefined && !isSocket) return null;
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["vault", "addresses"],
-    reason: named === undefined ? "the vault listens on a socket" : `${named.text} is a name`,
-    fix: 'write IP addresses of this machine, beside listen = "host:port", or remove addresses',
-  };
-};
-
-const pooledByAddress: Rule = ({ vault: { poolKey, listen, peers }, etcd, cluster: { role } }) => {
-  const isRegistered = role !== "inference" && etcd.endpoints.length > 0;
-  if (poolKey === null && !isRegistered) {
-    if (peers.length === 0) return null;
-    const fix = 'write pool_key = "/etc/tierkv/pool-key", or remove peers';
-    const reason = "there is no pool_key, so this vault keeps no list with others";
-    return { code: "CONFIG_CONFLICT", path: ["vault", "peers"], reason, fix };
-  }
-  const isOne = listen.host !== "" && !/^(?:0\.0\.0\.0|::)$/.test(listen.host);
-  if (isOne) return null;
-  const reason = `others of the pool find this vault by its address, and ${listen.text} is none`;
-  const fix =
-    'write listen = "host:port" with an address of this machine, or remove pool_key and [etcd]';
-  return { code: "CONFIG_CONFLICT", path: ["vault", "listen"], reason, fix };
-};
-
-const etcdIsThere: Rule = ({ etcd, cluster: { kvCold, ssmCold }, gateway }) => {
-  const { endpoints, engineHost } = etcd;
-  const inEtcd = (names: readonly { text: string }[]): string | null =>
-    names.find(({ text }) => sourceOf(text) === "etcd")?.text ?? null;
-  const { discover } = gateway;
-  const all = [
-    { path: ["cluster", "kv_cold"] as const, asked: inEtcd(kvCold) },
-    { path: ["cluster", "ssm_cold"] as const, asked: inEtcd(ssmCold) },
-    { path: ["gateway", "discover"] as const, asked: inEtcd(discover === null ? [] : [discover]) },
-    { path: ["etcd", "engine_host"] as const, asked: engineHost },
-  ];
-  const missing = all.find(({ asked }) => asked !== null);
-  if (missing === undefined || endpoints.length > 0) return null;
-  const { path, asked } = missing;
-  const fix = 'write endpoints = ["host:2379"] under [etcd]';
-  const reason = `${asked} stands there, and it is not said where etcd is`;
-  return { code: "CONFIG_CONFLICT", path, reason, fix };
-};
-
-const etcdIsHidden: Rule = ({ etcd: { endpoints, tlsCa }, cluster: { insecureLan } }) => {
-  const far = endpoints.find((endpoint) => !isLocal(endpoint));
-  if (far === undefined || tlsCa !== null || insecureLan) return null;
-  const reason = `${far.text} is on another machine, and whoever is on the way could add a vault or an engine`;
-  const fix =
-    'write tls_ca = "/etc/tierkv/etcd-ca.pem", or [cluster] insecure_lan = true on a network you trust';
-  return { code: "CONFIG_CONFLICT", path: ["etcd", "endpoints"], reason, fix };
-};
-
-const etcdKnowsWho: Rule = ({ etcd: { user, password } }) => {
-  if ((user === null) === (password === null)) return null;
-  const [given, missing] = user === null ? ["password", "user"] : ["user", "password"];
-  const reason = `user and password go together, and there is no ${missing}`;
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["etcd", given],
-    reason,
-    fix: `write ${missing}, or remove ${given}`,
-  };
-};
-
-const servedHere: Rule = ({ gateway: { listen, lan, keys, tlsCert } }) =>
-  isLocal(listen) || lan || (keys !== null && tlsCert !== null)
-    ? null
-    : {
-        code: "CONFIG_CONFLICT",
-        path: ["gateway", "listen"],
-        reason: "other machines can reach it without a key, or in the clear",
-        fix: `write listen = "127.0.0.1:${listen.port}", set keys and tls_cert, or lan = true where only trusted machines reach it`,
-      };
-
-const pickedHere: Rule = ({ gateway: { extProc, lan } }) =>
-  extProc === null || isLocal(extProc) || lan
-    ? null
-    : {
-        code: "CONFIG_CONFLICT",
-        path: ["gateway", "ext_proc"],
-        reason: "other machines can reach it, and prompts pass in the clear",
-        fix: `write ext_proc = "127.0.0.1:${extProc.port}", or lan = true where only trusted machines reach it`,
-      };
-
-/** Envoy resolves no names in the header that says where a request goes. */
-const pickedByNumber: Rule = ({ gateway: { extProc, engines } }) => {
-  const named = engines.find(({ host }) => isIP(host) === 0);
-  if (extProc === null || named === undefined) return null;
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["gateway", "engines"],
-    reason: `with ext_proc Envoy is told addresses, and ${named.text} is a name`,
-    fix: "write the IP addresses of engines",
-  };
-};
-
-const helpersAreEngines: Rule = ({ gateway: { prefill, engines } }) => {
-  const known = new Set(engines.map(({ text }) => text));
-  const other = prefill.find(({ text }) => !known.has(text));
-  if (other === undefined) return null;
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["gateway", "prefill"],
-    reason: `${other.text} is none of engines`,
-    fix: "add it to engines, or remove it from prefill",
-  };
-};
-
-const shownHere: Rule = ({ sidecar }) => {
-  const { pageListen, pageTlsCert, pageToken } = sidecar;
-  if (pageListen === null || isLocal(pageListen)) return null;
-  if (pageTlsCert !== null && pageToken !== null) return null;
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["sidecar", "page_listen"],
-    reason: "other machines can reach it without a token, or in the clear",
-    fix: `write page_listen = "127.0.0.1:${pageListen.port}", or set page_tls_cert, page_tls_key and page_token`,
-  };
-};
-
-const pageHasItsKey: Rule = ({ sidecar: { pageTlsCert, pageTlsKey } }) => {
-  if ((pageTlsCert === null) === (pageTlsKey === null)) return null;
-  const [given, missing] = pageTlsCert === null ? ["key", "cert"] : ["cert", "key"];
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["sidecar", `page_tls_${given}`],
-    reason: `a certificate and its key go together, and there is no page_tls_${missing}`,
-    fix: `write page_tls_${missing} = "/path/to/it.pem", or remove page_tls_${given}`,
-  };
-};
 
 const oneForEachEngine =
   (name: "events" | "replays"): Rule =>
@@ -240,38 +34,32 @@ const oneForEachEngine =
     const wanted = name === "events" ? engines : events;
     if (given.length === 0 || given.length === wanted.length) return null;
     return {
-      code: "CONFIG_CONFLICT",
       path: ["gateway", name],
       reason: `${given.length} addresses, and ${wanted.length} ${name === "events" ? "engines" : "events"}`,
       fix: `write one address for each, in the same order, or remove ${name}`,
     };
   };
 
+/** A certificate without its key, or the other way round. */
+function half(
+  section: string,
+  prefix: string,
+  certificate: string | null,
+  key: string | null,
+): Breach | null {
+  if ((certificate === null) === (key === null)) return null;
+  const [given, missing] = certificate === null ? ["key", "cert"] : ["cert", "key"];
+  return {
+    path: [section, `${prefix}_${given}`],
+    reason: `a certificate and its key go together, and there is no ${prefix}_${missing}`,
+    fix: `write ${prefix}_${missing} = "/path/to/it.pem", or remove ${prefix}_${given}`,
+  };
+}
+
 const certificateHasKey =
   (section: "vault" | "cluster" | "gateway" | "etcd"): Rule =>
-  (config) => {
-    const { tlsCert, tlsKey } = config[section];
-    if ((tlsCert === null) === (tlsKey === null)) return null;
-    const [given, missing] = tlsCert === null ? ["key", "cert"] : ["cert", "key"];
-    return {
-      code: "CONFIG_CONFLICT",
-      path: [section, `tls_${given}`],
-      reason: `a certificate and its key go together, and there is no tls_${missing}`,
-      fix: `write tls_${missing} = "/path/to/it.pem", or remove tls_${given}`,
-    };
-  };
-
-const openOrClosed: Rule = ({ vault }) => {
-  const { insecureLan, tlsCert, tlsClientCa, tokens } = vault;
-  if (!insecureLan || (tlsCert ?? tlsClientCa ?? tokens) === null) return null;
-  const name = tlsCert !== null ? "tls_cert" : tlsClientCa !== null ? "tls_client_ca" : "tokens";
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["vault", "insecure_lan"],
-    reason: `it lets everybody in, and ${name} says who may come`,
-    fix: `remove insecure_lan, or remove ${name}`,
-  };
-};
+  (config) =>
+    half(section, "tls", config[section].tlsCert, config[section].tlsKey);
 
 const sharedIsOne =
   (name: "kvCold" | "ssmCold"): Rule =>
@@ -280,84 +68,241 @@ const sharedIsOne =
     if (shared.length <= 1) return null;
     const key = name === "kvCold" ? "kv_cold" : "ssm_cold";
     return {
-      code: "CONFIG_CONFLICT",
       path: ["cluster", key],
       reason: "all sidecars of a machine share one region, and the list has more of them",
       fix: `leave "${shared.at(-1)?.text ?? ""}" out of the list`,
     };
   };
 
-const trustHasAnAnchor: Rule = ({ cluster }) => {
-  const { tlsCa, tlsCert, token } = cluster;
-  if (tlsCa !== null || (tlsCert ?? token) === null) return null;
-  const name = token === null ? "tls_cert" : "token";
-  return {
-    code: "CONFIG_CONFLICT",
-    path: ["cluster", name],
-    reason: "there is no tls_ca, so it is not known which vault may be given it",
-    fix: `write tls_ca = "/path/to/ca.pem", or remove ${name} and run \`tierkv join\``,
-  };
+/** Each under what holds where it is not broken. */
+const RULES: Readonly<Record<string, Rule>> = {
+  parityHasThreePlaces: ({ cluster: { redundancy, kvCold } }) =>
+    redundancy !== "parity" ||
+    kvCold.filter(({ text }) => sharedPath(text) === null).length >= PARITY_VAULTS_MIN ||
+    kvCold.some(({ text }) => isNames(text))
+      ? null
+      : {
+          path: ["cluster", "redundancy"],
+          reason: `parity needs ${PARITY_VAULTS_MIN} vaults in kv_cold beside shared memory, and there are fewer`,
+          fix: 'write more addresses in kv_cold, or redundancy = "copies:2" or "none"',
+        },
+  twoCopiesHaveTwoPlaces: ({ cluster: { redundancy, kvCold, ssmCold } }) =>
+    redundancy !== "copies:2" ||
+    [kvCold, ssmCold].some(
+      (all) => all.filter(({ text }) => sharedPath(text) === null).length > 1,
+    ) ||
+    [...kvCold, ...ssmCold].some(({ text }) => isNames(text))
+      ? null
+      : {
+          path: ["cluster", "redundancy"],
+          reason:
+            "two copies need two vaults of a class beside shared memory, and there is at most one",
+          fix: 'write several addresses in kv_cold, or redundancy = "none"',
+        },
+  stallIsWithinWait: ({ restore: { waitMs, stallMs } }) =>
+    stallMs > waitMs
+      ? {
+          path: ["restore", "stall_ms"],
+          reason: `longer than wait_ms = ${waitMs}, so it could never take effect`,
+          fix: `write stall_ms = ${waitMs} or less`,
+        }
+      : null,
+  codecIsOfItsKind: ({ codec: { kv }, turboQuant: { enabled } }) => {
+    if (kv === "auto" || enabled === null || EXACT_CODECS.has(kv) !== enabled) return null;
+    return {
+      path: ["codec", "kv"],
+      reason: `[turbo_quant] enabled = ${enabled} asks for ${enabled ? "fewer bytes, nearly the same" : "exact blocks"}, and this codec is ${enabled ? "exact" : "not exact"}`,
+      fix: `remove [turbo_quant] enabled, or write kv = ${enabled ? '"int8-had" or "int8"' : '"raw" or "lossless"'}`,
+    };
+  },
+  /** Only what was written can conflict; durability has a default. */
+  diskHasAPlace: ({ vault: { dataDir, diskBytes, diskTtlS } }) => {
+    if (dataDir !== null || (diskBytes === null && diskTtlS === null)) return null;
+    const name = diskBytes === null ? "disk_ttl_s" : "disk_bytes";
+    return {
+      path: ["vault", name],
+      reason: "there is no data_dir, so nothing is kept on disk",
+      fix: `write data_dir = "/var/lib/tierkv", or remove ${name}`,
+    };
+  },
+  archiveHasADisk: ({ vault: { dataDir, diskBytes, archive, archiveBytes } }) => {
+    if (archive === null) {
+      if (archiveBytes === null) return null;
+      return {
+        path: ["vault", "archive_bytes"],
+        reason: "there is no archive",
+        fix: 'write archive = "s3://bucket/prefix", or remove archive_bytes',
+      };
+    }
+    if (dataDir === null) {
+      return {
+        path: ["vault", "archive"],
+        reason: "there is no data_dir, and what goes to the archive are its files",
+        fix: 'write data_dir = "/var/lib/tierkv", or remove archive',
+      };
+    }
+    if (archiveBytes === null || archiveBytes >= (diskBytes ?? 0)) return null;
+    return {
+      path: ["vault", "archive_bytes"],
+      reason: `less than disk_bytes = ${diskBytes}, and all of the disk goes there`,
+      fix: `write archive_bytes = ${diskBytes} or more`,
+    };
+  },
+  vaultIsScrapedHere: scrapedHere("vault"),
+  sidecarIsScrapedHere: scrapedHere("sidecar"),
+  announcedByAddress: ({ vault: { announce, listen } }) =>
+    announce && unixPath(listen.text) !== null
+      ? {
+          path: ["vault", "announce"],
+          reason: "the vault listens on a socket, which no other machine reaches",
+          fix: 'write listen = "host:port" with an address of this machine, or remove announce',
+        }
+      : null,
+  toldByNumber: ({ vault: { addresses, listen } }) => {
+    const named = addresses.find(({ host }) => isIP(host) === 0);
+    const isSocket = addresses.length > 0 && unixPath(listen.text) !== null;
+    if (named === undefined && !isSocket) return null;
+    return {
+      path: ["vault", "addresses"],
+      reason: named === undefined ? "the vault listens on a socket" : `${named.text} is a name`,
+      fix: 'write IP addresses of this machine, beside listen = "host:port", or remove addresses',
+    };
+  },
+  pooledByAddress: ({ vault: { poolKey, listen, peers }, etcd, cluster: { role } }) => {
+    const isRegistered = role !== "inference" && etcd.endpoints.length > 0;
+    if (poolKey === null && !isRegistered) {
+      if (peers.length === 0) return null;
+      const fix = 'write pool_key = "/etc/tierkv/pool-key", or remove peers';
+      const reason = "there is no pool_key, so this vault keeps no list with others";
+      return { path: ["vault", "peers"], reason, fix };
+    }
+    const isOne = listen.host !== "" && !/^(?:0\.0\.0\.0|::)$/.test(listen.host);
+    if (isOne) return null;
+    const reason = `others of the pool find this vault by its address, and ${listen.text} is none`;
+    const fix =
+      'write listen = "host:port" with an address of this machine, or remove pool_key and [etcd]';
+    return { path: ["vault", "listen"], reason, fix };
+  },
+  etcdIsThere: ({ etcd, cluster: { kvCold, ssmCold }, gateway }) => {
+    const { endpoints, engineHost } = etcd;
+    const inEtcd = (names: readonly { text: string }[]): string | null =>
+      names.find(({ text }) => sourceOf(text) === "etcd")?.text ?? null;
+    const { discover } = gateway;
+    const all = [
+      { path: ["cluster", "kv_cold"] as const, asked: inEtcd(kvCold) },
+      { path: ["cluster", "ssm_cold"] as const, asked: inEtcd(ssmCold) },
+      {
+        path: ["gateway", "discover"] as const,
+        asked: inEtcd(discover === null ? [] : [discover]),
+      },
+      { path: ["etcd", "engine_host"] as const, asked: engineHost },
+    ];
+    const missing = all.find(({ asked }) => asked !== null);
+    if (missing === undefined || endpoints.length > 0) return null;
+    const { path, asked } = missing;
+    const fix = 'write endpoints = ["host:2379"] under [etcd]';
+    const reason = `${asked} stands there, and it is not said where etcd is`;
+    return { path, reason, fix };
+  },
+  etcdIsHidden: ({ etcd: { endpoints, tlsCa }, cluster: { insecureLan } }) => {
+    const far = endpoints.find((endpoint) => !isLocal(endpoint));
+    if (far === undefined || tlsCa !== null || insecureLan) return null;
+    const reason = `${far.text} is on another machine, and whoever is on the way could add a vault or an engine`;
+    const fix =
+      'write tls_ca = "/etc/tierkv/etcd-ca.pem", or [cluster] insecure_lan = true on a network you trust';
+    return { path: ["etcd", "endpoints"], reason, fix };
+  },
+  etcdKnowsWho: ({ etcd: { user, password } }) => {
+    if ((user === null) === (password === null)) return null;
+    const [given, missing] = user === null ? ["password", "user"] : ["user", "password"];
+    const reason = `user and password go together, and there is no ${missing}`;
+    return {
+      path: ["etcd", given],
+      reason,
+      fix: `write ${missing}, or remove ${given}`,
+    };
+  },
+  servedHere: ({ gateway: { listen, lan, keys, tlsCert } }) =>
+    isLocal(listen) || lan || (keys !== null && tlsCert !== null)
+      ? null
+      : {
+          path: ["gateway", "listen"],
+          reason: "other machines can reach it without a key, or in the clear",
+          fix: `write listen = "127.0.0.1:${listen.port}", set keys and tls_cert, or lan = true where only trusted machines reach it`,
+        },
+  pickedHere: ({ gateway: { extProc, lan } }) =>
+    extProc === null || isLocal(extProc) || lan
+      ? null
+      : {
+          path: ["gateway", "ext_proc"],
+          reason: "other machines can reach it, and prompts pass in the clear",
+          fix: `write ext_proc = "127.0.0.1:${extProc.port}", or lan = true where only trusted machines reach it`,
+        },
+  /** Envoy resolves no names in the header that says where a request goes. */
+  pickedByNumber: ({ gateway: { extProc, engines } }) => {
+    const named = engines.find(({ host }) => isIP(host) === 0);
+    if (extProc === null || named === undefined) return null;
+    return {
+      path: ["gateway", "engines"],
+      reason: `with ext_proc Envoy is told addresses, and ${named.text} is a name`,
+      fix: "write the IP addresses of engines",
+    };
+  },
+  helpersAreEngines: ({ gateway: { prefill, engines } }) => {
+    const known = new Set(engines.map(({ text }) => text));
+    const other = prefill.find(({ text }) => !known.has(text));
+    if (other === undefined) return null;
+    return {
+      path: ["gateway", "prefill"],
+      reason: `${other.text} is none of engines`,
+      fix: "add it to engines, or remove it from prefill",
+    };
+  },
+  shownHere: ({ sidecar }) => {
+    const { pageListen, pageTlsCert, pageToken } = sidecar;
+    if (pageListen === null || isLocal(pageListen)) return null;
+    if (pageTlsCert !== null && pageToken !== null) return null;
+    return {
+      path: ["sidecar", "page_listen"],
+      reason: "other machines can reach it without a token, or in the clear",
+      fix: `write page_listen = "127.0.0.1:${pageListen.port}", or set page_tls_cert, page_tls_key and page_token`,
+    };
+  },
+  pageHasItsKey: ({ sidecar: { pageTlsCert, pageTlsKey } }) =>
+    half("sidecar", "page_tls", pageTlsCert, pageTlsKey),
+  eventsOfEachEngine: oneForEachEngine("events"),
+  replaysOfEachEngine: oneForEachEngine("replays"),
+  vaultHasItsKey: certificateHasKey("vault"),
+  clusterHasItsKey: certificateHasKey("cluster"),
+  gatewayHasItsKey: certificateHasKey("gateway"),
+  etcdHasItsKey: certificateHasKey("etcd"),
+  openOrClosed: ({ vault }) => {
+    const { insecureLan, tlsCert, tlsClientCa, tokens } = vault;
+    if (!insecureLan || (tlsCert ?? tlsClientCa ?? tokens) === null) return null;
+    const name = tlsCert !== null ? "tls_cert" : tlsClientCa !== null ? "tls_client_ca" : "tokens";
+    return {
+      path: ["vault", "insecure_lan"],
+      reason: `it lets everybody in, and ${name} says who may come`,
+      fix: `remove insecure_lan, or remove ${name}`,
+    };
+  },
+  sharedKvIsOne: sharedIsOne("kvCold"),
+  sharedStatesAreOne: sharedIsOne("ssmCold"),
+  trustHasAnAnchor: ({ cluster }) => {
+    const { tlsCa, tlsCert, token } = cluster;
+    if (tlsCa !== null || (tlsCert ?? token) === null) return null;
+    const name = token === null ? "tls_cert" : "token";
+    return {
+      path: ["cluster", name],
+      reason: "there is no tls_ca, so it is not known which vault may be given it",
+      fix: `write tls_ca = "/path/to/ca.pem", or remove ${name} and run \`tierkv join\``,
+    };
+  },
 };
-
-const parityHasThreePlaces: Rule = ({ cluster: { redundancy, kvCold } }) =>
-  redundancy !== "parity" ||
-  kvCold.filter(({ text }) => sharedPath(text) === null).length >= PARITY_VAULTS_MIN ||
-  kvCold.some(({ text }) => isNames(text))
-    ? null
-    : {
-        code: "CONFIG_CONFLICT",
-        path: ["cluster", "redundancy"],
-        reason: `parity needs ${PARITY_VAULTS_MIN} vaults in kv_cold beside shared memory, and there are fewer`,
-        fix: 'write more addresses in kv_cold, or redundancy = "copies:2" or "none"',
-      };
-
-const twoCopiesHaveTwoPlaces: Rule = ({ cluster: { redundancy, kvCold, ssmCold } }) =>
-  redundancy !== "copies:2" ||
-  [kvCold, ssmCold].some((all) => all.filter(({ text }) => sharedPath(text) === null).length > 1) ||
-  [...kvCold, ...ssmCold].some(({ text }) => isNames(text))
-    ? null
-    : {
-        code: "CONFIG_CONFLICT",
-        path: ["cluster", "redundancy"],
-        reason:
-          "two copies need two vaults of a class beside shared memory, and there is at most one",
-        fix: 'write several addresses in kv_cold, or redundancy = "none"',
-      };
-
-const RULES: readonly Rule[] = [
-  parityHasThreePlaces,
-  twoCopiesHaveTwoPlaces,
-  stallIsWithinWait,
-  codecIsOfItsKind,
-  diskHasAPlace,
-  archiveHasADisk,
-  scrapedHere("vault"),
-  scrapedHere("sidecar"),
-  announcedByAddress,
-  toldByNumber,
-  pooledByAddress,
-  etcdIsThere,
-  etcdIsHidden,
-  etcdKnowsWho,
-  servedHere,
-  pickedHere,
-  pickedByNumber,
-  helpersAreEngines,
-  shownHere,
-  pageHasItsKey,
-  oneForEachEngine("events"),
-  oneForEachEngine("replays"),
-  certificateHasKey("vault"),
-  certificateHasKey("cluster"),
-  certificateHasKey("gateway"),
-  certificateHasKey("etcd"),
-  openOrClosed,
-  sharedIsOne("kvCold"),
-  sharedIsOne("ssmCold"),
-  trustHasAnAnchor,
-];
 
 /** Every rule that a well-typed configuration breaks. */
 export function breaches(config: Config): Breach[] {
-  return RULES.map((rule) => rule(config)).filter((breach) => breach !== null);
+  return Object.values(RULES)
+    .map((rule) => rule(config))
+    .filter((breach) => breach !== null);
 }

@@ -1,5 +1,6 @@
 // Owns one entry of a pool's list: a vault or a machine that joined, with a version, signed by the pool's key.
 import { createHmac, timingSafeEqual } from "node:crypto";
+import { isVaultClass } from "../block.ts";
 import type { VaultClass } from "../block.ts";
 import { splitAddress } from "../hosts.ts";
 import { MACHINE_NAME_CHARS_MAX } from "../limits/access.ts";
@@ -87,8 +88,6 @@ export function openEntry(publicKey: Buffer, { statement, signature }: SignedEnt
   }
 }
 
-const CLASSES: readonly unknown[] = ["kv", "ssm", "both"] satisfies VaultClass[];
-
 function isSound(entry: Entry): boolean {
   if (!Number.isSafeInteger(entry.version) || entry.version < 1) return false;
   if (typeof entry.gone !== "boolean") return false;
@@ -99,7 +98,7 @@ function isSound(entry: Entry): boolean {
   }
   const { address, class: of, certificate } = entry;
   const isCertificate = certificate === null || typeof certificate === "string";
-  return entry.kind === "vault" && CLASSES.includes(of) && isCertificate && isAddress(address);
+  return entry.kind === "vault" && isVaultClass(of) && isCertificate && isAddress(address);
 }
 
 function isAddress(text: unknown): boolean {

@@ -1,5 +1,5 @@
 // Owns addresses that are registered in etcd, those of vaults and of engines: following their keys, and one's own key with its lease.
-import type { VaultClass } from "../block.ts";
+import { isVaultClass } from "../block.ts";
 import { toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
 import { ETCD_ALIVE_MS, ETCD_LEASE_S, ETCD_PAUSE_MS, LISTED_VAULTS_MAX } from "../limits/pool.ts";
@@ -107,11 +107,7 @@ export class EtcdSource<Listed = ListedVault> {
 
 /** null: no vault wrote it. */
 export const vaultAt: Read<ListedVault> = (address, value) =>
-  isClass(value) ? { address, class: value, certificate: null } : null;
-
-function isClass(text: string): text is VaultClass {
-  return text === "kv" || text === "ssm" || text === "both";
-}
+  isVaultClass(value) ? { address, class: value, certificate: null } : null;
 
 /** Registers an address until closed, then takes it out. */
 export function register(options: EtcdOptions, address: string, value: string): Running {

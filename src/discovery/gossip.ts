@@ -1,8 +1,8 @@
 // Owns how the vaults of a pool keep one list: who knows something new tells the others, and each asks one of them from time to time.
-import { createHash, X509Certificate } from "node:crypto";
+import { X509Certificate } from "node:crypto";
 import type { VaultClass } from "../block.ts";
 import { askOnce } from "../client/ask.ts";
-import { certificateAt, pemOf } from "../client/certificate.ts";
+import { certificateAt, fingerprintOf, pemOf } from "../client/certificate.ts";
 import { toTierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
 import { GOSSIP_EVERY_MS, GOSSIP_RETRY_MS, GOSSIP_TIMEOUT_MS } from "../limits/pool.ts";
@@ -231,10 +231,6 @@ export class Gossip {
     const entry = { kind: "vault", ...own, certificate: this.#certificate, gone: false } as const;
     this.put({ ...entry, version });
   }
-}
-
-function fingerprintOf(pem: string): Buffer {
-  return createHash("sha256").update(new X509Certificate(pem).raw).digest();
 }
 
 /** As it is kept. */

@@ -1,4 +1,5 @@
 // Owns lists of vaults that outlive a sidecar: what a source said last is what its next run begins with, though nobody answers then.
+import { isVaultClass } from "../block.ts";
 import { toTierkvError } from "../errors.ts";
 import { LISTED_VAULTS_MAX } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
@@ -6,7 +7,6 @@ import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
 import type { ListedVault, SourceKind, VaultSource } from "./source.ts";
 
 const KEY = "[vault] state_dir";
-const CLASSES = new Set<unknown>(["kv", "ssm", "both", null]);
 
 /** What was kept there, as it was when the last run heard it; none where it cannot be read, because the source says it anew. */
 export function readKept(path: string, logger: Logger): ListedVault[] {
@@ -25,7 +25,12 @@ function isListed(one: unknown): one is ListedVault {
   if (typeof one !== "object" || one === null) return false;
   const { address, class: of, certificate } = one as Partial<Record<keyof ListedVault, unknown>>;
   const isPem = certificate === null || typeof certificate === "string";
-  return typeof address === "string" && /:\d+$/.test(address) && CLASSES.has(of) && isPem;
+  return (
+    typeof address === "string" &&
+    /:\d+$/.test(address) &&
+    (of === null || isVaultClass(of)) &&
+    isPem
+  );
 }
 
 /** Another source, which begins with what is kept and keeps what it says. */
@@ -33,13 +38,12 @@ export class KeptSource implements VaultSource {
   readonly #source: VaultSource;
   readonly #path: string;
   readonly #logger: Logger;
-  #said: string;
+  #said = "";
 
   constructor(source: VaultSource, path: string, logger: Logger) {
     this.#source = source;
     this.#path = path;
     this.#logger = logger;
-    this.#said = "";
   }
 
   get kind(): SourceKind {

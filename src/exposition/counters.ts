@@ -1,5 +1,6 @@
 // Owns how the counters of a process become families: names that share a prefix become one family with a label.
 import type { HistogramSnapshot } from "../metrics.ts";
+import { counter } from "./text.ts";
 import type { Family, Sample } from "./text.ts";
 
 /** Counters whose names start with `prefix` differ by what follows it. */
@@ -32,15 +33,8 @@ export function counterFamilies(
     }
   }
   const families = grouped.map((family): Family => {
-    const { name, help } = family;
-    const full = `${process}_${name}_total`;
-    return {
-      name: full,
-      kind: "counter",
-      help,
-      label: family.label,
-      samples: samples.get(family) ?? [],
-    };
+    const { name, help, label } = family;
+    return { ...counter(`${process}_${name}`, help, samples.get(family) ?? []), label };
   });
   return [...singles, ...families];
 }
@@ -49,8 +43,7 @@ export function counterFamilies(
 function single(process: string, name: string, value: number, help = OTHER_HELP): Family {
   const isTime = MICROSECONDS.test(name);
   const shown = isTime ? name.replace(MICROSECONDS, "_seconds") : name;
-  const samples = [{ value: isTime ? value / 1e6 : value }];
-  return { name: `${process}_${shown}_total`, kind: "counter", help, samples };
+  return counter(`${process}_${shown}`, help, isTime ? value / 1e6 : value);
 }
 
 /** One histogram, or one for each value of a label. */

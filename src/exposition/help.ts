@@ -81,7 +81,9 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   session_tells_failed: "Calls about sessions that a vault did not take.",
 };
 
-export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number] | DiskCounter, string>> = {
+/** The store of a vault with a disk, and its archive, count more. */
+export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number], string>> &
+  Readonly<Record<string, string>> = {
   connections_refused: "Connections beyond the limit of open ones.",
   hellos: "Greetings of clients.",
   lookups: "Look-ups of engines.",
@@ -138,24 +140,3 @@ export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number] | DiskC
   archive_removed: "Records that went because the archive had [vault] archive_bytes.",
   archive_failures: "Requests to the archive that failed.",
 };
-
-/** Counted by the store, of a vault with a disk; those of an archive where there is one. */
-type DiskCounter =
-  | "disk_written"
-  | "disk_written_bytes"
-  | "disk_file_bytes"
-  | "disk_read"
-  | "disk_read_bytes"
-  | "disk_missed"
-  | "disk_skipped"
-  | "disk_evicted"
-  | "disk_moved"
-  | "disk_expired"
-  | "disk_scrubbed_bytes"
-  | "disk_alarms"
-  | "disk_syncs_failed"
-  | "archive_sent_bytes"
-  | "archive_read"
-  | "archive_read_bytes"
-  | "archive_removed"
-  | "archive_failures";

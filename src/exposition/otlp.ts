@@ -1,4 +1,5 @@
 // Owns the way of spans to an OpenTelemetry collector: gathered, sent in turn, and dropped when it takes them no more.
+import { fetchReason } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
 import {
   SPANS_CLOSE_MS,
@@ -86,9 +87,10 @@ export class OtlpExporter implements Running {
       counters.add("spans_sent", spans.length);
     } catch (error) {
       this.drop(spans.length);
-      const { message, cause } = error as Error;
-      const reason = cause instanceof Error ? cause.message : message;
-      logger.warn({ endpoint, reason }, "the collector of traces took no spans");
+      logger.warn(
+        { endpoint, reason: fetchReason(error) },
+        "the collector of traces took no spans",
+      );
     }
   }
 }

@@ -1,7 +1,7 @@
 // Owns what a process says of itself to Prometheus, under the names that every exporter uses.
 import { readdirSync } from "node:fs";
 import { nowMs, wallClockMs } from "../time.ts";
-import { gauge } from "./text.ts";
+import { counter, gauge } from "./text.ts";
 import type { Family } from "./text.ts";
 
 /** The clock may be set meanwhile; the start stays where it was. */
@@ -9,15 +9,9 @@ const STARTED_S = Math.round(wallClockMs() - nowMs()) / 1000;
 
 export function processFamilies(): Family[] {
   const { user, system } = process.cpuUsage();
-  const cpu: Family = {
-    name: "process_cpu_seconds_total",
-    kind: "counter",
-    help: "Processor time of this process.",
-    samples: [{ value: (user + system) / 1e6 }],
-  };
   const files = openFiles();
   return [
-    cpu,
+    counter("process_cpu_seconds", "Processor time of this process.", (user + system) / 1e6),
     gauge("process_resident_memory_bytes", "Its memory.", process.memoryUsage.rss()),
     gauge("process_start_time_seconds", "When it started, since 1970.", STARTED_S),
     ...(files === null

@@ -1,14 +1,13 @@
 // Owns the HTTP endpoint that Prometheus and health checks ask: two paths, bounded in connections, time and request size.
 import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener } from "node:http";
-import type { AddressInfo } from "node:net";
-import { TierkvError, toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
 import {
   SCRAPE_CONNECTIONS_MAX,
   SCRAPE_HEADER_BYTES_MAX,
   SCRAPE_TIMEOUT_MS,
 } from "../limits/general.ts";
+import { listenAt } from "../listen.ts";
 import { CONTENT_TYPE, exposition } from "./text.ts";
 import type { Family } from "./text.ts";
 
@@ -45,20 +44,8 @@ export async function startScrapeServer({
   server.maxConnections = SCRAPE_CONNECTIONS_MAX;
   // A reader that has stopped reading ends here, too.
   server.setTimeout(SCRAPE_TIMEOUT_MS);
-  const { host, port } = listen;
-  await new Promise<void>((resolve, reject) => {
-    const onError = (error: NodeJS.ErrnoException): void =>
-      reject(listenError(error, `${host}:${port}`, key));
-    server.once("error", onError);
-    server.listen({ host, port }, () => {
-      server.off("error", onError);
-      resolve();
-    });
-  });
-  const bound = server.address() as AddressInfo;
-  const shown = host.includes(":") ? `[${host}]` : host;
   return {
-    url: `http://${shown}:${bound.port}/metrics`,
+    url: `http://${await listenAt(server, listen, key)}/metrics`,
     close(): Promise<void> {
       server.close();
       server.closeAllConnections();
@@ -97,14 +84,4 @@ const isServed = (path: string | undefined): boolean => path === "/metrics" || p
 function hasBody({ headers }: IncomingMessage): boolean {
   const { "content-length": length = "0", "transfer-encoding": coding } = headers;
   return length !== "0" || coding !== undefined;
-}
-
-function listenError(error: NodeJS.ErrnoException, address: string, key: string): TierkvError {
-  if (error.code === "EADDRINUSE") {
-    const fix = `stop that process or set another ${key}`;
-    return new TierkvError("ADDRESS_IN_USE", { address, fix }, { cause: error });
-  }
-  const fix = `set ${key} to an address of this machine`;
-  const reason = toTierkvError(error).message;
-  return new TierkvError("LISTEN_FAILED", { address, reason, fix }, { cause: error });
 }

@@ -6,7 +6,7 @@ import { counterFamilies, histogramFamily } from "./counters.ts";
 import type { CounterFamily } from "./counters.ts";
 import { SIDECAR_HELP } from "./help.ts";
 import { processFamilies } from "./process.ts";
-import { FAILPOINTS_HELP, gauge } from "./text.ts";
+import { counter, FAILPOINTS_HELP, gauge } from "./text.ts";
 import type { Family, Sample } from "./text.ts";
 
 const GROUPED: readonly CounterFamily[] = [
@@ -73,12 +73,13 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
       "About which part of its class's blocks a vault owns; 0: it has left the pool.",
       eachVault(status, ({ share }) => share),
     ),
-    ...(["holes", "moved"] as const).map((name) => ({
-      name: `${own}_vault_${name}_total`,
-      kind: "counter" as const,
-      help: OF_VAULTS[name],
-      samples: eachVault(status, (vault) => vault[name]),
-    })),
+    ...(["holes", "moved"] as const).map((name) =>
+      counter(
+        `${own}_vault_${name}`,
+        OF_VAULTS[name],
+        eachVault(status, (vault) => vault[name]),
+      ),
+    ),
     ...Object.entries(status.times).map(([name, times]) =>
       histogramFamily(`${own}_${name}_seconds`, TIMES[name] ?? name, [{ of: times }]),
     ),
@@ -91,37 +92,26 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
 
 /** What restores saved is `spared_prefill_seconds` less `restoring_seconds`. */
 function ledgerFamilies({ ledger }: SidecarStatus): Family[] {
-  const counter = (name: string, help: string, value: number): Family => ({
-    name: `tierkv_sidecar_${name}_total`,
-    kind: "counter",
-    help,
-    samples: [{ value }],
-  });
   const { restores, tokens, prefillS, restoreS, unpricedTokens, joules } = ledger;
-  return [
-    counter("restores", "Requests of which an engine loaded something.", restores),
-    counter("restored_tokens", "Prompt tokens that engines loaded and did not compute.", tokens),
-    counter(
+  const all: [name: string, help: string, value: number | null][] = [
+    ["restores", "Requests of which an engine loaded something.", restores],
+    ["restored_tokens", "Prompt tokens that engines loaded and did not compute.", tokens],
+    [
       "restored_unpriced_tokens",
       "Of those, the tokens whose cost was not known yet: they are in no seconds.",
       unpricedTokens,
-    ),
-    counter(
+    ],
+    [
       "spared_prefill_seconds",
       "What computing those tokens would have taken, as the cost model estimates it.",
       prefillS,
-    ),
-    counter("restoring_seconds", "What looking them up, fetching and loading took.", restoreS),
-    ...(joules === null
-      ? []
-      : [
-          counter(
-            "spared_joules",
-            "Energy of the computing that was spared, at [ledger] watts.",
-            joules,
-          ),
-        ]),
+    ],
+    ["restoring_seconds", "What looking them up, fetching and loading took.", restoreS],
+    ["spared_joules", "Energy of the computing that was spared, at [ledger] watts.", joules],
   ];
+  return all.flatMap(([name, help, value]) =>
+    value === null ? [] : [counter(`tierkv_sidecar_${name}`, help, value)],
+  );
 }
 
 function reuseFamilies({ reuse }: SidecarStatus): Family[] {

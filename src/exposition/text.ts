@@ -59,3 +59,8 @@ export async function exposition(families: readonly Family[]): Promise<string> {
 export function gauge(name: string, help: string, value: number | readonly Sample[]): Family {
   return { name, kind: "gauge", help, samples: typeof value === "number" ? [{ value }] : value };
 }
+
+/** `name`: without `_total`. */
+export function counter(name: string, help: string, value: number | readonly Sample[]): Family {
+  return { ...gauge(`${name}_total`, help, value), kind: "counter" };
+}

@@ -3,11 +3,11 @@ import { createHash, timingSafeEqual } from "node:crypto";
 import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener, Server, ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import type { AddressInfo } from "node:net";
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { toTierkvError } from "../errors.ts";
 import { isLocal, splitAddress } from "../hosts.ts";
 import type { Running } from "../lifecycle.ts";
 import { PAGE_CONNECTIONS_MAX, PAGE_HEADER_BYTES_MAX, PAGE_TIMEOUT_MS } from "../limits/seen.ts";
+import { listenAt } from "../listen.ts";
 import { Feed } from "./feed.ts";
 import type { PageSource } from "./feed.ts";
 import { readPageFiles } from "./files.ts";
@@ -67,16 +67,12 @@ export async function startPage(options: PageOptions): Promise<PageServer> {
     return refuse(response, { status: 404, text: "there is no such page" });
   };
   const server = newServer(tls, answer);
-  try {
-    await listenOn(server, listen, key);
-  } catch (error) {
+  const at = await listenAt(server, listen, key).catch((error: unknown) => {
     feed.close();
     throw error;
-  }
-  const { port } = server.address() as AddressInfo;
-  const host = listen.host.includes(":") ? `[${listen.host}]` : listen.host;
+  });
   return {
-    url: `${tls === null ? "http" : "https"}://${host}:${port}/`,
+    url: `${tls === null ? "http" : "https"}://${at}/`,
     close(): Promise<void> {
       feed.close();
       server.close();
@@ -100,28 +96,6 @@ function newServer(tls: PageOptions["tls"], answer: RequestListener): Server {
   server.maxConnections = PAGE_CONNECTIONS_MAX;
   server.setTimeout(PAGE_TIMEOUT_MS);
   return server;
-}
-
-async function listenOn(server: Server, listen: PageOptions["listen"], key: string): Promise<void> {
-  const { host, port, text: address } = listen;
-  await new Promise<void>((resolve, reject) => {
-    server.once("error", (error: NodeJS.ErrnoException) => {
-      const reason = toTierkvError(error).message;
-      reject(
-        error.code === "EADDRINUSE"
-          ? new TierkvError("ADDRESS_IN_USE", {
-              address,
-              fix: `stop that process or set another ${key}`,
-            })
-          : new TierkvError("LISTEN_FAILED", {
-              address,
-              reason,
-              fix: `set ${key} to an address of this machine`,
-            }),
-      );
-    });
-    server.listen({ host, port }, resolve);
-  });
 }
 
 interface Refusal {

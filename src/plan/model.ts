@@ -1,5 +1,6 @@
 // Owns what a model's config.json says of its KV cache: bytes a token of full layers, of sliding windows, and of recurrent states.
 import { TierkvError } from "../errors.ts";
+import { parseObject } from "../json.ts";
 
 /** A value of the KV cache in the engine; 8 bits is vLLM's fp8. */
 export type ValueBytes = 1 | 2 | 4;
@@ -104,13 +105,8 @@ export function readModel(text: string, path: string, reading: Reading): ModelSh
 }
 
 function parse(text: string, path: string): Json {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    value = null;
-  }
-  if (typeof value === "object" && value !== null && !Array.isArray(value)) return value as Json;
+  const value = parseObject(text);
+  if (value !== null) return value;
   throw notUnderstood(path, "it is no JSON object", "name the config.json of a Hugging Face model");
 }
 

@@ -1,5 +1,6 @@
 // Owns a line of a trace in Mooncake's public format: when a request came, its length, and the names of its blocks.
 import { TierkvError } from "../errors.ts";
+import { parseJson } from "../json.ts";
 import { PLAN_REQUEST_BLOCKS_MAX } from "../limits/tools.ts";
 
 export interface TracedRequest {
@@ -14,12 +15,8 @@ export const TRACE_BLOCK_TOKENS = 512;
 /** null: an empty line. `where` is for messages. */
 export function readRequest(line: string, where: string): TracedRequest | null {
   if (line.trim() === "") return null;
-  let value: unknown;
-  try {
-    value = JSON.parse(line);
-  } catch {
-    throw notTraced(where, "it is no JSON");
-  }
+  const value = parseJson(line);
+  if (value === undefined) throw notTraced(where, "it is no JSON");
   const { input_length: tokens, hash_ids: blocks } = (value ?? {}) as Record<string, unknown>;
   if (typeof tokens !== "number" || !Number.isSafeInteger(tokens) || tokens < 1) {
     throw notTraced(where, "input_length is no number of tokens");

@@ -1,6 +1,7 @@
 // Owns what a restore receipt says, and its signature: which blocks one request was given, of which name, and digests of some of them.
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
+import { parseObject } from "../json.ts";
 import { derive, isSignedBy, SigningKey } from "../signing-key.ts";
 
 const CONTEXT = "tierkv receipt 1\n";
@@ -93,7 +94,7 @@ export function openReceipt(
 ): OpenedReceipt {
   const refused = (reason: string): TierkvError =>
     new TierkvError("RECEIPT_REFUSED", { where, reason });
-  const { statement, signer, signature } = parsed(text) ?? {};
+  const { statement, signer, signature } = parseObject(text) ?? {};
   const isWhole =
     typeof statement === "object" &&
     statement !== null &&
@@ -113,13 +114,4 @@ export function openReceipt(
   const said = statement as ReceiptStatement;
   if (said.version !== 1) throw refused("it was made by a newer release; install that one here");
   return { statement: said, signer };
-}
-
-function parsed(text: string): Record<string, unknown> | null {
-  try {
-    const value = JSON.parse(text) as unknown;
-    return typeof value === "object" ? (value as Record<string, unknown> | null) : null;
-  } catch {
-    return null;
-  }
 }

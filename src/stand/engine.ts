@@ -1,7 +1,7 @@
 // Owns the engine of a stand: how a real vLLM is started on the CPU, and what is asked of it over HTTP.
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
-import { TierkvError } from "../errors.ts";
+import { fetchReason, TierkvError } from "../errors.ts";
 import {
   DEMO_CONTROL_TIMEOUT_MS,
   DEMO_ENGINE_START_MS,
@@ -144,10 +144,8 @@ async function* events(response: Response): AsyncGenerator<Completion> {
   }
 }
 
-/** fetch hides why it failed in the cause of its error. */
 function broken(what: string, error: unknown): TierkvError {
-  const cause = error instanceof Error ? (error.cause ?? error) : error;
-  const reason = `the engine: ${what}: ${cause instanceof Error ? cause.message : String(cause)}`;
+  const reason = `the engine: ${what}: ${fetchReason(error)}`;
   return new TierkvError("DEMO_FAILED", { reason }, { cause: error });
 }
 

@@ -3,7 +3,7 @@ import { spawn } from "node:child_process";
 import { closeSync, existsSync, openSync, readdirSync, readFileSync } from "node:fs";
 import { TierkvError } from "../errors.ts";
 import { DEMO_KILL_MS, DEMO_LOG_TAIL_LINES, DEMO_POLL_MS } from "../limits/general.ts";
-import { nowMs, sleep } from "../time.ts";
+import { becomes } from "../time.ts";
 
 export interface ProcessSpec {
   name: string;
@@ -25,11 +25,7 @@ export async function waitUntil(
   reason: string,
   signal?: AbortSignal,
 ): Promise<void> {
-  const startedMs = nowMs();
-  while (!(await isSo())) {
-    if (nowMs() - startedMs > timeoutMs) throw failed(reason);
-    await sleep(DEMO_POLL_MS, signal);
-  }
+  if (!(await becomes(isSo, timeoutMs, DEMO_POLL_MS, signal))) throw failed(reason);
 }
 
 /** A started process: the leader of a group of its own, which outlives us unless it is stopped. */
@@ -101,8 +97,7 @@ export class Process {
   }
 
   async #gone(timeoutMs: number): Promise<void> {
-    const startedMs = nowMs();
-    while (this.isRunning() && nowMs() - startedMs < timeoutMs) await sleep(DEMO_POLL_MS);
+    await becomes(() => !this.isRunning(), timeoutMs, DEMO_POLL_MS);
   }
 }
 

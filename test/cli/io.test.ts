@@ -1,7 +1,7 @@
-// Owns the proof that a question ends with its answer, with the end of input, and with Ctrl-C as any command does.
+// Owns the proof that a question ends with its answer, the end of input, or Ctrl-C, and that progress goes before what is said.
 import { PassThrough } from "node:stream";
 import { expect, onTestFinished, test, vi } from "vitest";
-import { askPerson } from "../../src/cli/io.ts";
+import { askPerson, processIo } from "../../src/cli/io.ts";
 
 function asked(): { input: PassThrough; answer: Promise<string>; kill: ReturnType<typeof vi.fn> } {
   const kill = vi.spyOn(process, "kill").mockReturnValue(true);
@@ -26,4 +26,24 @@ test("Ctrl-C at a question ends the command, and is no answer", async () => {
   input.write("\u0003");
   await answer;
   expect(kill).toHaveBeenCalledExactlyOnceWith(process.pid, "SIGINT");
+});
+
+test("a line of progress is gone before anything else is said, and once", () => {
+  const { stderr, stdout } = process;
+  const said: string[] = [];
+  const write = (text: string | Uint8Array): boolean => said.push(String(text)) > 0;
+  const spies = [stderr, stdout].map((stream) =>
+    vi.spyOn(stream, "write").mockImplementation(write),
+  );
+  const { isTTY } = stderr;
+  Object.assign(stderr, { isTTY: true, columns: 10 });
+  onTestFinished(() => {
+    for (const spy of spies) spy.mockRestore();
+    Object.assign(stderr, { isTTY });
+  });
+  const io = processIo();
+  io.progress("half of it is there");
+  io.out("result");
+  io.err("error");
+  expect(said).toEqual(["\rhalf of i\u001B[K", "\r\u001B[K", "result\n", "error\n"]);
 });

@@ -65,7 +65,7 @@ test(
     expect(engine.scheduler.isClosed).toBe(false);
     engine.save(makeBlocks("after the crowd", 4, 8192));
     await until(async () => {
-      const status = (await link.status(SOON_MS)) as { counters: Record<string, number> };
+      const status = await link.status(SOON_MS);
       return (status.counters["blocks_saved"] ?? 0) === 4;
     }, "its saves");
     expect(CONNECTIONS).toBeGreaterThan(SHIM_CONNECTIONS_MAX);

@@ -62,7 +62,7 @@ async function statusOf({ socket }: Place): Promise<SidecarStatus> {
   const link = new SidecarLink(socket);
   try {
     await link.hello(SOON_MS);
-    return (await link.status(SOON_MS)) as unknown as SidecarStatus;
+    return await link.status(SOON_MS);
   } finally {
     link.close();
   }

@@ -10,14 +10,12 @@ import {
   BENCH_TOKENS_DEFAULT,
 } from "../../limits/general.ts";
 import type { RecordRate, Spread, VaultBench } from "../bench-vault.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { Progress } from "../progress.ts";
 import { VAULT_ROLES } from "../targets.ts";
 import type { VaultRole } from "../targets.ts";
-import { showBytes, showMs, table } from "../text.ts";
-
-const EXIT_OK = 0;
-const EXIT_DOWN = 1;
+import { showBytes, showMs, showRate, table } from "../text.ts";
 
 interface BenchFlags {
   target?: VaultRole;
@@ -27,7 +25,7 @@ interface BenchFlags {
   tokenBytes: number;
 }
 
-export function addBench({ program, action }: Registrar): void {
+export function addBench(program: Command): void {
   const { MAX_SAFE_INTEGER: any } = Number;
   program
     .command("bench")
@@ -61,8 +59,8 @@ export function addBench({ program, action }: Registrar): void {
         any,
       ).default(BENCH_TOKEN_BYTES_DEFAULT),
     )
-    .addHelpText("after", "\nExample:\n  tierkv bench --tokens 100000 --json")
-    .action(action(bench));
+    .example("tierkv bench --tokens 100000 --json")
+    .does(bench);
 }
 
 function whole(flags: string, text: string, least: number, most: number): Option {
@@ -75,18 +73,11 @@ function whole(flags: string, text: string, least: number, most: number): Option
   });
 }
 
-async function bench(call: Call<BenchFlags>): Promise<number> {
+async function bench(call: Call<BenchFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { target: only, ...options } = call.options;
-  const { allTargets } = await import("../sources.ts");
-  const found = await allTargets(config);
-  const targets = found.filter(({ role }) => only === undefined || role === only);
-  if (targets.length === 0) {
-    const key = only ?? VAULT_ROLES.join(" or ");
-    throw new TierkvError("USAGE", {
-      reason: `no vault to measure: write [cluster] ${key} = "host:port"`,
-    });
-  }
+  const { chosenTargets } = await import("../sources.ts");
+  const targets = await chosenTargets(config, only, "measure");
   const { benchVault, unmeasured } = await import("../bench-vault.ts");
   const { inspect, troubleOf } = await import("../inspect.ts");
   const seen = await inspect(config);
@@ -105,10 +96,9 @@ async function bench(call: Call<BenchFlags>): Promise<number> {
         : unmeasured(target, trouble),
     );
   }
-  progress.end();
   const isOk = results.every(({ error }) => error === null);
   call.print({ ok: isOk, config: config.path, targets: results }, results.flatMap(describe));
-  return isOk ? EXIT_OK : EXIT_DOWN;
+  return isOk;
 }
 
 function describe(result: VaultBench): string[] {
@@ -116,11 +106,7 @@ function describe(result: VaultBench): string[] {
   const head = `${target} at ${address}`;
   if (error !== null) return [`${head}: ${error}`];
   const moved = `medians of ${rounds} rounds of ${showBytes(setBytes ?? 0)} of pages, with their range`;
-  return [
-    `${head}: ${wayOf(result)}; ${moved}`,
-    ...table(rows(result)).map((line) => `  ${line}`),
-    ...cost(result),
-  ];
+  return [`${head}: ${wayOf(result)}; ${moved}`, ...table(rows(result), "  "), ...cost(result)];
 }
 
 function wayOf({ tier, lanes }: VaultBench): string {
@@ -170,8 +156,4 @@ function cost({ prompt }: VaultBench): string[] {
   return [
     `  a prompt of ${tokens} tokens of ${tokenBytes} bytes (${size}) is restored in about ${showMs(ms)}, if the vault holds all of it`,
   ];
-}
-
-function showRate(bytesPerSecond: number): string {
-  return `${showBytes(bytesPerSecond)}/s`;
 }

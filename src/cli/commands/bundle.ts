@@ -1,16 +1,14 @@
 // Owns `tierkv bundle`: a session or a prefix as a signed file tree, out of vaults and into others, to a registry and back.
 import { resolve } from "node:path";
 import { duration } from "../../config/kinds.ts";
-import { parseOption } from "../../config/override.ts";
+import { optionOr, parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
 import { KEEP_S_MAX } from "../../limits/sessions.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { namespaceBegin, publicKey } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
 import { showBytes } from "../text.ts";
-
-const EXIT_OK = 0;
-const EXIT_PARTLY = 1;
 
 interface ExportFlags {
   session?: string;
@@ -33,7 +31,7 @@ interface MoveFlags {
   plainHttp?: boolean;
 }
 
-export function addBundle({ program, action }: Registrar): void {
+export function addBundle(program: Command): void {
   const bundle = program
     .command("bundle")
     .summary("take what is stored of a session or a prefix to other vaults")
@@ -41,7 +39,7 @@ export function addBundle({ program, action }: Registrar): void {
       "A bundle is an OCI image layout in a directory: records as the vaults have them, checked, signed, and sealed. Engines\n" +
         "restore it where the model, its settings and the namespace are the same.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv bundle import handbook --trust KEY --for 1d");
+    .example("tierkv bundle import handbook --trust KEY --for 1d");
   bundle
     .command("export <dir>")
     .summary("make a bundle of a session, or of the blocks of a request's prompt")
@@ -57,11 +55,8 @@ export function addBundle({ program, action }: Registrar): void {
     .option("--namespace <hex>", "how it begins, where there are several")
     .option("--seal <file>", "of the key that seals")
     .option("--unsealed", "whoever has the bundle may read it")
-    .addHelpText(
-      "after",
-      "\nExample:\n  tierkv bundle export book --session book --sign sign.key --seal seal.key",
-    )
-    .action(action(makeBundle));
+    .example("tierkv bundle export book --session book --sign sign.key --seal seal.key")
+    .does(makeBundle);
   bundle
     .command("import <dir>")
     .summary("store a bundle's records in this machine's vaults")
@@ -73,11 +68,8 @@ export function addBundle({ program, action }: Registrar): void {
     .option("--seal <file>", "of the key that sealed it")
     .option("--namespace <hex>", "how it begins (default: those of the engines here)")
     .option("--for <time>", "keep it from eviction so long: 2h, 7d")
-    .addHelpText(
-      "after",
-      "\nExample:\n  tierkv bundle import handbook --trust KEY --seal seal.key --for 1d",
-    )
-    .action(action(takeBundle));
+    .example("tierkv bundle import handbook --trust KEY --seal seal.key --for 1d")
+    .does(takeBundle);
   for (const isPush of [true, false]) {
     const [name, args] = isPush ? ["push", "<dir> <ref>"] : ["pull", "<ref> <dir>"];
     const example = isPush
@@ -91,17 +83,17 @@ export function addBundle({ program, action }: Registrar): void {
           "are checked on the way, the signature by `tierkv bundle import`.",
       )
       .option("--plain-http", "without TLS")
-      .addHelpText("after", `\nExample:\n  tierkv bundle ${example}`)
-      .action(action(async (call: Call<MoveFlags>) => await transfer(call, isPush)));
+      .example(`tierkv bundle ${example}`)
+      .does(async (call: Call<MoveFlags>) => await transfer(call, isPush));
   }
 }
 
 const SIGN_USE = ", and keep it: whoever has it signs as you";
 const SEAL_USE = ", and give it to those who may read the bundle";
 
-async function makeBundle(call: Call<ExportFlags>): Promise<number> {
+async function makeBundle(call: Call<ExportFlags>): Promise<void> {
   const { session, request, block, namespace: begin, sign, seal, unsealed = false } = call.options;
-  const namespace = begin === undefined ? "" : parseOption(namespaceBegin, "--namespace", begin);
+  const namespace = optionOr(namespaceBegin, "--namespace", begin, "");
   if ([session, request, block].filter((given) => given !== undefined).length !== 1) {
     const reason = "name what to export with one of --session, --request and --block";
     throw new TierkvError("USAGE", { reason });
@@ -141,16 +133,13 @@ async function makeBundle(call: Call<ExportFlags>): Promise<number> {
     const { layers, ...said } = made;
     const signer = key.publicKey.toString("hex");
     const tokens = made.tokens === null ? "" : ` (${made.tokens} tokens)`;
-    progress.end();
     call.print({ path, digest, signer, behind, layers: layers.length, ...said }, [
       `${path}: ${made.blocks} blocks${tokens} of ${made.model || "an unnamed model"}, ${made.records} records, ${showBytes(made.bytes)}`,
       `  ${SEALED[made.seal]}; namespace ${made.namespace}`,
       ...(behind === 0 ? [] : [`  ${behind} records behind a block that is gone were left out`]),
       `  import it with --trust ${signer}`,
     ]);
-    return EXIT_OK;
   } finally {
-    progress.end();
     vaults.close();
   }
 }
@@ -180,11 +169,11 @@ function hashFrom(text: string): Buffer {
   throw new TierkvError("USAGE", { reason: "--block needs the 64 hexadecimal digits of a hash" });
 }
 
-async function takeBundle(call: Call<ImportFlags>): Promise<number> {
+async function takeBundle(call: Call<ImportFlags>): Promise<boolean> {
   const { trust, seal, namespace: begin, for: time } = call.options;
   const trusted = trust.map((key) => parseOption(publicKey, "--trust", key));
-  const given = begin === undefined ? null : parseOption(namespaceBegin, "--namespace", begin);
-  const keepS = time === undefined ? 0 : parseOption(duration(KEEP_S_MAX), "--for", time);
+  const given = optionOr(namespaceBegin, "--namespace", begin, null);
+  const keepS = optionOr(duration(KEEP_S_MAX), "--for", time, 0);
   const { readSecret } = await import("../../signing-key.ts");
   const secret = seal === undefined ? null : readSecret(seal, "--seal", SEAL_USE);
   const [{ Layout }, { Importer, openBundle }, { openVaults }, { checkNamed }] = await Promise.all([
@@ -212,7 +201,6 @@ async function takeBundle(call: Call<ImportFlags>): Promise<number> {
     });
     importer.check();
     const done = await importer.run();
-    progress.end();
     const { blocks, model } = opened.config;
     const why = Object.entries(done.failed).map(([reason, count]) => `${count} ${reason}`);
     call.print({ ...done, of: blocks, signer: opened.signer, model }, [
@@ -220,14 +208,13 @@ async function takeBundle(call: Call<ImportFlags>): Promise<number> {
       ...(why.length === 0 ? [] : [`  stopped: ${why.join(", ").replaceAll("_", " ")}`]),
       `  ${done.blocks} of ${blocks} blocks are in the vaults${done.blocks < blocks ? ": they are too small, or one does not answer" : ""}`,
     ]);
-    return done.blocks < blocks || why.length > 0 ? EXIT_PARTLY : EXIT_OK;
+    return done.blocks >= blocks && why.length === 0;
   } finally {
-    progress.end();
     vaults.close();
   }
 }
 
-async function transfer(call: Call<MoveFlags>, isPush: boolean): Promise<number> {
+async function transfer(call: Call<MoveFlags>, isPush: boolean): Promise<void> {
   const [first = "", second = ""] = call.args;
   const [directory, text] = isPush ? [first, second] : [second, first];
   const [{ Layout }, { parseReference, Registry }, { push, pull }, { loginFor }] =
@@ -244,17 +231,11 @@ async function transfer(call: Call<MoveFlags>, isPush: boolean): Promise<number>
   const progress = new Progress(call.io);
   const onProgress = (done: number, all: number): void => progress.at(done, all, "blobs");
   const path = resolve(directory);
-  try {
-    const done = await (isPush
-      ? push(new Layout(path), registry, onProgress)
-      : pull(registry, path, onProgress));
-    progress.end();
-    const { digest, blobs, sent, bytes } = done;
-    call.print(done, [
-      `${digest}: ${sent} of ${blobs} blobs travelled (${showBytes(bytes)}), the others were there`,
-    ]);
-    return EXIT_OK;
-  } finally {
-    progress.end();
-  }
+  const done = await (isPush
+    ? push(new Layout(path), registry, onProgress)
+    : pull(registry, path, onProgress));
+  const { digest, blobs, sent, bytes } = done;
+  call.print(done, [
+    `${digest}: ${sent} of ${blobs} blobs travelled (${showBytes(bytes)}), the others were there`,
+  ]);
 }

@@ -6,7 +6,8 @@ import { TierkvError } from "../../errors.ts";
 import { readPrivate, writePrivate } from "../../private-file.ts";
 import { ROLES } from "../../roles.ts";
 import type { Role } from "../../roles.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 
 interface CertsOptions {
   dir: string;
@@ -17,13 +18,13 @@ interface CertsOptions {
 const CA_NAME = "tierKV CA";
 const DIR_KEY = "--dir";
 
-export function addCerts({ program, action }: Registrar): void {
+export function addCerts(program: Command): void {
   program
     .command("certs")
     .helpCommand(false)
     .summary("make a CA and certificates of your own")
     .description("Makes a CA, and certificates for vaults and their clients.")
-    .addHelpText("after", "\nExample:\n  tierkv certs init --host 192.168.1.10")
+    .example("tierkv certs init --host 192.168.1.10")
     .command("init")
     .summary("make a CA, a server and a client certificate")
     .description(
@@ -36,11 +37,11 @@ export function addCerts({ program, action }: Registrar): void {
     .addOption(
       new Option("--role <role>", "what the client may do").choices(ROLES).default("write"),
     )
-    .addHelpText("after", "\nExample:\n  tierkv certs init --host vault1.lan --host 192.168.1.10")
-    .action(action(init));
+    .example("tierkv certs init --host vault1.lan --host 192.168.1.10")
+    .does(init);
 }
 
-async function init(call: Call<CertsOptions>): Promise<number> {
+async function init(call: Call<CertsOptions>): Promise<void> {
   const { host: hosts, role } = call.options;
   const dir = resolve(call.options.dir);
   const { certify } = await import("../../vault/identity.ts");
@@ -75,7 +76,6 @@ async function init(call: Call<CertsOptions>): Promise<number> {
       engine,
     ],
   );
-  return 0;
 }
 
 function keys(file: (name: string) => string, name: string, ca: string): string {

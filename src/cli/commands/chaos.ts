@@ -1,17 +1,15 @@
 // Owns `tierkv chaos`: faults that harm nobody else against the configured vaults, and the contract row by row.
 import { Option } from "commander";
-import { TierkvError, toTierkvError } from "../../errors.ts";
+import { toTierkvError } from "../../errors.ts";
 import { sharedPath } from "../../hosts.ts";
-import { createLogger } from "../../log.ts";
-import type { Call, Registrar } from "../call.ts";
+import { silent } from "../../log.ts";
+import type { Call } from "../call.ts";
 import type { ChaosRow } from "../chaos-vault.ts";
+import type { Command } from "../command.ts";
 import { Progress } from "../progress.ts";
 import { VAULT_ROLES } from "../targets.ts";
-import type { VaultRole } from "../targets.ts";
+import type { VaultRole, VaultTarget } from "../targets.ts";
 import { table } from "../text.ts";
-
-const EXIT_OK = 0;
-const EXIT_BROKEN = 1;
 
 interface ChaosFlags {
   target?: VaultRole;
@@ -24,7 +22,7 @@ interface ChaosResult {
   rows: ChaosRow[];
 }
 
-export function addChaos({ program, action }: Registrar): void {
+export function addChaos(program: Command): void {
   program
     .command("chaos")
     .summary("inject harmless faults into the vaults and show what they do")
@@ -34,27 +32,21 @@ export function addChaos({ program, action }: Registrar): void {
         "what was seen. It kills nothing, fills no disk and touches nothing that engines have stored. Exit code 1 when a row does not hold.",
     )
     .addOption(new Option("--target <role>", "only this vault").choices(VAULT_ROLES))
-    .addHelpText("after", "\nExample:\n  tierkv chaos --json")
-    .action(action(chaos));
+    .example("tierkv chaos --json")
+    .does(chaos);
 }
 
-async function chaos(call: Call<ChaosFlags>): Promise<number> {
+async function chaos(call: Call<ChaosFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { target: only } = call.options;
+  const { chosenTargets } = await import("../sources.ts");
   // Memory that is shared has no network and no process of its own to try.
-  const { allTargets } = await import("../sources.ts");
-  const all = (await allTargets(config)).filter(({ address }) => sharedPath(address) === null);
-  const targets = all.filter(({ role }) => only === undefined || role === only);
-  if (targets.length === 0) {
-    const key = only ?? VAULT_ROLES.join(" or ");
-    const reason = `no vault to try: write [cluster] ${key} = "host:port"`;
-    throw new TierkvError("USAGE", { reason });
-  }
+  const isRemote = ({ address }: VaultTarget): boolean => sharedPath(address) === null;
+  const targets = await chosenTargets(config, only, "try", isRemote);
   const { chaosVault } = await import("../chaos-vault.ts");
   const { inspect, troubleOf } = await import("../inspect.ts");
   const seen = await inspect(config);
   const { securityFor } = await import("../credentials.ts");
-  const logger = createLogger("chaos", { level: "silent" });
   const results: ChaosResult[] = [];
   const progress = new Progress(call.io);
   for (const [at, target] of targets.entries()) {
@@ -64,20 +56,25 @@ async function chaos(call: Call<ChaosFlags>): Promise<number> {
     results.push(result);
     if (error !== null) continue;
     try {
-      const security = securityFor(config, target, logger);
+      const security = securityFor(config, target, silent);
       const onStep = (done: number, steps: number): void =>
         progress.at(at * steps + done, targets.length * steps, `trying ${address}`);
-      result.rows = await chaosVault({ address, name: classes[0], logger, security, onStep });
+      result.rows = await chaosVault({
+        address,
+        name: classes[0],
+        logger: silent,
+        security,
+        onStep,
+      });
     } catch (thrown) {
       result.error = toTierkvError(thrown).message;
     }
   }
-  progress.end();
   const isWhole = ({ error, rows }: ChaosResult): boolean =>
     error === null && rows.every(({ ok }) => ok);
   const ok = results.every(isWhole);
   call.print({ ok, targets: results }, results.flatMap(describe));
-  return ok ? EXIT_OK : EXIT_BROKEN;
+  return ok;
 }
 
 const HEAD = ["", "fault", "done", "expected", "seen"];

@@ -4,19 +4,18 @@ import { join } from "node:path";
 import { Argument } from "commander";
 import { TierkvError } from "../../errors.ts";
 import { packageVersion } from "../../version.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
 import { commandTree, walk } from "../command-tree.ts";
+import type { Command } from "../command.ts";
 import { completionScript, SHELLS } from "../completion.ts";
 import type { Shell } from "../completion.ts";
 import { manualPage, manuals } from "../manual.ts";
-
-const EXIT_OK = 0;
 
 interface ManFlags {
   folder?: string;
 }
 
-export function addCompletion({ program, action }: Registrar): void {
+export function addCompletion(program: Command): void {
   program
     .command("completion")
     .summary("print what lets a shell complete command lines")
@@ -25,17 +24,14 @@ export function addCompletion({ program, action }: Registrar): void {
         "`compinit`. fish: into ~/.config/fish/completions/tierkv.fish. Packages bring the scripts along.",
     )
     .addArgument(new Argument("<shell>", "which one").choices(SHELLS))
-    .addHelpText("after", "\nExample:\n  tierkv completion bash")
-    .action(
-      action((call: Call) => {
-        const script = completionScript(call.args[0] as Shell, commandTree(program));
-        call.print({ script }, script.trimEnd().split("\n"));
-        return Promise.resolve(EXIT_OK);
-      }),
-    );
+    .example("tierkv completion bash")
+    .does((call) => {
+      const script = completionScript(call.args[0] as Shell, commandTree(program));
+      call.print({ script }, script.trimEnd().split("\n"));
+    });
 }
 
-export function addMan({ program, action }: Registrar): void {
+export function addMan(program: Command): void {
   program
     .command("man")
     .argument("[command...]", "of this command, like `gateway status`")
@@ -44,23 +40,19 @@ export function addMan({ program, action }: Registrar): void {
       "Prints a page for `man`: `tierkv man vault | man -l -`. Packages bring the pages along.",
     )
     .option("--folder <folder>", "write every page there")
-    .addHelpText("after", "\nExample:\n  tierkv man vault")
-    .action(
-      action((call: Call<ManFlags>) => {
-        const tree = commandTree(program);
-        const { folder } = call.options;
-        if (folder === undefined) {
-          const page = pageOf(call, tree);
-          call.print({ page }, page.trimEnd().split("\n"));
-          return Promise.resolve(EXIT_OK);
-        }
-        const pages = manuals(tree, packageVersion());
-        mkdirSync(folder, { recursive: true });
-        for (const [name, page] of pages) writeFileSync(join(folder, name), page);
-        call.print({ folder, pages: [...pages.keys()] }, [`${folder}: ${pages.size} pages`]);
-        return Promise.resolve(EXIT_OK);
-      }),
-    );
+    .example("tierkv man vault")
+    .does((call: Call<ManFlags>) => {
+      const tree = commandTree(program);
+      const { folder } = call.options;
+      if (folder === undefined) {
+        const page = pageOf(call, tree);
+        return call.print({ page }, page.trimEnd().split("\n"));
+      }
+      const pages = manuals(tree, packageVersion());
+      mkdirSync(folder, { recursive: true });
+      for (const [name, page] of pages) writeFileSync(join(folder, name), page);
+      call.print({ folder, pages: [...pages.keys()] }, [`${folder}: ${pages.size} pages`]);
+    });
 }
 
 function pageOf(call: Call, tree: ReturnType<typeof commandTree>): string {

@@ -3,20 +3,20 @@ import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
 import { checkFile } from "../../config/load.ts";
 import { renderDocs, renderExample } from "../../config/render.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import type { Folders } from "../named-folders.ts";
 
-const EXIT_OK = 0;
 const EXIT_CONFIG = 2;
 const NOTHING: Folders = { folders: [], problems: [] };
 
-export function addConfig({ program, action }: Registrar): void {
+export function addConfig(program: Command): void {
   const config = program
     .command("config")
     .helpCommand(false)
     .summary("check the configuration; print an example")
     .description("Checks the configuration, or prints a file to start from.")
-    .addHelpText("after", "\nExample:\n  tierkv config check --config ./tierkv.toml");
+    .example("tierkv config check --config ./tierkv.toml");
   config
     .command("check")
     .summary("show every mistake in the configuration")
@@ -25,23 +25,23 @@ export function addConfig({ program, action }: Registrar): void {
         "programs do, and looks whether its folders are there or could be made, so run it as their user. It makes\n" +
         "nothing. Exit code 0: it can be used; 2: it cannot.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv config check --config ./tierkv.toml")
-    .action(action(check));
+    .example("tierkv config check --config ./tierkv.toml")
+    .does(check);
   config
     .command("example")
     .summary("print a tierkv.toml to start from")
     .description("Prints a tierkv.toml to start from: every key with its meaning and default.")
-    .addHelpText("after", "\nExample:\n  tierkv config example > tierkv.toml")
-    .action(action((call) => print(call, "example", renderExample())));
+    .example("tierkv config example > tierkv.toml")
+    .does((call) => print(call, "example", renderExample()));
   config
     .command("docs")
     .summary("print the reference of all keys as Markdown")
     .description("Prints the reference of all keys as Markdown; docs/config.md is this text.")
-    .addHelpText("after", "\nExample:\n  tierkv config docs > docs/config.md")
-    .action(action((call) => print(call, "docs", renderDocs())));
+    .example("tierkv config docs > docs/config.md")
+    .does((call) => print(call, "docs", renderDocs()));
 }
 
-async function check(call: Call): Promise<number> {
+async function check(call: Call): Promise<true | number> {
   const { config, problems } = checkFile(call.configPath, call.io.env);
   const found = problems.map((error) => ({ key: null as string | null, error }));
   const named = config === null ? NOTHING : await namedBy(config, call.io.env);
@@ -64,7 +64,7 @@ async function check(call: Call): Promise<number> {
   const good = `configuration is good: ${path ?? "no file, the defaults hold"}`;
   const lines = folders.map(({ key, folder, state }) => `  ${key}: ${folder} is ${state}`);
   call.print(result, isGood ? [good, ...lines] : []);
-  return isGood ? EXIT_OK : EXIT_CONFIG;
+  return isGood || EXIT_CONFIG;
 }
 
 /** Loaded late: the text alone is checked without the programs that read files. */
@@ -75,7 +75,6 @@ async function namedBy(config: Config, env: Environment): Promise<Folders> {
   return { folders, problems: await fileProblems(config, problems) };
 }
 
-function print(call: Call, name: string, text: string): Promise<number> {
+function print(call: Call, name: string, text: string): void {
   call.print({ [name]: text }, [text.trimEnd()]);
-  return Promise.resolve(EXIT_OK);
 }

@@ -1,5 +1,6 @@
 // Owns `tierkv demo`: hands over to the demonstration.
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 
 interface DemoOptions {
   keep?: true;
@@ -7,7 +8,7 @@ interface DemoOptions {
   realSize?: true;
 }
 
-export function addDemo({ program, action }: Registrar): void {
+export function addDemo(program: Command): void {
   program
     .command("demo")
     .summary("show a restore with a real engine on this machine")
@@ -22,8 +23,8 @@ export function addDemo({ program, action }: Registrar): void {
       "--real-size",
       "also with Llama-3.1-8B's KV, up to 16,000 tokens: takes 12 GiB of memory",
     )
-    .addHelpText("after", "\nExample:\n  tierkv demo --keep")
-    .action(action(demonstrate));
+    .example("tierkv demo --keep")
+    .does(demonstrate);
 }
 
 async function demonstrate(call: Call<DemoOptions>): Promise<number> {

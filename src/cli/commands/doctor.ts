@@ -1,4 +1,5 @@
 // Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
+import { RECORD_CLASSES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import { parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
@@ -10,7 +11,8 @@ import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import { allocatorFindings } from "../allocator.ts";
 import { allowanceOf, describeAllowance } from "../allowance.ts";
 import type { VaultBench } from "../bench-vault.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import type { Seen } from "../inspect.ts";
 import { engineUrl } from "../option-kinds.ts";
@@ -18,12 +20,9 @@ import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
 import { describeRail } from "../rail-view.ts";
 import type { RailBench } from "../rails.ts";
-import { showBytes, showMs, showShare, table } from "../text.ts";
+import { orNone, showMs, showRate, showShare, table } from "../text.ts";
 
-const EXIT_OK = 0;
-const EXIT_NO_HELP = 1;
-
-export function addDoctor({ program, action }: Registrar): void {
+export function addDoctor(program: Command): void {
   program
     .command("doctor")
     .summary("measure this set-up, and say for which prompts it helps")
@@ -41,11 +40,8 @@ export function addDoctor({ program, action }: Registrar): void {
     .option("--model <path>", "its model's config.json, or the folder it lies in; with --engine")
     .option("--shm <path>", "where a region is, or is to be")
     .option("--shm-peer", "answer another process for one measurement; with --shm")
-    .addHelpText(
-      "after",
-      "\nExample:\n  tierkv doctor --engine http://192.168.1.20:8000 --model config.json",
-    )
-    .action(action(doctor));
+    .example("tierkv doctor --engine http://192.168.1.20:8000 --model config.json")
+    .does(doctor);
 }
 
 /** What the links to all vaults of a class do with records, checked and decoded. */
@@ -74,7 +70,7 @@ interface DoctorFlags {
   shmPeer?: true;
 }
 
-async function doctor(call: Call<DoctorFlags>): Promise<number> {
+async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { options } = call;
   if (options.engine !== undefined) {
@@ -92,7 +88,6 @@ async function doctor(call: Call<DoctorFlags>): Promise<number> {
   const found = [...findings(seen), ...allocatorFindings(call.io.env)];
   const progress = new Progress(call.io);
   const { vaults, links } = await measure(seen, progress);
-  progress.end();
   const rate = links.kv?.savesPerS ?? null;
   const outlooks = (seen.sidecar?.engines ?? []).map((one) => {
     const { id, model, forecast } = one;
@@ -110,36 +105,35 @@ async function doctor(call: Call<DoctorFlags>): Promise<number> {
     ...(outlooks.length === 0 ? [NO_ENGINE] : []),
   ];
   call.print({ helps, findings: found, vaults, engines: outlooks }, lines);
-  return helps && !found.some(isProblem) ? EXIT_OK : EXIT_NO_HELP;
+  return helps && !found.some(isProblem);
 }
 
-async function doctorFar(call: Call, url: string, model: string | undefined): Promise<number> {
+async function doctorFar(call: Call, url: string, model: string | undefined): Promise<boolean> {
   const { measureEngine } = await import("../far-engine.ts");
   const { describeFar, farChange, farOutlook, helpsFar } = await import("../far-advice.ts");
   const isInt8 = chooseCodecs(call.loadConfig()).isLossy;
   const shape = model === undefined ? null : shapeAt(model, { valueBytes: null, isInt8 });
   const progress = new Progress(call.io);
   const engine = await measureEngine(url, progress);
-  progress.end();
   const prompts = farOutlook(engine, shape && ((tokens) => restoredBytes(shape, tokens)));
   const helps = helpsFar(prompts);
   const change = farChange(engine, prompts);
   call.print({ helps, change, engine, prompts }, describeFar(engine, prompts));
-  return helps ? EXIT_OK : EXIT_NO_HELP;
+  return helps;
 }
 
-async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<number> {
+async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<boolean> {
   const { answerShared, describeShared, faultsOf, measureShared } =
     await import("../shared-doctor.ts");
   if (call.options.shmPeer === true) {
     await answerShared(path);
     call.print({ answered: true }, ["The other one has its figures."]);
-    return EXIT_OK;
+    return true;
   }
   const { report, place } = await measureShared(path);
   const faults = faultsOf(report, place, call.loadConfig().cluster);
   call.print({ ...place, ...report, faults }, describeShared(report, place, faults));
-  return faults.length === 0 ? EXIT_OK : EXIT_NO_HELP;
+  return faults.length === 0;
 }
 
 const NO_ENGINE =
@@ -220,7 +214,7 @@ function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
 export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
   return forecast.flatMap(({ tokens, computeMs, restMs, loadMs, wireBytes }) => {
     let fetchMs = 0;
-    for (const recordClass of ["kv", "ssm"] as const) {
+    for (const recordClass of RECORD_CLASSES) {
       const bytes = wireBytes[recordClass];
       if (bytes === 0) continue;
       const link = links[recordClass];
@@ -236,8 +230,8 @@ export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outloo
 
 function describeVault({ target, address, error, restore, lookupMs }: VaultBench): string {
   if (error !== null) return `${target} at ${address}: ${error}`;
-  const rate = restore === null ? "-" : `${showBytes(restore.wire.median)}/s`;
-  const asked = lookupMs === null ? "-" : showMs(lookupMs.median);
+  const rate = orNone(restore, ({ wire }) => showRate(wire.median));
+  const asked = orNone(lookupMs, ({ median }) => showMs(median));
   return `${target} at ${address}: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
 }
 
@@ -259,5 +253,5 @@ export function describe(name: string, prompts: readonly Outlook[]): string[] {
     first === undefined
       ? "tierKV will not help here: computing is faster at every length. A faster link or a slower engine would change that."
       : `tierKV helps with prompts that repeat, from about ${first.tokens} tokens on.`;
-  return [`${name}:`, ...table([head, ...rows]).map((line) => `  ${line}`), `  ${verdict}`];
+  return [`${name}:`, ...table([head, ...rows], "  "), `  ${verdict}`];
 }

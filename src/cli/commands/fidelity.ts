@@ -1,9 +1,8 @@
 // Owns `tierkv fidelity`: what restored blocks change in the answers of the user's own model.
 import { existsSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { parseOption } from "../../config/override.ts";
+import { optionOr } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import {
   FIDELITY_KLD_MAX,
   FIDELITY_PROMPT_CHARS,
@@ -11,18 +10,17 @@ import {
   FIDELITY_PROMPTS_MAX,
 } from "../../limits/tools.ts";
 import { randomId } from "../../time.ts";
-import type { Call, Registrar } from "../call.ts";
+import { askSidecar, untilSaved } from "../ask-sidecar.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import type { Answered } from "../engine-asker.ts";
 import { likeness } from "../likeness.ts";
 import type { Likeness } from "../likeness.ts";
 import type { Place } from "../model-engine.ts";
 import { engineUrl } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
-import { statusOf, untilSaved } from "../saves-end.ts";
 import { showShare, table } from "../text.ts";
 
-const EXIT_OK = 0;
-const EXIT_BEYOND = 1;
 /** Decision 0125. */
 const ROUNDING =
   "An engine in bfloat16 is that far off after any change, of a last bit too: then ask one with --dtype float32, or name --model.";
@@ -34,7 +32,7 @@ interface FidelityFlags {
   prompts: string;
 }
 
-export function addFidelity({ program, action }: Registrar): void {
+export function addFidelity(program: Command): void {
   program
     .command("fidelity")
     .summary("measure what restored blocks change in a model's answers")
@@ -49,17 +47,16 @@ export function addFidelity({ program, action }: Registrar): void {
     .option("--model <dir>", "a model's files, instead of an engine")
     .requiredOption("--text <file>", "what the model is used for; prompts are pieces of it")
     .option("--prompts <n>", `how many (default: ${FIDELITY_PROMPTS_DEFAULT})`)
-    .addHelpText(
-      "after",
-      "\nExample:\n  tierkv fidelity --engine http://127.0.0.1:8000 --text corpus.txt" +
-        "\n  tierkv fidelity --model ./Qwen3-0.6B --text corpus.txt",
+    .example(
+      "tierkv fidelity --engine http://127.0.0.1:8000 --text corpus.txt",
+      "tierkv fidelity --model ./Qwen3-0.6B --text corpus.txt",
     )
-    .action(action(fidelity));
+    .does(fidelity);
 }
 
-async function fidelity(call: Call<FidelityFlags>): Promise<number> {
+async function fidelity(call: Call<FidelityFlags>): Promise<boolean> {
   const { engine: url, model } = call.options;
-  const engine = url === undefined ? url : parseOption(engineUrl, "--engine", url);
+  const engine = optionOr(engineUrl, "--engine", url, undefined);
   const prompts = piecesOf(readText(call.options.text), countOf(call.options.prompts));
   if (engine !== undefined && model === undefined)
     return measure(call, prompts, { engine, socket: call.loadConfig().sidecar.socket });
@@ -75,10 +72,7 @@ async function fidelity(call: Call<FidelityFlags>): Promise<number> {
   const progress = new Progress(call.io);
   return await withEngineOf(resolve(model), {
     say: (what) => progress.at(0, 1, what),
-    work: (place) => {
-      progress.end();
-      return measure(call, prompts, place);
-    },
+    work: (place) => measure(call, prompts, place),
   });
 }
 
@@ -86,12 +80,9 @@ async function measure(
   call: Call<FidelityFlags>,
   prompts: readonly string[],
   place: Place,
-): Promise<number> {
+): Promise<boolean> {
   const { EngineAsker } = await import("../engine-asker.ts");
-  const { SidecarLink } = await import("../sidecar-link.ts");
-  const link = new SidecarLink(place.socket);
-  try {
-    await link.hello(STATUS_TIMEOUT_MS);
+  return await askSidecar(place.socket, async (link) => {
     // One request after another: what else is computed in a step changes the order of an engine's sums.
     const engine = new EngineAsker(place.engine, `fidelity-${randomId()}`);
     const model = await engine.model();
@@ -115,17 +106,14 @@ async function measure(
       restored.push(await engine.answer(model, prompt));
       answered("restored");
     }
-    progress.end();
-    const { kvCodec } = await statusOf(link);
+    const { kvCodec } = await link.status();
     const result = judge(computed, own, restored);
     const name = call.options.model ?? model;
     const lines = describe(name, kvCodec, result);
     if (call.options.model === undefined && !result.isWithin) lines.push(ROUNDING);
     call.print({ model: name, codec: kvCodec, ...result }, lines);
-    return result.isWithin ? EXIT_OK : EXIT_BEYOND;
-  } finally {
-    link.close();
-  }
+    return result.isWithin;
+  });
 }
 
 export interface Verdict {
@@ -180,7 +168,7 @@ function describe(model: string, codec: string, verdict: Verdict): string[] {
   const { restored, restoredTokens } = verdict;
   return [
     `${model}: ${restored} prompts, ${restoredTokens} of their tokens restored`,
-    ...table([head, ...rows]).map((line) => `  ${line}`),
+    ...table([head, ...rows], "  "),
     end,
   ];
 }

@@ -10,7 +10,8 @@ import { PROGRESS_EVERY_MS } from "../../limits/tools.ts";
 import { createLogger } from "../../log.ts";
 import { tenantOf } from "../../tenant.ts";
 import type { FlushedSidecar, FlushReply } from "../../wire/messages.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { Progress } from "../progress.ts";
 import { VAULT_ROLES } from "../targets.ts";
 import type { VaultRole, VaultTarget } from "../targets.ts";
@@ -26,7 +27,7 @@ interface FlushOptions {
   yes?: true;
 }
 
-export function addFlush({ program, action }: Registrar): void {
+export function addFlush(program: Command): void {
   program
     .command("flush")
     .summary("drop records of the vaults")
@@ -44,23 +45,23 @@ export function addFlush({ program, action }: Registrar): void {
       "only what was stored for requests with this cache_salt: combines with the others",
     )
     .option("--yes", "do not ask")
-    .addHelpText(
-      "after",
-      "\nWhere [sidecar] record_keys is set, flush by tenant from a machine that has\n" +
-        "the keys: only they give its name.\n" +
-        "\nExample:\n  tierkv flush --target kv_cold --yes",
+    .remark(
+      "Where [sidecar] record_keys is set, flush by tenant from a machine that has\n" +
+        "the keys: only they give its name.",
     )
-    .action(action(flush));
+    .example("tierkv flush --target kv_cold --yes")
+    .does(flush);
 }
 
-async function flush(call: Call<FlushOptions>): Promise<number> {
+async function flush(call: Call<FlushOptions>): Promise<boolean> {
   const config = call.loadConfig();
-  const { allTargets } = await import("../sources.ts");
-  const targets = chosen(await allTargets(config), call.options.target);
+  const { chosenTargets } = await import("../sources.ts");
+  const targets = await chosenTargets(config, call.options.target, "flush");
   const scope = await scopeOf(call.options, config);
-  if (call.options.yes !== true && !(await confirmed(call, targets, scope))) {
+  const asks = "flush asks before it drops records";
+  if (call.options.yes !== true && !(await call.confirms(asks, questionOf(targets, scope)))) {
     call.print({ flushed: [] }, ["nothing was dropped"]);
-    return 1;
+    return false;
   }
   const { linkTo } = await import("../vault-link.ts");
   const logger = createLogger("flush", {
@@ -79,12 +80,11 @@ async function flush(call: Call<FlushOptions>): Promise<number> {
       return flushed;
     }),
   ).finally(() => clearInterval(ticker));
-  progress.end();
   const isEngineNear = results.some(({ sidecars }) => sidecars.length > 0);
   const lines = results.flatMap(describe);
   if (scope.tenant !== 0 && results.every(isNothing)) lines.push(NOTHING_OF_TENANT);
   call.print({ flushed: results }, isEngineNear ? [...lines, OWN_CACHE] : lines);
-  return results.some(({ error }) => error !== null) ? 1 : 0;
+  return results.every(({ error }) => error === null);
 }
 
 /** What is to go; null: all. */
@@ -122,33 +122,17 @@ async function tenantOfSalt(salt: string, config: Config): Promise<number> {
   return recordKeysTenant(tenantOf(salt));
 }
 
-function chosen(targets: readonly VaultTarget[], only: VaultRole | undefined): VaultTarget[] {
-  const left = targets.filter(({ role }) => only === undefined || role === only);
-  if (left.length > 0) return left;
-  const key = only ?? VAULT_ROLES.join(" or ");
-  throw new TierkvError("USAGE", {
-    reason: `no vault to flush: write [cluster] ${key} = "host:port"`,
-  });
-}
-
-async function confirmed(
-  { io }: Call<FlushOptions>,
+function questionOf(
   targets: readonly VaultTarget[],
   { namespace, recordClass, model, tenant }: Scope,
-): Promise<boolean> {
-  if (!io.isInteractive) {
-    throw new TierkvError("USAGE", {
-      reason: "flush asks before it drops records, and there is no terminal: add --yes",
-    });
-  }
+): string {
   const list = targets.map(({ name, address }) => `${name} at ${address}`).join(" and ");
   const records = recordClass === null ? "record" : `${recordClass} record`;
   const ofModel = model === null ? "" : ` of model ${model}`;
   const of =
     namespace === null ? ofModel : ` in namespace ${namespace.toString("hex").slice(0, 8)}`;
   const ofTenant = tenant === 0 ? "" : " of this tenant";
-  const answer = await io.ask(`Drop every ${records}${ofTenant}${of} of ${list}? [y/N]`);
-  return /^y(es)?$/i.test(answer);
+  return `Drop every ${records}${ofTenant}${of} of ${list}?`;
 }
 
 interface Flushed extends FlushReply {

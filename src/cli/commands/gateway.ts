@@ -17,10 +17,9 @@ import {
 } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { sleep } from "../../time.ts";
-import type { Call, Registrar } from "../call.ts";
-import { showMs } from "../text.ts";
-
-const EXIT_UNKNOWN = 1;
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
+import { orNone, showMs } from "../text.ts";
 
 interface ServeOptions {
   extProc?: string;
@@ -30,7 +29,7 @@ interface DrainOptions {
   wait?: true;
 }
 
-export function addGateway({ program, action }: Registrar): void {
+export function addGateway(program: Command): void {
   const gateway = program
     .command("gateway")
     .summary("serve one OpenAI address before several engines")
@@ -44,13 +43,13 @@ export function addGateway({ program, action }: Registrar): void {
       "--ext-proc <address>",
       "also tell Envoy at this address where requests go ([gateway] ext_proc)",
     )
-    .addHelpText("after", "\nExample:\n  tierkv gateway --config /etc/tierkv/tierkv.toml")
-    .action(action(serve));
+    .example("tierkv gateway --config /etc/tierkv/tierkv.toml")
+    .does(serve);
   gateway
     .command("status")
     .summary("show the engines behind the gateway of this user")
-    .addHelpText("after", "\nExample:\n  tierkv gateway status")
-    .action(action(status));
+    .example("tierkv gateway status")
+    .does(status);
   gateway
     .command("explain")
     .argument("[request]", "its x-request-id, or the beginning; without it, the latest requests")
@@ -59,26 +58,26 @@ export function addGateway({ program, action }: Registrar): void {
       "Shows of recent requests what each engine held of the prompt or could pull from a vault, what was predicted for\n" +
         "it, and how long the first token took. Exit code 1 when none of that name is remembered.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv gateway explain chat-1234")
-    .action(action(explain));
+    .example("tierkv gateway explain chat-1234")
+    .does(explain);
   gateway
     .command("drain <engine>")
     .summary("send an engine no more requests")
     .description("Sends the engine no more requests; those it has are finished.")
     .option("--wait", "until none is in flight there")
-    .addHelpText("after", "\nExample:\n  tierkv gateway drain 127.0.0.1:8001 --wait")
-    .action(action(drain));
+    .example("tierkv gateway drain 127.0.0.1:8001 --wait")
+    .does((call: Call<DrainOptions>) => take(call, "drain"));
   gateway
     .command("undrain <engine>")
     .summary("send an engine requests again")
-    .addHelpText("after", "\nExample:\n  tierkv gateway undrain 127.0.0.1:8001")
-    .action(action(undrain));
+    .example("tierkv gateway undrain 127.0.0.1:8001")
+    .does((call) => take(call, "undrain"));
 }
 
 async function serve(call: Call<ServeOptions>): Promise<number> {
   const { extProc: text } = call.options;
   const where = { option: "--ext-proc", section: "gateway", name: "ext_proc" };
-  const config = call.loadConfig(text === undefined ? [] : [{ ...where, text }]);
+  const config = call.loadConfig([{ ...where, text }]);
   const { engines: listed, discover, sequences } = config.gateway;
   const isAlone = listed.length === 0 && discover === null && !sequences;
   const { checkOpenFiles } = await import("../conditions.ts");
@@ -149,17 +148,20 @@ function noEngines(config: Config, reason: string): TierkvError {
   });
 }
 
-async function status(call: Call): Promise<number> {
+/** Asks the gateway of this user. */
+async function ask(call: Call, method: "GET" | "POST", path: string): Promise<unknown> {
   const { askGateway } = await import("../gateway-link.ts");
-  const { socket } = call.loadConfig().gateway;
-  const found = (await askGateway(socket, "GET", "/status")) as ShownFleet;
+  return await askGateway(call.loadConfig().gateway.socket, method, path);
+}
+
+async function status(call: Call): Promise<void> {
+  const found = (await ask(call, "GET", "/status")) as ShownFleet;
   call.print(found, [
     ...found.engines.map(showWhole),
     `waiting: ${found.waiting}`,
     ...found.keys.map(showKey),
     ...found.tokenizers.map(showTokenizer),
   ]);
-  return 0;
 }
 
 function showTokenizer(one: ShownTokenizer): string {
@@ -173,21 +175,19 @@ function showTokenizer(one: ShownTokenizer): string {
   return `tokens of ${one.model} at ${one.engine}: ${what[one.state]} (${one.folder})`;
 }
 
-async function explain(call: Call): Promise<number> {
-  const { askGateway } = await import("../gateway-link.ts");
-  const { socket } = call.loadConfig().gateway;
+async function explain(call: Call): Promise<boolean> {
   const [id = ""] = call.args;
   const path = `/decisions?id=${encodeURIComponent(id)}`;
-  const found = (await askGateway(socket, "GET", path)) as { requests: Decision[] };
+  const found = (await ask(call, "GET", path)) as { requests: Decision[] };
   const none = `the gateway remembers no request ${id === "" ? "yet" : `"${id}"`}`;
   const lines = found.requests.flatMap(describe);
   call.print(found, lines.length === 0 ? [none] : lines);
-  return lines.length === 0 ? EXIT_UNKNOWN : 0;
+  return lines.length > 0;
 }
 
 function describe(decision: Decision): string[] {
   const { id, at, model, engine, reason, tokens, candidates, predictedMs, measuredMs } = decision;
-  const ms = (value: number | null): string => (value === null ? "-" : showMs(value));
+  const ms = (value: number | null): string => orNone(value, showMs);
   const head = `${id === "" ? "(no id)" : id} (${model ?? "no model"}, ${new Date(at).toISOString()})`;
   const times = `first token predicted ${ms(predictedMs)}, measured ${ms(measuredMs)}`;
   return [
@@ -201,25 +201,14 @@ function describe(decision: Decision): string[] {
   ];
 }
 
-async function drain(call: Call<DrainOptions>): Promise<number> {
-  return take(call, "drain", call.options.wait === true);
-}
-
-async function undrain(call: Call): Promise<number> {
-  return take(call, "undrain", false);
-}
-
-async function take(call: Call, what: "drain" | "undrain", isWaiting: boolean): Promise<number> {
-  const { askGateway } = await import("../gateway-link.ts");
-  const { socket } = call.loadConfig().gateway;
+async function take(call: Call<DrainOptions>, what: "drain" | "undrain"): Promise<void> {
   const path = `/${what}?engine=${encodeURIComponent(call.args[0] ?? "")}`;
-  let engine = (await askGateway(socket, "POST", path)) as EngineStatus;
-  while (isWaiting && engine.inFlight > 0) {
+  let engine = (await ask(call, "POST", path)) as EngineStatus;
+  while (call.options.wait === true && engine.inFlight > 0) {
     await sleep(GATEWAY_CONTROL_POLL_MS);
-    engine = (await askGateway(socket, "POST", path)) as EngineStatus;
+    engine = (await ask(call, "POST", path)) as EngineStatus;
   }
   call.print(engine, [show(engine)]);
-  return 0;
 }
 
 function show({ engine, state, reason, inFlight, models }: EngineStatus): string {

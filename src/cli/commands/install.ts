@@ -1,14 +1,13 @@
 // Owns `tierkv install`: puts tierKV into EXO's Python environment, without a change of EXO's source; `tierkv uninstall` takes it out.
 import { resolve } from "node:path";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 
 interface InstallFlags {
   exoPath: string;
 }
 
-const EXIT_OK = 0;
-
-export function addInstall({ program, action }: Registrar): void {
+export function addInstall(program: Command): void {
   program
     .command("install")
     .summary("put tierKV into EXO's environment")
@@ -18,24 +17,22 @@ export function addInstall({ program, action }: Registrar): void {
         "--exo-path` removes the file. vLLM and mlx-lm need no such step; services are `tierkv service install`.",
     )
     .requiredOption("--exo-path <path>", "EXO's checkout, with its .venv, or an environment")
-    .addHelpText("after", "\nExample:\n  tierkv install --exo-path ~/exo")
-    .action(action(install));
+    .example("tierkv install --exo-path ~/exo")
+    .does(install);
 }
 
-async function install(call: Call<InstallFlags>): Promise<number> {
+async function install(call: Call<InstallFlags>): Promise<void> {
   const { hookPath, writeHook } = await import("../exo-hook.ts");
   const path = hookPath(resolve(call.options.exoPath));
   writeHook(path);
   call.print({ installed: path }, [`${path} was written; start EXO again`]);
-  return EXIT_OK;
 }
 
 /** What `tierkv uninstall --exo-path` does. */
-export async function removeFromExo(call: Call, exoPath: string): Promise<number> {
+export async function removeFromExo(call: Call, exoPath: string): Promise<void> {
   const { hookPath, removeHook } = await import("../exo-hook.ts");
   const path = hookPath(resolve(exoPath));
   const isRemoved = removeHook(path);
   const line = isRemoved ? `${path} was removed; start EXO again` : "there was nothing to remove";
   call.print({ removed: isRemoved ? [path] : [], failed: [] }, [line]);
-  return EXIT_OK;
 }

@@ -2,12 +2,13 @@
 import { Option } from "commander";
 import { tcpOnly } from "../../config/addresses.ts";
 import { duration, integer } from "../../config/kinds.ts";
-import { parseOption } from "../../config/override.ts";
+import { optionOr } from "../../config/override.ts";
 import { INVITATION_S_DEFAULT, INVITATION_S_MAX, MEMBERS_MAX } from "../../limits/access.ts";
 import { ROLES } from "../../roles.ts";
 import type { Role } from "../../roles.ts";
 import { wallClockMs } from "../../time.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 
 interface InviteOptions {
   role: Role;
@@ -17,7 +18,7 @@ interface InviteOptions {
   uses?: string;
 }
 
-export function addInvite({ program, action }: Registrar): void {
+export function addInvite(program: Command): void {
   program
     .command("invite")
     .summary("print a `tierkv join` line of this machine's vault")
@@ -32,24 +33,19 @@ export function addInvite({ program, action }: Registrar): void {
     .option("--uses <count>", "how many machines it lets in (default: 1)")
     .option("--address <host:port>", "where the other machine reaches this vault")
     .option("--listen <address>", "instead of [vault] listen")
-    .addHelpText("after", "\nExample:\n  tierkv invite --for 2h | ssh engine tierkv join -")
-    .action(action(invite));
+    .example("tierkv invite --for 2h | ssh engine tierkv join -")
+    .does(invite);
 }
 
-async function invite(call: Call<InviteOptions>): Promise<number> {
+async function invite(call: Call<InviteOptions>): Promise<void> {
   const { role, address, for: time, uses: count } = call.options;
-  const { loadOwn, ownerOf } = await import("../owner.ts");
-  const { askOnce } = await import("../../client/ask.ts");
+  const { askOwn, loadOwn } = await import("../owner.ts");
   const config = loadOwn(call);
   const from = tcpOnly("192.168.1.10:50051", 1);
-  const given = address === undefined ? null : parseOption(from, "--address", address);
-  const forS =
-    time === undefined
-      ? INVITATION_S_DEFAULT
-      : parseOption(duration(INVITATION_S_MAX), "--for", time);
-  const uses = count === undefined ? 1 : parseOption(integer(1, MEMBERS_MAX), "--uses", count);
-  const { vaultService } = await import("../../wire/service.ts");
-  const { secret } = await askOnce(ownerOf(config), vaultService.Invite, { role, forS, uses });
+  const given = optionOr(from, "--address", address, null);
+  const forS = optionOr(duration(INVITATION_S_MAX), "--for", time, INVITATION_S_DEFAULT);
+  const uses = optionOr(integer(1, MEMBERS_MAX), "--uses", count, 1);
+  const { secret } = await askOwn(config, ({ Invite }) => Invite, { role, forS, uses });
   const { joinLine } = await import("../invitation.ts");
   const line = joinLine(config.vault, config.vault.listen, secret, given?.text ?? null);
   const until = new Date(wallClockMs() + forS * 1000).toISOString();
@@ -58,5 +54,4 @@ async function invite(call: Call<InviteOptions>): Promise<number> {
   if (!call.isJson) {
     call.io.err(`good until ${until}, for ${uses === 1 ? "one machine" : `${uses} machines`}`);
   }
-  return 0;
 }

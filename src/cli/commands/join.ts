@@ -1,9 +1,10 @@
 // Owns `tierkv join`: one line, made on the vault's machine, lets this one in.
 import { JOIN_CODE_CHARS_MAX } from "../../limits/access.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { decodeJoinCode } from "../join-code.ts";
 
-export function addJoin({ program, action }: Registrar): void {
+export function addJoin(program: Command): void {
   program
     .command("join")
     .argument("[code]", "as `tierkv vault` or `tierkv invite` printed it; `-`: from standard input")
@@ -13,22 +14,22 @@ export function addJoin({ program, action }: Registrar): void {
         "it shows the code, is given a credential of its own, keeps that (mode 0600), and writes the vault's address into tierkv.toml.\n" +
         "A sidecar that runs takes it up when it is started again.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv join tkv1.EjE5Mi4xNjguMS4xMDo1MDA1...")
-    .action(action(joinVault));
+    .example("tierkv join tkv1.EjE5Mi4xNjguMS4xMDo1MDA1...")
+    .does(joinVault);
 }
 
-async function joinVault(call: Call): Promise<number> {
+async function joinVault(call: Call): Promise<boolean> {
   const config = call.loadConfig();
   const invitation = decodeJoinCode(await codeOf(call));
   const { address } = invitation;
   const joining = await import("../joining.ts");
-  const { askClasses, askPooled, certificateOf, keep, redeem, writeAddress } = joining;
-  const { checkKeeping } = await import("../credentials.ts");
+  const { askClasses, askPooled, certificateOf, redeem, writeAddress } = joining;
+  const { checkKeeping, keepJoined } = await import("../credentials.ts");
   checkKeeping(config, address);
   const caPem = await certificateOf(invitation);
   const credential = await redeem(invitation, caPem);
   // Before anything else can go wrong: the code is good only so often.
-  const folder = keep(config, credential, caPem);
+  const folder = keepJoined(config, address, caPem, credential.token);
   const classes = await askClasses(credential, caPem);
   const text = (await askPooled(credential, caPem)) ? `pool:${address}` : address;
   const { path, isDone, line } = writeAddress(call, config, text, classes);
@@ -38,7 +39,7 @@ async function joinVault(call: Call): Promise<number> {
     "a sidecar that runs takes it up when it is started again",
   ];
   call.print({ event: "joined", address, name: credential.name, classes, path, isDone }, lines);
-  return isDone ? 0 : 1;
+  return isDone;
 }
 
 async function codeOf({ args, io }: Call): Promise<string> {

@@ -1,14 +1,15 @@
 // Owns `tierkv peers` and `tierkv revoke`: which machines joined the vault of this one, and how one of them is shut out.
 import { TierkvError } from "../../errors.ts";
 import type { Peer } from "../../wire/messages.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { table } from "../text.ts";
 
 interface OwnerOptions {
   listen?: string;
 }
 
-export function addPeers({ program, action }: Registrar): void {
+export function addPeers(program: Command): void {
   program
     .command("peers")
     .summary("list the machines that joined this machine's vault")
@@ -17,11 +18,11 @@ export function addPeers({ program, action }: Registrar): void {
         "when and from where it was seen last.",
     )
     .option("--listen <address>", "instead of [vault] listen")
-    .addHelpText("after", "\nExample:\n  tierkv peers --json")
-    .action(action(listPeers));
+    .example("tierkv peers --json")
+    .does(listPeers);
 }
 
-export function addRevoke({ program, action }: Registrar): void {
+export function addRevoke(program: Command): void {
   program
     .command("revoke")
     .argument("<name>", "as `tierkv peers` shows it")
@@ -31,27 +32,22 @@ export function addRevoke({ program, action }: Registrar): void {
         "more, and what it has open is closed. What it stored stays. `tierkv invite` lets it in again.",
     )
     .option("--listen <address>", "instead of [vault] listen")
-    .addHelpText("after", "\nExample:\n  tierkv revoke gpu-box")
-    .action(action(revoke));
+    .example("tierkv revoke gpu-box")
+    .does(revoke);
 }
 
-async function listPeers(call: Call<OwnerOptions>): Promise<number> {
-  const { loadOwn, ownerOf } = await import("../owner.ts");
-  const { askOnce } = await import("../../client/ask.ts");
-  const { vaultService } = await import("../../wire/service.ts");
-  const { peers } = await askOnce(ownerOf(loadOwn(call)), vaultService.Peers, {});
+async function listPeers(call: Call<OwnerOptions>): Promise<void> {
+  const { askOwn, loadOwn } = await import("../owner.ts");
+  const { peers } = await askOwn(loadOwn(call), ({ Peers }) => Peers, {});
   const rows = peers.map(row);
   const none = "no machine has joined: `tierkv invite` prints the line to run there";
   call.print({ peers: peers.map(shown) }, rows.length === 0 ? [none] : table([HEAD, ...rows]));
-  return 0;
 }
 
-async function revoke(call: Call<OwnerOptions>): Promise<number> {
+async function revoke(call: Call<OwnerOptions>): Promise<void> {
   const [name = ""] = call.args;
-  const { loadOwn, ownerOf } = await import("../owner.ts");
-  const { askOnce } = await import("../../client/ask.ts");
-  const { vaultService } = await import("../../wire/service.ts");
-  const { revoked } = await askOnce(ownerOf(loadOwn(call)), vaultService.Revoke, { name });
+  const { askOwn, loadOwn } = await import("../owner.ts");
+  const { revoked } = await askOwn(loadOwn(call), ({ Revoke }) => Revoke, { name });
   if (!revoked) {
     const reason = `no machine ${name.slice(0, 100)} has joined: \`tierkv peers\` lists them`;
     throw new TierkvError("USAGE", { reason });
@@ -59,7 +55,6 @@ async function revoke(call: Call<OwnerOptions>): Promise<number> {
   call.print({ event: "revoked", name }, [
     `${name} is shut out, and what it had open was closed; what it stored stays`,
   ]);
-  return 0;
 }
 
 const HEAD = ["name", "role", "joined", "last seen", "address"];

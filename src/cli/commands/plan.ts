@@ -2,7 +2,6 @@
 import { Option } from "commander";
 import type { Config } from "../../config/config.ts";
 import { TierkvError } from "../../errors.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import type { ModelShape, ValueBytes } from "../../plan/model.ts";
 import { TRACE_BLOCK_TOKENS } from "../../plan/trace.ts";
 import {
@@ -15,7 +14,9 @@ import {
 import type { EngineStatus } from "../../sidecar/engine/engine-status.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
 import type { SidecarStatus } from "../../sidecar/status.ts";
-import type { Call, Registrar } from "../call.ts";
+import { askSidecar, statusSeen } from "../ask-sidecar.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { countOf, forecastTrace, linksOf, shapeAt, sizeOf } from "../plan-inputs.ts";
 import {
   describeForecast,
@@ -29,8 +30,6 @@ import {
 import type { PromptRow, VaultRow, Weigher } from "../plan-view.ts";
 import { Progress } from "../progress.ts";
 
-const EXIT_OK = 0;
-const EXIT_NO_ENGINE = 1;
 const GB = 1e9;
 const VAULTS_DEFAULT = [8, 16, 32, 64, 128, 256, 512, 1024].map((size) => size * GB);
 const PROMPTS = [4096, 32_768, 131_072];
@@ -48,7 +47,7 @@ interface PlanFlags {
   engineCache?: string;
 }
 
-export function addPlan({ program, action }: Registrar): void {
+export function addPlan(program: Command): void {
   program
     .command("plan")
     .summary("forecast what a vault of some size would hold and save")
@@ -72,21 +71,19 @@ export function addPlan({ program, action }: Registrar): void {
     .option("--trace <file>", "requests in Mooncake's format, one JSON object a line")
     .option("--block-tokens <n>", `tokens of a block of the trace (default: ${TRACE_BLOCK_TOKENS})`)
     .option("--engine-cache <size>", "KV cache of the engine itself, whose hits need no vault")
-    .addHelpText(
-      "after",
-      "\nExample:\n  tierkv plan --model config.json --trace requests.jsonl --prefill 8000",
-    )
-    .action(action(plan));
+    .example("tierkv plan --model config.json --trace requests.jsonl --prefill 8000")
+    .does(plan);
 }
 
-async function plan(call: Call<PlanFlags>): Promise<number> {
+async function plan(call: Call<PlanFlags>): Promise<boolean> {
   const { options } = call;
   const config = call.loadConfig();
   const links = linksOf(options.links);
   const pace = options.prefill === undefined ? null : countOf("--prefill", options.prefill);
   const linear = pace === null ? null : (tokens: number): number => tokens / pace;
   const isRunning = options.model === undefined;
-  const status = isRunning ? await ask(options.socket ?? config.sidecar.socket) : null;
+  const socket = options.socket ?? config.sidecar.socket;
+  const status = isRunning ? await askSidecar(socket, statusSeen) : null;
   const weighers =
     status === null
       ? [ofModel(shapeOf(options, chooseCodecs(config).isLossy), linear)]
@@ -101,7 +98,7 @@ async function plan(call: Call<PlanFlags>): Promise<number> {
     ...(status === null || reuse === null ? [] : describeReuse(reuse, status.reuse)),
   ];
   call.print({ linksBitsPerS: links, models: models.map(({ result }) => result), reuse }, lines);
-  return weighers.length === 0 ? EXIT_NO_ENGINE : EXIT_OK;
+  return weighers.length > 0;
 }
 
 type PoolOf = (weigher: Weigher) => string[];
@@ -142,18 +139,6 @@ async function planFor(
 }
 
 const NO_ENGINE = "No engine is connected to the sidecar: start one, or name a model with --model.";
-
-async function ask(socket: string): Promise<SidecarStatus> {
-  const { SidecarLink } = await import("../sidecar-link.ts");
-  const { statusSeen } = await import("../pool-seen.ts");
-  const link = new SidecarLink(socket);
-  try {
-    await link.hello(STATUS_TIMEOUT_MS);
-    return await statusSeen(link);
-  } finally {
-    link.close();
-  }
-}
 
 function shapeOf({ model = "", kvDtype = "" }: PlanFlags, isInt8: boolean): ModelShape {
   return shapeAt(model, { valueBytes: VALUE_BYTES[kvDtype] ?? null, isInt8 });

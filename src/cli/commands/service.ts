@@ -1,13 +1,13 @@
 // Owns `tierkv service`: a vault or a sidecar that this machine starts by itself, and is told to forget again.
 import { existsSync, realpathSync, rmSync, writeFileSync } from "node:fs";
-import { homedir } from "node:os";
-import { dirname, join } from "node:path";
+import { dirname } from "node:path";
 import { Argument, Option } from "commander";
-import type { Command } from "commander";
 import type { Environment } from "../../config/field.ts";
+import { homeOf, xdgHome } from "../../config/own-places.ts";
 import { makeDirectory } from "../../directory.ts";
 import { TierkvError } from "../../errors.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import {
   forgetCommands,
   runAll,
@@ -20,9 +20,6 @@ import type { Manager, Scope, Service, ServiceName } from "../service-units.ts";
 import { vaultClass } from "../targets.ts";
 import { table } from "../text.ts";
 
-const EXIT_OK = 0;
-const EXIT_NONE = 1;
-
 interface ServiceFlags {
   system?: true;
   user?: true;
@@ -31,7 +28,7 @@ interface ServiceFlags {
   start: boolean;
 }
 
-export function addService({ program, action }: Registrar): void {
+export function addService(program: Command): void {
   const service = program
     .command("service")
     .summary("let this machine start a vault or a sidecar by itself")
@@ -40,22 +37,22 @@ export function addService({ program, action }: Registrar): void {
         "configuration that is in force here is the service's. Without --system and --user: the whole machine's where root asks,\n" +
         "else this user's.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv service install vault --dry-run");
+    .example("tierkv service install vault --dry-run");
   scoped(service.command("install"))
     .summary("write the service and start it")
     .option("--run-as <user>", "whose process it is, with --system (a vault: a user of its own)")
     .option("--no-start", "write the file only")
-    .addHelpText("after", "\nExample:\n  tierkv service install sidecar --user --dry-run")
-    .action(action(install));
+    .example("tierkv service install sidecar --user --dry-run")
+    .does(install);
   scoped(service.command("uninstall"))
     .summary("stop the service and remove its file; records and configuration stay")
-    .addHelpText("after", "\nExample:\n  tierkv service uninstall vault")
-    .action(action(uninstall));
+    .example("tierkv service uninstall vault")
+    .does(uninstall);
   service
     .command("status")
     .summary("show the services of this machine and of this user")
-    .addHelpText("after", "\nExample:\n  tierkv service status")
-    .action(action(status));
+    .example("tierkv service status")
+    .does(status);
 }
 
 function scoped(command: Command): Command {
@@ -79,17 +76,13 @@ function managerHere(): Manager {
 }
 
 const uid = (): number => process.getuid?.() ?? 0;
-const homeOf = (env: Environment): string => env["HOME"] ?? homedir();
-const configHome = (env: Environment): string => {
-  const named = env["XDG_CONFIG_HOME"] ?? "";
-  return named === "" ? join(homeOf(env), ".config") : named;
-};
+const configHome = (env: Environment): string => xdgHome("XDG_CONFIG_HOME", ".config", env);
 
 function scopeOf({ system, user }: ServiceFlags): Scope {
   return system === true || (user !== true && uid() === 0) ? "system" : "user";
 }
 
-function install(call: Call<ServiceFlags>): Promise<number> {
+function install(call: Call<ServiceFlags>): void {
   const { options, io } = call;
   const service = planned(call);
   const path = servicePath(service, configHome(io.env));
@@ -97,19 +90,14 @@ function install(call: Call<ServiceFlags>): Promise<number> {
   const commands = options.start ? startCommands(service, path, uid()) : [];
   const shown = commands.map((words) => words.join(" "));
   if (options.dryRun === true) {
-    call.print({ path, text, commands: shown }, [
-      `# ${path}`,
-      ...text.trimEnd().split("\n"),
-      ...shown,
-    ]);
-    return Promise.resolve(EXIT_OK);
+    const lines = [`# ${path}`, ...text.trimEnd().split("\n"), ...shown];
+    return call.print({ path, text, commands: shown }, lines);
   }
   makeDirectory(dirname(path));
   writeFileSync(path, text, { mode: 0o644 });
   runAll(commands);
   const state = options.start ? `, ${stateOf(service, uid())}` : "";
   call.print({ path, commands: shown }, [`${path}: written${state}`, ...advice(service)]);
-  return Promise.resolve(EXIT_OK);
 }
 
 function advice({ name, scope }: Service): string[] {
@@ -154,12 +142,12 @@ export function checkReach(paths: readonly string[]): void {
   throw new TierkvError("SYSTEM", { reason });
 }
 
-function uninstall(call: Call<ServiceFlags>): Promise<number> {
+function uninstall(call: Call<ServiceFlags>): boolean {
   const name = call.args[0] as ServiceName;
   const scope = scopeOf(call.options);
   const removed = removeService(call, { name, scope, manager: managerHere() });
   call.print(removed, removed.lines);
-  return Promise.resolve(removed.isThere ? EXIT_OK : EXIT_NONE);
+  return removed.isThere;
 }
 
 /** Also what `tierkv uninstall` does. */
@@ -210,7 +198,7 @@ export function installed(env: Environment): FoundService[] {
   return all.filter(({ path }) => existsSync(path));
 }
 
-function status(call: Call): Promise<number> {
+function status(call: Call): boolean {
   const services = installed(call.io.env).map((found) => ({
     ...found,
     state: stateOf(found, uid()),
@@ -219,5 +207,5 @@ function status(call: Call): Promise<number> {
   const none = "no service is installed: `tierkv service install vault` makes one";
   const lines = rows.length === 0 ? [none] : table([["service", "of", "state", "file"], ...rows]);
   call.print({ services }, lines);
-  return Promise.resolve(services.length === 0 ? EXIT_NONE : EXIT_OK);
+  return services.length > 0;
 }

@@ -11,26 +11,24 @@ import { IDLE_POLL_MS } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import { newSidecarCounters } from "../../metrics.ts";
 import type { SidecarCounters } from "../../metrics.ts";
-import type { RunningSidecar } from "../../sidecar/sidecar.ts";
-import type { Ended } from "../../sidecar/trace/decisions.ts";
-import type { Stored } from "../../sidecar/trace/request-trace.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { RunningSidecar, SidecarOptions } from "../../sidecar/sidecar.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
 import { LocalVault } from "../local-vault.ts";
 import { localVaultBudget } from "../memory.ts";
 import { goBeforeEngines } from "../oom.ts";
 import { startOwnPage } from "../page.ts";
-import { startScrape } from "../scrape.ts";
 import { localVaultAddress, vaultTargets } from "../targets.ts";
-import { openExporter } from "../traces.ts";
+import { openExporter, startScrape } from "../telling.ts";
 
-interface SidecarOptions {
+interface ServeOptions {
   socket?: string;
   insecureLan?: true;
   exitWhenIdle?: true;
 }
 
-export function addSidecar({ program, action }: Registrar): void {
+export function addSidecar(program: Command): void {
   program
     .command("sidecar")
     .summary("serve the engines of this machine")
@@ -45,20 +43,17 @@ export function addSidecar({ program, action }: Registrar): void {
       "instead of [sidecar] metrics_lan: let every machine scrape the metrics",
     )
     .option("--exit-when-idle", "end after [sidecar] idle_exit_s without an engine")
-    .addHelpText("after", "\nExample:\n  tierkv sidecar --config /etc/tierkv/tierkv.toml")
-    .action(action(serve));
+    .example("tierkv sidecar --config /etc/tierkv/tierkv.toml")
+    .does(serve);
 }
 
-async function serve(call: Call<SidecarOptions>): Promise<number> {
+async function serve(call: Call<ServeOptions>): Promise<number> {
   const { socket, insecureLan, exitWhenIdle } = call.options;
   const section = "sidecar";
+  const insecure = { option: "--insecure-lan", section, name: "metrics_lan" };
   const config = call.loadConfig([
-    ...(socket === undefined
-      ? []
-      : [{ option: "--socket", section, name: "socket", text: socket }]),
-    ...(insecureLan === undefined
-      ? []
-      : [{ option: "--insecure-lan", section, name: "metrics_lan", text: "true" }]),
+    { option: "--socket", section, name: "socket", text: socket },
+    { ...insecure, text: insecureLan === true ? "true" : undefined },
   ]);
   checkOpenFiles();
   checkArena(config);
@@ -73,11 +68,11 @@ async function serve(call: Call<SidecarOptions>): Promise<number> {
   });
   goBeforeEngines();
   const idle = new AbortController();
+  const started: Started = { sidecar: null };
   return runUntilSignal(
     async () => {
-      const parts = await makeParts(config, logger);
-      const running = await start(parts);
-      if (exitWhenIdle === true) abortWhenIdle(parts, config.sidecar.idleExitS, idle);
+      const running = await start(config, logger, started);
+      if (exitWhenIdle === true) abortWhenIdle(started, config.sidecar.idleExitS, idle);
       const { kvCold, ssmCold } = config.cluster;
       const names = [...kvCold, ...ssmCold].filter(({ text }) => isNames(text));
       const vaults = vaultTargets(config).map(({ name, address }) => `${name} ${address}`);
@@ -91,87 +86,97 @@ async function serve(call: Call<SidecarOptions>): Promise<number> {
   );
 }
 
-interface Parts {
-  clients: Running;
-  /** null: no traces are wanted. */
-  traces: Traces | null;
-  localVault: LocalVault | null;
-  startSidecar(): Promise<RunningSidecar>;
-  startScrape(): Promise<Running | undefined>;
-  startPage(): Promise<Running | undefined>;
-  registerEngines(): Promise<Running | undefined>;
-  /** Once it was started. */
+/** null: not yet. */
+interface Started {
   sidecar: RunningSidecar | null;
 }
 
-async function makeParts(config: Config, logger: Logger): Promise<Parts> {
-  const { VaultClient } = await import("../../client/vault-client.ts");
-  const { Waker } = await import("../../client/wake.ts");
-  const { SharedVault } = await import("../../client/shared-vault.ts");
-  const { accessTo } = await import("../credentials.ts");
+/**
+ * The vault of this machine starts last, when it is certain that we own the socket, but is closed after the sidecar,
+ * which brings it what is still being saved.
+ */
+async function start(config: Config, logger: Logger, started: Started): Promise<Running> {
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
   const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
   const counters = newSidecarCounters();
-  const waker = new Waker(config.cluster.wake, logger);
-  const connect = (name: RecordClass): Vault[] => {
-    const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
-    return targets.map((target) => {
-      const { address } = target;
-      if (sharedPath(address) !== null) {
-        const { maxBytes } = config.vault;
-        const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
-        const { coherence, host, group } = config.cluster;
-        return new SharedVault({ address, name, coherence, host, group, logger, ...size });
-      }
-      const { lanes, addresses: locals } = config.sidecar;
-      const access = accessTo(config, target, logger);
-      const onWanted = waker.callOf(address);
-      return new VaultClient({ address, name, logger, lanes, locals, onWanted, ...access });
-    });
-  };
+  const { vaults, members } = await connected(config, logger, counters);
   const traces = await makeTraces(config, logger, counters);
-  const vaults = { kv: connect("kv"), ssm: connect("ssm") };
-  const { membersOf } = await import("../sources.ts");
-  const members = membersOf(config, logger, waker, (count) =>
-    counters.add("listings_refused", count),
-  );
+  const localVault = makeLocalVault(config, logger, counters);
   const clients: Running = {
     close(): Promise<void> {
       for (const client of [...vaults.kv, ...vaults.ssm]) client.close();
       return Promise.resolve();
     },
   };
-  const parts: Parts = {
-    clients,
-    localVault: makeLocalVault(config, logger, counters),
-    traces,
-    startSidecar: () => {
-      const { onEnded = null, onStored = null } = traces ?? {};
-      const heard = { onEnded, onStored };
-      return startSidecar({ config, vaults, members, logger, counters, ...heard });
+  const families = (): Family[] =>
+    started.sidecar === null ? [] : sidecarFamilies(started.sidecar.status());
+  const { metricsListen } = config.sidecar;
+  return startSteps([
+    { name: "vault of this machine", run: () => Promise.resolve(localVault ?? undefined) },
+    { name: "traces", run: () => Promise.resolve(traces?.exporter) },
+    { name: "vault clients", run: () => Promise.resolve(clients) },
+    {
+      name: "sidecar",
+      async run() {
+        const options = { config, vaults, members, logger, counters, ...traces?.hears };
+        return (started.sidecar = await startSidecar(options));
+      },
     },
-    startScrape: () => {
-      const read = (): Family[] =>
-        parts.sidecar === null ? [] : sidecarFamilies(parts.sidecar.status());
+    {
+      name: "start of the vault of this machine",
+      async run() {
+        await localVault?.start();
+        return undefined;
+      },
+    },
+    {
+      name: "metrics endpoint",
       // A vault that is down is no reason to start the sidecar again.
-      return startScrape("sidecar", config.sidecar.metricsListen, logger, read, () => null);
+      run: () => startScrape("sidecar", metricsListen, logger, families, () => null),
     },
-    startPage: () => startOwnPage(config, logger, () => parts.sidecar),
-    async registerEngines() {
-      if (config.etcd.engineHost === null) return undefined;
-      const { registerEngines } = await import("../registered-engines.ts");
-      return registerEngines(config, logger);
+    { name: "page", run: () => startOwnPage(config, logger, () => started.sidecar) },
+    {
+      name: "engines in etcd",
+      async run() {
+        if (config.etcd.engineHost === null) return undefined;
+        const { registerEngines } = await import("../registered-engines.ts");
+        return registerEngines(config, logger);
+      },
     },
-    sidecar: null,
+  ]);
+}
+
+/** Clients of the vaults that the configuration names, and who else belongs. */
+async function connected(
+  config: Config,
+  logger: Logger,
+  counters: SidecarCounters,
+): Promise<Required<Pick<SidecarOptions, "vaults" | "members">>> {
+  const { Waker } = await import("../../client/wake.ts");
+  const { membersOf } = await import("../sources.ts");
+  const { lastingClient, sharedAt } = await import("../vault-link.ts");
+  const waker = new Waker(config.cluster.wake, logger);
+  const { maxBytes } = config.vault;
+  const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
+  const connect = (name: RecordClass): Vault[] =>
+    vaultTargets(config)
+      .filter(({ classes }) => classes.includes(name))
+      .map((target) =>
+        sharedPath(target.address) === null
+          ? lastingClient(config, target, name, logger, waker)
+          : sharedAt(config, target.address, name, logger, size),
+      );
+  const onRefused = (count: number): void => counters.add("listings_refused", count);
+  return {
+    vaults: { kv: connect("kv"), ssm: connect("ssm") },
+    members: membersOf(config, logger, waker, onRefused),
   };
-  return parts;
 }
 
 /** What is heard of requests and saves, and where it goes. */
 interface Traces {
   exporter: Running;
-  onEnded(ended: Ended): void;
-  onStored(stored: Stored): void;
+  hears: Pick<SidecarOptions, "onEnded" | "onStored">;
 }
 
 async function makeTraces(
@@ -184,8 +189,10 @@ async function makeTraces(
   const { spanOfStore, spansOf } = await import("../../exposition/spans.ts");
   return {
     exporter,
-    onEnded: (ended) => exporter.add(spansOf(ended)),
-    onStored: (stored) => exporter.add([spanOfStore(stored)]),
+    hears: {
+      onEnded: (ended) => exporter.add(spansOf(ended)),
+      onStored: (stored) => exporter.add([spanOfStore(stored)]),
+    },
   };
 }
 
@@ -202,33 +209,9 @@ function makeLocalVault(
   return new LocalVault({ address, maxBytes, configPath, otlpEndpoint, logger, counters });
 }
 
-/**
- * The vault of this machine starts last, when it is certain that we own the socket, but is closed after the sidecar,
- * which brings it what is still being saved.
- */
-function start(parts: Parts): Promise<Running> {
-  const { localVault } = parts;
-  return startSteps([
-    { name: "vault of this machine", run: () => Promise.resolve(localVault ?? undefined) },
-    { name: "traces", run: () => Promise.resolve(parts.traces?.exporter) },
-    { name: "vault clients", run: () => Promise.resolve(parts.clients) },
-    { name: "sidecar", run: async () => (parts.sidecar = await parts.startSidecar()) },
-    {
-      name: "start of the vault of this machine",
-      async run() {
-        await localVault?.start();
-        return undefined;
-      },
-    },
-    { name: "metrics endpoint", run: () => parts.startScrape() },
-    { name: "page", run: () => parts.startPage() },
-    { name: "engines in etcd", run: () => parts.registerEngines() },
-  ]);
-}
-
-function abortWhenIdle(parts: Parts, idleExitS: number, idle: AbortController): void {
+function abortWhenIdle(started: Started, idleExitS: number, idle: AbortController): void {
   const timer = setInterval(() => {
-    if ((parts.sidecar?.idleMs() ?? 0) < idleExitS * 1000) return;
+    if ((started.sidecar?.idleMs() ?? 0) < idleExitS * 1000) return;
     clearInterval(timer);
     idle.abort(`no engine for ${idleExitS} s`);
   }, IDLE_POLL_MS);

@@ -1,21 +1,19 @@
 // Owns `tierkv status`: asks the sidecar and every vault, and says how each one is.
 import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call, Outcome } from "../call.ts";
+import type { Command } from "../command.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
 import { showForm } from "../form.ts";
 import type { Pooled, TargetStatus, Travel } from "../inspect.ts";
-import { showBytes, showMs, showShare, table } from "../text.ts";
+import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "../text.ts";
 import { showTop } from "./top.ts";
 import type { TopOptions } from "./top.ts";
-
-const EXIT_OK = 0;
-const EXIT_PROBLEM = 1;
 
 interface StatusOptions extends TopOptions {
   watch?: true;
 }
 
-export function addStatus({ program, action }: Registrar): void {
+export function addStatus(program: Command): void {
   program
     .command("status")
     .summary("show how the sidecar and the vaults are")
@@ -25,11 +23,11 @@ export function addStatus({ program, action }: Registrar): void {
         "exit code 1.",
     )
     .option("--watch", "again and again, as `tierkv top` does")
-    .addHelpText("after", "\nExample:\n  tierkv status --json")
-    .action(action(showStatus));
+    .example("tierkv status --json")
+    .does(showStatus);
 }
 
-async function showStatus(call: Call<StatusOptions>): Promise<number> {
+async function showStatus(call: Call<StatusOptions>): Promise<Outcome> {
   if (call.options.watch === true) return await showTop(call);
   const config = call.loadConfig();
   const { inspect } = await import("../inspect.ts");
@@ -39,7 +37,7 @@ async function showStatus(call: Call<StatusOptions>): Promise<number> {
   const ok = !found.some(isProblem);
   const lines = [...describeFindings(found), ...describe(targets)];
   call.print({ ok, config: config.path, findings: found, targets }, lines);
-  return ok ? EXIT_OK : EXIT_PROBLEM;
+  return ok;
 }
 
 type Traffic = NonNullable<TargetStatus["traffic"]>;
@@ -105,7 +103,7 @@ function describeSessions({ sessions, counters }: TargetStatus): string[] {
 }
 
 function describeTraffic({ lanes, outBytesPerS, inBytesPerS }: Traffic): string {
-  const rates = `${showBytes(outBytesPerS)}/s out, ${showBytes(inBytesPerS)}/s in`;
+  const rates = `${showRate(outBytesPerS)} out, ${showRate(inBytesPerS)} in`;
   return `${lanes} ${lanes === 1 ? "lane" : "lanes"} open, ${rates} over the last ten seconds`;
 }
 
@@ -117,7 +115,7 @@ function describePooled({ class: name, address, share, holes, moved }: Pooled): 
 function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {
   const ways = Object.entries(lanes).map(([name, state]) => `${name} ${state}`);
   const rate = (name: string, value: number | null): string[] =>
-    value === null ? [] : [`${name} at ${showBytes(value)}/s`];
+    value === null ? [] : [`${name} at ${showRate(value)}`];
   const rates = [...rate("restored", restoreBytesPerS), ...rate("saved", saveBytesPerS)];
   const moved =
     rates.length === 0 ? "nothing has travelled yet" : `${rates.join(", ")} on the wire`;
@@ -142,10 +140,6 @@ function describeArchive({ usedBytes, pendingBytes, failing, trouble }: ArchiveS
   return `${showBytes(usedBytes)} in the archive, ${showBytes(pendingBytes)} to go there${state}`;
 }
 
-const NONE = "-";
-const shown = <T>(value: T | null, show: (value: T) => string): string =>
-  value === null ? NONE : show(value);
-
 function row(target: TargetStatus): string[] {
   const { usedBytes, maxBytes } = target;
   const memory =
@@ -156,13 +150,13 @@ function row(target: TargetStatus): string[] {
     target.target,
     target.address,
     target.reachable ? "up" : target.refused ? "refused" : "DOWN",
-    shown(target.rttMsP50, showMs),
-    shown(target.rttMsP99, showMs),
-    shown(target.version, String),
-    shown(target.role, String),
+    orNone(target.rttMsP50, showMs),
+    orNone(target.rttMsP99, showMs),
+    orNone(target.version, String),
+    orNone(target.role, String),
     memory,
-    shown(target.records, String),
-    shown(target.hitRate, showShare),
-    shown(target.evicted, String),
+    orNone(target.records, String),
+    orNone(target.hitRate, showShare),
+    orNone(target.evicted, String),
   ];
 }

@@ -3,12 +3,12 @@ import type { Config } from "../../config/config.ts";
 import { TierkvError } from "../../errors.ts";
 import { runUntilSignal } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import { TOP_INTERVAL_S_DEFAULT, TOP_INTERVAL_S_MAX, TOP_ONCE_MS } from "../../limits/seen.ts";
 import { createLogger } from "../../log.ts";
 import type { SidecarStatus } from "../../sidecar/status.ts";
 import { sleep } from "../../time.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call, Outcome } from "../call.ts";
+import type { Command } from "../command.ts";
 import { findings, isProblem } from "../findings.ts";
 import type { Finding } from "../findings.ts";
 import { askFleet, besideFleet } from "../fleet.ts";
@@ -17,9 +17,6 @@ import { lookOf, openTerminal } from "../terminal.ts";
 import { describeTop } from "../top-view.ts";
 import type { Picture } from "../top-view.ts";
 
-const EXIT_OK = 0;
-const EXIT_PROBLEM = 1;
-
 export interface TopOptions {
   once?: true;
   interval?: string;
@@ -27,7 +24,7 @@ export interface TopOptions {
   listen?: string;
 }
 
-export function addTop({ program, action }: Registrar): void {
+export function addTop(program: Command): void {
   program
     .command("top")
     .summary("watch engines, vaults, restores and what they save")
@@ -40,12 +37,12 @@ export function addTop({ program, action }: Registrar): void {
     .option("--interval <s>", `seconds between two pictures (default: ${TOP_INTERVAL_S_DEFAULT})`)
     .option("--web", "serve it as a page for a browser of this machine instead")
     .option("--listen <address>", "where --web serves it (default: 127.0.0.1, a free port)")
-    .addHelpText("after", "\nExample:\n  tierkv top --once")
-    .action(action(showTop));
+    .example("tierkv top --once")
+    .does(showTop);
 }
 
 /** Also what `tierkv status --watch` does. */
-export async function showTop(call: Call<TopOptions>): Promise<number> {
+export async function showTop(call: Call<TopOptions>): Promise<Outcome> {
   const config = call.loadConfig();
   if (call.options.web === true) return await showPage(call, config);
   const intervalMs = intervalOf(call.options.interval) * 1000;
@@ -53,7 +50,7 @@ export async function showTop(call: Call<TopOptions>): Promise<number> {
   const link = new SidecarLink(config.sidecar.socket);
   try {
     const fleet = await askFleet(config);
-    await besideFleet(link.hello(STATUS_TIMEOUT_MS), fleet);
+    await besideFleet(link.hello(), fleet);
     const isOnce = call.options.once === true || call.isJson || !call.io.isTerminal;
     return isOnce
       ? await showOnce(call, config, link)
@@ -79,7 +76,7 @@ async function showOnce(
   call: Call<TopOptions>,
   config: Config,
   link: SidecarLink,
-): Promise<number> {
+): Promise<boolean> {
   const before = await pictureOf(config, link, null);
   await sleep(TOP_ONCE_MS);
   const picture = await pictureOf(config, link, before.status);
@@ -87,7 +84,7 @@ async function showOnce(
   const lines = describeTop(picture, lookOf(call.io.isTerminal));
   const { findings: found, status, fleet } = picture;
   call.print({ ok, findings: found, status, fleet }, lines);
-  return ok ? EXIT_OK : EXIT_PROBLEM;
+  return ok;
 }
 
 /** Until a key ends it. A sidecar that goes ends it, too, with its error. */
@@ -96,7 +93,7 @@ async function watch(
   config: Config,
   link: SidecarLink,
   intervalMs: number,
-): Promise<number> {
+): Promise<void> {
   const terminal = openTerminal(call.io.env);
   const stop = new AbortController();
   let isOver = false;
@@ -114,7 +111,6 @@ async function watch(
       before = picture.status;
       await sleep(intervalMs, stop.signal).catch(() => undefined);
     }
-    return EXIT_OK;
   } finally {
     terminal.close();
   }
@@ -126,8 +122,7 @@ async function pictureOf(
   before: SidecarStatus | null,
 ): Promise<Picture & { findings: Finding[] }> {
   const fleet = await askFleet(config);
-  const asked = link.status(STATUS_TIMEOUT_MS) as Promise<unknown> as Promise<SidecarStatus>;
-  const status = await besideFleet(asked, fleet);
+  const status = await besideFleet(link.status(), fleet);
   return { status, fleet, before, findings: findings({ config, targets: [], sidecar: status }) };
 }
 

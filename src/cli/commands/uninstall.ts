@@ -1,16 +1,14 @@
 // Owns `tierkv uninstall`: services off this machine and, with --purge, all that tierKV has kept on it; or its file out of EXO.
 import { lstatSync, readdirSync, rmdirSync, rmSync } from "node:fs";
-import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
+import { xdgHome } from "../../config/own-places.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { removeFromExo } from "./install.ts";
 import { installed, removeService } from "./service.ts";
-
-const EXIT_OK = 0;
-const EXIT_KEPT = 1;
 
 interface UninstallFlags {
   user?: true;
@@ -20,7 +18,7 @@ interface UninstallFlags {
   exoPath?: string;
 }
 
-export function addUninstall({ program, action }: Registrar): void {
+export function addUninstall(program: Command): void {
   program
     .command("uninstall")
     .summary("take services, and with --purge all that is kept, off this machine")
@@ -34,24 +32,22 @@ export function addUninstall({ program, action }: Registrar): void {
     .option("--dry-run", "say what would go")
     .option("--yes", "do not ask")
     .option("--exo-path <path>", "only what `tierkv install --exo-path` added there")
-    .addHelpText("after", "\nExample:\n  tierkv uninstall --purge --dry-run")
-    .action(
-      action((call: Call<UninstallFlags>) =>
-        call.options.exoPath === undefined ? uninstall(call) : uninstallExo(call),
-      ),
+    .example("tierkv uninstall --purge --dry-run")
+    .does((call: Call<UninstallFlags>) =>
+      call.options.exoPath === undefined ? uninstall(call) : uninstallExo(call),
     );
 }
 
-async function uninstallExo(call: Call<UninstallFlags>): Promise<number> {
+async function uninstallExo(call: Call<UninstallFlags>): Promise<void> {
   const { exoPath = "", purge, user, dryRun } = call.options;
   if (purge ?? user ?? dryRun ?? false) {
     const reason = "--exo-path goes without --purge, --user and --dry-run: it removes one file";
     throw new TierkvError("USAGE", { reason });
   }
-  return await removeFromExo(call, exoPath);
+  await removeFromExo(call, exoPath);
 }
 
-async function uninstall(call: Call<UninstallFlags>): Promise<number> {
+async function uninstall(call: Call<UninstallFlags>): Promise<boolean> {
   const { options, io } = call;
   const isMachine = process.getuid?.() === 0 && options.user !== true;
   const services = installed(io.env).filter(({ scope }) => isMachine || scope === "user");
@@ -59,15 +55,16 @@ async function uninstall(call: Call<UninstallFlags>): Promise<number> {
   const paths = [...services.map(({ path }) => path), ...kept];
   if (paths.length === 0) {
     call.print({ removed: [], failed: [] }, ["there is nothing of tierKV here but the program"]);
-    return EXIT_OK;
+    return true;
   }
   if (options.dryRun === true) {
     call.print({ paths }, paths);
-    return EXIT_OK;
+    return true;
   }
-  if (options.yes !== true && !(await isConfirmed(call, paths))) {
+  const asks = "uninstall asks before it removes";
+  if (options.yes !== true && !(await call.confirms(asks, "Remove all of these?", paths))) {
     call.print({ removed: [], failed: [] }, ["nothing was removed"]);
-    return EXIT_KEPT;
+    return false;
   }
   const lines = services.flatMap((service) => removeService(call, service).lines);
   const failed: string[] = [];
@@ -77,16 +74,7 @@ async function uninstall(call: Call<UninstallFlags>): Promise<number> {
     if (trouble !== null) failed.push(path);
   }
   call.print({ removed: paths.filter((path) => !failed.includes(path)), failed }, lines);
-  return failed.length === 0 ? EXIT_OK : EXIT_KEPT;
-}
-
-async function isConfirmed({ io }: Call, paths: readonly string[]): Promise<boolean> {
-  if (!io.isInteractive) {
-    const reason = "uninstall asks before it removes, and there is no terminal: add --yes";
-    throw new TierkvError("USAGE", { reason });
-  }
-  for (const path of paths) io.err(path);
-  return /^y(es)?$/i.test(await io.ask("Remove all of these? [y/N]"));
+  return failed.length === 0;
 }
 
 const OWN_NAME = "tierkv";
@@ -99,15 +87,10 @@ const JOINED_FILES = /^(?:vault\.pem|token)$/;
 
 /** What is there: whole folders at the usual places, and our own files where a configuration names another folder. */
 function ownPaths(config: Config, env: Environment, isMachine: boolean): string[] {
-  const home = env["HOME"] ?? homedir();
-  const under = (name: string, fallback: string): string => {
-    const named = env[name] ?? "";
-    return join(named === "" ? join(home, fallback) : named, OWN_NAME);
-  };
   const runtime = env["XDG_RUNTIME_DIR"] ?? "";
   const usual = [
-    under("XDG_STATE_HOME", ".local/state"),
-    under("XDG_CONFIG_HOME", ".config"),
+    join(xdgHome("XDG_STATE_HOME", ".local/state", env), OWN_NAME),
+    join(xdgHome("XDG_CONFIG_HOME", ".config", env), OWN_NAME),
     ...(runtime === "" ? [] : [join(runtime, OWN_NAME)]),
     ...(isMachine ? ["/var/lib/tierkv", "/var/lib/private/tierkv", "/etc/tierkv"] : []),
   ];

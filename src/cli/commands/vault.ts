@@ -15,13 +15,13 @@ import { newVaultCounters } from "../../metrics.ts";
 import type { VaultCounters } from "../../metrics.ts";
 import type { LaneSpans } from "../../native.ts";
 import type { PausableVault, RunningVault, VaultDisk } from "../../vault/server.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { checkOpenFiles } from "../conditions.ts";
 import { flushFile, vaultDisk } from "../disk.ts";
 import { vaultBudget } from "../memory.ts";
-import { startScrape } from "../scrape.ts";
 import { vaultClass, VAULT_ROLES } from "../targets.ts";
-import { openExporter } from "../traces.ts";
+import { openExporter, startScrape } from "../telling.ts";
 import type { Access } from "../vault-access.ts";
 
 interface VaultOptions {
@@ -32,7 +32,7 @@ interface VaultOptions {
   untilStdinEnds?: true;
 }
 
-export function addVault({ program, action }: Registrar): void {
+export function addVault(program: Command): void {
   program
     .command("vault")
     .summary("serve a vault on this machine")
@@ -50,8 +50,8 @@ export function addVault({ program, action }: Registrar): void {
       "instead of [vault] insecure_lan: let every machine in, without TLS and without a token",
     )
     .option("--until-stdin-ends", "drain also when standard input ends: for a parent that holds it")
-    .addHelpText("after", "\nExample:\n  tierkv vault --config /etc/tierkv/tierkv.toml")
-    .action(action(serve));
+    .example("tierkv vault --config /etc/tierkv/tierkv.toml")
+    .does(serve);
 }
 
 async function serve(call: Call<VaultOptions>): Promise<number> {
@@ -250,14 +250,14 @@ async function announced(
 }
 
 function overrides({ listen, role, maxBytes, insecureLan }: VaultOptions): Override[] {
-  const given = (option: string, section: string, name: string, text?: string): Override[] =>
-    text === undefined ? [] : [{ option, section, name, text }];
+  const section = "vault";
+  const isOpen = insecureLan === true ? "true" : undefined;
   return [
-    ...given("--role", "cluster", "role", role),
-    ...given("--listen", "vault", "listen", listen),
-    ...given("--max-bytes", "vault", "max_bytes", maxBytes),
-    ...given("--insecure-lan", "vault", "insecure_lan", insecureLan === true ? "true" : undefined),
-    ...given("--insecure-lan", "vault", "metrics_lan", insecureLan === true ? "true" : undefined),
+    { option: "--role", section: "cluster", name: "role", text: role },
+    { option: "--listen", section, name: "listen", text: listen },
+    { option: "--max-bytes", section, name: "max_bytes", text: maxBytes },
+    { option: "--insecure-lan", section, name: "insecure_lan", text: isOpen },
+    { option: "--insecure-lan", section, name: "metrics_lan", text: isOpen },
   ];
 }
 

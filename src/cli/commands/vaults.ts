@@ -1,25 +1,22 @@
 // Owns `tierkv vaults`: what the sidecar of this machine sees of the pools, vault by vault, emptying one of them, and this machine's lists.
 import { Option } from "commander";
 import type { RecordClass } from "../../block.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
 import type { VaultStatus } from "../../sidecar/status.ts";
-import type { Call, Registrar } from "../call.ts";
+import { askSidecar, statusSeen } from "../ask-sidecar.ts";
+import type { Call, Outcome } from "../call.ts";
+import type { Command } from "../command.ts";
+import type { DrainFlags } from "../drain-command.ts";
 import type { Candidate } from "../mdns.ts";
-import { statusSeen } from "../pool-seen.ts";
-import { showBytes, showShare, table } from "../text.ts";
+import { NONE, showBytes, showRate, showShare, table } from "../text.ts";
 
-const EXIT_OK = 0;
-const EXIT_NONE = 1;
-const NONE = "-";
-
-export function addVaults({ program, action }: Registrar): void {
+export function addVaults(program: Command): void {
   const vaults = program
     .command("vaults")
     .summary("show the vaults of the pools, and change who belongs to them")
     .description(
       "The vaults that are one pool: what the sidecar of this machine sees of them, and who leaves.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv vaults ls");
+    .example("tierkv vaults ls");
   vaults
     .command("ls")
     .summary("list them, with what each owns and holds")
@@ -28,8 +25,8 @@ export function addVaults({ program, action }: Registrar): void {
         "what it gives and takes a second, and how it is. One that has left its pool owns nothing, and is asked for what\n" +
         "it still holds for an hour. Exit code 1 when there is none.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv vaults ls --json")
-    .action(action(list));
+    .example("tierkv vaults ls --json")
+    .does(list);
   vaults
     .command("drain <address>")
     .summary("move what a vault holds to the other vaults of its pool")
@@ -41,8 +38,8 @@ export function addVaults({ program, action }: Registrar): void {
     )
     .option("--rate <bytes>", "at most so many bytes a second (default: half of the time)")
     .option("--end", "give up: the vault takes records again")
-    .addHelpText("after", "\nExample:\n  tierkv vaults drain 192.168.1.20:50051 --rate 50MB")
-    .action(action(drain));
+    .example("tierkv vaults drain 192.168.1.20:50051 --rate 50MB")
+    .does(drain);
   vaults
     .command("weight <address> <number>")
     .summary("give a vault a larger or a smaller share of its pool")
@@ -50,8 +47,8 @@ export function addVaults({ program, action }: Registrar): void {
       "What it has room for counts so many times: 0.1 for a slow one, so that restores wait less for it, and its room is used\n" +
         "less. Every sidecar hears of it at once, and a restart keeps it. Needs the vault's admin token.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv vaults weight 192.168.1.20:50051 0.1")
-    .action(action(weigh));
+    .example("tierkv vaults weight 192.168.1.20:50051 0.1")
+    .does(weigh);
 
   vaults
     .command("discover")
@@ -61,8 +58,8 @@ export function addVaults({ program, action }: Registrar): void {
         "Anybody on the network may answer so. Nothing is trusted by it: `tierkv join`, with a code from the vault's own\n" +
         "machine, makes sure who it is. Exit code 1 when none answers.",
     )
-    .addHelpText("after", "\nExample:\n  tierkv vaults discover --json")
-    .action(action(listAnnounced));
+    .example("tierkv vaults discover --json")
+    .does(listAnnounced);
   for (const change of ["add", "remove"] as const) {
     const isAdded = change === "add";
     vaults
@@ -78,17 +75,17 @@ export function addVaults({ program, action }: Registrar): void {
           "All machines that share the vaults\nneed the same list.",
       )
       .addOption(new Option("--class <class>", "of records").choices(["kv", "ssm"]).default("kv"))
-      .addHelpText("after", `\nExample:\n  tierkv vaults ${change} 192.168.1.20:50051`)
-      .action(action(async (call: Call<{ class: RecordClass }>) => await edit(call, isAdded)));
+      .example(`tierkv vaults ${change} 192.168.1.20:50051`)
+      .does(async (call: Call<{ class: RecordClass }>) => await edit(call, isAdded));
   }
 }
 
-async function listAnnounced(call: Call): Promise<number> {
+async function listAnnounced(call: Call): Promise<boolean> {
   const config = call.loadConfig();
   const { discover } = await import("../mdns.ts");
   const found = await discover(config);
   call.print({ candidates: found }, found.length === 0 ? [NONE_ANNOUNCED] : describeFound(found));
-  return found.length === 0 ? EXIT_NONE : EXIT_OK;
+  return found.length > 0;
 }
 
 const NONE_ANNOUNCED = "no vault announces itself here: [vault] announce = true makes one do so";
@@ -117,7 +114,7 @@ export function describeFound(found: readonly Candidate[]): string[] {
   ];
 }
 
-async function edit(call: Call<{ class: RecordClass }>, isAdded: boolean): Promise<number> {
+async function edit(call: Call<{ class: RecordClass }>, isAdded: boolean): Promise<Outcome> {
   const { changePool, isPooled } = await import("../pooling.ts");
   const config = call.loadConfig();
   if (isPooled(config)) return await changePool(call, config, isAdded);
@@ -125,36 +122,23 @@ async function edit(call: Call<{ class: RecordClass }>, isAdded: boolean): Promi
   return changeList(call, call.options.class, isAdded);
 }
 
-interface DrainFlags {
-  rate?: string;
-  end?: boolean;
-}
-
-async function drain(call: Call<DrainFlags>): Promise<number> {
+async function drain(call: Call<DrainFlags>): Promise<boolean> {
   const { drainVault } = await import("../drain-command.ts");
-  return await drainVault(call, call.options);
+  return await drainVault(call);
 }
 
-async function weigh(call: Call): Promise<number> {
+async function weigh(call: Call): Promise<void> {
   const { weighVault } = await import("../weight-command.ts");
-  return await weighVault(call);
+  await weighVault(call);
 }
 
-async function list(call: Call): Promise<number> {
-  const config = call.loadConfig();
-  const { SidecarLink: Link } = await import("../sidecar-link.ts");
-  const link = new Link(config.sidecar.socket);
-  try {
-    await link.hello(STATUS_TIMEOUT_MS);
-    const { vaults } = await statusSeen(link);
-    const rows = Object.entries(vaults).flatMap(([name, all]) =>
-      all.map((vault) => ({ class: name, ...vault })),
-    );
-    call.print({ vaults: rows }, rows.length === 0 ? ["no vault is known"] : describe(rows));
-    return rows.length === 0 ? EXIT_NONE : EXIT_OK;
-  } finally {
-    link.close();
-  }
+async function list(call: Call): Promise<boolean> {
+  const { vaults } = await askSidecar(call.loadConfig().sidecar.socket, statusSeen);
+  const rows = Object.entries(vaults).flatMap(([name, all]) =>
+    all.map((vault) => ({ class: name, ...vault })),
+  );
+  call.print({ vaults: rows }, rows.length === 0 ? ["no vault is known"] : describe(rows));
+  return rows.length > 0;
 }
 
 type Row = VaultStatus & { class: string };
@@ -181,7 +165,7 @@ function rowOf(row: Row): string[] {
     showShare(most.usedBytes / Math.max(1, most.maxBytes)),
     `${showBytes(usedBytes)} of ${showBytes(maxBytes)}`,
     disk === null ? NONE : `${showBytes(disk.usedBytes)} of ${showBytes(disk.maxBytes)}`,
-    `${showBytes(outBytesPerS)}/s`,
-    `${showBytes(inBytesPerS)}/s`,
+    showRate(outBytesPerS),
+    showRate(inBytesPerS),
   ];
 }

@@ -1,21 +1,20 @@
 // Owns `tierkv verify`: whether a receipt is what was signed, and whether vaults still hold what it says was restored.
-import { parseOption } from "../../config/override.ts";
+import { optionOr, parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
+import { silent } from "../../log.ts";
 import type { ReceiptStatement } from "../../receipt/receipt.ts";
-import type { Call, Registrar } from "../call.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import { namespaceBegin, publicKey } from "../option-kinds.ts";
 import { showBytes, showMs } from "../text.ts";
 import type { Checked, Verdict } from "../verifying.ts";
-
-const EXIT_OK = 0;
-const EXIT_NOT = 1;
 
 interface VerifyFlags {
   trust?: string[];
   namespace?: string;
 }
 
-export function addVerify({ program, action }: Registrar): void {
+export function addVerify(program: Command): void {
   program
     .command("verify")
     .argument("<receipt>", "its name, as the request's answer carries it, or a file")
@@ -27,15 +26,15 @@ export function addVerify({ program, action }: Registrar): void {
     )
     .option("--trust <key...>", "public keys of other machines that may have signed it")
     .option("--namespace <hex>", "how its name begins (default: those of the engines here)")
-    .addHelpText("after", "\nExample:\n  tierkv verify 0f3c5a7e9b1d2f4a6c8e0b2d4f6a8c1e")
-    .action(action(verify));
+    .example("tierkv verify 0f3c5a7e9b1d2f4a6c8e0b2d4f6a8c1e")
+    .does(verify);
 }
 
-async function verify(call: Call<VerifyFlags>): Promise<number> {
+async function verify(call: Call<VerifyFlags>): Promise<boolean> {
   const [named = ""] = call.args;
   const { trust = [], namespace: begin } = call.options;
   const keys = trust.map((key) => parseOption(publicKey, "--trust", key));
-  const namespace = begin === undefined ? null : parseOption(namespaceBegin, "--namespace", begin);
+  const namespace = optionOr(namespaceBegin, "--namespace", begin, null);
   const [{ openReceipt }, { ReceiptFolder }, { loadRecordKeys }, { checkNamed }] =
     await Promise.all([
       import("../../receipt/receipt.ts"),
@@ -53,12 +52,16 @@ async function verify(call: Call<VerifyFlags>): Promise<number> {
     new TierkvError("RECEIPT_REFUSED", { where, reason });
   await checkNamed(config, statement, namespace, refused);
   await loadRecordKeys(config);
-  const [{ checkSample }, { greeted }] = await Promise.all([
+  const [{ checkSample }, { greeted, linkTo }, { allTargets }] = await Promise.all([
     import("../verifying.ts"),
     import("../vault-link.ts"),
+    import("../sources.ts"),
   ]);
-  const { allTargets } = await import("../sources.ts");
-  const vaults = await greeted(config, await allTargets(config));
+  // Memory of this machine is asked, too.
+  const vaults = await greeted(
+    await allTargets(config),
+    (target, name) => linkTo(config, { ...target, classes: [name] }, silent, 1).client,
+  );
   try {
     const checked = await checkSample(statement, vaults.clients);
     const count = (verdict: Verdict): number =>
@@ -70,7 +73,7 @@ async function verify(call: Call<VerifyFlags>): Promise<number> {
       { ...said, signer, blocks, same, differs, gone, checked },
       describe(statement, checked, { same, differs, gone, blocks }),
     );
-    return differs === 0 && same > 0 ? EXIT_OK : EXIT_NOT;
+    return differs === 0 && same > 0;
   } finally {
     vaults.close();
   }

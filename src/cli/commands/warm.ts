@@ -1,19 +1,17 @@
 // Owns `tierkv warm`: prompts of a file go through an engine with one token answered, so that what it computes is stored.
 import { readFileSync, statSync } from "node:fs";
 import { integer } from "../../config/kinds.ts";
-import { parseOption } from "../../config/override.ts";
+import { optionOr, parseOption } from "../../config/override.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
+import { parseJson } from "../../json.ts";
 import { WARM_AT_ONCE_DEFAULT, WARM_AT_ONCE_MAX, WARM_FILE_BYTES_MAX } from "../../limits/tools.ts";
-import type { Call, Registrar } from "../call.ts";
+import { untilSaved } from "../ask-sidecar.ts";
+import type { Call } from "../call.ts";
+import type { Command } from "../command.ts";
 import type { EngineAsker, Warmed } from "../engine-asker.ts";
 import { engineUrl } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
-import { statusOf, untilSaved } from "../saves-end.ts";
 import { showMs } from "../text.ts";
-
-const EXIT_OK = 0;
-const EXIT_FAILED = 1;
 
 interface WarmFlags {
   engine: string;
@@ -28,7 +26,7 @@ interface Asked {
   body: Body;
 }
 
-export function addWarm({ program, action }: Registrar): void {
+export function addWarm(program: Command): void {
   program
     .command("warm")
     .argument("<file>", "one prompt a line, as JSON")
@@ -40,8 +38,8 @@ export function addWarm({ program, action }: Registrar): void {
     )
     .requiredOption("--engine <url>", "where the engine answers, like http://127.0.0.1:8000")
     .option("--at-once <n>", `requests at the same time (default: ${WARM_AT_ONCE_DEFAULT})`)
-    .addHelpText("after", "\nExample:\n  tierkv warm prompts.jsonl --engine http://127.0.0.1:8000")
-    .action(action(warm));
+    .example("tierkv warm prompts.jsonl --engine http://127.0.0.1:8000")
+    .does(warm);
 }
 
 interface Sum {
@@ -57,14 +55,11 @@ interface Sum {
   savedBlocks: number | null;
 }
 
-async function warm(call: Call<WarmFlags>): Promise<number> {
+async function warm(call: Call<WarmFlags>): Promise<boolean> {
   const [file = ""] = call.args;
   const { engine: given, atOnce: most } = call.options;
   const url = parseOption(engineUrl, "--engine", given);
-  const atOnce =
-    most === undefined
-      ? WARM_AT_ONCE_DEFAULT
-      : parseOption(integer(1, WARM_AT_ONCE_MAX), "--at-once", most);
+  const atOnce = optionOr(integer(1, WARM_AT_ONCE_MAX), "--at-once", most, WARM_AT_ONCE_DEFAULT);
   const prompts = readPrompts(file);
   const { EngineAsker } = await import("../engine-asker.ts");
   const engine = new EngineAsker(url);
@@ -83,7 +78,7 @@ async function warm(call: Call<WarmFlags>): Promise<number> {
     sendAll(engine, model, prompts, atOnce, new Progress(call.io), sum),
   );
   call.print(sum, describe(sum));
-  return sum.failed === 0 ? EXIT_OK : EXIT_FAILED;
+  return sum.failed === 0;
 }
 
 async function sendAll(
@@ -110,18 +105,17 @@ async function sendAll(
     }
   };
   await Promise.all(Array.from({ length: atOnce }, worker));
-  progress.end();
 }
 
 /** What the sidecar of this machine stores until `work` is over and nothing waits; null where none answers. */
 async function countSaves(call: Call, work: () => Promise<void>): Promise<number | null> {
   const { SidecarLink } = await import("../sidecar-link.ts");
   const link = new SidecarLink(call.loadConfig().sidecar.socket);
-  const saved = async (): Promise<number> => (await statusOf(link)).counters["blocks_saved"] ?? 0;
+  const saved = async (): Promise<number> => (await link.status()).counters["blocks_saved"] ?? 0;
   try {
     let before: number | null = null;
     try {
-      await link.hello(STATUS_TIMEOUT_MS);
+      await link.hello();
       before = await saved();
     } catch {
       // The engine may be another machine's.
@@ -192,12 +186,7 @@ function readPrompts(file: string): Asked[] {
 }
 
 function bodyOf(line: string, number: number): Body {
-  let value: unknown;
-  try {
-    value = JSON.parse(line);
-  } catch {
-    value = null;
-  }
+  const value = parseJson(line);
   if (typeof value === "string" && value !== "") return { prompt: value };
   if (Array.isArray(value) && value.length > 0) {
     if (value.every((item) => Number.isSafeInteger(item))) return { prompt: value };

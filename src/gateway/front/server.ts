@@ -2,8 +2,6 @@
 import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import type { AddressInfo } from "node:net";
-import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { Running } from "../../lifecycle.ts";
 import {
   GATEWAY_CONNECTIONS_MAX,
@@ -11,6 +9,7 @@ import {
   GATEWAY_HEADER_BYTES_MAX,
   GATEWAY_REQUEST_MS,
 } from "../../limits/gateway.ts";
+import { listenAt } from "../../listen.ts";
 import { nowMs } from "../../time.ts";
 import { computeAhead } from "./ahead.ts";
 import { Visit } from "./allowance.ts";
@@ -63,11 +62,9 @@ export async function startFront(options: FrontOptions): Promise<Front> {
       ? createServer(limits, onRequest)
       : createTlsServer({ ...limits, ...tls, minVersion: "TLSv1.3" }, onRequest);
   server.maxConnections = GATEWAY_CONNECTIONS_MAX;
-  const { host } = options.listen;
-  await listen(server, options.listen);
-  const { port } = server.address() as AddressInfo;
+  const at = await listenAt(server, options.listen, "[gateway] listen");
   return {
-    url: `${tls === null ? "http" : "https"}://${host.includes(":") ? `[${host}]` : host}:${port}`,
+    url: `${tls === null ? "http" : "https"}://${at}`,
     async close(): Promise<void> {
       state.isClosing = true;
       await closed(server);
@@ -207,17 +204,6 @@ async function answerOurselves(
   }
 }
 
-function listen(server: Server, at: { host: string; port: number }): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const onError = (error: NodeJS.ErrnoException): void => reject(listenError(error, at));
-    server.once("error", onError);
-    server.listen({ host: at.host, port: at.port }, () => {
-      server.off("error", onError);
-      resolve();
-    });
-  });
-}
-
 /** Idle connections end at once, the others with their answer, and all after GATEWAY_DRAIN_MS. */
 function closed(server: Server): Promise<void> {
   return new Promise((resolve) => {
@@ -228,18 +214,4 @@ function closed(server: Server): Promise<void> {
     });
     server.closeIdleConnections();
   });
-}
-
-function listenError(
-  error: NodeJS.ErrnoException,
-  { host, port }: { host: string; port: number },
-): TierkvError {
-  const address = `${host}:${port}`;
-  if (error.code === "EADDRINUSE") {
-    const fix = "stop that process or set another [gateway] listen";
-    return new TierkvError("ADDRESS_IN_USE", { address, fix }, { cause: error });
-  }
-  const fix = "set [gateway] listen to an address of this machine";
-  const reason = toTierkvError(error).message;
-  return new TierkvError("LISTEN_FAILED", { address, reason, fix }, { cause: error });
 }

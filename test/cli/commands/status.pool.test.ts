@@ -59,7 +59,7 @@ test("a vault that came back empty has holes, and each command says so of it alo
   const link = new SidecarLink(reader.sidecar.socketPath);
   closeAfterTest(link);
   await link.hello(SOON_MS);
-  const status = (await link.status(SOON_MS)) as unknown as SidecarStatus;
+  const status = await link.status(SOON_MS);
   const family = sidecarFamilies(status).find(
     ({ name }) => name === "tierkv_sidecar_vault_holes_total",
   );

@@ -156,7 +156,7 @@ export class KillableSidecar extends Killable {
     const link = new SidecarLink(this.socketPath);
     try {
       await link.hello(SOON_MS);
-      return (await link.status(SOON_MS)) as unknown as SidecarStatus;
+      return await link.status(SOON_MS);
     } finally {
       link.close();
     }

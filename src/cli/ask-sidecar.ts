@@ -1,0 +1,55 @@
+// Owns asking the sidecar of this machine: a connection as long as it takes, and waiting until it can say what is wanted.
+import { TierkvError } from "../errors.ts";
+import { VAULTS_SEEN_MS } from "../limits/pool.ts";
+import { FIDELITY_POLL_MS, FIDELITY_QUIET_POLLS, FIDELITY_SAVE_MS } from "../limits/tools.ts";
+import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
+import { nowMs, sleep } from "../time.ts";
+import type { SidecarLink } from "./sidecar-link.ts";
+
+const POLL_MS = 50;
+
+/** Throws SIDECAR_DOWN, or VERSION_MISMATCH. */
+export async function askSidecar<T>(
+  socket: string,
+  work: (link: SidecarLink) => Promise<T>,
+): Promise<T> {
+  // Loaded here: who only declares commands must be able to say that the native core is missing.
+  const { SidecarLink: Link } = await import("./sidecar-link.ts");
+  const link = new Link(socket);
+  try {
+    await link.hello();
+    return await work(link);
+  } finally {
+    link.close();
+  }
+}
+
+/** Its account of itself, once its vaults have said how they are: it asks them only while somebody looks. */
+export async function statusSeen(link: SidecarLink): Promise<SidecarStatus> {
+  const endMs = nowMs() + VAULTS_SEEN_MS;
+  for (;;) {
+    const status = await link.status();
+    const all = [...status.vaults.kv, ...status.vaults.ssm];
+    const isUnseen = ({ state, seen }: VaultStatus): boolean => state !== "down" && seen === null;
+    if (!all.some(isUnseen) || nowMs() > endMs) return status;
+    await sleep(POLL_MS);
+  }
+}
+
+/** Saves are fire and forget: over when nothing is queued and no count grows. */
+export async function untilSaved(link: SidecarLink): Promise<void> {
+  const startedMs = nowMs();
+  let before = "";
+  let quiet = 0;
+  while (quiet < FIDELITY_QUIET_POLLS) {
+    if (nowMs() - startedMs > FIDELITY_SAVE_MS) {
+      const reason = `the sidecar still saves after ${FIDELITY_SAVE_MS / 1000} s; is the engine in use?`;
+      throw new TierkvError("ENGINE_ANSWER", { reason });
+    }
+    await sleep(FIDELITY_POLL_MS);
+    const { saves, counters } = await link.status();
+    const now = `${counters["blocks_saved"] ?? 0} ${counters["saves_present"] ?? 0}`;
+    quiet = saves.queuedBlocks === 0 && now === before ? quiet + 1 : 0;
+    before = now;
+  }
+}

@@ -1,0 +1,32 @@
+// Owns where things of this user lie: home and what XDG names below it, state, and where a process listens for this user's others.
+import { existsSync } from "node:fs";
+import { homedir } from "node:os";
+import { join } from "node:path";
+import type { Environment } from "./field.ts";
+
+export function homeOf(env: Environment): string {
+  return env["HOME"] ?? homedir();
+}
+
+/** As the variable names it, else `usual` below the home. */
+export function xdgHome(
+  variable: "XDG_CONFIG_HOME" | "XDG_STATE_HOME",
+  usual: string,
+  env: Environment,
+): string {
+  return env[variable] || join(homeOf(env), usual);
+}
+
+/** systemd names the directory of a service; other users have theirs. */
+export function stateDir(env: Environment): string {
+  const [given = ""] = (env["STATE_DIRECTORY"] ?? "").split(":");
+  return given || join(xdgHome("XDG_STATE_HOME", ".local/state", env), "tierkv");
+}
+
+/** In a directory of this user's, which is made with mode 700, and checked, before anybody listens there. */
+export function ownSocket(name: "sidecar" | "vault" | "gateway", env: Environment): string {
+  const runtimeDir = env["XDG_RUNTIME_DIR"] ?? "";
+  if (runtimeDir !== "" && existsSync(runtimeDir))
+    return join(runtimeDir, "tierkv", `${name}.sock`);
+  return `/tmp/tierkv-${process.getuid?.() ?? 0}/${name}.sock`;
+}
