@@ -1,5 +1,5 @@
 // Owns the gateway as a whole: engines, their events, figures, the address for clients and the socket for its own commands, put together.
-import type { GatewayConfig, Preset } from "../config/config.ts";
+import type { Address, GatewayConfig, Preset } from "../config/config.ts";
 import { sourceOf } from "../hosts.ts";
 import { readKeyPair } from "../key-pair.ts";
 import type { KeyPair } from "../key-pair.ts";
@@ -10,6 +10,7 @@ import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
 import type { AgreementOf, FeedOf } from "./counts/figures.ts";
 import { addressesOf, Discovery } from "./engines/discovery.ts";
+import type { DiscoveryOptions, Look } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
 import { Fleet } from "./engines/fleet.ts";
 import { BodyBudget } from "./front/body.ts";
@@ -22,7 +23,6 @@ import { Keeper, loadSaved } from "./keeper.ts";
 import type { Picking } from "./picker/exchange.ts";
 import type { RunningPicker } from "./picker/picker.ts";
 import { Roster } from "./roster.ts";
-import type { Publishing } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
 import { OwnTokenizers } from "./tokens/own.ts";
 import { Tokenizer } from "./tokens/tokenizer.ts";
@@ -39,16 +39,6 @@ export interface RunningGateway extends Running {
   /** Listed or found, by the time it listens. */
   readonly engines: readonly string[];
 }
-
-/** An engine that was found, `host:port`, with where it publishes and replays its events; null: nowhere that is known. */
-export interface Neighbour {
-  address: string;
-  events: string | null;
-  replays: string | null;
-}
-
-/** The engines that somebody knows of now; throws while that is not known. */
-export type Look = () => Promise<Neighbour[]>;
 
 /** The vaults that may be asked now; the list of no vault is empty. */
 export type Vaults = () => readonly AskedVault[];
@@ -77,8 +67,7 @@ export async function startGateway(
     open.push(fleet);
     await fleet.start();
     open.push(roster);
-    open.push(...(await startFollowing(config, parts, logger)));
-    if (look !== null) open.push(await startLooking(look, parts, logger));
+    open.push(...(await startFollowing(config, look, parts, logger)));
     const followed = (): Followed[] => roster.followed();
     open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
     const shown = { fleet, feedOf, agreementOf, index, router, keys, own };
@@ -148,72 +137,57 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   return { fleet, roster, index, figures, feedOf, agreementOf, router, preset, own };
 }
 
-/** Events of the engines that are listed, and the engines behind a name with theirs. */
+/** Events of the engines that are listed, and the engines that others know of with theirs. */
 async function startFollowing(
   config: GatewayConfig,
+  look: Look | null,
   { fleet, roster }: Parts,
   logger: Logger,
-): Promise<Running[]> {
+): Promise<Discovery[]> {
   for (const [at, { text: events }] of config.events.entries()) {
     const engine = fleet.engines[at];
     const replays = config.replays[at]?.text ?? null;
     if (engine !== undefined) roster.follow(engine, { events, replays });
   }
-  const discovery = discoveryOf(config, roster, fleet, logger);
-  if (discovery === null) return [];
-  await discovery.start();
-  return [discovery];
+  const { discover } = config;
+  const all = [
+    ...(discover === null || sourceOf(discover.text) !== null ? [] : [behindName(config, discover)]),
+    ...(look === null ? [] : [{ of: "those who know engines", look }]),
+  ];
+  const discoveries = all.map((known) => discoveryOf(known, roster, logger));
+  for (const discovery of discoveries) await discovery.start();
+  return discoveries;
 }
 
-function discoveryOf(
-  { discover, discoverEvents, discoverReplays }: GatewayConfig,
-  roster: Roster,
-  fleet: Fleet,
-  logger: Logger,
-): Discovery | null {
-  if (discover === null || sourceOf(discover.text) !== null) return null;
-  const { host, port } = discover;
-  const publishing = (found: string): Publishing | null => {
-    if (discoverEvents === null) return null;
-    const replays = discoverReplays === null ? null : `${found}:${discoverReplays}`;
-    return { events: `${found}:${discoverEvents}`, replays };
+type Knowing = Pick<DiscoveryOptions, "of" | "look">;
+
+function behindName(
+  { discoverEvents, discoverReplays }: GatewayConfig,
+  { host, port }: Address,
+): Knowing {
+  const at = (found: string, place: number | null): string | null =>
+    place === null ? null : `${found}:${place}`;
+  const look: Look = async () =>
+    (await addressesOf(host)).map((found) => ({
+      address: `${found}:${port}`,
+      events: at(found, discoverEvents),
+      replays: at(found, discoverReplays),
+    }));
+  return { of: host, look };
+}
+
+function discoveryOf(known: Knowing, roster: Roster, logger: Logger): Discovery {
+  const ifThere = (address: string, what: (engine: Engine) => void): void => {
+    const engine = roster.find(address);
+    if (engine !== null) what(engine);
   };
   return new Discovery({
-    of: host,
+    ...known,
     logger,
-    ask: () => addressesOf(host),
-    onFound: (found) => roster.add(`${found}:${port}`, undefined, publishing(found)) !== null,
-    onGone(gone) {
-      const engine = fleet.engines.find(({ name }) => name === `${gone}:${port}`);
-      if (engine !== undefined) roster.remove(engine);
-    },
+    onFound: (one) => roster.add(one.address, one.address, one) !== null,
+    onMoved: (one) => ifThere(one.address, (engine) => roster.follow(engine, one)),
+    onGone: ({ address }) => ifThere(address, (engine) => roster.remove(engine)),
   });
-}
-
-async function startLooking(
-  look: Look,
-  { fleet, roster }: Parts,
-  logger: Logger,
-): Promise<Discovery> {
-  let found = new Map<string, Neighbour>();
-  const discovery = new Discovery({
-    of: "those who know engines",
-    logger,
-    async ask() {
-      found = new Map((await look()).map((one) => [one.address, one]));
-      return [...found.keys()];
-    },
-    onFound(address) {
-      const { events = null, replays = null } = found.get(address) ?? {};
-      return roster.add(address, undefined, events === null ? null : { events, replays }) !== null;
-    },
-    onGone(address) {
-      const engine = fleet.engines.find(({ name }) => name === address);
-      if (engine !== undefined) roster.remove(engine);
-    },
-  });
-  await discovery.start();
-  return discovery;
 }
 
 /** Throws CREDENTIALS. */

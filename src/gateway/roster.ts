@@ -1,5 +1,6 @@
 // Owns which engines there are while the gateway runs: each with the events it publishes, from its coming to its going.
 import type { Logger } from "../log.ts";
+import type { Publishing } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import { EventFeed } from "./events/feed.ts";
@@ -16,11 +17,7 @@ export interface RosterOptions {
   onGone(engine: Engine): void;
 }
 
-/** Where an engine publishes its events, `host:port`. */
-export interface Publishing {
-  events: string;
-  replays: string | null;
-}
+const NOWHERE: Publishing = { events: null, replays: null };
 
 export class Roster {
   readonly #options: RosterOptions;
@@ -49,7 +46,10 @@ export class Roster {
     );
   }
 
+  /** From now on there: what it told elsewhere counts no more. */
   follow(engine: Engine, { events, replays }: Publishing): void {
+    this.#unfollow(engine);
+    if (events === null) return;
     const { index, saved, logger } = this.#options;
     const { slot } = engine;
     const known = replays === null ? undefined : saved?.engines.get(events);
@@ -78,31 +78,41 @@ export class Roster {
     feed.start();
   }
 
+  #unfollow(engine: Engine): void {
+    const feed = this.#feeds.get(engine);
+    if (feed === undefined) return;
+    feed.close();
+    this.#feeds.delete(engine);
+    this.#agreements.delete(engine);
+    const { index } = this.#options;
+    index.trust(engine.slot, false);
+    index.clear(engine.slot);
+  }
+
+  /** null: it is not there. */
+  find(name: string, id: string = name): Engine | null {
+    const { fleet } = this.#options;
+    return fleet.engines.find((engine) => engine.name === name && engine.id === id) ?? null;
+  }
+
   /** null: there is no room for one more. One that is there already is taken as it is. */
-  add(name: string, id: string = name, publishing: Publishing | null = null): Engine | null {
+  add(name: string, id: string = name, publishing: Publishing = NOWHERE): Engine | null {
     const { fleet, logger } = this.#options;
-    const known = fleet.engines.find((engine) => engine.name === name && engine.id === id);
-    if (known !== undefined) return known;
-    const engine = fleet.add(name, id);
-    if (engine === null) {
-      // Once: whoever is found is told of again and again.
-      if (!this.#isFullSaid) logger.warn({ engine: name }, "no room for one more engine");
-      this.#isFullSaid = true;
-      return null;
-    }
-    this.#isFullSaid = false;
-    if (publishing !== null) this.follow(engine, publishing);
-    return engine;
+    const engine = this.find(name, id);
+    if (engine !== null) return engine;
+    const added = fleet.add(name, id);
+    // Once: whoever is found is told of again and again.
+    if (added === null && !this.#isFullSaid)
+      logger.warn({ engine: name }, "no room for one more engine");
+    this.#isFullSaid = added === null;
+    if (added !== null) this.follow(added, publishing);
+    return added;
   }
 
   /** What it has is finished. */
   remove(engine: Engine): void {
-    const { fleet, index, logger, onGone } = this.#options;
-    this.#feeds.get(engine)?.close();
-    this.#feeds.delete(engine);
-    this.#agreements.delete(engine);
-    index.trust(engine.slot, false);
-    index.clear(engine.slot);
+    const { fleet, logger, onGone } = this.#options;
+    this.#unfollow(engine);
     onGone(engine);
     fleet.remove(engine).catch((error: unknown) => logger.warn({ err: error }, "an engine left"));
   }

@@ -107,9 +107,8 @@ export class EventFeed {
 
   close(): void {
     this.#isClosed = true;
-    clearTimeout(this.#timer);
+    this.#endReplay();
     this.#subscription?.close();
-    this.#replay?.close();
   }
 
   #away(reason: string): void {
