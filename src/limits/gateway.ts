@@ -112,6 +112,8 @@ export const GATEWAY_FOUND_MS = 30_000;
 export const GATEWAY_FOUND_BLOCKS_MAX = 131_072;
 /** Tokenizers that the gateway holds open, each with the memory of its vocabulary. */
 export const GATEWAY_TOKENIZERS_MAX = 16;
+/** One whose model no prompt names for this long is closed, at the latest after twice this; above the longest `tokenize_ms`. */
+export const GATEWAY_TOKENIZER_IDLE_MS = 900_000;
 /** Until a folder that could not be opened is tried again: doubles from the first to the second; and such folders that are remembered. */
 export const GATEWAY_FOLDER_RETRY_MIN_MS = 1_000;
 export const GATEWAY_FOLDER_RETRY_MAX_MS = 300_000;
