@@ -168,14 +168,14 @@ export class Restorer {
     this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
   }
 
-  /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours. `isGone`: its engine is, too. */
-  release(released: Pick<Release, "plan" | "from" | "tokens" | "loadUs">, isGone = false): void {
+  /** The plan is over for the scheduler; its blocks stay for the next one. An unknown number is none of ours. */
+  release(released: Omit<Release, "t" | "req">): void {
     const { plan: number, tokens, loadUs } = released;
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
-    // Who lost its engine never had room, so how long it waited says nothing of the queue.
-    if (!isGone) this.#context?.costs.began(plan);
+    // Who never had room says nothing of the queue by how long it waited.
+    if (released.isBegun) this.#context?.costs.began(plan);
     const costs = this.#context?.costs;
     if (tokens > 0) costs?.loaded(plan, tokens, loadUs / 1e6);
     const prefillS = costs?.prefillS(plan, tokens) ?? null;
@@ -190,8 +190,8 @@ export class Restorer {
   close(): void {
     this.#admission.close();
     this.#waiting.close();
-    const nothing = { from: 0, tokens: 0, loadUs: 0 };
-    for (const plan of this.#plans.keys()) this.release({ plan, ...nothing }, true);
+    const nothing = { from: 0, tokens: 0, loadUs: 0, isBegun: false };
+    for (const plan of this.#plans.keys()) this.release({ plan, ...nothing });
   }
 
   async #lookUp(plan: Plan, message: Prefetch): Promise<void> {

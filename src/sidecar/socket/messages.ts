@@ -105,6 +105,8 @@ export interface Release {
   tokens: number;
   from: number;
   loadUs: number;
+  /** The engine gave its request blocks; else it was aborted, or nothing that was asked for counts any more. */
+  isBegun: boolean;
 }
 
 /** The engine could take this request now, and waits for its plan. */
@@ -285,6 +287,7 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
       tokens: message.has("tokens") ? message.count("tokens") : 0,
       from: message.has("from") ? message.count("from") : 0,
       loadUs: message.has("load_us") ? message.count("load_us") : 0,
+      isBegun: message.has("begun") && message.count("begun") === 1,
     }),
   ],
   ["counts", parseCounts],
