@@ -123,6 +123,9 @@ export const GATEWAY_ENCODES_AT_ONCE = 2;
 export const GATEWAY_ENCODES_WAITING_MAX = 1_024;
 /** A longer text the engine is asked for: each character takes up to 350 bytes of memory while it becomes tokens. */
 export const GATEWAY_ENCODE_CHARS_MAX: number = MIB;
+/** Messages of a chat, and values in its tools or for its template, beyond which the engine renders it: while it is rendered here, nobody else is served. */
+export const GATEWAY_CHAT_MESSAGES_MAX = 256;
+export const GATEWAY_CHAT_VALUES_MAX = 4_096;
 /** Whether an engine makes the same tokens: one question of that, until it is asked again when it did not answer, and special tokens in it. */
 export const GATEWAY_PROBE_MS = 5_000;
 export const GATEWAY_PROBE_RETRY_MS = 30_000;
