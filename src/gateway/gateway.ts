@@ -8,7 +8,6 @@ import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits/gateway
 import type { Logger } from "../log.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
-import type { AgreementOf, FeedOf } from "./counts/figures.ts";
 import { addressesOf, Discovery } from "./engines/discovery.ts";
 import type { DiscoveryOptions, Look } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
@@ -18,12 +17,13 @@ import { Keys } from "./front/keys.ts";
 import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
 import { BlockIndex } from "./index/index-of-blocks.ts";
-import type { Followed } from "./index/saved-index.ts";
 import { Keeper, loadSaved } from "./keeper.ts";
+import type { KeeperOptions } from "./keeper.ts";
 import type { Picking } from "./picker/exchange.ts";
 import type { RunningPicker } from "./picker/picker.ts";
 import { Roster } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
+import type { RouterOptions } from "./score/router.ts";
 import { OwnTokenizers } from "./tokens/own.ts";
 import { Tokenizer } from "./tokens/tokenizer.ts";
 import type { Maker } from "./tokens/tokenizer.ts";
@@ -54,7 +54,7 @@ export async function startGateway(
 ): Promise<RunningGateway> {
   const { keys, tls } = readAccess(config);
   const parts = partsOf(config, logger, look !== null, vaults);
-  const { fleet, roster, figures, router, index, feedOf, agreementOf, preset, own } = parts;
+  const { fleet, roster, figures, router, index, preset, own } = parts;
   const open: Running[] = [];
   const close = async (): Promise<void> => {
     for (let running = open.pop(); running !== undefined; running = open.pop()) {
@@ -68,9 +68,9 @@ export async function startGateway(
     await fleet.start();
     open.push(roster);
     open.push(...(await startFollowing(config, look, parts, logger)));
-    const followed = (): Followed[] => roster.followed();
+    const followed: KeeperOptions["followed"] = () => roster.followed();
     open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
-    const shown = { fleet, feedOf, agreementOf, index, router, keys, own };
+    const shown = { fleet, roster, index, router, keys, own };
     open.push(await startControl(config.socket, shown));
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
@@ -98,8 +98,6 @@ interface Parts {
   roster: Roster;
   index: BlockIndex;
   figures: Figures;
-  feedOf: FeedOf;
-  agreementOf: AgreementOf;
   router: Router;
   preset: Preset;
   own: OwnTokenizers;
@@ -119,9 +117,7 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   );
   const onGone = ({ name }: Engine): void => void figures.forget(name);
   const roster = new Roster({ fleet, index, saved, logger, onGone });
-  const feedOf: FeedOf = (engine) => roster.feedOf(engine);
-  const agreementOf: AgreementOf = (engine) => roster.agreementOf(engine);
-  const figures = new Figures(fleet, feedOf, index, agreementOf);
+  const figures = new Figures(fleet, roster, index);
   const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);
   const own = new OwnTokenizers(config.tokenizers, logger);
@@ -133,8 +129,9 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   const isWeighed = preset === "earliest-token";
   const asking = { vaults, index, lookupMs, onOutcome, logger };
   const lookups = isWeighed ? new Lookups(asking) : null;
+  const agreementOf: RouterOptions["agreementOf"] = (engine) => roster.agreementOf(engine);
   const router = new Router({ preset, fleet, index, tokenizer, lookups, agreementOf, ...how });
-  return { fleet, roster, index, figures, feedOf, agreementOf, router, preset, own };
+  return { fleet, roster, index, figures, router, preset, own };
 }
 
 /** Events of the engines that are listed, and the engines that others know of with theirs. */
@@ -151,20 +148,22 @@ async function startFollowing(
   }
   const { discover } = config;
   const all = [
-    ...(discover === null || sourceOf(discover.text) !== null ? [] : [behindName(config, discover)]),
+    ...(discover === null || sourceOf(discover.text) !== null
+      ? []
+      : [behindName(config, discover)]),
     ...(look === null ? [] : [{ of: "those who know engines", look }]),
   ];
-  const discoveries = all.map((known) => discoveryOf(known, roster, logger));
+  const discoveries = all.map((source) => discoveryOf(source, roster, logger));
   for (const discovery of discoveries) await discovery.start();
   return discoveries;
 }
 
-type Knowing = Pick<DiscoveryOptions, "of" | "look">;
+type Source = Pick<DiscoveryOptions, "of" | "look">;
 
 function behindName(
   { discoverEvents, discoverReplays }: GatewayConfig,
   { host, port }: Address,
-): Knowing {
+): Source {
   const at = (found: string, place: number | null): string | null =>
     place === null ? null : `${found}:${place}`;
   const look: Look = async () =>
@@ -176,13 +175,13 @@ function behindName(
   return { of: host, look };
 }
 
-function discoveryOf(known: Knowing, roster: Roster, logger: Logger): Discovery {
+function discoveryOf(source: Source, roster: Roster, logger: Logger): Discovery {
   const ifThere = (address: string, what: (engine: Engine) => void): void => {
     const engine = roster.find(address);
     if (engine !== null) what(engine);
   };
   return new Discovery({
-    ...known,
+    ...source,
     logger,
     onFound: (one) => roster.add(one.address, one.address, one) !== null,
     onMoved: (one) => ifThere(one.address, (engine) => roster.follow(engine, one)),

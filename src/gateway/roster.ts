@@ -21,8 +21,7 @@ const NOWHERE: Publishing = { events: null, replays: null };
 
 export class Roster {
   readonly #options: RosterOptions;
-  readonly #feeds = new Map<Engine, EventFeed>();
-  readonly #agreements = new Map<Engine, Agreement>();
+  readonly #followed = new Map<Engine, { feed: EventFeed; agreement: Agreement }>();
   #isFullSaid = false;
 
   constructor(options: RosterOptions) {
@@ -31,18 +30,23 @@ export class Roster {
 
   /** null: it publishes nothing to us. */
   feedOf(engine: Engine): EventFeed | null {
-    return this.#feeds.get(engine) ?? null;
+    return this.#followed.get(engine)?.feed ?? null;
   }
 
   /** Whether its hashes can be made here; null: it publishes nothing to us. */
   agreementOf(engine: Engine): Agreement | null {
-    return this.#agreements.get(engine) ?? null;
+    return this.#followed.get(engine)?.agreement ?? null;
   }
 
   /** Engines of whose events nothing is missing, up to where they are known. */
   followed(): Followed[] {
-    return [...this.#feeds].flatMap(([{ slot }, { mark, events }]) =>
-      mark === null ? [] : [{ slot, events, mark }],
+    return [...this.#followed].flatMap(
+      ([
+        { slot },
+        {
+          feed: { mark, events },
+        },
+      ]) => (mark === null ? [] : [{ slot, events, mark }]),
     );
   }
 
@@ -56,7 +60,6 @@ export class Roster {
     saved?.engines.delete(events);
     if (known !== undefined) index.restore(slot, known);
     const agreement = new Agreement(engine.name, logger);
-    this.#agreements.set(engine, agreement);
     const feed = new EventFeed({
       events,
       replays,
@@ -74,16 +77,15 @@ export class Roster {
         trust: (isTrusted) => index.trust(slot, isTrusted),
       },
     });
-    this.#feeds.set(engine, feed);
+    this.#followed.set(engine, { feed, agreement });
     feed.start();
   }
 
   #unfollow(engine: Engine): void {
-    const feed = this.#feeds.get(engine);
-    if (feed === undefined) return;
+    const feed = this.feedOf(engine);
+    if (feed === null) return;
     feed.close();
-    this.#feeds.delete(engine);
-    this.#agreements.delete(engine);
+    this.#followed.delete(engine);
     const { index } = this.#options;
     index.trust(engine.slot, false);
     index.clear(engine.slot);
@@ -118,7 +120,7 @@ export class Roster {
   }
 
   close(): Promise<void> {
-    for (const feed of this.#feeds.values()) feed.close();
+    for (const { feed } of this.#followed.values()) feed.close();
     return Promise.resolve();
   }
 }

@@ -9,7 +9,6 @@ import type { Publishing } from "../../src/gateway/engines/discovery.ts";
 import { Fleet } from "../../src/gateway/engines/fleet.ts";
 import { BlockIndex } from "../../src/gateway/index/index-of-blocks.ts";
 import { Roster } from "../../src/gateway/roster.ts";
-import { GATEWAY_DISCOVER_MS } from "../../src/limits/gateway.ts";
 import { gatewayBefore, SILENT, until } from "../support/gateways.ts";
 import { SimEngine } from "../support/sim-engine.ts";
 import { SimPublisher } from "../support/sim-publisher.ts";
@@ -89,4 +88,4 @@ test("an engine whose events are told of later is followed then", async () => {
   told = { events: publisher.events, replays: publisher.replays };
   await until(async () => (await shown())[0]!.blocks === 2);
   expect(await shown()).toEqual([{ events: "live", blocks: 2 }]);
-}, 6 * GATEWAY_DISCOVER_MS);
+});

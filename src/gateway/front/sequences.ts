@@ -2,12 +2,14 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { GATEWAY_SHOWN_CHARS_MAX } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
+import type { Fields } from "../tokens/prompt.ts";
 import type { Visit } from "./allowance.ts";
-import { readBody } from "./body.ts";
+import { fieldsOf, parseBody, readBody } from "./body.ts";
 import type { BodyBudget } from "./body.ts";
 import type { Forwarding } from "./forward.ts";
 import { generate } from "./generate.ts";
-import { refuse, refuseLimited, tellLimits } from "./refusal.ts";
+import { decoded } from "./reading.ts";
+import { refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
 
 export const GENERATE = "/generate";
 const SAMPLE = "http://10.0.0.2:8000";
@@ -40,8 +42,7 @@ export async function answerSequence(
   if (!isChange && path !== GENERATE) return false;
   // An engine is sent the prompts of all tenants, and makes their answers.
   if (isChange && options.tenant !== null) {
-    options.figures.refused("tenant_key");
-    refuse(response, "tenant_key");
+    refuseCounted(response, "tenant_key", options);
     return true;
   }
   const body = await readBody(request, options.budget);
@@ -50,12 +51,11 @@ export async function answerSequence(
     return true;
   }
   if (typeof body === "string") {
-    options.figures.refused(body);
-    refuse(response, body);
+    refuseCounted(response, body, options);
     return true;
   }
   try {
-    const asked = fieldsOf(body);
+    const asked = fieldsOf(parseBody(body, undefined));
     if (path === GENERATE) await generateWithin(response, asked, body.length, options);
     else change(response, path, asked, options);
   } finally {
@@ -66,7 +66,7 @@ export async function answerSequence(
 
 async function generateWithin(
   response: ServerResponse,
-  asked: Readonly<Record<string, unknown>>,
+  asked: Fields,
   bytes: number,
   options: SequenceOptions,
 ): Promise<void> {
@@ -89,8 +89,8 @@ function answerQuestion(
     return true;
   }
   if (!path.startsWith("/route/")) return false;
-  const able = fleet.engines.filter((engine) => engine.takes(null));
-  const [owner] = router.orderOf(decoded(path.slice("/route/".length)))(able);
+  const asked = path.slice("/route/".length);
+  const [owner] = router.orderOf(decoded(asked, asked))(fleet.able(null));
   if (owner === undefined) say(response, 200, { error: "No workers available" });
   else say(response, 200, { worker_id: owner.id, ...told(owner) });
   return true;
@@ -99,7 +99,7 @@ function answerQuestion(
 function change(
   response: ServerResponse,
   path: string,
-  { worker_id: id, address }: Readonly<Record<string, unknown>>,
+  { worker_id: id, address }: Fields,
   { fleet, registry }: SequenceOptions,
 ): void {
   if (typeof id !== "string" || id === "") return lacks(response, "worker_id");
@@ -128,23 +128,6 @@ function nameOf(address: unknown): string | null {
   if (!URL.canParse(text)) return null;
   const { protocol, hostname, port } = new URL(text);
   return protocol === "http:" ? `${hostname}:${port === "" ? "80" : port}` : null;
-}
-
-function fieldsOf(body: Buffer): Readonly<Record<string, unknown>> {
-  try {
-    const parsed: unknown = JSON.parse(body.toString("utf8"));
-    return typeof parsed === "object" && parsed !== null ? { ...parsed } : {};
-  } catch {
-    return {};
-  }
-}
-
-function decoded(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
 }
 
 function lacks(response: ServerResponse, field: string): void {

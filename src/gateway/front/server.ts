@@ -21,8 +21,7 @@ import type { Forwarding } from "./forward.ts";
 import type { Keys } from "./keys.ts";
 import { enter, holderOf, isPassed, readingOf } from "./reading.ts";
 import type { Holder } from "./reading.ts";
-import { refuse, refuseLimited, tellLimits } from "./refusal.ts";
-import type { Refused } from "./refusal.ts";
+import { refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
 import { answerSequence, GENERATE } from "./sequences.ts";
 import type { Registry } from "./sequences.ts";
 
@@ -182,13 +181,7 @@ async function pass(
 }
 
 function sayHealth(response: ServerResponse, { fleet }: Forwarding): void {
-  const isServing = fleet.engines.some((engine) => engine.takes(null));
-  response.writeHead(isServing ? 200 : 503).end();
-}
-
-function refuseCounted(response: ServerResponse, reason: Refused, { figures }: Forwarding): void {
-  figures.refused(reason);
-  refuse(response, reason);
+  response.writeHead(fleet.hasAny(null) ? 200 : 503).end();
 }
 
 const OWN: ReadonlySet<string> = new Set(["/metrics", "/v1/models"]);

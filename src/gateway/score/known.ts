@@ -73,7 +73,7 @@ export class Knowing {
     const prompt = promptOf(path, body);
     if (prompt === null || model === null) return NOTHING;
     const { fleet, tokenizer } = this.#options;
-    const [asker] = leastLoad(fleet.engines.filter((engine) => engine.takes(model)));
+    const [asker] = leastLoad(fleet.able(model));
     if (asker === undefined) return NOTHING;
     const tokens = await tokenizer.tokensOf(prompt, asker);
     if (tokens === null) return NOTHING;
@@ -118,7 +118,7 @@ export class Knowing {
   async #askVaults(prompt: Prompt, tokens: readonly number[], known: Known): Promise<boolean> {
     const { fleet, index, lookups } = this.#options;
     if (lookups === null) return false;
-    const able = fleet.engines.filter((engine) => engine.takes(prompt.model));
+    const able = fleet.able(prompt.model);
     const asked = [...known.names].map(([blockSize, names]) => {
       const engines = able.filter(({ slot }) => index.blockSize(slot) === blockSize);
       const asking = engines.flatMap((engine) => this.#asking(engine, prompt, known));

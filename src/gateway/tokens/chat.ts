@@ -42,13 +42,11 @@ export function chatOf(body: Fields): Chat | null {
   const { messages: given, tools = null, add_generation_prompt: prompts = true } = body;
   const { add_special_tokens: isFramed = false, chat_template_kwargs: kwargs = null } = body;
   if (typeof prompts !== "boolean" || typeof isFramed !== "boolean") return null;
-  if (!Array.isArray(given) || given.length > GATEWAY_CHAT_MESSAGES_MAX) return null;
-  const messages = given.map(messageOf);
+  const messages = messagesOf(given);
   const more = moreOf(kwargs);
   const shown = toolsOf(tools);
-  if (messages.includes(null) || more === null || shown === undefined) return null;
-  const taken = messages as Chat["messages"];
-  return { messages: taken, tools: shown, more, addGenerationPrompt: prompts, isFramed };
+  if (messages === null || more === null || shown === undefined) return null;
+  return { messages, tools: shown, more, addGenerationPrompt: prompts, isFramed };
 }
 
 const isFields = (value: unknown): value is Fields =>
@@ -56,6 +54,12 @@ const isFields = (value: unknown): value is Fields =>
 
 const hasOnly = (fields: Fields, names: readonly string[]): boolean =>
   Object.keys(fields).length === names.length && names.every((name) => Object.hasOwn(fields, name));
+
+function messagesOf(given: unknown): Chat["messages"] | null {
+  if (!Array.isArray(given) || given.length > GATEWAY_CHAT_MESSAGES_MAX) return null;
+  const messages = given.map(messageOf);
+  return messages.includes(null) ? null : (messages as Chat["messages"]);
+}
 
 function messageOf(message: unknown): Chat["messages"][number] | null {
   if (!isFields(message) || !hasOnly(message, ["role", "content"])) return null;

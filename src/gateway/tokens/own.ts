@@ -75,11 +75,11 @@ export class OwnTokenizers {
 
   /** null: the engine must be asked. What it resolves to is null where it took too long. */
   make(
-    { model, own, question }: Prompt,
+    { model, own }: Prompt,
     engine: Engine,
     withinMs: number,
   ): Promise<readonly number[] | null> | null {
-    if (own === null || (question?.length ?? 0) > GATEWAY_ENCODE_CHARS_MAX) return null;
+    if (own === null) return null;
     const { opened = null, verdict = null } = this.#checkOf(model, engine) ?? {};
     if (opened === null || verdict === null || !verdict.texts) return null;
     const asked = "text" in own ? own : renderedBy(opened, verdict, own.chat);

@@ -101,11 +101,10 @@ export interface Release {
   t: "release";
   req: string;
   plan: number;
-  /** Loaded, behind `from`; 0: it was not used. */
+  /** Loaded, behind `from`; 0: it was not used. `isBegun`: its request got blocks, so it was not aborted or dropped. */
   tokens: number;
   from: number;
   loadUs: number;
-  /** The engine gave its request blocks; else it was aborted, or nothing that was asked for counts any more. */
   isBegun: boolean;
 }
 
