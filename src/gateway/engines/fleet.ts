@@ -139,11 +139,6 @@ export class Fleet {
     this.#wake();
   }
 
-  /** Whether no other engine may take such a request. */
-  isOnly(engine: Engine, model: string | null): boolean {
-    return engine.takes(model) && !this.hasOther(engine, model);
-  }
-
   /** Those that may take such a request. */
   able(model: string | null): Engine[] {
     return this.engines.filter((engine) => engine.takes(model));

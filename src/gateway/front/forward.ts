@@ -86,7 +86,7 @@ async function tryEngines(
     if (signal.aborted) return "failed";
     figures.retried(engine.name);
     // The only one there is may have closed an idle connection in the same moment: it is asked once more.
-    if (tries === 1 && fleet.isOnly(engine, model)) tried.clear();
+    if (tries === 1 && !fleet.hasOther(engine, model)) tried.clear();
   }
   return "failed";
 }

@@ -2,6 +2,7 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { GATEWAY_SHOWN_CHARS_MAX } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
+import type { Fleet } from "../engines/fleet.ts";
 import type { Fields } from "../tokens/prompt.ts";
 import type { Visit } from "./allowance.ts";
 import { fieldsOf, parseBody, readBody } from "./body.ts";
@@ -22,7 +23,8 @@ export interface Registry {
 }
 
 export interface SequenceOptions extends Forwarding {
-  registry: Registry;
+  /** null: this API is not served. */
+  registry: Registry | null;
   budget: BodyBudget;
   /** Whose blocks may be shared; null: those of all without a tenant. */
   tenant: string | null;
@@ -37,6 +39,8 @@ export async function answerSequence(
   path: string,
   options: SequenceOptions,
 ): Promise<boolean> {
+  const { registry } = options;
+  if (registry === null) return false;
   if (request.method === "GET") return answerQuestion(response, path, options);
   const isChange = path === "/register" || path === "/deregister";
   if (!isChange && path !== GENERATE) return false;
@@ -57,7 +61,7 @@ export async function answerSequence(
   try {
     const asked = fieldsOf(parseBody(body, undefined));
     if (path === GENERATE) await generateWithin(response, asked, body.length, options);
-    else change(response, path, asked, options);
+    else change(response, path, asked, options.fleet, registry);
   } finally {
     options.budget.give(body.length);
   }
@@ -100,7 +104,8 @@ function change(
   response: ServerResponse,
   path: string,
   { worker_id: id, address }: Fields,
-  { fleet, registry }: SequenceOptions,
+  fleet: Fleet,
+  registry: Registry,
 ): void {
   if (typeof id !== "string" || id === "") return lacks(response, "worker_id");
   const known = fleet.engines.find((engine) => engine.id === id);

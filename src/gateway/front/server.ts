@@ -107,10 +107,10 @@ async function serve(
   const visit = isForEngine ? enter(holder) : null;
   if (visit !== null && !(visit instanceof Visit)) return refuseLimited(response, visit, options);
   if (visit !== null) response.once("close", () => visit.leave());
-  const arrived = { ...asked, visit };
-  if (await answerSequences(request, response, arrived, options)) return;
+  const tenant = typeof holder === "symbol" ? null : holder.tenant;
+  if (await answerSequence(request, response, path, { ...options, tenant, visit })) return;
   if (!isForEngine) return refuseCounted(response, "no_path", options);
-  await take(request, response, arrived, options);
+  await take(request, response, { ...asked, visit }, options);
 }
 
 /** What an engine has to answer. */
@@ -129,19 +129,6 @@ async function take(
   } finally {
     budget.give(bytes.length);
   }
-}
-
-/** False: such paths are not served. */
-async function answerSequences(
-  request: IncomingMessage,
-  response: ServerResponse,
-  { path, holder, visit }: Arrived,
-  options: FrontOptions,
-): Promise<boolean> {
-  const { registry } = options;
-  if (registry === null) return false;
-  const tenant = typeof holder === "symbol" ? null : holder.tenant;
-  return answerSequence(request, response, path, { ...options, registry, tenant, visit });
 }
 
 interface Arrived {
