@@ -18,12 +18,10 @@ import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
 import { BlockIndex } from "./index/index-of-blocks.ts";
 import { Keeper, loadSaved } from "./keeper.ts";
-import type { KeeperOptions } from "./keeper.ts";
 import type { Picking } from "./picker/exchange.ts";
 import type { RunningPicker } from "./picker/picker.ts";
 import { Roster } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
-import type { RouterOptions } from "./score/router.ts";
 import { OwnTokenizers } from "./tokens/own.ts";
 import { Tokenizer } from "./tokens/tokenizer.ts";
 import type { Maker } from "./tokens/tokenizer.ts";
@@ -68,8 +66,7 @@ export async function startGateway(
     await fleet.start();
     open.push(roster);
     open.push(...(await startFollowing(config, look, parts, logger)));
-    const followed: KeeperOptions["followed"] = () => roster.followed();
-    open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
+    open.push(new Keeper({ path: config.indexFile, index, roster, logger }));
     const shown = { fleet, roster, index, router, keys, own };
     open.push(await startControl(config.socket, shown));
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
@@ -129,8 +126,7 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   const isWeighed = preset === "earliest-token";
   const asking = { vaults, index, lookupMs, onOutcome, logger };
   const lookups = isWeighed ? new Lookups(asking) : null;
-  const agreementOf: RouterOptions["agreementOf"] = (engine) => roster.agreementOf(engine);
-  const router = new Router({ preset, fleet, index, tokenizer, lookups, agreementOf, ...how });
+  const router = new Router({ preset, fleet, roster, index, tokenizer, lookups, ...how });
   return { fleet, roster, index, figures, router, preset, own };
 }
 

@@ -19,8 +19,8 @@ export interface KnowingOptions {
   tokenizer: Tokenizer;
   /** null: vaults are not asked. */
   lookups: Lookups | null;
-  /** null: its events are not followed. */
-  agreementOf(engine: Engine): Agreement | null;
+  /** Whose agreement is null, its events are not followed. */
+  roster: { agreementOf(engine: Engine): Agreement | null };
 }
 
 export interface Known {
@@ -128,7 +128,7 @@ export class Knowing {
   }
 
   #asking(engine: Engine, { model, salt }: Prompt, known: Known): AskingEngine[] {
-    const agreement = this.#options.agreementOf(engine);
+    const agreement = this.#options.roster.agreementOf(engine);
     if (agreement === null) return [];
     const adapter = adapterOf(engine, model);
     const apart: Apart = {
