@@ -69,11 +69,15 @@ export function gatewayOf(preset, engines, { ttftMs = null, seeds = newSeeds(), 
   for (let at = 0; at < engines; at += 1) index.trust(at, true);
   const router = new Router({
     preset,
-    fleet: { engines: made, generation: 1 },
+    fleet: {
+      engines: made,
+      generation: 1,
+      able: (model) => made.filter((engine) => engine.takes(model)),
+    },
     index,
     tokenizer: new Tokenizer({ timeoutMs: 1000, own: null, onMade() {} }),
     lookups: null,
-    agreementOf: () => null,
+    roster: { agreementOf: () => null },
     ttftMs,
     prefillTokens: 1e9,
     objectives: new Map(),

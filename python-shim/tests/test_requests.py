@@ -29,6 +29,15 @@ def test_requests_beyond_the_limit_run_untouched(
     assert bench.shim.status()["requests"] == 1
 
 
+def test_only_what_got_blocks_is_said_to_have_begun(bench: Bench) -> None:
+    begun, aborted, _reset = [bench.new(Request(name, 41)) for name in ("a", "b", "c")]
+    bench.prefetch(3)
+    bench.admit(begun, [], 0)
+    bench.shim.request_finished(aborted)
+    bench.shim.reset_cache()
+    assert [frame.get("begun") for frame in bench.fake.expect("release", 3)] == [1, None, None]
+
+
 @pytest.mark.parametrize(
     ("identifier", "plans"),
     [

@@ -1,6 +1,6 @@
 // Owns finding the engines of this host without being told: those that its sidecar knows, at the address where their server listens.
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
-import type { Neighbour } from "../gateway/gateway.ts";
+import type { Neighbour } from "../gateway/engines/discovery.ts";
 import { splitAddress } from "../hosts.ts";
 import { NEIGHBOUR_ANCESTORS_MAX, NEIGHBOUR_ANSWER_MS } from "../limits/tools.ts";
 import type { Logger } from "../log.ts";

@@ -3,7 +3,7 @@ import type { Config } from "../config/config.ts";
 import { EtcdSource, register } from "../discovery/etcd.ts";
 import type { EtcdOptions, Read } from "../discovery/etcd.ts";
 import { Discovery } from "../gateway/engines/discovery.ts";
-import type { Look, Neighbour } from "../gateway/gateway.ts";
+import type { Look, Neighbour } from "../gateway/engines/discovery.ts";
 import { splitAddress } from "../hosts.ts";
 import { parseObject } from "../json.ts";
 import type { Running } from "../lifecycle.ts";
@@ -58,21 +58,22 @@ export async function registerEngines(config: Config, logger: Logger): Promise<R
   const fromAfar = (address: string | null): string | null =>
     address === null ? null : `${host}:${splitAddress(address).port}`;
   const registered = new Map<string, Running>();
-  let found: readonly Neighbour[] = [];
+  const put = ({ address, events, replays }: Neighbour): void => {
+    const value = JSON.stringify({ events: fromAfar(events), replays: fromAfar(replays) });
+    const before = registered.get(address);
+    registered.set(address, register(options, fromAfar(address) ?? "", value));
+    void before?.close();
+  };
   const discovery = new Discovery({
     of: "the sidecar of this host",
     logger,
-    async ask() {
-      found = await neighbours.look();
-      return found.map(({ address }) => address);
-    },
-    onFound(address) {
-      const { events = null, replays = null } = found.find((one) => one.address === address) ?? {};
-      const value = JSON.stringify({ events: fromAfar(events), replays: fromAfar(replays) });
-      registered.set(address, register(options, fromAfar(address) ?? "", value));
+    look: () => neighbours.look(),
+    onFound(one) {
+      put(one);
       return true;
     },
-    onGone(address) {
+    onMoved: put,
+    onGone({ address }) {
       void registered.get(address)?.close();
       registered.delete(address);
     },

@@ -9,12 +9,13 @@ import {
   GATEWAY_DECISIONS_SHOWN,
 } from "../limits/gateway.ts";
 import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
-import type { Engine, EngineStatus } from "./engines/engine.ts";
+import type { EngineStatus } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import type { EventFeed } from "./events/feed.ts";
 import type { Keys, ShownKey } from "./front/keys.ts";
-import type { Agreement, AgreementState } from "./hashes/agreement.ts";
+import type { AgreementState } from "./hashes/agreement.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
+import type { Roster } from "./roster.ts";
 import type { Recent } from "./score/decisions.ts";
 import type { Router } from "./score/router.ts";
 import type { OwnTokenizers, ShownTokenizer } from "./tokens/own.ts";
@@ -22,8 +23,7 @@ import type { OwnTokenizers, ShownTokenizer } from "./tokens/own.ts";
 /** What the commands look at. */
 export interface Controlled {
   fleet: Fleet;
-  feedOf: (engine: Engine) => EventFeed | null;
-  agreementOf: (engine: Engine) => Agreement | null;
+  roster: Roster;
   index: BlockIndex;
   router: Router;
   /** null: everybody may. */
@@ -114,18 +114,21 @@ const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
 ]);
 
 function shown(of: Controlled): ShownFleet {
-  const { fleet, feedOf, agreementOf, index, router, keys, own } = of;
-  const engines = fleet.engines.map((engine) => ({
-    ...engine.status(),
-    events: feedOf(engine)?.state ?? null,
-    blocks: index.blocks(engine.slot),
-    vaultBlocks: index.blocks(engine.slot, "vault"),
-    hashes: agreementOf(engine)?.state ?? null,
-    form: agreementOf(engine)?.form ?? "",
-    namespace: agreementOf(engine)?.named?.namespace.toString("hex") ?? "",
-    ...router.queueOf(engine),
-    recent: router.decisions.recent(engine.name),
-  }));
+  const { fleet, roster, index, router, keys, own } = of;
+  const engines = fleet.engines.map((engine) => {
+    const agreement = roster.agreementOf(engine);
+    return {
+      ...engine.status(),
+      events: roster.feedOf(engine)?.state ?? null,
+      blocks: index.blocks(engine.slot),
+      vaultBlocks: index.blocks(engine.slot, "vault"),
+      hashes: agreement?.state ?? null,
+      form: agreement?.form ?? "",
+      namespace: agreement?.named?.namespace.toString("hex") ?? "",
+      ...router.queueOf(engine),
+      recent: router.decisions.recent(engine.name),
+    };
+  });
   const tokenizers = own.shown(fleet.engines);
   return { engines, waiting: fleet.waiting, keys: keys?.status() ?? [], tokenizers };
 }

@@ -1,5 +1,5 @@
 // Owns the gateway as a whole: engines, their events, figures, the address for clients and the socket for its own commands, put together.
-import type { GatewayConfig, Preset } from "../config/config.ts";
+import type { Address, GatewayConfig, Preset } from "../config/config.ts";
 import { sourceOf } from "../hosts.ts";
 import { readKeyPair } from "../key-pair.ts";
 import type { KeyPair } from "../key-pair.ts";
@@ -8,8 +8,8 @@ import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits/gateway
 import type { Logger } from "../log.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
-import type { AgreementOf, FeedOf } from "./counts/figures.ts";
 import { addressesOf, Discovery } from "./engines/discovery.ts";
+import type { DiscoveryOptions, Look } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
 import { Fleet } from "./engines/fleet.ts";
 import { BodyBudget } from "./front/body.ts";
@@ -17,12 +17,10 @@ import { Keys } from "./front/keys.ts";
 import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
 import { BlockIndex } from "./index/index-of-blocks.ts";
-import type { Followed } from "./index/saved-index.ts";
 import { Keeper, loadSaved } from "./keeper.ts";
 import type { Picking } from "./picker/exchange.ts";
 import type { RunningPicker } from "./picker/picker.ts";
 import { Roster } from "./roster.ts";
-import type { Publishing } from "./roster.ts";
 import { presetOf, Router } from "./score/router.ts";
 import { OwnTokenizers } from "./tokens/own.ts";
 import { Tokenizer } from "./tokens/tokenizer.ts";
@@ -40,16 +38,6 @@ export interface RunningGateway extends Running {
   readonly engines: readonly string[];
 }
 
-/** An engine that was found, `host:port`, with where it publishes and replays its events; null: nowhere that is known. */
-export interface Neighbour {
-  address: string;
-  events: string | null;
-  replays: string | null;
-}
-
-/** The engines that somebody knows of now; throws while that is not known. */
-export type Look = () => Promise<Neighbour[]>;
-
 /** The vaults that may be asked now; the list of no vault is empty. */
 export type Vaults = () => readonly AskedVault[];
 
@@ -64,7 +52,7 @@ export async function startGateway(
 ): Promise<RunningGateway> {
   const { keys, tls } = readAccess(config);
   const parts = partsOf(config, logger, look !== null, vaults);
-  const { fleet, roster, figures, router, index, feedOf, agreementOf, preset, own } = parts;
+  const { fleet, roster, figures, router, index, preset, own } = parts;
   const open: Running[] = [];
   const close = async (): Promise<void> => {
     for (let running = open.pop(); running !== undefined; running = open.pop()) {
@@ -77,11 +65,9 @@ export async function startGateway(
     open.push(fleet);
     await fleet.start();
     open.push(roster);
-    open.push(...(await startFollowing(config, parts, logger)));
-    if (look !== null) open.push(await startLooking(look, parts, logger));
-    const followed = (): Followed[] => roster.followed();
-    open.push(new Keeper({ path: config.indexFile, index, followed, logger }));
-    const shown = { fleet, feedOf, agreementOf, index, router, keys, own };
+    open.push(...(await startFollowing(config, look, parts, logger)));
+    open.push(new Keeper({ path: config.indexFile, index, roster, logger }));
+    const shown = { fleet, roster, index, router, keys, own };
     open.push(await startControl(config.socket, shown));
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
@@ -109,8 +95,6 @@ interface Parts {
   roster: Roster;
   index: BlockIndex;
   figures: Figures;
-  feedOf: FeedOf;
-  agreementOf: AgreementOf;
   router: Router;
   preset: Preset;
   own: OwnTokenizers;
@@ -130,9 +114,7 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   );
   const onGone = ({ name }: Engine): void => void figures.forget(name);
   const roster = new Roster({ fleet, index, saved, logger, onGone });
-  const feedOf: FeedOf = (engine) => roster.feedOf(engine);
-  const agreementOf: AgreementOf = (engine) => roster.agreementOf(engine);
-  const figures = new Figures(fleet, feedOf, index, agreementOf);
+  const figures = new Figures(fleet, roster, index);
   const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);
   const own = new OwnTokenizers(config.tokenizers, logger);
@@ -144,76 +126,63 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   const isWeighed = preset === "earliest-token";
   const asking = { vaults, index, lookupMs, onOutcome, logger };
   const lookups = isWeighed ? new Lookups(asking) : null;
-  const router = new Router({ preset, fleet, index, tokenizer, lookups, agreementOf, ...how });
-  return { fleet, roster, index, figures, feedOf, agreementOf, router, preset, own };
+  const router = new Router({ preset, fleet, roster, index, tokenizer, lookups, ...how });
+  return { fleet, roster, index, figures, router, preset, own };
 }
 
-/** Events of the engines that are listed, and the engines behind a name with theirs. */
+/** Events of the engines that are listed, and the engines that others know of with theirs. */
 async function startFollowing(
   config: GatewayConfig,
+  look: Look | null,
   { fleet, roster }: Parts,
   logger: Logger,
-): Promise<Running[]> {
+): Promise<Discovery[]> {
   for (const [at, { text: events }] of config.events.entries()) {
     const engine = fleet.engines[at];
     const replays = config.replays[at]?.text ?? null;
     if (engine !== undefined) roster.follow(engine, { events, replays });
   }
-  const discovery = discoveryOf(config, roster, fleet, logger);
-  if (discovery === null) return [];
-  await discovery.start();
-  return [discovery];
+  const { discover } = config;
+  const all = [
+    ...(discover === null || sourceOf(discover.text) !== null
+      ? []
+      : [behindName(config, discover)]),
+    ...(look === null ? [] : [{ of: "those who know engines", look }]),
+  ];
+  const discoveries = all.map((source) => discoveryOf(source, roster, logger));
+  for (const discovery of discoveries) await discovery.start();
+  return discoveries;
 }
 
-function discoveryOf(
-  { discover, discoverEvents, discoverReplays }: GatewayConfig,
-  roster: Roster,
-  fleet: Fleet,
-  logger: Logger,
-): Discovery | null {
-  if (discover === null || sourceOf(discover.text) !== null) return null;
-  const { host, port } = discover;
-  const publishing = (found: string): Publishing | null => {
-    if (discoverEvents === null) return null;
-    const replays = discoverReplays === null ? null : `${found}:${discoverReplays}`;
-    return { events: `${found}:${discoverEvents}`, replays };
+type Source = Pick<DiscoveryOptions, "of" | "look">;
+
+function behindName(
+  { discoverEvents, discoverReplays }: GatewayConfig,
+  { host, port }: Address,
+): Source {
+  const at = (found: string, place: number | null): string | null =>
+    place === null ? null : `${found}:${place}`;
+  const look: Look = async () =>
+    (await addressesOf(host)).map((found) => ({
+      address: `${found}:${port}`,
+      events: at(found, discoverEvents),
+      replays: at(found, discoverReplays),
+    }));
+  return { of: host, look };
+}
+
+function discoveryOf(source: Source, roster: Roster, logger: Logger): Discovery {
+  const ifThere = (address: string, what: (engine: Engine) => void): void => {
+    const engine = roster.find(address);
+    if (engine !== null) what(engine);
   };
   return new Discovery({
-    of: host,
+    ...source,
     logger,
-    ask: () => addressesOf(host),
-    onFound: (found) => roster.add(`${found}:${port}`, undefined, publishing(found)) !== null,
-    onGone(gone) {
-      const engine = fleet.engines.find(({ name }) => name === `${gone}:${port}`);
-      if (engine !== undefined) roster.remove(engine);
-    },
+    onFound: (one) => roster.add(one.address, one.address, one) !== null,
+    onMoved: (one) => ifThere(one.address, (engine) => roster.follow(engine, one)),
+    onGone: ({ address }) => ifThere(address, (engine) => roster.remove(engine)),
   });
-}
-
-async function startLooking(
-  look: Look,
-  { fleet, roster }: Parts,
-  logger: Logger,
-): Promise<Discovery> {
-  let found = new Map<string, Neighbour>();
-  const discovery = new Discovery({
-    of: "those who know engines",
-    logger,
-    async ask() {
-      found = new Map((await look()).map((one) => [one.address, one]));
-      return [...found.keys()];
-    },
-    onFound(address) {
-      const { events = null, replays = null } = found.get(address) ?? {};
-      return roster.add(address, undefined, events === null ? null : { events, replays }) !== null;
-    },
-    onGone(address) {
-      const engine = fleet.engines.find(({ name }) => name === address);
-      if (engine !== undefined) roster.remove(engine);
-    },
-  });
-  await discovery.start();
-  return discovery;
 }
 
 /** Throws CREDENTIALS. */

@@ -20,8 +20,8 @@ export function loadSaved(path: string, logger: Logger): Loaded | null {
 export interface KeeperOptions {
   path: string;
   index: BlockIndex;
-  /** Those of which nothing is missing. */
-  followed: () => Followed[];
+  /** Knows the engines of which nothing is missing. */
+  roster: { followed(): Followed[] };
   logger: Logger;
 }
 
@@ -50,8 +50,8 @@ export class Keeper {
   }
 
   async #write(): Promise<void> {
-    const { path, index, followed, logger } = this.#options;
-    const now = followed();
+    const { path, index, roster, logger } = this.#options;
+    const now = roster.followed();
     const news = JSON.stringify(now);
     if (now.length === 0 || news === this.#saved) return;
     try {

@@ -1,5 +1,6 @@
 // Owns which engines there are while the gateway runs: each with the events it publishes, from its coming to its going.
 import type { Logger } from "../log.ts";
+import type { Publishing } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import { EventFeed } from "./events/feed.ts";
@@ -16,16 +17,11 @@ export interface RosterOptions {
   onGone(engine: Engine): void;
 }
 
-/** Where an engine publishes its events, `host:port`. */
-export interface Publishing {
-  events: string;
-  replays: string | null;
-}
+const NOWHERE: Publishing = { events: null, replays: null };
 
 export class Roster {
   readonly #options: RosterOptions;
-  readonly #feeds = new Map<Engine, EventFeed>();
-  readonly #agreements = new Map<Engine, Agreement>();
+  readonly #followed = new Map<Engine, { feed: EventFeed; agreement: Agreement }>();
   #isFullSaid = false;
 
   constructor(options: RosterOptions) {
@@ -34,29 +30,36 @@ export class Roster {
 
   /** null: it publishes nothing to us. */
   feedOf(engine: Engine): EventFeed | null {
-    return this.#feeds.get(engine) ?? null;
+    return this.#followed.get(engine)?.feed ?? null;
   }
 
   /** Whether its hashes can be made here; null: it publishes nothing to us. */
   agreementOf(engine: Engine): Agreement | null {
-    return this.#agreements.get(engine) ?? null;
+    return this.#followed.get(engine)?.agreement ?? null;
   }
 
   /** Engines of whose events nothing is missing, up to where they are known. */
   followed(): Followed[] {
-    return [...this.#feeds].flatMap(([{ slot }, { mark, events }]) =>
-      mark === null ? [] : [{ slot, events, mark }],
+    return [...this.#followed].flatMap(
+      ([
+        { slot },
+        {
+          feed: { mark, events },
+        },
+      ]) => (mark === null ? [] : [{ slot, events, mark }]),
     );
   }
 
+  /** From now on there: what it told elsewhere counts no more. */
   follow(engine: Engine, { events, replays }: Publishing): void {
+    this.#unfollow(engine);
+    if (events === null) return;
     const { index, saved, logger } = this.#options;
     const { slot } = engine;
     const known = replays === null ? undefined : saved?.engines.get(events);
     saved?.engines.delete(events);
     if (known !== undefined) index.restore(slot, known);
     const agreement = new Agreement(engine.name, logger);
-    this.#agreements.set(engine, agreement);
     const feed = new EventFeed({
       events,
       replays,
@@ -74,41 +77,50 @@ export class Roster {
         trust: (isTrusted) => index.trust(slot, isTrusted),
       },
     });
-    this.#feeds.set(engine, feed);
+    this.#followed.set(engine, { feed, agreement });
     feed.start();
   }
 
+  #unfollow(engine: Engine): void {
+    const feed = this.feedOf(engine);
+    if (feed === null) return;
+    feed.close();
+    this.#followed.delete(engine);
+    const { index } = this.#options;
+    index.trust(engine.slot, false);
+    index.clear(engine.slot);
+  }
+
+  /** null: it is not there. */
+  find(name: string, id: string = name): Engine | null {
+    const { fleet } = this.#options;
+    return fleet.engines.find((engine) => engine.name === name && engine.id === id) ?? null;
+  }
+
   /** null: there is no room for one more. One that is there already is taken as it is. */
-  add(name: string, id: string = name, publishing: Publishing | null = null): Engine | null {
+  add(name: string, id: string = name, publishing: Publishing = NOWHERE): Engine | null {
     const { fleet, logger } = this.#options;
-    const known = fleet.engines.find((engine) => engine.name === name && engine.id === id);
-    if (known !== undefined) return known;
-    const engine = fleet.add(name, id);
-    if (engine === null) {
-      // Once: whoever is found is told of again and again.
-      if (!this.#isFullSaid) logger.warn({ engine: name }, "no room for one more engine");
-      this.#isFullSaid = true;
-      return null;
-    }
-    this.#isFullSaid = false;
-    if (publishing !== null) this.follow(engine, publishing);
-    return engine;
+    const engine = this.find(name, id);
+    if (engine !== null) return engine;
+    const added = fleet.add(name, id);
+    // Once: whoever is found is told of again and again.
+    if (added === null && !this.#isFullSaid)
+      logger.warn({ engine: name }, "no room for one more engine");
+    this.#isFullSaid = added === null;
+    if (added !== null) this.follow(added, publishing);
+    return added;
   }
 
   /** What it has is finished. */
   remove(engine: Engine): void {
-    const { fleet, index, logger, onGone } = this.#options;
-    this.#feeds.get(engine)?.close();
-    this.#feeds.delete(engine);
-    this.#agreements.delete(engine);
-    index.trust(engine.slot, false);
-    index.clear(engine.slot);
+    const { fleet, logger, onGone } = this.#options;
+    this.#unfollow(engine);
     onGone(engine);
     fleet.remove(engine).catch((error: unknown) => logger.warn({ err: error }, "an engine left"));
   }
 
   close(): Promise<void> {
-    for (const feed of this.#feeds.values()) feed.close();
+    for (const { feed } of this.#followed.values()) feed.close();
     return Promise.resolve();
   }
 }

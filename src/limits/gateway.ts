@@ -112,6 +112,8 @@ export const GATEWAY_FOUND_MS = 30_000;
 export const GATEWAY_FOUND_BLOCKS_MAX = 131_072;
 /** Tokenizers that the gateway holds open, each with the memory of its vocabulary. */
 export const GATEWAY_TOKENIZERS_MAX = 16;
+/** One whose model no prompt names for this long is closed, at the latest after twice this; above the longest `tokenize_ms`. */
+export const GATEWAY_TOKENIZER_IDLE_MS = 900_000;
 /** Until a folder that could not be opened is tried again: doubles from the first to the second; and such folders that are remembered. */
 export const GATEWAY_FOLDER_RETRY_MIN_MS = 1_000;
 export const GATEWAY_FOLDER_RETRY_MAX_MS = 300_000;
@@ -121,6 +123,9 @@ export const GATEWAY_ENCODES_AT_ONCE = 2;
 export const GATEWAY_ENCODES_WAITING_MAX = 1_024;
 /** A longer text the engine is asked for: each character takes up to 350 bytes of memory while it becomes tokens. */
 export const GATEWAY_ENCODE_CHARS_MAX: number = MIB;
+/** Messages of a chat, and values in its tools or for its template, beyond which the engine renders it: while it is rendered here, nobody else is served. */
+export const GATEWAY_CHAT_MESSAGES_MAX = 256;
+export const GATEWAY_CHAT_VALUES_MAX = 4_096;
 /** Whether an engine makes the same tokens: one question of that, until it is asked again when it did not answer, and special tokens in it. */
 export const GATEWAY_PROBE_MS = 5_000;
 export const GATEWAY_PROBE_RETRY_MS = 30_000;

@@ -54,7 +54,8 @@ test.skipIf(!HAS_ETCD)(
     onTestFinished(() => other.kill());
     const base = { endpoints: [etcd.endpoint], tls: null, login: null, logger };
     const byHand = { ...base, prefix: "/tierkv/engines/" };
-    closeAfterTest(register(byHand, other.name, ""));
+    const silent = register(byHand, other.name, "");
+    closeAfterTest(silent);
     closeAfterTest(register(byHand, "no-address", ""));
 
     const gateway = new Program(["gateway", "--json", "--config", config]);
@@ -75,6 +76,15 @@ test.skipIf(!HAS_ETCD)(
     const events = new Map((await engines()).map((one) => [one.engine, one.events]));
     expect(events.get(other.name)).toBeNull();
     expect(events.get(own)).not.toBeNull();
+
+    // Registered anew before the first registration ends, as a sidecar does where an engine publishes elsewhere.
+    closeAfterTest(register(byHand, other.name, JSON.stringify({ events: "127.0.0.1:9" })));
+    const isFollowed = async (): Promise<boolean> =>
+      (await engines()).some((one) => one.engine === other.name && one.events !== null);
+    await until(isFollowed, "the events of an engine that was found without");
+    await silent.close();
+    await untilThere(own, other.name);
+    expect(await isFollowed()).toBe(true);
 
     // While etcd is away nothing changes, and who ended meanwhile is out of it afterwards.
     etcd.kill("SIGKILL");

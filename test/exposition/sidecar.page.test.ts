@@ -17,12 +17,7 @@ async function gatewayRows(): Promise<Row[]> {
   const index = { blocks: () => 0, foundBlocks: 0 } as unknown as ConstructorParameters<
     typeof Figures
   >[2];
-  const figures = new Figures(
-    fleet,
-    () => null,
-    index,
-    () => null,
-  );
+  const figures = new Figures(fleet, { feedOf: () => null, agreementOf: () => null }, index);
   figures.began("e", 200, 1);
   figures.refused("r");
   figures.retried("e");

@@ -9,6 +9,7 @@ import { dirname, join } from "node:path";
 import { pino } from "pino";
 import { onTestFinished } from "vitest";
 import type { Address, GatewayConfig } from "../../src/config/config.ts";
+import type { Look } from "../../src/gateway/engines/discovery.ts";
 import { startGateway } from "../../src/gateway/gateway.ts";
 import type { RunningGateway, Vaults } from "../../src/gateway/gateway.ts";
 import { splitAddress } from "../../src/hosts.ts";
@@ -34,6 +35,7 @@ export async function gatewayBefore(
   publishers: readonly SimPublisher[] = [],
   prefill: readonly number[] = [],
   vaults: Vaults = () => [],
+  look: Look | null = null,
 ): Promise<Scene> {
   const engines = models.map((names) => new SimEngine(names));
   for (const engine of engines) await engine.start();
@@ -72,7 +74,7 @@ export async function gatewayBefore(
     for (const engine of engines) await engine.kill().catch(() => {});
     await ended;
   });
-  const gateway = await startGateway(config, SILENT, null, vaults);
+  const gateway = await startGateway(config, SILENT, look, vaults);
   started = gateway;
   return {
     engines,

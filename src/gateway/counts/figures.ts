@@ -5,6 +5,7 @@ import type { Fleet } from "../engines/fleet.ts";
 import type { EventFeed } from "../events/feed.ts";
 import type { Agreement } from "../hashes/agreement.ts";
 import type { BlockIndex } from "../index/index-of-blocks.ts";
+import type { Maker } from "../tokens/tokenizer.ts";
 import type { LookupOutcome } from "../vaults/lookups.ts";
 
 const SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
@@ -12,8 +13,11 @@ const SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60
 /** A look-up takes a third of a millisecond where nothing else runs. */
 const LOOKUP_SECONDS = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1];
 
-export type FeedOf = (engine: Engine) => EventFeed | null;
-export type AgreementOf = (engine: Engine) => Agreement | null;
+/** Whose events are followed, and whose hashes are known; null: not that engine's. */
+export interface Following {
+  feedOf(engine: Engine): EventFeed | null;
+  agreementOf(engine: Engine): Agreement | null;
+}
 
 export class Figures {
   readonly #registry = new Registry();
@@ -28,7 +32,7 @@ export class Figures {
   readonly #firstByte: Histogram<"engine">;
 
   /** What stands in `fleet` is read when it is scraped. */
-  constructor(fleet: Fleet, feedOf: FeedOf, index: BlockIndex, agreementOf: AgreementOf) {
+  constructor(fleet: Fleet, following: Following, index: BlockIndex) {
     const registers = [this.#registry];
     const counter = <Label extends string>(
       name: string,
@@ -84,8 +88,7 @@ export class Figures {
       buckets: LOOKUP_SECONDS,
       registers,
     });
-    for (const gauge of gaugesOf(fleet, feedOf, index, agreementOf))
-      this.#registry.registerMetric(gauge);
+    registerGauges(registers, fleet, following, index);
   }
 
   began(engine: string, code: number, seconds: number): void {
@@ -117,7 +120,7 @@ export class Figures {
     this.#gone.inc();
   }
 
-  tokenized(by: "gateway" | "engine" | "nobody"): void {
+  tokenized(by: Maker): void {
     this.#tokenized.inc({ by });
   }
 
@@ -143,73 +146,70 @@ export class Figures {
 const AGREED = { learning: 0, agreed: 1, off: -1 } as const;
 
 /** Read when they are scraped. */
-function gaugesOf(
+function registerGauges(
+  registers: Registry[],
   fleet: Fleet,
-  feedOf: FeedOf,
+  following: Following,
   index: BlockIndex,
-  agreementOf: AgreementOf,
-): Gauge[] {
-  const perEngine = (
-    name: string,
-    help: string,
-    valueOf: (engine: Engine) => number,
-  ): Gauge<"engine"> =>
-    new Gauge({
+): void {
+  const gauge = (name: string, help: string, valueOf: () => number): void =>
+    void new Gauge({
+      name,
+      help,
+      registers,
+      collect(): void {
+        this.set(valueOf());
+      },
+    });
+  const perEngine = (name: string, help: string, valueOf: (engine: Engine) => number): void =>
+    void new Gauge({
       name,
       help,
       labelNames: ["engine"],
-      registers: [],
+      registers,
       collect(): void {
         // One that left is shown no more.
         this.reset();
         for (const engine of fleet.engines) this.set({ engine: engine.name }, valueOf(engine));
       },
     });
-  return [
-    perEngine("tierkv_gateway_engine_up", "1 where the engine answers.", ({ isUp }) =>
-      isUp ? 1 : 0,
-    ),
-    perEngine(
-      "tierkv_gateway_in_flight",
-      "Requests in flight at the engine.",
-      ({ inFlight }) => inFlight,
-    ),
-    perEngine(
-      "tierkv_gateway_events_live",
-      "1 where nothing is missing in the engine's KV-cache events.",
-      (engine) => (feedOf(engine)?.state === "live" ? 1 : 0),
-    ),
-    perEngine(
-      "tierkv_gateway_hashes_agreed",
-      "1 where the engine's block hashes can be made by the gateway, -1 where they turned out to be others.",
-      (engine) => AGREED[agreementOf(engine)?.state ?? "learning"],
-    ),
-    blocksGauge(fleet, index),
-    new Gauge({
-      name: "tierkv_gateway_found_blocks",
-      help: "Blocks that vaults said to hold when they were asked, in the last 30 s.",
-      registers: [],
-      collect(): void {
-        this.set(index.foundBlocks);
-      },
-    }),
-    new Gauge<"engine">({
-      name: "tierkv_gateway_waiting",
-      help: "Requests that wait for an engine with room.",
-      registers: [],
-      collect(): void {
-        this.set(fleet.waiting);
-      },
-    }),
-  ];
+  perEngine("tierkv_gateway_engine_up", "1 where the engine answers.", ({ isUp }) =>
+    isUp ? 1 : 0,
+  );
+  perEngine(
+    "tierkv_gateway_in_flight",
+    "Requests in flight at the engine.",
+    ({ inFlight }) => inFlight,
+  );
+  perEngine(
+    "tierkv_gateway_events_live",
+    "1 where nothing is missing in the engine's KV-cache events.",
+    (engine) => (following.feedOf(engine)?.state === "live" ? 1 : 0),
+  );
+  perEngine(
+    "tierkv_gateway_hashes_agreed",
+    "1 where the engine's block hashes can be made by the gateway, -1 where they turned out to be others.",
+    (engine) => AGREED[following.agreementOf(engine)?.state ?? "learning"],
+  );
+  registerBlocks(registers, fleet, index);
+  gauge(
+    "tierkv_gateway_found_blocks",
+    "Blocks that vaults said to hold when they were asked, in the last 30 s.",
+    () => index.foundBlocks,
+  );
+  gauge(
+    "tierkv_gateway_waiting",
+    "Requests that wait for an engine with room.",
+    () => fleet.waiting,
+  );
 }
 
-function blocksGauge(fleet: Fleet, index: BlockIndex): Gauge {
-  return new Gauge({
+function registerBlocks(registers: Registry[], fleet: Fleet, index: BlockIndex): void {
+  void new Gauge({
     name: "tierkv_gateway_indexed_blocks",
     help: "Blocks that the engine told of: `tier` is `gpu` (its own memory) or `vault`.",
     labelNames: ["engine", "tier"],
-    registers: [],
+    registers,
     collect(): void {
       this.reset();
       for (const { name, slot } of fleet.engines) {

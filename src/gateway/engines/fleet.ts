@@ -37,7 +37,6 @@ export class Fleet {
   readonly #options: FleetOptions;
   readonly #engines: Engine[] = [];
   readonly #watches = new Map<Engine, Health>();
-  readonly #waitMs: number;
   readonly #waiting = new FairQueue<Waiter>(GATEWAY_WAITING_MAX);
 
   /** Raised when an engine came or went. */
@@ -45,7 +44,6 @@ export class Fleet {
 
   constructor(options: FleetOptions) {
     this.#options = options;
-    this.#waitMs = options.waitMs;
     for (const name of options.engines) this.#place(name, name);
   }
 
@@ -123,7 +121,7 @@ export class Fleet {
     if (now !== null) return Promise.resolve(now);
     return new Promise((resolve) => {
       const onGone = (): void => waiter.settle("gone");
-      const timer = setTimeout(() => waiter.settle("waited"), this.#waitMs);
+      const timer = setTimeout(() => waiter.settle("waited"), this.#options.waitMs);
       const settle = (result: Engine | Shed): void => {
         clearTimeout(timer);
         signal.removeEventListener("abort", onGone);
@@ -141,17 +139,17 @@ export class Fleet {
     this.#wake();
   }
 
-  /** Whether no other engine may take such a request. */
-  isOnly(engine: Engine, model: string | null): boolean {
-    return engine.takes(model) && !this.hasOther(engine, model);
+  /** Those that may take such a request. */
+  able(model: string | null): Engine[] {
+    return this.engines.filter((engine) => engine.takes(model));
   }
 
   hasAny(model: string | null): boolean {
-    return this.engines.some((engine) => engine.takes(model));
+    return this.able(model).length > 0;
   }
 
   hasOther(engine: Engine, model: string | null): boolean {
-    return this.engines.some((other) => other !== engine && other.takes(model));
+    return this.able(model).some((other) => other !== engine);
   }
 
   /** A request to it failed before its answer began. */
@@ -173,7 +171,7 @@ export class Fleet {
 
   /** null: all that could take it are full. */
   #choose(model: string | null, order: Order, not: ReadonlySet<Engine>): Engine | Shed | null {
-    const able = this.engines.filter((engine) => engine.takes(model) && !not.has(engine));
+    const able = this.able(model).filter((engine) => !not.has(engine));
     if (able.length === 0) {
       const isKnown = model === null || this.engines.some((engine) => engine.serves(model));
       // Where engines come and go, none at all says nothing of models.

@@ -12,6 +12,7 @@ import {
   GATEWAY_MODELS_MAX,
 } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
+import { textWithin } from "./answer.ts";
 import type { Engine, Model } from "./engine.ts";
 
 /** These say at once that nobody is there. */
@@ -104,11 +105,8 @@ export class Health {
     const { statusCode, body } = await request(`http://${this.#options.engine.name}${path}`, {
       dispatcher: this.#agent,
     });
-    let text = "";
-    for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
-      text += chunk;
-      if (text.length > GATEWAY_MODELS_BYTES_MAX) throw new Unfit(`${path} answers without an end`);
-    }
+    const text = await textWithin(body, GATEWAY_MODELS_BYTES_MAX);
+    if (text === null) throw new Unfit(`${path} answers without an end`);
     if (statusCode !== 200) throw new Unfit(`${path} answers ${statusCode}`);
     return text;
   }

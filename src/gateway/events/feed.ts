@@ -107,9 +107,8 @@ export class EventFeed {
 
   close(): void {
     this.#isClosed = true;
-    clearTimeout(this.#timer);
+    this.#endReplay();
     this.#subscription?.close();
-    this.#replay?.close();
   }
 
   #away(reason: string): void {
@@ -194,18 +193,15 @@ export class EventFeed {
     const [number, payload] = frames.slice(-2);
     if (this.#replay === null || payload === undefined || number?.length !== 8) return;
     const isEnd = number.readBigInt64BE() === END;
-    if (this.#awaited !== null) {
-      const batch = { sequence: Number(number.readBigUInt64BE()), payload };
-      return this.#meet(this.#awaited, isEnd ? null : batch);
-    }
-    if (isEnd) {
+    const batch = isEnd ? null : { sequence: Number(number.readBigUInt64BE()), payload };
+    if (this.#awaited !== null) return this.#meet(this.#awaited, batch);
+    if (batch === null) {
       this.#failuresSaid.clear();
       return this.#settle();
     }
-    const sequence = Number(number.readBigUInt64BE());
     // The engine keeps the last batches only, and does not say so where it begins later than asked.
-    if (sequence !== this.#next) this.#options.sink.clear();
-    this.#apply({ sequence, payload });
+    if (batch.sequence !== this.#next) this.#options.sink.clear();
+    this.#apply(batch);
   }
 
   /** Another engine has another batch of that number, and one that ran on for long has none: then what was known is worth nothing. */

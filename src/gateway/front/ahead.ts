@@ -2,12 +2,13 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
+import { textWithin } from "../engines/answer.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Ahead } from "../score/router.ts";
+import type { Fields } from "../tokens/prompt.ts";
+import { fieldsOf } from "./body.ts";
 import { headersToEngine } from "./headers.ts";
-
-type Fields = Readonly<Record<string, unknown>>;
 
 export interface Computed {
   request: IncomingMessage;
@@ -67,12 +68,8 @@ async function compute(
     body: JSON.stringify(isChat ? { ...one, max_completion_tokens: 1 } : one),
     signal,
   });
-  let text = "";
-  for await (const chunk of answer.body.setEncoding("utf8") as AsyncIterable<string>) {
-    text += chunk;
-    if (text.length > GATEWAY_HANDOFF_BYTES_MAX) return null;
-  }
-  if (answer.statusCode !== 200) return null;
+  const text = await textWithin(answer.body, GATEWAY_HANDOFF_BYTES_MAX);
+  if (text === null || answer.statusCode !== 200) return null;
   const { handoff } = fieldsOf(paramsOf(JSON.parse(text))["tierkv"]);
   const { tokens } = fieldsOf(handoff);
   if (typeof tokens === "number" && tokens > 0) return { ...fieldsOf(handoff), tokens };
@@ -90,9 +87,4 @@ function withParams(body: object, handoff: unknown, own: Fields): Fields {
 
 function paramsOf(body: unknown): Fields {
   return fieldsOf(fieldsOf(body)["kv_transfer_params"]);
-}
-
-function fieldsOf(value: unknown): Fields {
-  const isMap = typeof value === "object" && value !== null && !Array.isArray(value);
-  return isMap ? (value as Fields) : {};
 }

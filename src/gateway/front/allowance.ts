@@ -1,6 +1,7 @@
 // Owns what one key may take: requests and tokens a minute, requests at once; and what is left of that.
 import { GATEWAY_ANSWER_TOKENS_MAX, GATEWAY_RETRY_AFTER_S } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
+import { fieldsOf } from "./body.ts";
 import { Meter } from "./meter.ts";
 
 const MINUTE_MS = 60_000;
@@ -212,7 +213,3 @@ function answerTokensMax(body: unknown): number {
 /** Engines take numbers as text, too; an object has words of its own for how it becomes a number. */
 const countOf = (value: unknown): number =>
   typeof value === "number" || typeof value === "string" ? Number(value) : 0;
-
-function fieldsOf(body: unknown): Readonly<Record<string, unknown>> {
-  return typeof body === "object" && body !== null ? { ...body } : {};
-}

@@ -1,6 +1,7 @@
 // Owns reading a request's body: whole, within a limit of its own and one of all requests together.
 import type { IncomingMessage } from "node:http";
 import { GATEWAY_BODIES_BYTES_MAX, GATEWAY_BODY_BYTES_MAX } from "../../limits/gateway.ts";
+import type { Fields } from "../tokens/prompt.ts";
 
 /** `large`: above the limit of one; `full`: all together are; `gone`: the client left. */
 export type BodyFailure = "large" | "full" | "gone";
@@ -65,6 +66,12 @@ export function parseBody(body: Buffer, contentType: string | undefined): unknow
 
 /** The model that a body asks for; null: it names none. */
 export function modelOf(body: unknown): string | null {
-  const hasModel = typeof body === "object" && body !== null && "model" in body;
-  return hasModel && typeof body.model === "string" ? body.model : null;
+  const { model } = fieldsOf(body);
+  return typeof model === "string" ? model : null;
+}
+
+/** Of what is no JSON object, none. */
+export function fieldsOf(value: unknown): Fields {
+  const isMap = typeof value === "object" && value !== null && !Array.isArray(value);
+  return isMap ? (value as Fields) : {};
 }

@@ -11,7 +11,7 @@ import type { Visit } from "./allowance.ts";
 import { headersToClient, headersToEngine } from "./headers.ts";
 import { Meter } from "./meter.ts";
 import { pump } from "./pump.ts";
-import { refuse } from "./refusal.ts";
+import { refuseCounted } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
 
 /** Statuses of an engine that cannot serve now: another one may. */
@@ -46,7 +46,6 @@ interface Attempt extends Exchange {
 /** Answers one request. Never throws. */
 export async function forward(exchange: Exchange, to: Forwarding): Promise<void> {
   const { response } = exchange;
-  const { figures } = to;
   const left = new AbortController();
   const onClose = (): void => left.abort();
   response.once("close", onClose);
@@ -55,9 +54,8 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
   const result = await tryEngines(exchange, to, left.signal);
   response.off("close", onClose);
   if (result === "done") return;
-  if (left.signal.aborted) return figures.gone();
-  figures.refused(result);
-  refuse(response, result);
+  if (left.signal.aborted) return to.figures.gone();
+  refuseCounted(response, result, to);
 }
 
 /** Why there is no answer, unless there is one. */
@@ -88,7 +86,7 @@ async function tryEngines(
     if (signal.aborted) return "failed";
     figures.retried(engine.name);
     // The only one there is may have closed an idle connection in the same moment: it is asked once more.
-    if (tries === 1 && fleet.isOnly(engine, model)) tried.clear();
+    if (tries === 1 && !fleet.hasOther(engine, model)) tried.clear();
   }
   return "failed";
 }

@@ -9,11 +9,12 @@ import {
   GATEWAY_TRIES_MAX,
 } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
+import { textWithin } from "../engines/answer.ts";
 import type { Engine } from "../engines/engine.ts";
+import type { Fields } from "../tokens/prompt.ts";
 import type { Visit } from "./allowance.ts";
 import type { Forwarding } from "./forward.ts";
-import { refuse } from "./refusal.ts";
-import type { Refused } from "./refusal.ts";
+import { refuseCounted } from "./refusal.ts";
 
 interface Told {
   text: string;
@@ -39,7 +40,7 @@ interface Telling {
 /** Answers one request. Never throws. */
 export async function generate(
   response: ServerResponse,
-  asked: Readonly<Record<string, unknown>>,
+  asked: Fields,
   to: Generating,
 ): Promise<void> {
   const { fleet, figures, router } = to;
@@ -48,7 +49,7 @@ export async function generate(
   const isNested = [wanted, max_tokens, temperature].some(
     (one) => typeof one === "object" && one !== null,
   );
-  if (typeof prompt !== "string" || isNested) return shed(response, "no_json", to);
+  if (typeof prompt !== "string" || isNested) return refuseCounted(response, "no_json", to);
   const sequence = typeof given === "string" && given !== "" ? given : randomUUID();
   const model = typeof wanted === "string" ? wanted : null;
   const telling = { response, sequence, prompt, arrivedMs: nowMs(), text: "", tokens: 0 };
@@ -60,20 +61,21 @@ export async function generate(
   for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
     const engine = await fleet.enter(model, order, left.signal, { not: tried });
     if (engine === "gone") return figures.gone();
-    if (typeof engine === "string") return shed(response, tries === 1 ? engine : "failed", to);
+    if (typeof engine === "string")
+      return refuseCounted(response, tries === 1 ? engine : "failed", to);
     tried.add(engine);
     const isOver = await tell(telling, asked, engine, to, left.signal);
     fleet.leave(engine);
     if (isOver) return;
     figures.retried(engine.name);
   }
-  shed(response, "failed", to);
+  refuseCounted(response, "failed", to);
 }
 
 /** False: nothing was said, and another engine may be asked. */
 async function tell(
   telling: Telling,
-  asked: Readonly<Record<string, unknown>>,
+  asked: Fields,
   engine: Engine,
   { fleet, figures, tenant, visit }: Generating,
   signal: AbortSignal,
@@ -82,7 +84,8 @@ async function tell(
   try {
     const answer = await ask(engine, { ...asked, tenant }, signal);
     if (answer.statusCode !== 200) {
-      const text = await textOf(answer);
+      const text = await textWithin(answer.body, GATEWAY_EVENT_TEXT_MAX);
+      if (text === null) throw new Error("a refusal without an end");
       if (answer.statusCode >= 500) throw new Error(`it answers ${answer.statusCode}`);
       response.writeHead(answer.statusCode, { "content-type": "application/json" }).end(text);
       return true;
@@ -108,7 +111,7 @@ async function tell(
 
 function ask(
   engine: Engine,
-  { prompt, model_name, max_tokens, temperature, tenant }: Readonly<Record<string, unknown>>,
+  { prompt, model_name, max_tokens, temperature, tenant }: Fields,
   signal: AbortSignal,
 ): Promise<Dispatcher.ResponseData> {
   const model = model_name ?? engine.models[0]?.id;
@@ -122,16 +125,6 @@ function ask(
     body: JSON.stringify(body),
     signal,
   });
-}
-
-/** Of a refusal; throws for one without an end. */
-async function textOf({ body }: Dispatcher.ResponseData): Promise<string> {
-  let text = "";
-  for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
-    text += chunk;
-    if (text.length > GATEWAY_EVENT_TEXT_MAX) throw new Error("a refusal without an end");
-  }
-  return text;
 }
 
 /** Until `[DONE]`; throws where the answer ends before. */
@@ -158,10 +151,7 @@ async function* eventsOf(
 function toldIn(data: string): Told {
   const parsed = JSON.parse(data) as { error?: unknown; choices?: unknown };
   if (parsed.error !== undefined) throw new Error("the engine tells of an error");
-  const [choice] = (Array.isArray(parsed.choices) ? parsed.choices : []) as Record<
-    string,
-    unknown
-  >[];
+  const [choice] = (Array.isArray(parsed.choices) ? parsed.choices : []) as Fields[];
   const { text, token_ids: ids } = choice ?? {};
   return {
     text: typeof text === "string" ? text : "",
@@ -199,11 +189,6 @@ function begin(
     "x-gateway-destination-endpoint-served": engine.name,
   });
   response.write(event({ type: "start", seq_id: sequence, prompt, worker_id: engine.id }));
-}
-
-function shed(response: ServerResponse, reason: Refused, { figures }: Forwarding): void {
-  figures.refused(reason);
-  refuse(response, reason);
 }
 
 const event = (what: object): string => `data: ${JSON.stringify(what)}\n\n`;

@@ -25,12 +25,12 @@ export function isPassed(path: string, holder: Holder): boolean {
   return PASSED.test(path) && PASSED.test(read) && !(isSalted && UNSALTED.test(read));
 }
 
-/** As engines read it. */
-function decoded(path: string): string {
+/** As engines read it; of what is no such text, `otherwise`. */
+export function decoded(path: string, otherwise = ""): string {
   try {
     return decodeURIComponent(path);
   } catch {
-    return "";
+    return otherwise;
   }
 }
 

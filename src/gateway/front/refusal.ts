@@ -87,6 +87,15 @@ export function refuse(
     .resume();
 }
 
+export function refuseCounted(
+  response: ServerResponse,
+  reason: Refused,
+  { figures }: { figures: Figures },
+): void {
+  figures.refused(reason);
+  refuse(response, reason);
+}
+
 /** Before the head of an answer is written: what is left to the key, as clients of the API read it. */
 export function tellLimits(response: ServerResponse, visit: Visit | null): void {
   for (const [name, value] of Object.entries(visit?.headers() ?? {})) {

@@ -2,12 +2,15 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { GATEWAY_SHOWN_CHARS_MAX } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
+import type { Fleet } from "../engines/fleet.ts";
+import type { Fields } from "../tokens/prompt.ts";
 import type { Visit } from "./allowance.ts";
-import { readBody } from "./body.ts";
+import { fieldsOf, parseBody, readBody } from "./body.ts";
 import type { BodyBudget } from "./body.ts";
 import type { Forwarding } from "./forward.ts";
 import { generate } from "./generate.ts";
-import { refuse, refuseLimited, tellLimits } from "./refusal.ts";
+import { decoded } from "./reading.ts";
+import { refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
 
 export const GENERATE = "/generate";
 const SAMPLE = "http://10.0.0.2:8000";
@@ -20,7 +23,8 @@ export interface Registry {
 }
 
 export interface SequenceOptions extends Forwarding {
-  registry: Registry;
+  /** null: this API is not served. */
+  registry: Registry | null;
   budget: BodyBudget;
   /** Whose blocks may be shared; null: those of all without a tenant. */
   tenant: string | null;
@@ -35,13 +39,14 @@ export async function answerSequence(
   path: string,
   options: SequenceOptions,
 ): Promise<boolean> {
+  const { registry } = options;
+  if (registry === null) return false;
   if (request.method === "GET") return answerQuestion(response, path, options);
   const isChange = path === "/register" || path === "/deregister";
   if (!isChange && path !== GENERATE) return false;
   // An engine is sent the prompts of all tenants, and makes their answers.
   if (isChange && options.tenant !== null) {
-    options.figures.refused("tenant_key");
-    refuse(response, "tenant_key");
+    refuseCounted(response, "tenant_key", options);
     return true;
   }
   const body = await readBody(request, options.budget);
@@ -50,14 +55,13 @@ export async function answerSequence(
     return true;
   }
   if (typeof body === "string") {
-    options.figures.refused(body);
-    refuse(response, body);
+    refuseCounted(response, body, options);
     return true;
   }
   try {
-    const asked = fieldsOf(body);
+    const asked = fieldsOf(parseBody(body, undefined));
     if (path === GENERATE) await generateWithin(response, asked, body.length, options);
-    else change(response, path, asked, options);
+    else change(response, path, asked, options.fleet, registry);
   } finally {
     options.budget.give(body.length);
   }
@@ -66,7 +70,7 @@ export async function answerSequence(
 
 async function generateWithin(
   response: ServerResponse,
-  asked: Readonly<Record<string, unknown>>,
+  asked: Fields,
   bytes: number,
   options: SequenceOptions,
 ): Promise<void> {
@@ -89,8 +93,8 @@ function answerQuestion(
     return true;
   }
   if (!path.startsWith("/route/")) return false;
-  const able = fleet.engines.filter((engine) => engine.takes(null));
-  const [owner] = router.orderOf(decoded(path.slice("/route/".length)))(able);
+  const asked = path.slice("/route/".length);
+  const [owner] = router.orderOf(decoded(asked, asked))(fleet.able(null));
   if (owner === undefined) say(response, 200, { error: "No workers available" });
   else say(response, 200, { worker_id: owner.id, ...told(owner) });
   return true;
@@ -99,8 +103,9 @@ function answerQuestion(
 function change(
   response: ServerResponse,
   path: string,
-  { worker_id: id, address }: Readonly<Record<string, unknown>>,
-  { fleet, registry }: SequenceOptions,
+  { worker_id: id, address }: Fields,
+  fleet: Fleet,
+  registry: Registry,
 ): void {
   if (typeof id !== "string" || id === "") return lacks(response, "worker_id");
   const known = fleet.engines.find((engine) => engine.id === id);
@@ -128,23 +133,6 @@ function nameOf(address: unknown): string | null {
   if (!URL.canParse(text)) return null;
   const { protocol, hostname, port } = new URL(text);
   return protocol === "http:" ? `${hostname}:${port === "" ? "80" : port}` : null;
-}
-
-function fieldsOf(body: Buffer): Readonly<Record<string, unknown>> {
-  try {
-    const parsed: unknown = JSON.parse(body.toString("utf8"));
-    return typeof parsed === "object" && parsed !== null ? { ...parsed } : {};
-  } catch {
-    return {};
-  }
-}
-
-function decoded(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
 }
 
 function lacks(response: ServerResponse, field: string): void {

@@ -20,8 +20,7 @@ import type { Forwarding } from "./forward.ts";
 import type { Keys } from "./keys.ts";
 import { enter, holderOf, isPassed, readingOf } from "./reading.ts";
 import type { Holder } from "./reading.ts";
-import { refuse, refuseLimited, tellLimits } from "./refusal.ts";
-import type { Refused } from "./refusal.ts";
+import { refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
 import { answerSequence, GENERATE } from "./sequences.ts";
 import type { Registry } from "./sequences.ts";
 
@@ -105,10 +104,10 @@ async function serve(
   const visit = isForEngine ? enter(holder) : null;
   if (visit !== null && !(visit instanceof Visit)) return refuseLimited(response, visit, options);
   if (visit !== null) response.once("close", () => visit.leave());
-  const arrived = { ...asked, visit };
-  if (await answerSequences(request, response, arrived, options)) return;
+  const tenant = typeof holder === "symbol" ? null : holder.tenant;
+  if (await answerSequence(request, response, path, { ...options, tenant, visit })) return;
   if (!isForEngine) return refuseCounted(response, "no_path", options);
-  await take(request, response, arrived, options);
+  await take(request, response, { ...asked, visit }, options);
 }
 
 /** What an engine has to answer. */
@@ -127,19 +126,6 @@ async function take(
   } finally {
     budget.give(bytes.length);
   }
-}
-
-/** False: such paths are not served. */
-async function answerSequences(
-  request: IncomingMessage,
-  response: ServerResponse,
-  { path, holder, visit }: Arrived,
-  options: FrontOptions,
-): Promise<boolean> {
-  const { registry } = options;
-  if (registry === null) return false;
-  const tenant = typeof holder === "symbol" ? null : holder.tenant;
-  return answerSequence(request, response, path, { ...options, registry, tenant, visit });
 }
 
 interface Arrived {
@@ -179,13 +165,7 @@ async function pass(
 }
 
 function sayHealth(response: ServerResponse, { fleet }: Forwarding): void {
-  const isServing = fleet.engines.some((engine) => engine.takes(null));
-  response.writeHead(isServing ? 200 : 503).end();
-}
-
-function refuseCounted(response: ServerResponse, reason: Refused, { figures }: Forwarding): void {
-  figures.refused(reason);
-  refuse(response, reason);
+  response.writeHead(fleet.hasAny(null) ? 200 : 503).end();
 }
 
 const OWN: ReadonlySet<string> = new Set(["/metrics", "/v1/models"]);

@@ -49,7 +49,7 @@ export class Agreement {
   readonly #engine: string;
   readonly #logger: Logger;
   #form: Form | null = null;
-  #off = "";
+  #isOff = false;
   #namespace: Namespace | null = null;
   #shards = 0;
   readonly #groups = new Set<number>();
@@ -68,7 +68,7 @@ export class Agreement {
   }
 
   get state(): AgreementState {
-    return this.#off !== "" ? "off" : this.#form === null ? "learning" : "agreed";
+    return this.#isOff ? "off" : this.#form === null ? "learning" : "agreed";
   }
 
   /** For people; empty while it is not known. */
@@ -95,7 +95,7 @@ export class Agreement {
   /** Another process may publish there now. */
   forget(): void {
     this.#form = null;
-    this.#off = "";
+    this.#isOff = false;
     this.#root = null;
     this.#expected.clear();
     this.#unname();
@@ -103,7 +103,7 @@ export class Agreement {
 
   hear(event: KvEvent): void {
     if (event.kind === "named") this.#take(event.name, event.group);
-    else if (event.kind === "stored" && this.#off === "") this.#look(event);
+    else if (event.kind === "stored" && !this.#isOff) this.#look(event);
   }
 
   /** A prompt without salt and adapter goes there, and its hashes come back: what begins it may have been told of long ago. */
@@ -198,12 +198,13 @@ export class Agreement {
   }
 
   #giveUp(form: string): void {
-    this.#off = "its hashes are others than those made here";
+    this.#isOff = true;
     this.#form = null;
     this.#expected.clear();
     const fix =
       "what vaults hold is known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
-    const about = { engine: this.#engine, form, reason: this.#off, fix };
+    const reason = "its hashes are others than those made here";
+    const about = { engine: this.#engine, form, reason, fix };
     this.#logger.warn(about, "vaults are not asked for an engine");
   }
 }

@@ -29,8 +29,6 @@ interface Holding {
   /** It told of a vault since its events are followed: so it can pull. */
   pulls: boolean;
   blockSize: number | null;
-  /** Events whose parent was not known: their blocks cannot be named. */
-  orphans: number;
   isTrusted: boolean;
   /** Blocks of its own memory that it told of lately: those that came, and those that went. */
   came: number;
@@ -80,7 +78,6 @@ export class BlockIndex {
       tiers: { gpu: newTierIndex(), vault: newTierIndex() },
       pulls: false,
       blockSize: null,
-      orphans: 0,
       isTrusted: false,
       came: 0,
       went: 0,
@@ -96,10 +93,6 @@ export class BlockIndex {
   pressure(engine: number): number {
     const { came, went } = this.#of(engine);
     return came === 0 ? 0 : Math.min(1, went / came);
-  }
-
-  orphans(engine: number): number {
-    return this.#of(engine).orphans;
   }
 
   /** Of an engine that has not told of a block yet: what another one has. null: none has. */
@@ -246,10 +239,8 @@ export class BlockIndex {
     const { parent: above } = event;
     let parent = above === null ? ROOT : gpu.names.get(above) || vault.names.get(above);
     if (tier === "vault") holding.pulls = true;
-    if (parent === ROOT && above !== null) {
-      holding.orphans += 1;
-      return;
-    }
+    // Blocks behind one that is not known cannot be named.
+    if (parent === ROOT && above !== null) return;
     const { names, groups } = holding.tiers[tier];
     const bits = this.#bits[tier];
     holding.blockSize = event.blockSize;

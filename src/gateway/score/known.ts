@@ -19,8 +19,8 @@ export interface KnowingOptions {
   tokenizer: Tokenizer;
   /** null: vaults are not asked. */
   lookups: Lookups | null;
-  /** null: its events are not followed. */
-  agreementOf(engine: Engine): Agreement | null;
+  /** Whose agreement is null, its events are not followed. */
+  roster: { agreementOf(engine: Engine): Agreement | null };
 }
 
 export interface Known {
@@ -73,7 +73,7 @@ export class Knowing {
     const prompt = promptOf(path, body);
     if (prompt === null || model === null) return NOTHING;
     const { fleet, tokenizer } = this.#options;
-    const [asker] = leastLoad(fleet.engines.filter((engine) => engine.takes(model)));
+    const [asker] = leastLoad(fleet.able(model));
     if (asker === undefined) return NOTHING;
     const tokens = await tokenizer.tokensOf(prompt, asker);
     if (tokens === null) return NOTHING;
@@ -118,7 +118,7 @@ export class Knowing {
   async #askVaults(prompt: Prompt, tokens: readonly number[], known: Known): Promise<boolean> {
     const { fleet, index, lookups } = this.#options;
     if (lookups === null) return false;
-    const able = fleet.engines.filter((engine) => engine.takes(prompt.model));
+    const able = fleet.able(prompt.model);
     const asked = [...known.names].map(([blockSize, names]) => {
       const engines = able.filter(({ slot }) => index.blockSize(slot) === blockSize);
       const asking = engines.flatMap((engine) => this.#asking(engine, prompt, known));
@@ -128,7 +128,7 @@ export class Knowing {
   }
 
   #asking(engine: Engine, { model, salt }: Prompt, known: Known): AskingEngine[] {
-    const agreement = this.#options.agreementOf(engine);
+    const agreement = this.#options.roster.agreementOf(engine);
     if (agreement === null) return [];
     const adapter = adapterOf(engine, model);
     const apart: Apart = {

@@ -112,7 +112,7 @@ export class Router {
 
   #isLate(known: Known, model: string | null, turn: Turn): boolean {
     const { fleet } = this.#options;
-    const able = fleet.engines.filter((engine) => engine.takes(model));
+    const able = fleet.able(model);
     if (this.#options.ttftMs === null || able.length === 0) return false;
     const ttftMs = this.#options.ttftMs * this.#throttle.patience(turn);
     return able.every((engine) => {
@@ -132,7 +132,7 @@ export class Router {
       (engine) => this.#costMs(engine, known),
       () => 0,
     );
-    const [first] = sooner(fleet.engines.filter((engine) => engine.takes(model)));
+    const [first] = sooner(fleet.able(model));
     const [helper] = sooner(fleet.engines.filter((engine) => engine.prefills(model)));
     if (first === undefined || helper === undefined) return null;
     const span = spanAt(known, first);
@@ -272,7 +272,7 @@ export class Router {
   ): Decision {
     const { preset, fleet } = this.#options;
     const { tokens } = known;
-    const able = fleet.engines.filter((other) => other !== engine && other.takes(model));
+    const able = fleet.able(model).filter((other) => other !== engine);
     const candidates = tokens === 0 ? [] : [engine, ...able];
     return {
       id,

@@ -1,5 +1,6 @@
 // Owns asking an engine for the tokens of a prompt.
 import { GATEWAY_TOKENS_BYTES_MAX } from "../../limits/gateway.ts";
+import { textWithin } from "../engines/answer.ts";
 import type { Engine } from "../engines/engine.ts";
 
 /** null: it took too long, or the engine does not say. */
@@ -25,12 +26,8 @@ export async function answerOf(
       body: question,
       signal: AbortSignal.timeout(timeoutMs),
     });
-    let text = "";
-    for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {
-      text += chunk;
-      if (text.length > GATEWAY_TOKENS_BYTES_MAX) return { tokens: null };
-    }
-    if (statusCode !== 200) return { tokens: null };
+    const text = await textWithin(body, GATEWAY_TOKENS_BYTES_MAX);
+    if (text === null || statusCode !== 200) return { tokens: null };
     const { tokens } = JSON.parse(text) as { tokens?: unknown };
     return { tokens: isTokens(tokens) ? tokens : null };
   } catch {

@@ -1,5 +1,6 @@
 // Owns which chats the gateway turns into a text by itself, and that text: what an engine would do otherwise, it does.
 import type { Template } from "@huggingface/jinja";
+import { GATEWAY_CHAT_MESSAGES_MAX, GATEWAY_CHAT_VALUES_MAX } from "../../limits/gateway.ts";
 import type { Fields } from "./prompt.ts";
 import { FUNCTIONS } from "./template.ts";
 
@@ -41,13 +42,11 @@ export function chatOf(body: Fields): Chat | null {
   const { messages: given, tools = null, add_generation_prompt: prompts = true } = body;
   const { add_special_tokens: isFramed = false, chat_template_kwargs: kwargs = null } = body;
   if (typeof prompts !== "boolean" || typeof isFramed !== "boolean") return null;
-  if (!Array.isArray(given)) return null;
-  const messages = given.map(messageOf);
+  const messages = messagesOf(given);
   const more = moreOf(kwargs);
   const shown = toolsOf(tools);
-  if (messages.includes(null) || more === null || shown === undefined) return null;
-  const taken = messages as Chat["messages"];
-  return { messages: taken, tools: shown, more, addGenerationPrompt: prompts, isFramed };
+  if (messages === null || more === null || shown === undefined) return null;
+  return { messages, tools: shown, more, addGenerationPrompt: prompts, isFramed };
 }
 
 const isFields = (value: unknown): value is Fields =>
@@ -55,6 +54,12 @@ const isFields = (value: unknown): value is Fields =>
 
 const hasOnly = (fields: Fields, names: readonly string[]): boolean =>
   Object.keys(fields).length === names.length && names.every((name) => Object.hasOwn(fields, name));
+
+function messagesOf(given: unknown): Chat["messages"] | null {
+  if (!Array.isArray(given) || given.length > GATEWAY_CHAT_MESSAGES_MAX) return null;
+  const messages = given.map(messageOf);
+  return messages.includes(null) ? null : (messages as Chat["messages"]);
+}
 
 function messageOf(message: unknown): Chat["messages"][number] | null {
   if (!isFields(message) || !hasOnly(message, ["role", "content"])) return null;
@@ -76,6 +81,7 @@ function moreOf(kwargs: unknown): Chat["more"] | null {
   const isOwn = (name: string): boolean =>
     RESERVED.has(name) || name.endsWith("_token") || Object.hasOwn(FUNCTIONS, name);
   const entries = Object.entries(kwargs);
+  if (entries.length > GATEWAY_CHAT_VALUES_MAX) return null;
   const given = entries.filter((entry): entry is [string, boolean | string | null] =>
     isPlain(entry[1]),
   );
@@ -105,21 +111,27 @@ const RESERVED: ReadonlySet<string> = new Set([
 function toolsOf(tools: unknown): object[] | null | undefined {
   if (tools === null) return null;
   if (!Array.isArray(tools) || tools.length === 0) return undefined;
+  let values = 0;
   const shown = tools.map((tool: unknown) => {
     if (!isFields(tool) || !hasOnly(tool, ["type", "function"])) return null;
     const { type, function: called } = tool;
     if (!isFields(called) || !hasOnly(called, ["name", "description", "parameters"])) return null;
     const { name, description, parameters } = called;
-    if (!isFields(parameters) || hasNumber(parameters)) return null;
+    if (!isFields(parameters)) return null;
+    values += valuesIn(called);
     return { type, function: { name, description, parameters } };
   });
-  return shown.includes(null) ? undefined : (shown as object[]);
+  if (shown.includes(null) || values > GATEWAY_CHAT_VALUES_MAX) return undefined;
+  return shown as object[];
 }
 
-/** Python writes 1.0 where JavaScript writes 1. What lies too deep is taken for one, so that no client ends the stack. */
-function hasNumber(value: unknown, depth = 0): boolean {
-  if (typeof value !== "object" || value === null) return typeof value === "number";
-  return depth > TOOL_DEPTH_MAX || Object.values(value).some((one) => hasNumber(one, depth + 1));
+/** Too many with a number, because Python writes 1.0 where JavaScript writes 1; and too deep, so that no client ends the stack. */
+function valuesIn(value: unknown, depth = 0): number {
+  if (typeof value === "number" || depth > TOOL_DEPTH_MAX) return Infinity;
+  if (typeof value !== "object" || value === null) return 1;
+  let count = 1;
+  for (const one of Object.values(value)) count += valuesIn(one, depth + 1);
+  return count;
 }
 
 /** null: the template refuses it, or does what ours cannot. */

@@ -1,9 +1,10 @@
-// Owns the tokenizers that are open here, by folder: read again where its files changed, and after a pause that doubles where it failed.
+// Owns the tokenizers that are open here, by folder: read again where its files changed, closed where nobody uses them, and tried again after a pause that doubles where it failed.
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import {
   GATEWAY_FOLDER_RETRY_MAX_MS,
   GATEWAY_FOLDER_RETRY_MIN_MS,
   GATEWAY_FOLDERS_FAILED_MAX,
+  GATEWAY_TOKENIZER_IDLE_MS,
   GATEWAY_TOKENIZERS_MAX,
 } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
@@ -15,6 +16,7 @@ import type { ModelFolder } from "./folder.ts";
 export interface Opened extends ModelFolder {
   /** Of its files: another one, other files. */
   stamp: string;
+  usedMs: number;
   encode(text: string, isFramed: boolean): Promise<readonly number[]>;
   close(): void;
 }
@@ -33,21 +35,28 @@ export class Folders {
   readonly #opened = new Map<string, Opened>();
   readonly #opening = new Map<string, Promise<Opened | Failed>>();
   readonly #failed = new Map<string, Failed>();
+  readonly #timer: NodeJS.Timeout;
   #isClosed = false;
 
   constructor(logger: Logger) {
     this.#logger = logger;
+    this.#timer = setInterval(() => this.#closeUnused(), GATEWAY_TOKENIZER_IDLE_MS);
+    this.#timer.unref();
   }
 
   close(): void {
     this.#isClosed = true;
+    clearInterval(this.#timer);
     for (const opened of this.#opened.values()) opened.close();
     this.#opened.clear();
   }
 
-  /** null: it is not open now. */
+  /** For whoever uses it; null: it is not open now. */
   openedOf(folder: string): Opened | null {
-    return this.#opened.get(folder) ?? null;
+    const opened = this.#opened.get(folder);
+    if (opened === undefined) return null;
+    opened.usedMs = nowMs();
+    return opened;
   }
 
   /** null: it is open, or was not tried. */
@@ -86,6 +95,7 @@ export class Folders {
       const opened: Opened = {
         ...model,
         stamp,
+        usedMs: nowMs(),
         encode: async (text, isFramed) =>
           Array.from(await core.tokenizerEncode(id, text, isFramed)),
         close: () => core.tokenizerClose(id),
@@ -97,6 +107,15 @@ export class Folders {
       return opened;
     } catch (error) {
       return this.#fail(folder, toTierkvError(error).message);
+    }
+  }
+
+  /** Texts that wait for their turn were asked for later than that. */
+  #closeUnused(): void {
+    for (const [folder, opened] of this.#opened) {
+      if (nowMs() - opened.usedMs < GATEWAY_TOKENIZER_IDLE_MS) continue;
+      this.#opened.delete(folder);
+      opened.close();
     }
   }
 

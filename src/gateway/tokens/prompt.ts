@@ -1,4 +1,5 @@
 // Owns what of a request's body says which blocks it begins with.
+import { GATEWAY_ENCODE_CHARS_MAX } from "../../limits/gateway.ts";
 import { isTokens } from "./ask.ts";
 
 export type Fields = Readonly<Record<string, unknown>>;
@@ -47,8 +48,12 @@ export function promptOf(path: string, body: unknown): Prompt | null {
   if (!CHAT.test(path) || !isPlain(fields["messages"])) return null;
   const given = CHAT_FIELDS.map((name) => [name, fields[name]]);
   const question = JSON.stringify({ model, ...Object.fromEntries(given) });
-  return { ...common, tokens: null, question, own: { chat: fields } };
+  return { ...common, tokens: null, question, own: ownChat(fields, question) };
 }
+
+/** null: while it is rendered, nobody else would be served. */
+const ownChat = (chat: Fields, question: string): Prompt["own"] =>
+  question.length > GATEWAY_ENCODE_CHARS_MAX ? null : { chat };
 
 /** Texts alone: a picture's blocks are told apart by its own digest. */
 function isPlain(messages: unknown): boolean {

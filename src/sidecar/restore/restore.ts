@@ -168,14 +168,14 @@ export class Restorer {
     this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
   }
 
-  /** Ends a plan for the scheduler; its blocks stay for later ones. An unknown number is ignored. `isGone`: its engine is gone, too. */
-  release(released: Pick<Release, "plan" | "from" | "tokens" | "loadUs">, isGone = false): void {
+  /** Ends a plan for the scheduler; its blocks stay for later ones. An unknown number is ignored. */
+  release(released: Omit<Release, "t" | "req">): void {
     const { plan: number, tokens, loadUs } = released;
     const plan = this.#plans.get(number);
     if (plan === undefined) return;
     this.#plans.delete(number);
-    // A plan that lost its engine never had room, so its wait says nothing about the queue.
-    if (!isGone) this.#context?.costs.began(plan);
+    // A request that never got blocks says nothing about the queue by its wait.
+    if (released.isBegun) this.#context?.costs.began(plan);
     const costs = this.#context?.costs;
     if (tokens > 0) costs?.loaded(plan, tokens, loadUs / 1e6);
     const prefillS = costs?.prefillS(plan, tokens) ?? null;
@@ -190,8 +190,8 @@ export class Restorer {
   close(): void {
     this.#admission.close();
     this.#waiting.close();
-    const nothing = { from: 0, tokens: 0, loadUs: 0 };
-    for (const plan of this.#plans.keys()) this.release({ plan, ...nothing }, true);
+    const nothing = { from: 0, tokens: 0, loadUs: 0, isBegun: false };
+    for (const plan of this.#plans.keys()) this.release({ plan, ...nothing });
   }
 
   async #lookUp(plan: Plan, message: Prefetch): Promise<void> {

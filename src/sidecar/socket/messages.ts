@@ -101,10 +101,11 @@ export interface Release {
   t: "release";
   req: string;
   plan: number;
-  /** Tokens loaded, behind `from`; 0: the plan was not used. */
+  /** Tokens loaded, behind `from`; 0: the plan was not used. `isBegun`: its request got blocks, so it was not aborted or dropped. */
   tokens: number;
   from: number;
   loadUs: number;
+  isBegun: boolean;
 }
 
 /** Sent when the engine could take this request and waits for its plan. */
@@ -285,6 +286,7 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
       tokens: message.has("tokens") ? message.count("tokens") : 0,
       from: message.has("from") ? message.count("from") : 0,
       loadUs: message.has("load_us") ? message.count("load_us") : 0,
+      isBegun: message.has("begun") && message.count("begun") === 1,
     }),
   ],
   ["counts", parseCounts],

@@ -1,37 +1,44 @@
 // Owns the proof that engines behind a name come and go with its addresses, and that a name without an answer changes nothing.
 import { expect, onTestFinished, test, vi } from "vitest";
 import { Discovery } from "../../../src/gateway/engines/discovery.ts";
+import type { Neighbour } from "../../../src/gateway/engines/discovery.ts";
 import { GATEWAY_DISCOVER_MS, GATEWAY_ENGINES_MAX } from "../../../src/limits/gateway.ts";
 import { complete, gatewayBefore, SILENT } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";
 
-test("addresses that come, go, and cannot be told for a while", async () => {
+const at = (address: string, events: string | null = null): Neighbour => {
+  return { address, events, replays: null };
+};
+
+test("engines that come, publish elsewhere, go, and cannot be told for a while", async () => {
   vi.useFakeTimers();
   onTestFinished(() => void vi.useRealTimers());
-  let answer: string[] | null = ["10.0.0.1", "10.0.0.2"];
+  let answer: Neighbour[] | null = [at("a:1"), at("b:1")];
   const heard: string[] = [];
   const discovery = new Discovery({
     of: "vllm",
     logger: SILENT,
-    onFound: (host) => heard.push(`+${host}`) > 0,
-    onGone: (host) => heard.push(`-${host}`),
-    ask: () => (answer === null ? Promise.reject(new Error("SERVFAIL")) : Promise.resolve(answer)),
+    onFound: ({ address }) => heard.push(`+${address}`) > 0,
+    onMoved: ({ address, events }) => heard.push(`${address} at ${events}`),
+    onGone: ({ address }) => heard.push(`-${address}`),
+    look: () => (answer === null ? Promise.reject(new Error("SERVFAIL")) : Promise.resolve(answer)),
   });
-  const next = async (now: string[] | null): Promise<string[]> => {
+  const next = async (now: Neighbour[] | null): Promise<string[]> => {
     answer = now;
     heard.length = 0;
     await vi.advanceTimersByTimeAsync(GATEWAY_DISCOVER_MS);
     return [...heard];
   };
   await discovery.start();
-  expect(heard).toEqual(["+10.0.0.1", "+10.0.0.2"]);
-  expect(await next(["10.0.0.1", "10.0.0.2"])).toEqual([]);
+  expect(heard).toEqual(["+a:1", "+b:1"]);
+  expect(await next([at("a:1"), at("b:1")])).toEqual([]);
+  expect(await next([at("a:1"), at("b:1", "b:2")])).toEqual(["b:1 at b:2"]);
   expect(await next(null)).toEqual([]);
-  expect(await next(["10.0.0.2", "10.0.0.3"])).toEqual(["-10.0.0.1", "+10.0.0.3"]);
-  const many = Array.from({ length: 100 }, (_none, at) => `10.1.0.${at}`);
+  expect(await next([at("b:1"), at("c:1")])).toEqual(["-a:1", "b:1 at null", "+c:1"]);
+  const many = Array.from({ length: 100 }, (_none, n) => at(`d:${n}`));
   expect((await next(many)).filter((one) => one.startsWith("+"))).toHaveLength(GATEWAY_ENGINES_MAX);
   await discovery.close();
-  expect(await next(["10.0.0.9"])).toEqual([]);
+  expect(await next([at("e:1")])).toEqual([]);
 });
 
 test("an address that there was no room for is taken once there is", async () => {
@@ -42,15 +49,16 @@ test("an address that there was no room for is taken once there is", async () =>
   const discovery = new Discovery({
     of: "vllm",
     logger: SILENT,
-    onFound: (host) => told.push(host) > 0 && hasRoom,
-    onGone: (host) => told.push(`-${host}`),
-    ask: () => Promise.resolve(["10.0.0.1"]),
+    onFound: ({ address }) => told.push(address) > 0 && hasRoom,
+    onMoved: () => told.push("moved"),
+    onGone: ({ address }) => told.push(`-${address}`),
+    look: () => Promise.resolve([at("a:1", hasRoom ? "a:2" : null)]),
   });
   await discovery.start();
   await vi.advanceTimersByTimeAsync(GATEWAY_DISCOVER_MS);
   hasRoom = true;
   await vi.advanceTimersByTimeAsync(2 * GATEWAY_DISCOVER_MS);
-  expect(told).toEqual(["10.0.0.1", "10.0.0.1", "10.0.0.1"]);
+  expect(told).toEqual(["a:1", "a:1", "a:1"]);
   await discovery.close();
 });
 

@@ -1,4 +1,4 @@
-// Owns the proof that a folder which cannot be opened is tried again, ever more seldom, said once a reason, and takes no other's place.
+// Owns the proof that a folder which cannot be opened is tried again, ever more seldom, said once a reason, and takes no other's place, and that one which nobody uses is closed.
 import { mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pino } from "pino";
@@ -9,13 +9,14 @@ import {
   GATEWAY_FOLDER_RETRY_MAX_MS,
   GATEWAY_FOLDER_RETRY_MIN_MS,
   GATEWAY_FOLDERS_FAILED_MAX,
+  GATEWAY_TOKENIZER_IDLE_MS,
   GATEWAY_TOKENIZERS_MAX,
 } from "../../../src/limits/gateway.ts";
 import { testFolder } from "../../support/gateways.ts";
 import { writeTokenizer } from "../../support/tokenizers.ts";
 
 beforeEach(() => {
-  vi.useFakeTimers({ toFake: ["performance"] });
+  vi.useFakeTimers({ toFake: ["performance", "setInterval", "clearInterval"] });
   onTestFinished(() => void vi.useRealTimers());
 });
 
@@ -112,4 +113,28 @@ test("folders that failed take no place of those that open, and no more than so 
   const [last, ...others] = (await Promise.all(open)).toReversed();
   expect((last as Failed).reason).toContain("tokenizers are open");
   expect(others.filter((one) => "reason" in one)).toEqual([]);
+});
+
+test("a tokenizer that nobody uses makes room for another one; what it makes is finished, and it opens again", async () => {
+  const { folders } = foldersHere();
+  const parent = testFolder();
+  const all = Array.from({ length: GATEWAY_TOKENIZERS_MAX }, (_none, at) =>
+    writeTokenizer(join(parent, `some-${at}`)),
+  );
+  const [used = "", unused = ""] = all;
+  const opened = await Promise.all(all.map((folder) => folders.open(folder)));
+  const other = writeTokenizer(join(parent, "other"));
+  expect(await folders.open(other)).toHaveProperty("reason");
+  vi.advanceTimersByTime(GATEWAY_TOKENIZER_IDLE_MS - 1);
+  expect(folders.openedOf(used)).toBe(opened[0]);
+  const making = (opened[1] as Opened).encode("a".repeat(10_000), false);
+  vi.advanceTimersByTime(1);
+  expect(folders.openedOf(used)).toBe(opened[0]);
+  expect(folders.openedOf(unused)).toBeNull();
+  expect(await making).toHaveLength(10_000);
+  await expect((opened[1] as Opened).encode("a", false)).rejects.toThrow();
+  expect(await folders.open(other)).not.toHaveProperty("reason");
+  const again = (await folders.open(unused)) as Opened;
+  expect(again).not.toBe(opened[1]);
+  expect(await again.encode("a", false)).toHaveLength(1);
 });

@@ -140,6 +140,9 @@ test("what is not rendered here as the engine renders it, the engine is asked fo
     await known.complete(other);
     expect(await known.made()).toEqual({ engine: 1 });
   }
+  // Nothing of it would stand in the text.
+  await known.chat({ chat_template_kwargs: { unused: "x".repeat(GATEWAY_ENCODE_CHARS_MAX) } });
+  expect(await known.made()).toEqual({ engine: 1 });
   await known.chat({});
   expect(await known.made()).toEqual({ gateway: 1 });
 });

@@ -107,6 +107,8 @@ function placedCount(sent: readonly SidecarMessage[]): number {
 const WISHES = { handoff: 0, longer: null, returns: false, traceparent: "", receipt: "" };
 const NONE = { tenant: 0, beyond: 0, ahead: 0, ...WISHES };
 const PLAN = { t: "prefetch" as const, req: "r", plan: 1, ...NONE };
+/** Aborted, or dropped by a reset. */
+const UNUSED = { tokens: 0, from: 0, loadUs: 0, isBegun: false };
 const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
 
 test("a plan whose deadline comes in any turn of the loop holds exactly what was told", async () => {
@@ -131,7 +133,7 @@ test("a plan whose deadline comes in any turn of the loop holds exactly what was
       expect(sent.filter(({ t }) => t === "done")).toHaveLength(1);
       expect(cache.retained, `turn ${turn}`).toBe(BLOCKS - placedCount(sent));
       told.add(placedCount(sent));
-      restorer.release({ plan: 1, tokens: 0, from: 0, loadUs: 0 });
+      restorer.release({ plan: 1, ...UNUSED });
       expect(cache.retained).toBe(BLOCKS);
     }
   } finally {
@@ -148,7 +150,7 @@ test("a plan released in any turn of the loop holds nothing and hears nothing", 
     const restorer = openRestorer(cache, sent);
     restorer.prefetch({ ...PLAN, groups: GROUPS });
     await turns(turn);
-    restorer.release({ plan: 1, tokens: 0, from: 0, loadUs: 0 });
+    restorer.release({ plan: 1, ...UNUSED });
     const told = sent.length;
     await turns(20);
     expect(sent.length).toBe(told);
@@ -167,7 +169,7 @@ test("all of it is placed when nothing ends it, prefix first", async () => {
   expect(cache.retained).toBe(0);
 });
 
-test("plans whose engine goes away say nothing of its queue; one that it begins does", async () => {
+test("plans whose engine goes away, or that it never begins, say nothing of its queue; one that it begins does", async () => {
   const cache = await openCache();
   const rates = new EngineRates();
   const restorer = openRestorer(cache, [], rates);
@@ -178,6 +180,9 @@ test("plans whose engine goes away say nothing of its queue; one that it begins 
   expect(rates.queue.seconds(3)).toBeNull();
   const next = openRestorer(cache, [], rates);
   next.prefetch({ ...PLAN, ahead: 3, groups: GROUPS });
-  next.release({ plan: 1, tokens: 0, from: 0, loadUs: 0 });
+  next.prefetch({ ...PLAN, plan: 2, ahead: 3, groups: GROUPS });
+  next.release({ plan: 1, ...UNUSED });
+  expect(rates.queue.seconds(3)).toBeNull();
+  next.release({ plan: 2, ...UNUSED, isBegun: true });
   expect(rates.queue.seconds(3)).not.toBeNull();
 });

@@ -75,6 +75,9 @@ test("fields arrive as sent", () => {
   const returns = { ...GOOD["prefetch"]!, returns: 1 };
   expect(parseMessage(returns, "test")).toMatchObject({ returns: true });
   expect(parseMessage(GOOD["prefetch"]!, "test")).toMatchObject({ returns: false });
+  const release = { ...GOOD["release"]!, begun: 1 };
+  expect(parseMessage(release, "test")).toMatchObject({ isBegun: true });
+  expect(parseMessage(GOOD["release"]!, "test")).toMatchObject({ isBegun: false });
   expect(parseMessage(helloFrame({ producer: 1 }), "test")).toMatchObject({ isProducer: true });
   expect(parseMessage(GOOD["return"]!, "test")).toEqual({
     t: "return",

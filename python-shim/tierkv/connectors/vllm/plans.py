@@ -26,7 +26,7 @@ class Plan:
     beyond the load, for block `checked`, which the engine computes itself (truth.py); `is_handed_over`: another engine
     is saving it, and the sidecar waits for that before it says what is held; `compute_ms`: what computing the tokens up
     to the boundary would take, if known; `load_us`: what its copies took; `is_asked`: the sidecar knows that vLLM waits
-    for it; `given`: where its request counts what it was given.
+    for it; `is_begun`: vLLM gave its request blocks; `given`: where its request counts what it was given.
     """
 
     plan_id: int
@@ -40,7 +40,7 @@ class Plan:
     boundary: int | None = None
     done_reason: str | None = None
     why: str = ""
-    admitted: bool = False
+    is_begun: bool = False
     taken_tokens: int = 0
     taken_from: int = 0
     asked_at_s: float = 0.0
@@ -318,13 +318,14 @@ class PlanBook:
 
     def admit(self, plan: Plan) -> None:
         """Take a plan out of the book: vLLM gave blocks for it, its slots stay until `release_plan`."""
-        plan.admitted = True
+        plan.is_begun = True
         self._forget(plan)
 
-    def release(self, req_id: str) -> None:
-        """End the plan of a request that was not admitted; its slots return."""
+    def release(self, req_id: str, *, is_begun: bool = False) -> None:
+        """End the plan of a request that was not admitted; its slots return. `is_begun`: vLLM gave it blocks."""
         plan = self.get(req_id)
         if plan is not None:
+            plan.is_begun = is_begun
             self._forget(plan)
             self.release_plan(plan)
 
@@ -338,6 +339,8 @@ class PlanBook:
         if plan.connection != self.connection:
             return
         frame: Frame = {"t": "release", "req": plan.req_id, "plan": plan.plan_id}
+        if plan.is_begun:
+            frame["begun"] = 1
         if plan.taken_tokens:
             frame |= {"tokens": plan.taken_tokens, "from": plan.taken_from}
             frame["load_us"] = plan.load_us

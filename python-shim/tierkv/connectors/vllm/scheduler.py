@@ -249,7 +249,7 @@ class SchedulerShim:
         self._backlog.begin(state)
         asked_at_s = state.answered()
         if num_external_tokens == 0:
-            self._book.release(request.request_id)
+            self._book.release(request.request_id, is_begun=True)
             return
         assert state.offer is not None, f"{request.request_id} was given blocks we did not offer"
         plan, start = state.offer
