@@ -142,7 +142,7 @@ def test_the_answer_says_why_nothing_was(bench: Bench) -> None:
 
 def test_nobody_is_answered_who_did_not_ask(bench: Bench) -> None:
     connector = TierKVConnector.__new__(TierKVConnector)
-    connector.take(bench.shim)
+    connector.half = connector.scheduler_side = bench.shim
     request = asked(bench)
     assert connector.request_finished(request, []) == (False, None)
     adapted = Request("l", TOKENS, lora_request=object(), kv_transfer_params={"tierkv": {}})

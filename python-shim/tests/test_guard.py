@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from tierkv.connectors.vllm import compat, contract
-from tierkv.connectors.vllm.compat import KVConnectorBase_V1
 from tierkv.connectors.vllm.connector import TierKVConnector
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.guard import CannotRecomputeError, Failures, guarded
@@ -27,10 +26,9 @@ GROUP = make_group()
 HASHES = chain("g", 8)
 #: Entry points that do nothing, and those of the class, which have no half.
 BARE = {"wait_for_layer_load", "save_kv_layer", "build_kv_connector_stats", "build_prom_metrics"}
-BARE |= {"supports_sleep_mode"}
-#: Beside those of the contract.
-MORE = {"bind_connector_metadata", "get_transfer_results", "has_pending_block_frees"}
-MORE |= {"request_finished_all_groups", *contract.LATER}
+BARE |= {"supports_sleep_mode", "requires_kv_delivery"}
+#: It calls one that is guarded.
+BARE |= {"request_finished_all_groups"}
 
 
 class BrokenError(Exception):
@@ -65,13 +63,8 @@ def connector_of(scheduler: Any = None, worker: Any = None) -> TierKVConnector:
 
 
 def test_every_entry_point_is_guarded() -> None:
-    for name in (set(contract.USED) | MORE) - BARE:
-        method = vars(TierKVConnector)[name]
-        is_guarded = hasattr(method, "__wrapped__") or name == "request_finished_all_groups"
-        assert is_guarded, name
-    overridden = {name for name in vars(TierKVConnector) if hasattr(KVConnectorBase_V1, name)}
-    methods = {name for name in overridden if callable(vars(TierKVConnector)[name])}
-    assert {name for name in methods if name[0] != "_"} <= set(contract.USED) | MORE | BARE
+    for name in contract.public(TierKVConnector) - BARE:
+        assert hasattr(vars(TierKVConnector)[name], "__wrapped__"), name
 
 
 SCHEDULER_CALLS: dict[str, tuple[tuple[Any, ...], Any]] = {

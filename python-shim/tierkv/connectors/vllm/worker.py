@@ -366,6 +366,12 @@ class WorkerShim:
         self.arrivals.confirm()
         self._tickets.confirm()
 
+    def owe_step(self, metadata: StepMetadata) -> None:
+        """Report the loads of a step as failed, and acknowledge its saves."""
+        for part in metadata.loads:
+            self.arrivals.fail(part)
+        self.owe_saves(metadata)
+
     def owe_saves(self, metadata: StepMetadata) -> None:
         """Acknowledge the saves of a step, so that their blocks are the engine's again."""
         if metadata.saves:
