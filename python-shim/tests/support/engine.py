@@ -136,6 +136,8 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
         ),
         speculative_config=None,
         lora_config=None,
+        kv_events_config=None,
+        attention_config=SimpleNamespace(backend=None),
         kv_transfer_config=SimpleNamespace(
             engine_id="engine-1",
             kv_role="kv_both",

@@ -50,8 +50,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         if not compat.check_release(compat.vllm_version()):
             log.warning("tierKV: of the contract with this release: %s", contract.probe(type(self)))
         armed = failpoint.arm(os.environ.get(failpoint.VARIABLE))
-        transfer = vllm_config.kv_transfer_config
-        settings = load_settings(transfer.kv_connector_extra_config if transfer else {})
+        settings = load_settings(vllm_config.kv_transfer_config.kv_connector_extra_config)
         groups = read_groups(vllm_config, kv_cache_config, settings.states)
         same = replicas.copies(vllm_config, kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:

@@ -5,13 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena
-from tierkv.connectors.vllm.cuda import Calls, Cuda, Event
+from tierkv.connectors.vllm.cuda import Cuda
 from tierkv.connectors.vllm.pages import Pages, check_block
 from tierkv.connectors.vllm.rows import Rows
 from tierkv.connectors.vllm.timing import StepClock
@@ -35,20 +35,26 @@ class Batch:
     seconds: float = 0.0
 
 
-class Copier(Protocol):
-    """Moves batches; `when_done` runs on the engine's thread, from `save`, `load` or `poll`."""
+class Copier:
+    """Moves batches; `when_done` runs on the engine's thread, from `save`, `load` or `poll`.
+
+    By default all has ended when a call returns.
+    """
 
     #: Batches have not ended: `poll` is to be called.
-    is_running: bool
+    is_running = False
 
     def prepare(self, arena: Arena, ready: Done) -> None:
         """Get an arena ready to be copied from and to; `ready` is called then, here or on a thread of its own."""
+        raise NotImplementedError
 
     def save(self, batch: Batch) -> None:
         """Copy engine blocks into slots, after the work already queued for this step."""
+        raise NotImplementedError
 
     def load(self, batch: Batch) -> None:
-        """Copy slots into engine blocks."""
+        """Copy slots into engine blocks; those under load are not used by any forward."""
+        raise NotImplementedError
 
     def poll(self) -> None:
         """Run `when_done` of batches that have ended since."""
@@ -74,10 +80,8 @@ def make_copier(device: torch.device, clock: StepClock) -> Copier:
     )
 
 
-class CpuCopier:
+class CpuCopier(Copier):
     """Plain copies on the engine's own thread; they are done when the call returns."""
-
-    is_running = False
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
@@ -88,11 +92,9 @@ class CpuCopier:
         ready()
 
     def save(self, batch: Batch) -> None:
-        """Copy now."""
         self._run(batch, to_slot=True)
 
     def load(self, batch: Batch) -> None:
-        """Copy now."""
         self._run(batch, to_slot=False)
 
     def _run(self, batch: Batch, *, to_slot: bool) -> None:
@@ -104,20 +106,8 @@ class CpuCopier:
         for done in batch.when_done:
             done()
 
-    def poll(self) -> None:
-        """Nothing runs behind our back."""
 
-    def fence(self) -> None:
-        """Nothing runs behind our back."""
-
-    def settle(self) -> None:
-        """Nothing runs behind our back."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class CudaCopier:
+class CudaCopier(Copier):
     """Copies on side streams between the device and the arena, pinned before (cudaHostRegister).
 
     Many blocks pass through dense buffers on the device: one call for each run of slots, not one for each page. Two
@@ -126,16 +116,15 @@ class CudaCopier:
     passed. `bench/gpu` runs it on a GPU; tests run its logic with another `calls` (cuda.py).
     """
 
-    def __init__(self, device: torch.device, calls: Calls | None = None) -> None:
-        self._calls = calls if calls is not None else Cuda(device)
+    def __init__(self, device: torch.device, calls: Cuda | None = None) -> None:
+        self._calls = calls or Cuda(device)
         self._save_streams = (self._calls.stream(), self._calls.stream())
         self._load_streams = (self._calls.stream(), self._calls.stream())
-        self._running: list[tuple[Event, Event, Batch]] = []
+        self._running: list[tuple[Any, Any, Batch]] = []
         #: By arena: it, and the pieces of it that the device took. No copy is queued while one is let go of.
         self._pinned: dict[int, tuple[Arena, list[torch.Tensor]]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
-        self.is_running = False
 
     def prepare(self, arena: Arena, ready: Done) -> None:
         """Pin it in the background: seconds for gigabytes, and a copy of what is not pinned holds the engine up."""
@@ -177,11 +166,9 @@ class CudaCopier:
             self._unpin(arena_id)
 
     def save(self, batch: Batch) -> None:
-        """Queue device-to-host copies behind this step's forward."""
         self._queue(batch, self._save_streams, to_slot=True)
 
     def load(self, batch: Batch) -> None:
-        """Queue host-to-device copies; blocks under load are not used by any forward."""
         self._queue(batch, self._load_streams, to_slot=False)
 
     def _queue(self, batch: Batch, streams: tuple[Any, Any], *, to_slot: bool) -> None:
@@ -247,7 +234,6 @@ class CudaCopier:
             rows.scatter(block_ids, dense)
 
     def poll(self) -> None:
-        """Finish batches whose event has passed, in any order."""
         still_running = []
         for begun, ended, batch in self._running:
             if ended.query():
@@ -265,8 +251,7 @@ class CudaCopier:
             self._calls.current().wait_stream(self._save_streams[0])
 
     def settle(self) -> None:
-        """Wait for both ways; the first stream of each ends last."""
-        self._save_streams[0].synchronize()
+        self._save_streams[0].synchronize()  # the first stream of each way ends last
         self._load_streams[0].synchronize()
         self.poll()
 

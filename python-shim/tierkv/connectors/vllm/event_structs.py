@@ -1,10 +1,13 @@
 """Owns the shape of vLLM's KV-cache events, and what of an engine they need."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from vllm.distributed import kv_events
 from vllm.v1 import kv_cache_interface
 from vllm.v1.core import kv_cache_utils
+
+from tierkv.connectors.vllm.specs import Group
 
 
 def hashes_more(request: Any) -> bool:
@@ -29,50 +32,37 @@ def _event(kind: Any, fields: dict[str, Any]) -> Any:
 
 
 def stored_event(
-    hashes: list[bytes],
-    parent: bytes | None,
-    tokens: list[int],
-    *,
-    block_tokens: int,
-    group: int,
+    group: Group,
     kind: str | None,
+    hashes: Sequence[bytes] = (),
+    parent: bytes | None = None,
+    tokens: Sequence[int] = (),
+    *,
+    name: tuple[Any, ...] | None = None,
 ) -> Any:
-    """Say that a vault holds blocks that follow each other."""
+    """Say that a vault holds blocks that follow each other; `kind`: vLLM's word for their attention.
+
+    With a `name`, of no blocks, so that others hear of none by it: by what vaults know this engine's. That is
+    `tierkv`, then namespace, shards and root of the hashes; nothing but `tierkv` where no vault can be reached.
+    """
     outside = kv_cache_utils.maybe_convert_block_hash
     fields = {
         "block_hashes": [outside(block_hash) for block_hash in hashes],
         "parent_block_hash": None if parent is None else outside(parent),
-        "token_ids": tokens,
-        "block_size": block_tokens,
+        "token_ids": list(tokens),
+        "block_size": group.block_tokens,
         "lora_id": None,
         "lora_name": None,
-        "group_idx": group,
+        "group_idx": group.index,
         "kv_cache_spec_kind": kind,
     }
-    return _event(kv_events.BlockStored, fields)
+    return _event(
+        kv_events.BlockStored, fields if name is None else {**fields, "extra_keys": [name]}
+    )
 
 
-def naming_event(name: tuple[Any, ...], *, block_tokens: int, group: int, kind: str | None) -> Any:
-    """Say by what vaults know this engine's blocks, in an event of no blocks: others hear of none by it.
-
-    `name`: `tierkv`, then namespace, shards and root of the hashes; nothing but `tierkv` where no vault can be reached.
-    """
-    fields = {
-        "block_hashes": [],
-        "parent_block_hash": None,
-        "token_ids": [],
-        "block_size": block_tokens,
-        "lora_id": None,
-        "lora_name": None,
-        "extra_keys": [name],
-        "group_idx": group,
-        "kv_cache_spec_kind": kind,
-    }
-    return _event(kv_events.BlockStored, fields)
-
-
-def removed_event(hashes: list[bytes], group: int) -> Any:
-    """Say that no vault holds blocks any more."""
+def removed_event(block_hash: bytes, group: Group) -> Any:
+    """Say that no vault holds a block any more."""
     outside = kv_cache_utils.maybe_convert_block_hash
-    fields = {"block_hashes": [outside(block_hash) for block_hash in hashes], "group_idx": group}
+    fields = {"block_hashes": [outside(block_hash)], "group_idx": group.index}
     return _event(kv_events.BlockRemoved, fields)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tierkv.connectors.vllm import compat, event_structs, limits
 from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.frames import Frame, is_set, named_blocks
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.plans import Plan
 from tierkv.connectors.vllm.specs import Group
@@ -112,12 +112,7 @@ class StorageEvents:
             return []
         self._told, self._tell_at = name, now + limits.EVENT_NAME_EVERY_S
         return [
-            event_structs.naming_event(
-                name,
-                block_tokens=group.block_tokens,
-                group=group.index,
-                kind=self._kinds.get(group.index),
-            )
+            event_structs.stored_event(group, self._kinds.get(group.index), name=name)
             for group in self._grid.groups
             if not (group.tail or group.is_state)
         ]
@@ -141,7 +136,7 @@ class StorageEvents:
             if is_held:
                 run.append(block)
             else:
-                events.append(event_structs.removed_event([block.block_hash], block.group.index))
+                events.append(event_structs.removed_event(block.block_hash, block.group))
         if run:
             events.append(self._stored(run))
         self._counters.add("storage_events", len(events))
@@ -150,12 +145,11 @@ class StorageEvents:
     def _stored(self, run: list[_Block]) -> Any:
         first = run[0]
         return event_structs.stored_event(
+            first.group,
+            self._kinds.get(first.group.index),
             [block.block_hash for block in run],
             first.parent,
             [token for block in run for token in block.tokens],
-            block_tokens=first.group.block_tokens,
-            group=first.group.index,
-            kind=self._kinds.get(first.group.index),
         )
 
     # --- the helper thread -------------------------------------------------------------------
@@ -173,19 +167,11 @@ class StorageEvents:
                     key, block = table.popitem(last=False)
                     table[key] = block
                     self._audit.blocks.append(block)
-            self._audit.blocks.sort(key=lambda block: block.group.index)
-            by_group: dict[int, list[_Block]] = {}
-            for block in self._audit.blocks:
-                by_group.setdefault(block.group.index, []).append(block)
-        groups = [
-            {
-                "group": index,
-                "class": blocks[0].group.record_class,
-                "hashes": b"".join(block.block_hash for block in blocks),
-                "from": 0,
+            asked = {
+                group: [block.block_hash for block in self._audit.blocks if block.group == group]
+                for group in self._grid.groups
             }
-            for index, blocks in by_group.items()
-        ]
+        groups = [named_blocks(group, hashes, 0) for group, hashes in asked.items() if hashes]
         return {"t": "audit", "n": self._number, "groups": groups}
 
     def hear(self, frame: Frame) -> None:
@@ -202,9 +188,7 @@ class StorageEvents:
             for block in audit.blocks:
                 index = place.get(block.group.index, 0)
                 place[block.group.index] = index + 1
-                bits = held.get(block.group.index, b"")
-                is_held = index // 8 < len(bits) and bool(bits[index // 8] >> (index % 8) & 1)
-                self._judge(block, is_held=is_held)
+                self._judge(block, is_held=is_set(held.get(block.group.index, b""), index))
 
     def _judge(self, block: _Block, *, is_held: bool) -> None:
         is_waiting, is_claimed = block.key in self._waiting, block.key in self._claimed

@@ -1,10 +1,13 @@
 """Frames of the local socket: uint32 length, then one msgpack map (docs/protocol.md, section 4)."""
 
+import os
 import struct
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
+import tierkv
 from tierkv.connectors.vllm import limits
 
 Frame = dict[str, Any]
@@ -17,6 +20,35 @@ class FrameError(Exception):
 
 class RefusedError(FrameError):
     """The peer read what we said and does not want us; it says why."""
+
+
+def hello(
+    engine: str, software: str, role: str, *, rank: int = 0, world: int = 1, shards: int = 1
+) -> Frame:
+    """Give the first frame of a connection. `shards`: of `world` ranks, those with pages of their own."""
+    return {
+        "t": "hello",
+        "protocol": limits.LOCAL_PROTOCOL,
+        "role": role,
+        "engine": engine,
+        "rank": rank,
+        "world": world,
+        "shards": shards,
+        "pid": os.getpid(),
+        "shim": tierkv.__version__,
+        "vllm": software,
+    }
+
+
+def named_blocks(group: Any, hashes: Iterable[bytes], first: int) -> Frame:
+    """Name blocks of a KV-cache group by their hashes, in the order of the prompt; meant are those from `first` on."""
+    joined = b"".join(hashes)
+    return {"group": group.index, "class": group.record_class, "hashes": joined, "from": first}
+
+
+def is_set(bits: bytes, index: int) -> bool:
+    """Tell whether a bit of a bitmap is set; one that is too short says no."""
+    return index // 8 < len(bits) and bool(bits[index // 8] >> (index % 8) & 1)
 
 
 def encode(frame: Frame) -> bytes:

@@ -1,7 +1,6 @@
 """Owns both connections of an engine that speaks with the sidecar from one place: mlx-lm, and vLLM's own offloading."""
 
 import logging
-import os
 import struct
 import threading
 import time
@@ -11,12 +10,11 @@ from dataclasses import dataclass, field
 from mmap import mmap
 from typing import Any, Final
 
-import tierkv
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.frames import Frame, hello, is_set, named_blocks
 from tierkv.connectors.vllm.mapping import map_arena
 from tierkv.connectors.vllm.settings import Settings
 
@@ -30,7 +28,7 @@ _SLOT: Final = struct.Struct("<I")
 class Asked:
     """One group of a question: hashes of its blocks in the order of the prompt."""
 
-    group: int
+    index: int
     record_class: str
     hashes: Sequence[bytes]
 
@@ -52,8 +50,7 @@ class Plan:
 
     def is_held(self, group: int, index: int) -> bool:
         """Tell whether a vault or the sidecar holds a block."""
-        bits = self.held.get(group, b"")
-        return index // 8 < len(bits) and bits[index // 8] >> (index % 8) & 1 == 1
+        return is_set(self.held.get(group, b""), index)
 
 
 @dataclass(frozen=True)
@@ -140,20 +137,16 @@ class Link:
         self._last_plan = 0
         autostart = Autostart(settings) if settings.autostart else None
         self._autostart = autostart
-        hello: Frame = {"t": "hello", "protocol": limits.LOCAL_PROTOCOL, "rank": 0, "world": 1}
-        hello |= {"shards": 1, "engine": engine, "pid": os.getpid()}
-        hello |= {"shim": tierkv.__version__, "vllm": software}
         self._scheduler = Channel(
             settings.socket,
-            {**hello, "role": "scheduler"},
+            hello(engine, software, "scheduler"),
             _Side(self, "scheduler"),
             self.counters.take_changes,
             autostart.attempt if autostart is not None else lambda: None,
             reports=self._report,
         )
-        self._worker = Channel(
-            settings.socket, {**hello, "role": "worker"}, _Side(self, "worker"), dict
-        )
+        greeting = hello(engine, software, "worker")
+        self._worker = Channel(settings.socket, greeting, _Side(self, "worker"), dict)
 
     def start(self) -> None:
         """Connect in the background, and go on trying."""
@@ -287,12 +280,9 @@ class Link:
             plan = Plan(self._last_plan, req or f"mlx-{self._last_plan}", late_s)
             self._plans[plan.number] = plan
         frame: Frame = {"t": "prefetch", "req": plan.req, "plan": plan.number}
-        frame["groups"] = [
-            {"group": g.group, "class": g.record_class, "hashes": b"".join(g.hashes), "from": start}
-            for g in groups
-        ]
-        asked: Frame = {"t": "asked", "req": plan.req, "plan": plan.number}
-        if not self._scheduler.send(frame) or not self._scheduler.send(asked):
+        frame["groups"] = [named_blocks(asked, asked.hashes, start) for asked in groups]
+        waits: Frame = {"t": "asked", "req": plan.req, "plan": plan.number}
+        if not self._scheduler.send(frame) or not self._scheduler.send(waits):
             plan.reason = "closed"
         return plan
 

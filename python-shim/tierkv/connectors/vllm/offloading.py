@@ -17,8 +17,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from tierkv.connectors.vllm import compat, namespace
 from tierkv.connectors.vllm.compat import KVConnectorRole
 from tierkv.connectors.vllm.connector import log_like_vllm
-from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.hello import register_frame
 from tierkv.connectors.vllm.metadata import Introduction
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.resolved import resolve
@@ -123,17 +123,10 @@ class TierKVOffloadingConnector(OffloadingConnector):
             ]
         )
         chunk = _chunk(group, spec.blocks_per_chunk, self._tier.chunk_bytes)
-        model = config.model_config
-        register: Frame = {
-            "t": "register",
-            "model": str(model.model),
-            "max_model_len": int(model.max_model_len),
-            "step_tokens": int(config.scheduler_config.max_num_batched_tokens),
-            "kv_blocks": max(1, kv_cache_config.num_blocks // spec.blocks_per_chunk),
-            "groups": [chunk.registration()],
-        }
-        counters = self._tier.counters
-        naming = Naming(parts, str(model.model), self._world, Weights(config), counters)
+        chunks = max(1, kv_cache_config.num_blocks // spec.blocks_per_chunk)
+        register = register_frame(config, chunks, [chunk])
+        weights, counters = Weights(config), self._tier.counters
+        naming = Naming(parts, register["model"], self._world, weights, counters)
         self._naming = naming
         engine, grid = str(config.kv_transfer_config.engine_id), Grid([chunk], hash_tokens)
         self._tier.begin(register, naming, grid, engine, compat.vllm_version())

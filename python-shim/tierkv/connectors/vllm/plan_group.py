@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tierkv.connectors.vllm.frames import is_set
 from tierkv.connectors.vllm.specs import Group
 
 
@@ -24,11 +25,7 @@ class PlanGroup:
 
     def holds(self, index: int) -> bool:
         """Tell whether the sidecar or the vaults were reported to hold block `index` on all shards."""
-        return (
-            self.held is not None
-            and index < self.count
-            and bool(self.held[index // 8] >> (index % 8) & 1)
-        )
+        return self.held is not None and index < self.count and is_set(self.held, index)
 
     def missing(self, first: int, end: int) -> Sequence[int]:
         """Give those of the blocks `first` to `end` of which `holds` is false: none in no time, where all are held."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tierkv.connectors.vllm.answers import Given
 from tierkv.connectors.vllm.counters import Durations
-from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.frames import Frame, named_blocks
 from tierkv.connectors.vllm.plan_group import PlanGroup
 from tierkv.connectors.vllm.specs import Group
 
@@ -285,20 +285,11 @@ class PlanBook:
             self._next_id += 1
             self._plans[req_id] = plan
             self._by_id[plan.plan_id] = plan
-        groups = [
-            {
-                "group": group.index,
-                "class": group.record_class,
-                "hashes": b"".join(hashes),
-                "from": first,
-            }
-            for group, hashes, first in wanted
-        ]
-        frame: dict[str, object] = {
+        frame: Frame = {
             "t": "prefetch",
             "req": req_id,
             "plan": plan.plan_id,
-            "groups": groups,
+            "groups": [named_blocks(*of) for of in wanted],
             **(beside or {}),
         }
         if self._send(frame):

@@ -10,7 +10,6 @@ from tierkv.connectors.vllm import compat, limits, namespace
 from tierkv.connectors.vllm.admissions import note_admission
 from tierkv.connectors.vllm.amx import FirstStep
 from tierkv.connectors.vllm.answers import Given, answer, wish_of
-from tierkv.connectors.vllm.asks import Asks
 from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.backlog import Backlog
 from tierkv.connectors.vllm.budget import Budget, StepRoom
@@ -104,8 +103,7 @@ class SchedulerShim:
         self._book = PlanBook(self._channel.send, self._world // copies)
         self.restore_times = self._book.restore_times
         room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
-        self._budget = Budget(room, self._book, self._channel.suspect)
-        self._asks = Asks(self._book, self._budget, self.counters)
+        self._budget = Budget(room, self._book, self._channel.suspect, self.counters)
         self._truth = TruthChecks(self._book, self.counters)
         self._channel.start()
 
@@ -205,7 +203,7 @@ class SchedulerShim:
         if state is None or not state.reads:
             return _NOTHING
         is_up, start, now = self._channel.is_up, num_computed_tokens, time.monotonic()
-        if is_up and self._asks.waits_on(state, start, now):
+        if is_up and self._budget.goes_on_waiting(state, start, now):
             return self._idle.ask_again()
         state.asks()
         wanted = state.most(self._grid, start) - start
@@ -225,7 +223,7 @@ class SchedulerShim:
         ready = min(plan.ready_from(start), wanted)
         if ready < wanted and not is_done:
             if not self._budget.is_out(state, plan, now):
-                self._asks.wait(state, plan, news, start)
+                self._budget.wait(state, plan, news, start)
                 return self._idle.ask_again()
             self.counters.add("restores_cut_short")
         if ready == 0:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.frames import Frame, named_blocks
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.requests import RequestState
@@ -75,9 +75,4 @@ class Sessions:
         """
         hashes = self._grid.hashes(request, group, self._grid.hashed(request))
         first = request.num_prompt_tokens // group.block_tokens - group.tail if group.tail else 0
-        return {
-            "group": group.index,
-            "class": group.record_class,
-            "hashes": b"".join(hashes),
-            "from": min(max(0, first), len(hashes)),
-        }
+        return named_blocks(group, hashes, min(max(0, first), len(hashes)))

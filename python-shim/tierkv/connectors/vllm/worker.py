@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tierkv.connectors.vllm import failpoint
-from tierkv.connectors.vllm.arena import Arena, ArenaTable
-from tierkv.connectors.vllm.arena_setup import ArenaSetup
+from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.arrivals import Arrivals
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
@@ -18,7 +17,7 @@ from tierkv.connectors.vllm.credits import Credits
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import StepGauge
 from tierkv.connectors.vllm.guard import Failures
-from tierkv.connectors.vllm.hello import hello_frame
+from tierkv.connectors.vllm.hello import hello_frame, register_frame
 from tierkv.connectors.vllm.loads import NO_ARENA
 from tierkv.connectors.vllm.metadata import (
     Introduction,
@@ -64,9 +63,7 @@ class WorkerShim:
         self._rank = config.parallel_config.rank
         self._world = config.parallel_config.world_size
         self._copies = copies
-        self._arenas = ArenaTable()
-        self._credits = Credits()
-        self._setup = ArenaSetup(self._arenas, self._credits, self.counters, self._send)
+        self._credits = Credits(self.counters, self._send)
         self._pages: dict[int, Pages] = {}
         self._copier: Copier | None = None
         self._gauge: StepGauge | None = None
@@ -110,29 +107,19 @@ class WorkerShim:
     def on_open(self, welcome: Frame) -> None:
         """Describe this rank's groups; the sidecar answers with an arena when all ranks have."""
         del welcome
-        model = self._config.model_config
-        self._send(
-            {
-                "t": "register",
-                "model": str(model.model),
-                "max_model_len": int(model.max_model_len),
-                "step_tokens": int(self._config.scheduler_config.max_num_batched_tokens),
-                "kv_blocks": self._num_blocks,
-                "groups": [group.registration() for group in self._groups.values()],
-            }
-        )
+        self._send(register_frame(self._config, self._num_blocks, self._groups.values()))
 
     def on_frame(self, frame: Frame) -> None:
         """Map arenas and collect credits."""
         if frame["t"] == "arena":
             assert self._copier is not None  # the connection came after it
-            self._setup.take(frame, self._copier)
+            self._credits.take_in(frame, self._copier)
         elif frame["t"] == "credits":
             self._credits.grant(frame["arena"], frame["slots"])
 
     def on_close(self) -> None:
         """Forget the credits; mapped arenas stay for loads that were admitted."""
-        self._setup.end()
+        self._credits.end()
 
     def _send(self, frame: Frame) -> bool:
         return self._channel is not None and self._channel.send(frame)
@@ -183,7 +170,7 @@ class WorkerShim:
             self._gauge.loaded(time.perf_counter() - started)
 
     def _load(self, part: LoadPart, *, is_stale: bool) -> None:
-        arena = None if failpoint.fails("shim.load.copy") else self._arenas.get(part.arena)
+        arena = None if failpoint.fails("shim.load.copy") else self._credits.mapped(part.arena)
         is_broken = self.arrivals.is_broken(part.req_id)
         is_kept_off = is_stale or self._is_asleep
         if arena is None or self._copier is None or is_kept_off or is_broken:
@@ -218,7 +205,7 @@ class WorkerShim:
         if metadata.has_forward:
             self._save_step(metadata)
             for item in metadata.checks:
-                arena, shard = self._arenas.get(item.arena), self._rank // self._copies
+                arena, shard = self._credits.mapped(item.arena), self._rank // self._copies
                 found = compare(item, self._pages[item.group], arena, shard)
                 self._receipts.checks[item.number] = found
 
