@@ -49,7 +49,7 @@ class Channel:
         unreachable: Callable[[], None] = lambda: None,
         *,
         reports: Callable[[], Frame] = dict,
-        strangers: Callable[[], None] = lambda: None,
+        strangers: Callable[[], object] = lambda: None,
     ) -> None:
         """`unreachable` is called, from the helper thread, whenever nobody listens at `path`.
 

@@ -88,15 +88,12 @@ class _Side:
         self.role = role
 
     def on_open(self, welcome: Frame) -> None:
-        """As the channel's listener."""
         self._link.hear_open(self.role, welcome)
 
     def on_frame(self, frame: Frame) -> None:
-        """As the channel's listener."""
         self._link.hear(frame)
 
     def on_close(self) -> None:
-        """As the channel's listener."""
         self._link.hear_close()
 
 

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.answers import Given, Handoff, Wish, answer, wish_of
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.cursors import Missing, SaveCursor
@@ -107,11 +106,6 @@ class RequestState:
             return most
         self.is_capped = True
         return wished // grid.step * grid.step
-
-    def hit_sources(self, tokens: int) -> dict[Any, int]:
-        """Split what vLLM counts as restored by where it came from; a vault's tier has no word in vLLM."""
-        host = min(self.host_tokens, tokens)
-        return compat.hit_sources(host, tokens - host)
 
     @property
     def missing(self) -> Missing | None:

@@ -29,8 +29,9 @@ from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.offers import StepOffers
 from tierkv.connectors.vllm.owed import Owed
-from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
-from tierkv.connectors.vllm.prompts import PromptLengths
+from tierkv.connectors.vllm.plan_group import LoadMismatchError
+from tierkv.connectors.vllm.plans import Plan, PlanBook
+from tierkv.connectors.vllm.prompts import note_length
 from tierkv.connectors.vllm.requests import RequestState, beside_hashes, is_cacheable
 from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.saves import SavePlanner
@@ -70,7 +71,6 @@ class SchedulerShim:
         self.counters = Counters()
         self.failures = Failures(self.counters)
         self._grid = Grid(groups, compat.hash_block_tokens(config, kv_cache_config))
-        self._lengths = PromptLengths(self._grid, self.counters)
         self._world = config.parallel_config.world_size
         compat.check_hash_root()
         parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
@@ -158,10 +158,10 @@ class SchedulerShim:
             return
         state = self._requests[request.request_id] = self._handoffs.begin(request)
         self._backlog.join(state)
-        self._lengths.note(request)
+        note_length(request, self._grid, self.counters)
         self._sessions.note(state)
         is_up = state.reads and self._channel.is_up
-        own = self._grid.own_hit_in(self._pool, request) if is_up else 0
+        own = self._grid.own_hit(self._pool, request) if is_up else 0
         if not state.reads:
             state.unasked = self._unasked.note(request, self._handoffs.unread)
         elif is_up and self._open_plan(state, own) is None:
@@ -268,9 +268,10 @@ class SchedulerShim:
         self.events.restored(state.request, plan, start + num_external_tokens)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
-        """See RequestState.hit_sources."""
+        """Split what vLLM counts as restored by where it came from; a vault's tier has no word in vLLM."""
         state = self._requests.get(request.request_id)
-        return compat.hit_sources(0, tokens) if state is None else state.hit_sources(tokens)
+        host = 0 if state is None else min(state.host_tokens, tokens)
+        return compat.hit_sources(host, tokens - host)
 
     # --- steps -------------------------------------------------------------------
 

@@ -32,23 +32,17 @@ class Sessions:
         self._send = send
         self._counters = counters
         self._visits = visits
-        self._is_said = False
 
     def note(self, state: RequestState) -> None:
         """See whether a request comes back; count a wish that was not understood, and say so once."""
         wish = state.wish
         is_wanted = (wish.session != "" and not wish.is_released) or wish.tells
         state.cursor.returns = self._visits.goes_on(state.request) or is_wanted
-        ignored = wish.ignored
-        if not ignored:
-            return
-        self._counters.add("wishes_ignored")
-        if not self._is_said:
-            self._is_said = True
+        if wish.ignored and self._counters.add("wishes_ignored") == 1:
             log.warning(
                 "tierKV: a request's kv_transfer_params has %s, which is ignored (docs/how-to/requests.md says what "
                 "may stand there); further ones are counted only (shim_wishes_ignored)",
-                ", ".join(repr(name) for name in ignored),
+                ", ".join(repr(name) for name in wish.ignored),
             )
 
     def ended(self, state: RequestState) -> None:

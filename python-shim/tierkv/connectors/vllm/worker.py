@@ -1,6 +1,7 @@
 """The worker-side half of the shim: copies pages as the scheduler side ordered, and reports what is done."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tickets import Tickets
 from tierkv.connectors.vllm.timing import StepClock, on_step_path
-from tierkv.connectors.vllm.truth import compare
+from tierkv.connectors.vllm.truth import likeness_db
 from tierkv.connectors.vllm.weightwatch import WeightWatch
 
 if TYPE_CHECKING:
@@ -205,8 +206,10 @@ class WorkerShim:
         if metadata.has_forward:
             self._save_step(metadata)
             for item in metadata.checks:
-                arena, shard = self._credits.mapped(item.arena), self._rank // self._copies
-                found = compare(item, self._pages[item.group], arena, shard)
+                arena, found = self._credits.mapped(item.arena), math.inf
+                if arena is not None:
+                    slot = arena.slot(item.slots[self._rank // self._copies])
+                    found = likeness_db(self._pages[item.group], item.block_id, slot)
                 self._receipts.checks[item.number] = found
 
     def _save_step(self, metadata: StepMetadata) -> None:
