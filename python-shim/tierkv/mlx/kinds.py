@@ -45,12 +45,10 @@ class Part:
 
     @property
     def row_bytes(self) -> int:
-        """Give the bytes of a token in one head."""
         return self.shape[-1] * int(self.dtype.size)
 
     @property
     def bytes(self) -> int:
-        """Give the bytes of it all."""
         return math.prod(self.shape) * int(self.dtype.size)
 
 

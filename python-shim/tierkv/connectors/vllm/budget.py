@@ -27,7 +27,6 @@ class StepRoom:
         self._blocks = self._tokens = 0
 
     def bind_pool(self, pool: Any) -> None:
-        """Take the engine's block pool."""
         self._pool = pool
 
     def next_step(self, *, is_idle: bool) -> None:

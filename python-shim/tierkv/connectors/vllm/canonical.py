@@ -39,7 +39,6 @@ class Canonical:
         return json.dumps(self.form(value, place), separators=(",", ":")).encode()
 
     def form(self, value: Any, place: str, depth: int = 0) -> Form:  # noqa: PLR0911 - one line a type
-        """Give the form of any value. Raises UnnameableError."""
         if depth > _DEPTH_MAX:
             raise UnnameableError(f"{place}: nested more than {_DEPTH_MAX} deep")
         if isinstance(value, enum.Enum):

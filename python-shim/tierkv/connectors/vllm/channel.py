@@ -172,7 +172,6 @@ class Channel:
         self._waking.close()
 
     def _complain(self, reason: str) -> None:
-        """Logs a reason once, not once per attempt."""
         if reason != self._complained:
             self._complained = reason
             log.warning(

@@ -85,7 +85,6 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TierKVStats:
-        """Make stats again from what travelled between processes."""
         return TierKVStats(data=data or {})
 
     @classmethod
@@ -96,7 +95,6 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         labelnames: list[str],
         per_engine_labelvalues: dict[int, list[object]],
     ) -> TierKVPromMetrics:
-        """Register our counter with vLLM's Prometheus endpoint."""
         return TierKVPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     @classmethod
@@ -152,7 +150,6 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         return False, self.scheduler_side.request_finished(request)
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Finish:
-        """Never keep a request's blocks: saves hold references of their own."""
         return self.request_finished(request, block_ids)
 
     @guarded(is_vital=False)
@@ -265,7 +262,6 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     @guarded(is_vital=False)
     def shutdown(self) -> None:
-        """End whichever half lives in this process."""
         self.half.shutdown()
 
 

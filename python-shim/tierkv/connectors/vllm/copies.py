@@ -246,7 +246,6 @@ class CudaCopier(Copier):
         self.is_running = bool(still_running)
 
     def fence(self) -> None:
-        """Let the engine's stream wait for running saves of states."""
         if any(batch.pages.group.is_state for *_, batch in self._running):
             self._calls.current().wait_stream(self._save_streams[0])
 

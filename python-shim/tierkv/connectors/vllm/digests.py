@@ -57,12 +57,10 @@ class DigestStore:
         self._kept = self._read()
 
     def get(self, path: Path, stamp: Stamp) -> str | None:
-        """Give the digest of a file that is as it was."""
         row = self._kept.get(str(path))
         return row[-1] if row is not None and row[:-1] == [*stamp] else None
 
     def put(self, path: Path, stamp: Stamp, digest: str) -> None:
-        """Keep a digest; written by `save`."""
         self._kept.pop(str(path), None)
         self._kept[str(path)] = [*stamp, digest]
 

@@ -132,14 +132,13 @@ class Link:
         self._is_on = False
         self._plans: dict[int, Plan] = {}
         self._last_plan = 0
-        autostart = Autostart(settings) if settings.autostart else None
-        self._autostart = autostart
+        self._autostart = Autostart(settings)
         self._scheduler = Channel(
             settings.socket,
             hello(engine, software, "scheduler"),
             _Side(self, "scheduler"),
             self.counters.take_changes,
-            autostart.attempt if autostart is not None else lambda: None,
+            self._autostart.attempt,
             reports=self._report,
         )
         greeting = hello(engine, software, "worker")
@@ -151,7 +150,6 @@ class Link:
         self._worker.start()
 
     def close(self) -> None:
-        """End both connections."""
         self._scheduler.close()
         self._worker.close()
 
@@ -162,8 +160,7 @@ class Link:
         if role == "worker":
             self._worker.send(self._register)
             return
-        if self._autostart is not None:
-            self._autostart.served()
+        self._autostart.served()
         self._opened(welcome["fidelity"])
         with self._changed:
             self._fidelity = welcome["fidelity"]
@@ -247,7 +244,6 @@ class Link:
         return digest
 
     def wait_until_on(self, timeout_s: float) -> bool:
-        """Wait until blocks can be restored and saved."""
         deadline = time.monotonic() + timeout_s
         while True:
             if self.name():
@@ -332,7 +328,6 @@ class Link:
             return Slot(self._arena_id, number, generation, self._view(self._memory, number))
 
     def give_back(self, slot: Slot) -> None:
-        """Hand an unused slot back."""
         pair = _PAIR.pack(slot.number, slot.generation)
         self._worker.send({"t": "return", "arena": slot.arena, "slots": pair})
 

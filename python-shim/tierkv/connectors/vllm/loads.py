@@ -142,7 +142,6 @@ class LoadQueue:
         return self._running.pop(req_id, None)
 
     def is_loading(self, req_id: str) -> bool:
-        """Tell whether an admission of this request has not been reported yet."""
         return req_id in self._running
 
     def __len__(self) -> int:

@@ -31,7 +31,6 @@ class SaveItem(NamedTuple):
     anchor: bytes = b""
 
     def at(self, block_id: int) -> "SaveItem":
-        """Give the same block at another place of the engine's cache."""
         return self._replace(block_id=block_id)
 
 
@@ -125,12 +124,10 @@ class StepReceipts(KVConnectorWorkerMetadata):
     is_off: bool = False
 
     def add_load(self, req_id: str, seconds: float) -> None:
-        """Count what a part of an admission took."""
         self.loads[req_id] = self.loads.get(req_id, 0) + max(1, int(seconds * 1e6))
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to say."""
         return (
             not (self.tickets or self.answers or self.changed_at or self.resolved)
             and not (self.checks or self.loads or self.refused)
@@ -139,7 +136,6 @@ class StepReceipts(KVConnectorWorkerMetadata):
         )
 
     def aggregate(self, other: "KVConnectorWorkerMetadata") -> "StepReceipts":
-        """Add up the receipts of two ranks."""
         if not isinstance(other, StepReceipts):
             raise TypeError(f"expected the receipts of another rank, got {type(other).__name__}")
         known = [slots for slots in (self.slots, other.slots) if slots is not None]

@@ -65,7 +65,6 @@ class Naming:
             )
 
     def is_done(self, connection: int) -> bool:
-        """Tell whether connection number `connection` knows the name."""
         return self._connection == connection
 
     def introduce(self, found: Mapping[int, Resolved]) -> None:
@@ -112,7 +111,6 @@ class Naming:
         return now
 
     def close(self) -> None:
-        """End the reading of files."""
         self._weights.close()
 
     def _complain(self) -> None:

@@ -61,7 +61,6 @@ class Receipts(OffloadingWorkerMetadata):
     has_changed: bool = False
 
     def aggregate(self, other: Any) -> "Receipts":
-        """Add another rank's."""
         both = super().aggregate(other)
         answers, has_changed = dict(self.answers), self.has_changed
         if isinstance(other, Receipts):
@@ -153,7 +152,6 @@ class TierKVOffloadingConnector(OffloadingConnector):
         return done
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
-        """Send the open question along."""
         orders = super().build_connector_meta(scheduler_output)
         is_open = self._answers < self._world
         return Step(**vars(orders), question=self._question if is_open else 0)
@@ -184,13 +182,11 @@ class TierKVOffloadingConnector(OffloadingConnector):
         spec.get_worker = get_worker
 
     def get_handshake_metadata(self) -> Introduction:
-        """Say what this rank runs with, once the model is loaded."""
         found = resolve(self._config)
         parts = {**found.parts, "chunk": self._row}
         return Introduction(self._config.parallel_config.rank, replace(found, parts=parts))
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        """Begin a step."""
         super().bind_connector_metadata(connector_metadata)
         self._asked = connector_metadata.question
         self._watch.begin_step(1)

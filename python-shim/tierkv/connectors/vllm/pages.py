@@ -40,7 +40,6 @@ class _PairedPages:
         raise NotImplementedError
 
     def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
-        """Copy pair by pair."""
         for page, in_slot in self.pairs(block_id, slot_bytes):
             target, source = (in_slot, page) if to_slot else (page, in_slot)
             target.copy_(source, non_blocking=True)
@@ -48,7 +47,6 @@ class _PairedPages:
     def copy_all(
         self, pairs: Sequence[tuple[int, int]], slots: torch.Tensor, *, to_slot: bool
     ) -> None:
-        """Copy block by block."""
         for block_id, slot in pairs:
             self.copy(block_id, slots[check_slot(slot, slots)], to_slot=to_slot)
 
@@ -110,7 +108,6 @@ class OpaquePages(_PairedPages):
     def pairs(
         self, block_id: int, slot_bytes: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """One pair for each layer."""
         check_block(block_id, self.num_blocks)
         found = []
         at = 0
@@ -197,7 +194,6 @@ class AttentionPages(_PairedPages):
     def pairs(
         self, block_id: int, slot_bytes: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """One pair, or one for each layer."""
         views = self.views(block_id)
         in_slot = self.slot_view(slot_bytes)
         slots = [in_slot] if len(views) == 1 else list(in_slot.split(1))

@@ -53,7 +53,6 @@ class Plan:
 
     @property
     def is_looked_up(self) -> bool:
-        """Tell whether the sidecar has said what is held."""
         return all(part.held is not None for part in self.groups.values())
 
     @property
@@ -279,7 +278,6 @@ class PlanBook:
         return len(plans)
 
     def release_all(self) -> None:
-        """End every plan that was not admitted."""
         with self._lock:
             req_ids = list(self._plans)
         for req_id in req_ids:

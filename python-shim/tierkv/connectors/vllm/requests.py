@@ -1,20 +1,27 @@
-"""What the scheduler side keeps of a request between its arrival and its end."""
+"""What the scheduler side reads of a request, and keeps of it between its arrival and its end."""
 
+import hmac
+import logging
 import re
 import secrets
 import time
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.answers import Given, Handoff, Wish, answer, wish_of
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.cursors import Missing, SaveCursor
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.plans import Plan
-from tierkv.connectors.vllm.tenants import tenant_of
-from tierkv.connectors.vllm.tracing import traceparent_of
 
+log = logging.getLogger("tierkv.shim")
+
+_DOMAIN: Final = b"tierkv tenant"
+#: Bytes of a tenant's number: JavaScript holds it exactly.
+_ID_BYTES: Final = 6
 #: A picture's identifier as vLLM makes it of what is in it: a digest of 32 or 64 bytes, in hexadecimal.
 _DIGEST: Final = re.compile("[0-9a-f]{64}|[0-9a-f]{128}")
 
@@ -32,6 +39,55 @@ def is_cacheable(request: Any) -> bool:
         and not request.resumable
         and all(_DIGEST.fullmatch(feature.identifier) for feature in request.mm_features)
     )
+
+
+def tenant_of(request: Any) -> int:
+    """Give the number of a request's tenant: 0 without a `cache_salt`, else below 2**48, the same for equal salts.
+
+    It says whose share of a vault a block counts against. Blocks are kept apart by their hashes, of which vLLM makes
+    the salt a part (v1/core/kv_cache_utils.py, `generate_block_hash_extra_keys`).
+    """
+    salt = request.cache_salt
+    return _number(salt) if salt else 0
+
+
+@lru_cache(maxsize=limits.TENANTS_REMEMBERED)
+def _number(salt: str) -> int:
+    digest = hmac.digest(_DOMAIN, salt.encode(), "sha256")
+    return int.from_bytes(digest[:_ID_BYTES], "little") or 1
+
+
+def traceparent_of(request: Any) -> str:
+    """Give the `traceparent` of a request's client; empty without one, and where vLLM's own tracing is off.
+
+    vLLM passes headers on only with `--otlp-traces-endpoint`. What is longer than any version of the header is dropped.
+    """
+    headers = request.trace_headers or {}
+    traceparent = str(headers.get("traceparent", ""))
+    return traceparent if len(traceparent) <= limits.TRACEPARENT_CHARS_MAX else ""
+
+
+def note_length(request: Any, grid: Grid, counters: Counters) -> None:
+    """Count a prompt if it is too short or too long; say each once.
+
+    Where blocks are as long as prompts, with recurrent states, a short one never hits.
+    """
+    if request.num_tokens <= grid.step:
+        is_first = counters.add("prompts_below_block") == 1
+        if is_first and any(group.is_state for group in grid.groups):
+            log.info(
+                "tierKV: a prompt of %d tokens is not longer than one block of this hybrid model (%d tokens), so "
+                "nothing of it can be restored; further ones are counted only (shim_prompts_below_block)",
+                request.num_tokens,
+                grid.step,
+            )
+    elif grid.beyond(request) > 0 and counters.add("prompts_cut") == 1:
+        log.warning(
+            "tierKV: of a prompt of %d tokens the first %d are looked up, which is what one question may hold; "
+            "further ones are counted only (shim_prompts_cut)",
+            request.num_tokens,
+            grid.limit(request),
+        )
 
 
 def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
@@ -109,7 +165,6 @@ class RequestState:
 
     @property
     def missing(self) -> Missing | None:
-        """Give what its look-up did not report as held; None without an answer."""
         return self.plan.missing if self.plan is not None and self.plan.is_looked_up else None
 
     def forget_blocks(self) -> None:
@@ -154,3 +209,24 @@ class RequestState:
         self.gave_up = self.is_missed = False
         self.plans_opened = 0
         return asked_at_s
+
+
+class Backlog:
+    """Requests that came and that vLLM gave no blocks yet, in the order they came."""
+
+    def __init__(self) -> None:
+        self._length = 0
+
+    def join(self, state: RequestState) -> None:
+        state.ahead = self._length
+        self._length += 1
+
+    def begin(self, state: RequestState) -> None:
+        """Hear that a request has blocks, or ended without any; only the first word of it counts."""
+        if not state.is_begun:
+            state.is_begun = True
+            self._length -= 1
+
+    def ahead(self, state: RequestState) -> int:
+        """Count those before a request, at most: some that came before it may have begun since."""
+        return 0 if state.is_begun else min(state.ahead, self._length - 1)

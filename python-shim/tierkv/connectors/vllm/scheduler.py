@@ -11,7 +11,6 @@ from tierkv.connectors.vllm.admissions import note_admission
 from tierkv.connectors.vllm.amx import FirstStep
 from tierkv.connectors.vllm.answers import Given, answer, wish_of
 from tierkv.connectors.vllm.autostart import Autostart
-from tierkv.connectors.vllm.backlog import Backlog
 from tierkv.connectors.vllm.budget import Budget, StepRoom
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
@@ -31,8 +30,13 @@ from tierkv.connectors.vllm.offers import StepOffers
 from tierkv.connectors.vllm.owed import Owed
 from tierkv.connectors.vllm.plan_group import LoadMismatchError
 from tierkv.connectors.vllm.plans import Plan, PlanBook
-from tierkv.connectors.vllm.prompts import note_length
-from tierkv.connectors.vllm.requests import RequestState, beside_hashes, is_cacheable
+from tierkv.connectors.vllm.requests import (
+    Backlog,
+    RequestState,
+    beside_hashes,
+    is_cacheable,
+    note_length,
+)
 from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.sessions import Sessions
@@ -92,7 +96,7 @@ class SchedulerShim:
         self.owed = Owed(self.failures, self._grid, self._requests, self._loads, self._saves)
         hello = hello_frame(config, "scheduler", 0, copies)
         self._autostart = Autostart(settings)
-        start = self._autostart.attempt if settings.autostart else lambda: None
+        start = self._autostart.attempt
         changes, reports = self.counters.take_changes, self._reports
         strangers = partial(self.counters.add, "sidecar_not_ours")
         self._channel = Channel(
@@ -110,7 +114,6 @@ class SchedulerShim:
     # --- the helper thread -------------------------------------------------------------------
 
     def on_open(self, welcome: Frame) -> None:
-        """Take the sidecar's budgets and fidelity."""
         self._naming.hear(int(welcome["fidelity"]))
         self._truth.configure(welcome)
         self._budget.wait_s = float(welcome["wait_ms"]) / 1000
@@ -119,7 +122,6 @@ class SchedulerShim:
         self._autostart.served()
 
     def on_frame(self, frame: Frame) -> None:
-        """Pass the progress of plans on."""
         self.events.hear(frame)
         self._book.on_frame(frame)
         self._idle.hear()

@@ -8,9 +8,8 @@ from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame, named_blocks
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.naming import Naming
-from tierkv.connectors.vllm.requests import RequestState
+from tierkv.connectors.vllm.requests import RequestState, tenant_of
 from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.tenants import tenant_of
 from tierkv.connectors.vllm.visits import Visits
 
 log = logging.getLogger("tierkv.shim")

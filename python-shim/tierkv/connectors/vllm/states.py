@@ -35,12 +35,10 @@ class StatePart:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes in the engine's page."""
         return self.rows * self.dim * self.dtype.itemsize
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes in a slot."""
         if self.form == "int8":
             return self.rows * (_SCALE.itemsize + self.dim)
         item = torch.bfloat16.itemsize if self.form == "bf16" else self.dtype.itemsize

@@ -58,14 +58,12 @@ class Weights:
 
     @property
     def percent(self) -> int:
-        """Give how much has been read."""
         if self.digest:
             return 100
         total = self._files.total_bytes
         return min(99, self._files.done_bytes * 100 // total) if total else 0
 
     def close(self) -> None:
-        """End the reading soon."""
         self._files.close()
 
     def _run(self) -> None:

@@ -58,7 +58,6 @@ class WorkerShim:
         self.counters = Counters()
         self.failures = Failures(self.counters)
         self._config = config
-        self._settings = settings
         self._groups = {group.index: group for group in groups}
         self._num_blocks = num_blocks
         self._rank = config.parallel_config.rank
@@ -66,9 +65,13 @@ class WorkerShim:
         self._copies = copies
         self._credits = Credits(self.counters, self._send)
         self._pages: dict[int, Pages] = {}
-        self._copier: Copier | None = None
+        #: Copies nothing until the engine's tensors are there.
+        self._copier = Copier()
         self._gauge: StepGauge | None = None
-        self._channel: Channel | None = None
+        hello = hello_frame(config, "worker", self._rank, copies)
+        self._channel = Channel(
+            settings.socket, hello, self, self.counters.take_changes, reports=self._reports
+        )
         self.arrivals = Arrivals(len(groups))
         self._tickets = Tickets()
         self._receipts = StepReceipts()
@@ -93,14 +96,6 @@ class WorkerShim:
         self._copier = make_copier(device, self.clock)
         # Ranks step together: one of them is enough.
         self._gauge = StepGauge(device) if self._rank == 0 else None
-        hello = hello_frame(self._config, "worker", self._rank, self._copies)
-        self._channel = Channel(
-            self._settings.socket,
-            hello,
-            self,
-            self.counters.take_changes,
-            reports=self._gauge.take if self._gauge is not None else dict,
-        )
         self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------
@@ -111,9 +106,7 @@ class WorkerShim:
         self._send(register_frame(self._config, self._num_blocks, self._groups.values()))
 
     def on_frame(self, frame: Frame) -> None:
-        """Map arenas and collect credits."""
         if frame["t"] == "arena":
-            assert self._copier is not None  # the connection came after it
             self._credits.take_in(frame, self._copier)
         elif frame["t"] == "credits":
             self._credits.grant(frame["arena"], frame["slots"])
@@ -123,7 +116,10 @@ class WorkerShim:
         self._credits.end()
 
     def _send(self, frame: Frame) -> bool:
-        return self._channel is not None and self._channel.send(frame)
+        return self._channel.send(frame)
+
+    def _reports(self) -> Frame:
+        return self._gauge.take() if self._gauge is not None else {}
 
     # --- the engine's thread -------------------------------------------------------------------
 
@@ -131,8 +127,7 @@ class WorkerShim:
     def handle_preemptions(self, metadata: StepMetadata) -> None:
         """Keep states that are still being copied from being overwritten by this step; vLLM calls it before each."""
         del metadata
-        if self._copier is not None:
-            self._copier.fence()
+        self._copier.fence()
 
     @on_step_path
     def begin_step(self, metadata: StepMetadata) -> None:
@@ -174,7 +169,7 @@ class WorkerShim:
         arena = None if failpoint.fails("shim.load.copy") else self._credits.mapped(part.arena)
         is_broken = self.arrivals.is_broken(part.req_id)
         is_kept_off = is_stale or self._is_asleep
-        if arena is None or self._copier is None or is_kept_off or is_broken:
+        if arena is None or is_kept_off or is_broken:
             if is_kept_off:
                 self.counters.add("load_weights_changed" if is_stale else "load_asleep")
             elif part.arena == NO_ARENA:
@@ -235,7 +230,7 @@ class WorkerShim:
     def _save_into_slots(self, metadata: StepMetadata) -> None:
         self._slots_told = None  # the planner has counted these saves down itself
         arena, granted = self._credits.take(len(metadata.saves))
-        if self._copier is None or (arena is None and not self._credits.is_coming):
+        if arena is None and not self._credits.is_coming:
             self._drop(metadata, "no_sidecar")
             return
         taken = metadata.saves[: len(granted)]
@@ -254,7 +249,6 @@ class WorkerShim:
         granted: list[tuple[int, int]],
         metadata: StepMetadata,
     ) -> None:
-        assert self._copier is not None
         by_group: dict[int, list[tuple[SaveItem, tuple[int, int]]]] = {}
         for item, slot in zip(items, granted, strict=True):
             by_group.setdefault(item.group, []).append((item, slot))
@@ -299,15 +293,12 @@ class WorkerShim:
 
     @property
     def has_transfers(self) -> bool:
-        """Tell whether `take_finished` may have something to give."""
-        copier = self._copier
-        return self.arrivals.has_news or (copier is not None and copier.is_running)
+        return self.arrivals.has_news or self._copier.is_running
 
     @on_step_path
     def take_finished(self) -> tuple[set[str], set[str]]:
         """Give the ids received since the last call, and those that failed; each admission appears once."""
-        if self._copier is not None:
-            self._copier.poll()
+        self._copier.poll()
         return self.arrivals.take()
 
     @on_step_path
@@ -332,7 +323,7 @@ class WorkerShim:
     def sleep(self, *, is_asleep: bool) -> None:
         """Touch no page while vLLM has taken the memory behind them away; it comes back at the same addresses."""
         self._is_asleep = is_asleep
-        if is_asleep and self._copier is not None:
+        if is_asleep:
             self._copier.settle()
 
     def introduce(self) -> Introduction:
@@ -344,12 +335,10 @@ class WorkerShim:
         """Load and save nothing any more: what runs is waited for, what is promised is reported. Never raises."""
         if not self.failures.turn_off(why):
             return
-        if self._copier is not None:
-            self.failures.attempt("turn_off", self._copier.settle)
+        self.failures.attempt("turn_off", self._copier.settle)
         self.failures.attempt("turn_off", self.arrivals.fail_all)
         self._tickets.close_all()
-        if self._channel is not None:
-            self.failures.attempt("turn_off", self._channel.retire)
+        self.failures.attempt("turn_off", self._channel.retire)
 
     def confirm(self) -> None:
         """Hear that vLLM got what the last step's calls gave it."""
@@ -374,10 +363,8 @@ class WorkerShim:
 
     def shutdown(self) -> None:
         """End the connection; the sidecar takes its slots back at the socket's end."""
-        if self._channel is not None:
-            self._channel.close()
-        if self._copier is not None:
-            self.failures.attempt("shutdown", self._copier.close)
+        self._channel.close()
+        self.failures.attempt("shutdown", self._copier.close)
 
     def status(self) -> dict[str, Any]:
         """Give what tests and logs want to see."""
