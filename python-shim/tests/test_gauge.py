@@ -12,7 +12,7 @@ from tierkv.connectors.vllm.metadata import StepMetadata
 from .support.engine import BLOCK_TOKENS, Request, step_output
 from .support.scheduler import NOTHING, Bench
 from .support.sidecar import FakeSidecar, wait_until
-from .test_worker import Bench as WorkerBench
+from .support.worker import Rank
 
 pytestmark = pytest.mark.usefixtures("engine_core_started")
 
@@ -62,7 +62,7 @@ def test_the_sidecar_hears_of_steps_from_rank_0_only(
     socket_path: str, rank: int, expected: list[list[int]]
 ) -> None:
     with FakeSidecar(socket_path) as sidecar:
-        bench = WorkerBench(socket_path, sidecar, world=2, rank=rank)
+        bench = Rank(socket_path, sidecar, world=2, rank=rank)
         bench.fake.expect("register")
         step = StepMetadata(has_forward=True, tokens=64, attended=2048)
         bench.shim.begin_step(step)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.connector import TierKVConnector
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.guard import Failures
 from tierkv.connectors.vllm.metadata import Introduction, StepReceipts
@@ -14,7 +13,7 @@ from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.worker import WorkerShim
 
-from .support.engine import Request, make_group, step_output, vllm_config
+from .support.engine import Request, connector_of, make_group, step_output, vllm_config
 from .support.scheduler import ASK_AGAIN, NOTHING, RESOLVED, Bench, known_weights
 from .support.sidecar import FakeSidecar, wait_until
 
@@ -159,14 +158,13 @@ def test_a_worker_says_it_once_in_a_handshake_or_with_its_first_receipts() -> No
 def test_only_the_engines_one_connector_takes_the_handshake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ours = object.__new__(TierKVConnector)
-    ours.take(worker())
+    ours = connector_of(worker())
     for alone in (True, False):
         monkeypatch.setattr(compat, "is_alone", lambda one, alone=alone: alone)
         assert (ours.get_handshake_metadata() is not None) == alone
     heard: list[Any] = []
     scheduler = SimpleNamespace(introduce=heard.append, failures=Failures(Counters()))
-    ours.half = ours.scheduler_side = scheduler  # type: ignore[assignment]
+    ours = connector_of(scheduler)
     theirs = {(0, 0): Introduction(0, RESOLVED), (0, 1): object()}
     ours.set_xfer_handshake_metadata_pp_aware(theirs)
     assert heard == [{0: RESOLVED}]

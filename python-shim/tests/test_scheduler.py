@@ -38,18 +38,6 @@ def test_at_least_one_token_is_left_to_compute(bench: Bench, tokens: int, blocks
     assert bench.answer(request) == (blocks * 4, True)
 
 
-def test_of_a_prompt_with_more_blocks_than_a_frame_takes_the_first_ones_are_asked_for(
-    bench: Bench,
-) -> None:
-    request = Request("r", 4)
-    request.num_tokens = 1_000_000 * 4 + 1
-    request.block_hashes = [bytes(32)] * 1_000_000
-    bench.new(request)
-    (group,) = bench.prefetch()["groups"]
-    assert len(group["hashes"]) == 32 * limits.PLAN_HASHES_MAX
-    assert bench.ask(request) == ASK_AGAIN
-
-
 def test_the_namespace_goes_before_the_first_prefetch_and_once(bench: Bench) -> None:
     bench.new(Request("a", 16))
     bench.new(Request("b", 16))

@@ -12,23 +12,16 @@ from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.connector import TierKVConnector
 from tierkv.connectors.vllm.metadata import StepMetadata
 
-from .support.engine import Request, scheduled
+from .support.engine import Request, connector_of, scheduled
 from .support.scheduler import Bench
 from .support.sidecar import FakeSidecar
-from .test_worker import Bench as Rank
+from .support.worker import Rank
 
 #: Measured: 17 and 32. Each call runs cold, because a forward has emptied the processor's caches.
 SCHEDULER_CALLS_MAX = 20
 WORKER_CALLS_MAX = 35
 #: Measured: 77 bytes (89 with every field), most of them the name of the class.
 PICKLED_BYTES_MAX = 84
-
-
-def connector_of(half: Any) -> TierKVConnector:
-    connector = object.__new__(TierKVConnector)
-    connector._connector_metadata = None
-    connector.take(half)
-    return connector
 
 
 def calls_of(step: Callable[[], object]) -> Counter[str]:

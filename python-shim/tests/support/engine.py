@@ -7,11 +7,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from tierkv.connectors.vllm.connector import TierKVConnector
 from tierkv.connectors.vllm.metadata import StepReceipts
 from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.specs import Group
 
 BLOCK_TOKENS = 4
+
+
+def connector_of(half: Any) -> TierKVConnector:
+    """The class that vLLM loads, around a half that a test has made."""
+    connector = object.__new__(TierKVConnector)
+    connector._connector_metadata = None
+    connector.half = connector.scheduler_side = connector.worker_side = half
+    return connector
 
 
 def make_group(
