@@ -226,7 +226,7 @@ def test_head_vectors_in_pieces_are_refused() -> None:
 def opaque(*sizes: int) -> Group:
     """A group of opaque pages, one layer for each size."""
     names = tuple(f"layer.{number}" for number in range(len(sizes)))
-    return Group(0, names, 4, 0, 0, 0, torch.uint8, page_bytes=sizes, page_format="test")
+    return Group(0, names, 4, page_bytes=sizes, page_format="test")
 
 
 def test_opaque_pages_lie_layer_after_layer_without_padding_and_come_back() -> None:

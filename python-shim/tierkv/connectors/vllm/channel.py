@@ -24,10 +24,10 @@ log = logging.getLogger("tierkv.shim")
 class Listener(Protocol):
     """What the channel tells its owner, always from the helper thread."""
 
-    def on_open(self, welcome: Frame) -> None:
+    def on_open(self, welcome: Frame, /) -> None:
         """Hear that the sidecar said `welcome`; frames may be sent from now on."""
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: Frame, /) -> None:
         """Take a frame after `welcome`; `fd` of an `arena` is open until this returns, None when none came."""
 
     def on_close(self) -> None:

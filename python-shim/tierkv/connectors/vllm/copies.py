@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -189,7 +190,7 @@ class CudaCopier(Copier):
     def _copy_rows(
         self, batch: Batch, rows: Rows, streams: tuple[Any, Any], *, to_slot: bool
     ) -> None:
-        pairs = sorted(batch.pairs, key=_slot_of)
+        pairs = sorted(batch.pairs, key=itemgetter(1))  # by slot
         for block_id, _ in pairs:
             check_block(block_id, batch.pages.num_blocks)
         first, second = streams
@@ -264,10 +265,6 @@ class CudaCopier(Copier):
 
 def _start(work: Done) -> None:
     threading.Thread(target=work, name="tierkv-arena", daemon=True).start()
-
-
-def _slot_of(pair: tuple[int, int]) -> int:
-    return pair[1]
 
 
 def _copy_each(batch: Batch, pairs: list[tuple[int, int]], *, to_slot: bool) -> None:

@@ -80,21 +80,13 @@ class Save:
         return [self.slot.number, self.slot.generation, *named]
 
 
+@dataclass(frozen=True)
 class _Side:
-    """One connection, which tells the link what it hears."""
+    """What one of the two connections tells the link; a channel's listener."""
 
-    def __init__(self, link: "Link", role: str) -> None:
-        self._link = link
-        self.role = role
-
-    def on_open(self, welcome: Frame) -> None:
-        self._link.hear_open(self.role, welcome)
-
-    def on_frame(self, frame: Frame) -> None:
-        self._link.hear(frame)
-
-    def on_close(self) -> None:
-        self._link.hear_close()
+    on_open: Callable[[Frame], None]
+    on_frame: Callable[[Frame], None]
+    on_close: Callable[[], None]
 
 
 class Link:
@@ -136,13 +128,13 @@ class Link:
         self._scheduler = Channel(
             settings.socket,
             hello(engine, software, "scheduler"),
-            _Side(self, "scheduler"),
+            _Side(self._hear_welcome, self._hear, self._hear_close),
             self.counters.take_changes,
             self._autostart.attempt,
             reports=self._report,
         )
-        greeting = hello(engine, software, "worker")
-        self._worker = Channel(settings.socket, greeting, _Side(self, "worker"), dict)
+        side = _Side(self._describe, self._hear, self._hear_close)
+        self._worker = Channel(settings.socket, hello(engine, software, "worker"), side, dict)
 
     def start(self) -> None:
         """Connect in the background, and go on trying."""
@@ -155,11 +147,11 @@ class Link:
 
     # --- the helper threads ---------------------------------------------------------------------
 
-    def hear_open(self, role: str, welcome: Frame) -> None:
-        """Take a welcome: the worker describes its blocks, the scheduler names itself when it can."""
-        if role == "worker":
-            self._worker.send(self._register)
-            return
+    def _describe(self, _welcome: Frame) -> None:
+        self._worker.send(self._register)
+
+    def _hear_welcome(self, welcome: Frame) -> None:
+        """Name the engine when it can be named: this sidecar knows nothing yet."""
         self._autostart.served()
         self._opened(welcome["fidelity"])
         with self._changed:
@@ -168,7 +160,7 @@ class Link:
             self._connection += 1
             self._changed.notify_all()
 
-    def hear(self, frame: Frame) -> None:
+    def _hear(self, frame: Frame) -> None:
         """Take a frame of either connection. A `reclaim` is not followed: every plan is being read, and over soon."""
         with self._changed:
             kind = frame["t"]
@@ -182,7 +174,7 @@ class Link:
                 self._hear_of_plan(frame)
             self._changed.notify_all()
 
-    def hear_close(self) -> None:
+    def _hear_close(self) -> None:
         """Forget what a connection's end makes void; a plan under way is over."""
         with self._changed:
             self._is_on = False

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
     OffloadingWorkerMetadata,
@@ -121,7 +120,9 @@ class TierKVOffloadingConnector(OffloadingConnector):
                 compat.page_format(config, kv_cache_config),
             ]
         )
-        chunk = _chunk(group, spec.blocks_per_chunk, self._tier.chunk_bytes)
+        # The group whose blocks are chunks: rows of vLLM's primary tier, as they are.
+        tokens = group.block_tokens * spec.blocks_per_chunk
+        chunk = Group(group.index, ("chunk",), tokens, page_bytes=(self._tier.chunk_bytes,))
         chunks = max(1, kv_cache_config.num_blocks // spec.blocks_per_chunk)
         register = register_frame(config, chunks, [chunk])
         weights, counters = Weights(config), self._tier.counters
@@ -211,20 +212,6 @@ def _tier_of(scheduler: Any) -> TierKVTier:
             "{'type': 'TierKVTier', 'module_path': 'tierkv.connectors.vllm.tier'}"
         )
     return tiers[0]
-
-
-def _chunk(group: Group, blocks: int, chunk_bytes: int) -> Group:
-    """Give the group whose blocks are chunks: rows of vLLM's primary tier, as they are."""
-    return Group(
-        index=group.index,
-        layer_names=("chunk",),
-        block_tokens=group.block_tokens * blocks,
-        heads=0,
-        dim_k=0,
-        dim_v=0,
-        dtype=torch.uint8,
-        page_bytes=(chunk_bytes,),
-    )
 
 
 def _layout(config: Any) -> dict[str, Any]:

@@ -324,21 +324,20 @@ class SchedulerShim:
     @on_step_path
     def update_connector_output(self, output: Any) -> None:
         """Hear from the workers: finished loads give their slots back, copied saves their references."""
-        receipts = output.kv_connector_worker_meta
-        if isinstance(receipts, StepReceipts) and receipts.loads:
-            self._loads.took(receipts.loads)
+        told = output.kv_connector_worker_meta
+        receipts = told if isinstance(told, StepReceipts) else StepReceipts()
+        self._loads.took(receipts.loads)
         for req_id in output.finished_recving or ():
             self._truth.loaded(self._loads.finish(req_id))
-        if isinstance(receipts, StepReceipts):
-            if receipts.resolved:
-                self._naming.introduce(receipts.resolved)
-            self._saves.hear(receipts)
-            if self._generations.hear(receipts):
-                self._renew()
-            if self._truth.hear(receipts.checks):
-                self._distrust()
-            if receipts.is_off:
-                self.turn_off("a worker has")
+        if receipts.resolved:
+            self._naming.introduce(receipts.resolved)
+        self._saves.hear(receipts)
+        if self._generations.hear(receipts):
+            self._renew()
+        if self._truth.hear(receipts.checks):
+            self._distrust()
+        if receipts.is_off:
+            self.turn_off("a worker has")
 
     def _distrust(self) -> None:
         """Restore and save nothing more under this name."""

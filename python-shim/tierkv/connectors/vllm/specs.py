@@ -40,10 +40,10 @@ class Group:
     index: int
     layer_names: tuple[str, ...]
     block_tokens: int
-    heads: int
-    dim_k: int
-    dim_v: int
-    dtype: torch.dtype
+    heads: int = 0
+    dim_k: int = 0
+    dim_v: int = 0
+    dtype: torch.dtype = torch.uint8
     record_class: str = "kv"
     tail: int = 0
     page_bytes: tuple[int, ...] = ()
@@ -203,10 +203,6 @@ def _read_group(index: int, specs: Mapping[str, Any], page_format: str) -> Group
         index=index,
         layer_names=names,
         block_tokens=spec.block_size,
-        heads=0,
-        dim_k=0,
-        dim_v=0,
-        dtype=torch.uint8,
         record_class="ssm" if _is_kind(spec, _STATE) else "kv",
         tail=tail,
         page_bytes=tuple(compat.content_bytes(specs[name]) for name in names),
