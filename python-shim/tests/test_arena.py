@@ -11,7 +11,6 @@ from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.copies import CpuCopier
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.credits import Credits
-from tierkv.connectors.vllm.timing import StepClock
 
 from .support import another_system
 from .support.sidecar import FakeArena
@@ -99,7 +98,7 @@ def test_populating_ends_and_changes_no_byte() -> None:
 
 
 def test_the_newest_arenas_stay_mapped() -> None:
-    table, copier = Credits(Counters(), lambda frame: True), CpuCopier(StepClock())
+    table, copier = Credits(Counters(), lambda frame: True), CpuCopier()
     fakes = [FakeArena(4096, 1) for _ in range(limits.ARENAS_MAX + 2)]
     for number, fake in enumerate(fakes):
         named = {"arena": number, "fd": fake.fd, "slot_bytes": 4096, "slot_count": 1}

@@ -10,7 +10,6 @@ from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.copies import Batch, CpuCopier
 from tierkv.connectors.vllm.pages import AttentionPages, make_pages
 from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.timing import StepClock
 
 from .support.engine import make_group
 from .support.sidecar import FakeArena
@@ -140,7 +139,7 @@ def test_a_saved_slot_is_what_register_says_and_loads_back(
     group = GROUPS[name]
     tensors: Tensors = layout(group, kernel_blocks)
     pages = AttentionPages(group, tensors, BLOCKS)
-    copier = CpuCopier(StepClock())
+    copier = CpuCopier()
     before = {name: tensor.clone() for name, tensor in tensors.items()}
     with mapped(group.block_bytes + 64) as (fake, arena):
         copier.save(Batch(pages, arena, [(3, 0), (1, 2)]))

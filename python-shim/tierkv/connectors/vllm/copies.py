@@ -15,7 +15,6 @@ from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.cuda import Cuda
 from tierkv.connectors.vllm.pages import Pages, check_block
 from tierkv.connectors.vllm.rows import Rows
-from tierkv.connectors.vllm.timing import StepClock
 
 log = logging.getLogger("tierkv.shim")
 
@@ -70,10 +69,10 @@ class Copier:
         """Wait likewise, and let go of all arenas: their memory may be unmapped next. Nothing is copied after it."""
 
 
-def make_copier(device: torch.device, clock: StepClock) -> Copier:
+def make_copier(device: torch.device) -> Copier:
     """Choose by where the engine's KV tensors lie. Raises ValueError for a device without a copier."""
     if device.type == "cpu":
-        return CpuCopier(clock)
+        return CpuCopier()
     if device.type == "cuda":
         return CudaCopier(device)
     raise ValueError(
@@ -83,9 +82,6 @@ def make_copier(device: torch.device, clock: StepClock) -> Copier:
 
 class CpuCopier(Copier):
     """Plain copies on the engine's own thread; they are done when the call returns."""
-
-    def __init__(self, clock: StepClock) -> None:
-        self._clock = clock
 
     def prepare(self, arena: Arena, ready: Done) -> None:
         """Copies can begin: pages that are not present yet cost them more."""
@@ -103,7 +99,6 @@ class CpuCopier(Copier):
         slots = batch.arena.run(0, batch.arena.slot_count)
         batch.pages.copy_all(batch.pairs, slots, to_slot=to_slot)
         batch.seconds = time.perf_counter() - started
-        self._clock.copied(batch.seconds, len(batch.pairs) * batch.pages.group.block_bytes)
         for done in batch.when_done:
             done()
 

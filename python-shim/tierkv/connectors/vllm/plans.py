@@ -36,7 +36,6 @@ class Plan:
     boundary: int | None = None
     done_reason: str | None = None
     why: str = ""
-    admitted: bool = False
     taken_tokens: int = 0
     taken_from: int = 0
     asked_at_s: float = 0.0
@@ -241,7 +240,6 @@ class PlanBook:
 
     def admit(self, plan: Plan) -> None:
         """Take a plan out of the book: vLLM gave blocks for it, its slots stay until `release_plan`."""
-        plan.admitted = True
         self._forget(plan)
 
     def release(self, req_id: str) -> None:

@@ -42,7 +42,6 @@ from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.sessions import Sessions
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.timing import StepClock, on_step_path
 from tierkv.connectors.vllm.truth import TruthChecks
 from tierkv.connectors.vllm.unasked import Unasked
 from tierkv.connectors.vllm.weights import Weights
@@ -71,7 +70,6 @@ class SchedulerShim:
         copies: int = 1,
         weights: Weights | None = None,
     ) -> None:
-        self.clock = StepClock()
         self.counters = Counters()
         self.failures = Failures(self.counters)
         self._grid = Grid(groups, compat.hash_block_tokens(config, kv_cache_config))
@@ -150,7 +148,6 @@ class SchedulerShim:
         self._generations.bind_pool(pool)
         self._budget.room.bind_pool(pool)
 
-    @on_step_path
     def on_new_request(self, request: Any) -> None:
         """Start to look up and fetch what the engine's own cache does not hold; runs before any scheduling."""
         is_known = bool(self._grid.groups) and is_cacheable(request)
@@ -195,7 +192,6 @@ class SchedulerShim:
     def _name_ourselves(self) -> bool:
         return self._naming.name(self._book.connection, self._channel.send)
 
-    @on_step_path
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Match:
         """Answer from what lies verified in local memory; None (ask again) only within the restore budget.
 
@@ -240,7 +236,6 @@ class SchedulerShim:
         state.gave_up = True
         return _NOTHING
 
-    @on_step_path
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Hear what vLLM took of our offer; it is an admission exactly when `num_external_tokens` is not 0."""
         state = self._requests.get(request.request_id)
@@ -277,7 +272,6 @@ class SchedulerShim:
 
     # --- steps -------------------------------------------------------------------
 
-    @on_step_path
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """Give the workers this step's copies; drains per-step state and changes nothing of vLLM's."""
         scheduled = scheduler_output.num_scheduled_tokens
@@ -321,7 +315,6 @@ class SchedulerShim:
         self._saves.commit()
         self._loads.commit()
 
-    @on_step_path
     def update_connector_output(self, output: Any) -> None:
         """Hear from the workers: finished loads give their slots back, copied saves their references."""
         told = output.kv_connector_worker_meta
@@ -355,7 +348,6 @@ class SchedulerShim:
         self.counters.add("generations")
         self._naming.renew(self._generations.name)
 
-    @on_step_path
     def request_finished(self, request: Any) -> dict[str, Any] | None:
         """Forget a request; a load under way goes on and is still reported. Gives what its client asked to hear."""
         state = self._requests.pop(request.request_id, None)

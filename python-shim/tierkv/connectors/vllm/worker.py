@@ -32,7 +32,6 @@ from tierkv.connectors.vllm.resolved import resolve
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tickets import Tickets
-from tierkv.connectors.vllm.timing import StepClock, on_step_path
 from tierkv.connectors.vllm.truth import likeness_db
 from tierkv.connectors.vllm.weightwatch import WeightWatch
 
@@ -54,7 +53,6 @@ class WorkerShim:
         *,
         copies: int = 1,
     ) -> None:
-        self.clock = StepClock()
         self.counters = Counters()
         self.failures = Failures(self.counters)
         self._config = config
@@ -93,7 +91,7 @@ class WorkerShim:
             for index, group in self._groups.items()
         }
         device = next(iter(self._pages.values())).device
-        self._copier = make_copier(device, self.clock)
+        self._copier = make_copier(device)
         # Ranks step together: one of them is enough.
         self._gauge = StepGauge(device) if self._rank == 0 else None
         self._channel.start()
@@ -123,13 +121,11 @@ class WorkerShim:
 
     # --- the engine's thread -------------------------------------------------------------------
 
-    @on_step_path
     def handle_preemptions(self, metadata: StepMetadata) -> None:
         """Keep states that are still being copied from being overwritten by this step; vLLM calls it before each."""
         del metadata
         self._copier.fence()
 
-    @on_step_path
     def begin_step(self, metadata: StepMetadata) -> None:
         """Hear that vLLM starts a step: its forward comes next."""
         self.step = metadata
@@ -145,7 +141,6 @@ class WorkerShim:
         if metadata.tokens or gauge.is_running:
             gauge.begin(metadata.tokens, metadata.attended)
 
-    @on_step_path
     def start_load_kv(self, metadata: StepMetadata) -> None:
         """Copy this step's share of the admitted loads, and of the saves when no forward follows.
 
@@ -193,7 +188,6 @@ class WorkerShim:
         if part.last:
             self.arrivals.receive(part.req_id)
 
-    @on_step_path
     def wait_for_save(self, metadata: StepMetadata) -> None:
         """Copy the blocks this step's forward completed."""
         if self._gauge is not None and self._gauge.is_running:
@@ -295,13 +289,11 @@ class WorkerShim:
     def has_transfers(self) -> bool:
         return self.arrivals.has_news or self._copier.is_running
 
-    @on_step_path
     def take_finished(self) -> tuple[set[str], set[str]]:
         """Give the ids received since the last call, and those that failed; each admission appears once."""
         self._copier.poll()
         return self.arrivals.take()
 
-    @on_step_path
     def take_receipts(self) -> StepReceipts | None:
         """Give the tickets whose blocks may be released, and the slots left where that is news, or None."""
         if self._tickets.closed:
