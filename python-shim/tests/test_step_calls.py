@@ -17,9 +17,9 @@ from .support.scheduler import Bench
 from .support.sidecar import FakeSidecar
 from .support.worker import Rank
 
-#: Measured: 17 and 32. Each call runs cold, because a forward has emptied the processor's caches.
-SCHEDULER_CALLS_MAX = 20
-WORKER_CALLS_MAX = 35
+#: Measured: 18 and 31. Each call runs cold, because a forward has emptied the processor's caches.
+SCHEDULER_CALLS_MAX = 19
+WORKER_CALLS_MAX = 33
 #: Measured: 77 bytes (89 with every field), most of them the name of the class.
 PICKLED_BYTES_MAX = 84
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from tierkv.connectors.vllm import compat, event_structs, limits
 from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.frames import Frame, is_set, named_blocks
+from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.messages import is_set, named_blocks
 from tierkv.connectors.vllm.plans import Plan
 from tierkv.connectors.vllm.specs import Group
 

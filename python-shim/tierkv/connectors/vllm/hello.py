@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from tierkv.connectors.vllm import amx, compat
-from tierkv.connectors.vllm.frames import Frame, hello
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.messages import hello
 from tierkv.connectors.vllm.specs import Group
 
 if TYPE_CHECKING:

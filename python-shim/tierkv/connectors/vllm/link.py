@@ -14,8 +14,9 @@ from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.frames import Frame, hello, is_set, named_blocks
+from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.mapping import map_arena
+from tierkv.connectors.vllm.messages import hello, is_set, named_blocks
 from tierkv.connectors.vllm.settings import Settings
 
 log = logging.getLogger("tierkv.shim")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tierkv.connectors.vllm.frames import is_set
+from tierkv.connectors.vllm.messages import is_set
 from tierkv.connectors.vllm.specs import Group
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tierkv.connectors.vllm.answers import Given
 from tierkv.connectors.vllm.counters import Durations
-from tierkv.connectors.vllm.frames import Frame, named_blocks
+from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.messages import named_blocks
 from tierkv.connectors.vllm.plan_group import PlanGroup, needed_blocks
 from tierkv.connectors.vllm.specs import Group
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.frames import Frame, named_blocks
+from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.messages import named_blocks
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.requests import RequestState, tenant_of
 from tierkv.connectors.vllm.specs import Group

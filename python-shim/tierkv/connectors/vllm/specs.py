@@ -9,12 +9,14 @@ import torch
 
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.forms import Form
-from tierkv.connectors.vllm.frames import Frame, attention_layout, opaque_layout
+from tierkv.connectors.vllm.messages import attention_layout, opaque_layout
 from tierkv.connectors.vllm.states import StatePart, state_parts
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from tierkv.connectors.vllm.frames import Frame
 
 log = logging.getLogger("tierkv.shim")
 
@@ -78,7 +80,7 @@ class Group:
             return self.page_bytes
         return tuple(sum(part.slot_bytes for part in parts) for parts in self.parts)
 
-    def registration(self) -> Frame:
+    def registration(self) -> "Frame":
         """Describe the group for the `register` frame."""
         common = {
             "group": self.index,
