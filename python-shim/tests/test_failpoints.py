@@ -24,12 +24,10 @@ def disarmed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def bench(socket_path: str) -> Iterator[Rank]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Rank(socket_path, sidecar)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as made:
         made.give_arena()
         made.give_credits((4, 9), (2, 7))
         yield made
-        made.close()
 
 
 def _frame(bench: Rank) -> None:

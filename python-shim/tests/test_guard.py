@@ -277,12 +277,10 @@ def step_of(
 
 @pytest.fixture
 def rank(socket_path: str) -> Iterator[Rank]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Rank(socket_path, sidecar)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as made:
         made.give_arena()
         made.give_credits((0, 1), (1, 1), (2, 1))
         yield made
-        made.close()
 
 
 def part(req_id: str, *block_ids: int, last: bool) -> LoadPart:

@@ -102,8 +102,7 @@ def test_before_the_files_are_read_nothing_is_saved_or_asked_and_progress_is_tol
     weights.digest = ""
     weights._files.total_bytes, weights._files.done_bytes = 200, 122
     weights.start = lambda: None  # type: ignore[method-assign]
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar, weights=weights)
+    with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar, weights=weights) as bench:
         request = bench.new(Request("r", 16))
         assert bench.ask(request) == NOTHING
         assert bench.step({"r": 16}, r=[1, 2, 3, 4]).saves == []
@@ -111,7 +110,6 @@ def test_before_the_files_are_read_nothing_is_saved_or_asked_and_progress_is_tol
         weights.digest = "files:read"
         assert len(bench.step({"r": 16}, r=[1, 2, 3, 4]).saves) == 4
         assert told(sidecar, 2)[-1] == {"percent": 100, "refused": ""}
-        bench.shim.shutdown()
 
 
 def test_a_refusal_is_told_to_every_connection(
@@ -120,14 +118,12 @@ def test_a_refusal_is_told_to_every_connection(
     monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
     weights = known_weights()
     weights.refused = "why " * 100
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar, weights=weights)
+    with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar, weights=weights) as bench:
         (naming,) = told(sidecar)
         assert naming["refused"] == weights.refused[: limits.REFUSAL_TEXT_MAX]
         sidecar.drop_connections()
         assert told(sidecar, 2) == [naming, naming]
         assert bench.shim.counters.get("names_refused") == 1
-        bench.shim.shutdown()
 
 
 def told(sidecar: FakeSidecar, count: int = 1) -> list[Any]:

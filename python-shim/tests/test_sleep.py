@@ -51,11 +51,9 @@ class Engine(Rank):
 
 @pytest.fixture
 def engine(socket_path: str) -> Iterator[Engine]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Engine(socket_path, sidecar)
+    with FakeSidecar(socket_path) as sidecar, Engine(socket_path, sidecar) as made:
         yield made
         made.device.bring_back()
-        made.close()
 
 
 def test_no_page_is_touched_between_unregister_and_restore(engine: Engine) -> None:

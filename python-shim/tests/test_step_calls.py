@@ -81,29 +81,25 @@ def test_a_request_is_looked_at_when_a_block_is_full(bench: Bench) -> None:
 
 
 def test_the_worker_does_nothing_where_nothing_happens(socket_path: str) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        rank = Rank(socket_path, sidecar)
-        try:
-            rank.give_arena()
-            rank.give_credits((4, 9))
-            rank.shim.take_receipts()
-            connector = connector_of(rank.shim)
-            output = StepMetadata(has_forward=True, step=3)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as rank:
+        rank.give_arena()
+        rank.give_credits((4, 9))
+        rank.shim.take_receipts()
+        connector = connector_of(rank.shim)
+        output = StepMetadata(has_forward=True, step=3)
 
-            def step() -> None:
-                connector.bind_connector_metadata(output)
-                connector.start_load_kv(None)
-                connector.wait_for_save()
-                if compat.fails_requests():
-                    connector.get_transfer_results(set())
-                else:
-                    connector.get_finished(set())
-                connector.get_block_ids_with_load_errors()
-                connector.get_kv_connector_stats()
-                assert connector.build_connector_worker_meta() is None
-                connector.clear_connector_metadata()
+        def step() -> None:
+            connector.bind_connector_metadata(output)
+            connector.start_load_kv(None)
+            connector.wait_for_save()
+            if compat.fails_requests():
+                connector.get_transfer_results(set())
+            else:
+                connector.get_finished(set())
+            connector.get_block_ids_with_load_errors()
+            connector.get_kv_connector_stats()
+            assert connector.build_connector_worker_meta() is None
+            connector.clear_connector_metadata()
 
-            called = calls_of(step)
-            assert called.total() <= WORKER_CALLS_MAX, called
-        finally:
-            rank.close()
+        called = calls_of(step)
+        assert called.total() <= WORKER_CALLS_MAX, called

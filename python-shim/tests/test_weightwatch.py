@@ -129,10 +129,8 @@ def test_the_worker_above_is_the_one_that_builds_the_connector() -> None:
 @pytest.fixture
 def bench(socket_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
-    with FakeSidecar(socket_path) as sidecar:
-        made = Rank(socket_path, sidecar)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as made:
         yield made
-        made.close()
 
 
 def change(bench: Rank) -> None:

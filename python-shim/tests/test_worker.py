@@ -24,10 +24,8 @@ def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def bench(socket_path: str) -> Iterator[Rank]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Rank(socket_path, sidecar)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as made:
         yield made
-        made.close()
 
 
 def test_the_first_word_is_what_the_engine_holds(bench: Rank) -> None:
@@ -148,22 +146,22 @@ def test_the_same_request_is_reported_for_every_admission(bench: Rank) -> None:
 
 
 def test_each_rank_loads_its_own_slots(socket_path: str) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Rank(socket_path, sidecar, world=2, rank=1)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar, world=2, rank=1) as bench:
         arena = bench.give_arena()
         for slot in range(4):
             arena.write(slot, bytes([slot]) * GROUP.block_bytes)
         bench.load([2, 3], [0, 1, 2, 3])
         assert (bench.page(2)[0], bench.page(3)[0]) == (1, 3)
-        bench.close()
 
 
 @pytest.mark.parametrize(("rank", "shard"), [(0, 0), (1, 0), (2, 1), (3, 1)])
 def test_of_ranks_with_the_same_pages_the_first_saves_and_all_load_the_same_slot(
     rank: int, shard: int, socket_path: str
 ) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Rank(socket_path, sidecar, world=4, rank=rank, copies=2)
+    with (
+        FakeSidecar(socket_path) as sidecar,
+        Rank(socket_path, sidecar, world=4, rank=rank, copies=2) as bench,
+    ):
         arena = bench.give_arena()
         assert [hello["shards"] for hello in sidecar.hellos] == [2]
         bench.give_credits((4, 1))
@@ -175,7 +173,6 @@ def test_of_ranks_with_the_same_pages_the_first_saves_and_all_load_the_same_slot
         is_first = rank % 2 == 0
         assert bench.shim.counters.get("blocks_offered") == int(is_first)
         assert bench.shim.status()["credits"] == int(not is_first)
-        bench.close()
 
 
 def test_f31_a_load_from_an_unknown_arena_fails_once_with_its_last_part(bench: Rank) -> None:

@@ -1,7 +1,7 @@
 """The worker side of one rank, its memory and its sidecar, driven by hand."""
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata
@@ -42,6 +42,9 @@ class Rank:
         self.shim.register_kv_caches(tensors)
         self.shim.introduce()  # as vLLM does before the first step
         self.connector = connector_of(self.shim)
+
+    def __enter__(self) -> Self:
+        return self
 
     @property
     def fake(self) -> FakeSidecar:
@@ -96,7 +99,7 @@ class Rank:
         part = LoadPart(block_ids=blocks, slots=slots, **fields)
         self.shim.start_load_kv(StepMetadata(loads=[part]))
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shim.shutdown()
         for arena in self.arenas:
             arena.close()
