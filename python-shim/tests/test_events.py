@@ -28,7 +28,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_on: bool = True) -> None:
         self.name: tuple[str | int, ...] = ("tierkv",)
         monkeypatch.setattr(
-            "tierkv.connectors.vllm.event_structs.spec_kinds", lambda _: {0: "full_attention"}
+            "tierkv.connectors.vllm.events.spec_kinds", lambda _: {0: "full_attention"}
         )
         config = SimpleNamespace(kv_events_config=SimpleNamespace(enable_kv_cache_events=is_on))
         self.counters = Counters()

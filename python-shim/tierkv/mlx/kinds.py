@@ -215,15 +215,8 @@ def _fill_rows(group: Group, leaf: Any, end: int, room: Bytes) -> None:
 
 def _fill_whole(group: Group, leaf: Any, end: int, room: Bytes) -> None:
     if group.kind == "RotatingKVCache":
-        if (
-            leaf.keys is None
-            or leaf.offset != end
-            or (leaf.max_size, leaf.keep)
-            != (
-                group.window,
-                group.keep,
-            )
-        ):
+        known = (leaf.max_size, leaf.keep) == (group.window, group.keep)
+        if leaf.keys is None or leaf.offset != end or not known:
             raise ChangedShapeError(f"{group.kind} is not at {end} tokens")
         arrays: list[Any] = [_in_order(leaf, a) for a in (leaf.keys, leaf.values)]
     else:

@@ -15,6 +15,7 @@ from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.cursors import Missing, SaveCursor
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.plan_group import PlanGroup
 from tierkv.connectors.vllm.plans import Plan
 
 log = logging.getLogger("tierkv.shim")
@@ -194,6 +195,30 @@ class RequestState:
             return self.unasked or "no_sidecar"
         return "" if self.given.tokens else "deadline"
 
+    def admit(
+        self, plan: Plan, start: int, tokens: int, asked_at_s: float | None, counters: Counters
+    ) -> None:
+        """Keep what vLLM took of an offer, for the counters, for vLLM's metrics and for the answer.
+
+        `start`: the tokens before it.
+        """
+        plan.taken_from, plan.taken_tokens = start, tokens
+        plan.asked_at_s = asked_at_s or 0.0
+        if asked_at_s is not None:
+            waited_ms = round((time.monotonic() - asked_at_s) * 1000)
+            counters.add("restore_wait_ms", max(1, waited_ms))
+        counters.add("restores_admitted")
+        counters.add("tokens_restored", tokens)
+        plan.given = given = self.given
+        given.tokens += tokens
+        self.host_tokens = _host_tokens(plan, start, tokens)
+        given.host_tokens += self.host_tokens
+        is_whole = start == plan.first_tokens and plan.boundary == start + tokens
+        if not is_whole or plan.compute_ms is None:
+            given.compute_ms = None
+        elif given.compute_ms is not None:
+            given.compute_ms += plan.compute_ms
+
     def asks(self) -> None:
         """Forget what was told and offered; the time that vLLM had no room for it is no part of a load."""
         self.waits = None
@@ -209,6 +234,28 @@ class RequestState:
         self.gave_up = self.is_missed = False
         self.plans_opened = 0
         return asked_at_s
+
+
+def _host_tokens(plan: Plan, start: int, tokens: int) -> int:
+    """Count those of the `tokens` tokens after the first `start` that no vault had to bring.
+
+    A model of several groups is counted by its full attention; without one all of it came from the farthest place.
+    """
+    if not plan.is_from_vault:
+        return tokens
+    full = [part for part in plan.groups.values() if not part.group.tail]
+    if not full:
+        return 0
+    return min(tokens, *(_local_tokens(part, start, start + tokens) for part in full))
+
+
+def _local_tokens(part: PlanGroup, start: int, end: int) -> int:
+    size = part.group.block_tokens
+    blocks = 0
+    for first, count, local in part.local:
+        inside = min(first + count, end // size) - max(first, start // size)
+        blocks += max(0, min(local, inside))
+    return blocks * size
 
 
 class Backlog:

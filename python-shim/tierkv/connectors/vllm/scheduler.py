@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tierkv.connectors.vllm import compat, limits, namespace
-from tierkv.connectors.vllm.admissions import note_admission
 from tierkv.connectors.vllm.amx import FirstStep
 from tierkv.connectors.vllm.answers import Given, answer, wish_of
 from tierkv.connectors.vllm.autostart import Autostart
@@ -261,7 +260,7 @@ class SchedulerShim:
             return
         state.offer = None
         self._truth.admitted(request, plan)
-        note_admission(state, plan, (start, num_external_tokens), asked_at_s, self.counters)
+        state.admit(plan, start, num_external_tokens, asked_at_s, self.counters)
         self.events.restored(state.request, plan, start + num_external_tokens)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tierkv.connectors.vllm import compat
-from tierkv.connectors.vllm.forms import Form
 from tierkv.connectors.vllm.messages import attention_layout, opaque_layout
+from tierkv.connectors.vllm.settings import Form
 from tierkv.connectors.vllm.states import StatePart, state_parts
 
 if TYPE_CHECKING:

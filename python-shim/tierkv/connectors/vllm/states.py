@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from tierkv.connectors.vllm.forms import Form
+from tierkv.connectors.vllm.settings import Form
 
 _CODE_MAX: Final = 127
 #: What each form takes; a state in another dtype stays as it is.
