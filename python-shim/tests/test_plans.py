@@ -110,6 +110,14 @@ def test_a_hole_or_a_repeat_ends_the_plan_where_it_was(first: int) -> None:
     assert (only(plan).placed, plan.is_done) == ([1, 2, 3], True)
 
 
+def test_a_block_before_the_first_that_is_placed_has_no_slot() -> None:
+    part = PlanGroup(make_group(tail=4), first=0, count=8, shards=1)
+    assert part.place(4, [20, 21, 22, 23], 0, is_plain=False)
+    assert [part.slots_of(index) for index in (4, 7, 8)] == [[20], [23], []]
+    with pytest.raises(LoadMismatchError, match="block 1, which is not placed"):
+        part.blocks(4, 8, TABLE)
+
+
 def test_slots_of_another_arena_never_join_a_plan() -> None:
     book, _ = make_book()
     plan = opened(book)
