@@ -75,6 +75,24 @@ def test_a_recurrent_state_is_an_opaque_page_of_its_own_class() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        FullAttentionSpec(dtype=torch.uint8),
+        FullAttentionSpec(num_heads=3),
+        FullAttentionSpec(tokens_per_state=2),
+        FullAttentionSpec(kv_quant_mode=1),
+        FullAttentionSpec(state_content_bytes=7),
+    ],
+    ids=["fp8", "packed", "compressed", "scales", "content"],
+)
+def test_pages_that_are_not_plain_vectors_are_opaque_and_their_format_names_them(spec: Any) -> None:
+    (group,) = read(spec)
+    assert (group.record_class, group.tail, group.is_opaque) == ("kv", 0, True)
+    assert group.page_bytes == (spec.real_page_size_bytes,) * 2
+    assert repr(spec) in group.page_format
+
+
 def test_layers_of_different_size_make_one_page() -> None:
     specs = {"layer.0": FullAttentionSpec(), "layer.1": FullAttentionSpec(head_size_v=5)}
     (group,) = read(SimpleNamespace(kv_cache_specs=specs))
