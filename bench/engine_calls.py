@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lab.step_clock import CALLS
+
 SLOWEST_KEPT = 12
 CALIBRATION_LOOPS = 20_000
 CALIBRATION_ROUNDS = 200
@@ -59,8 +61,8 @@ class Watch:
 
     def over(self, half: Any, copies: dict[int, Any]) -> None:
         """Wraps the calls of `half`, and the copies of its pages by group."""
-        for name in dir(type(half)):
-            if hasattr(getattr(type(half), name), "__wrapped__"):
+        for name in CALLS:
+            if hasattr(half, name):
                 setattr(half, name, self._watched(name, getattr(half, name)))
         for pages in copies.values():
             pages.copy = self._copying(pages.copy)

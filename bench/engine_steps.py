@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from engine_calls import Watch
+from lab.step_clock import clock_of
 from vllm import LLM, SamplingParams
 from vllm.distributed.kv_transfer import get_kv_transfer_group
 
@@ -51,7 +52,7 @@ class Meter:
         core = engine.engine_core.engine_core
         self.scheduler = core.scheduler.connector.scheduler_side
         self.worker = get_kv_transfer_group().worker_side
-        self.clocks = (self.scheduler.clock, self.worker.clock)
+        self.clocks = (clock_of(self.scheduler), clock_of(self.worker))
         self.watch = Watch()
         self.watch.over(self.scheduler, {})
         self.watch.over(self.worker, self.worker._pages)  # noqa: SLF001 - copies are told apart

@@ -117,7 +117,7 @@ def _engine() -> Any:
     return SimpleNamespace(
         cache_config=SimpleNamespace(enable_prefix_caching=True),
         parallel_config=SimpleNamespace(**parallel),
-        attention_config=None,
+        attention_config=SimpleNamespace(backend=None),
     )
 
 

@@ -47,7 +47,5 @@ def shape() -> dict[str, Any]:
 @pytest.fixture
 def bench(socket_path: str, shape: dict[str, Any], engine_core_started: None) -> Iterator[Bench]:
     """The scheduler's half of a shim, connected to a sidecar's stand-in."""
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar, **shape)
+    with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar, **shape) as made:
         yield made
-        made.shim.shutdown()

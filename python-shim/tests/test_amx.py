@@ -52,11 +52,9 @@ def test_elsewhere_one_token_is_left(
     monkeypatch: pytest.MonkeyPatch, socket_path: str, tiles: None
 ) -> None:
     monkeypatch.setattr(amx, "has_tiles", lambda: False)
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar)
+    with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar) as bench:
         assert asked(bench, "a", 1) == (TOKENS - 1) // 4
         assert "amx_tiles" not in sidecar.hellos[0]
-        bench.shim.shutdown()
 
 
 @pytest.mark.parametrize(

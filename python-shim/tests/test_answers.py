@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm.answers import ALL_TOKENS, NO_WISH, Given, Wish, answer, wish_of
-from tierkv.connectors.vllm.connector import TierKVConnector
 
-from .support.engine import Request
+from .support.engine import Request, connector_of
 from .support.scheduler import ASK_AGAIN, NOTHING, Bench
 
 pytestmark = pytest.mark.usefixtures("engine_core_started")
@@ -141,8 +140,7 @@ def test_the_answer_says_why_nothing_was(bench: Bench) -> None:
 
 
 def test_nobody_is_answered_who_did_not_ask(bench: Bench) -> None:
-    connector = TierKVConnector.__new__(TierKVConnector)
-    connector.take(bench.shim)
+    connector = connector_of(bench.shim)
     request = asked(bench)
     assert connector.request_finished(request, []) == (False, None)
     adapted = Request("l", TOKENS, lora_request=object(), kv_transfer_params={"tierkv": {}})

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.arena import Arena, ArenaTable
+from tierkv.connectors.vllm.arena import Arena
+from tierkv.connectors.vllm.copies import CpuCopier
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.credits import Credits
 
 from .support import another_system
 from .support.sidecar import FakeArena
@@ -94,13 +97,14 @@ def test_populating_ends_and_changes_no_byte() -> None:
     fake.close()
 
 
-def test_the_table_keeps_the_newest_arenas() -> None:
-    table = ArenaTable()
+def test_the_newest_arenas_stay_mapped() -> None:
+    table, copier = Credits(Counters(), lambda frame: True), CpuCopier()
     fakes = [FakeArena(4096, 1) for _ in range(limits.ARENAS_MAX + 2)]
     for number, fake in enumerate(fakes):
-        table.add(Arena(number, fake.fd, 4096, 4096, 1))
+        named = {"arena": number, "fd": fake.fd, "slot_bytes": 4096, "slot_count": 1}
+        table.take_in({"t": "arena", "bytes": 4096, **named}, copier)
         fake.close()
-    kept = [number for number in range(len(fakes)) if table.get(number) is not None]
+    kept = [number for number in range(len(fakes)) if table.mapped(number) is not None]
     assert kept == list(range(2, len(fakes)))
 
 

@@ -18,11 +18,9 @@ LONG = 31 * BLOCK_TOKENS
 
 @pytest.fixture
 def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar)
+    with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar) as bench:
         bench.step({"other": 1})
         yield bench
-        bench.shim.shutdown()
 
 
 def expire(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from tierkv.connectors.vllm.hello import hello_frame
 from vllm.distributed.kv_events import BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
-from .support.engine import BLOCK_TOKENS, Request, make_group, make_state
+from .support.engine import BLOCK_TOKENS, Request, make_group, make_state, vllm_config
 
 GROUP = make_group()
 
@@ -28,7 +28,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_on: bool = True) -> None:
         self.name: tuple[str | int, ...] = ("tierkv",)
         monkeypatch.setattr(
-            "tierkv.connectors.vllm.event_structs.spec_kinds", lambda _: {0: "full_attention"}
+            "tierkv.connectors.vllm.events.spec_kinds", lambda _: {0: "full_attention"}
         )
         config = SimpleNamespace(kv_events_config=SimpleNamespace(enable_kv_cache_events=is_on))
         self.counters = Counters()
@@ -163,7 +163,7 @@ def test_an_engine_without_events_asks_nothing(monkeypatch: pytest.MonkeyPatch) 
     bench = Bench(monkeypatch, is_on=False)
     bench.events.saw(bench.request, GROUP, range(3))
     assert bench.events.question() is None
-    assert not StorageEvents(SimpleNamespace(), None, Grid([GROUP], BLOCK_TOKENS), Counters()).is_on
+    assert not StorageEvents(vllm_config(), None, Grid([GROUP], BLOCK_TOKENS), Counters()).is_on
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,9 @@ def test_a_scheduler_says_where_its_engine_publishes(
         enable_kv_cache_events=is_on, endpoint="tcp://*:5557", replay_endpoint=None
     )
     parallel = SimpleNamespace(world_size=1, data_parallel_size=ranks)
+    transfer = SimpleNamespace(engine_id="engine-1", kv_role="kv_both")
     config: Any = SimpleNamespace(
-        kv_events_config=events, parallel_config=parallel, kv_transfer_config=None
+        kv_events_config=events, parallel_config=parallel, kv_transfer_config=transfer
     )
     hello = hello_frame(config, role, 0, 1)
     assert {key: hello[key] for key in ("events", "replays") if key in hello} == told

@@ -10,7 +10,7 @@ from tierkv.connectors.vllm import failpoint, limits
 from tierkv.connectors.vllm.metadata import StepMetadata
 
 from .support.sidecar import FakeSidecar, pairs, wait_until
-from .test_worker import Bench
+from .support.worker import Rank
 
 SLEEP_MS = 50
 
@@ -23,22 +23,20 @@ def disarmed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
+def bench(socket_path: str) -> Iterator[Rank]:
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as made:
         made.give_arena()
         made.give_credits((4, 9), (2, 7))
         yield made
-        made.close()
 
 
-def _frame(bench: Bench) -> None:
+def _frame(bench: Rank) -> None:
     """Frames go unheard until the connection is another one, which is asked for everything anew."""
     bench.fake.send({"t": "credits", "arena": 1, "slots": pairs((1, 1))})
     wait_until(lambda: bench.shim.status()["credits"] != 2, "the frame, or the end")
 
 
-def _load(bench: Bench) -> None:
+def _load(bench: Rank) -> None:
     arena = bench.arenas[-1]
     arena.write(3, b"\x11" * arena.slot_bytes)
     before = bench.page(6)
@@ -51,7 +49,7 @@ def _load(bench: Bench) -> None:
         assert bench.page(6) == b"\x11" * arena.slot_bytes
 
 
-def _finished(bench: Bench) -> tuple[set[str], set[str]]:
+def _finished(bench: Rank) -> tuple[set[str], set[str]]:
     kept: list[tuple[set[str], set[str]]] = []
 
     def is_reported() -> bool:
@@ -62,17 +60,17 @@ def _finished(bench: Bench) -> tuple[set[str], set[str]]:
     return kept[-1]
 
 
-def _step(bench: Bench) -> None:
+def _step(bench: Rank) -> None:
     bench.shim.begin_step(StepMetadata(has_forward=True, tokens=4, attended=16))
 
 
-def _save(bench: Bench) -> None:
+def _save(bench: Rank) -> None:
     assert bench.save(3, ticket=11) == {11: 1}, "the block is let go, sent or not"
     counted = bench.shim.counters
     assert counted.get("blocks_offered") + counted.get("dropped_save_no_sidecar") == 1
 
 
-STEPS: dict[str, Callable[[Bench], None]] = {
+STEPS: dict[str, Callable[[Rank], None]] = {
     "shim.frame.read": _frame,
     "shim.load.copy": _load,
     "shim.step.begun": _step,
@@ -87,7 +85,7 @@ def test_every_failpoint_has_its_step() -> None:
 @pytest.mark.parametrize("action", ["return", f"sleep({SLEEP_MS})"])
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_that_fails_or_waits_is_a_miss_at_most(
-    bench: Bench, name: str, action: str, caplog: pytest.LogCaptureFixture
+    bench: Rank, name: str, action: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert failpoint.arm(f"{name}=1*{action}") == 1
     started = time.monotonic()
@@ -98,7 +96,7 @@ def test_a_step_that_fails_or_waits_is_a_miss_at_most(
         assert time.monotonic() - started >= SLEEP_MS / 1000
 
 
-def test_after_a_failpoint_the_shim_serves_on(bench: Bench) -> None:
+def test_after_a_failpoint_the_shim_serves_on(bench: Rank) -> None:
     failpoint.arm("shim.frame.read=1*return;shim.save.copied=1*return")
     _frame(bench)
     wait_until(lambda: not bench.shim.status()["arena"], "the end of the connection")

@@ -12,7 +12,7 @@ from tierkv.connectors.vllm.metadata import StepMetadata
 from .support.engine import BLOCK_TOKENS, Request, step_output
 from .support.scheduler import NOTHING, Bench
 from .support.sidecar import FakeSidecar, wait_until
-from .test_worker import Bench as WorkerBench
+from .support.worker import Rank
 
 pytestmark = pytest.mark.usefixtures("engine_core_started")
 
@@ -61,8 +61,10 @@ def test_a_step_lasts_until_its_forward_is_done_without_our_loads(
 def test_the_sidecar_hears_of_steps_from_rank_0_only(
     socket_path: str, rank: int, expected: list[list[int]]
 ) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = WorkerBench(socket_path, sidecar, world=2, rank=rank)
+    with (
+        FakeSidecar(socket_path) as sidecar,
+        Rank(socket_path, sidecar, world=2, rank=rank) as bench,
+    ):
         bench.fake.expect("register")
         step = StepMetadata(has_forward=True, tokens=64, attended=2048)
         bench.shim.begin_step(step)
@@ -71,7 +73,6 @@ def test_the_sidecar_hears_of_steps_from_rank_0_only(
         bench.shim.counters.add("seen")
         (counts,) = bench.fake.expect("counts")
         assert [row[:2] for row in counts.get("steps", [])] == expected
-        bench.close()
 
 
 def placed_request(bench: Bench) -> Request:
@@ -84,45 +85,36 @@ def placed_request(bench: Bench) -> Request:
     return request
 
 
-def test_a_release_says_what_was_loaded_and_an_unused_plan_says_nothing(socket_path: str) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar)
-        request = placed_request(bench)
-        tokens, _ = bench.answer(request)
-        bench.admit(request, [1, 2, 3], tokens or 0)
-        bench.finish_load("r")
-        unused = bench.new(Request("s", 3 * BLOCK_TOKENS, seed="other"))
-        bench.prefetch(2)
-        bench.shim.request_finished(unused)
-        loaded, dropped = bench.fake.expect("release", 2)
-        assert (loaded["tokens"], loaded["begun"]) == (2 * BLOCK_TOKENS, 1)
-        assert dropped.keys().isdisjoint({"tokens", "begun"})
-        bench.shim.shutdown()
+def test_a_release_says_what_was_loaded_and_an_unused_plan_says_nothing(bench: Bench) -> None:
+    request = placed_request(bench)
+    tokens, _ = bench.answer(request)
+    bench.admit(request, [1, 2, 3], tokens or 0)
+    bench.finish_load("r")
+    unused = bench.new(Request("s", 3 * BLOCK_TOKENS, seed="other"))
+    bench.prefetch(2)
+    bench.shim.request_finished(unused)
+    loaded, dropped = bench.fake.expect("release", 2)
+    assert (loaded["tokens"], loaded["begun"]) == (2 * BLOCK_TOKENS, 1)
+    assert dropped.keys().isdisjoint({"tokens", "begun"})
 
 
-def test_a_load_costs_what_its_copies_took_and_no_waiting(socket_path: str) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar)
-        request = placed_request(bench)
-        tokens, _ = bench.answer(request)
-        bench.admit(request, [1, 2, 3], tokens or 0)
-        bench.shim.update_connector_output(step_output(loads={"r": 40, "unknown": 7}))
-        bench.finish_load("r", took_us=2)
-        (loaded,) = bench.fake.expect("release", 1)
-        assert loaded["load_us"] == 42
-        bench.shim.shutdown()
+def test_a_load_costs_what_its_copies_took_and_no_waiting(bench: Bench) -> None:
+    request = placed_request(bench)
+    tokens, _ = bench.answer(request)
+    bench.admit(request, [1, 2, 3], tokens or 0)
+    bench.shim.update_connector_output(step_output(loads={"r": 40, "unknown": 7}))
+    bench.finish_load("r", took_us=2)
+    (loaded,) = bench.fake.expect("release", 1)
+    assert loaded["load_us"] == 42
 
 
-def test_prompts_too_short_to_gain_are_not_asked_for(socket_path: str) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar)
-        bench.fake.send({"t": "pace", "tokens_min": 3 * BLOCK_TOKENS})
-        wait_until(lambda: bench.shim._book.tokens_min == 3 * BLOCK_TOKENS, "the threshold")
-        short = bench.new(Request("short", 3 * BLOCK_TOKENS))
-        assert bench.ask(short) == NOTHING
-        assert bench.shim.counters.get("prompts_below_gain") == 1
-        bench.new(Request("shorter than a block", BLOCK_TOKENS))
-        assert bench.shim.counters.get("prompts_below_block") == 1
-        bench.new(Request("long", 4 * BLOCK_TOKENS))
-        assert bench.prefetch()["req"] == "long"
-        bench.shim.shutdown()
+def test_prompts_too_short_to_gain_are_not_asked_for(bench: Bench) -> None:
+    bench.fake.send({"t": "pace", "tokens_min": 3 * BLOCK_TOKENS})
+    wait_until(lambda: bench.shim._book.tokens_min == 3 * BLOCK_TOKENS, "the threshold")
+    short = bench.new(Request("short", 3 * BLOCK_TOKENS))
+    assert bench.ask(short) == NOTHING
+    assert bench.shim.counters.get("prompts_below_gain") == 1
+    bench.new(Request("shorter than a block", BLOCK_TOKENS))
+    assert bench.shim.counters.get("prompts_below_block") == 1
+    bench.new(Request("long", 4 * BLOCK_TOKENS))
+    assert bench.prefetch()["req"] == "long"

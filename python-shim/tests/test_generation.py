@@ -65,8 +65,7 @@ def test_a_sleep_does_not_explain_a_second_reset(bench: Bench) -> None:
 
 
 def test_every_rank_must_have_answered(socket_path: str) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar, world=2)
+    with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar, world=2) as bench:
         bench.shim.reset_cache()
         question = bench.step().question
         hear(bench, question=question, sleeps=1)
@@ -74,7 +73,6 @@ def test_every_rank_must_have_answered(socket_path: str) -> None:
         hear(bench, question=question, sleeps=1)
         assert bench.step().question == 0
         assert "generations" not in bench.shim.counters.snapshot()
-        bench.shim.shutdown()
 
 
 def test_changed_weights_end_restores_and_saves_until_the_engines_cache_is_emptied(

@@ -5,7 +5,7 @@ from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import encode
 from tierkv.connectors.vllm.grid import Grid
 
-from .support.engine import Request, make_group, make_state
+from .support.engine import Pool, Request, make_group, make_state
 
 FULL, STATE = make_group(), make_state()
 WINDOW = make_group(index=2, tail=2)
@@ -69,10 +69,12 @@ def test_the_engines_own_hit_is_the_deepest_boundary_it_holds_whole(
     request = Request("r", 21)
     held = {0: full, 1: state, 2: window}
 
-    def is_cached(block_hash: bytes, group: int) -> bool:
-        return held[group][request.block_hashes.index(block_hash)] == "1"
-
-    assert grid.own_hit(request, is_cached) == hit
+    pool = Pool()
+    for index, block_hash in enumerate(request.block_hashes):
+        for group, blocks in held.items():
+            if blocks[index] == "1":
+                pool.cached_by_group[group, block_hash] = 1
+    assert grid.own_hit(pool, request) == hit
 
 
 def test_an_engine_without_groups_has_no_boundary() -> None:

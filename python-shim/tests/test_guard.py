@@ -5,32 +5,32 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 from tierkv.connectors.vllm import compat, contract
-from tierkv.connectors.vllm.compat import KVConnectorBase_V1
 from tierkv.connectors.vllm.connector import TierKVConnector
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.guard import CannotRecomputeError, Failures, guarded
 from tierkv.connectors.vllm.loads import NO_ARENA
 from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
-from tierkv.connectors.vllm.settings import Settings
-from tierkv.connectors.vllm.worker import WorkerShim
 
-from .support.engine import Blocks, Request, chain, make_group, scheduled, step_output, vllm_config
+from .support.engine import (
+    Blocks,
+    Request,
+    connector_of,
+    scheduled,
+    step_output,
+)
 from .support.scheduler import Bench
-from .support.sidecar import FakeArena, FakeSidecar, pairs, wait_until
+from .support.sidecar import FakeSidecar, wait_until
+from .support.worker import HASHES, Rank
 
 pytestmark = pytest.mark.usefixtures("engine_core_started")
 
 NOTHING = (0, False)
-GROUP = make_group()
-HASHES = chain("g", 8)
 #: Entry points that do nothing, and those of the class, which have no half.
 BARE = {"wait_for_layer_load", "save_kv_layer", "build_kv_connector_stats", "build_prom_metrics"}
-BARE |= {"supports_sleep_mode"}
-#: Beside those of the contract.
-MORE = {"bind_connector_metadata", "get_transfer_results", "has_pending_block_frees"}
-MORE |= {"request_finished_all_groups", *contract.LATER}
+BARE |= {"supports_sleep_mode", "requires_kv_delivery"}
+#: It calls one that is guarded.
+BARE |= {"request_finished_all_groups"}
 
 
 class BrokenError(Exception):
@@ -56,22 +56,9 @@ class BrokenHalf:
         raise BrokenError(name)
 
 
-def connector_of(scheduler: Any = None, worker: Any = None) -> TierKVConnector:
-    connector = object.__new__(TierKVConnector)
-    connector.half = scheduler if scheduler is not None else worker
-    connector.scheduler_side, connector.worker_side = scheduler, worker
-    connector._connector_metadata = None
-    return connector
-
-
 def test_every_entry_point_is_guarded() -> None:
-    for name in (set(contract.USED) | MORE) - BARE:
-        method = vars(TierKVConnector)[name]
-        is_guarded = hasattr(method, "__wrapped__") or name == "request_finished_all_groups"
-        assert is_guarded, name
-    overridden = {name for name in vars(TierKVConnector) if hasattr(KVConnectorBase_V1, name)}
-    methods = {name for name in overridden if callable(vars(TierKVConnector)[name])}
-    assert {name for name in methods if name[0] != "_"} <= set(contract.USED) | MORE | BARE
+    for name in contract.public(TierKVConnector) - BARE:
+        assert hasattr(vars(TierKVConnector)[name], "__wrapped__"), name
 
 
 SCHEDULER_CALLS: dict[str, tuple[tuple[Any, ...], Any]] = {
@@ -124,7 +111,7 @@ def test_even_with_nothing_that_works_no_entry_point_raises(
     half: Any = BrokenHalf()
     if name == "get_kv_connector_stats":
         half.counters.take_changes = raiser
-    connector = connector_of(**{side: half})
+    connector = connector_of(half)
     arguments, neutral = (SCHEDULER_CALLS if side == "scheduler" else WORKER_CALLS)[name]
     with caplog.at_level(logging.ERROR, "tierkv.shim"):
         for _ in range(3):
@@ -269,48 +256,31 @@ def test_an_engine_that_got_no_block_pool_is_off_and_owes_nothing(bench: Bench) 
 # --- the worker side ---------------------------------------------------------------------------
 
 
-class Rank:
-    """A worker side with four blocks of memory, its arena and its connector."""
-
-    def __init__(self, path: str, sidecar: FakeSidecar) -> None:
-        settings = Settings(path, "test", autostart=False)
-        self.shim = WorkerShim(vllm_config(), settings, [GROUP], 8)
-        shape = (8, GROUP.heads, GROUP.block_tokens, 6)
-        self.shim.register_kv_caches({name: torch.zeros(shape) for name in GROUP.layer_names})
-        self.shim.introduce()
-        self.connector = connector_of(worker=self.shim)
-        sidecar.expect("register")
-        self.arena = FakeArena(GROUP.block_bytes, 6)
-        sidecar.send(self.arena.frame(1))
-        sidecar.expect("mapped")
-        sidecar.send({"t": "credits", "arena": 1, "slots": pairs((0, 1), (1, 1), (2, 1))})
-        wait_until(lambda: self.shim.status()["credits"] == 3, "credits")
-
-    def step(self, metadata: StepMetadata) -> tuple[set[str], set[str], set[int], StepReceipts]:
-        """One step as vLLM runs it: received, failed, failed blocks, receipts."""
-        of = self.connector
-        of.handle_preemptions(metadata)
-        of.bind_connector_metadata(metadata)
-        of.start_load_kv(None)
-        of.wait_for_save()
-        if compat.fails_requests():
-            results = of.get_transfer_results(set())
-            received, failed = results.finished_recving, results.failed_recving
-        else:
-            received, failed = of.get_finished(set())[1] or set(), set()
-        blocks = of.get_block_ids_with_load_errors()
-        receipts = of.build_connector_worker_meta() or StepReceipts()
-        of.clear_connector_metadata()
-        return received, failed, blocks, receipts
+def step_of(
+    of: TierKVConnector, metadata: StepMetadata
+) -> tuple[set[str], set[str], set[int], StepReceipts]:
+    """One step as vLLM runs it: received, failed, failed blocks, receipts."""
+    of.handle_preemptions(metadata)
+    of.bind_connector_metadata(metadata)
+    of.start_load_kv(None)
+    of.wait_for_save()
+    if compat.fails_requests():
+        results = of.get_transfer_results(set())
+        received, failed = results.finished_recving, results.failed_recving
+    else:
+        received, failed = of.get_finished(set())[1] or set(), set()
+    blocks = of.get_block_ids_with_load_errors()
+    receipts = of.build_connector_worker_meta() or StepReceipts()
+    of.clear_connector_metadata()
+    return received, failed, blocks, receipts
 
 
 @pytest.fixture
 def rank(socket_path: str) -> Iterator[Rank]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Rank(socket_path, sidecar)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as made:
+        made.give_arena()
+        made.give_credits((0, 1), (1, 1), (2, 1))
         yield made
-        made.shim.shutdown()
-        made.arena.close()
 
 
 def part(req_id: str, *block_ids: int, last: bool) -> LoadPart:
@@ -341,9 +311,9 @@ def test_each_load_is_reported_and_each_ticket_acknowledged_exactly_once(
     rank: Rank, name: str, break_it: Callable[[Any, str], None]
 ) -> None:
     break_it(rank.shim, name)
-    told = [rank.step(WORK)]
+    told = [step_of(rank.connector, WORK)]
     later = StepMetadata(step=3, loads=[part("b", 6, last=True)])
-    told += [rank.step(later), rank.step(StepMetadata(step=4))]
+    told += [step_of(rank.connector, later), step_of(rank.connector, StepMetadata(step=4))]
     reported = [req_id for received, _, _, _ in told for req_id in sorted(received)]
     assert reported == ["a", "b"]
     assert sum((receipts.tickets for *_, receipts in told), start=type(told[0][3].tickets)()) == {
@@ -363,7 +333,6 @@ def test_each_load_is_reported_and_each_ticket_acknowledged_exactly_once(
 
 def test_a_copy_that_fails_half_way_fails_its_request_only(rank: Rank) -> None:
     copier = rank.shim._copier
-    assert copier is not None
     real, calls = copier.load, 0
 
     def second_fails(batch: Any) -> None:
@@ -374,17 +343,19 @@ def test_a_copy_that_fails_half_way_fails_its_request_only(rank: Rank) -> None:
         real(batch)
 
     copier.load = second_fails  # type: ignore[method-assign]
-    received, _, _, receipts = rank.step(WORK)
+    received, _, _, receipts = step_of(rank.connector, WORK)
     assert received == {"a"}
     assert receipts.tickets == {4: 1}
-    received, _, _, _ = rank.step(StepMetadata(step=3, loads=[part("b", 6, last=True)]))
+    received, _, _, _ = step_of(
+        rank.connector, StepMetadata(step=3, loads=[part("b", 6, last=True)])
+    )
     assert received == {"b"}
 
 
 def test_a_rank_whose_scheduler_side_is_off_ends_its_connection(rank: Rank) -> None:
-    *_, receipts = rank.step(StepMetadata(is_off=True, loads=[part("c", 2, last=True)]))
+    *_, receipts = step_of(
+        rank.connector, StepMetadata(is_off=True, loads=[part("c", 2, last=True)])
+    )
     assert receipts.is_off
-    channel = rank.shim._channel
-    assert channel is not None
-    wait_until(lambda: not channel.is_up, "the connection ends")
-    assert rank.step(StepMetadata(is_off=True))[0] == set()
+    wait_until(lambda: not rank.shim._channel.is_up, "the connection ends")
+    assert step_of(rank.connector, StepMetadata(is_off=True))[0] == set()

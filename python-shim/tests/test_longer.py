@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm import compat, limits, namespace
-from tierkv.connectors.vllm.answers import Handoff, wish_of
 from tierkv.connectors.vllm.longer import key_of
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
@@ -169,19 +168,6 @@ def test_the_length_of_blocks_is_a_part_of_the_name() -> None:
     parts = {"model": "m", **namespace.of_blocks(groups, SHORT)}
     longer = {**parts, **namespace.of_blocks(groups, LONG)}
     assert namespace.digest_of(parts) != namespace.digest_of(longer)
-
-
-@pytest.mark.parametrize("value", [-1, True, "8", 8.0])
-def test_a_length_that_is_none_is_ignored(value: Any) -> None:
-    params = {"tierkv": {"handoff": {"tokens": 8, "key": "ab" * 16, "block_tokens": value}}}
-    wish = wish_of(Request("r", 8, kv_transfer_params=params))
-    assert wish.handoff is None
-    assert wish.ignored == ("tierkv.handoff",)
-
-
-def test_a_length_is_read() -> None:
-    params = {"tierkv": {"handoff": {"tokens": 8, "key": "ab" * 16, "block_tokens": 128}}}
-    assert wish_of(Request("r", 8, kv_transfer_params=params)).handoff == Handoff(8, "ab" * 16, 128)
 
 
 def picture(offset: int, length: int, name: str) -> MultiModalFeatureSpec:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.connector import TierKVConnector
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.guard import Failures
 from tierkv.connectors.vllm.metadata import Introduction, StepReceipts
@@ -14,7 +13,7 @@ from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.worker import WorkerShim
 
-from .support.engine import Request, make_group, step_output, vllm_config
+from .support.engine import Request, connector_of, make_group, step_output, vllm_config
 from .support.scheduler import ASK_AGAIN, NOTHING, RESOLVED, Bench, known_weights
 from .support.sidecar import FakeSidecar, wait_until
 
@@ -103,8 +102,7 @@ def test_before_the_files_are_read_nothing_is_saved_or_asked_and_progress_is_tol
     weights.digest = ""
     weights._files.total_bytes, weights._files.done_bytes = 200, 122
     weights.start = lambda: None  # type: ignore[method-assign]
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar, weights=weights)
+    with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar, weights=weights) as bench:
         request = bench.new(Request("r", 16))
         assert bench.ask(request) == NOTHING
         assert bench.step({"r": 16}, r=[1, 2, 3, 4]).saves == []
@@ -112,7 +110,6 @@ def test_before_the_files_are_read_nothing_is_saved_or_asked_and_progress_is_tol
         weights.digest = "files:read"
         assert len(bench.step({"r": 16}, r=[1, 2, 3, 4]).saves) == 4
         assert told(sidecar, 2)[-1] == {"percent": 100, "refused": ""}
-        bench.shim.shutdown()
 
 
 def test_a_refusal_is_told_to_every_connection(
@@ -121,14 +118,12 @@ def test_a_refusal_is_told_to_every_connection(
     monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
     weights = known_weights()
     weights.refused = "why " * 100
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar, weights=weights)
+    with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar, weights=weights) as bench:
         (naming,) = told(sidecar)
         assert naming["refused"] == weights.refused[: limits.REFUSAL_TEXT_MAX]
         sidecar.drop_connections()
         assert told(sidecar, 2) == [naming, naming]
         assert bench.shim.counters.get("names_refused") == 1
-        bench.shim.shutdown()
 
 
 def told(sidecar: FakeSidecar, count: int = 1) -> list[Any]:
@@ -159,14 +154,13 @@ def test_a_worker_says_it_once_in_a_handshake_or_with_its_first_receipts() -> No
 def test_only_the_engines_one_connector_takes_the_handshake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ours = object.__new__(TierKVConnector)
-    ours.take(worker())
+    ours = connector_of(worker())
     for alone in (True, False):
         monkeypatch.setattr(compat, "is_alone", lambda one, alone=alone: alone)
         assert (ours.get_handshake_metadata() is not None) == alone
     heard: list[Any] = []
     scheduler = SimpleNamespace(introduce=heard.append, failures=Failures(Counters()))
-    ours.half = ours.scheduler_side = scheduler  # type: ignore[assignment]
+    ours = connector_of(scheduler)
     theirs = {(0, 0): Introduction(0, RESOLVED), (0, 1): object()}
     ours.set_xfer_handshake_metadata_pp_aware(theirs)
     assert heard == [{0: RESOLVED}]

@@ -10,7 +10,6 @@ from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.copies import Batch, CpuCopier
 from tierkv.connectors.vllm.pages import AttentionPages, make_pages
 from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.timing import StepClock
 
 from .support.engine import make_group
 from .support.sidecar import FakeArena
@@ -140,7 +139,7 @@ def test_a_saved_slot_is_what_register_says_and_loads_back(
     group = GROUPS[name]
     tensors: Tensors = layout(group, kernel_blocks)
     pages = AttentionPages(group, tensors, BLOCKS)
-    copier = CpuCopier(StepClock())
+    copier = CpuCopier()
     before = {name: tensor.clone() for name, tensor in tensors.items()}
     with mapped(group.block_bytes + 64) as (fake, arena):
         copier.save(Batch(pages, arena, [(3, 0), (1, 2)]))
@@ -226,7 +225,7 @@ def test_head_vectors_in_pieces_are_refused() -> None:
 def opaque(*sizes: int) -> Group:
     """A group of opaque pages, one layer for each size."""
     names = tuple(f"layer.{number}" for number in range(len(sizes)))
-    return Group(0, names, 4, 0, 0, 0, torch.uint8, page_bytes=sizes, page_format="test")
+    return Group(0, names, 4, page_bytes=sizes, page_format="test")
 
 
 def test_opaque_pages_lie_layer_after_layer_without_padding_and_come_back() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.plan_group import PlanGroup
-from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
+from tierkv.connectors.vllm.plan_group import LoadMismatchError, PlanGroup
+from tierkv.connectors.vllm.plans import Plan, PlanBook
 
 from .support.engine import chain, make_group, make_state
 
@@ -110,6 +110,14 @@ def test_a_hole_or_a_repeat_ends_the_plan_where_it_was(first: int) -> None:
     assert (only(plan).placed, plan.is_done) == ([1, 2, 3], True)
 
 
+def test_a_block_before_the_first_that_is_placed_has_no_slot() -> None:
+    part = PlanGroup(make_group(tail=4), first=0, count=8, shards=1)
+    assert part.place(4, [20, 21, 22, 23], 0, is_plain=False)
+    assert [part.slots_of(index) for index in (4, 7, 8)] == [[20], [23], []]
+    with pytest.raises(LoadMismatchError, match="block 1, which is not placed"):
+        part.blocks(4, 8, TABLE)
+
+
 def test_slots_of_another_arena_never_join_a_plan() -> None:
     book, _ = make_book()
     plan = opened(book)
@@ -133,7 +141,7 @@ def test_held_bits_are_read_least_significant_first_and_never_past_the_end() -> 
     plan = opened(book)
     groups = [{"group": 0, "held": bytes([0b0000_0101, 0b1111_1111])}]
     book.on_frame({"t": "held", "req": "r", "plan": plan.plan_id, "groups": groups, "tokens": 0})
-    assert [index for index in range(16) if plan.holds(0, index)] == [0, 2, 8, 9]
+    assert [index for index in range(16) if only(plan).holds(index)] == [0, 2, 8, 9]
     assert list(plan.missing(0, 1, 12)) == [1, 3, 4, 5, 6, 7, 10, 11]
     assert list(plan.missing(0, 8, 10)) == []
     assert list(plan.missing(0, 8, 18)) == list(range(10, 18))  # also those that were not asked for

@@ -162,10 +162,18 @@ def test_pages_come_back_byte_for_byte_whatever_their_layout(
         (FULL, 0),
         (replace(FULL, head_size_v=32), 0),
         (replace(FULL, attention_chunk_size=64), 0),
+        (replace(FULL, sliding_window=512), 0),
         (SlidingWindowSpec(**BASE, sliding_window=80, extra_retained_tokens=2), 6),
         (ChunkedLocalAttentionSpec(**BASE, attention_chunk_size=72), 5),
     ],
-    ids=["full", "V of its own width", "chunks kept whole", "window", "chunks"],
+    ids=[
+        "full",
+        "V of its own width",
+        "chunks kept whole",
+        "window kept whole",
+        "window",
+        "chunks",
+    ],
 )
 def test_plain_vectors_are_canonical(spec: Any, tail: int) -> None:
     (group,) = read(spec)

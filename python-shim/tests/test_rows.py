@@ -11,7 +11,6 @@ from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.copies import Batch, CpuCopier, CudaCopier
 from tierkv.connectors.vllm.pages import Pages, make_pages
 from tierkv.connectors.vllm.rows import Rows
-from tierkv.connectors.vllm.timing import StepClock
 
 from .support.device import Device
 from .support.engine import make_group
@@ -76,7 +75,7 @@ def test_rows_are_what_one_by_one_gives(
     used = [slot for _, slot in PAIRS]
     with arena_of(slot_bytes) as ours, arena_of(slot_bytes) as plain:
         CudaCopier(torch.device("cpu"), Device()).save(Batch(pages, ours, PAIRS))
-        CpuCopier(StepClock()).save(Batch(pages, plain, PAIRS))
+        CpuCopier().save(Batch(pages, plain, PAIRS))
         for slot in range(BLOCKS):
             held = ours.slot(slot)[: GROUP.block_bytes]
             assert torch.equal(held, plain.slot(slot)[: GROUP.block_bytes])

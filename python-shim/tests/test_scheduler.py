@@ -38,18 +38,6 @@ def test_at_least_one_token_is_left_to_compute(bench: Bench, tokens: int, blocks
     assert bench.answer(request) == (blocks * 4, True)
 
 
-def test_of_a_prompt_with_more_blocks_than_a_frame_takes_the_first_ones_are_asked_for(
-    bench: Bench,
-) -> None:
-    request = Request("r", 4)
-    request.num_tokens = 1_000_000 * 4 + 1
-    request.block_hashes = [bytes(32)] * 1_000_000
-    bench.new(request)
-    (group,) = bench.prefetch()["groups"]
-    assert len(group["hashes"]) == 32 * limits.PLAN_HASHES_MAX
-    assert bench.ask(request) == ASK_AGAIN
-
-
 def test_the_namespace_goes_before_the_first_prefetch_and_once(bench: Bench) -> None:
     bench.new(Request("a", 16))
     bench.new(Request("b", 16))
@@ -184,33 +172,28 @@ def test_vllm_taking_nothing_of_an_offer_releases_it(bench: Bench) -> None:
 
 
 def test_when_time_is_up_what_is_placed_is_taken(socket_path: str) -> None:
-    with quick(socket_path, wait_ms=300) as sidecar:
-        bench = Bench(socket_path, sidecar)
+    with quick(socket_path, wait_ms=300) as sidecar, Bench(socket_path, sidecar) as bench:
         request = bench.new(Request("r", 41))
         bench.place(bench.prefetch(), 0, 7)
         started = time.monotonic()
         assert bench.answer(request) == (4, True)
         assert 0.2 < time.monotonic() - started < 3.0
         assert bench.shim.counters.get("restores_cut_short") > 0
-        bench.shim.shutdown()
 
 
 def test_f31_when_nothing_comes_the_request_goes_on_and_does_not_ask_again(
     socket_path: str,
 ) -> None:
-    with quick(socket_path, stall_ms=200) as sidecar:
-        bench = Bench(socket_path, sidecar)
+    with quick(socket_path, stall_ms=200) as sidecar, Bench(socket_path, sidecar) as bench:
         request = bench.new(Request("r", 41))
         bench.held(bench.prefetch(), *range(10))
         assert bench.answer(request) == NOTHING
         bench.place(bench.prefetch(), 0, *range(10))  # too late: the engine may have started
         assert [bench.ask(request) for _ in range(5)] == [NOTHING] * 5
-        bench.shim.shutdown()
 
 
 def test_an_unanswered_look_up_makes_the_sidecar_a_suspect_for_everyone(socket_path: str) -> None:
-    with quick(socket_path, stall_ms=200) as sidecar:
-        bench = Bench(socket_path, sidecar)
+    with quick(socket_path, stall_ms=200) as sidecar, Bench(socket_path, sidecar) as bench:
         first = bench.new(Request("a", 41))
         second = bench.new(Request("b", 41))
         bench.prefetch(2)
@@ -220,17 +203,15 @@ def test_an_unanswered_look_up_makes_the_sidecar_a_suspect_for_everyone(socket_p
         assert bench.ask(second) == NOTHING
         assert bench.ask(bench.new(Request("c", 41))) == NOTHING
         assert time.monotonic() - started < 0.1
-        bench.shim.shutdown()
 
 
 def test_without_a_sidecar_every_answer_is_nothing(socket_path: str) -> None:
-    bench = Bench(socket_path, None)
-    request = bench.new(Request("r", 41))
-    assert bench.ask(request) == NOTHING
-    bench.admit(request, [], 0)
-    assert len(bench.step({"r": 41}, r=list(range(1, 12))).saves) == 10
-    bench.shim.request_finished(request)
-    bench.shim.shutdown()
+    with Bench(socket_path, None) as bench:
+        request = bench.new(Request("r", 41))
+        assert bench.ask(request) == NOTHING
+        bench.admit(request, [], 0)
+        assert len(bench.step({"r": 41}, r=list(range(1, 12))).saves) == 10
+        bench.shim.request_finished(request)
 
 
 @pytest.mark.parametrize(
@@ -337,8 +318,10 @@ def test_a_new_connection_is_named_anew_and_hears_nothing_of_old_plans(bench: Be
 def test_an_engine_that_may_hold_lossy_blocks_stays_with_their_fidelity(
     socket_path: str, before: int, after: int, named: bool
 ) -> None:
-    with FakeSidecar(socket_path, {**WELCOME, "fidelity": before}) as sidecar:
-        bench = Bench(socket_path, sidecar)
+    with (
+        FakeSidecar(socket_path, {**WELCOME, "fidelity": before}) as sidecar,
+        Bench(socket_path, sidecar) as bench,
+    ):
         bench.new(Request("old", 41))
         bench.prefetch()
         sidecar.answer = {**WELCOME, "fidelity": after}
@@ -355,7 +338,6 @@ def test_an_engine_that_may_hold_lossy_blocks_stays_with_their_fidelity(
         names = [frame["namespace"] for frame in sidecar.frames if frame["t"] == "namespace"]
         assert len(names) == (2 if named else 1)
         assert len(set(names)) == (1 if before == after or not named else 2)
-        bench.shim.shutdown()
 
 
 def test_saves_ride_in_the_step_that_fills_a_block_unless_held(bench: Bench) -> None:

@@ -12,23 +12,16 @@ from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.connector import TierKVConnector
 from tierkv.connectors.vllm.metadata import StepMetadata
 
-from .support.engine import Request, scheduled
+from .support.engine import Request, connector_of, scheduled
 from .support.scheduler import Bench
 from .support.sidecar import FakeSidecar
-from .test_worker import Bench as Rank
+from .support.worker import Rank
 
-#: Measured: 17 and 32. Each call runs cold, because a forward has emptied the processor's caches.
-SCHEDULER_CALLS_MAX = 20
-WORKER_CALLS_MAX = 35
+#: Measured: 18 and 31. Each call runs cold, because a forward has emptied the processor's caches.
+SCHEDULER_CALLS_MAX = 19
+WORKER_CALLS_MAX = 33
 #: Measured: 77 bytes (89 with every field), most of them the name of the class.
 PICKLED_BYTES_MAX = 84
-
-
-def connector_of(half: Any) -> TierKVConnector:
-    connector = object.__new__(TierKVConnector)
-    connector._connector_metadata = None
-    connector.take(half)
-    return connector
 
 
 def calls_of(step: Callable[[], object]) -> Counter[str]:
@@ -88,29 +81,25 @@ def test_a_request_is_looked_at_when_a_block_is_full(bench: Bench) -> None:
 
 
 def test_the_worker_does_nothing_where_nothing_happens(socket_path: str) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        rank = Rank(socket_path, sidecar)
-        try:
-            rank.give_arena()
-            rank.give_credits((4, 9))
-            rank.shim.take_receipts()
-            connector = connector_of(rank.shim)
-            output = StepMetadata(has_forward=True, step=3)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as rank:
+        rank.give_arena()
+        rank.give_credits((4, 9))
+        rank.shim.take_receipts()
+        connector = connector_of(rank.shim)
+        output = StepMetadata(has_forward=True, step=3)
 
-            def step() -> None:
-                connector.bind_connector_metadata(output)
-                connector.start_load_kv(None)
-                connector.wait_for_save()
-                if compat.fails_requests():
-                    connector.get_transfer_results(set())
-                else:
-                    connector.get_finished(set())
-                connector.get_block_ids_with_load_errors()
-                connector.get_kv_connector_stats()
-                assert connector.build_connector_worker_meta() is None
-                connector.clear_connector_metadata()
+        def step() -> None:
+            connector.bind_connector_metadata(output)
+            connector.start_load_kv(None)
+            connector.wait_for_save()
+            if compat.fails_requests():
+                connector.get_transfer_results(set())
+            else:
+                connector.get_finished(set())
+            connector.get_block_ids_with_load_errors()
+            connector.get_kv_connector_stats()
+            assert connector.build_connector_worker_meta() is None
+            connector.clear_connector_metadata()
 
-            called = calls_of(step)
-            assert called.total() <= WORKER_CALLS_MAX, called
-        finally:
-            rank.close()
+        called = calls_of(step)
+        assert called.total() <= WORKER_CALLS_MAX, called

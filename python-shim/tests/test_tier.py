@@ -32,7 +32,7 @@ class Bench:
         naming: Any = types.SimpleNamespace(
             make=lambda: NAME, report=dict, hear=lambda _: None, close=lambda: None
         )
-        chunk = Group(0, ("chunk",), 4, 0, 0, 0, torch.uint8, page_bytes=(ROW,))
+        chunk = Group(0, ("chunk",), 4, page_bytes=(ROW,))
         self.tier.begin({"t": "register", "model": "m"}, naming, Grid([chunk], 4), "e", "0")
         wait_until(lambda: len(self.sidecar.connections) == 2, "both halves are there")
         roles = [hello["role"] for hello in self.sidecar.hellos]

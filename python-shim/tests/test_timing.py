@@ -3,43 +3,32 @@
 import time
 
 import pytest
-from tierkv.connectors.vllm import limits
+from lab.step_clock import SAMPLES_MAX, StepClock
 from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.timing import StepClock, on_step_path
-
-
-class Half:
-    """Something with a clock."""
-
-    def __init__(self) -> None:
-        self.clock = StepClock()
-
-    @on_step_path
-    def call(self, sleep_s: float, copied_s: float = 0.0) -> str:
-        time.sleep(sleep_s)
-        self.clock.copied(copied_s, 100)
-        return "done"
-
-    @on_step_path
-    def fail(self) -> None:
-        raise RuntimeError("boom")
 
 
 def test_a_call_is_timed_without_its_copies() -> None:
-    half = Half()
-    assert half.call(0.03, copied_s=0.02) == "done"
-    half.call(0.03)
-    with_copy, without = half.clock.samples
+    clock = StepClock()
+
+    @clock.timed
+    def call(sleep_s: float, copied_s: float = 0.0) -> str:
+        time.sleep(sleep_s)
+        clock.copied(copied_s, 100)
+        return "done"
+
+    assert call(0.03, copied_s=0.02) == "done"
+    call(0.03)
+    with_copy, without = clock.samples
     assert with_copy == pytest.approx(without - 0.02, abs=0.015)
-    assert half.clock.max_s == max(with_copy, without)
-    assert (half.clock.copy_s, half.clock.copy_bytes) == (0.02, 200)
+    assert clock.max_s == max(with_copy, without)
+    assert (clock.copy_s, clock.copy_bytes) == (0.02, 200)
 
 
 def test_a_failing_call_is_timed_too() -> None:
-    half = Half()
-    with pytest.raises(RuntimeError, match="boom"):
-        half.fail()
-    assert len(half.clock.samples) == 1
+    clock = StepClock()
+    with pytest.raises(ZeroDivisionError):
+        clock.timed(lambda: 1 / 0)()
+    assert len(clock.samples) == 1
 
 
 def test_quantiles_are_of_the_kept_samples() -> None:
@@ -52,9 +41,9 @@ def test_quantiles_are_of_the_kept_samples() -> None:
 
 def test_samples_are_bounded() -> None:
     clock = StepClock()
-    for _ in range(limits.TIMING_SAMPLES_MAX + 10):
+    for _ in range(SAMPLES_MAX + 10):
         clock.record(0.001)
-    assert len(clock.samples) == limits.TIMING_SAMPLES_MAX
+    assert len(clock.samples) == SAMPLES_MAX
 
 
 def test_counters_report_each_difference_once() -> None:

@@ -26,10 +26,8 @@ def bench(socket_path: str) -> Iterator[Bench]:
 
 def opened(socket_path: str, every: int, fidelity: int = 0) -> Iterator[Bench]:
     welcome = {**WELCOME, "verify_every": every, "fidelity": fidelity}
-    with FakeSidecar(socket_path, welcome) as sidecar:
-        made = Bench(socket_path, sidecar)
+    with FakeSidecar(socket_path, welcome) as sidecar, Bench(socket_path, sidecar) as made:
         yield made
-        made.shim.shutdown()
 
 
 def restore(bench: Bench, name: str = "r", number: int = 1) -> tuple[Request, int]:

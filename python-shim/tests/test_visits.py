@@ -15,7 +15,6 @@ from tierkv.connectors.vllm.visits import Visits
 from .support.engine import BLOCK_TOKENS, Pool, Request, chain, make_group
 from .support.scheduler import Bench as Scheduler
 from .support.scheduler import missing_where
-from .support.sidecar import FakeSidecar
 
 Holds = Callable[[int, int], bool]
 
@@ -157,25 +156,15 @@ def test_ends_are_forgotten_the_oldest_first(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_the_sidecar_hears_which_requests_are_saved_first(
-    socket_path: str, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any], expected: int
+    bench: Scheduler, wish: dict[str, Any], expected: int
 ) -> None:
-    monkeypatch.setattr("tierkv.connectors.vllm.compat.none_hash", lambda: bytes(32))
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Scheduler(socket_path, sidecar)
-        bench.new(Request("r", 17, kv_transfer_params={"tierkv": wish}))
-        assert bench.prefetch().get("returns", 0) == expected
-        bench.shim.shutdown()
+    bench.new(Request("r", 17, kv_transfer_params={"tierkv": wish}))
+    assert bench.prefetch().get("returns", 0) == expected
 
 
-def test_a_request_that_goes_on_from_an_ended_one_is_told(
-    socket_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tierkv.connectors.vllm.compat.none_hash", lambda: bytes(32))
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Scheduler(socket_path, sidecar)
-        first = bench.new(prompt("a", ("talk", 3)))
-        assert "returns" not in bench.prefetch()
-        bench.shim.request_finished(first)
-        bench.new(prompt("b", ("talk", 3), ("more", 2)))
-        assert bench.prefetch(2)["returns"] == 1
-        bench.shim.shutdown()
+def test_a_request_that_goes_on_from_an_ended_one_is_told(bench: Scheduler) -> None:
+    first = bench.new(prompt("a", ("talk", 3)))
+    assert "returns" not in bench.prefetch()
+    bench.shim.request_finished(first)
+    bench.new(prompt("b", ("talk", 3), ("more", 2)))
+    assert bench.prefetch(2)["returns"] == 1

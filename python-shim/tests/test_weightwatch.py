@@ -12,7 +12,7 @@ from tierkv.connectors.vllm.weightwatch import CHANGING, WeightWatch
 from vllm.v1.worker.gpu_worker import Worker
 
 from .support.sidecar import FakeSidecar
-from .test_worker import Bench
+from .support.worker import Rank
 
 #: Calls of a worker by such names that leave weights as they are, or that the watch tells apart itself.
 HARMLESS = (
@@ -127,21 +127,19 @@ def test_the_worker_above_is_the_one_that_builds_the_connector() -> None:
 
 
 @pytest.fixture
-def bench(socket_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(socket_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     monkeypatch.setattr(limits, "RECONNECT_FIRST_S", 0.02)
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as made:
         yield made
-        made.close()
 
 
-def change(bench: Bench) -> None:
+def change(bench: Rank) -> None:
     worker = SimpleNamespace(reload_weights=lambda: None)
     bench.shim.weights.install(worker)
     worker.reload_weights()
 
 
-def test_no_block_of_changed_weights_is_saved_before_the_scheduler_has_heard(bench: Bench) -> None:
+def test_no_block_of_changed_weights_is_saved_before_the_scheduler_has_heard(bench: Rank) -> None:
     bench.give_arena()
     bench.give_credits((0, 1), (1, 1))
     change(bench)
@@ -151,7 +149,7 @@ def test_no_block_of_changed_weights_is_saved_before_the_scheduler_has_heard(ben
     assert bench.shim.status()["credits"] == 2
 
 
-def test_no_block_of_earlier_weights_is_loaded_before_the_scheduler_has_heard(bench: Bench) -> None:
+def test_no_block_of_earlier_weights_is_loaded_before_the_scheduler_has_heard(bench: Rank) -> None:
     bench.give_arena()
     before = bench.page(1)
     change(bench)
@@ -164,14 +162,14 @@ def test_no_block_of_earlier_weights_is_loaded_before_the_scheduler_has_heard(be
     assert bench.shim.counters.snapshot()["load_weights_changed"] == 1
 
 
-def test_a_block_without_a_name_is_not_sent(bench: Bench) -> None:
+def test_a_block_without_a_name_is_not_sent(bench: Rank) -> None:
     bench.give_arena()
     bench.give_credits((0, 1))
     assert bench.save(3, namespace=b"") == {1: 1}
     assert bench.shim.counters.snapshot()["dropped_save_no_name"] == 1
 
 
-def test_a_saved_block_says_what_it_belongs_to(bench: Bench) -> None:
+def test_a_saved_block_says_what_it_belongs_to(bench: Rank) -> None:
     bench.give_arena()
     bench.give_credits((0, 1))
     bench.save(3, namespace=b"n" * 32)

@@ -1,108 +1,20 @@
 """The worker side and a scripted sidecar: copies land where they must, credits and reports are exact, nothing waits."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from lab.step_clock import clock_of
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.copies import CudaCopier
 from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
-from tierkv.connectors.vllm.settings import Settings
-from tierkv.connectors.vllm.worker import WorkerShim
+from tierkv.connectors.vllm.metadata import StepReceipts
 
 from .support.device import Device
-from .support.engine import chain, make_group, vllm_config
 from .support.sidecar import FakeArena, FakeSidecar, pairs, wait_until
-
-BLOCKS = 8
-GROUP = make_group()
-HASHES = chain("w", BLOCKS)
-NAMESPACE = bytes(range(32))
-
-
-class Bench:
-    """A worker side with KV tensors of its own, and its sidecar."""
-
-    def __init__(
-        self,
-        path: str,
-        sidecar: FakeSidecar | None,
-        world: int = 1,
-        rank: int = 0,
-        copies: int = 1,
-    ) -> None:
-        self.sidecar = sidecar
-        self.arenas: list[FakeArena] = []
-        shape = (len(GROUP.layer_names), BLOCKS, GROUP.heads, GROUP.block_tokens, 6)
-        self.memory = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
-        config = vllm_config(world=world, rank=rank)
-        settings = Settings(path, "test", autostart=False)
-        self.shim = WorkerShim(config, settings, [GROUP], BLOCKS, copies=copies)
-        tensors = {name: self.memory[index] for index, name in enumerate(GROUP.layer_names)}
-        self.shim.register_kv_caches(tensors)
-        self.shim.introduce()  # as vLLM does before the first step
-
-    @property
-    def fake(self) -> FakeSidecar:
-        assert self.sidecar is not None
-        return self.sidecar
-
-    def give_arena(self, arena_id: int = 1, slots: int = 6) -> FakeArena:
-        """Announces an arena and waits until the worker has mapped it."""
-        self.fake.expect("register", len(self.arenas) + 1)
-        self.arenas.append(FakeArena(GROUP.block_bytes, slots))
-        self.fake.send(self.arenas[-1].frame(arena_id))
-        self.fake.expect("mapped", len(self.arenas))
-        return self.arenas[-1]
-
-    def give_credits(self, *slots: tuple[int, int], arena_id: int = 1) -> None:
-        before = self.shim.status()["credits"]
-        self.fake.send({"t": "credits", "arena": arena_id, "slots": pairs(*slots)})
-        wait_until(lambda: self.shim.status()["credits"] == before + len(slots), "the credits")
-
-    def page(self, block: int) -> bytes:
-        return bytes(self.memory[:, block].contiguous().numpy().data)
-
-    def save(
-        self,
-        *blocks: int,
-        ticket: int = 1,
-        has_forward: bool = True,
-        namespace: bytes = NAMESPACE,
-    ) -> dict[int, int]:
-        self.step(*blocks, ticket=ticket, has_forward=has_forward, namespace=namespace)
-        receipts = self.shim.take_receipts()
-        return dict(receipts.tickets) if receipts else {}
-
-    def step(
-        self,
-        *blocks: int,
-        ticket: int = 1,
-        has_forward: bool = True,
-        namespace: bytes = NAMESPACE,
-    ) -> None:
-        items = [SaveItem(0, b, HASHES[b], HASHES[b - 1], 4 * b) for b in blocks]
-        step = StepMetadata(
-            has_forward=has_forward, namespace=namespace, ticket=ticket, saves=items
-        )
-        self.shim.start_load_kv(step)
-        if has_forward:
-            self.memory[:, list(blocks)] += 1  # the forward writes: only now the pages are whole
-            self.shim.wait_for_save(step)
-
-    def load(self, blocks: list[int], slots: list[int], **changes: Any) -> None:
-        fields = {"req_id": "r", "arena": 1, "group": 0, "last": True, **changes}
-        part = LoadPart(block_ids=blocks, slots=slots, **fields)
-        self.shim.start_load_kv(StepMetadata(loads=[part]))
-
-    def close(self) -> None:
-        self.shim.shutdown()
-        for arena in self.arenas:
-            arena.close()
+from .support.worker import BLOCKS, GROUP, HASHES, Rank
 
 
 @pytest.fixture(autouse=True)
@@ -111,14 +23,12 @@ def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def bench(socket_path: str) -> Iterator[Bench]:
-    with FakeSidecar(socket_path) as sidecar:
-        made = Bench(socket_path, sidecar)
+def bench(socket_path: str) -> Iterator[Rank]:
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar) as made:
         yield made
-        made.close()
 
 
-def test_the_first_word_is_what_the_engine_holds(bench: Bench) -> None:
+def test_the_first_word_is_what_the_engine_holds(bench: Rank) -> None:
     (register,) = bench.fake.expect("register")
     assert register["groups"] == [GROUP.registration()]
     assert (register["kv_blocks"], register["max_model_len"]) == (BLOCKS, 256)
@@ -127,7 +37,7 @@ def test_the_first_word_is_what_the_engine_holds(bench: Bench) -> None:
     assert (hello["role"], hello["rank"], hello["world"]) == ("worker", 0, 1)
 
 
-def test_saved_blocks_lie_in_the_granted_slots(bench: Bench) -> None:
+def test_saved_blocks_lie_in_the_granted_slots(bench: Rank) -> None:
     arena = bench.give_arena()
     bench.give_credits((4, 9), (2, 7))
     assert bench.save(3, 5, ticket=11) == {11: 1}
@@ -141,7 +51,7 @@ def test_saved_blocks_lie_in_the_granted_slots(bench: Bench) -> None:
     assert bench.shim.status()["credits"] == 0
 
 
-def test_put_off_saves_need_no_forward(bench: Bench) -> None:
+def test_put_off_saves_need_no_forward(bench: Rank) -> None:
     arena = bench.give_arena()
     bench.give_credits((4, 9))
     assert bench.save(3, ticket=2, has_forward=False) == {2: 1}
@@ -149,7 +59,7 @@ def test_put_off_saves_need_no_forward(bench: Bench) -> None:
     assert len(bench.fake.expect("save")) == 1
 
 
-def test_without_credits_the_rest_is_refused_counted_and_acknowledged(bench: Bench) -> None:
+def test_without_credits_the_rest_is_refused_counted_and_acknowledged(bench: Rank) -> None:
     bench.give_arena()
     bench.give_credits((0, 1))
     bench.step(1, 2, 3, ticket=5)
@@ -160,7 +70,7 @@ def test_without_credits_the_rest_is_refused_counted_and_acknowledged(bench: Ben
     assert bench.shim.take_receipts() == StepReceipts(Counter({6: 1}), {6: 1}, slots=0)
 
 
-def test_a_refusal_is_told_at_once_and_the_ticket_when_its_copies_have_ended(bench: Bench) -> None:
+def test_a_refusal_is_told_at_once_and_the_ticket_when_its_copies_have_ended(bench: Rank) -> None:
     bench.give_arena()
     bench.give_credits((0, 1))
     device = Device()
@@ -173,7 +83,7 @@ def test_a_refusal_is_told_at_once_and_the_ticket_when_its_copies_have_ended(ben
     assert [len(frame["items"]) for frame in bench.fake.expect("save")] == [1]
 
 
-def test_slots_are_told_when_their_number_changes(bench: Bench) -> None:
+def test_slots_are_told_when_their_number_changes(bench: Rank) -> None:
     assert bench.shim.take_receipts() is None
     bench.give_arena()
     bench.give_credits((0, 1), (1, 1))
@@ -181,7 +91,7 @@ def test_slots_are_told_when_their_number_changes(bench: Bench) -> None:
     assert bench.shim.take_receipts() is None
 
 
-def test_slots_are_told_after_saves_though_as_many_came_back(bench: Bench) -> None:
+def test_slots_are_told_after_saves_though_as_many_came_back(bench: Rank) -> None:
     bench.give_arena()
     bench.give_credits((0, 1), (1, 1))
     assert bench.shim.take_receipts() == StepReceipts(slots=2)
@@ -197,16 +107,16 @@ def test_receipts_of_ranks_add_up_to_the_worst_of_them() -> None:
     assert first.aggregate(StepReceipts()).slots == 7
 
 
-def test_without_an_arena_saves_are_dropped_counted_and_acknowledged(bench: Bench) -> None:
+def test_without_an_arena_saves_are_dropped_counted_and_acknowledged(bench: Rank) -> None:
     assert bench.save(1, 2, ticket=5) == {5: 1}
     assert bench.shim.counters.get("dropped_save_no_sidecar") == 2
 
 
-def test_without_saves_there_is_nothing_to_acknowledge(bench: Bench) -> None:
+def test_without_saves_there_is_nothing_to_acknowledge(bench: Rank) -> None:
     assert bench.save() == {}
 
 
-def test_a_load_fills_exactly_its_blocks_and_is_reported_once(bench: Bench) -> None:
+def test_a_load_fills_exactly_its_blocks_and_is_reported_once(bench: Rank) -> None:
     arena = bench.give_arena()
     before = bench.memory.clone()
     pages = [bytes([n]) * GROUP.block_bytes for n in (1, 2)]
@@ -220,7 +130,7 @@ def test_a_load_fills_exactly_its_blocks_and_is_reported_once(bench: Bench) -> N
     assert bench.shim.take_finished() == (set(), set())
 
 
-def test_a_load_in_parts_is_reported_with_the_last(bench: Bench) -> None:
+def test_a_load_in_parts_is_reported_with_the_last(bench: Rank) -> None:
     bench.give_arena()
     bench.load([2], [5], last=False)
     assert bench.shim.take_finished() == (set(), set())
@@ -228,7 +138,7 @@ def test_a_load_in_parts_is_reported_with_the_last(bench: Bench) -> None:
     assert bench.shim.take_finished() == ({"r"}, set())
 
 
-def test_the_same_request_is_reported_for_every_admission(bench: Bench) -> None:
+def test_the_same_request_is_reported_for_every_admission(bench: Rank) -> None:
     bench.give_arena()
     for _ in range(3):
         bench.load([2], [5])
@@ -236,22 +146,22 @@ def test_the_same_request_is_reported_for_every_admission(bench: Bench) -> None:
 
 
 def test_each_rank_loads_its_own_slots(socket_path: str) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar, world=2, rank=1)
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar, world=2, rank=1) as bench:
         arena = bench.give_arena()
         for slot in range(4):
             arena.write(slot, bytes([slot]) * GROUP.block_bytes)
         bench.load([2, 3], [0, 1, 2, 3])
         assert (bench.page(2)[0], bench.page(3)[0]) == (1, 3)
-        bench.close()
 
 
 @pytest.mark.parametrize(("rank", "shard"), [(0, 0), (1, 0), (2, 1), (3, 1)])
 def test_of_ranks_with_the_same_pages_the_first_saves_and_all_load_the_same_slot(
     rank: int, shard: int, socket_path: str
 ) -> None:
-    with FakeSidecar(socket_path) as sidecar:
-        bench = Bench(socket_path, sidecar, world=4, rank=rank, copies=2)
+    with (
+        FakeSidecar(socket_path) as sidecar,
+        Rank(socket_path, sidecar, world=4, rank=rank, copies=2) as bench,
+    ):
         arena = bench.give_arena()
         assert [hello["shards"] for hello in sidecar.hellos] == [2]
         bench.give_credits((4, 1))
@@ -263,10 +173,9 @@ def test_of_ranks_with_the_same_pages_the_first_saves_and_all_load_the_same_slot
         is_first = rank % 2 == 0
         assert bench.shim.counters.get("blocks_offered") == int(is_first)
         assert bench.shim.status()["credits"] == int(not is_first)
-        bench.close()
 
 
-def test_f31_a_load_from_an_unknown_arena_fails_once_with_its_last_part(bench: Bench) -> None:
+def test_f31_a_load_from_an_unknown_arena_fails_once_with_its_last_part(bench: Rank) -> None:
     bench.give_arena()
     before = bench.memory.clone()
     bench.load([2], [5], arena=9, last=False)
@@ -278,7 +187,7 @@ def test_f31_a_load_from_an_unknown_arena_fails_once_with_its_last_part(bench: B
     assert bench.shim.take_finished() == ({"r"}, set())
 
 
-def test_a_lost_connection_voids_credits_but_not_the_mapping(bench: Bench) -> None:
+def test_a_lost_connection_voids_credits_but_not_the_mapping(bench: Rank) -> None:
     arena = bench.give_arena()
     arena.write(5, b"\x01" * GROUP.block_bytes)
     bench.give_credits((0, 1), (1, 1))
@@ -291,7 +200,7 @@ def test_a_lost_connection_voids_credits_but_not_the_mapping(bench: Bench) -> No
     assert bench.shim.take_finished() == ({"r"}, set())
 
 
-def test_after_a_reconnect_saves_go_to_the_new_arena(bench: Bench) -> None:
+def test_after_a_reconnect_saves_go_to_the_new_arena(bench: Rank) -> None:
     old = bench.give_arena()
     bench.give_credits((0, 1))
     bench.fake.drop_connections()
@@ -302,7 +211,7 @@ def test_after_a_reconnect_saves_go_to_the_new_arena(bench: Bench) -> None:
     assert (new.slot(3), old.slot(0)) == (bench.page(6), bytes(GROUP.block_bytes))
 
 
-def test_credits_of_another_arena_are_not_taken(bench: Bench) -> None:
+def test_credits_of_another_arena_are_not_taken(bench: Rank) -> None:
     bench.give_arena()
     bench.fake.send({"t": "credits", "arena": 7, "slots": pairs((0, 1))})
     bench.give_credits((1, 1))
@@ -315,7 +224,7 @@ def test_credits_of_another_arena_are_not_taken(bench: Bench) -> None:
     ids=["without its descriptor", "short", "empty"],
 )
 def test_an_arena_that_cannot_be_mapped_is_counted_and_the_engine_runs_on(
-    bench: Bench, changes: Frame
+    bench: Rank, changes: Frame
 ) -> None:
     bench.fake.expect("register")
     fake = FakeArena(GROUP.block_bytes, 2)
@@ -327,38 +236,39 @@ def test_an_arena_that_cannot_be_mapped_is_counted_and_the_engine_runs_on(
     fake.close()
 
 
-def test_a_sidecar_that_stops_reading_costs_saves_not_time(bench: Bench) -> None:
+def test_a_sidecar_that_stops_reading_costs_saves_not_time(bench: Rank) -> None:
     bench.give_arena()
     bench.give_credits((0, 1), (1, 1), (2, 1))
     bench.fake.reads.clear()
+    clock = clock_of(bench.shim)
     for block in range(1, 4):
         bench.save(block)
     for _ in range(200):
         bench.save(4)
         bench.shim.take_finished()
-    assert bench.shim.clock.max_s < 0.1
+    assert clock.max_s < 0.1
     assert bench.shim.counters.get("saves_put_off") == 200
 
 
-def test_the_time_of_copies_is_counted_apart(bench: Bench) -> None:
+def test_the_time_of_copies_is_counted_apart(bench: Rank) -> None:
     bench.give_arena()
     bench.give_credits((0, 1))
+    clock = clock_of(bench.shim)
     bench.save(1)
     bench.load([2], [0])
-    assert bench.shim.clock.copy_bytes == 2 * GROUP.block_bytes
-    assert bench.shim.clock.copy_s > 0
+    assert clock.copy_bytes == 2 * GROUP.block_bytes
+    assert clock.copy_s > 0
+    assert len(clock.samples) == 4
 
 
-def held_back(bench: Bench) -> list[Any]:
+def held_back(bench: Rank) -> list[Any]:
     """Prepare no arena; give what would say that one is ready."""
     waiting: list[Any] = []
-    copier = bench.shim._copier
-    assert copier is not None
-    copier.prepare = lambda arena, ready: waiting.append(ready)  # type: ignore[method-assign]
+    bench.shim._copier.prepare = lambda arena, ready: waiting.append(ready)  # type: ignore[method-assign]
     return waiting
 
 
-def test_saves_wait_for_an_arena_that_is_being_prepared(bench: Bench) -> None:
+def test_saves_wait_for_an_arena_that_is_being_prepared(bench: Rank) -> None:
     waiting = held_back(bench)
     bench.fake.expect("register")
     for arena_id in (1, 2):  # the second takes the first one's place
@@ -378,7 +288,7 @@ def test_saves_wait_for_an_arena_that_is_being_prepared(bench: Bench) -> None:
     assert bench.arenas[1].slot(4) == bench.page(3)
 
 
-def test_an_arena_of_a_sidecar_that_has_gone_meanwhile_is_not_used(bench: Bench) -> None:
+def test_an_arena_of_a_sidecar_that_has_gone_meanwhile_is_not_used(bench: Rank) -> None:
     waiting = held_back(bench)
     bench.fake.expect("register")
     bench.arenas.append(FakeArena(GROUP.block_bytes, 6))

@@ -28,14 +28,9 @@ def start(engines: Engines, cluster: Cluster, models: Models) -> Engine:
     return engines.start(vllm={**options, "kv_transfer_config": cluster.transfer_config}).wait_up()
 
 
-def empty(engine: Engine) -> None:
-    assert engine.call("reset")
-    engine.call("spoil")
-
-
 def ask(engine: Engine, texts: list[list[int]], salt: str | None = None) -> list[dict[str, Any]]:
     """One after the other: what one of them saves is of no use to the next."""
-    return [dict(engine.call("generate", prompts=[text], salt=salt)[0]) for text in texts]
+    return [engine.ask(text, salt=salt) for text in texts]
 
 
 def keep_copies(
@@ -45,7 +40,7 @@ def keep_copies(
     before = cluster.saved()
     right = [answer["tokens"] for answer in ask(engine, texts, salt)]
     cluster.wait_saved(before + BLOCKS * len(texts))
-    empty(engine)
+    engine.empty()
     restored = ask(engine, texts, salt)
     assert [answer["cached"] for answer in restored] == [TOKENS] * len(texts)
     assert [answer["tokens"] for answer in restored] == right
@@ -102,7 +97,7 @@ def test_f60_after_a_flush_a_running_engine_and_a_new_one_compute(
         assert flushed["records"] >= BLOCKS * len(texts)
         assert [one["confirmed"] for one in flushed["sidecars"]] == [True], said
         before = cluster.counters()
-        empty(engine)
+        engine.empty()
         # Each text once: what is computed now is saved anew.
         computed = ask(engine, texts[:2])
         assert [answer["cached"] for answer in computed] == [0, 0]
@@ -116,7 +111,7 @@ def test_f60_after_a_flush_a_running_engine_and_a_new_one_compute(
         for name in ("blocks_restored_vault", "blocks_restored_local"):
             assert after[name] == before[name], name
         # What was under way during the flush was answered as ever.
-        empty(engine)
+        engine.empty()
         again = ask(engine, traffic)
         known = {tuple(text): answer["tokens"] for text, answer in zip(traffic, again, strict=True)}
         for index, answer in enumerate(answers):
@@ -140,7 +135,7 @@ def test_f70_after_a_flush_of_one_tenant_it_computes_and_another_restores(
         with start(engines, other, models) as second:
             # Each text of the tenant once: what is computed now is saved anew.
             for asked, text in ((engine, 0), (second, 1)):
-                empty(asked)
+                asked.empty()
                 for salt, cached in (("gone", 0), ("kept", TOKENS)):
                     (answer,) = ask(asked, texts[text : text + 1], salt)
                     assert answer["cached"] == cached, (text, salt)

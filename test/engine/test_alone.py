@@ -55,11 +55,11 @@ def test_an_engine_alone_starts_saves_restores_and_leaves_no_sidecar(
         before = counters()["blocks_saved"]
         first.call("generate", prompts=[TEXT])
         wait_until(lambda: counters()["blocks_saved"] >= before + BLOCKS, "the text is saved")
-        (own_hit,) = first.call("generate", prompts=[TEXT])
+        own_hit = first.ask(TEXT)
         pages = first.call("pages", prompt=TEXT)
         with engines.start(vllm=options).wait_up() as second:
             second.call("spoil")
-            (restored,) = second.call("generate", prompts=[TEXT])
+            restored = second.ask(TEXT)
             assert restored["cached"] == BLOCKS * BLOCK
             assert restored["tokens"] == own_hit["tokens"]
             assert second.call("pages", prompt=TEXT) == pages

@@ -48,8 +48,7 @@ def test_a_handbook_of_10000_tokens_is_restored_by_a_machine_that_never_computed
         return engines.start(vllm={**options, "kv_transfer_config": cluster.transfer_config})
 
     def ask(engine: Engine, **wish: Any) -> dict[str, Any]:
-        (answer,) = engine.call("generate", prompts=[prompt(77, TOKENS)], transfer={"tierkv": wish})
-        return dict(answer)
+        return engine.ask(prompt(77, TOKENS), transfer={"tierkv": wish})
 
     here, there = new_cluster(), new_cluster()
     with start(here).wait_up() as engine:
@@ -87,8 +86,7 @@ def test_a_hybrid_models_states_travel_with_its_attention_and_leave_receipts(
     text = prompt(78, 1500)
 
     def ask(engine: Engine, **wish: Any) -> dict[str, Any]:
-        (answer,) = engine.call("generate", prompts=[text], transfer={"tierkv": wish})
-        return dict(answer)
+        return engine.ask(text, transfer={"tierkv": wish})
 
     with Starter(engines, here, models, shape)() as engine:
         step = engine.call("facts")["step"]

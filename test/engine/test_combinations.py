@@ -27,10 +27,6 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
     return new_cluster()
 
 
-def ask(engine: Engine, text: list[int], **options: Any) -> dict[str, Any]:
-    return dict(engine.call("generate", prompts=[text], **options)[0])
-
-
 def test_with_speculative_decoding_only_what_was_accepted_comes_back(
     engines: Engines, cluster: Cluster, models: Models
 ) -> None:
@@ -38,9 +34,9 @@ def test_with_speculative_decoding_only_what_was_accepted_comes_back(
     options = {**OPTIONS, "model": models.path(PLAIN)}
     text = prompt(910, 2 * BLOCK) * 2
     with engines.start(vllm=options) as plain:
-        said = ask(plain, text, max_tokens=70)["tokens"]
+        said = plain.ask(text, max_tokens=70)["tokens"]
         turn = text + said + prompt(911, 3)
-        wanted = ask(plain, turn)["tokens"]
+        wanted = plain.ask(turn)["tokens"]
     options["speculative_config"] = {
         "method": "ngram",
         "num_speculative_tokens": 3,
@@ -49,13 +45,12 @@ def test_with_speculative_decoding_only_what_was_accepted_comes_back(
     }
     options["kv_transfer_config"] = cluster.transfer_config
     with engines.start(vllm=options).wait_up() as engine:
-        assert ask(engine, text, max_tokens=70)["tokens"] == said
+        assert engine.ask(text, max_tokens=70)["tokens"] == said
         cluster.wait_saved(engine.call("status")["counters"]["blocks_offered"])
         blocks = (len(text) + len(said) - 1) // BLOCK
         assert cluster.counters()["blocks_saved"] == blocks
-        assert engine.call("reset")
-        engine.call("spoil")
-        again = ask(engine, turn)
+        engine.empty()
+        again = engine.ask(turn)
         assert again["cached"] == blocks * BLOCK
         assert again["tokens"] == wanted
 
@@ -78,11 +73,10 @@ def test_beside_another_connector_ours_restores_and_counts(
     before = cluster.counters()
     with engines.start(vllm=options) as engine:
         cluster.wait_restoring()
-        cold = ask(engine, text)
+        cold = engine.ask(text)
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + 4)
-        assert engine.call("reset")
-        engine.call("spoil")
-        again = ask(engine, text)
+        engine.empty()
+        again = engine.ask(text)
         assert (again["cached"], again["tokens"]) == (4 * BLOCK, cold["tokens"])
     after = cluster.counters()
     restored = "blocks_restored_vault"
@@ -100,26 +94,24 @@ def test_a_picture_is_found_again_and_never_taken_for_another(
     options["kv_transfer_config"] = cluster.transfer_config
     with engines.start(vllm=options).wait_up() as engine:
         before = cluster.counters()
-        cold = [ask(engine, text, picture=seed) for seed in (1, 2)]
+        cold = [engine.ask(text, picture=seed) for seed in (1, 2)]
         assert [answer["cached"] for answer in cold] == [0, BLOCK]
         assert cold[0]["tokens"] != cold[1]["tokens"]
-        own_hits = [ask(engine, text, picture=seed) for seed in (1, 2)]
+        own_hits = [engine.ask(text, picture=seed) for seed in (1, 2)]
         assert [hit["cached"] for hit in own_hits] == [whole, whole]
         offered = engine.call("status")["counters"]["blocks_offered"]
         assert offered == 2 * whole // BLOCK - 1
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + offered)
         for seed, own_hit in zip((1, 2), own_hits, strict=True):
-            assert engine.call("reset")
-            engine.call("spoil")
-            restored = ask(engine, text, picture=seed)
+            engine.empty()
+            restored = engine.ask(text, picture=seed)
             assert (restored["cached"], restored["tokens"]) == (whole, own_hit["tokens"])
             assert restored["logprobs"] == pytest.approx(own_hit["logprobs"], abs=1e-6)
-        assert engine.call("reset")
-        engine.call("spoil")
-        stranger = ask(engine, text, picture=3)
+        engine.empty()
+        stranger = engine.ask(text, picture=3)
         assert stranger["cached"] == BLOCK
         # Who asks for the log-probs of the prompt is given nothing from any cache.
-        alone = ask(engine, text, picture=3, prompt_logprobs=0)
+        alone = engine.ask(text, picture=3, prompt_logprobs=0)
         assert (alone["cached"], alone["tokens"]) == (0, stranger["tokens"])
 
 
@@ -162,23 +154,22 @@ def test_adapters_run_untouched_beside_requests_that_are_restored(
     adapter = write_adapter(folder / "adapter", PLAIN)
     text = prompt(930, 4 * BLOCK + 3)
     with engines.start(vllm=options) as plain:
-        wanted = ask(plain, text, adapter=adapter)["tokens"]
+        wanted = plain.ask(text, adapter=adapter)["tokens"]
     options["kv_transfer_config"] = cluster.transfer_config
     before = cluster.counters()
     with engines.start(vllm=options).wait_up() as engine:
         for _ in range(2):
-            adapted = ask(engine, text, adapter=adapter)
+            adapted = engine.ask(text, adapter=adapter)
             assert (adapted["cached"], adapted["tokens"]) == (0, wanted)
             assert engine.call("reset")
-        cold = ask(engine, text)
+        cold = engine.ask(text)
         assert cold["cached"] == 0
         assert cold["tokens"] != wanted
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + 4)
-        assert engine.call("reset")
-        engine.call("spoil")
-        adapted = ask(engine, text, adapter=adapter)
+        engine.empty()
+        adapted = engine.ask(text, adapter=adapter)
         assert (adapted["cached"], adapted["tokens"]) == (0, wanted)
-        again = ask(engine, text)
+        again = engine.ask(text)
         assert (again["cached"], again["tokens"]) == (4 * BLOCK, cold["tokens"])
         assert engine.call("status")["counters"]["requests_untouched"] == 3
     after = cluster.counters()

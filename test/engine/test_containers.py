@@ -60,7 +60,7 @@ def test_an_engine_in_a_container_saves_and_another_restores(
     for _ in range(2):
         engine = engines_apart.start(vllm=options)
         cluster.wait_restoring()
-        (answer,) = engine.call("generate", prompts=[text])
+        answer = engine.ask(text)
         answers.append(answer)
         cluster.wait_saved(BLOCKS)
         engine.end()

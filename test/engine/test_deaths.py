@@ -52,11 +52,6 @@ def tokens_of(engine: Engine, texts: list[list[int]]) -> tuple[list[list[int]], 
     return [answer["tokens"] for answer in answers], sum(answer["cached"] for answer in answers)
 
 
-def empty(engine: Engine) -> None:
-    assert engine.call("reset")
-    engine.call("spoil")
-
-
 def wait_up(cluster: Cluster) -> None:
     """Until the sidecar asks the vault again, over lanes."""
 
@@ -106,7 +101,7 @@ def test_f1_a_vault_that_dies_again_and_again_costs_hits_and_no_answer(
         found = {"cold": tokens_of(engine, texts), "warm": tokens_of(engine, texts)}
         wait_durable(cluster, before + EACH * BLOCKS)
         dropped = settled(cluster)[1] - dropped_before
-        empty(engine)
+        engine.empty()
         # The first is dead before it is asked: that the others cost nothing would else prove nothing.
         killer = threading.Timer(rng.uniform(0, took), cluster.vault.kill)
         killer.start()
@@ -117,7 +112,7 @@ def test_f1_a_vault_that_dies_again_and_again_costs_hits_and_no_answer(
         cluster.vault.start()
         wait_up(cluster)
         # What came before the death the sidecar still has, the rest the vault's disk.
-        empty(engine)
+        engine.empty()
         started = time.monotonic()
         found["restored"] = tokens_of(engine, texts)
         took = time.monotonic() - started
@@ -151,7 +146,7 @@ def test_a_vault_that_dies_in_the_middle_of_a_load(
     def ask(whom: Engine, text: list[int]) -> tuple[float, dict[str, Any]]:
         assert whom.call("reset")
         started = time.monotonic()
-        (answer,) = whom.call("generate", prompts=[text], max_tokens=1)
+        answer = whom.ask(text, max_tokens=1)
         return time.monotonic() - started, answer
 
     def seeded() -> list[int]:

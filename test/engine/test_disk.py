@@ -29,7 +29,7 @@ def test_a_new_engine_restores_from_a_killed_vault(
         "kv_transfer_config": cluster.transfer_config,
     }
     with engines.start(vllm=options).wait_up() as first:
-        (cold,) = first.call("generate", prompts=[TEXT])
+        cold = first.ask(TEXT)
         cluster.wait_saved(BLOCKS)
 
         # Accepted is not durable: the second word comes some ms later.
@@ -47,7 +47,7 @@ def test_a_new_engine_restores_from_a_killed_vault(
     assert cluster.vault_status()["records"] == 0, "nothing is in its memory"
 
     with engines.start(vllm=options).wait_up() as second:
-        (restored,) = second.call("generate", prompts=[TEXT])
+        restored = second.ask(TEXT)
         assert restored["cached"] == BLOCKS * BLOCK
         assert restored["tokens"] == cold["tokens"]
         assert second.call("pages", prompt=TEXT) == pages

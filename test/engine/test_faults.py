@@ -40,18 +40,17 @@ class Bench:
         return prompt(next(_SEEDS), BLOCKS * BLOCK + 3)
 
     def right(self, text: list[int]) -> list[int]:
-        (answer,) = self.plain.call("generate", prompts=[text])
+        answer = self.plain.ask(text)
         return list(answer["tokens"])
 
     def ask(self, text: list[int]) -> int:
         """Answers a prompt, checks the answer, gives the tokens that were found in caches."""
-        (answer,) = self.engine.call("generate", prompts=[text])
+        answer = self.engine.ask(text)
         assert answer["tokens"] == self.right(text)
         return int(answer["cached"])
 
     def empty(self) -> None:
-        assert self.engine.call("reset")
-        self.engine.call("spoil")
+        self.engine.empty()
 
     def heal(self) -> None:
         """Everything runs and the engine may restore."""

@@ -87,12 +87,7 @@ class Bench:
         before = self.cluster.saved()
         self.check(engine, text)
         self.cluster.wait_saved(before + BLOCKS)
-        self.empty(engine)
-
-    @staticmethod
-    def empty(engine: Engine) -> None:
-        assert engine.call("reset")
-        engine.call("spoil")
+        engine.empty()
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +119,7 @@ def test_an_exception_costs_restores_and_nothing_else(
         engine.call("break_method", side=side, method=method, is_late=is_late)
         # One prompt is restored, two are computed and saved, all at once.
         bench.check(engine, text(number), text(number + 1), text(number + 2))
-        bench.empty(engine)
+        engine.empty()
         assert bench.check(engine, text(number), text(number + 3)) == [0, 0]
         entry = {**SCHEDULER, **WORKER}[method]
         check_off(engine, entry)
@@ -155,6 +150,6 @@ def test_an_exception_at_the_start_leaves_an_engine_without_tierkv(
 ) -> None:
     with bench.start(broken=[[side, method]]) as engine:
         bench.check(engine, text(950), text(951))
-        bench.empty(engine)
+        engine.empty()
         assert bench.check(engine, text(950)) == [0]
         check_off(engine, method)

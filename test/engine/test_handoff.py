@@ -62,11 +62,6 @@ def consumer(start: Start, consumers: Cluster) -> Engine:
     return start(consumers, "kv_consumer")
 
 
-def ask(engine: Engine, text: list[int], **options: Any) -> dict[str, Any]:
-    (answer,) = engine.call("generate", prompts=[text], **options)
-    return dict(answer)
-
-
 def shim(engine: Engine) -> dict[str, int]:
     return dict(engine.call("status")["counters"])
 
@@ -76,13 +71,13 @@ def test_a_consumer_restores_what_a_producer_computed(
 ) -> None:
     text = prompt(1000, TOKENS)
     producer = start(producers, "kv_producer")
-    told = ask(producer, text, max_tokens=1)["transfer"]
+    told = producer.ask(text, max_tokens=1)["transfer"]
     assert told["tierkv"]["handoff"]["tokens"] == BLOCKS * BLOCK
     # The router passes on what it was told, as it is.
-    restored = ask(consumer, text, transfer=told)
+    restored = consumer.ask(text, transfer=told)
     assert restored["cached"] == BLOCKS * BLOCK
     assert restored["transfer"] is None
-    assert restored["tokens"] == ask(alone, text)["tokens"]
+    assert restored["tokens"] == alone.ask(text)["tokens"]
     assert consumer.call("pages", prompt=text) == producer.call("pages", prompt=text)
     counters = consumers.counters()
     assert (counters["handoffs"], counters["handoffs_late"]) == (1, 0)
@@ -91,7 +86,7 @@ def test_a_consumer_restores_what_a_producer_computed(
     # Who answers saves nothing, and who computes restores nothing.
     assert counters["blocks_saved"] + counters["saves_present"] == 0
     assert producer.call("reset")
-    assert ask(producer, text, max_tokens=1)["cached"] == 0
+    assert producer.ask(text, max_tokens=1)["cached"] == 0
     assert producers.counters()["prefetch_requests"] == 0
     assert shim(producer)["handoffs_told"] == 1  # the step after a reset saves nothing
     assert shim(consumer)["handoffs_taken"] == 1
@@ -104,12 +99,12 @@ def test_f76_a_producer_killed_before_its_blocks_are_there_costs_a_bounded_wait(
     producer = start(producers, "kv_producer")
     before = consumers.counters()
     producers.sidecar.freeze()  # its blocks are computed, and never leave
-    told = ask(producer, text, max_tokens=1)["transfer"]
+    told = producer.ask(text, max_tokens=1)["transfer"]
     answers: list[tuple[dict[str, Any], float]] = []
 
     def answer() -> None:
         began_s = time.monotonic()
-        found = ask(consumer, text, transfer=told)
+        found = consumer.ask(text, transfer=told)
         answers.append((found, time.monotonic() - began_s))
 
     asking = threading.Thread(target=answer)
@@ -121,7 +116,7 @@ def test_f76_a_producer_killed_before_its_blocks_are_there_costs_a_bounded_wait(
     ((computed, took_s),) = answers
     assert computed["cached"] == 0
     assert took_s < WAIT_MS / 1000, "the stall ends the wait, not the budget"
-    assert computed["tokens"] == ask(alone, text)["tokens"]
+    assert computed["tokens"] == alone.ask(text)["tokens"]
     assert consumers.counters()["handoffs_late"] == before["handoffs_late"] + 1
     producers.sidecar.start()
 
@@ -137,9 +132,9 @@ def test_f77_a_handoff_that_is_not_its_own_is_counted_and_computed(
     if wrong == "prompt":
         said["tokens"] = 1 << 40
     before, sidecar = shim(consumer), consumers.counters()
-    answer = ask(consumer, text, transfer={"tierkv": {"handoff": said}})
+    answer = consumer.ask(text, transfer={"tierkv": {"handoff": said}})
     assert answer["cached"] == 0
-    assert answer["tokens"] == ask(alone, text)["tokens"]
+    assert answer["tokens"] == alone.ask(text)["tokens"]
     name = "wishes_ignored" if wrong == "form" else "handoffs_foreign"
     assert shim(consumer)[name] == before.get(name, 0) + 1
     assert consumers.counters()["handoffs"] == sidecar["handoffs"]
@@ -164,7 +159,7 @@ def test_most_of_a_long_prompt_is_there_before_it_is_computed(
     for seed in range(1020, 1023):
         before = producers.counters()["bytes_saved"]
         first = producers.saved()
-        told = ask(producer, prompt(seed, blocks * BLOCK + 5), max_tokens=1)["transfer"]
+        told = producer.ask(prompt(seed, blocks * BLOCK + 5), max_tokens=1)["transfer"]
         at_end = producers.counters()["bytes_saved"] - before
         assert told["tierkv"]["handoff"]["tokens"] == blocks * BLOCK
         producers.wait_saved(first + blocks)

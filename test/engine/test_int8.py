@@ -88,15 +88,14 @@ def there_and_back(
     At least `alike_min` tokens must be the same.
     """
     already = saved(cluster)
-    (cold,) = engine.call("generate", prompts=[text])
+    cold = engine.ask(text)
     assert cold["cached"] == 0
-    (own_hit,) = engine.call("generate", prompts=[text])
+    own_hit = engine.ask(text)
     engine.call("keep_pages", prompt=text)
     cluster.wait_saved(already + blocks)
     cluster.wait_idle()
-    assert engine.call("reset")
-    engine.call("spoil")
-    (restored,) = engine.call("generate", prompts=[text])
+    engine.empty()
+    restored = engine.ask(text)
     assert restored["cached"] == own_hit["cached"] == tokens
     distance = dict(engine.call("compare_pages", prompt=text))
     kv = distance["kv"]
@@ -176,16 +175,16 @@ def test_an_exact_and_an_int8_engine_on_one_vault_never_meet(
         exact.wait_saved(already + BLOCKS)
     with start(engines, lossy, models, "float32") as engine:
         already, stored = saved(lossy), lossy.counters()["blocks_saved"]
-        (first,) = engine.call("generate", prompts=[text])
+        first = engine.ask(text)
         assert first["cached"] == 0
         lossy.wait_saved(already + BLOCKS)
         assert engine.call("reset")
-        (again,) = engine.call("generate", prompts=[text])
+        again = engine.ask(text)
         assert again["cached"] == BLOCKS * BLOCK
         assert engine.call("pages", prompt=text) != pages
     assert lossy.counters()["blocks_saved"] == stored + BLOCKS, "none was there already"
     with start(engines, exact, models, "float32") as engine:
-        (restored,) = engine.call("generate", prompts=[text])
+        restored = engine.ask(text)
         assert restored["cached"] == BLOCKS * BLOCK
         assert engine.call("pages", prompt=text) == pages
     assert exact.counters()["bad_records"] == lossy.counters()["bad_records"] == 0

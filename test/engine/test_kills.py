@@ -86,11 +86,11 @@ def test_f20_engines_that_are_killed_leave_right_blocks_and_hold_nothing(
     # One that lives asks for all of it: right by the account of one that never had a connector.
     plain, last = engines.start(vllm=options), engines.start(vllm=shared).wait_up()
     for text in ledger.prompts:
-        (answer,) = last.call("generate", prompts=[text])
+        answer = last.ask(text)
         ledger.note([text], [answer])
     right: dict[tuple[int, ...], list[int]] = {}
     for text in ledger.prompts:
-        (answer,) = plain.call("generate", prompts=[text])
+        answer = plain.ask(text)
         right[tuple(text)] = answer["tokens"]
     assert [got for _, got in ledger.answers] == [right[tuple(text)] for text, _ in ledger.answers]
     assert ledger.restored > 0, "somebody was given what a killed engine had saved"

@@ -42,11 +42,6 @@ def start(engines: Engines, models: Models) -> Callable[..., Engine]:
     return start
 
 
-def ask(engine: Engine, text: list[int], **options: Any) -> dict[str, Any]:
-    (answer,) = engine.call("generate", prompts=[text], **options)
-    return dict(answer)
-
-
 def shim(engine: Engine, name: str) -> int:
     return int(engine.call("status")["counters"].get(name, 0))
 
@@ -58,19 +53,19 @@ def test_a_prompt_computed_in_longer_blocks_is_cut_and_no_other_is(
     alone = start(None)
     producer, consumer = start(producers, "kv_producer", LONG), start(consumers, "kv_consumer")
     text, other = prompt(1100, PROMPT), prompt(1101, PROMPT)
-    told = ask(producer, text, max_tokens=1)["transfer"]
+    told = producer.ask(text, max_tokens=1)["transfer"]
     said = told["tierkv"]["handoff"]
     assert (said["tokens"], said["block_tokens"]) == (TOKENS, LONG)
     # Of another prompt, and of one that another tenant may have.
     for wrong in ({"text": other}, {"text": text, "salt": "another tenant"}):
         foreign = shim(consumer, "handoffs_foreign")
         asked = {**wrong, "transfer": told}
-        computed = ask(consumer, asked.pop("text"), **asked)
+        computed = consumer.ask(asked.pop("text"), **asked)
         assert computed["cached"] == 0
         assert shim(consumer, "handoffs_foreign") == foreign + 1
-    restored = ask(consumer, text, transfer=told)
+    restored = consumer.ask(text, transfer=told)
     assert restored["cached"] == TOKENS
-    assert restored["tokens"] == ask(alone, text)["tokens"]
+    assert restored["tokens"] == alone.ask(text)["tokens"]
     assert shim(consumer, "handoffs_longer") == 1
     counters = consumers.counters()
     assert (counters["handoffs"], counters["handoffs_late"]) == (1, 0)
@@ -86,16 +81,16 @@ def test_through_a_vault_and_only_for_a_consumer_of_the_same_model(
     consumers = new_cluster(beside=producers, wait_ms=60_000, when="faster")
     producer, alone = start(producers, "kv_producer", LONG), start(None)
     text = prompt(1110, PROMPT)
-    told = ask(producer, text, max_tokens=1)["transfer"]
-    answer = ask(alone, text)["tokens"]
+    told = producer.ask(text, max_tokens=1)["transfer"]
+    answer = alone.ask(text)["tokens"]
     engine = start(consumers, "kv_consumer")
-    restored = ask(engine, text, transfer=told)
+    restored = engine.ask(text, transfer=told)
     assert (restored["cached"], restored["tokens"]) == (TOKENS, answer)
     assert consumers.counters()["blocks_restored_vault"] == TOKENS // SHORT
     # The last one saves the prompt, in blocks of its own.
     for role, spec in (("kv_consumer", replace(PLAIN, seed=PLAIN.seed + 1)), ("kv_both", PLAIN)):
         engine = start(consumers, role, spec=spec)
-        computed = ask(engine, text, transfer=told)
+        computed = engine.ask(text, transfer=told)
         assert computed["cached"] == 0
         assert (computed["tokens"] == answer) == (spec is PLAIN)
         assert shim(engine, "handoffs_foreign") == 1

@@ -201,9 +201,8 @@ def test_a_process_that_holds_int8_never_becomes_an_exact_one(
     second.start()
     assert second.run(text, tokens)["restored"] == 2 * CHUNK
     lossy.sidecar.stop()
-    config = lossy.config_path.read_text()
-    exact = config.replace("enabled = true", "enabled = false").replace('kv = "int8"', 'kv = "raw"')
-    lossy.config_path.write_text(exact)
+    config = lossy.config_path.read_text().replace('kv = "int8"', 'kv = "raw"')
+    lossy.config_path.write_text(config.replace("enabled = true", "enabled = false"))
     lossy.sidecar.start()
     wait_until(lambda: lossy.status()["engines"], "it is there again")
     told = wait_until(

@@ -36,7 +36,7 @@ def start(engines: Engines, cluster: Cluster, model: Path, **changes: Any) -> En
 
 
 def ask(engine: Engine) -> dict[str, Any]:
-    return dict(engine.call("generate", prompts=[TEXT])[0])
+    return engine.ask(TEXT)
 
 
 def save(engine: Engine, cluster: Cluster) -> dict[str, Any]:

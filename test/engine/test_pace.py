@@ -37,7 +37,7 @@ class Bench:
     def seed(self, number: int) -> tuple[list[int], list[int]]:
         """A prompt that the vault holds, and its answer. All are of one length: that must be enough to learn from."""
         text = prompt(number, BLOCKS * BLOCK + 3)
-        (answer,) = self.engine.call("generate", prompts=[text])
+        answer = self.engine.ask(text)
         self.saved += BLOCKS
         self.cluster.wait_saved(self.saved)
         return text, list(answer["tokens"])
@@ -45,9 +45,8 @@ class Bench:
     def again(self, seeded: tuple[list[int], list[int]]) -> int:
         """Answers it once more from an empty engine; gives the tokens found in caches."""
         text, right = seeded
-        assert self.engine.call("reset")
-        self.engine.call("spoil")
-        (answer,) = self.engine.call("generate", prompts=[text])
+        self.engine.empty()
+        answer = self.engine.ask(text)
         assert answer["tokens"] == right
         return int(answer["cached"])
 

@@ -85,17 +85,16 @@ def test_a_restore_equals_the_engines_own_hit(
     text = prompt(1, blocks * of.block + 5)
     before = cluster.counters()
     with start(engines, cluster, models, of).wait_up() as engine:
-        (cold,) = engine.call("generate", prompts=[text])
+        cold = engine.ask(text)
         saved = engine.call("pages", prompt=text)
         assert (cold["cached"], len(saved), len(set(saved))) == (0, blocks, blocks)
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + blocks)
-        (own_hit,) = engine.call("generate", prompts=[text])
+        own_hit = engine.ask(text)
         assert own_hit["cached"] == blocks * of.block
 
-        assert engine.call("reset")
-        engine.call("spoil")
+        engine.empty()
         assert engine.call("pages", prompt=text) == []
-        (restored,) = engine.call("generate", prompts=[text])
+        restored = engine.ask(text)
         assert restored["cached"] == blocks * of.block
         assert engine.call("pages", prompt=text) == saved
         same(restored, own_hit)
@@ -106,7 +105,7 @@ def test_a_restore_equals_the_engines_own_hit(
     before = cluster.counters()
     with start(engines, cluster, models, of).wait_up() as engine:
         engine.call("spoil")
-        (again,) = engine.call("generate", prompts=[text])
+        again = engine.ask(text)
         seen = engine.call("status")["counters"], cluster.status()
         assert again["cached"] == blocks * of.block, seen
         assert engine.call("pages", prompt=text) == saved
@@ -128,25 +127,25 @@ def test_in_the_usual_several_processes_it_is_the_same(
     with start(engines, cluster, models, of).wait_up() as engine:
         before = cluster.counters()
         engine.call("generate", prompts=[texts["ours"]])
-        (ours,) = engine.call("generate", prompts=[texts["ours"]])
+        ours = engine.ask(texts["ours"])
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + blocks)
 
     with start(engines, cluster, models, of, processes=True) as engine:
         cluster.wait_restoring()
         before = cluster.counters()
-        (restored,) = engine.call("generate", prompts=[texts["ours"]])
+        restored = engine.ask(texts["ours"])
         assert restored["cached"] == blocks * of.block
         same(restored, ours, 1e-4)
-        (cold,) = engine.call("generate", prompts=[texts["mp"]])
+        cold = engine.ask(texts["mp"])
         assert cold["cached"] == 0
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + blocks)
-        (own_hit,) = engine.call("generate", prompts=[texts["mp"]])
+        own_hit = engine.ask(texts["mp"])
         assert own_hit["cached"] == blocks * of.block
         # Other prompts take all 63 blocks, so that no page holds by chance what is to be restored.
         assert engine.call("reset")
         engine.call("generate", prompts=[prompt(seed, 20 * of.block) for seed in range(50, 54)])
         assert engine.call("reset")
-        (restored,) = engine.call("generate", prompts=[texts["mp"]])
+        restored = engine.ask(texts["mp"])
         assert restored["cached"] == blocks * of.block
         same(restored, own_hit)
     after = cluster.counters()

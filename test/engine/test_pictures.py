@@ -49,7 +49,7 @@ def start(engines: Engines, model: Path, cluster: Cluster | None, **changes: Any
 
 
 def ask(engine: Engine, picture: int = 1, **options: Any) -> dict[str, Any]:
-    return dict(engine.call("generate", prompts=[SHOWN], picture=picture, **options)[0])
+    return engine.ask(SHOWN, picture=picture, **options)
 
 
 @pytest.fixture(scope="module")

@@ -61,11 +61,11 @@ def there_and_back(
         return engine.wait_up()
 
     with start() as engine:
-        (cold,) = engine.call("generate", prompts=[TEXT])
+        cold = engine.ask(TEXT)
         assert cold["cached"] == 0
         cluster.wait_saved(records * BLOCKS)
         assert cluster.counters()["blocks_saved"] == records * BLOCKS
-        (own_hit,) = engine.call("generate", prompts=[TEXT])
+        own_hit = engine.ask(TEXT)
         assert own_hit["cached"] == BLOCKS * BLOCK
         pages = engine.call("pages_by_group", prompt=TEXT)
         check(restore(engine), own_hit)
@@ -87,11 +87,10 @@ def check(restored: dict[str, Any], own_hit: dict[str, Any]) -> None:
 def restore(engine: Engine) -> dict[str, Any]:
     """The answer when the engine's cache holds nothing of the prompt, and no page what is to be restored."""
     for _ in range(TRIES):
-        assert engine.call("reset")
-        engine.call("spoil")
+        engine.empty()
         engine.wait_up()
         before = misses(engine)
-        (answer,) = engine.call("generate", prompts=[TEXT])
+        answer = engine.ask(TEXT)
         if answer["cached"] == BLOCKS * BLOCK:
             return dict(answer)
         new = misses(engine) - before

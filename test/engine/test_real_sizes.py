@@ -60,11 +60,11 @@ def test_a_prompt_of_real_size_is_saved_on_its_first_visit_and_restored_whole(
     }
     text = prompt(820, TOKENS)
     with _start(engines, cluster, models, LLAMA_8B, late_s, **options) as engine:
-        (first,) = engine.call("generate", prompts=[text])
+        first = engine.ask(text)
         engine.call("go_on_until", moment="saved")
         cluster.wait_saved(BLOCKS)
         assert engine.call("reset")
-        (again,) = engine.call("generate", prompts=[text])
+        again = engine.ask(text)
     assert (first["cached"], again["cached"]) == (0, BLOCKS * BLOCK)
     assert again["tokens"] == first["tokens"]
     assert _lost(cluster) == {}
@@ -95,13 +95,13 @@ def test_every_published_geometry_is_saved_on_its_first_visit_and_restored_whole
         options["block_size"] = BLOCK
     text = prompt(820, NIGHTLY_TOKENS)
     with _start(engines, cluster, models, spec, **options) as engine:
-        (first,) = engine.call("generate", prompts=[text])
+        first = engine.ask(text)
         engine.call("go_on_until", moment="saved")
         cluster.wait_idle()
         saved = cluster.saved()
-        (own,) = engine.call("generate", prompts=[text])
+        own = engine.ask(text)
         assert engine.call("reset")
-        (again,) = engine.call("generate", prompts=[text])
+        again = engine.ask(text)
         groups = cluster.status()["engines"][0]["groups"]
     # Of windows no more is sure to be kept than what a restore of the whole prompt needs.
     of_kv = [of for of in groups if of["class"] == "kv"]

@@ -19,8 +19,7 @@ TOKENS = 20 * BLOCK + 3
 
 def ask(engine: Engine, **wish: Any) -> dict[str, Any]:
     transfer = {"tierkv": wish}
-    (answer,) = engine.call("generate", prompts=[prompt(961, TOKENS)], transfer=transfer)
-    return dict(answer)
+    return engine.ask(prompt(961, TOKENS), transfer=transfer)
 
 
 def test_f96_a_restored_answer_names_its_receipt_and_the_vault_holds_what_that_says(

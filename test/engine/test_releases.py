@@ -34,7 +34,7 @@ class Bench:
         self.pages = pages
 
     def ask(self, text: list[int], **options: Any) -> Answer:
-        return dict(self.engine.call("generate", prompts=[text], **options)[0])
+        return self.engine.ask(text, **options)
 
     def seed(self, text: list[int], **options: Any) -> Answer:
         """Puts a prompt's blocks into the vault and empties the engine; gives the engine's own hit."""
@@ -47,8 +47,7 @@ class Bench:
         return own_hit
 
     def empty(self) -> None:
-        assert self.engine.call("reset")
-        self.engine.call("spoil")
+        self.engine.empty()
 
     def count(self, name: str) -> int:
         return int(self.engine.call("status")["counters"].get(name, 0))
@@ -64,7 +63,7 @@ def one_engine(
     with release_engines.start(vllm=options).wait_up() as first:
         first.call("generate", prompts=[SHARED])
         cluster.wait_saved(BLOCKS)
-        (own_hit,) = first.call("generate", prompts=[SHARED])
+        own_hit = first.ask(SHARED)
         pages = first.call("pages", prompt=SHARED)
     # A load takes as many steps as it has blocks, so that it can be caught.
     limits = {"LOAD_BYTES_PER_STEP_MAX": BLOCK_BYTES}
@@ -131,13 +130,13 @@ def test_a_hybrid_model_is_restored_or_refused_by_name(
         return
     text = prompt(703, 400)
     with release_engines.start(vllm=options).wait_up() as first:
-        (cold,) = first.call("generate", prompts=[text])
-        (own_hit,) = first.call("generate", prompts=[text])
+        cold = first.ask(text)
+        own_hit = first.ask(text)
         pages = first.call("pages_by_group", prompt=text)
         cluster.wait_saved(first.call("status")["counters"]["blocks_offered"])
     with release_engines.start(vllm=options).wait_up() as second:
         second.call("spoil")
-        (restored,) = second.call("generate", prompts=[text])
+        restored = second.ask(text)
         assert (restored["cached"], restored["cached"] > 0) == (own_hit["cached"], True)
         assert restored["tokens"] == own_hit["tokens"] == cold["tokens"]
         for group, found in second.call("pages_by_group", prompt=text).items():

@@ -29,8 +29,7 @@ class Bench:
         self.cluster = cluster
 
     def ask(self, text: list[int], **options: Any) -> Answer:
-        (answer,) = self.engine.call("generate", prompts=[text], **options)
-        return dict(answer)
+        return self.engine.ask(text, **options)
 
     def seed(self, text: list[int], **options: Any) -> Answer:
         """Puts a prompt's blocks into the vault; gives the engine's own hit and empties its cache."""
@@ -42,8 +41,7 @@ class Bench:
         return own_hit
 
     def empty(self) -> None:
-        assert self.engine.call("reset")
-        self.engine.call("spoil")
+        self.engine.empty()
 
     def found(self, answer: Answer, blocks: int) -> None:
         """The answer's prompt was found in caches for exactly so many blocks."""

@@ -25,15 +25,6 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
     return new_cluster(with_ssm=True)
 
 
-def ask(engine: Engine, text: list[int], **options: Any) -> Answer:
-    return dict(engine.call("generate", prompts=[text], **options)[0])
-
-
-def empty(engine: Engine) -> None:
-    assert engine.call("reset")
-    engine.call("spoil")
-
-
 def same(ours: Answer, theirs: Answer, tolerance: float = 1e-6) -> None:
     assert ours["tokens"] == theirs["tokens"]
     assert ours["logprobs"] == pytest.approx(theirs["logprobs"], abs=tolerance)
@@ -75,27 +66,27 @@ def test_what_one_engine_saved_every_engine_restores(
         check_plan(cluster, models.path(shape.spec), shape)
         step = facts["step"]
         texts = texts_of(step)
-        cold = [ask(engine, text) for text in texts]
-        own_hits = [ask(engine, text) for text in texts]
+        cold = [engine.ask(text) for text in texts]
+        own_hits = [engine.ask(text) for text in texts]
         assert [hit["cached"] for hit in own_hits] == [2 * step, 2 * step, 3 * step, 3 * step]
         pages = [engine.call("pages_by_group", prompt=text) for text in texts]
         offered = engine.call("status")["counters"]["blocks_offered"]
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + offered)
         for text, own_hit, saved in zip(texts, own_hits, pages, strict=True):
-            empty(engine)
-            restored = ask(engine, text)
+            engine.empty()
+            restored = engine.ask(text)
             assert restored["cached"] == own_hit["cached"]
             same(restored, own_hit)
             check_pages(engine.call("pages_by_group", prompt=text), saved)
         assert engine.call("status")["shim"] == TIDY
     with start() as engine:
         engine.call("spoil")
-        again = [ask(engine, text) for text in texts]
+        again = [engine.ask(text) for text in texts]
     for restored, own_hit, first in zip(again, own_hits, cold, strict=True):
         same(restored, own_hit)
         assert restored["tokens"] == first["tokens"]
     with start.plain() as engine:
-        assert [ask(engine, text)["tokens"] for text in texts] == [a["tokens"] for a in again]
+        assert [engine.ask(text)["tokens"] for text in texts] == [a["tokens"] for a in again]
     after = cluster.counters()
     assert after["bad_records"] == 0
     assert after["blocks_restored_vault"] > before["blocks_restored_vault"]
@@ -115,11 +106,11 @@ def hybrid(engines: Engines, cluster: Cluster, models: Models) -> Engine:
 def seed(engine: Engine, cluster: Cluster, text: list[int], **options: Any) -> Answer:
     """Puts what a prompt needs into the vaults and empties the engine; gives its own hit."""
     before, offered = cluster.counters(), counters(engine)["blocks_offered"]
-    ask(engine, text, **options)
+    engine.ask(text, **options)
     new = counters(engine)["blocks_offered"] - offered
     cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + new)
-    own_hit = ask(engine, text, **options)
-    empty(engine)
+    own_hit = engine.ask(text, **options)
+    engine.empty()
     return own_hit
 
 
@@ -137,11 +128,11 @@ def test_one_flipped_bit_changes_the_answer(hybrid: Engine, cluster: Cluster, ki
     byte = 64 * 2 + 1 if kind == ATTENTION else 3 * 512 * 2 + 3
     group = facts["groups"].index(kind)
     hybrid.call("flip_loaded_byte", block=0, layer=0, byte=byte, group=group, mask=0x40)
-    bad = ask(hybrid, text)
+    bad = hybrid.ask(text)
     assert bad["cached"] == own_hit["cached"]
     assert bad["logprobs"] != pytest.approx(own_hit["logprobs"], abs=1e-3)
-    empty(hybrid)
-    same(ask(hybrid, text), own_hit)
+    hybrid.empty()
+    same(hybrid.ask(text), own_hit)
 
 
 @pytest.mark.skipif(not IS_LONG, reason="long")
@@ -155,11 +146,11 @@ def test_one_flipped_bit_changes_the_answer_of_a_window_model(
         group = engine.call("facts")["groups"].index(kind)
         # An exponent of V of the first token of the last block, which every window reaches.
         engine.call("flip_loaded_byte", block=-1, layer=0, byte=64 * 4 + 3, group=group, mask=0x40)
-        bad = ask(engine, text)
+        bad = engine.ask(text)
         assert bad["cached"] == own_hit["cached"] == 6 * 32
         assert bad["logprobs"] != pytest.approx(own_hit["logprobs"], abs=1e-3)
-        empty(engine)
-        same(ask(engine, text), own_hit)
+        engine.empty()
+        same(engine.ask(text), own_hit)
 
 
 @pytest.mark.nightly
@@ -171,22 +162,22 @@ def test_a_conversation_restores_the_deepest_boundary_at_every_turn(
     talk, hits, said = list[int](), list[int](), list[list[int]]()
     for turn in turns:  # the engine keeps its cache: what it can hit is what can be restored
         talk += turn
-        answer = ask(hybrid, talk)
+        answer = hybrid.ask(talk)
         hits.append(answer["cached"])
         said.append(answer["tokens"])
         talk += answer["tokens"]
         cluster.wait_idle()
     assert hits[-1] >= 3 * step
-    empty(hybrid)
+    hybrid.empty()
     talk = []
     for turn, hit, words in zip(turns, hits, said, strict=True):
         talk += turn
-        answer = ask(hybrid, talk)
+        answer = hybrid.ask(talk)
         # More than the engine hit itself: the vaults know of a boundary behind it by now.
         assert answer["cached"] >= hit
         assert answer["tokens"] == words
         talk += words
-        empty(hybrid)
+        hybrid.empty()
 
 
 def test_a_hybrid_prompt_is_aborted_while_it_loads_preempted_and_restored_again(
@@ -199,7 +190,7 @@ def test_a_hybrid_prompt_is_aborted_while_it_loads_preempted_and_restored_again(
     hybrid.call("go_on_until", moment="loading")
     hybrid.call("abort", request_ids=["gone"])
     assert hybrid.call("finish") == {}
-    empty(hybrid)
+    hybrid.empty()
     before = counters(hybrid)["tokens_restored"]
     # What was said before the preemption is computed again in one go, which rounds in its own way; so the reference is
     # preempted, too, and reads no cache.
@@ -212,7 +203,7 @@ def test_a_hybrid_prompt_is_aborted_while_it_loads_preempted_and_restored_again(
         hybrid.call("preempt_all")
         hybrid.call("spoil")
         answers.append(hybrid.call("finish")["r"]["tokens"])
-        empty(hybrid)
+        hybrid.empty()
     assert answers[0] == answers[1]
     assert counters(hybrid)["tokens_restored"] - before == 2 * 3 * step
     status = hybrid.call("status")
@@ -222,7 +213,7 @@ def test_a_hybrid_prompt_is_aborted_while_it_loads_preempted_and_restored_again(
 def test_a_prompt_below_one_hybrid_block_is_counted_and_named_once(hybrid: Engine) -> None:
     before = counters(hybrid)["prompts_below_block"]
     for number in range(2):
-        assert ask(hybrid, prompt(850 + number, 20))["cached"] == 0
+        assert hybrid.ask(prompt(850 + number, 20))["cached"] == 0
     assert counters(hybrid)["prompts_below_block"] == before + 2
     assert hybrid.log.read_text().count("is not longer than one block of this hybrid model") == 1
 
@@ -236,5 +227,5 @@ def test_an_engine_without_prefix_caching_runs_untouched(
     options = {"model": models.path(plain.spec), "dtype": plain.spec.dtype, **plain.options}
     options["kv_transfer_config"] = cluster.transfer_config
     with engines.start(vllm=options) as engine:
-        assert [ask(engine, text)["cached"] for _ in range(2)] == [0, 0]
+        assert [engine.ask(text)["cached"] for _ in range(2)] == [0, 0]
         assert set(counters(engine)) == {"requests_untouched"}

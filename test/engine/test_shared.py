@@ -44,11 +44,11 @@ def test_an_engine_restores_what_another_computed_whose_sidecar_was_killed(
 
     text = prompt(900, BLOCKS * BLOCK + 3)
     writer, reader = start(first), start(second)
-    (computed,) = writer.call("generate", prompts=[text])
+    computed = writer.ask(text)
     first.wait_saved(BLOCKS)
     first.sidecar.kill()
     reader.call("spoil")
-    (restored,) = reader.call("generate", prompts=[text])
+    restored = reader.ask(text)
     assert (computed["cached"], restored["cached"]) == (0, BLOCKS * BLOCK)
     assert restored["tokens"] == computed["tokens"]
     assert reader.call("pages", prompt=text) == writer.call("pages", prompt=text)
@@ -78,7 +78,7 @@ def test_what_one_engine_hands_over_another_answers_and_no_network_socket_is_ope
         with engines.start(vllm=vllm) as engine:
             if cluster is not None:
                 engine.wait_up()
-            (found,) = engine.call("generate", prompts=[prompt(910, 400)], **wish)
+            found = engine.ask(prompt(910, 400), **wish)
             return dict(found)
 
     computed = answer(None, "")

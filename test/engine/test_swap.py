@@ -33,8 +33,7 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
 
 
 def say(engine: Engine, text: list[int], **session: Any) -> dict[str, Any]:
-    (answer,) = engine.call("generate", prompts=[text], transfer={"tierkv": session})
-    return dict(answer)
+    return engine.ask(text, transfer={"tierkv": session})
 
 
 def sessions(cluster: Cluster) -> dict[str, tuple[int, int]]:

@@ -65,15 +65,10 @@ class Bench:
     def save(self, engine: Engine, text: list[int], blocks: int) -> dict[str, Any]:
         """Answers a prompt and waits until the vault has its chunks."""
         before = self.cluster.saved()
-        answer = ask(engine, text)
-        ask(engine, prompt(9999, 3))  # a store begins with the step after its own
+        answer = engine.ask(text)
+        engine.ask(prompt(9999, 3))  # a store begins with the step after its own
         self.cluster.wait_saved(before + blocks)
         return answer
-
-
-def ask(engine: Engine, text: list[int]) -> dict[str, Any]:
-    (answer,) = engine.call("generate", prompts=[text])
-    return dict(answer)
 
 
 @pytest.fixture
@@ -96,19 +91,19 @@ def test_chunks_come_back_after_the_primary_tier_was_reset_and_in_another_engine
     pages = engine.call("pages", prompt=text)
     assert engine.call("reset_all")
     engine.call("spoil")
-    again = ask(engine, text)
+    again = engine.ask(text)
     assert again["cached"] == BLOCKS * BLOCK
     assert again["tokens"] == cold["tokens"]
     assert engine.call("pages", prompt=text)[:BLOCKS] == pages[:BLOCKS]
     assert engine.call("offloading")["counters"]["blocks_loaded"] == BLOCKS
     bench.end()
     other = bench.start()
-    found = ask(other, text)
+    found = other.ask(text)
     assert (found["cached"], found["tokens"]) == (BLOCKS * BLOCK, cold["tokens"])
     # The comparison sees a difference: with bytes in another order the answer is another.
     assert other.call("reset_all")
     other.call("reverse_promotions")
-    spoiled = ask(other, text)
+    spoiled = other.ask(text)
     assert spoiled["cached"] == BLOCKS * BLOCK
     assert spoiled["tokens"] != cold["tokens"]
     state = other.call("offloading")
@@ -126,15 +121,15 @@ def test_f82_chunks_of_another_size_or_of_other_weights_are_never_taken(
     cold = bench.save(engine, text, BLOCKS // 2)
     assert cold["cached"] == 0
     assert engine.call("reset_all")
-    again = ask(engine, text)  # the control: its own are found again
+    again = engine.ask(text)  # the control: its own are found again
     assert (again["cached"], again["tokens"]) == (BLOCKS * BLOCK, cold["tokens"])
     saved = bench.cluster.saved()
     engine.call("change_weights", how="reload", folder=models.path(replace(PLAIN, seed=7)))
     assert engine.call("reset_all")
-    other = ask(engine, text)
+    other = engine.ask(text)
     assert other["cached"] == 0
     assert other["tokens"] != cold["tokens"]
-    ask(engine, text_of(8202))
+    engine.ask(text_of(8202))
     counters = engine.call("offloading")["counters"]
     assert counters["turned_off"] == 1
     assert bench.cluster.saved() == saved
@@ -152,20 +147,20 @@ def test_f82_a_vault_that_dies_while_it_is_asked_costs_what_it_held_and_no_more(
     cluster.vault.kill()
     answer = engine.call("finish")["asked"]
     assert (answer["cached"], answer["tokens"]) == (0, cold["tokens"])
-    assert ask(engine, text_of(8204))["cached"] == 0
+    assert engine.ask(text_of(8204))["cached"] == 0
     cluster.vault.start()
     # Its memory was lost; what is new is kept again.
     fresh = text_of(8205)
     first = wait_until(lambda: kept(bench, engine, fresh), "it stores again", 60.0)
     assert engine.call("reset_all")
-    assert ask(engine, fresh)["tokens"] == first["tokens"]
+    assert engine.ask(fresh)["tokens"] == first["tokens"]
 
 
 def kept(bench: Bench, engine: Engine, text: list[int]) -> dict[str, Any] | None:
     """Computes a prompt anew; its answer once the vault has taken all of it."""
     before = bench.cluster.saved()
     assert engine.call("reset_all")
-    answer = ask(engine, text)
-    ask(engine, prompt(9999, 3))
+    answer = engine.ask(text)
+    engine.ask(prompt(9999, 3))
     bench.cluster.wait_idle()
     return answer if bench.cluster.saved() - before >= BLOCKS else None

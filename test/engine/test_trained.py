@@ -70,8 +70,7 @@ def test_restored_answers_are_the_cold_ones(
             cold += engine.call("weigh", prompts=part, max_tokens=answer)
             cluster.wait_saved(len(cold) * BLOCKS)
             cluster.wait_idle()
-            assert engine.call("reset")
-            engine.call("spoil")
+            engine.empty()
             restored += engine.call("weigh", prompts=part, max_tokens=answer)
     assert {each["cached"] for each in cold} == {0}
     assert {each["cached"] for each in restored} == {BLOCKS * BLOCK}
@@ -108,9 +107,8 @@ def test_lossless_blocks_are_the_same_in_fewer_bytes(
         engine.call("keep_pages", prompt=text)
         cluster.wait_saved(BLOCKS)
         cluster.wait_idle()
-        assert engine.call("reset")
-        engine.call("spoil")
-        (restored,) = engine.call("generate", prompts=[text])
+        engine.empty()
+        restored = engine.ask(text)
         distance = engine.call("compare_pages", prompt=text)["kv"]
     assert restored["cached"] == BLOCKS * BLOCK
     assert (distance["equal"], distance["blocks"]) == (True, BLOCKS)

@@ -29,10 +29,8 @@ def started(engines: Engines, cluster: Cluster, folder: str, dtype: str) -> Engi
 
 def ask(engine: Engine, text: list[int]) -> dict[str, Any]:
     """With nothing in the engine's own cache, and its pages overwritten."""
-    assert engine.call("reset")
-    engine.call("spoil")
-    (answer,) = engine.call("generate", prompts=[text])
-    return dict(answer)
+    engine.empty()
+    return engine.ask(text)
 
 
 def counted(cluster: Cluster, name: str) -> int:

@@ -60,8 +60,7 @@ def first(start: Starter, cluster: Cluster) -> Engine:
 
 
 def ask(engine: Engine, text: list[int] = TEXT, **options: Any) -> dict[str, Any]:
-    (answer,) = engine.call("generate", prompts=[text], **options)
-    return dict(answer)
+    return engine.ask(text, **options)
 
 
 def test_a_second_engine_restores_what_the_first_has_saved(first: Engine, start: Starter) -> None:
@@ -163,8 +162,7 @@ def test_the_launch_line_works_as_printed(
         assert facts["recompute"] is True  # vLLM's default would fail requests
         cold = ask(engine, FRESH_TEXT)
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + BLOCKS)
-        assert engine.call("reset")
-        engine.call("spoil")
+        engine.empty()
         restored = ask(engine, FRESH_TEXT)
         assert restored["cached"] == BLOCKS * BLOCK
         assert restored["tokens"] == cold["tokens"]

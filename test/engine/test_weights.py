@@ -41,18 +41,13 @@ class Pair:
         self.pure = engines.start(vllm={**options, "model": self.folders[1]})
         self.weights = 0
         #: What the weights on disk say; its blocks are in the vault.
-        self.before = self.ask(self.changed, TEXT)["tokens"]
+        self.before = self.changed.ask(TEXT)["tokens"]
         cluster.wait_saved(BLOCKS)
-
-    def ask(self, engine: Engine, text: list[int]) -> dict[str, Any]:
-        (answer,) = engine.call("generate", prompts=[text])
-        return dict(answer)
 
     def ask_emptied(self, engine: Engine, text: list[int]) -> dict[str, Any]:
         """With nothing in the engine's own cache, and its pages overwritten."""
-        assert engine.call("reset")
-        engine.call("spoil")
-        return self.ask(engine, text)
+        engine.empty()
+        return engine.ask(text)
 
     def right(self, text: list[int]) -> list[int]:
         """What the weights that `changed` holds now answer, computed by an engine that never had others."""
@@ -72,14 +67,14 @@ class Pair:
         assert len(set(self.names().values())) <= 2
         before = self.cluster.saved()
         for text in (TEXT, fresh):
-            answer = self.ask(self.changed, text)
+            answer = self.changed.ask(text)
             assert answer["cached"] == 0
             assert answer["tokens"] == self.right(text)
         self.cluster.wait_saved(before + 2 * BLOCKS)
         again = self.ask_emptied(self.changed, TEXT)
         assert (again["cached"], again["tokens"]) == (BLOCKS * BLOCK, self.right(TEXT))
         unseen = prompt(seed + 1, BLOCKS * BLOCK + 3)
-        cold = self.ask(self.changed, unseen)
+        cold = self.changed.ask(unseen)
         assert cold["cached"] == 0
         assert self.ask_emptied(self.beside, unseen)["cached"] == 0
         old = self.ask_emptied(self.beside, TEXT)
@@ -97,7 +92,7 @@ def test_f48_a_sleep_that_keeps_the_weights_keeps_what_is_stored(pair: Pair) -> 
     assert pair.ask_emptied(pair.beside, TEXT)["cached"] == BLOCKS * BLOCK
     names = pair.names()
     pair.changed.call("sleep", level=1)
-    answer = pair.ask(pair.changed, TEXT)
+    answer = pair.changed.ask(TEXT)
     assert (answer["cached"], answer["tokens"]) == (BLOCKS * BLOCK, pair.before)
     assert pair.names() == names
 
@@ -112,7 +107,7 @@ def test_f48_weights_replaced_in_place_begin_a_new_generation(
     pair.change(how)
     # Until the engine's own cache is emptied new blocks stand on old ones: nothing is saved or restored.
     mixed = prompt(910, BLOCKS * BLOCK + 3)
-    assert pair.ask(pair.changed, mixed)["cached"] == 0
+    assert pair.changed.ask(mixed)["cached"] == 0
     assert pair.changed.call(reset)
     assert pair.cluster.wait_idle()["counters"]["blocks_saved"] <= before
     pair.check_new_generation({"reload": 920, "update": 930, "load": 940}[how])

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from tierkv.connectors.vllm.cuda import Cuda
 
 
 class Stream:
@@ -35,7 +36,7 @@ class Event:
         return 2.5
 
 
-class Device:
+class Device(Cuda):
     """Calls of CUDA that say what was asked, and whose events pass when the test says so."""
 
     def __init__(self, *, pins: bool = True) -> None:

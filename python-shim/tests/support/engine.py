@@ -7,11 +7,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from tierkv.connectors.vllm.connector import TierKVConnector
 from tierkv.connectors.vllm.metadata import StepReceipts
 from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.specs import Group
 
 BLOCK_TOKENS = 4
+
+
+def connector_of(half: Any) -> TierKVConnector:
+    """The class that vLLM loads, around a half that a test has made."""
+    connector = object.__new__(TierKVConnector)
+    connector._connector_metadata = None
+    connector.half = connector.scheduler_side = connector.worker_side = half
+    return connector
 
 
 def make_group(
@@ -35,10 +44,6 @@ def make_state(*, index: int = 1, tokens: int = BLOCK_TOKENS, page_bytes: int = 
         index,
         (f"state.{index}",),
         tokens,
-        0,
-        0,
-        0,
-        torch.uint8,
         record_class="ssm",
         tail=1,
         page_bytes=(page_bytes,),
@@ -136,6 +141,8 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
         ),
         speculative_config=None,
         lora_config=None,
+        kv_events_config=None,
+        attention_config=SimpleNamespace(backend=None),
         kv_transfer_config=SimpleNamespace(
             engine_id="engine-1",
             kv_role="kv_both",

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from tierkv.connectors.vllm.cursors import Missing
 from tierkv.connectors.vllm.frames import Frame
@@ -75,6 +75,12 @@ class Bench:
             self.shim.introduce(dict.fromkeys(range(world), RESOLVED))
         if sidecar is not None:
             self.connected()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shim.shutdown()
 
     @property
     def fake(self) -> FakeSidecar:

@@ -44,7 +44,6 @@ class ModelForm:
 
     @property
     def total_bytes(self) -> int:
-        """Give how much `digest` reads."""
         return sum(array.nbytes for _, array in self.arrays)
 
     def digest(self, heard: Callable[[int], None]) -> str:

@@ -17,6 +17,7 @@ from mlx_lm.models.cache import (
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.messages import attention_layout, opaque_layout
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -45,12 +46,10 @@ class Part:
 
     @property
     def row_bytes(self) -> int:
-        """Give the bytes of a token in one head."""
         return self.shape[-1] * int(self.dtype.size)
 
     @property
     def bytes(self) -> int:
-        """Give the bytes of it all."""
         return math.prod(self.shape) * int(self.dtype.size)
 
 
@@ -110,31 +109,20 @@ class Group:
             "class": self.record_class,
             "tokens": _TOKENS,
             "tail": 0 if self.rows else 1,
-            "layers": len(self.leaves),
-            "layer_bytes": self.leaf_bytes,
         }
-        keys, values = (*self.parts, None)[:2]
+        layers, keys, values = len(self.leaves), *(*self.parts, None)[:2]
         if self.kind != "KVCache" or keys is None or values is None or not self._is_canonical():
-            zeros = ("heads", "dim_k", "dim_v", "key_offset", "value_offset")
-            strides = ("head_stride", "token_stride")
-            return {
-                **common,
-                "layout": "opaque",
-                "dtype": "u8",
-                **dict.fromkeys(zeros + strides, 0),
-            }
-        return {
-            **common,
-            "layout": "attention",
-            "dtype": _DTYPES[keys.dtype],
-            "heads": self.heads,
-            "dim_k": keys.shape[-1],
-            "dim_v": values.shape[-1],
-            "key_offset": 0,
-            "value_offset": keys.row_bytes,
-            "head_stride": _TOKENS * self.width,
-            "token_stride": self.width,
-        }
+            return {**common, **opaque_layout(layers, self.leaf_bytes)}
+        shape = attention_layout(
+            _DTYPES[keys.dtype],
+            keys.dtype.size,
+            layers=layers,
+            heads=self.heads,
+            tokens=_TOKENS,
+            dim_k=keys.shape[-1],
+            dim_v=values.shape[-1],
+        )
+        return {**common, **shape}
 
     def _is_canonical(self) -> bool:
         keys, values = self.parts
@@ -227,15 +215,8 @@ def _fill_rows(group: Group, leaf: Any, end: int, room: Bytes) -> None:
 
 def _fill_whole(group: Group, leaf: Any, end: int, room: Bytes) -> None:
     if group.kind == "RotatingKVCache":
-        if (
-            leaf.keys is None
-            or leaf.offset != end
-            or (leaf.max_size, leaf.keep)
-            != (
-                group.window,
-                group.keep,
-            )
-        ):
+        known = (leaf.max_size, leaf.keep) == (group.window, group.keep)
+        if leaf.keys is None or leaf.offset != end or not known:
             raise ChangedShapeError(f"{group.kind} is not at {end} tokens")
         arrays: list[Any] = [_in_order(leaf, a) for a in (leaf.keys, leaf.values)]
     else:

@@ -122,7 +122,6 @@ class Tier:
         return self._link is not None and self._link.wait_until_on(timeout_s)
 
     def close(self) -> None:
-        """End the connections."""
         if self._link is not None:
             self._link.close()
 

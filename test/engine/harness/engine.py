@@ -126,6 +126,16 @@ class Engine:
         """Runs `inside.<name>(host, **arguments)` in the engine's process and gives its result."""
         return self._exchange({"call": name, "arguments": arguments}, timeout_s)
 
+    def ask(self, text: list[int], **options: Any) -> Json:
+        """The greedy answer to one prompt; see `inside.generate`."""
+        (answer,) = self.call("generate", prompts=[text], **options)
+        return dict(answer)
+
+    def empty(self) -> None:
+        """Empties the engine's own cache and overwrites all pages: what was not copied cannot pass for restored."""
+        assert self.call("reset")
+        self.call("spoil")
+
     def wait_up(self) -> Self:
         """Waits until the shim may restore; an engine in one process only."""
         self.call("go_on_until", moment="up")

@@ -58,6 +58,8 @@ class Host:
         self.scheduler: Any = None
         self.shim: Any = None
         self.worker: Any = None
+        #: Of both halves; those of worker processes are not read.
+        self.clocks: list[Any] = []
         if not config.get("processes"):
             self.core = self.llm.llm_engine.engine_core.engine_core
             self.scheduler = self.core.scheduler
@@ -65,7 +67,8 @@ class Host:
                 self._find_halves(config.get("shim_limits", {}))
 
     def _find_halves(self, limits: Json) -> None:
-        from vllm.distributed import kv_transfer  # noqa: PLC0415 - after the engine
+        from lab.step_clock import clock_of  # noqa: PLC0415 - after the engine
+        from vllm.distributed import kv_transfer  # noqa: PLC0415 - the same
 
         from harness.inside_ranks import on_every_rank, set_limits  # noqa: PLC0415
 
@@ -74,6 +77,7 @@ class Host:
             self.worker = kv_transfer.get_kv_transfer_group().worker_side
         else:
             on_every_rank(self, set_limits, limits)
+        self.clocks = [clock_of(half) for half in (self.shim, self.worker) if half is not None]
 
 
 def serve(connection: socket.socket) -> int:

@@ -221,8 +221,7 @@ def status(host: Host) -> Json:
     counters = Counter[str](host.shim.counters.snapshot())
     for _, counted in workers:
         counters.update(counted)
-    # The clocks of worker processes are not read.
-    clocks = [half.clock for half in (host.shim, host.worker) if half is not None]
+    clocks = host.clocks
     return {
         "shim": host.shim.status(),
         "worker": workers[0][0],
@@ -250,7 +249,7 @@ def metrics(host: Host) -> dict[str, float]:
 
 def reset_clocks(host: Host) -> None:
     """Forgets the times measured so far."""
-    for clock in (host.shim.clock, host.worker.clock):
+    for clock in host.clocks:
         clock.samples.clear()
         clock.max_s = 0.0
 

@@ -15,7 +15,6 @@ import torch
 from tierkv.connectors.vllm import worker
 from tierkv.connectors.vllm.copies import Copier, CudaCopier
 from tierkv.connectors.vllm.credits import Credits
-from tierkv.connectors.vllm.timing import StepClock
 
 
 class _Event:
@@ -41,8 +40,7 @@ def install(late_s: float) -> None:
     def take_half(free: Credits, most: int) -> Any:
         return take(free, max(1, most // 2))
 
-    def make_copier(device: torch.device, clock: StepClock) -> Copier:
-        del clock
+    def make_copier(device: torch.device) -> Copier:
         calls = import_module("device").ProcessorCalls()
         calls.event = lambda: _Event(late_s)
         return CudaCopier(device, calls)

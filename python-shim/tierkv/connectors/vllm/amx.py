@@ -53,7 +53,6 @@ class FirstStep:
             grid.left_tokens = limits.AMX_FIRST_TOKENS
 
     def note(self, tokens: int) -> None:
-        """Hear how many tokens a step computes."""
         if tokens >= limits.AMX_FIRST_TOKENS:
             self._grid.left_tokens = 1
             self.is_awaited = False

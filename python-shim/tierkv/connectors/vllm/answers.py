@@ -77,48 +77,50 @@ def wish_of(request: Any) -> Wish:
     ours = params.get(KEY)
     is_map = isinstance(ours, Mapping)
     said = ours if is_map else {}
-    named = said.get(_SESSION)
-    session = str(named) if _is_name(named) else ""
-    fits: dict[str, Callable[[Any], bool]] = {
-        _REPORT: lambda value: isinstance(value, bool),
-        _RECEIPT: lambda value: isinstance(value, bool),
-        _SESSION: _is_name,
-        _KEEP: lambda value: session != "" and _is_count(value) and 0 < value <= limits.KEEP_S_MAX,
-        _CACHE_CONTROL: lambda value: session != "" and _ttl_s(value) is not None,
-        _PIN: lambda value: session != "" and isinstance(value, bool),
-        _RELEASE: lambda value: session != "" and isinstance(value, bool),
-        _HANDOFF: lambda value: isinstance(value, bool) or _handoff(value) is not None,
-    }
-    wrong = [name for name, value in said.items() if not fits.get(name, _is_nothing)(value)]
-    ignored = [f"{KEY}.{name}"[:64] for name in wrong][:16]
+    session = _name(said.get(_SESSION)) or ""
+    parsers = _PARSERS | (_OF_SESSION if session else {})
+    read = {name: parsers[name](value) if name in parsers else None for name, value in said.items()}
+    ignored = [f"{KEY}.{name}"[:64] for name, value in read.items() if value is None][:16]
     ignored += [KEY] if ours is not None and not is_map else []
-    ignored += [
-        name
-        for name in (_LOAD, _SAVE)
-        if params.get(name) is not None and not _is_count(params[name])
-    ]
+    tokens = {name: _count(params.get(name)) for name in (_LOAD, _SAVE)}
+    ignored += [name for name in tokens if tokens[name] is None and params.get(name) is not None]
+    load, save = tokens.values()
+    # Without a time of its own a pin holds for the longest one.
+    pinned_s = limits.KEEP_S_MAX if read.get(_PIN) else 0
+    handoff = read.get(_HANDOFF)
     return Wish(
-        load_tokens=_tokens(params.get(_LOAD)),
-        save_tokens=_tokens(params.get(_SAVE)),
+        load_tokens=ALL_TOKENS if load is None else load,
+        save_tokens=ALL_TOKENS if save is None else save,
         # What an engine told is passed on as it is, and asks for nothing by itself.
         is_reported=is_map and said.get(_REPORT, set(said) != {_HANDOFF}) is not False,
         session=session,
-        keep_s=_keep_s(said, wrong) if session else 0,
-        is_released=session != "" and said.get(_RELEASE) is True,
-        tells=said.get(_HANDOFF) is True,
-        handoff=_handoff(said.get(_HANDOFF)),
-        wants_receipt=said.get(_RECEIPT) is True,
+        keep_s=read.get(_KEEP) or read.get(_CACHE_CONTROL) or pinned_s,
+        is_released=read.get(_RELEASE) is True,
+        tells=handoff is True,
+        handoff=handoff if isinstance(handoff, Handoff) else None,
+        wants_receipt=read.get(_RECEIPT) is True,
         ignored=tuple(ignored),
     )
 
 
-def _keep_s(said: Mapping[str, Any], wrong: list[str]) -> int:
-    """Without a time of its own a pin holds for the longest one."""
-    if _KEEP in said and _KEEP not in wrong:
-        return int(said[_KEEP])
-    if _CACHE_CONTROL in said and _CACHE_CONTROL not in wrong:
-        return _ttl_s(said[_CACHE_CONTROL]) or 0
-    return limits.KEEP_S_MAX if said.get(_PIN) is True else 0
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _name(value: Any) -> str | None:
+    """Give a name that can be shown, too: a lone surrogate of JSON cannot even be encoded."""
+    is_shown = isinstance(value, str) and value.isprintable()
+    is_sound = is_shown and 0 < len(value.encode()) <= limits.SESSION_NAME_BYTES_MAX
+    return value if is_sound else None
+
+
+def _keep_s(value: Any) -> int | None:
+    seconds = _count(value) or 0
+    return seconds if 0 < seconds <= limits.KEEP_S_MAX else None
 
 
 def _ttl_s(value: Any) -> int | None:
@@ -129,39 +131,40 @@ def _ttl_s(value: Any) -> int | None:
     return _TTLS.get(ttl) if isinstance(ttl, str) else None
 
 
-def _handoff(value: Any) -> Handoff | None:
+def _handoff(value: Any) -> Handoff | bool | None:
+    if isinstance(value, bool):
+        return value
     if not isinstance(value, Mapping) or set(value) - {_BLOCK_TOKENS} != {"tokens", "key"}:
         return None
-    tokens, key, block_tokens = value["tokens"], value["key"], value.get(_BLOCK_TOKENS, 0)
+    tokens, block_tokens = _count(value["tokens"]), _count(value.get(_BLOCK_TOKENS, 0))
+    key = value["key"]
     is_key = isinstance(key, str) and _HANDOFF_KEY.fullmatch(key)
-    is_sound = _is_count(tokens) and tokens > 0 and _is_count(block_tokens)
-    return Handoff(tokens, key, block_tokens) if is_key and is_sound else None
+    return (
+        Handoff(tokens, key, block_tokens)
+        if is_key and tokens and block_tokens is not None
+        else None
+    )
+
+
+#: By name, what reads a value; it gives None for a wrong one.
+_PARSERS: Final[dict[str, Callable[[Any], Any]]] = {
+    _REPORT: _flag,
+    _RECEIPT: _flag,
+    _SESSION: _name,
+    _HANDOFF: _handoff,
+}
+#: The same of what means nothing without a session.
+_OF_SESSION: Final[dict[str, Callable[[Any], Any]]] = {
+    _KEEP: _keep_s,
+    _CACHE_CONTROL: _ttl_s,
+    _PIN: _flag,
+    _RELEASE: _flag,
+}
 
 
 def _named(told: Handoff) -> dict[str, Any]:
     blocks = {_BLOCK_TOKENS: told.block_tokens} if told.block_tokens else {}
     return {"tokens": told.tokens, "key": told.key, **blocks}
-
-
-def _is_nothing(_value: Any) -> bool:
-    return False
-
-
-def _is_name(value: Any) -> bool:
-    """Tell whether it can be shown, too: a lone surrogate of JSON cannot even be encoded."""
-    return (
-        isinstance(value, str)
-        and value.isprintable()
-        and 0 < len(value.encode()) <= limits.SESSION_NAME_BYTES_MAX
-    )
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _tokens(value: Any) -> int:
-    return value if _is_count(value) else ALL_TOKENS
 
 
 @dataclass(slots=True)

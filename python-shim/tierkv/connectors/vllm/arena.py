@@ -1,7 +1,6 @@
 """Maps the sidecar's arena into the worker and shows its slots as tensors."""
 
 import ctypes
-import threading
 
 import torch
 
@@ -61,23 +60,3 @@ class Arena:
             length = min(limits.POPULATE_STEP_BYTES, size - offset)
             if madvise(start + offset, length, _MADV_POPULATE_WRITE) != 0:
                 return  # an older kernel: the first copies pay the page faults instead
-
-
-class ArenaTable:
-    """The arenas a worker has mapped: the present one, and old ones that admitted loads may still read."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._arenas: dict[int, Arena] = {}
-
-    def add(self, arena: Arena) -> None:
-        """Keep an arena; the oldest beyond `ARENAS_MAX` are unmapped when their last view is gone."""
-        with self._lock:
-            self._arenas[arena.arena_id] = arena
-            while len(self._arenas) > limits.ARENAS_MAX:
-                self._arenas.pop(next(iter(self._arenas)))
-
-    def get(self, arena_id: int) -> Arena | None:
-        """Give a mapped arena by the sidecar's number for it."""
-        with self._lock:
-            return self._arenas.get(arena_id)

@@ -37,11 +37,9 @@ class Arrivals:
         return bool(self._received or self._failed)
 
     def is_broken(self, req_id: str) -> bool:
-        """Tell whether a part of this admission has failed already."""
         return req_id in self._broken
 
     def begin(self, part: LoadPart) -> None:
-        """Hear that a part is being copied."""
         self._loading.setdefault(part.req_id, []).extend(part.block_ids)
         if part.last:
             self._given.add(part.req_id)
@@ -118,7 +116,6 @@ class Arrivals:
         return again
 
     def take_blocks_again(self) -> set[int]:
-        """Give the same as `take_failed_blocks`, likewise."""
         again = self._taken_blocks | self._failed_blocks
         self._taken_blocks, self._failed_blocks = set(), set()
         return again

@@ -41,6 +41,8 @@ class Autostart:
 
     def attempt(self) -> None:
         """Start a sidecar unless somebody just did; at most once per `AUTOSTART_EVERY_S`. Never raises."""
+        if not self._settings.autostart:
+            return
         now = time.monotonic()
         if self._was_served and self._absent_since_s is None:
             self._absent_since_s = now

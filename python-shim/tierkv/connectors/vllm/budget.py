@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.plans import Plan, PlanBook
-from tierkv.connectors.vllm.requests import RequestState
+from tierkv.connectors.vllm.requests import RequestState, Waiting
 
 
 class StepRoom:
@@ -26,7 +27,6 @@ class StepRoom:
         self._blocks = self._tokens = 0
 
     def bind_pool(self, pool: Any) -> None:
-        """Take the engine's block pool."""
         self._pool = pool
 
     def next_step(self, *, is_idle: bool) -> None:
@@ -65,15 +65,43 @@ class StepRoom:
 
 
 class Budget:
-    """The restore budget, seconds: `stall_s` without any word of a plan, `wait_s` in all."""
+    """The restore budget, seconds: `stall_s` without any word of a plan, `wait_s` in all; and what asking may cost.
 
-    def __init__(self, room: StepRoom, book: PlanBook, suspect: Callable[[], None]) -> None:
+    vLLM asks about every waiting request in every step: most are told what they were told before. Of those with news a
+    step looks at a bounded number, first come, first served; the others wait one step more. One whose time is over is
+    looked at in any case, so nobody waits longer than the budget.
+    """
+
+    def __init__(
+        self, room: StepRoom, book: PlanBook, suspect: Callable[[], None], counters: Counters
+    ) -> None:
         self.room = room
         self._book = book
         self._suspect = suspect
+        self._counters = counters
         self.wait_s, self.stall_s = limits.WAIT_MS_DEFAULT / 1e3, limits.STALL_MS_DEFAULT / 1e3
 
-    def begin(self, state: RequestState, start: int, now: float) -> None:
+    def goes_on_waiting(self, state: RequestState, start: int, now: float) -> bool:
+        """Tell whether a request goes on waiting, without a look at what was placed."""
+        self._begin(state, start, now)
+        plan = self._book.get(state.request.request_id)
+        if plan is None:
+            return False
+        waits, asked_s = state.waits, state.first_ask_s
+        if waits is not None and waits.plan is plan and waits.start == start:
+            # Sooner than needed for a plan that is handed over: `is_out` says.
+            if asked_s is not None and (
+                now - waits.silent_since_s >= self.stall_s or now - asked_s >= self.wait_s
+            ):
+                return False
+            if waits.news == plan.news and waits.is_timed is (asked_s is not None):
+                return True
+        if self.room.takes_look():
+            return False
+        self._counters.add("asks_put_off")
+        return True
+
+    def _begin(self, state: RequestState, start: int, now: float) -> None:
         """Hear that vLLM asks: time runs once it could begin the request, or has asked for long.
 
         While it could not, waiting costs nothing. The bound keeps smaller requests from passing it for ever.
@@ -84,13 +112,15 @@ class Budget:
         if state.first_ask_s is None and (fits or now - state.seen_s >= limits.NO_ROOM_WAIT_S):
             state.first_ask_s = now
 
+    def wait(self, state: RequestState, plan: Plan, news: int, start: int) -> None:
+        """Remember what a request waits for; `news`: what had been heard of its plan before that was found."""
+        asked_s = state.first_ask_s
+        silent_since_s = max(plan.progress_at_s, asked_s or 0.0)
+        state.waits = Waiting(plan, news, start, asked_s is not None, silent_since_s)
+
     def is_stalled(self, state: RequestState, now: float) -> bool:
         """Tell whether the time without any word is over, counted from the first ask."""
         return state.first_ask_s is not None and now - state.first_ask_s >= self.stall_s
-
-    def may_be_out(self, asked_s: float, silent_since_s: float, now: float) -> bool:
-        """Tell whether `is_out` has to be asked: for a plan that is handed over, sooner than needed."""
-        return now - silent_since_s >= self.stall_s or now - asked_s >= self.wait_s
 
     def is_out(self, state: RequestState, plan: Plan, now: float) -> bool:
         """Check both; the sidecar hears that time runs."""

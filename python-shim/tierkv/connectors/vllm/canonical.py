@@ -39,7 +39,6 @@ class Canonical:
         return json.dumps(self.form(value, place), separators=(",", ":")).encode()
 
     def form(self, value: Any, place: str, depth: int = 0) -> Form:  # noqa: PLR0911 - one line a type
-        """Give the form of any value. Raises UnnameableError."""
         if depth > _DEPTH_MAX:
             raise UnnameableError(f"{place}: nested more than {_DEPTH_MAX} deep")
         if isinstance(value, enum.Enum):
@@ -67,14 +66,12 @@ class Canonical:
             return ["list", [self.form(item, f"{place}[]", depth + 1) for item in value]]
         if isinstance(value, Set):
             return ["set", _sorted([self.form(item, f"{place}{{}}", depth + 1) for item in value])]
-        return ["object", _name(type(value)), self._members(value, place, depth)]
-
-    def _members(self, value: Any, place: str, depth: int) -> list[Form]:
-        return [
+        parts = [
             [name, self.form(item, where, depth + 1)]
             for name, item, where in members(value, place)
             if where not in self._exempt
         ]
+        return ["object", _name(type(value)), parts]
 
 
 def members(value: Any, place: str) -> list[tuple[str, Any, str]]:

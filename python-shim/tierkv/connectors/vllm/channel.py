@@ -24,10 +24,10 @@ log = logging.getLogger("tierkv.shim")
 class Listener(Protocol):
     """What the channel tells its owner, always from the helper thread."""
 
-    def on_open(self, welcome: Frame) -> None:
+    def on_open(self, welcome: Frame, /) -> None:
         """Hear that the sidecar said `welcome`; frames may be sent from now on."""
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: Frame, /) -> None:
         """Take a frame after `welcome`; `fd` of an `arena` is open until this returns, None when none came."""
 
     def on_close(self) -> None:
@@ -49,7 +49,7 @@ class Channel:
         unreachable: Callable[[], None] = lambda: None,
         *,
         reports: Callable[[], Frame] = dict,
-        strangers: Callable[[], None] = lambda: None,
+        strangers: Callable[[], object] = lambda: None,
     ) -> None:
         """`unreachable` is called, from the helper thread, whenever nobody listens at `path`.
 
@@ -172,7 +172,6 @@ class Channel:
         self._waking.close()
 
     def _complain(self, reason: str) -> None:
-        """Logs a reason once, not once per attempt."""
         if reason != self._complained:
             self._complained = reason
             log.warning(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 __all__ = [
-    "BlockTables",
     "KVConnectorBase_V1",
     "KVConnectorHandshakeMetadata",
     "KVConnectorMetadata",
@@ -43,11 +42,6 @@ __all__ = [
     "KVConnectorStats",
     "KVConnectorWorkerMetadata",
     "SupportsHMA",
-    "check_hash_root",
-    "check_release",
-    "none_hash",
-    "transfer_results",
-    "vllm_version",
 ]
 
 log = logging.getLogger("tierkv.shim")
@@ -266,15 +260,15 @@ def hit_sources(host: int, elsewhere: int) -> dict[Any, int]:
 
 def publishes_events(config: Any) -> bool:
     """Tell whether the engine publishes KV-cache events."""
-    events = getattr(config, "kv_events_config", None)
+    events = config.kv_events_config
     return events is not None and bool(events.enable_kv_cache_events)
 
 
 def event_endpoints(config: Any) -> dict[str, str]:
     """Give where the engine publishes its events, and replays them; nothing of one of several data-parallel ranks."""
-    events: Any = getattr(config, "kv_events_config", None)
     if not publishes_events(config) or config.parallel_config.data_parallel_size > 1:
         return {}
+    events = config.kv_events_config
     found = {"events": events.endpoint, "replays": events.replay_endpoint}
     return {name: value for name, value in found.items() if value}
 
@@ -378,10 +372,9 @@ def full_name(spec: Any) -> str:
 
 def page_format(config: "VllmConfig", kv_cache_config: Any) -> str:
     """Name what lays out the bytes of opaque pages: platform, backend and layout (the last from 0.29 on)."""
-    attention = getattr(config, "attention_config", None)
-    backend = getattr(attention, "backend", None) or os.environ.get("VLLM_ATTENTION_BACKEND")
     layout = getattr(kv_cache_config, "kv_cache_layout", None)
-    return f"{current_platform.get_device_name()} {backend} {layout}"
+    device = current_platform.get_device_name()
+    return f"{device} {config.attention_config.backend} {layout}"
 
 
 def set_recompute_policy(config: "VllmConfig") -> bool:
@@ -389,8 +382,8 @@ def set_recompute_policy(config: "VllmConfig") -> bool:
 
     The scheduler reads it after our constructor (v1/core/sched/scheduler.py).
     """
-    transfer = config.kv_transfer_config
-    if transfer is None or transfer.kv_load_failure_policy == "recompute":
+    transfer: Any = config.kv_transfer_config
+    if transfer.kv_load_failure_policy == "recompute":
         return False
     transfer.kv_load_failure_policy = "recompute"
     return True

@@ -27,59 +27,9 @@ log = logging.getLogger("tierkv.shim")
 Finish = tuple[bool, dict[str, Any] | None]
 
 
-def _owed_alloc(self: "TierKVConnector", request: Any, blocks: Any, tokens: int) -> None:
-    self.scheduler_side.owed.alloc(request, blocks, tokens)
-
-
-def _owed_step(self: "TierKVConnector", scheduler_output: Any) -> StepMetadata:
-    return self.scheduler_side.owed.step(scheduler_output)
-
-
-def _owed_output(self: "TierKVConnector", connector_output: Any) -> None:
-    self.scheduler_side.owed.output(connector_output)
-
-
-def _owed_finish(self: "TierKVConnector", request: Any, block_ids: Any) -> tuple[bool, None]:
-    del block_ids
-    self.scheduler_side.owed.finished(request)
-    return False, None
-
-
-def _owed_binding(self: "TierKVConnector", connector_metadata: Any) -> None:
-    KVConnectorBase_V1.bind_connector_metadata(self, connector_metadata)
-    self.worker_side.confirm()
-
-
-def _owed_load(self: "TierKVConnector", forward_context: Any, **kwargs: Any) -> None:
-    del forward_context, kwargs
-    for part in self._metadata.loads:
-        self.worker_side.arrivals.fail(part)
-    self.worker_side.owe_saves(self._metadata)
-
-
-def _owed_save(self: "TierKVConnector") -> None:
-    self.worker_side.owe_saves(self._metadata)
-
-
-def _owed_finished(
-    self: "TierKVConnector", finished_req_ids: set[str]
-) -> tuple[set[str] | None, set[str] | None]:
-    del finished_req_ids
-    received, failed = self.worker_side.arrivals.take_again()
+def _as_finished(received: set[str], failed: set[str]) -> tuple[set[str] | None, set[str] | None]:
+    """Report loads the way releases before 0.30 ask: nothing is ever sent."""
     return None, (received | failed) or None
-
-
-def _owed_failed_blocks(self: "TierKVConnector") -> set[int]:
-    return self.worker_side.arrivals.take_blocks_again()
-
-
-def _owed_results(self: "TierKVConnector", finished_req_ids: set[str]) -> Any:
-    del finished_req_ids
-    return compat.transfer_results(*self.worker_side.arrivals.take_again())
-
-
-def _owed_receipts(self: "TierKVConnector") -> StepReceipts | None:
-    return self.worker_side.owed_receipts()
 
 
 class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
@@ -90,16 +40,17 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     an error of its own (guard.py) it is off, with what vLLM was promised reported as failed.
     """
 
+    half: SchedulerShim | WorkerShim
+
     def __init__(
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         log_like_vllm()
         if not compat.check_release(compat.vllm_version()):
-            log.warning("tierKV: of the contract with this release: %s", contract.probe())
+            log.warning("tierKV: of the contract with this release: %s", contract.probe(type(self)))
         armed = failpoint.arm(os.environ.get(failpoint.VARIABLE))
-        transfer = vllm_config.kv_transfer_config
-        settings = load_settings(transfer.kv_connector_extra_config if transfer else {})
+        settings = load_settings(vllm_config.kv_transfer_config.kv_connector_extra_config)
         groups = read_groups(vllm_config, kv_cache_config, settings.states)
         same = replicas.copies(vllm_config, kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:
@@ -108,21 +59,17 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
                     "tierKV: set kv_load_failure_policy to 'recompute': lost blocks are recomputed, no request fails"
                 )
             log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
-            self.take(SchedulerShim(vllm_config, settings, groups, kv_cache_config, copies=same))
+            self.half = self.scheduler_side = SchedulerShim(
+                vllm_config, settings, groups, kv_cache_config, copies=same
+            )
         else:
             blocks = kv_cache_config.num_blocks
-            self.take(WorkerShim(vllm_config, settings, groups, blocks, copies=same))
+            self.half = self.worker_side = WorkerShim(
+                vllm_config, settings, groups, blocks, copies=same
+            )
             amx.ask_kernel()
             self.worker_side.weights.install(compat.worker_above())
         self.half.counters.add("failpoints_armed", armed)
-
-    def take(self, half: SchedulerShim | WorkerShim) -> None:
-        """Take the half that lives in this process."""
-        self.half = half
-        if isinstance(half, SchedulerShim):
-            self.scheduler_side = half
-        else:
-            self.worker_side = half
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -138,7 +85,6 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TierKVStats:
-        """Make stats again from what travelled between processes."""
         return TierKVStats(data=data or {})
 
     @classmethod
@@ -149,7 +95,6 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         labelnames: list[str],
         per_engine_labelvalues: dict[int, list[object]],
     ) -> TierKVPromMetrics:
-        """Register our counter with vLLM's Prometheus endpoint."""
         return TierKVPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     @classmethod
@@ -162,82 +107,72 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     @guarded()
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """See SchedulerShim.bind_gpu_block_pool."""
         self.scheduler_side.bind_gpu_block_pool(gpu_block_pool)
 
     @guarded()
     def on_new_request(self, request: Any) -> None:
-        """See SchedulerShim.on_new_request."""
         self.scheduler_side.on_new_request(request)
 
     @guarded()
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Match:
-        """See SchedulerShim.get_num_new_matched_tokens."""
         return self.scheduler_side.get_num_new_matched_tokens(request, num_computed_tokens)
 
     @guarded(is_vital=False)
     def get_external_cache_hit_sources(
         self, request: Any, num_external_tokens: int
     ) -> dict[Any, int]:
-        """See SchedulerShim.hit_sources (0.32 and later)."""
+        """From 0.32 on."""
         return self.scheduler_side.hit_sources(request, num_external_tokens)
 
-    @guarded(_owed_alloc)
+    @guarded(lambda self, *given: self.scheduler_side.owed.alloc(*given))
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """See SchedulerShim.update_state_after_alloc."""
         self.scheduler_side.update_state_after_alloc(request, blocks, num_external_tokens)
 
-    @guarded(_owed_step)
+    @guarded(lambda self, scheduler_output: self.scheduler_side.owed.step(scheduler_output))
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
-        """See SchedulerShim.build_connector_meta."""
         metadata = self.scheduler_side.build_connector_meta(scheduler_output)
         if metadata.saves or metadata.loads:
             self.scheduler_side.hand_over()
         return metadata
 
-    @guarded(_owed_output)
+    @guarded(lambda self, connector_output: self.scheduler_side.owed.output(connector_output))
     def update_connector_output(self, connector_output: Any) -> None:
-        """See SchedulerShim.update_connector_output."""
         if (
             connector_output.finished_recving
             or connector_output.kv_connector_worker_meta is not None
         ):
             self.scheduler_side.update_connector_output(connector_output)
 
-    @guarded(_owed_finish)
+    @guarded(lambda self, request, _ids: self.scheduler_side.owed.finished(request))
     def request_finished(self, request: Any, block_ids: Any) -> Finish:
         """Never keep a request's blocks: saves hold references of their own."""
         del block_ids
         return False, self.scheduler_side.request_finished(request)
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Finish:
-        """Never keep a request's blocks: saves hold references of their own."""
         return self.request_finished(request, block_ids)
 
     @guarded(is_vital=False)
     def take_events(self) -> Sequence[Any]:
-        """See StorageEvents.take."""
         events = self.scheduler_side.events
         return events.take() if events.is_on else ()
 
     @guarded(is_vital=False)
     def has_pending_push_work(self) -> bool:
-        """See SchedulerShim.has_pending_work (0.24 and later)."""
         return self.scheduler_side.has_pending_work()
 
     @guarded(is_vital=False)
     def has_pending_block_frees(self) -> bool:
-        """See SchedulerShim.has_pending_block_frees (0.30 and later)."""
+        """From 0.30 on."""
         return self.scheduler_side.has_pending_block_frees()
 
     @guarded()
     def reset_cache(self) -> bool:
-        """See SchedulerShim.reset_cache."""
         return self.scheduler_side.reset_cache()
 
     @guarded(is_vital=False)
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[tuple[int, int], Any]) -> None:
-        """See SchedulerShim.introduce; beside other connectors it may be another's handshake."""
+        """Beside other connectors it may be another's handshake."""
         ours = [item for item in metadata.values() if isinstance(item, Introduction)]
         self.scheduler_side.introduce({item.rank: item.resolved for item in ours})
 
@@ -251,38 +186,38 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     @guarded(lets_through=(ValueError,))
     def register_kv_caches(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
-        """See WorkerShim.register_kv_caches."""
         self.worker_side.register_kv_caches(kv_caches)
 
     @guarded()
     def unregister_kv_caches(self) -> None:
-        """See WorkerShim.sleep (0.33 and later)."""
+        """From 0.33 on."""
         self.worker_side.sleep(is_asleep=True)
 
     @guarded()
     def restore_kv_caches(self) -> None:
-        """See WorkerShim.sleep (0.33 and later)."""
+        """From 0.33 on."""
         self.worker_side.sleep(is_asleep=False)
 
-    @guarded(_owed_binding)
+    def _bind_owed(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        self.worker_side.confirm()
+
+    @guarded(_bind_owed)
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        """See WorkerShim.begin_step."""
         super().bind_connector_metadata(connector_metadata)
         self.worker_side.begin_step(connector_metadata)
 
     @guarded(is_vital=False)
     def get_handshake_metadata(self) -> Introduction | None:
-        """See WorkerShim.introduce; beside other connectors the first step's receipts carry it."""
+        """Beside other connectors the first step's receipts carry it."""
         return self.worker_side.introduce() if compat.is_alone(self) else None
 
     @guarded()
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        """See WorkerShim.handle_preemptions."""
         self.worker_side.handle_preemptions(kv_connector_metadata)
 
-    @guarded(_owed_load)
+    @guarded(lambda self, *_context, **_more: self.worker_side.owe_step(self._metadata))
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """See WorkerShim.start_load_kv."""
         del forward_context, kwargs
         metadata = self.worker_side.step
         if metadata.loads or not metadata.has_forward:
@@ -296,9 +231,8 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> None:
         """Blocks are saved whole after the forward: nothing happens per layer."""
 
-    @guarded(_owed_save)
+    @guarded(lambda self: self.worker_side.owe_saves(self._metadata))
     def wait_for_save(self) -> None:
-        """See WorkerShim.wait_for_save."""
         metadata = self.worker_side.step
         if metadata.saves or metadata.tokens or metadata.checks:
             self.worker_side.wait_for_save(metadata)
@@ -307,33 +241,27 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         worker = self.worker_side
         return worker.take_finished() if worker.has_transfers else (set(), set())
 
-    @guarded(_owed_finished)
+    @guarded(lambda self, _ids: _as_finished(*self.worker_side.arrivals.take_again()))
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Report loads the way releases before 0.30 ask."""
         del finished_req_ids
-        received, failed = self._take_finished()
-        return None, (received | failed) or None
+        return _as_finished(*self._take_finished())
 
-    @guarded(_owed_failed_blocks)
+    @guarded(lambda self: self.worker_side.arrivals.take_blocks_again())
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """See Arrivals.take_failed_blocks."""
         return self.worker_side.arrivals.take_failed_blocks()
 
-    @guarded(_owed_results)
+    @guarded(lambda self, _ids: compat.transfer_results(*self.worker_side.arrivals.take_again()))
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
-        """Report loads and failed loads the way 0.30 and later ask."""
+        """From 0.30 on."""
         del finished_req_ids
-        received, failed = self._take_finished()
-        return compat.transfer_results(received, failed)
+        return compat.transfer_results(*self._take_finished())
 
-    @guarded(_owed_receipts)
+    @guarded(lambda self: self.worker_side.owed_receipts())
     def build_connector_worker_meta(self) -> StepReceipts | None:
-        """See WorkerShim.take_receipts."""
         return self.worker_side.take_receipts()
 
     @guarded(is_vital=False)
     def shutdown(self) -> None:
-        """End whichever half lives in this process."""
         self.half.shutdown()
 
 

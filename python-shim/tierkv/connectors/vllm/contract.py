@@ -10,50 +10,18 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.compat import KVConnectorBase_V1, SupportsHMA
 
-#: Methods vLLM calls on us, with the parameters we rely on. Any of them absent: that part of the shim is never called.
-USED: Final[dict[str, tuple[str, ...]]] = {
-    "register_kv_caches": ("kv_caches",),
-    "get_handshake_metadata": (),
-    "set_xfer_handshake_metadata_pp_aware": ("metadata",),
-    "handle_preemptions": ("kv_connector_metadata",),
-    "start_load_kv": ("forward_context",),
-    "wait_for_layer_load": ("layer_name",),
-    "save_kv_layer": ("layer_name", "kv_layer", "attn_metadata"),
-    "wait_for_save": (),
-    "get_finished": ("finished_req_ids",),
-    "get_block_ids_with_load_errors": (),
-    "build_connector_worker_meta": (),
-    "bind_gpu_block_pool": ("gpu_block_pool",),
-    "on_new_request": ("request",),
-    "get_num_new_matched_tokens": ("request", "num_computed_tokens"),
-    "update_state_after_alloc": ("request", "blocks", "num_external_tokens"),
-    "build_connector_meta": ("scheduler_output",),
-    "update_connector_output": ("connector_output",),
-    "request_finished": ("request", "block_ids"),
-    "has_pending_push_work": (),
-    "reset_cache": (),
-    "get_kv_connector_stats": (),
-    "build_kv_connector_stats": ("data",),
-    "build_prom_metrics": (
-        "vllm_config",
-        "metric_types",
-        "labelnames",
-        "per_engine_labelvalues",
-    ),
-    "shutdown": (),
-    "take_events": (),
-}
-#: The same of methods that only newer releases call: their absence costs what they bring, and nothing else.
-LATER: Final[dict[str, tuple[str, ...]]] = {
-    "get_external_cache_hit_sources": ("request", "num_external_tokens"),
-    "restore_kv_caches": (),
-    "supports_sleep_mode": ("kv_transfer_config",),
-    "unregister_kv_caches": (),
-}
-#: Methods some release has beside those: what they do by default suits us, or `FEATURES` names the one we use.
+#: Methods of ours that only newer releases call: their absence costs what they bring, and nothing else.
+LATER: Final = frozenset(
+    {
+        "get_external_cache_hit_sources",
+        "restore_kv_caches",
+        "supports_sleep_mode",
+        "unregister_kv_caches",
+    }
+)
+#: Methods some release has beside ours: what they do by default suits us.
 KNOWN: Final = frozenset(
     {
-        "bind_connector_metadata",
         "bind_kv_cache_manager",
         "clear_connector_metadata",
         "finish_forward",
@@ -62,13 +30,10 @@ KNOWN: Final = frozenset(
         "get_loaded_kv_cache_group_ids",
         "get_mem_pool_context",
         "get_required_kvcache_layout",
-        "get_transfer_results",
         "has_connector_metadata",
-        "has_pending_block_frees",
         "prefer_cross_layer_blocks",
         "register_cross_layers_kv_cache",
         "register_finished_partial_tail",
-        "requires_kv_delivery",
         "requires_piecewise_for_cudagraph",
         "reset_capture_state",
         "role",
@@ -95,23 +60,34 @@ class Report:
         )
 
 
-def probe() -> Report:
-    """Compare the running release with what the shim was written for; reads signatures only."""
-    missing = [problem for name, wanted in USED.items() for problem in _lacks(name, wanted)]
-    later = {name: wanted for name, wanted in LATER.items() if hasattr(KVConnectorBase_V1, name)}
-    missing += [problem for name, wanted in later.items() for problem in _lacks(name, wanted)]
-    if not hasattr(SupportsHMA, "request_finished_all_groups"):
-        missing.append("request_finished_all_groups")
-    public = {name for name in vars(KVConnectorBase_V1) if not name.startswith("_")}
-    return Report(tuple(missing), tuple(sorted(public - {*USED, *LATER} - KNOWN)), _features())
+def public(connector: type) -> set[str]:
+    """Name the methods of a connector that vLLM calls, or has."""
+    return {name for name in vars(connector) if not name.startswith("_")}
 
 
-def _lacks(name: str, wanted: tuple[str, ...]) -> list[str]:
-    method = getattr(KVConnectorBase_V1, name, None)
-    if method is None:
+def probe(connector: type) -> Report:
+    """Compare the running release with our connector's methods and their parameters; reads signatures only."""
+    ours = public(connector)
+    used = {name for name in ours if name not in LATER or hasattr(KVConnectorBase_V1, name)}
+    missing = [problem for name in sorted(used) for problem in _lacks(connector, name)]
+    unknown = public(KVConnectorBase_V1) - ours - KNOWN
+    return Report(tuple(missing), tuple(sorted(unknown)), _features())
+
+
+def _lacks(connector: type, name: str) -> list[str]:
+    owner = SupportsHMA if name == "request_finished_all_groups" else KVConnectorBase_V1
+    if not hasattr(owner, name):
         return [name]
-    known = inspect.signature(method).parameters
-    return [f"{name}({parameter})" for parameter in wanted if parameter not in known]
+    known = _parameters(owner, name)
+    return [f"{name}({wanted})" for wanted in _parameters(connector, name) if wanted not in known]
+
+
+def _parameters(owner: type, name: str) -> list[str]:
+    """Give the names that a method takes; none of a property."""
+    method = inspect.getattr_static(owner, name)
+    method = method.__func__ if isinstance(method, classmethod) else method
+    found = inspect.signature(method).parameters.values() if callable(method) else ()
+    return [one.name for one in found if one.kind is not one.VAR_KEYWORD]
 
 
 def _features() -> dict[str, bool]:

@@ -5,16 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Any
 
 import torch
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena
-from tierkv.connectors.vllm.cuda import Calls, Cuda, Event
+from tierkv.connectors.vllm.cuda import Cuda
 from tierkv.connectors.vllm.pages import Pages, check_block
 from tierkv.connectors.vllm.rows import Rows
-from tierkv.connectors.vllm.timing import StepClock
 
 log = logging.getLogger("tierkv.shim")
 
@@ -35,20 +35,26 @@ class Batch:
     seconds: float = 0.0
 
 
-class Copier(Protocol):
-    """Moves batches; `when_done` runs on the engine's thread, from `save`, `load` or `poll`."""
+class Copier:
+    """Moves batches; `when_done` runs on the engine's thread, from `save`, `load` or `poll`.
+
+    By default all has ended when a call returns.
+    """
 
     #: Batches have not ended: `poll` is to be called.
-    is_running: bool
+    is_running = False
 
     def prepare(self, arena: Arena, ready: Done) -> None:
         """Get an arena ready to be copied from and to; `ready` is called then, here or on a thread of its own."""
+        raise NotImplementedError
 
     def save(self, batch: Batch) -> None:
         """Copy engine blocks into slots, after the work already queued for this step."""
+        raise NotImplementedError
 
     def load(self, batch: Batch) -> None:
-        """Copy slots into engine blocks."""
+        """Copy slots into engine blocks; those under load are not used by any forward."""
+        raise NotImplementedError
 
     def poll(self) -> None:
         """Run `when_done` of batches that have ended since."""
@@ -63,10 +69,10 @@ class Copier(Protocol):
         """Wait likewise, and let go of all arenas: their memory may be unmapped next. Nothing is copied after it."""
 
 
-def make_copier(device: torch.device, clock: StepClock) -> Copier:
+def make_copier(device: torch.device) -> Copier:
     """Choose by where the engine's KV tensors lie. Raises ValueError for a device without a copier."""
     if device.type == "cpu":
-        return CpuCopier(clock)
+        return CpuCopier()
     if device.type == "cuda":
         return CudaCopier(device)
     raise ValueError(
@@ -74,13 +80,8 @@ def make_copier(device: torch.device, clock: StepClock) -> Copier:
     )
 
 
-class CpuCopier:
+class CpuCopier(Copier):
     """Plain copies on the engine's own thread; they are done when the call returns."""
-
-    is_running = False
-
-    def __init__(self, clock: StepClock) -> None:
-        self._clock = clock
 
     def prepare(self, arena: Arena, ready: Done) -> None:
         """Copies can begin: pages that are not present yet cost them more."""
@@ -88,11 +89,9 @@ class CpuCopier:
         ready()
 
     def save(self, batch: Batch) -> None:
-        """Copy now."""
         self._run(batch, to_slot=True)
 
     def load(self, batch: Batch) -> None:
-        """Copy now."""
         self._run(batch, to_slot=False)
 
     def _run(self, batch: Batch, *, to_slot: bool) -> None:
@@ -100,24 +99,11 @@ class CpuCopier:
         slots = batch.arena.run(0, batch.arena.slot_count)
         batch.pages.copy_all(batch.pairs, slots, to_slot=to_slot)
         batch.seconds = time.perf_counter() - started
-        self._clock.copied(batch.seconds, len(batch.pairs) * batch.pages.group.block_bytes)
         for done in batch.when_done:
             done()
 
-    def poll(self) -> None:
-        """Nothing runs behind our back."""
 
-    def fence(self) -> None:
-        """Nothing runs behind our back."""
-
-    def settle(self) -> None:
-        """Nothing runs behind our back."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class CudaCopier:
+class CudaCopier(Copier):
     """Copies on side streams between the device and the arena, pinned before (cudaHostRegister).
 
     Many blocks pass through dense buffers on the device: one call for each run of slots, not one for each page. Two
@@ -126,16 +112,15 @@ class CudaCopier:
     passed. `bench/gpu` runs it on a GPU; tests run its logic with another `calls` (cuda.py).
     """
 
-    def __init__(self, device: torch.device, calls: Calls | None = None) -> None:
-        self._calls = calls if calls is not None else Cuda(device)
+    def __init__(self, device: torch.device, calls: Cuda | None = None) -> None:
+        self._calls = calls or Cuda(device)
         self._save_streams = (self._calls.stream(), self._calls.stream())
         self._load_streams = (self._calls.stream(), self._calls.stream())
-        self._running: list[tuple[Event, Event, Batch]] = []
+        self._running: list[tuple[Any, Any, Batch]] = []
         #: By arena: it, and the pieces of it that the device took. No copy is queued while one is let go of.
         self._pinned: dict[int, tuple[Arena, list[torch.Tensor]]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
-        self.is_running = False
 
     def prepare(self, arena: Arena, ready: Done) -> None:
         """Pin it in the background: seconds for gigabytes, and a copy of what is not pinned holds the engine up."""
@@ -177,11 +162,9 @@ class CudaCopier:
             self._unpin(arena_id)
 
     def save(self, batch: Batch) -> None:
-        """Queue device-to-host copies behind this step's forward."""
         self._queue(batch, self._save_streams, to_slot=True)
 
     def load(self, batch: Batch) -> None:
-        """Queue host-to-device copies; blocks under load are not used by any forward."""
         self._queue(batch, self._load_streams, to_slot=False)
 
     def _queue(self, batch: Batch, streams: tuple[Any, Any], *, to_slot: bool) -> None:
@@ -202,7 +185,7 @@ class CudaCopier:
     def _copy_rows(
         self, batch: Batch, rows: Rows, streams: tuple[Any, Any], *, to_slot: bool
     ) -> None:
-        pairs = sorted(batch.pairs, key=_slot_of)
+        pairs = sorted(batch.pairs, key=itemgetter(1))  # by slot
         for block_id, _ in pairs:
             check_block(block_id, batch.pages.num_blocks)
         first, second = streams
@@ -247,7 +230,6 @@ class CudaCopier:
             rows.scatter(block_ids, dense)
 
     def poll(self) -> None:
-        """Finish batches whose event has passed, in any order."""
         still_running = []
         for begun, ended, batch in self._running:
             if ended.query():
@@ -260,13 +242,11 @@ class CudaCopier:
         self.is_running = bool(still_running)
 
     def fence(self) -> None:
-        """Let the engine's stream wait for running saves of states."""
         if any(batch.pages.group.is_state for *_, batch in self._running):
             self._calls.current().wait_stream(self._save_streams[0])
 
     def settle(self) -> None:
-        """Wait for both ways; the first stream of each ends last."""
-        self._save_streams[0].synchronize()
+        self._save_streams[0].synchronize()  # the first stream of each way ends last
         self._load_streams[0].synchronize()
         self.poll()
 
@@ -280,10 +260,6 @@ class CudaCopier:
 
 def _start(work: Done) -> None:
     threading.Thread(target=work, name="tierkv-arena", daemon=True).start()
-
-
-def _slot_of(pair: tuple[int, int]) -> int:
-    return pair[1]
 
 
 def _copy_each(batch: Batch, pairs: list[tuple[int, int]], *, to_slot: bool) -> None:

@@ -17,11 +17,14 @@ class Counters:
         self._version = 0
         self._seen: dict[str, int] = {}
 
-    def add(self, name: str, amount: int = 1) -> None:
-        if amount:
-            with self._lock:
-                self._total[name] = self._total.get(name, 0) + amount
+    def add(self, name: str, amount: int = 1) -> int:
+        """Give the sum: 1 the first time, for what is said once."""
+        with self._lock:
+            total = self._total.get(name, 0) + amount
+            if amount:
+                self._total[name] = total
                 self._version += 1
+            return total
 
     def get(self, name: str) -> int:
         with self._lock:

@@ -1,53 +1,111 @@
-"""Owns one rank's credits: free slots of the current arena, which the sidecar grants ahead and saves use up."""
+"""Owns one rank's arenas, and its credits: free slots of the present one, which the sidecar grants and saves use up."""
 
+import logging
 import struct
 import threading
 from collections import deque
+from collections.abc import Callable
 
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena
+from tierkv.connectors.vllm.copies import Copier
+from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.frames import Frame
+
+log = logging.getLogger("tierkv.shim")
 
 _PAIR = struct.Struct("<II")
 
 
 class Credits:
-    """Granted on the helper thread, taken on the engine's. A credit is a slot number and its generation."""
+    """Granted on the helper thread, taken on the engine's. A credit is a slot number and its generation.
 
-    def __init__(self) -> None:
+    An arena is mapped, prepared for copies on a thread of its own, and only then slots of it are asked for; what was
+    prepared of an earlier one is not used.
+    """
+
+    def __init__(self, counters: Counters, send: Callable[[Frame], bool]) -> None:
+        self._counters = counters
+        self._send = send
         self._lock = threading.Lock()
+        #: Those that are mapped: the present one, and old ones that admitted loads may still read.
+        self._arenas: dict[int, Arena] = {}
+        self._present: Arena | None = None
         self._free: deque[tuple[int, int]] = deque()
-        self.arena: Arena | None = None
         #: An arena is being prepared: saves wait for it.
         self.is_coming = False
+        #: Counts arenas, and ends of connections.
+        self._number = 0
 
-    def renew(self, arena: Arena | None, *, is_coming: bool = False) -> None:
-        """Forget all: what comes belongs to another arena, perhaps to one that is not ready yet, or nothing comes."""
+    def take_in(self, frame: Frame, copier: Copier) -> None:
+        """Map and prepare the arena of a frame; one that cannot be mapped is reported.
+
+        The oldest beyond `ARENAS_MAX` are unmapped when their last view is gone.
+        """
+        try:
+            arena = Arena(
+                frame["arena"],
+                frame["fd"],
+                frame["bytes"],
+                frame["slot_bytes"],
+                frame["slot_count"],
+            )
+        except OSError as error:
+            self._counters.add("arena_map_failed")
+            log.warning("tierKV: %s; no block is saved or restored", error)
+            self._send({"t": "unmapped", "arena": frame["arena"], "reason": str(error)})
+            return
         with self._lock:
-            self.arena = None
-            self._free.clear()
-            self.is_coming = is_coming
-            self.arena = arena
+            self._arenas[arena.arena_id] = arena
+            while len(self._arenas) > limits.ARENAS_MAX:
+                self._arenas.pop(next(iter(self._arenas)))
+            number = self._forget(is_coming=True)
+        copier.prepare(arena, lambda: self._use(arena, number))
+
+    def _forget(self, *, is_coming: bool) -> int:
+        """Void all credits: what comes belongs to another arena, or nothing comes."""
+        self._present = None
+        self._free.clear()
+        self.is_coming = is_coming
+        self._number += 1
+        return self._number
+
+    def _use(self, arena: Arena, number: int) -> None:
+        with self._lock:
+            if number == self._number:
+                self._present, self.is_coming = arena, False
+                self._send({"t": "mapped", "arena": arena.arena_id})
+
+    def end(self) -> None:
+        """Forget the credits, because the connection has ended; mapped arenas stay for loads that were admitted."""
+        with self._lock:
+            self._forget(is_coming=False)
+
+    def mapped(self, arena_id: int) -> Arena | None:
+        """Give a mapped arena by the sidecar's number for it."""
+        with self._lock:
+            return self._arenas.get(arena_id)
 
     def grant(self, arena_id: int, slots: bytes) -> None:
         """Take credits, unless they are of another arena."""
         with self._lock:
-            if self.arena is not None and self.arena.arena_id == arena_id:
+            if self._present is not None and self._present.arena_id == arena_id:
                 self._free.extend(_PAIR.iter_unpack(slots))
 
     def take(self, most: int) -> tuple[Arena | None, list[tuple[int, int]]]:
         """Use up to `most` of them."""
         with self._lock:
             count = min(len(self._free), most)
-            return self.arena, [self._free.popleft() for _ in range(count)]
+            return self._present, [self._free.popleft() for _ in range(count)]
 
     def is_of(self, arena: Arena) -> bool:
         """Tell whether slots of this arena are still the ones that were granted."""
         with self._lock:
-            return self.arena is arena
+            return self._present is arena
 
     @property
     def left(self) -> int | None:
         """Give how many there are; None where no arena is there or coming."""
-        count = len(
-            self._free
-        )  # first, because `renew` takes the arena away before: no lock is needed
-        return None if self.arena is None and not self.is_coming else count
+        # First, because `_forget` takes the arena away before: no lock is needed.
+        count = len(self._free)
+        return None if self._present is None and not self.is_coming else count

@@ -38,6 +38,5 @@ class Descriptors:
         return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> None:
-        """Close those that no frame took."""
         while self._waiting:
             os.close(self._waiting.popleft())

@@ -9,9 +9,8 @@ import stat
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tierkv.connectors.vllm import limits, processors, systems
 
@@ -23,8 +22,7 @@ class FileDigestError(Exception):
     """A file has no digest that could stand for what an engine has loaded from it."""
 
 
-@dataclass(frozen=True)
-class Stamp:
+class Stamp(NamedTuple):
     """What tells that a file is as it was; times in nanoseconds."""
 
     size: int
@@ -59,14 +57,12 @@ class DigestStore:
         self._kept = self._read()
 
     def get(self, path: Path, stamp: Stamp) -> str | None:
-        """Give the digest of a file that is as it was."""
         row = self._kept.get(str(path))
-        return row[-1] if row is not None and row[:-1] == _row(stamp) else None
+        return row[-1] if row is not None and row[:-1] == [*stamp] else None
 
     def put(self, path: Path, stamp: Stamp, digest: str) -> None:
-        """Keep a digest; written by `save`."""
         self._kept.pop(str(path), None)
-        self._kept[str(path)] = [*_row(stamp), digest]
+        self._kept[str(path)] = [*stamp, digest]
 
     def save(self) -> None:
         """Write, past what another engine wrote meanwhile; a state folder that cannot be written keeps nothing."""
@@ -103,10 +99,6 @@ class DigestStore:
                 return {str(path): list(row) for path, row in files.items()}
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 return {}
-
-
-def _row(stamp: Stamp) -> list[Any]:
-    return [stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.inode, stamp.device]
 
 
 class FileDigests:

@@ -3,19 +3,26 @@
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tierkv.connectors.vllm import compat, event_structs, limits
+from vllm.distributed import kv_events
+from vllm.v1 import kv_cache_interface
+from vllm.v1.core import kv_cache_utils
+
+from tierkv.connectors.vllm import compat, limits
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.messages import is_set, named_blocks
 from tierkv.connectors.vllm.plans import Plan
 from tierkv.connectors.vllm.specs import Group
 
 _Key = tuple[int, bytes]
 _Name = tuple[str | int, ...]
+#: Where a vault is, as events say it: not on the publisher's machine, in a tier of ours.
+_TIER: Final = {"medium": "STORAGE", "locality": "REMOTE", "ownership": "tierkv"}
 #: No vault can be reached, or this engine's blocks have no name yet.
 _NAMELESS: Final[_Name] = ("tierkv",)
 
@@ -68,7 +75,7 @@ class StorageEvents:
         self._told = _NAMELESS
         self._tell_at = 0.0
         self._is_connected = False
-        self._kinds = event_structs.spec_kinds(kv_cache_config) if self.is_on else {}
+        self._kinds = spec_kinds(kv_cache_config) if self.is_on else {}
         self._grid = grid
         self._counters = counters
         self._lock = threading.Lock()
@@ -82,7 +89,7 @@ class StorageEvents:
 
     def saw(self, request: Any, group: Group, indices: Iterable[int]) -> None:
         """Hear of blocks of a request that a vault may hold now or soon."""
-        if not self.is_on or group.tail or group.is_state or event_structs.hashes_more(request):
+        if not self.is_on or group.tail or group.is_state or _hashes_more(request):
             return
         size, grid = group.block_tokens, self._grid
         with self._lock:
@@ -112,12 +119,7 @@ class StorageEvents:
             return []
         self._told, self._tell_at = name, now + limits.EVENT_NAME_EVERY_S
         return [
-            event_structs.naming_event(
-                name,
-                block_tokens=group.block_tokens,
-                group=group.index,
-                kind=self._kinds.get(group.index),
-            )
+            _stored_event(group, self._kinds.get(group.index), name=name)
             for group in self._grid.groups
             if not (group.tail or group.is_state)
         ]
@@ -141,7 +143,7 @@ class StorageEvents:
             if is_held:
                 run.append(block)
             else:
-                events.append(event_structs.removed_event([block.block_hash], block.group.index))
+                events.append(_removed_event(block.block_hash, block.group))
         if run:
             events.append(self._stored(run))
         self._counters.add("storage_events", len(events))
@@ -149,13 +151,12 @@ class StorageEvents:
 
     def _stored(self, run: list[_Block]) -> Any:
         first = run[0]
-        return event_structs.stored_event(
+        return _stored_event(
+            first.group,
+            self._kinds.get(first.group.index),
             [block.block_hash for block in run],
             first.parent,
             [token for block in run for token in block.tokens],
-            block_tokens=first.group.block_tokens,
-            group=first.group.index,
-            kind=self._kinds.get(first.group.index),
         )
 
     # --- the helper thread -------------------------------------------------------------------
@@ -173,19 +174,11 @@ class StorageEvents:
                     key, block = table.popitem(last=False)
                     table[key] = block
                     self._audit.blocks.append(block)
-            self._audit.blocks.sort(key=lambda block: block.group.index)
-            by_group: dict[int, list[_Block]] = {}
-            for block in self._audit.blocks:
-                by_group.setdefault(block.group.index, []).append(block)
-        groups = [
-            {
-                "group": index,
-                "class": blocks[0].group.record_class,
-                "hashes": b"".join(block.block_hash for block in blocks),
-                "from": 0,
+            asked = {
+                group: [block.block_hash for block in self._audit.blocks if block.group == group]
+                for group in self._grid.groups
             }
-            for index, blocks in by_group.items()
-        ]
+        groups = [named_blocks(group, hashes, 0) for group, hashes in asked.items() if hashes]
         return {"t": "audit", "n": self._number, "groups": groups}
 
     def hear(self, frame: Frame) -> None:
@@ -202,9 +195,7 @@ class StorageEvents:
             for block in audit.blocks:
                 index = place.get(block.group.index, 0)
                 place[block.group.index] = index + 1
-                bits = held.get(block.group.index, b"")
-                is_held = index // 8 < len(bits) and bool(bits[index // 8] >> (index % 8) & 1)
-                self._judge(block, is_held=is_held)
+                self._judge(block, is_held=is_set(held.get(block.group.index, b""), index))
 
     def _judge(self, block: _Block, *, is_held: bool) -> None:
         is_waiting, is_claimed = block.key in self._waiting, block.key in self._claimed
@@ -241,3 +232,57 @@ class StorageEvents:
             self._audit = None
             for block in list(self._claimed.values()):
                 self._withdraw(block)
+
+
+def _hashes_more(request: Any) -> bool:
+    """Tell whether a request's block hashes name more than its tokens (a salt, pictures)."""
+    return bool(request.cache_salt or request.mm_features)
+
+
+def spec_kinds(kv_cache_config: Any) -> dict[int, str]:
+    """Give vLLM's word for each group's kind of attention."""
+    kind = kv_cache_interface.get_kv_cache_spec_kind
+    groups = kv_cache_config.kv_cache_groups
+    return {index: kind(group.kv_cache_spec).value for index, group in enumerate(groups)}
+
+
+def _event(kind: Any, fields: dict[str, Any]) -> Any:
+    known = kind.__struct_fields__  # `ownership` came with 0.30
+    return kind(**{name: value for name, value in {**fields, **_TIER}.items() if name in known})
+
+
+def _stored_event(
+    group: Group,
+    kind: str | None,
+    hashes: Sequence[bytes] = (),
+    parent: bytes | None = None,
+    tokens: Sequence[int] = (),
+    *,
+    name: tuple[Any, ...] | None = None,
+) -> Any:
+    """Say that a vault holds blocks that follow each other; `kind`: vLLM's word for their attention.
+
+    With a `name`, of no blocks, so that others hear of none by it: by what vaults know this engine's. That is
+    `tierkv`, then namespace, shards and root of the hashes; nothing but `tierkv` where no vault can be reached.
+    """
+    outside = kv_cache_utils.maybe_convert_block_hash
+    fields = {
+        "block_hashes": [outside(block_hash) for block_hash in hashes],
+        "parent_block_hash": None if parent is None else outside(parent),
+        "token_ids": list(tokens),
+        "block_size": group.block_tokens,
+        "lora_id": None,
+        "lora_name": None,
+        "group_idx": group.index,
+        "kv_cache_spec_kind": kind,
+    }
+    return _event(
+        kv_events.BlockStored, fields if name is None else {**fields, "extra_keys": [name]}
+    )
+
+
+def _removed_event(block_hash: bytes, group: Group) -> Any:
+    """Say that no vault holds a block any more."""
+    outside = kv_cache_utils.maybe_convert_block_hash
+    fields = {"block_hashes": [outside(block_hash)], "group_idx": group.index}
+    return _event(kv_events.BlockRemoved, fields)

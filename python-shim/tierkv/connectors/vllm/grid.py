@@ -1,7 +1,7 @@
 """Where a prompt's blocks and boundaries lie: block hashes by group, and how deep the engine's own cache reaches."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tierkv.connectors.vllm import limits
@@ -58,7 +58,8 @@ class Grid:
 
     def block_hash(self, request: Any, group: Group, index: int) -> bytes:
         """Give the 32 bytes that name a group's block: the last hash of its tokens."""
-        return bytes(request.block_hashes[self._at(group, index)])
+        ratio = group.block_tokens // self.hash_tokens
+        return bytes(request.block_hashes[(index + 1) * ratio - 1])
 
     def names(self, request: Any, group: Group, index: int) -> tuple[bytes, bytes, bytes]:
         """Give the hashes of a group's block, of the one before (zeros for the first) and of its run's first."""
@@ -73,44 +74,29 @@ class Grid:
         ratio = group.block_tokens // self.hash_tokens
         return hashes[ratio - 1 : tokens // self.hash_tokens : ratio]
 
-    def _at(self, group: Group, index: int) -> int:
-        return (index + 1) * (group.block_tokens // self.hash_tokens) - 1
-
-    def own_hit_in(self, pool: Any, request: Any) -> int:
-        """Give what `own_hit` gives for the engine's block pool; 0 before it is known."""
+    def own_hit(self, pool: Any, request: Any) -> int:
+        """Give the deepest boundary, in tokens, that the engine's block pool holds now; 0 before it is known."""
         if pool is None:
             return 0
-        return self.own_hit(
-            request,
-            lambda block_hash, group: pool.get_cached_block(block_hash, [group]) is not None,
-        )
-
-    def own_hit(self, request: Any, is_cached: Callable[[bytes, int], bool]) -> int:
-        """Give the deepest boundary, in tokens, that the engine's own cache holds now.
-
-        `is_cached` tells whether it holds the block of a hash in a group.
-        """
         tokens = self.limit(request)
         for group in self.groups:
             if group.tail == 0:
                 run = 0
                 for block_hash in self.hashes(request, group, tokens):
-                    if not is_cached(block_hash, group.index):
+                    if pool.get_cached_block(block_hash, [group.index]) is None:
                         break
                     run += 1
                 tokens = run * group.block_tokens // self.step * self.step
         tails = [group for group in self.groups if group.tail]
         while tokens > 0 and not all(
-            self._is_tail_cached(request, group, tokens, is_cached) for group in tails
+            self._is_tail_cached(pool, request, group, tokens) for group in tails
         ):
             tokens -= self.step
         return tokens
 
-    def _is_tail_cached(
-        self, request: Any, group: Group, tokens: int, is_cached: Callable[[bytes, int], bool]
-    ) -> bool:
+    def _is_tail_cached(self, pool: Any, request: Any, group: Group, tokens: int) -> bool:
         end = tokens // group.block_tokens
         return all(
-            is_cached(self.block_hash(request, group, index), group.index)
+            pool.get_cached_block(self.block_hash(request, group, index), [group.index]) is not None
             for index in range(end - 1, max(0, end - group.tail) - 1, -1)
         )

@@ -68,7 +68,6 @@ _NEUTRAL: Final[Mapping[str, Callable[[], Any]]] = {
     "get_num_new_matched_tokens": lambda: (0, False),
     "build_connector_meta": lambda: StepMetadata(is_off=True),
     "request_finished": lambda: (False, None),
-    "request_finished_all_groups": lambda: (False, None),
     "has_pending_push_work": lambda: False,
     "has_pending_block_frees": lambda: False,
     "reset_cache": lambda: True,

@@ -24,7 +24,7 @@ class Handoffs:
     def __init__(
         self, config: "VllmConfig", grid: Grid, naming: Naming, counters: Counters
     ) -> None:
-        role = config.kv_transfer_config.kv_role if config.kv_transfer_config else None
+        role = config.kv_transfer_config.kv_role
         self._is_producer = role == "kv_producer"
         self._is_consumer = role == "kv_consumer"
         #: Why nothing was looked up for a request that restores nothing, as one of the sidecar's reasons.

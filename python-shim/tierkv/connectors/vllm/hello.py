@@ -1,11 +1,12 @@
-"""Owns the first frame of each connection: which half of which engine speaks, and what it runs on."""
+"""Owns how an engine introduces itself to the sidecar: which half of which engine speaks, and what it runs on."""
 
-import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-import tierkv
-from tierkv.connectors.vllm import amx, compat, limits
+from tierkv.connectors.vllm import amx, compat
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.messages import hello
+from tierkv.connectors.vllm.specs import Group
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -15,24 +16,26 @@ def hello_frame(
     config: "VllmConfig", role: Literal["scheduler", "worker"], rank: int, copies: int
 ) -> Frame:
     """Give a half's `hello`; `copies` neighbouring ranks hold the same pages."""
-    world = config.parallel_config.world_size
-    transfer = config.kv_transfer_config
-    hello: Frame = {
-        "t": "hello",
-        "protocol": limits.LOCAL_PROTOCOL,
-        "role": role,
-        "engine": str(transfer.engine_id if transfer else ""),
-        "rank": rank,
-        "world": world,
-        "shards": world // copies,
-        "pid": os.getpid(),
-        "shim": tierkv.__version__,
-        "vllm": compat.vllm_version(),
-    }
+    world, transfer = config.parallel_config.world_size, config.kv_transfer_config
+    engine, software = str(transfer.engine_id), compat.vllm_version()
+    frame = hello(engine, software, role, rank=rank, world=world, shards=world // copies)
     if role == "scheduler":
-        hello.update(compat.event_endpoints(config))
-        if transfer and transfer.kv_role == "kv_producer":
-            hello["producer"] = 1
+        frame.update(compat.event_endpoints(config))
+        if transfer.kv_role == "kv_producer":
+            frame["producer"] = 1
     if amx.has_tiles():
-        hello["amx_tiles"] = 1
-    return hello
+        frame["amx_tiles"] = 1
+    return frame
+
+
+def register_frame(config: "VllmConfig", kv_blocks: int, groups: Iterable[Group]) -> Frame:
+    """Describe a rank's groups, and how long prompts and steps may be."""
+    model = config.model_config
+    return {
+        "t": "register",
+        "model": str(model.model),
+        "max_model_len": int(model.max_model_len),
+        "step_tokens": int(config.scheduler_config.max_num_batched_tokens),
+        "kv_blocks": kv_blocks,
+        "groups": [group.registration() for group in groups],
+    }

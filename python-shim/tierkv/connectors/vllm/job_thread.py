@@ -22,7 +22,6 @@ class JobThread:
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether a job waits or runs."""
         with self._changed:
             return self._busy or bool(self._jobs)
 
@@ -33,14 +32,12 @@ class JobThread:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Wait until no job is left."""
         with self._changed:
             self._draining = True
             self._changed.wait_for(lambda: not self._jobs and not self._busy)
             self._draining = False
 
     def close(self) -> None:
-        """Drain, and end the thread."""
         self.drain()
         with self._changed:
             self._closing = True

@@ -105,8 +105,6 @@ ARENAS_MAX: Final = 4
 DESCRIPTORS_MAX: Final = 4
 #: How long a step that computes nothing waits for word from the sidecar, seconds: about what a look-up takes.
 IDLE_STEP_S: Final = 0.0005
-#: Samples kept of the time the engine spends in our calls.
-TIMING_SAMPLES_MAX: Final = 8192
 #: Restore times kept, per tier, until vLLM's metrics ask for them.
 RESTORE_TIMES_MAX: Final = 1024
 #: Measured steps that wait to be told to the sidecar.

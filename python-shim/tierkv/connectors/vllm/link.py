@@ -1,7 +1,6 @@
 """Owns both connections of an engine that speaks with the sidecar from one place: mlx-lm, and vLLM's own offloading."""
 
 import logging
-import os
 import struct
 import threading
 import time
@@ -11,13 +10,13 @@ from dataclasses import dataclass, field
 from mmap import mmap
 from typing import Any, Final
 
-import tierkv
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.mapping import map_arena
+from tierkv.connectors.vllm.messages import hello, is_set, named_blocks
 from tierkv.connectors.vllm.settings import Settings
 
 log = logging.getLogger("tierkv.shim")
@@ -30,7 +29,7 @@ _SLOT: Final = struct.Struct("<I")
 class Asked:
     """One group of a question: hashes of its blocks in the order of the prompt."""
 
-    group: int
+    index: int
     record_class: str
     hashes: Sequence[bytes]
 
@@ -52,8 +51,7 @@ class Plan:
 
     def is_held(self, group: int, index: int) -> bool:
         """Tell whether a vault or the sidecar holds a block."""
-        bits = self.held.get(group, b"")
-        return index // 8 < len(bits) and bits[index // 8] >> (index % 8) & 1 == 1
+        return is_set(self.held.get(group, b""), index)
 
 
 @dataclass(frozen=True)
@@ -83,24 +81,13 @@ class Save:
         return [self.slot.number, self.slot.generation, *named]
 
 
+@dataclass(frozen=True)
 class _Side:
-    """One connection, which tells the link what it hears."""
+    """What one of the two connections tells the link; a channel's listener."""
 
-    def __init__(self, link: "Link", role: str) -> None:
-        self._link = link
-        self.role = role
-
-    def on_open(self, welcome: Frame) -> None:
-        """As the channel's listener."""
-        self._link.hear_open(self.role, welcome)
-
-    def on_frame(self, frame: Frame) -> None:
-        """As the channel's listener."""
-        self._link.hear(frame)
-
-    def on_close(self) -> None:
-        """As the channel's listener."""
-        self._link.hear_close()
+    on_open: Callable[[Frame], None]
+    on_frame: Callable[[Frame], None]
+    on_close: Callable[[], None]
 
 
 class Link:
@@ -138,22 +125,17 @@ class Link:
         self._is_on = False
         self._plans: dict[int, Plan] = {}
         self._last_plan = 0
-        autostart = Autostart(settings) if settings.autostart else None
-        self._autostart = autostart
-        hello: Frame = {"t": "hello", "protocol": limits.LOCAL_PROTOCOL, "rank": 0, "world": 1}
-        hello |= {"shards": 1, "engine": engine, "pid": os.getpid()}
-        hello |= {"shim": tierkv.__version__, "vllm": software}
+        self._autostart = Autostart(settings)
         self._scheduler = Channel(
             settings.socket,
-            {**hello, "role": "scheduler"},
-            _Side(self, "scheduler"),
+            hello(engine, software, "scheduler"),
+            _Side(self._hear_welcome, self._hear, self._hear_close),
             self.counters.take_changes,
-            autostart.attempt if autostart is not None else lambda: None,
+            self._autostart.attempt,
             reports=self._report,
         )
-        self._worker = Channel(
-            settings.socket, {**hello, "role": "worker"}, _Side(self, "worker"), dict
-        )
+        side = _Side(self._describe, self._hear, self._hear_close)
+        self._worker = Channel(settings.socket, hello(engine, software, "worker"), side, dict)
 
     def start(self) -> None:
         """Connect in the background, and go on trying."""
@@ -161,19 +143,17 @@ class Link:
         self._worker.start()
 
     def close(self) -> None:
-        """End both connections."""
         self._scheduler.close()
         self._worker.close()
 
     # --- the helper threads ---------------------------------------------------------------------
 
-    def hear_open(self, role: str, welcome: Frame) -> None:
-        """Take a welcome: the worker describes its blocks, the scheduler names itself when it can."""
-        if role == "worker":
-            self._worker.send(self._register)
-            return
-        if self._autostart is not None:
-            self._autostart.served()
+    def _describe(self, _welcome: Frame) -> None:
+        self._worker.send(self._register)
+
+    def _hear_welcome(self, welcome: Frame) -> None:
+        """Name the engine when it can be named: this sidecar knows nothing yet."""
+        self._autostart.served()
         self._opened(welcome["fidelity"])
         with self._changed:
             self._fidelity = welcome["fidelity"]
@@ -181,7 +161,7 @@ class Link:
             self._connection += 1
             self._changed.notify_all()
 
-    def hear(self, frame: Frame) -> None:
+    def _hear(self, frame: Frame) -> None:
         """Take a frame of either connection. A `reclaim` is not followed: every plan is being read, and over soon."""
         with self._changed:
             kind = frame["t"]
@@ -195,7 +175,7 @@ class Link:
                 self._hear_of_plan(frame)
             self._changed.notify_all()
 
-    def hear_close(self) -> None:
+    def _hear_close(self) -> None:
         """Forget what a connection's end makes void; a plan under way is over."""
         with self._changed:
             self._is_on = False
@@ -257,7 +237,6 @@ class Link:
         return digest
 
     def wait_until_on(self, timeout_s: float) -> bool:
-        """Wait until blocks can be restored and saved."""
         deadline = time.monotonic() + timeout_s
         while True:
             if self.name():
@@ -287,12 +266,9 @@ class Link:
             plan = Plan(self._last_plan, req or f"mlx-{self._last_plan}", late_s)
             self._plans[plan.number] = plan
         frame: Frame = {"t": "prefetch", "req": plan.req, "plan": plan.number}
-        frame["groups"] = [
-            {"group": g.group, "class": g.record_class, "hashes": b"".join(g.hashes), "from": start}
-            for g in groups
-        ]
-        asked: Frame = {"t": "asked", "req": plan.req, "plan": plan.number}
-        if not self._scheduler.send(frame) or not self._scheduler.send(asked):
+        frame["groups"] = [named_blocks(asked, asked.hashes, start) for asked in groups]
+        waits: Frame = {"t": "asked", "req": plan.req, "plan": plan.number}
+        if not self._scheduler.send(frame) or not self._scheduler.send(waits):
             plan.reason = "closed"
         return plan
 
@@ -345,7 +321,6 @@ class Link:
             return Slot(self._arena_id, number, generation, self._view(self._memory, number))
 
     def give_back(self, slot: Slot) -> None:
-        """Hand an unused slot back."""
         pair = _PAIR.pack(slot.number, slot.generation)
         self._worker.send({"t": "return", "arena": slot.arena, "slots": pair})
 

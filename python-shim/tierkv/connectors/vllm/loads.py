@@ -53,11 +53,6 @@ class LoadQueue:
 
         One without any block, where vLLM needs none of those before the boundary, is reported like every other.
         """
-        for group, block_ids, slots in blocks:
-            if len(slots) != len(block_ids) * plan.shards:
-                raise ValueError(
-                    f"request {plan.req_id}: {len(block_ids)} blocks of group {group} but {len(slots)} slots"
-                )
         jobs = deque([_Blocks(*entry) for entry in blocks if entry[1]] or [_Blocks(*blocks[0])])
         size = sum(len(of.block_ids) * self._block_bytes[of.group] for of in jobs)
         self._queue(_Job(plan.req_id, plan.shards, plan.arena, jobs, self._loaded_bytes + size))
@@ -142,7 +137,6 @@ class LoadQueue:
         return self._running.pop(req_id, None)
 
     def is_loading(self, req_id: str) -> bool:
-        """Tell whether an admission of this request has not been reported yet."""
         return req_id in self._running
 
     def __len__(self) -> int:

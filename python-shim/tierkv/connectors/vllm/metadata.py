@@ -1,10 +1,9 @@
 """What travels between the two halves of the shim with vLLM's own messages: work for one step, and its receipts."""
 
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tierkv.connectors.vllm.compat import (
     KVConnectorHandshakeMetadata,
@@ -12,6 +11,9 @@ from tierkv.connectors.vllm.compat import (
     KVConnectorWorkerMetadata,
 )
 from tierkv.connectors.vllm.resolved import Resolved
+
+K = TypeVar("K")
+V = TypeVar("V", int, float)
 
 
 class SaveItem(NamedTuple):
@@ -29,7 +31,6 @@ class SaveItem(NamedTuple):
     anchor: bytes = b""
 
     def at(self, block_id: int) -> "SaveItem":
-        """Give the same block at another place of the engine's cache."""
         return self._replace(block_id=block_id)
 
 
@@ -123,12 +124,10 @@ class StepReceipts(KVConnectorWorkerMetadata):
     is_off: bool = False
 
     def add_load(self, req_id: str, seconds: float) -> None:
-        """Count what a part of an admission took."""
         self.loads[req_id] = self.loads.get(req_id, 0) + max(1, int(seconds * 1e6))
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to say."""
         return (
             not (self.tickets or self.answers or self.changed_at or self.resolved)
             and not (self.checks or self.loads or self.refused)
@@ -137,31 +136,26 @@ class StepReceipts(KVConnectorWorkerMetadata):
         )
 
     def aggregate(self, other: "KVConnectorWorkerMetadata") -> "StepReceipts":
-        """Add up the receipts of two ranks."""
         if not isinstance(other, StepReceipts):
             raise TypeError(f"expected the receipts of another rank, got {type(other).__name__}")
-        refused = {
-            ticket: max(self.refused.get(ticket, 0), other.refused.get(ticket, 0))
-            for ticket in self.refused.keys() | other.refused.keys()
-        }
-        checks = {
-            number: min(self.checks.get(number, math.inf), other.checks.get(number, math.inf))
-            for number in self.checks.keys() | other.checks.keys()
-        }
-        loads = {
-            req_id: max(self.loads.get(req_id, 0), other.loads.get(req_id, 0))
-            for req_id in self.loads.keys() | other.loads.keys()
-        }
         known = [slots for slots in (self.slots, other.slots) if slots is not None]
         return StepReceipts(
             self.tickets + other.tickets,
-            refused,
+            _both(max, self.refused, other.refused),
             min(known, default=None),
             max(self.changed_at, other.changed_at),
             self.answers + other.answers,
             self.sleeps + other.sleeps,
             self.resolved | other.resolved,
-            checks,
-            loads,
+            _both(min, self.checks, other.checks),
+            _both(max, self.loads, other.loads),
             is_off=self.is_off or other.is_off,
         )
+
+
+def _both(choose: Callable[[V, V], V], ours: dict[K, V], theirs: dict[K, V]) -> dict[K, V]:
+    """Join two ranks' maps; of what both have, one is chosen."""
+    joined = {**ours, **theirs}
+    for key in ours.keys() & theirs.keys():
+        joined[key] = choose(ours[key], theirs[key])
+    return joined

@@ -55,11 +55,9 @@ class TierKVStats(KVConnectorStats):
         return times
 
     def reset(self) -> None:
-        """Start again at nothing."""
         self.data: dict[str, Any] = {}
 
     def aggregate(self, other: KVConnectorStats) -> "TierKVStats":
-        """Add up what two processes or two intervals report."""
         more = TierKVStats(data=other.data)
         tiers = {*self.restore_s, *more.restore_s}
         return TierKVStats.of(
@@ -77,7 +75,6 @@ class TierKVStats(KVConnectorStats):
         return {**self.events, **means}
 
     def is_empty(self) -> bool:
-        """Tell whether nothing was counted."""
         return not self.data
 
 
@@ -115,7 +112,6 @@ class TierKVPromMetrics(KVConnectorPromMetrics):
         )
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        """Add one report of one engine."""
         labels = self.per_engine_labelvalues[engine_idx]
         report = TierKVStats(data=transfer_stats_data)
         for name, amount in report.events.items():

@@ -42,7 +42,6 @@ class Naming:
         self._named: dict[str, str] = {}
         self._connection = 0
         self._told = _UNTOLD
-        self._said_refused = False
         self._logged_at = 0.0
         self._logged_percent = -1
 
@@ -66,7 +65,6 @@ class Naming:
             )
 
     def is_done(self, connection: int) -> bool:
-        """Tell whether connection number `connection` knows the name."""
         return self._connection == connection
 
     def introduce(self, found: Mapping[int, Resolved]) -> None:
@@ -113,15 +111,12 @@ class Naming:
         return now
 
     def close(self) -> None:
-        """End the reading of files."""
         self._weights.close()
 
     def _complain(self) -> None:
-        if not self.refused or self._said_refused:
-            return
-        self._said_refused = True
-        self._counters.add("names_refused")
-        log.warning("tierKV: nothing is kept or restored: %s", self.refused)
+        if self.refused and not self._counters.get("names_refused"):
+            self._counters.add("names_refused")
+            log.warning("tierKV: nothing is kept or restored: %s", self.refused)
 
     def name(self, connection: int, send: Callable[[Frame], bool]) -> bool:
         """Tell connection number `connection` once; False while the name is not complete."""

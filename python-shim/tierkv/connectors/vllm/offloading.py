@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
     OffloadingWorkerMetadata,
@@ -17,8 +16,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from tierkv.connectors.vllm import compat, namespace
 from tierkv.connectors.vllm.compat import KVConnectorRole
 from tierkv.connectors.vllm.connector import log_like_vllm
-from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.hello import register_frame
 from tierkv.connectors.vllm.metadata import Introduction
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.resolved import resolve
@@ -61,7 +60,6 @@ class Receipts(OffloadingWorkerMetadata):
     has_changed: bool = False
 
     def aggregate(self, other: Any) -> "Receipts":
-        """Add another rank's."""
         both = super().aggregate(other)
         answers, has_changed = dict(self.answers), self.has_changed
         if isinstance(other, Receipts):
@@ -122,18 +120,13 @@ class TierKVOffloadingConnector(OffloadingConnector):
                 compat.page_format(config, kv_cache_config),
             ]
         )
-        chunk = _chunk(group, spec.blocks_per_chunk, self._tier.chunk_bytes)
-        model = config.model_config
-        register: Frame = {
-            "t": "register",
-            "model": str(model.model),
-            "max_model_len": int(model.max_model_len),
-            "step_tokens": int(config.scheduler_config.max_num_batched_tokens),
-            "kv_blocks": max(1, kv_cache_config.num_blocks // spec.blocks_per_chunk),
-            "groups": [chunk.registration()],
-        }
-        counters = self._tier.counters
-        naming = Naming(parts, str(model.model), self._world, Weights(config), counters)
+        # The group whose blocks are chunks: rows of vLLM's primary tier, as they are.
+        tokens = group.block_tokens * spec.blocks_per_chunk
+        chunk = Group(group.index, ("chunk",), tokens, page_bytes=(self._tier.chunk_bytes,))
+        chunks = max(1, kv_cache_config.num_blocks // spec.blocks_per_chunk)
+        register = register_frame(config, chunks, [chunk])
+        weights, counters = Weights(config), self._tier.counters
+        naming = Naming(parts, register["model"], self._world, weights, counters)
         self._naming = naming
         engine, grid = str(config.kv_transfer_config.engine_id), Grid([chunk], hash_tokens)
         self._tier.begin(register, naming, grid, engine, compat.vllm_version())
@@ -160,7 +153,6 @@ class TierKVOffloadingConnector(OffloadingConnector):
         return done
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
-        """Send the open question along."""
         orders = super().build_connector_meta(scheduler_output)
         is_open = self._answers < self._world
         return Step(**vars(orders), question=self._question if is_open else 0)
@@ -191,13 +183,11 @@ class TierKVOffloadingConnector(OffloadingConnector):
         spec.get_worker = get_worker
 
     def get_handshake_metadata(self) -> Introduction:
-        """Say what this rank runs with, once the model is loaded."""
         found = resolve(self._config)
         parts = {**found.parts, "chunk": self._row}
         return Introduction(self._config.parallel_config.rank, replace(found, parts=parts))
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        """Begin a step."""
         super().bind_connector_metadata(connector_metadata)
         self._asked = connector_metadata.question
         self._watch.begin_step(1)
@@ -222,20 +212,6 @@ def _tier_of(scheduler: Any) -> TierKVTier:
             "{'type': 'TierKVTier', 'module_path': 'tierkv.connectors.vllm.tier'}"
         )
     return tiers[0]
-
-
-def _chunk(group: Group, blocks: int, chunk_bytes: int) -> Group:
-    """Give the group whose blocks are chunks: rows of vLLM's primary tier, as they are."""
-    return Group(
-        index=group.index,
-        layer_names=("chunk",),
-        block_tokens=group.block_tokens * blocks,
-        heads=0,
-        dim_k=0,
-        dim_v=0,
-        dtype=torch.uint8,
-        page_bytes=(chunk_bytes,),
-    )
 
 
 def _layout(config: Any) -> dict[str, Any]:

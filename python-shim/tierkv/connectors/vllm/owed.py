@@ -72,6 +72,7 @@ class Owed:
             self._saves.hear(receipts)
             self._saves.forget("off")
 
-    def finished(self, request: Any) -> None:
-        """Forget a request."""
+    def finished(self, request: Any) -> tuple[bool, None]:
+        """Forget a request; its blocks are the engine's."""
         self._requests.pop(request.request_id, None)
+        return False, None

@@ -1,7 +1,6 @@
 """Finds a block's bytes in the engine's KV tensors: from shapes and strides, never from a layout's name."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 
@@ -9,7 +8,7 @@ from tierkv.connectors.vllm.rows import Rows, stack
 from tierkv.connectors.vllm.specs import Group
 
 
-class Pages(Protocol):
+class Pages:
     """Pairs up the bytes of a block in the engine and in a slot."""
 
     group: Group
@@ -18,21 +17,6 @@ class Pages(Protocol):
     #: Many blocks at once; None where a slot's bytes are not those of the page.
     rows: Rows | None
 
-    def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
-        """Copy a block to its slot or back; on a device no further than queueing it on the current stream.
-
-        `slot_bytes`: uint8, at least the group's `block_bytes` long. Raises ValueError for a block that is no block.
-        """
-
-    def copy_all(
-        self, pairs: Sequence[tuple[int, int]], slots: torch.Tensor, *, to_slot: bool
-    ) -> None:
-        """Copy (block, slot) pairs as `copy` does one; `slots`: uint8 (slots, bytes of one). A CPU's."""
-
-
-class _PairedPages:
-    """Pages whose bytes are the same in the engine and in a slot."""
-
     def pairs(
         self, block_id: int, slot_bytes: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -40,7 +24,10 @@ class _PairedPages:
         raise NotImplementedError
 
     def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
-        """Copy pair by pair."""
+        """Copy a block to its slot or back; on a device no further than queueing it on the current stream.
+
+        `slot_bytes`: uint8, at least the group's `block_bytes` long. Raises ValueError for a block that is no block.
+        """
         for page, in_slot in self.pairs(block_id, slot_bytes):
             target, source = (in_slot, page) if to_slot else (page, in_slot)
             target.copy_(source, non_blocking=True)
@@ -48,7 +35,7 @@ class _PairedPages:
     def copy_all(
         self, pairs: Sequence[tuple[int, int]], slots: torch.Tensor, *, to_slot: bool
     ) -> None:
-        """Copy block by block."""
+        """Copy (block, slot) pairs as `copy` does one; `slots`: uint8 (slots, bytes of one). A CPU's."""
         for block_id, slot in pairs:
             self.copy(block_id, slots[check_slot(slot, slots)], to_slot=to_slot)
 
@@ -74,7 +61,7 @@ def check_slot(slot: int, slots: torch.Tensor) -> int:
     return slot
 
 
-class OpaquePages(_PairedPages):
+class OpaquePages(Pages):
     """Whole pages, layer after layer, as bytes in the order of the tensor's own dimensions."""
 
     def __init__(self, group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> None:
@@ -85,7 +72,7 @@ class OpaquePages(_PairedPages):
             for name, size in zip(group.layer_names, group.page_bytes, strict=True)
         ]
         self.device = self._layers[0].device
-        self.rows: Rows | None = Rows(self._layers)
+        self.rows = Rows(self._layers)
 
     def _by_block(self, name: str, tensor: torch.Tensor, page_bytes: int) -> torch.Tensor:
         """Show a layer as bytes, manager block by manager block."""
@@ -110,7 +97,6 @@ class OpaquePages(_PairedPages):
     def pairs(
         self, block_id: int, slot_bytes: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """One pair for each layer."""
         check_block(block_id, self.num_blocks)
         found = []
         at = 0
@@ -155,7 +141,7 @@ class StatePages(OpaquePages):
                 in_slot += part.slot_bytes
 
 
-class AttentionPages(_PairedPages):
+class AttentionPages(Pages):
     """Views of one group's KV tensors, block by block.
 
     Every view has the logical shape (layers, kernel blocks, heads, kernel tokens, dim_k + dim_v); a manager block is
@@ -171,7 +157,7 @@ class AttentionPages(_PairedPages):
         self._layers = layers
         self.device = layers[0].device
         # A slot has a head's tokens side by side, whatever kernel block they lie in.
-        self.rows: Rows | None = Rows([layer.transpose(1, 2) for layer in layers])
+        self.rows = Rows([layer.transpose(1, 2) for layer in layers])
 
     def _by_block(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         group = self.group
@@ -197,7 +183,6 @@ class AttentionPages(_PairedPages):
     def pairs(
         self, block_id: int, slot_bytes: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """One pair, or one for each layer."""
         views = self.views(block_id)
         in_slot = self.slot_view(slot_bytes)
         slots = [in_slot] if len(views) == 1 else list(in_slot.split(1))

@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from tierkv.connectors.vllm.answers import Given
 from tierkv.connectors.vllm.counters import Durations
 from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.plan_group import PlanGroup
+from tierkv.connectors.vllm.messages import named_blocks
+from tierkv.connectors.vllm.plan_group import PlanGroup, needed_blocks
 from tierkv.connectors.vllm.specs import Group
-
-
-class LoadMismatchError(Exception):
-    """vLLM gave blocks that are not the ones which were fetched for the boundary."""
 
 
 @dataclass
@@ -57,7 +54,6 @@ class Plan:
 
     @property
     def is_looked_up(self) -> bool:
-        """Tell whether the sidecar has said what is held."""
         return all(part.held is not None for part in self.groups.values())
 
     @property
@@ -70,29 +66,16 @@ class Plan:
         """Tell whether nothing more will be placed."""
         if self.done_reason is not None:
             return True
-        return all(self._end(part) >= part.count for part in self.groups.values())
-
-    def placed_blocks(self, part: PlanGroup) -> int:
-        """Count a group's blocks that lie verified in the arena."""
-        return len(part.placed) // self.shards
-
-    def _end(self, part: PlanGroup) -> int:
-        return max(part.first, part.begin) + self.placed_blocks(part)
+        return all(part.end >= part.count for part in self.groups.values())
 
     def place(self, group: int, first: int, slots: list[int], arena: int, local: int = 0) -> bool:
         """Append blocks, `local` of which no vault had to bring; False when they do not follow those already placed."""
         part = self.groups.get(group)
         if part is None or len(slots) % self.shards or self.arena not in (-1, arena):
             return False
-        begin = part.begin if part.placed else max(first, part.first)
-        if self.is_plain:
-            begin = part.first
-        if first != begin + self.placed_blocks(part):
+        if not part.place(first, slots, local, is_plain=self.is_plain):
             return False
         self.arena = arena
-        part.begin = begin
-        part.placed.extend(slots)
-        part.local.append((first, len(slots) // self.shards, local))
         self.is_from_vault |= local * self.shards < len(slots)
         return True
 
@@ -102,13 +85,13 @@ class Plan:
             return 0
         if self.is_plain:
             (part,) = self.groups.values()
-            return max(0, self._end(part) * part.group.block_tokens - start)
+            return max(0, part.end * part.group.block_tokens - start)
         if self.boundary is None or self.boundary <= start:
             return 0
         is_whole = all(
-            part.placed and part.begin <= needed[0] and needed[-1] < self._end(part)
+            part.placed and part.begin <= needed[0] and needed[-1] < part.end
             for part in self.groups.values()
-            if (needed := _needed(part.group, start, self.boundary))
+            if (needed := needed_blocks(part.group, start, self.boundary))
         )
         return self.boundary - start if is_whole else 0
 
@@ -122,66 +105,14 @@ class Plan:
         LoadMismatchError otherwise, because a page that nobody fills would be taken for computed.
         """
         return [
-            self._group_blocks(part, start, start + tokens, tables[part.group.index])
-            for part in self.groups.values()
+            (index, *part.blocks(start, start + tokens, tables[index]))
+            for index, part in self.groups.items()
         ]
-
-    def _group_blocks(
-        self, part: PlanGroup, start: int, end: int, table: Sequence[int]
-    ) -> tuple[int, list[int], list[int]]:
-        group = part.group
-        first, last = start // group.block_tokens, end // group.block_tokens
-        block_ids = list(table[first:last])
-        begin = (first - max(part.first, part.begin)) * self.shards
-        slots = part.placed[max(0, begin) : begin + (last - first) * self.shards]
-        is_whole = len(block_ids) == last - first and 0 not in block_ids and begin >= 0
-        if is_whole and len(slots) == len(block_ids) * self.shards:
-            return group.index, block_ids, slots  # the usual case, at once for 65,536 blocks
-        block_ids, slots = [], []
-        needed = _needed(group, start, end)
-        for index in range(first, last):
-            block_id = table[index] if index < len(table) else 0
-            if block_id == 0:  # vLLM's null block
-                # The rule of a window or of an unknown kind may need fewer blocks than ours; a state or a full group
-                # needs each.
-                may_skip = group.may_skip or (group.tail > 0 and not group.is_state)
-                if index in needed and not may_skip:
-                    raise LoadMismatchError(f"group {group.index} has no block {index}")
-                continue
-            offset = (index - max(part.first, part.begin)) * self.shards
-            if not 0 <= offset < len(part.placed):
-                raise LoadMismatchError(
-                    f"group {group.index} has block {index}, which is not placed"
-                )
-            block_ids.append(block_id)
-            slots.extend(part.placed[offset : offset + self.shards])
-        return group.index, block_ids, slots
-
-    def slots_of(self, part: PlanGroup, index: int) -> list[int]:
-        """Give the slots of one placed block, `shards` of them."""
-        offset = (index - max(part.first, part.begin)) * self.shards
-        return part.placed[offset : offset + self.shards]
-
-    def loaded(self) -> None:
-        """Note that its blocks are loaded, though its slots are kept."""
-        self.loaded_at_s = time.monotonic()
-
-    def holds(self, group: int, index: int) -> bool:
-        """Tell whether block `index` of a group was reported as held."""
-        part = self.groups.get(group)
-        return part is not None and part.holds(index)
 
     def missing(self, group: int, first: int, end: int) -> Sequence[int]:
         """Give those of the blocks `first` to `end` that were not reported as held."""
         part = self.groups.get(group)
         return range(first, end) if part is None else part.missing(first, end)
-
-
-def _needed(group: Group, start: int, end: int) -> range:
-    """Give the blocks after `start` tokens that a boundary at `end` tokens needs."""
-    last = end // group.block_tokens
-    first = start // group.block_tokens
-    return range(max(first, last - group.tail) if group.tail else first, last)
 
 
 class PlanBook:
@@ -270,7 +201,9 @@ class PlanBook:
         self.release(req_id)
         now = time.monotonic()
         wanted = [(group, hashes, first_tokens // group.block_tokens) for group, hashes in asked]
-        parts = {g.index: PlanGroup(g, first, len(hashes)) for g, hashes, first in wanted}
+        parts = {
+            g.index: PlanGroup(g, first, len(hashes), self._shards) for g, hashes, first in wanted
+        }
         with self._lock:
             plan = Plan(
                 plan_id=self._next_id,
@@ -285,20 +218,11 @@ class PlanBook:
             self._next_id += 1
             self._plans[req_id] = plan
             self._by_id[plan.plan_id] = plan
-        groups = [
-            {
-                "group": group.index,
-                "class": group.record_class,
-                "hashes": b"".join(hashes),
-                "from": first,
-            }
-            for group, hashes, first in wanted
-        ]
-        frame: dict[str, object] = {
+        frame: Frame = {
             "t": "prefetch",
             "req": req_id,
             "plan": plan.plan_id,
-            "groups": groups,
+            "groups": [named_blocks(*of) for of in wanted],
             **(beside or {}),
         }
         if self._send(frame):
@@ -358,7 +282,6 @@ class PlanBook:
         return len(plans)
 
     def release_all(self) -> None:
-        """End every plan that was not admitted."""
         with self._lock:
             req_ids = list(self._plans)
         for req_id in req_ids:

@@ -1,21 +1,28 @@
-"""What the scheduler side keeps of a request between its arrival and its end."""
+"""What the scheduler side reads of a request, and keeps of it between its arrival and its end."""
 
+import hmac
+import logging
 import re
 import secrets
 import time
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
-from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.answers import Given, Handoff, Wish, answer, wish_of
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.cursors import Missing, SaveCursor
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.plan_group import PlanGroup
 from tierkv.connectors.vllm.plans import Plan
-from tierkv.connectors.vllm.tenants import tenant_of
-from tierkv.connectors.vllm.tracing import traceparent_of
 
+log = logging.getLogger("tierkv.shim")
+
+_DOMAIN: Final = b"tierkv tenant"
+#: Bytes of a tenant's number: JavaScript holds it exactly.
+_ID_BYTES: Final = 6
 #: A picture's identifier as vLLM makes it of what is in it: a digest of 32 or 64 bytes, in hexadecimal.
 _DIGEST: Final = re.compile("[0-9a-f]{64}|[0-9a-f]{128}")
 
@@ -33,6 +40,55 @@ def is_cacheable(request: Any) -> bool:
         and not request.resumable
         and all(_DIGEST.fullmatch(feature.identifier) for feature in request.mm_features)
     )
+
+
+def tenant_of(request: Any) -> int:
+    """Give the number of a request's tenant: 0 without a `cache_salt`, else below 2**48, the same for equal salts.
+
+    It says whose share of a vault a block counts against. Blocks are kept apart by their hashes, of which vLLM makes
+    the salt a part (v1/core/kv_cache_utils.py, `generate_block_hash_extra_keys`).
+    """
+    salt = request.cache_salt
+    return _number(salt) if salt else 0
+
+
+@lru_cache(maxsize=limits.TENANTS_REMEMBERED)
+def _number(salt: str) -> int:
+    digest = hmac.digest(_DOMAIN, salt.encode(), "sha256")
+    return int.from_bytes(digest[:_ID_BYTES], "little") or 1
+
+
+def traceparent_of(request: Any) -> str:
+    """Give the `traceparent` of a request's client; empty without one, and where vLLM's own tracing is off.
+
+    vLLM passes headers on only with `--otlp-traces-endpoint`. What is longer than any version of the header is dropped.
+    """
+    headers = request.trace_headers or {}
+    traceparent = str(headers.get("traceparent", ""))
+    return traceparent if len(traceparent) <= limits.TRACEPARENT_CHARS_MAX else ""
+
+
+def note_length(request: Any, grid: Grid, counters: Counters) -> None:
+    """Count a prompt if it is too short or too long; say each once.
+
+    Where blocks are as long as prompts, with recurrent states, a short one never hits.
+    """
+    if request.num_tokens <= grid.step:
+        is_first = counters.add("prompts_below_block") == 1
+        if is_first and any(group.is_state for group in grid.groups):
+            log.info(
+                "tierKV: a prompt of %d tokens is not longer than one block of this hybrid model (%d tokens), so "
+                "nothing of it can be restored; further ones are counted only (shim_prompts_below_block)",
+                request.num_tokens,
+                grid.step,
+            )
+    elif grid.beyond(request) > 0 and counters.add("prompts_cut") == 1:
+        log.warning(
+            "tierKV: of a prompt of %d tokens the first %d are looked up, which is what one question may hold; "
+            "further ones are counted only (shim_prompts_cut)",
+            request.num_tokens,
+            grid.limit(request),
+        )
 
 
 def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
@@ -108,14 +164,8 @@ class RequestState:
         self.is_capped = True
         return wished // grid.step * grid.step
 
-    def hit_sources(self, tokens: int) -> dict[Any, int]:
-        """Split what vLLM counts as restored by where it came from; a vault's tier has no word in vLLM."""
-        host = min(self.host_tokens, tokens)
-        return compat.hit_sources(host, tokens - host)
-
     @property
     def missing(self) -> Missing | None:
-        """Give what its look-up did not report as held; None without an answer."""
         return self.plan.missing if self.plan is not None and self.plan.is_looked_up else None
 
     def forget_blocks(self) -> None:
@@ -145,6 +195,30 @@ class RequestState:
             return self.unasked or "no_sidecar"
         return "" if self.given.tokens else "deadline"
 
+    def admit(
+        self, plan: Plan, start: int, tokens: int, asked_at_s: float | None, counters: Counters
+    ) -> None:
+        """Keep what vLLM took of an offer, for the counters, for vLLM's metrics and for the answer.
+
+        `start`: the tokens before it.
+        """
+        plan.taken_from, plan.taken_tokens = start, tokens
+        plan.asked_at_s = asked_at_s or 0.0
+        if asked_at_s is not None:
+            waited_ms = round((time.monotonic() - asked_at_s) * 1000)
+            counters.add("restore_wait_ms", max(1, waited_ms))
+        counters.add("restores_admitted")
+        counters.add("tokens_restored", tokens)
+        plan.given = given = self.given
+        given.tokens += tokens
+        self.host_tokens = _host_tokens(plan, start, tokens)
+        given.host_tokens += self.host_tokens
+        is_whole = start == plan.first_tokens and plan.boundary == start + tokens
+        if not is_whole or plan.compute_ms is None:
+            given.compute_ms = None
+        elif given.compute_ms is not None:
+            given.compute_ms += plan.compute_ms
+
     def asks(self) -> None:
         """Forget what was told and offered; the time that vLLM had no room for it is no part of a load."""
         self.waits = None
@@ -160,3 +234,46 @@ class RequestState:
         self.gave_up = self.is_missed = False
         self.plans_opened = 0
         return asked_at_s
+
+
+def _host_tokens(plan: Plan, start: int, tokens: int) -> int:
+    """Count those of the `tokens` tokens after the first `start` that no vault had to bring.
+
+    A model of several groups is counted by its full attention; without one all of it came from the farthest place.
+    """
+    if not plan.is_from_vault:
+        return tokens
+    full = [part for part in plan.groups.values() if not part.group.tail]
+    if not full:
+        return 0
+    return min(tokens, *(_local_tokens(part, start, start + tokens) for part in full))
+
+
+def _local_tokens(part: PlanGroup, start: int, end: int) -> int:
+    size = part.group.block_tokens
+    blocks = 0
+    for first, count, local in part.local:
+        inside = min(first + count, end // size) - max(first, start // size)
+        blocks += max(0, min(local, inside))
+    return blocks * size
+
+
+class Backlog:
+    """Requests that came and that vLLM gave no blocks yet, in the order they came."""
+
+    def __init__(self) -> None:
+        self._length = 0
+
+    def join(self, state: RequestState) -> None:
+        state.ahead = self._length
+        self._length += 1
+
+    def begin(self, state: RequestState) -> None:
+        """Hear that a request has blocks, or ended without any; only the first word of it counts."""
+        if not state.is_begun:
+            state.is_begun = True
+            self._length -= 1
+
+    def ahead(self, state: RequestState) -> int:
+        """Count those before a request, at most: some that came before it may have begun since."""
+        return 0 if state.is_begun else min(state.ahead, self._length - 1)

@@ -11,8 +11,8 @@ from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.cursors import Missing, Rest, SaveCursor, StepTicket, WaitingBlock
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.metadata import SaveItem, StepReceipts
+from tierkv.connectors.vllm.requests import tenant_of
 from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.tenants import tenant_of
 from tierkv.connectors.vllm.visits import Visits
 
 #: The place of a block that has to be asked for.
@@ -70,7 +70,6 @@ class SavePlanner:
         self._stuck_at_s: float | None = None
 
     def bind_pool(self, pool: Any) -> None:
-        """Take the engine's block pool (vLLM `v1/core/block_pool.py`)."""
         self._pool = pool
 
     def begin(self, state: Any) -> None:
@@ -369,7 +368,6 @@ class SavePlanner:
 
     @property
     def waiting(self) -> int:
-        """Count chosen blocks that no step has copied."""
         return len(self._returning) + len(self._first_time)
 
     @property

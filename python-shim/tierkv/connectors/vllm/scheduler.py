@@ -7,12 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tierkv.connectors.vllm import compat, limits, namespace
-from tierkv.connectors.vllm.admissions import note_admission
 from tierkv.connectors.vllm.amx import FirstStep
 from tierkv.connectors.vllm.answers import Given, answer, wish_of
-from tierkv.connectors.vllm.asks import Asks
 from tierkv.connectors.vllm.autostart import Autostart
-from tierkv.connectors.vllm.backlog import Backlog
 from tierkv.connectors.vllm.budget import Budget, StepRoom
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.counters import Counters
@@ -30,15 +27,20 @@ from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.offers import StepOffers
 from tierkv.connectors.vllm.owed import Owed
-from tierkv.connectors.vllm.plans import LoadMismatchError, Plan, PlanBook
-from tierkv.connectors.vllm.prompts import PromptLengths
-from tierkv.connectors.vllm.requests import RequestState, beside_hashes, is_cacheable
+from tierkv.connectors.vllm.plan_group import LoadMismatchError
+from tierkv.connectors.vllm.plans import Plan, PlanBook
+from tierkv.connectors.vllm.requests import (
+    Backlog,
+    RequestState,
+    beside_hashes,
+    is_cacheable,
+    note_length,
+)
 from tierkv.connectors.vllm.resolved import Resolved
 from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.sessions import Sessions
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.timing import StepClock, on_step_path
 from tierkv.connectors.vllm.truth import TruthChecks
 from tierkv.connectors.vllm.unasked import Unasked
 from tierkv.connectors.vllm.weights import Weights
@@ -67,11 +69,9 @@ class SchedulerShim:
         copies: int = 1,
         weights: Weights | None = None,
     ) -> None:
-        self.clock = StepClock()
         self.counters = Counters()
         self.failures = Failures(self.counters)
         self._grid = Grid(groups, compat.hash_block_tokens(config, kv_cache_config))
-        self._lengths = PromptLengths(self._grid, self.counters)
         self._world = config.parallel_config.world_size
         compat.check_hash_root()
         parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
@@ -93,7 +93,7 @@ class SchedulerShim:
         self.owed = Owed(self.failures, self._grid, self._requests, self._loads, self._saves)
         hello = hello_frame(config, "scheduler", 0, copies)
         self._autostart = Autostart(settings)
-        start = self._autostart.attempt if settings.autostart else lambda: None
+        start = self._autostart.attempt
         changes, reports = self.counters.take_changes, self._reports
         strangers = partial(self.counters.add, "sidecar_not_ours")
         self._channel = Channel(
@@ -104,15 +104,13 @@ class SchedulerShim:
         self._book = PlanBook(self._channel.send, self._world // copies)
         self.restore_times = self._book.restore_times
         room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
-        self._budget = Budget(room, self._book, self._channel.suspect)
-        self._asks = Asks(self._book, self._budget, self.counters)
+        self._budget = Budget(room, self._book, self._channel.suspect, self.counters)
         self._truth = TruthChecks(self._book, self.counters)
         self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------
 
     def on_open(self, welcome: Frame) -> None:
-        """Take the sidecar's budgets and fidelity."""
         self._naming.hear(int(welcome["fidelity"]))
         self._truth.configure(welcome)
         self._budget.wait_s = float(welcome["wait_ms"]) / 1000
@@ -121,7 +119,6 @@ class SchedulerShim:
         self._autostart.served()
 
     def on_frame(self, frame: Frame) -> None:
-        """Pass the progress of plans on."""
         self.events.hear(frame)
         self._book.on_frame(frame)
         self._idle.hear()
@@ -150,7 +147,6 @@ class SchedulerShim:
         self._generations.bind_pool(pool)
         self._budget.room.bind_pool(pool)
 
-    @on_step_path
     def on_new_request(self, request: Any) -> None:
         """Start to look up and fetch what the engine's own cache does not hold; runs before any scheduling."""
         is_known = bool(self._grid.groups) and is_cacheable(request)
@@ -160,10 +156,10 @@ class SchedulerShim:
             return
         state = self._requests[request.request_id] = self._handoffs.begin(request)
         self._backlog.join(state)
-        self._lengths.note(request)
+        note_length(request, self._grid, self.counters)
         self._sessions.note(state)
         is_up = state.reads and self._channel.is_up
-        own = self._grid.own_hit_in(self._pool, request) if is_up else 0
+        own = self._grid.own_hit(self._pool, request) if is_up else 0
         if not state.reads:
             state.unasked = self._unasked.note(request, self._handoffs.unread)
         elif is_up and self._open_plan(state, own) is None:
@@ -195,7 +191,6 @@ class SchedulerShim:
     def _name_ourselves(self) -> bool:
         return self._naming.name(self._book.connection, self._channel.send)
 
-    @on_step_path
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Match:
         """Answer from what lies verified in local memory; None (ask again) only within the restore budget.
 
@@ -205,7 +200,7 @@ class SchedulerShim:
         if state is None or not state.reads:
             return _NOTHING
         is_up, start, now = self._channel.is_up, num_computed_tokens, time.monotonic()
-        if is_up and self._asks.waits_on(state, start, now):
+        if is_up and self._budget.goes_on_waiting(state, start, now):
             return self._idle.ask_again()
         state.asks()
         wanted = state.most(self._grid, start) - start
@@ -225,7 +220,7 @@ class SchedulerShim:
         ready = min(plan.ready_from(start), wanted)
         if ready < wanted and not is_done:
             if not self._budget.is_out(state, plan, now):
-                self._asks.wait(state, plan, news, start)
+                self._budget.wait(state, plan, news, start)
                 return self._idle.ask_again()
             self.counters.add("restores_cut_short")
         if ready == 0:
@@ -240,7 +235,6 @@ class SchedulerShim:
         state.gave_up = True
         return _NOTHING
 
-    @on_step_path
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Hear what vLLM took of our offer; it is an admission exactly when `num_external_tokens` is not 0."""
         state = self._requests.get(request.request_id)
@@ -266,17 +260,17 @@ class SchedulerShim:
             return
         state.offer = None
         self._truth.admitted(request, plan)
-        note_admission(state, plan, (start, num_external_tokens), asked_at_s, self.counters)
+        state.admit(plan, start, num_external_tokens, asked_at_s, self.counters)
         self.events.restored(state.request, plan, start + num_external_tokens)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
-        """See RequestState.hit_sources."""
+        """Split what vLLM counts as restored by where it came from; a vault's tier has no word in vLLM."""
         state = self._requests.get(request.request_id)
-        return compat.hit_sources(0, tokens) if state is None else state.hit_sources(tokens)
+        host = 0 if state is None else min(state.host_tokens, tokens)
+        return compat.hit_sources(host, tokens - host)
 
     # --- steps -------------------------------------------------------------------
 
-    @on_step_path
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """Give the workers this step's copies; drains per-step state and changes nothing of vLLM's."""
         scheduled = scheduler_output.num_scheduled_tokens
@@ -320,24 +314,22 @@ class SchedulerShim:
         self._saves.commit()
         self._loads.commit()
 
-    @on_step_path
     def update_connector_output(self, output: Any) -> None:
         """Hear from the workers: finished loads give their slots back, copied saves their references."""
-        receipts = output.kv_connector_worker_meta
-        if isinstance(receipts, StepReceipts) and receipts.loads:
-            self._loads.took(receipts.loads)
+        told = output.kv_connector_worker_meta
+        receipts = told if isinstance(told, StepReceipts) else StepReceipts()
+        self._loads.took(receipts.loads)
         for req_id in output.finished_recving or ():
             self._truth.loaded(self._loads.finish(req_id))
-        if isinstance(receipts, StepReceipts):
-            if receipts.resolved:
-                self._naming.introduce(receipts.resolved)
-            self._saves.hear(receipts)
-            if self._generations.hear(receipts):
-                self._renew()
-            if self._truth.hear(receipts.checks):
-                self._distrust()
-            if receipts.is_off:
-                self.turn_off("a worker has")
+        if receipts.resolved:
+            self._naming.introduce(receipts.resolved)
+        self._saves.hear(receipts)
+        if self._generations.hear(receipts):
+            self._renew()
+        if self._truth.hear(receipts.checks):
+            self._distrust()
+        if receipts.is_off:
+            self.turn_off("a worker has")
 
     def _distrust(self) -> None:
         """Restore and save nothing more under this name."""
@@ -355,7 +347,6 @@ class SchedulerShim:
         self.counters.add("generations")
         self._naming.renew(self._generations.name)
 
-    @on_step_path
     def request_finished(self, request: Any) -> dict[str, Any] | None:
         """Forget a request; a load under way goes on and is still reported. Gives what its client asked to hear."""
         state = self._requests.pop(request.request_id, None)

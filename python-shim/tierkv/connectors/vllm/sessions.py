@@ -7,10 +7,10 @@ from typing import Any
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.messages import named_blocks
 from tierkv.connectors.vllm.naming import Naming
-from tierkv.connectors.vllm.requests import RequestState
+from tierkv.connectors.vllm.requests import RequestState, tenant_of
 from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.tenants import tenant_of
 from tierkv.connectors.vllm.visits import Visits
 
 log = logging.getLogger("tierkv.shim")
@@ -32,23 +32,17 @@ class Sessions:
         self._send = send
         self._counters = counters
         self._visits = visits
-        self._is_said = False
 
     def note(self, state: RequestState) -> None:
         """See whether a request comes back; count a wish that was not understood, and say so once."""
         wish = state.wish
         is_wanted = (wish.session != "" and not wish.is_released) or wish.tells
         state.cursor.returns = self._visits.goes_on(state.request) or is_wanted
-        ignored = wish.ignored
-        if not ignored:
-            return
-        self._counters.add("wishes_ignored")
-        if not self._is_said:
-            self._is_said = True
+        if wish.ignored and self._counters.add("wishes_ignored") == 1:
             log.warning(
                 "tierKV: a request's kv_transfer_params has %s, which is ignored (docs/how-to/requests.md says what "
                 "may stand there); further ones are counted only (shim_wishes_ignored)",
-                ", ".join(repr(name) for name in ignored),
+                ", ".join(repr(name) for name in wish.ignored),
             )
 
     def ended(self, state: RequestState) -> None:
@@ -75,9 +69,4 @@ class Sessions:
         """
         hashes = self._grid.hashes(request, group, self._grid.hashed(request))
         first = request.num_prompt_tokens // group.block_tokens - group.tail if group.tail else 0
-        return {
-            "group": group.index,
-            "class": group.record_class,
-            "hashes": b"".join(hashes),
-            "from": min(max(0, first), len(hashes)),
-        }
+        return named_blocks(group, hashes, min(max(0, first), len(hashes)))

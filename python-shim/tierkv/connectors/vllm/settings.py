@@ -6,9 +6,11 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
-from tierkv.connectors.vllm.forms import FORMS, Form
+#: Forms in which recurrent states may be kept: what `[turbo_quant] states` may say.
+Form = Literal["raw", "bf16", "int8"]
+FORMS: Final[tuple[Form, ...]] = ("raw", "bf16", "int8")
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tierkv.connectors.vllm import compat
-from tierkv.connectors.vllm.forms import Form
+from tierkv.connectors.vllm.messages import attention_layout, opaque_layout
+from tierkv.connectors.vllm.settings import Form
 from tierkv.connectors.vllm.states import StatePart, state_parts
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from tierkv.connectors.vllm.frames import Frame
 
 log = logging.getLogger("tierkv.shim")
 
@@ -39,10 +42,10 @@ class Group:
     index: int
     layer_names: tuple[str, ...]
     block_tokens: int
-    heads: int
-    dim_k: int
-    dim_v: int
-    dtype: torch.dtype
+    heads: int = 0
+    dim_k: int = 0
+    dim_v: int = 0
+    dtype: torch.dtype = torch.uint8
     record_class: str = "kv"
     tail: int = 0
     page_bytes: tuple[int, ...] = ()
@@ -77,9 +80,9 @@ class Group:
             return self.page_bytes
         return tuple(sum(part.slot_bytes for part in parts) for parts in self.parts)
 
-    def registration(self) -> dict[str, int | str]:
-        """Describe the group for the `register` frame: a slot holds (layer, head, token, K|V), densely."""
-        common: dict[str, int | str] = {
+    def registration(self) -> "Frame":
+        """Describe the group for the `register` frame."""
+        common = {
             "group": self.index,
             "class": self.record_class,
             "tokens": self.block_tokens,
@@ -88,29 +91,17 @@ class Group:
         if self.is_opaque:
             # Layers of different size count as one.
             layers = len(self.slot_bytes) if len(set(self.slot_bytes)) == 1 else 1
-            shape = {"layers": layers, "layer_bytes": self.block_bytes // layers}
-            return {**common, "layout": "opaque", "dtype": "u8", **shape, **_NO_VECTORS}
-        item = self.dtype.itemsize
-        token_stride = (self.dim_k + self.dim_v) * item
-        return {
-            **common,
-            "layout": "attention",
-            "dtype": DTYPE_NAMES[self.dtype],
-            "layers": len(self.layer_names),
-            "heads": self.heads,
-            "dim_k": self.dim_k,
-            "dim_v": self.dim_v,
-            "layer_bytes": self.layer_bytes,
-            "key_offset": 0,
-            "value_offset": self.dim_k * item,
-            "head_stride": self.block_tokens * token_stride,
-            "token_stride": token_stride,
-        }
-
-
-_NO_VECTORS = dict.fromkeys(
-    ("heads", "dim_k", "dim_v", "key_offset", "value_offset", "head_stride", "token_stride"), 0
-)
+            return {**common, **opaque_layout(layers, self.block_bytes // layers)}
+        shape = attention_layout(
+            DTYPE_NAMES[self.dtype],
+            self.dtype.itemsize,
+            layers=len(self.layer_names),
+            heads=self.heads,
+            tokens=self.block_tokens,
+            dim_k=self.dim_k,
+            dim_v=self.dim_v,
+        )
+        return {**common, **shape}
 
 
 def read_groups(
@@ -214,10 +205,6 @@ def _read_group(index: int, specs: Mapping[str, Any], page_format: str) -> Group
         index=index,
         layer_names=names,
         block_tokens=spec.block_size,
-        heads=0,
-        dim_k=0,
-        dim_v=0,
-        dtype=torch.uint8,
         record_class="ssm" if _is_kind(spec, _STATE) else "kv",
         tail=tail,
         page_bytes=tuple(compat.content_bytes(specs[name]) for name in names),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from tierkv.connectors.vllm.forms import Form
+from tierkv.connectors.vllm.settings import Form
 
 _CODE_MAX: Final = 127
 #: What each form takes; a state in another dtype stays as it is.
@@ -35,12 +35,10 @@ class StatePart:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes in the engine's page."""
         return self.rows * self.dim * self.dtype.itemsize
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes in a slot."""
         if self.form == "int8":
             return self.rows * (_SCALE.itemsize + self.dim)
         item = torch.bfloat16.itemsize if self.form == "bf16" else self.dtype.itemsize

@@ -32,7 +32,6 @@ class Tickets:
             self.closed[number] += 1
 
     def close_all(self) -> None:
-        """Acknowledge every step."""
         for number in sorted(self._open):
             self.close(number)
 

@@ -161,7 +161,6 @@ class TierKVTier(SecondaryTierManager):
     # --- what vLLM asks ---------------------------------------------------------------------------
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
-        """Take chunks as they come."""
         del req_context
         return RequestOffloadingContext()
 

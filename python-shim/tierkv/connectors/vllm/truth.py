@@ -1,6 +1,7 @@
 """Owns the check of truth: an engine computes a block again that it could restore, and compares the two."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import torch
 
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.metadata import CheckItem
 from tierkv.connectors.vllm.pages import AttentionPages, Pages
@@ -79,7 +79,7 @@ class TruthChecks:
         if check is None or check.plan is not plan:
             self._book.release_plan(plan)
         else:
-            plan.loaded()
+            plan.loaded_at_s = time.monotonic()
             check.is_loaded = True
 
     def next_step(
@@ -101,7 +101,7 @@ class TruthChecks:
                 continue
             self._number += 1
             check.number = self._number
-            slots = check.plan.slots_of(part, check.index)
+            slots = part.slots_of(check.index)
             items.append(
                 CheckItem(check.number, check.plan.arena, part.group.index, block_id, slots)
             )
@@ -141,15 +141,6 @@ class TruthChecks:
         """Compare nothing of what was computed so far: weights are others now."""
         for req_id in list(self.checks):
             self.drop(req_id)
-
-
-def compare(item: CheckItem, pages: Pages, arena: Arena | None, shard: int) -> float:
-    """Compare a block that was just computed with what was stored of it; infinite without its arena."""
-    return (
-        math.inf
-        if arena is None
-        else likeness_db(pages, item.block_id, arena.slot(item.slots[shard]))
-    )
 
 
 def likeness_db(pages: Pages, block_id: int, slot_bytes: torch.Tensor) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.tracing import traceparent_of
+from tierkv.connectors.vllm.requests import traceparent_of
 
 
 class Unasked:

@@ -27,8 +27,6 @@ _WEIGHT_SUFFIXES: Final = (
     ".npz",
     ".nemo",
 )
-#: Load formats that read no weight file.
-_WITHOUT_FILES: Final = ("dummy",)
 
 
 class UnknownWeightsError(Exception):
@@ -60,14 +58,12 @@ class Weights:
 
     @property
     def percent(self) -> int:
-        """Give how much has been read."""
         if self.digest:
             return 100
         total = self._files.total_bytes
         return min(99, self._files.done_bytes * 100 // total) if total else 0
 
     def close(self) -> None:
-        """End the reading soon."""
         self._files.close()
 
     def _run(self) -> None:
@@ -88,9 +84,8 @@ class Weights:
         }
         if len(listed) > limits.WEIGHT_FILES_MAX:
             raise UnknownWeightsError(f"the model has more than {limits.WEIGHT_FILES_MAX} files")
-        if not any(name.endswith(_WEIGHT_SUFFIXES) for name in listed) and _needs_files(
-            self._config
-        ):
+        reads_files = str(self._config.load_config.load_format) != "dummy"
+        if reads_files and not any(name.endswith(_WEIGHT_SUFFIXES) for name in listed):
             raise UnknownWeightsError("no weights are among the model's files on this machine")
         found = self._files.read(sorted(set(listed.values())))
         digest = hashlib.sha256()
@@ -199,10 +194,6 @@ def files_of(place: Path) -> Iterator[tuple[str, Path]]:
 
 def _is_exempt(name: str) -> bool:
     return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in FILES)
-
-
-def _needs_files(config: "VllmConfig") -> bool:
-    return str(config.load_config.load_format) not in _WITHOUT_FILES
 
 
 def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """The worker-side half of the shim: copies pages as the scheduler side ordered, and reports what is done."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tierkv.connectors.vllm import failpoint
-from tierkv.connectors.vllm.arena import Arena, ArenaTable
-from tierkv.connectors.vllm.arena_setup import ArenaSetup
+from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.arrivals import Arrivals
 from tierkv.connectors.vllm.channel import Channel
 from tierkv.connectors.vllm.copies import Batch, Copier, make_copier
@@ -18,7 +18,7 @@ from tierkv.connectors.vllm.credits import Credits
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import StepGauge
 from tierkv.connectors.vllm.guard import Failures
-from tierkv.connectors.vllm.hello import hello_frame
+from tierkv.connectors.vllm.hello import hello_frame, register_frame
 from tierkv.connectors.vllm.loads import NO_ARENA
 from tierkv.connectors.vllm.metadata import (
     Introduction,
@@ -32,8 +32,7 @@ from tierkv.connectors.vllm.resolved import resolve
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.tickets import Tickets
-from tierkv.connectors.vllm.timing import StepClock, on_step_path
-from tierkv.connectors.vllm.truth import compare
+from tierkv.connectors.vllm.truth import likeness_db
 from tierkv.connectors.vllm.weightwatch import WeightWatch
 
 if TYPE_CHECKING:
@@ -54,23 +53,23 @@ class WorkerShim:
         *,
         copies: int = 1,
     ) -> None:
-        self.clock = StepClock()
         self.counters = Counters()
         self.failures = Failures(self.counters)
         self._config = config
-        self._settings = settings
         self._groups = {group.index: group for group in groups}
         self._num_blocks = num_blocks
         self._rank = config.parallel_config.rank
         self._world = config.parallel_config.world_size
         self._copies = copies
-        self._arenas = ArenaTable()
-        self._credits = Credits()
-        self._setup = ArenaSetup(self._arenas, self._credits, self.counters, self._send)
+        self._credits = Credits(self.counters, self._send)
         self._pages: dict[int, Pages] = {}
-        self._copier: Copier | None = None
+        #: Copies nothing until the engine's tensors are there.
+        self._copier = Copier()
         self._gauge: StepGauge | None = None
-        self._channel: Channel | None = None
+        hello = hello_frame(config, "worker", self._rank, copies)
+        self._channel = Channel(
+            settings.socket, hello, self, self.counters.take_changes, reports=self._reports
+        )
         self.arrivals = Arrivals(len(groups))
         self._tickets = Tickets()
         self._receipts = StepReceipts()
@@ -92,17 +91,9 @@ class WorkerShim:
             for index, group in self._groups.items()
         }
         device = next(iter(self._pages.values())).device
-        self._copier = make_copier(device, self.clock)
+        self._copier = make_copier(device)
         # Ranks step together: one of them is enough.
         self._gauge = StepGauge(device) if self._rank == 0 else None
-        hello = hello_frame(self._config, "worker", self._rank, self._copies)
-        self._channel = Channel(
-            self._settings.socket,
-            hello,
-            self,
-            self.counters.take_changes,
-            reports=self._gauge.take if self._gauge is not None else dict,
-        )
         self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------
@@ -110,43 +101,31 @@ class WorkerShim:
     def on_open(self, welcome: Frame) -> None:
         """Describe this rank's groups; the sidecar answers with an arena when all ranks have."""
         del welcome
-        model = self._config.model_config
-        self._send(
-            {
-                "t": "register",
-                "model": str(model.model),
-                "max_model_len": int(model.max_model_len),
-                "step_tokens": int(self._config.scheduler_config.max_num_batched_tokens),
-                "kv_blocks": self._num_blocks,
-                "groups": [group.registration() for group in self._groups.values()],
-            }
-        )
+        self._send(register_frame(self._config, self._num_blocks, self._groups.values()))
 
     def on_frame(self, frame: Frame) -> None:
-        """Map arenas and collect credits."""
         if frame["t"] == "arena":
-            assert self._copier is not None  # the connection came after it
-            self._setup.take(frame, self._copier)
+            self._credits.take_in(frame, self._copier)
         elif frame["t"] == "credits":
             self._credits.grant(frame["arena"], frame["slots"])
 
     def on_close(self) -> None:
         """Forget the credits; mapped arenas stay for loads that were admitted."""
-        self._setup.end()
+        self._credits.end()
 
     def _send(self, frame: Frame) -> bool:
-        return self._channel is not None and self._channel.send(frame)
+        return self._channel.send(frame)
+
+    def _reports(self) -> Frame:
+        return self._gauge.take() if self._gauge is not None else {}
 
     # --- the engine's thread -------------------------------------------------------------------
 
-    @on_step_path
     def handle_preemptions(self, metadata: StepMetadata) -> None:
         """Keep states that are still being copied from being overwritten by this step; vLLM calls it before each."""
         del metadata
-        if self._copier is not None:
-            self._copier.fence()
+        self._copier.fence()
 
-    @on_step_path
     def begin_step(self, metadata: StepMetadata) -> None:
         """Hear that vLLM starts a step: its forward comes next."""
         self.step = metadata
@@ -162,7 +141,6 @@ class WorkerShim:
         if metadata.tokens or gauge.is_running:
             gauge.begin(metadata.tokens, metadata.attended)
 
-    @on_step_path
     def start_load_kv(self, metadata: StepMetadata) -> None:
         """Copy this step's share of the admitted loads, and of the saves when no forward follows.
 
@@ -183,10 +161,10 @@ class WorkerShim:
             self._gauge.loaded(time.perf_counter() - started)
 
     def _load(self, part: LoadPart, *, is_stale: bool) -> None:
-        arena = None if failpoint.fails("shim.load.copy") else self._arenas.get(part.arena)
+        arena = None if failpoint.fails("shim.load.copy") else self._credits.mapped(part.arena)
         is_broken = self.arrivals.is_broken(part.req_id)
         is_kept_off = is_stale or self._is_asleep
-        if arena is None or self._copier is None or is_kept_off or is_broken:
+        if arena is None or is_kept_off or is_broken:
             if is_kept_off:
                 self.counters.add("load_weights_changed" if is_stale else "load_asleep")
             elif part.arena == NO_ARENA:
@@ -210,7 +188,6 @@ class WorkerShim:
         if part.last:
             self.arrivals.receive(part.req_id)
 
-    @on_step_path
     def wait_for_save(self, metadata: StepMetadata) -> None:
         """Copy the blocks this step's forward completed."""
         if self._gauge is not None and self._gauge.is_running:
@@ -218,8 +195,10 @@ class WorkerShim:
         if metadata.has_forward:
             self._save_step(metadata)
             for item in metadata.checks:
-                arena, shard = self._arenas.get(item.arena), self._rank // self._copies
-                found = compare(item, self._pages[item.group], arena, shard)
+                arena, found = self._credits.mapped(item.arena), math.inf
+                if arena is not None:
+                    slot = arena.slot(item.slots[self._rank // self._copies])
+                    found = likeness_db(self._pages[item.group], item.block_id, slot)
                 self._receipts.checks[item.number] = found
 
     def _save_step(self, metadata: StepMetadata) -> None:
@@ -245,7 +224,7 @@ class WorkerShim:
     def _save_into_slots(self, metadata: StepMetadata) -> None:
         self._slots_told = None  # the planner has counted these saves down itself
         arena, granted = self._credits.take(len(metadata.saves))
-        if self._copier is None or (arena is None and not self._credits.is_coming):
+        if arena is None and not self._credits.is_coming:
             self._drop(metadata, "no_sidecar")
             return
         taken = metadata.saves[: len(granted)]
@@ -264,7 +243,6 @@ class WorkerShim:
         granted: list[tuple[int, int]],
         metadata: StepMetadata,
     ) -> None:
-        assert self._copier is not None
         by_group: dict[int, list[tuple[SaveItem, tuple[int, int]]]] = {}
         for item, slot in zip(items, granted, strict=True):
             by_group.setdefault(item.group, []).append((item, slot))
@@ -309,18 +287,13 @@ class WorkerShim:
 
     @property
     def has_transfers(self) -> bool:
-        """Tell whether `take_finished` may have something to give."""
-        copier = self._copier
-        return self.arrivals.has_news or (copier is not None and copier.is_running)
+        return self.arrivals.has_news or self._copier.is_running
 
-    @on_step_path
     def take_finished(self) -> tuple[set[str], set[str]]:
         """Give the ids received since the last call, and those that failed; each admission appears once."""
-        if self._copier is not None:
-            self._copier.poll()
+        self._copier.poll()
         return self.arrivals.take()
 
-    @on_step_path
     def take_receipts(self) -> StepReceipts | None:
         """Give the tickets whose blocks may be released, and the slots left where that is news, or None."""
         if self._tickets.closed:
@@ -342,7 +315,7 @@ class WorkerShim:
     def sleep(self, *, is_asleep: bool) -> None:
         """Touch no page while vLLM has taken the memory behind them away; it comes back at the same addresses."""
         self._is_asleep = is_asleep
-        if is_asleep and self._copier is not None:
+        if is_asleep:
             self._copier.settle()
 
     def introduce(self) -> Introduction:
@@ -354,17 +327,21 @@ class WorkerShim:
         """Load and save nothing any more: what runs is waited for, what is promised is reported. Never raises."""
         if not self.failures.turn_off(why):
             return
-        if self._copier is not None:
-            self.failures.attempt("turn_off", self._copier.settle)
+        self.failures.attempt("turn_off", self._copier.settle)
         self.failures.attempt("turn_off", self.arrivals.fail_all)
         self._tickets.close_all()
-        if self._channel is not None:
-            self.failures.attempt("turn_off", self._channel.retire)
+        self.failures.attempt("turn_off", self._channel.retire)
 
     def confirm(self) -> None:
         """Hear that vLLM got what the last step's calls gave it."""
         self.arrivals.confirm()
         self._tickets.confirm()
+
+    def owe_step(self, metadata: StepMetadata) -> None:
+        """Report the loads of a step as failed, and acknowledge its saves."""
+        for part in metadata.loads:
+            self.arrivals.fail(part)
+        self.owe_saves(metadata)
 
     def owe_saves(self, metadata: StepMetadata) -> None:
         """Acknowledge the saves of a step, so that their blocks are the engine's again."""
@@ -378,10 +355,8 @@ class WorkerShim:
 
     def shutdown(self) -> None:
         """End the connection; the sidecar takes its slots back at the socket's end."""
-        if self._channel is not None:
-            self._channel.close()
-        if self._copier is not None:
-            self.failures.attempt("shutdown", self._copier.close)
+        self._channel.close()
+        self.failures.attempt("shutdown", self._copier.close)
 
     def status(self) -> dict[str, Any]:
         """Give what tests and logs want to see."""
