@@ -59,8 +59,8 @@ impl Outbox {
         self.pool.live()
     }
 
-    /// Encodes a leased slot: page to payload in one pass, then the header. The record is raw, as its header says, for a
-    /// page that the codec does not take (opaque, recurrent state), has no codes for (inf, NaN) or does not shorten.
+    /// Encodes a leased slot: page to payload in one pass, then the header. The record is raw, and its header
+    /// says so, if the codec does not take the page (opaque, recurrent state), lacks codes (inf, NaN) or does not shorten it.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` for a stale lease, a slot that is smaller than the page, or a codec of another fidelity; `NO_MEMORY`

@@ -45,7 +45,7 @@ impl Paces {
         known.ended = known.ended.max(ended);
     }
 
-    /// Returns the pace; `None` before the first read. It fades while nothing is read, because an archive believed slow is
+    /// Returns the pace; `None` before the first read. The pace fades while nothing is read, because an archive believed slow is
     /// not asked and may have become fast.
     #[must_use]
     pub fn at(&self, now: Instant) -> Option<Pace> {

@@ -202,7 +202,7 @@ fn enter(shared: &Inner, segment: &Segment, entries: &[Entry]) {
     let tombstones = shared.tombstones();
     let id = segment.name.id;
     for entry in entries.iter().filter(|entry| !tombstones.covers(entry, id)) {
-        // Of two copies the newer stays, because its segment is evicted later.
+        // The newer of two copies stays, because its segment is evicted later.
         let is_newer = |before: Option<Place>| {
             before.is_none_or(|before| (before.segment, before.page) < (id, entry.page))
         };

@@ -2,7 +2,7 @@
 
 use super::{RecordKey, Stored};
 
-/// An index of records that chooses victims. It never evicts a pinned record.
+/// An index of records that chooses victims, never a pinned record.
 pub trait Policy: Send {
     /// Records in the index.
     fn len(&self) -> usize;
