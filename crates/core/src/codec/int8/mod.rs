@@ -133,7 +133,7 @@ impl Spans {
     ///
     /// # Safety
     /// `geometry.page_bytes()` bytes at `page` are writable; `span` of the payload at `payload` is readable and not
-    /// written. They do not overlap, and `page` has the alignment of the one given to `new`.
+    /// written. The two do not overlap, and `page` has the alignment of the one given to `new`.
     pub unsafe fn decode(
         &self,
         geometry: &Geometry,
