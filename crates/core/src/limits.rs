@@ -6,7 +6,7 @@ const MIB: usize = 1 << 20;
 /// Slots are whole pages, so that a slot is mapped, allocated and touched without its neighbours.
 pub const SLOT_ALIGN_BYTES: usize = 4 * KIB;
 
-/// Largest page of one block (attention) or one state (recurrent): many times the size of today's models.
+/// Largest page of one block (attention) or one state (recurrent): many times what today's models need.
 pub const PAGE_BYTES_MAX: usize = 512 * MIB;
 
 /// Slots of one arena; the table costs 16 bytes of memory for each.
