@@ -269,7 +269,7 @@ export declare function lanesProgress(id: number, request: number): number | nul
 
 /**
  * Offers records of the outbox and sends those that the vault wants; returns the request's number. Their memory is kept
- * until then, even if dropped. `known`: the last flush their maker knew of. A deferred record that can no longer be made
+ * until it is sent, even if dropped. `known`: the last flush their maker knew of. A deferred record that can no longer be made
  * ends as 9 (incomplete). `trace` as for a look-up.
  */
 export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number, trace?: Uint8Array | undefined | null): number

@@ -330,7 +330,7 @@ pub const ARCHIVE_NOTE_WAIT_MS: u64 = 4_000;
 /// Each file beside the segments in an archive: tombstones, flushes, names of models.
 pub const ARCHIVE_BESIDE_BYTES: u64 = 64 * MIB as u64;
 
-/// Steps of the time to live after which a segment is closed; no record outlives its time by more than one.
+/// Divisor of the time to live: a segment is closed after that part, by which its last records may expire early.
 pub const DISK_TTL_STEPS: u32 = 8;
 
 /// Threads that move records from a shared region to arenas, and as many for the other direction: one is bound by its

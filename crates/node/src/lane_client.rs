@@ -220,7 +220,7 @@ pub fn kept(namespace: &[u8], packed: &[u8], records: Vec<u32>) -> Result<Kept> 
 }
 
 /// Offers records of the outbox and sends those that the vault wants; returns the request's number. Their memory is kept
-/// until then, even if dropped. `known`: the last flush their maker knew of. A deferred record that can no longer be made
+/// until it is sent, even if dropped. `known`: the last flush their maker knew of. A deferred record that can no longer be made
 /// ends as 9 (incomplete). `trace` as for a look-up.
 #[napi]
 pub fn lanes_store(

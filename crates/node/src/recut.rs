@@ -1,4 +1,4 @@
-//! Owns the binding over the core's cutting of records: from the outbox into leased slots of shorter blocks.
+//! Owns the binding of the core's cutting of records: from the outbox into leased slots of shorter blocks.
 
 use std::sync::{Arc, LazyLock};
 

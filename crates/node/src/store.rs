@@ -1,4 +1,4 @@
-//! Owns the bindings over the core's store. Keys are passed packed, answers returned packed.
+//! Owns the bindings of the core's store. Keys are passed packed, answers returned packed.
 
 use std::sync::Arc;
 

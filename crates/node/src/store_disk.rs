@@ -1,4 +1,4 @@
-//! Owns the bindings over a store's durable tier: work that waits for the disk runs on libuv's threads, never on JavaScript's.
+//! Owns the bindings of a store's durable tier: work that waits for the disk runs on libuv's threads, never on JavaScript's.
 
 use std::path::Path;
 use std::sync::Arc;

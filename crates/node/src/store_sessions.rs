@@ -1,4 +1,4 @@
-//! Owns the bindings over a store's sessions.
+//! Owns the bindings of a store's sessions.
 
 use napi_derive::napi;
 use tierkv_core::store::{RecordKey, SessionStats as Stats};

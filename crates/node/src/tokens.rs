@@ -1,4 +1,4 @@
-//! Owns the bindings over models' tokenizers. Opening and encoding run on threads of libuv, because both take longer than an event may.
+//! Owns the bindings of models' tokenizers. Opening and encoding run on threads of libuv, because both take longer than an event may.
 
 use std::path::Path;
 use std::sync::Arc;

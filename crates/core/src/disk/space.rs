@@ -215,8 +215,8 @@ impl Writer {
         }
     }
 
-    /// Whether the active segment must be closed early: so that its first records do not outlive the time to live, or
-    /// because its first record has waited long enough for the archive.
+    /// Whether the active segment must be closed early: because it expires as a whole and later records would lose too
+    /// much of their time to live, or because its first record has waited long enough for the archive.
     pub(super) fn is_worn(&self) -> bool {
         if let (Some(archive), Some(active)) = (&self.shared.archived, &self.active)
             && active.first_at().is_some_and(|at| at.elapsed() >= archive.options.after)
