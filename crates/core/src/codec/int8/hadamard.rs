@@ -220,7 +220,7 @@ fn neighbours<const APART: usize, N: Number, const LANES: usize>(
     })
 }
 
-/// The inverse transform, compiled for an instruction set; the forward one is written for AVX2 in hadamard_avx2.rs.
+/// The inverse transform, compiled for an instruction set; the forward one is written for AVX2 in `hadamard_avx2.rs`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! compiled_for {
     ($name:ident, $features:literal) => {
