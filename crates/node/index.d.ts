@@ -9,20 +9,20 @@
  */
 export declare const __napiBindingTarget: 'native' | 'wasm32-wasi' | 'wasm32-wasip1'
 
-/** Bytes per second of one direction of a link, all transfers together. */
+/** Goodput of one direction of a link, in bytes per second over all transfers. */
 export declare class Goodput {
   constructor()
-  /** A transfer begins, of which `waitMs` will be waiting; `end` must be called once. */
+  /** Begins a transfer whose first `waitMs` are waiting; `end` must follow once. */
   begin(waitMs: number): void
-  /** Bytes have passed that no lane has brought. */
+  /** Counts bytes that no lane has counted. */
   moved(bytes: number): void
-  /** Of a transfer under way: nothing is measured until `resume`, because it waits for something slower than the link. */
+  /** Stops measuring until `resume`, because a transfer waits for something slower than the link. */
   pause(): void
-  /** It waits no longer. */
+  /** Ends a `pause`. */
   resume(): void
-  /** A transfer ends; `isCut`: it was given up. */
+  /** Ends a transfer; `isCut` says that it was given up. */
   end(isCut: boolean): void
-  /** Bytes per second, with a rate to believe in before the first measurement; null: nothing is known. */
+  /** Bytes per second; `prior` stands in before the first measurement; null if nothing is known. */
   rate(prior?: number | undefined | null): number | null
   /** Milliseconds since the last measurement; null before the first. */
   idleMs(): number | null
@@ -31,51 +31,51 @@ export declare class Goodput {
 /** A new arena. */
 export interface ArenaInfo {
   id: number
-  /** Where this machine's tools find it. */
+  /** Path at which this machine's tools find it. */
   path: string
   bytes: number
 }
 
-/** What an arena is made of. */
+/** Options of an arena. */
 export interface ArenaOptions {
   /** A multiple of 4096. */
   slotBytes: number
   slotCount: number
-  /** null: a sealed memfd. */
+  /** Directory of a file; null for a sealed memfd. */
   dir: string | null
-  /** Stands in the name that `/proc` shows for it. */
+  /** Number in the name that `/proc` shows. */
   label: number
 }
 
-/** How it is doing now. */
+/** Returns the current state. */
 export declare function arenaStatus(id: number): ArenaStatus
 
-/** How an arena is doing. */
+/** State of an arena. */
 export interface ArenaStatus {
   slotBytes: number
   slotCount: number
   touchedSlots: number
   freeSlots: number
   leasedSlots: number
-  /** Why the memory of the other slots will never be there. */
+  /** Reason why the other slots will never have memory. */
   failed: string | null
 }
 
-/** Whose key signs it; the name is that of its own certificate. */
+/** Signer of a certificate: the name in its own certificate, and its key. */
 export interface CertificateIssuer {
   commonName: string
   keyPem: string
 }
 
-/** What a certificate is to say. */
+/** Contents of a certificate. */
 export interface CertificateOptions {
   /** `ca`, `server` or `client`. */
   usage: string
   /** Name of the holder. */
   commonName: string
-  /** What its holder may do; empty: not said. */
+  /** Role of the holder; empty for none. */
   unit: string
-  /** Host names and IP addresses it is good for. */
+  /** Host names and IP addresses that the certificate covers. */
   hosts: Array<string>
   /** Validity, in seconds since 1970. */
   notBeforeS: number
@@ -91,26 +91,26 @@ export interface CertifiedKey {
 /** Passes a lease to another owner. */
 export declare function chownSlot(id: number, slot: number, generation: number, owner: number): void
 
-/** Closes an arena; idempotent. The mapping goes when the last task that uses it is done. */
+/** Closes an arena; idempotent. The memory is unmapped when the last task that uses it ends. */
 export declare function closeArena(id: number): void
 
-/** Closes a store; idempotent. Pinned memory goes with its last pin. */
+/** Closes a store; idempotent. Pinned memory is freed with its last pin. */
 export declare function closeStore(id: number): void
 
-/** What a codec makes of a block. */
+/** Measurements of a codec on a block. */
 export interface CodecWeight {
   codec: number
-  /** Length of its payload. */
+  /** Length of the payload. */
   bytes: number
   decodeS: number
-  /** Power of the errors over that of the elements, of the layer's K or V where it is worst. */
+  /** Error power over signal power, of the layer's K or V where it is worst. */
   noise: number
 }
 
-/** Says what was built. */
+/** Describes the core. */
 export declare function coreInfo(): CoreInfo
 
-/** What was built, and what the processor gives it. */
+/** Build of the core, and the processor's features. */
 export interface CoreInfo {
   /** Version of the software. */
   version: string
@@ -118,28 +118,28 @@ export interface CoreInfo {
   recordVersion: number
   /** Length of the record header. */
   headerBytes: number
-  /** Which instructions compute checksums, as the library names them. */
+  /** Instructions that compute checksums, in the library's terms. */
   crc32c: string
-  /** What the int8 codec runs on: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`. */
+  /** Instruction set of the int8 codec: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`. */
   isa: string
 }
 
-/** Makes, sizes and maps the shared memory; no slot has memory yet. */
+/** Creates, sizes and maps the shared memory; no slot has memory yet. */
 export declare function createArena(options: ArenaOptions): ArenaInfo
 
-/** Makes an empty store. */
+/** Makes a store, empty or with the records of its disk. */
 export declare function createStore(options: StoreOptions): number
 
 /**
- * The same without encoding: whoever sends such a record over a lane makes it. Until it is made or dropped its slot
- * must stay leased. The lengths are those of the records, unless the codec has no codes for what a page holds.
+ * Like `encodeSlots` without encoding; the lane that sends such a record makes it. Its slot must stay leased until it is
+ * made or dropped. The lengths are right unless the codec has no codes for a page.
  */
 export declare function deferSlots(arenaId: number, geometryId: number, codec: number, fidelity: number, namespace: Uint8Array, items: Array<EncodeItem>): Float64Array
 
-/** Forgets it; idempotent. */
+/** Forgets a geometry; idempotent. */
 export declare function dropGeometry(id: number): void
 
-/** One leased slot to encode, and what its record says besides the geometry. */
+/** A leased slot to encode, and the fields of its record that do not follow from the geometry. */
 export interface EncodeItem {
   slot: number
   generation: number
@@ -150,10 +150,10 @@ export interface EncodeItem {
   parentHash: Buffer
 }
 
-/** Encodes leased slots, in any thread; per item: outbox record id, record length. All or none. */
+/** Encodes leased slots, on any thread; per item outbox record id and record length. All or none. */
 export declare function encodeSlots(arenaId: number, geometryId: number, codec: number, fidelity: number, namespace: Uint8Array, items: Array<EncodeItem>): Float64Array
 
-/** How one KV-cache group lies in a slot: codes of the record header, offsets and strides in bytes. */
+/** Layout of one KV-cache group in a slot: codes of the record header, offsets and strides in bytes. */
 export interface Geometry {
   group: number
   recordClass: number
@@ -171,112 +171,112 @@ export interface Geometry {
   tokenStride: number
 }
 
-/** What follows from it. */
+/** Returns the sizes that follow from a geometry. */
 export declare function geometryInfo(id: number): GeometryInfo
 
-/** What follows from a geometry. */
+/** Sizes that follow from a geometry. */
 export interface GeometryInfo {
-  /** The smallest slot that holds a page. */
+  /** Bytes of the smallest slot that holds a page. */
   slotBytes: number
-  /** The decoded block. */
+  /** Bytes of the decoded block. */
   sourceBytes: number
-  /** The longest record. */
+  /** Bytes of the longest record. */
   recordBytesMax: number
 }
 
-/** What a client trusts and proves; texts in PEM. */
+/** The vaults that a client trusts, and its own certificate; PEM texts. */
 export interface LaneClientTls {
-  /** Authorities, or the very certificate of the vault. */
+  /** Authorities, or the vault's own certificate. */
   caPem: Buffer
-  /** What the vault's certificate must be for, unless it is one of `caPem` itself. */
+  /** Name that the vault's certificate must have, unless `caPem` contains that certificate. */
   serverName: string
   certPem?: Buffer
   keyPem?: Buffer
 }
 
-/** One way to a vault. */
+/** One network path to a vault. */
 export interface LaneRail {
   /** `host:port` or `unix:/path`. */
   address: string
-  /** From which IP address; absent: the system chooses. */
+  /** Local IP address; absent: the system chooses. */
   local?: string
 }
 
-/** Gives a request up: its outcome comes with an error, unless it was out before. */
+/** Gives a request up; its outcome is then an error, unless it came before. */
 export declare function lanesCancel(id: number, request: number): void
 
-/** Ends the lanes; idempotent. Open requests fail. */
+/** Closes the lanes; idempotent. Open requests fail. */
 export declare function lanesClose(id: number): void
 
-/** What a vault's lanes prove and demand; texts in PEM. */
+/** A vault's certificate and the clients it accepts; PEM texts. */
 export interface LaneServerTls {
-  /** The vault's certificate, then those between it and its authority. */
+  /** The vault's certificate, followed by the intermediate ones. */
   certPem: Buffer
   keyPem: Buffer
-  /** Only clients of these authorities, or with one of these certificates, come in. */
+  /** Accepts only clients of these authorities, or with one of these certificates. */
   clientCaPem?: Buffer
 }
 
-/** Which of several rails the lanes ended for, or could not be opened on; empty: it was none of them. */
+/** Returns the rails that ended the lanes or kept them from opening; empty if none did. */
 export declare function lanesFailedRails(id: number): Array<number>
 
 /**
- * Brings records straight into leased slots, verified and decoded; returns the request's number. Per key: its
- * geometry, and a pair of slot and generation. `trace` as for a look-up.
+ * Fetches records straight into leased slots, verified and decoded; returns the request's number. Per key a geometry, and
+ * a pair of slot and generation. `trace` as for a look-up.
  */
 export declare function lanesFetch(id: number, arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array, trace?: Uint8Array | undefined | null): number
 
-/** Asks which of the packed keys the vault holds, in or out of its hit rate; returns the request's number. `trace`: the context of a trace, 25 bytes. */
+/** Asks which packed keys the vault holds, counted in its hit rate or not; returns the request's number. `trace`: trace context, 25 bytes. */
 export declare function lanesLookup(id: number, namespace: Uint8Array, packed: Uint8Array, isCounted: boolean, trace?: Uint8Array | undefined | null): number
 
-/** The longest packet on the way of the first lane, as far as the system knows. */
+/** Longest packet on the first lane's path, as far as the system knows. */
 export declare function lanesMtu(id: number): number | null
 
 /**
- * Dials in the background. `onOutcome(request, error, data, bytes)` is called once per request; with request 0 and no
- * error when the lanes are up, with request 0 and an error `CODE: text` when they have ended. `data` are the items'
- * `ItemStatus` numbers, or the bitmap of a look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
+ * Dials in the background and calls `onOutcome(request, error, data, bytes)` once per request. Request 0 reports without
+ * an error that the lanes are up, and with an error `CODE: text` that they have ended. `data` holds the items'
+ * `ItemStatus` numbers, or a look-up's bitmap; an error `BAD_RECORD: text` beside them is the reason of a refused record.
  */
 export declare function lanesOpen(rails: readonly LaneRail[], token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null): number
 
-/** What one request of a trace was at the vault. */
+/** One traced request at the vault. */
 export interface LaneSpan {
-  /** 25 bytes. */
+  /** Trace context, 25 bytes. */
   context: Buffer
   /** `lookup`, `fetch` or `store`. */
   asked: string
-  /** Since 1970. */
+  /** Start in ms since 1970. */
   begunMs: number
   tookMs: number
-  /** Records that it was about; of these: held, sent or taken, and their bytes. */
+  /** Records requested; records held, sent or stored; and their bytes. */
   records: number
   done: number
   bytes: number
 }
 
-/** Spans that ended since the last time. */
+/** Spans that ended since the last call. */
 export interface LaneSpans {
   spans: Array<LaneSpan>
-  /** Too many to keep. */
+  /** Spans dropped for lack of room. */
   dropped: number
 }
 
 /** Moves `chunks` chunks of 1 MiB that are no record, from the vault or to it; returns the request's number. */
 export declare function lanesProbe(id: number, chunks: number, toVault: boolean): number
 
-/** Bytes that have travelled for a request; null when it has its outcome. */
+/** Bytes transferred for a request; null after its outcome. */
 export declare function lanesProgress(id: number, request: number): number | null
 
 /**
- * Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
- * memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A deferred record that cannot be made any more ends as 9 (incomplete).
- * `trace` as for a look-up.
+ * Offers records of the outbox and sends those that the vault wants; returns the request's number. Their memory is kept
+ * until it is sent, even if dropped. `known`: the last flush their maker knew of. A deferred record that can no longer be made
+ * ends as 9 (incomplete). `trace` as for a look-up.
  */
 export declare function lanesStore(id: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number, trace?: Uint8Array | undefined | null): number
 
 /**
- * Brings records as they are, checked, into the outbox under ids that were reserved there, one per key; returns the request's
- * number. Those whose status is 1 (accepted) are there.
+ * Fetches records as they are, verified, into the outbox under reserved ids, one per key; returns the request's number.
+ * Records with status 1 (accepted) are then in the outbox.
  */
 export declare function lanesTake(id: number, namespace: Uint8Array, packed: Uint8Array, records: Array<number>): number
 
@@ -284,121 +284,121 @@ export declare function lanesTake(id: number, namespace: Uint8Array, packed: Uin
 export declare function leaseSlots(id: number, owner: number, count: number): Uint32Array
 
 /**
- * `token` (32 bytes, not to be guessed) opens one session of lanes, soon; without `may_store` it only reads. `account`:
- * whose credential it is given for, below 2^16; 0: nobody's in particular.
+ * Lets `token` (32 bytes, unguessable) open one session of lanes, for a short time; without `may_store` only for reading.
+ * `account`: account of the credential, below 2^16; 0: none in particular.
  */
 export declare function listenerAdmit(id: number, token: Uint8Array, mayStore: boolean, account: number): void
 
 /** Ends every lane; idempotent. */
 export declare function listenerClose(id: number): void
 
-/** Accepts no more, and begins nothing new on lanes; what is under way goes on. */
+/** Stops accepting, and refuses new requests on lanes; open ones continue. */
 export declare function listenerDrain(id: number): void
 
-/** Ends every lane of an account, and what would open further ones. */
+/** Ends every lane of an account, and revokes its unused tokens. */
 export declare function listenerExpel(id: number, account: number): void
 
-/** A listener that is open. */
+/** An open listener. */
 export interface ListenerInfo {
   id: number
-  /** On TCP; absent: a Unix socket. */
+  /** TCP port; absent for a Unix socket. */
   port?: number
 }
 
-/** Whoever called on it is gone. */
+/** Removes a connection whose client has gone. */
 export declare function listenerLeave(id: number, connection: number): void
 
 /**
- * Listens, and serves the store on lanes to whoever brings a token; without `tls` in the clear. `onCall(connection, fd)` gets a
- * connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `listenerSettle` and `listenerLeave`. With
- * -1 it ends that connection.
+ * Listens, and serves the store on lanes to clients with a token; in clear without `tls`. `onCall(connection, fd)`
+ * receives a gRPC connection, before its TLS handshake if any. The callback must close the descriptor, and call
+ * `listenerSettle` and `listenerLeave`. Descriptor -1 ends that connection.
  */
 export declare function listenerOpen(storeId: number, options: ListenerOptions, onCall: (connection: number, fd: number) => void): ListenerInfo
 
-/** What a vault's listener is made of. */
+/** Options of a vault's listener. */
 export interface ListenerOptions {
   /** `host:port` (0: the system chooses) or `unix:/path`. */
   address: string
-  /** Further ones, `host:port`. */
+  /** Further addresses, `host:port`. */
   also?: Array<string>
   maxRecordBytes: number
   maxReservedBytes: number
-  /** Absent: in the clear. */
+  /** Absent: in clear. */
   tls?: LaneServerTls
-  /** Connections that were let in, and those of one address. */
+  /** Most admitted connections, in total and per address. */
   settledMax: number
   settledEachMax: number
-  /** Connections that wait to be let in, and those of one address. */
+  /** Most connections not admitted yet, in total and per address. */
   waitingMax: number
   waitingEachMax: number
-  /** Who is not let in after this time has to go. */
+  /** Time after which a connection that is not admitted is ended. */
   deadlineMs: number
-  /** Whether requests that bring a trace's context become spans, for `listenerSpans`. */
+  /** Whether requests with a trace context become spans, for `listenerSpans`. */
   traces: boolean
 }
 
-/** Whoever called on this connection was let in; false: there is no room for it. */
+/** Admits the client of a connection; false if there is no room for it. */
 export declare function listenerSettle(id: number, connection: number): boolean
 
-/** Takes them: the next call gives later ones. */
+/** Takes the ended spans; the next call returns later ones. */
 export declare function listenerSpans(id: number): LaneSpans
 
-/** How it is doing now. */
+/** Returns the current state. */
 export declare function listenerStatus(id: number): ListenerStatus
 
-/** How it and its lanes are doing. */
+/** State of a listener and its lanes. */
 export interface ListenerStatus {
   lanes: number
   sessions: number
-  /** Fetches and stores under way. */
+  /** Open fetches and stores. */
   requests: number
-  /** Since the start, by name. */
+  /** Counters since the start, by name. */
   counts: Record<string, number>
 }
 
-/** Takes the lock of that file until `unlockFile` or the end of the process; null when somebody holds it. */
+/** Takes a file's lock until `unlockFile` or the end of the process; null when another process holds it. */
 export declare function lockFile(path: string): number | null
 
-/** Makes a key and a certificate for it, signed by the issuer, or by the key itself. */
+/** Creates a key and its certificate, signed by the issuer or self-signed. */
 export declare function makeCertificate(options: CertificateOptions, issuer?: CertificateIssuer | undefined | null): CertifiedKey
 
-/** Gives a record up; its memory goes when no lane sends it any more. Idempotent. */
+/** Drops a record; its memory is freed once no lane sends it. Idempotent. */
 export declare function outboxDrop(recordId: number): void
 
-/** Makes deferred records, in any thread; per deferred record the length of its record. What cannot be made any more stays as it is: 0. */
+/** Makes deferred records, on any thread; per record its length. A record that can no longer be made stays as it is: 0. */
 export declare function outboxMake(recordIds: Uint32Array): Float64Array
 
 /**
- * Which block of its prompt a record holds (all ones: it does not say), and the hash of the block before, packed as in a list;
- * a sealed one is opened for it, and stays as it is. null: none of our keys opens it.
+ * Returns the number of the record's block in its prompt (all ones: unknown) and the parent hash, packed as in a listing.
+ * A sealed record is opened for this, but stays sealed. null: none of our keys opens it.
  */
 export declare function outboxPosition(recordId: number): Buffer | null
 
-/** A record that was made elsewhere, sealed where records are; returns its id. Whether it is sound is not asked. */
+/** Adds a record made elsewhere, sealed if records are sealed; returns its id. Does not check that it is sound. */
 export declare function outboxPut(record: Uint8Array): number
 
-/** Ids for records that are to come (`lanesTake`). */
+/** Reserves ids for records that will come (`lanesTake`). */
 export declare function outboxReserve(records: number): Uint32Array
 
-/** A copy of a record that was made. */
+/** Returns a copy of a made record. */
 export declare function outboxView(recordId: number): Buffer
 
 /**
- * Takes records of the outbox in: triples of stripe, place in it, and record. Per record the bytes that its stripe takes now; 0 where it
- * was not taken in.
+ * Adds outbox records to stripes: triples of stripe, place and record. Returns for each record its stripe's memory in
+ * bytes; 0 if it was not added.
  */
 export declare function parityAdd(triples: Uint32Array): Promise<Float64Array>
 
-/** Gives a stripe up. Idempotent. */
+/** Drops a stripe. Idempotent. */
 export declare function parityClose(stripeId: number): void
 
-/** Makes the parity record of a complete stripe, sealed where records are, and closes the stripe. Its id in the outbox, and its length. */
+/** Makes the parity record of a complete stripe, sealed if records are sealed, and closes the stripe. Returns outbox id and length. */
 export declare function parityMake(stripeId: number, place: ParityPlace): Promise<Float64Array>
 
-/** Begins the parity record of `width` records. */
+/** Opens a stripe of `width` records; returns its id. */
 export declare function parityOpen(width: number): number
 
-/** Where a parity record stands, besides what its members say. */
+/** Fields of a parity record that do not follow from its members. */
 export interface ParityPlace {
   fidelity: number
   group: number
@@ -412,22 +412,22 @@ export interface ParityPlace {
 }
 
 /**
- * Rebuilds records from the others of their stripes, verifies and decodes them into leased slots. Keys, geometries and leases as for
- * `lanesFetch`; `parts`: for each `width` records of the outbox, its parity record first; 0: it is not there. Per key an
- * `ItemStatus` number: 1 (accepted), or 3 (missing) where they do not give that very record.
+ * Rebuilds records from the others of their stripes, verifies them and decodes them into leased slots. Keys, geometries
+ * and leases as for `lanesFetch`. `parts`: for each key `width` outbox records, the parity record first; 0: absent. Per
+ * key an `ItemStatus` number: 1 (accepted), or 3 (missing) if the record cannot be rebuilt.
  */
 export declare function parityRebuild(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array, parts: Uint32Array, width: number): Promise<Uint8Array>
 
-/** The user at the other end of a connected Unix socket; null where the system does not tell. */
+/** User at the other end of a connected Unix socket; null where the system does not tell. */
 export declare function peerUid(fd: number): number | null
 
 /** Starts to allocate and touch the slots in the background; once only. */
 export declare function prefaultArena(id: number): void
 
-/** The bytes of a file there, at most `most`; null when there is none. */
+/** Reads a file of the directory, at most `most` bytes; null when there is none. */
 export declare function readOwnFile(folder: string, name: string, most: number): Buffer | null
 
-/** A record's header; docs/protocol.md section 1 says what each field means. */
+/** A record's header; docs/protocol.md, section 1, explains the fields. */
 export interface RecordHeader {
   codec: number
   recordClass: number
@@ -451,19 +451,19 @@ export interface RecordHeader {
   parentHash: Buffer
 }
 
-/** What vaults know a namespace by: a name that only the keys give, or the namespace where there are none. */
+/** Returns the namespace's name for vaults: derived from the keys, or the namespace itself without keys. */
 export declare function recordKeysNamespace(namespace: Uint8Array): Buffer
 
 /**
- * From now on all records of this process are sealed, and only sealed ones are taken in. `text`: a key per line, 64 hexadecimal
- * digits; the first seals, all open. The same text again changes nothing; another is refused.
+ * Seals all records of this process from now on and accepts only sealed ones. `text`: one key per line, 64 hexadecimal
+ * digits; the first seals, all open. Throws if other keys are set already; the same text again changes nothing.
  */
 export declare function recordKeysSet(text: Uint8Array): void
 
-/** How they are doing. */
+/** Returns the current state. */
 export declare function recordKeysStatus(): RecordKeysStatus
 
-/** How the keys are doing. */
+/** State of the record keys. */
 export interface RecordKeysStatus {
   /** Whether records are sealed. */
   isSet: boolean
@@ -471,39 +471,39 @@ export interface RecordKeysStatus {
   unopened: number
 }
 
-/** What vaults know a tenant by, likewise; 0 stays 0. */
+/** Returns the tenant's name for vaults: derived from the keys, or the tenant itself without keys; 0 stays 0. */
 export declare function recordKeysTenant(tenant: number): number
 
 /**
- * Verifies and decodes records of blocks of `tokens` tokens, and cuts them into leased slots. Per record its packed key, and in `records` the
- * geometry of a slot's page and its id in the outbox; `pieces`: for each slot the record's place in that list, the tokens of the record before it, slot
- * and generation. Per record an `ItemStatus` number: 1 (accepted), 3 (none of our keys opens it),
- * 4 (it is not sound), 8 (no memory for it), 9 (a slot is gone).
+ * Verifies and decodes records of blocks of `tokens` tokens, and cuts them into leased slots. Each record has a packed key
+ * and two numbers in `records`: geometry of a slot's page, id in the outbox. Each slot has four numbers in `pieces`: index
+ * of its record, tokens of the record before it, slot, generation. Returns an `ItemStatus` number per record: 1
+ * (accepted), 3 (no key opens it), 4 (invalid), 8 (no memory), 9 (a slot is gone).
  */
 export declare function recutSlots(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, tokens: number, isColumns: boolean, records: Uint32Array, pieces: Uint32Array): Promise<Uint8Array>
 
-/** Checks a geometry whole and gives it an id. */
+/** Checks a geometry completely and returns its id. */
 export declare function registerGeometry(geometry: Geometry): number
 
 /** Ends all leases of `owner`; returns how many there were. */
 export declare function releaseOwner(id: number, owner: number): number
 
-/** One share less; true when the lease has ended. */
+/** Drops a share of a slot; returns whether the lease has ended. */
 export declare function releaseSlot(id: number, slot: number, generation: number): boolean
 
 /**
- * Sends `frame` on a Unix socket, and the arena's descriptor with it (`SCM_RIGHTS`); returns the bytes that were sent,
- * 0 when the socket takes none now.
+ * Sends `frame` on a Unix socket with the arena's descriptor (`SCM_RIGHTS`); returns the bytes sent, 0 if the socket takes
+ * none now.
  */
 export declare function sendArena(fd: number, arena: number, frame: Uint8Array): number
 
-/** One session as it is now. */
+/** Current numbers of one session. */
 export interface SessionStats {
-  /** Blocks of all shards that are known to be its own. */
+  /** Keys of the session. */
   keys: number
-  /** Of their records, those in memory. */
+  /** Records of these keys in memory. */
   records: number
-  /** Of these, those that are not evicted. */
+  /** Records among them that are protected from eviction. */
   kept: number
   keptBytes: number
 }
@@ -614,19 +614,19 @@ export interface ShmWay {
 /** Whether a leased slot begins with these bytes. */
 export declare function slotHolds(id: number, slot: number, generation: number, bytes: Uint8Array): boolean
 
-/** SHA-256 over the values that leased slots hold, 32 bytes each; triples of geometry, slot and generation. All or none. */
+/** Computes SHA-256 digests of leased slots' values, 32 bytes each, from triples of geometry, slot and generation. All or none. */
 export declare function slotsDigest(arenaId: number, triples: Uint32Array): Promise<Uint8Array>
 
-/** Where full segments go besides. */
+/** Options of an archive of full segments. */
 export interface StoreArchiveOptions {
   /** `s3://bucket/prefix` or `file:///directory`. */
   url: string
   maxBytes: number
-  /** How long a record waits at most until its segment may go up. */
+  /** Longest wait of a record until its segment may be uploaded. */
   afterMs: number
 }
 
-/** How an archive is doing. */
+/** Counters and gauges of an archive. */
 export interface StoreArchiveStats {
   maxBytes: number
   usedBytes: number
@@ -643,21 +643,21 @@ export interface StoreArchiveStats {
   trouble: string
 }
 
-/** What a durable tier is made of. */
+/** Options of a durable tier. */
 export interface StoreDiskOptions {
   dataDir: string
   diskBytes: number
   /** 0 none, 1 group, 2 sync. */
   durability: number
   ttlMs?: number
-  /** Where full segments go besides. */
+  /** Archive of full segments; null: there is none. */
   archive?: StoreArchiveOptions
 }
 
-/** The numbers of the durable tier; null where there is none. */
+/** Returns the numbers of the durable tier; null if there is none. */
 export declare function storeDiskStats(id: number): StoreDiskStats | null
 
-/** How a durable tier is doing. */
+/** Counters and gauges of a durable tier. */
 export interface StoreDiskStats {
   maxBytes: number
   usedBytes: number
@@ -688,91 +688,91 @@ export interface StoreDiskStats {
   archive?: StoreArchiveStats
 }
 
-/** Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more. */
+/** Writes all queued records, seals their segment and releases the directory; the durable tier accepts no records any more. */
 export declare function storeDrain(id: number): Promise<void>
 
-/** From now on a store takes no new records, or takes them again; those it has can be fetched. */
+/** Refuses new records from now on, or accepts them again; stored records can be fetched all the time. */
 export declare function storeDrainAway(id: number, isDraining: boolean): void
 
-/** Which records survive a power failure now: a bitmap, least significant bit first. */
+/** Returns which records survive a power failure now: a bitmap, least significant bit first. */
 export declare function storeDurable(id: number, namespace: Uint8Array, packed: Uint8Array): Uint8Array
 
 /**
- * Removes the records of a namespace (null: of all), a class (1 kv, 2 ssm, 0 both) and a tenant as its peers name it (0: of all),
- * in both tiers, as flush `number`: what was made before it is refused from now on.
+ * Removes records from both tiers as flush `number`: of a namespace (null: all), a class (1 kv, 2 ssm, 0 both) and a
+ * tenant by its peers' name (0: all). Such records made before the flush are refused from now on.
  */
 export declare function storeFlush(id: number, number: number, namespace: Uint8Array | null, recordClass: number, tenant: number): Promise<StoreFlushed>
 
-/** What a flush removed. */
+/** Result of a flush: the records removed. */
 export interface StoreFlushed {
   records: number
-  /** Memory. */
+  /** Memory of the records. */
   bytes: number
   diskBytes: number
-  /** They stay away whatever happens. */
+  /** The records stay away even after a crash. */
   isDurable: boolean
 }
 
-/** What was made before flush `number` is refused from now on. */
+/** Refuses records made before flush `number`, because the earlier flushes are not known. */
 export declare function storeForgetFlushes(id: number, number: number): void
 
 /**
- * The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace, and of
- * a session where one is named; `hot`: what is hot alone.
+ * Lists records of one class (1 kv, 2 ssm) and one namespace after the last key of an earlier page (empty: from the
+ * first). `session`: only records of that session. `hot`: only hot records.
  */
 export declare function storeList(id: number, recordClass: number, after: Uint8Array, session?: number | undefined | null, hot?: boolean | undefined | null): Promise<StoreListing>
 
-/** A page of what a store holds, in the order of keys. */
+/** One page of a store's records, in the order of keys. */
 export interface StoreListing {
   namespace: Buffer
   /**
-   * 84 bytes each: packed key, hash of the block before (zeros: unknown), number of the block in its prompt (uint32; all ones:
+   * Rows of 84 bytes: packed key, parent hash (zeros: unknown), number of the block in its prompt (uint32; all ones:
    * unknown), salt of its tenant (uint32), length (uint64).
    */
   rows: Buffer
-  /** What the next page comes after; empty: there is none. */
+  /** Key after which the next page begins; empty: this page is the last. */
   last: Buffer
 }
 
-/** Which keys can be fetched: a bitmap, least significant bit first. */
+/** Returns which keys can be fetched: a bitmap, least significant bit first. */
 export declare function storeLookup(id: number, namespace: Uint8Array, packed: Uint8Array): Buffer
 
-/** Takes note of a flush of an earlier run; arguments as `storeFlush`. */
+/** Adds a flush of an earlier run; arguments as `storeFlush`. */
 export declare function storeNoteFlush(id: number, number: number, namespace: Uint8Array | null, recordClass: number, tenant: number): void
 
-/** What a store is made of. */
+/** Options of a store. */
 export interface StoreOptions {
   maxBytes: number
   maxRecordBytes: number
   /** 1 kv, 2 ssm, 0 both. */
   recordClass: number
-  /** What each tenant keeps whatever others store; none: tenants are not told apart. */
+  /** Bytes each tenant keeps whatever others store; null: tenants are not told apart. */
   tenantBytes?: number
-  /** What records that sessions keep may cost; none: nothing is kept. */
+  /** Most bytes of records that sessions keep; null: no record is kept. */
   sessionBytes?: number
-  /** Where records are kept on disk, too. */
+  /** Options of the disk tier; null: records are in memory only. */
   disk?: StoreDiskOptions
 }
 
-/** Checks stored records again, in both tiers; bad copies are removed; per key an `ItemStatus` number. */
+/** Checks stored records again in both tiers and removes bad copies; returns an `ItemStatus` number per key. */
 export declare function storeRecheck(id: number, namespace: Uint8Array, packed: Uint8Array): Promise<Uint8Array>
 
 /**
- * Takes records, stored or on their way, for those of a session. With `is_kept` all of it is kept, as far as the quota goes; others
- * of the groups in `superseded` leave it, and go first.
+ * Adds records, stored or arriving, to a session. With `is_kept` all its records are protected from eviction, as far as
+ * the quota goes. Older keys of the groups in `superseded` leave the session and go first.
  */
 export declare function storeSessionAdd(id: number, session: number, namespace: Uint8Array, packed: Uint8Array, superseded: Array<number>, isKept: boolean): SessionStats
 
-/** Forgets a session; with `goes_first` its records go before others. How many do now. */
+/** Forgets a session; with `goes_first` its records are evicted before others. Returns how many newly go first. */
 export declare function storeSessionEnd(id: number, session: number, goesFirst: boolean): number
 
-/** How a session is doing. */
+/** Returns the current numbers of a session. */
 export declare function storeSessionStats(id: number, session: number): SessionStats
 
-/** Its numbers now. */
+/** Returns the store's current numbers. */
 export declare function storeStats(id: number): StoreStats
 
-/** How a store is doing. */
+/** Counters and gauges of a store. */
 export interface StoreStats {
   maxBytes: number
   usedBytes: number
@@ -786,29 +786,29 @@ export interface StoreStats {
   quarantined: number
 }
 
-/** Gives the system the memory that no record needed since the last time. */
+/** Gives memory back to the system that no record has needed since the last call. */
 export declare function storeTrim(id: number): Promise<void>
 
 /** Removes arena files that no process holds; returns how many. */
 export declare function sweepArenaDir(dir: string): number
 
-/** Forgets it; idempotent. */
+/** Forgets a tokenizer; idempotent. */
 export declare function tokenizerClose(id: number): void
 
-/** The ids of a text; `isFramed`: with what the model puts before and after each. */
+/** Returns the token ids of a text; `isFramed`: with the tokens that the model puts before and after each text. */
 export declare function tokenizerEncode(id: number, text: string, isFramed: boolean): Promise<Uint32Array>
 
-/** Reads `tokenizer.json` in a folder; gives its id. */
+/** Reads `tokenizer.json` in a folder; returns the tokenizer's id. */
 export declare function tokenizerOpen(folder: string): Promise<number>
 
-/** Gives the lock free and removes its file; idempotent. */
+/** Releases the lock and removes its file; idempotent. */
 export declare function unlockFile(id: number): void
 
-/** Tries codecs on a leased slot, in any thread; those that do not take it, or have no codes for what it holds, are left out. */
+/** Measures codecs on a leased slot, on any thread; leaves out those that do not take it or have no codes for its contents. */
 export declare function weighSlot(arenaId: number, geometryId: number, slot: number, generation: number, codecs: Uint8Array): Array<CodecWeight>
 
-/** Writes a file there in one step, over what was there. */
+/** Replaces a file of the directory atomically. */
 export declare function writeOwnFile(folder: string, name: string, bytes: Uint8Array): void
 
-/** Makes a record of any header, right or wrong, with right checksums: for tests. */
+/** Makes a record with any header, valid or not, and right checksums. */
 export declare function writeRecord(header: RecordHeader, payload: Uint8Array): Buffer

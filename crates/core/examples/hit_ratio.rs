@@ -1,4 +1,4 @@
-//! Owns the store's eviction figures: hit ratio and time per look-up, ours beside a plain LRU, on seeded traces.
+//! Owns the store's eviction figures: hit ratio and time per look-up of our policy and a plain LRU, on seeded traces.
 //!
 //! `cargo run --release --example hit_ratio [-- --json]`, from `crates/`; 1,000,000 operations on 200,000 keys.
 
@@ -33,18 +33,18 @@ const OPERATIONS: u64 = 1_000_000;
 const PROMPTS: usize = 20_000;
 const RUNS: u64 = 3;
 
-/// The part of all keys that fits.
+/// Divisor of the number of keys that gives how many records fit.
 const SIZES: [(u64, &str); 2] = [(100, "1 %"), (12, "8 %")];
-/// Every second stretch of so many operations touches keys that never come again.
+/// Operations per stretch; every second stretch touches only keys that never come again. 0: there are no such stretches.
 const SCANS: [(u64, &str); 2] = [(0, "Zipf 0.99"), (50_000, "Zipf 0.99, half scans")];
 
-/// What one policy made of one trace.
+/// Hits and look-up time of one policy on one trace.
 struct Outcome {
     hits: u64,
     lookups: Duration,
 }
 
-/// Looks up every key of the trace and stores what is missing; only the look-ups are timed.
+/// Looks up every key of the trace and stores missing records; only the look-ups are timed.
 fn replay(store: Store, trace: &[u64]) -> Outcome {
     let store = Arc::new(store);
     let mut outcome = Outcome { hits: 0, lookups: Duration::ZERO };
@@ -62,7 +62,7 @@ fn replay(store: Store, trace: &[u64]) -> Outcome {
     outcome
 }
 
-/// Looks up every prompt up to its first missing block, as a restore does, and stores the rest.
+/// Looks up every prompt up to its first missing block, as a restore does, and stores the remaining blocks.
 fn replay_prompts(store: Store, prompts: &[Vec<u64>]) -> Outcome {
     let store = Arc::new(store);
     let mut outcome = Outcome { hits: 0, lookups: Duration::ZERO };
@@ -86,7 +86,7 @@ struct Row<'a> {
     fits: &'a str,
     policy: &'a str,
     hit_ratio: f64,
-    /// Of a look-up, in ns: least, median, most of the runs.
+    /// Nanoseconds of a look-up: least, median, most of the runs.
     times: [f64; 3],
 }
 
@@ -128,7 +128,7 @@ fn measure<'a>(
 
 const GHOSTS: u64 = 4096;
 
-/// A store that evicts by the policy of that name.
+/// Makes a store that evicts by the named policy.
 fn store(policy: &str, options: Options) -> Result<Store> {
     Store::with_policy(options, |room| match policy {
         PLAIN_LRU => Box::new(LruPolicy::new(room)),

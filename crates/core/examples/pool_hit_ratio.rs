@@ -1,7 +1,7 @@
-//! Owns the figure of how much a pool of vaults keeps beside one vault with the memory of all, on seeded prompts that share prefixes.
+//! Owns the hit ratio of a pool of vaults against one vault with the memory of all, on seeded prompts that share prefixes.
 //!
-//! `cargo run --release --example pool_hit_ratio [-- --json]`, from `crates/`. Vaults evict by themselves, so each may make a hole in a prefix
-//! that the others still hold; a restore ends at the first hole.
+//! `cargo run --release --example pool_hit_ratio [-- --json]`, from `crates/`. Each vault evicts on its own, so it may make
+//! a hole in a prefix that the others still hold; a restore ends at the first hole.
 
 #![expect(clippy::print_stdout, reason = "its output is a table for people")]
 #![expect(clippy::cast_precision_loss, reason = "ratios")]
@@ -33,11 +33,11 @@ const VIRTUAL_NODES: usize = 100;
 const GHOSTS: u64 = 4096;
 const SEED: u64 = 1;
 
-/// The part of the shared blocks that fits into all vaults together.
+/// Divisor of the number of shared blocks that gives how many fit into all vaults together.
 const SIZES: [(u64, &str); 2] = [(12, "8 %"), (3, "33 %")];
-/// Blocks of a prompt that nobody asks for again, put between two prompts of the trace.
+/// Blocks of a prompt that is never asked for again, put between two prompts of the trace.
 const SCANS: [(u64, &str); 2] = [(0, "none"), (44, "half")];
-/// Vaults, and how many consecutive blocks lie on one of them.
+/// Number of vaults, and of consecutive blocks on one of them.
 const POOLS: [(usize, usize); 8] =
     [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2), (4, 4), (4, 16), (4, 64)];
 
@@ -52,7 +52,7 @@ impl Ring {
         Self(nodes)
     }
 
-    /// The first one of the ring that is not `away`.
+    /// Returns the first vault after the anchor's place that is not `away`.
     fn owner(&self, anchor: u64, away: Option<usize>) -> usize {
         let place = Random::new(anchor.wrapping_mul(0x9e37_79b9_7f4a_7c15)).next();
         let next = self.0.partition_point(|(at, _)| *at <= place);
@@ -67,9 +67,9 @@ struct Pool {
     vaults: Vec<Arc<Store>>,
     /// Consecutive blocks of a prompt on one vault.
     run: usize,
-    /// The vault that is silent now.
+    /// Vault that is silent now.
     away: Option<usize>,
-    /// One that is back: who stood in for it is asked, too.
+    /// Vault that came back; its stand-ins are asked as well.
     back: Option<usize>,
 }
 
@@ -98,7 +98,7 @@ impl Pool {
         &self.vaults[self.ring.owner(prompt[anchor], away)]
     }
 
-    /// What a stand-in has comes to the owner.
+    /// Says whether the owner or a stand-in holds a block; a stand-in's copy is stored at the owner.
     fn holds(&self, prompt: &[u64], index: usize) -> bool {
         let name = key(prompt[index]);
         let owner = self.owner(prompt, index, self.away);
@@ -115,7 +115,7 @@ impl Pool {
         is_elsewhere
     }
 
-    /// What is hot at a vault goes to where it is asked for while that one is away, beginnings first.
+    /// Copies the hot blocks of a vault to their owners while that vault is away, beginnings of prompts first.
     fn hand_over(&self, vault: usize, places: &HashMap<u64, Place>) {
         let mut given: Vec<_> =
             hot(&self.vaults[vault]).iter().map(|number| (&places[number], *number)).collect();
@@ -126,7 +126,7 @@ impl Pool {
         }
     }
 
-    /// How many blocks of the prompt are held up to the first hole; the rest is stored.
+    /// Returns the number of blocks held up to the first hole, and stores the remaining ones.
     fn take(&self, prompt: &[u64]) -> usize {
         let held = (0..prompt.len()).take_while(|index| self.holds(prompt, *index)).count();
         for index in held..prompt.len() {
@@ -138,8 +138,8 @@ impl Pool {
     }
 }
 
-/// What becomes of a vault's memory while it is silent: past `yield_grace_s` it goes, and what is hot is handed over before, where others
-/// are known by `pool_key`.
+/// Fate of a vault's memory while it is silent. Past `yield_grace_s` the memory is given back; vaults that know others by
+/// `pool_key` hand their hot blocks over before.
 #[derive(Clone, Copy, PartialEq)]
 enum Memory {
     Kept,
@@ -147,7 +147,7 @@ enum Memory {
     HandedOver,
 }
 
-/// While the user of one machine is there, its vault is silent for a tenth of all prompts, again and again, or all the while.
+/// Name, period and memory of each absence: the vault is silent for every n-th tenth of the prompts; 1: always.
 const ABSENCES: [(&str, usize, Memory); 4] = [
     ("half of the time, kept", 2, Memory::Kept),
     ("half of the time, given back", 2, Memory::GivenBack),
@@ -156,7 +156,7 @@ const ABSENCES: [(&str, usize, Memory); 4] = [
 ];
 const ABSENCE_PROMPTS: usize = PROMPTS / 10;
 
-/// Where in its prompt a block stands.
+/// Place of a block in its prompt.
 struct Place {
     index: usize,
     anchor: u64,
@@ -174,7 +174,7 @@ fn places(prompts: &[Vec<u64>], run: usize) -> HashMap<u64, Place> {
         .collect()
 }
 
-/// The numbers of what a store itself calls hot.
+/// Returns the numbers of the blocks that the store calls hot.
 fn hot(store: &Store) -> Vec<u64> {
     let mut numbers = Vec::new();
     let mut after = None;
@@ -187,7 +187,7 @@ fn hot(store: &Store) -> Vec<u64> {
     }
 }
 
-/// Hit ratio of four vaults, with one of them away as said; `None`: never.
+/// Returns the hit ratio of four vaults, one of which is absent as given; `None`: never.
 fn yielding(prompts: &[Vec<u64>], part: u64, absence: Option<(usize, Memory)>) -> Result<f64> {
     let places = places(prompts, 2);
     let mut pool = Pool::new(4, 2, SHARED_BLOCKS / part)?;

@@ -1,7 +1,7 @@
-//! Owns a pipe through a codec: pages come in, and for each goes out how long its payload is and what comes back of it.
+//! Owns a pipe through a codec: for each page read, it writes the length of the payload and the decoded page.
 //!
-//! `through_codec CODEC DTYPE TOKENS HEADS DIM`, the numbers as in a record header; K of all heads before V. A page that the codec
-//! does not take comes back as it is.
+//! `through_codec CODEC DTYPE TOKENS HEADS DIM`, the numbers as in a record header; K of all heads before V. A page that
+//! the codec refuses is written back unchanged.
 
 use std::io::{self, Read, Write};
 

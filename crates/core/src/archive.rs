@@ -1,4 +1,4 @@
-//! Owns the border to an archive: objects by name, put there whole, read by ranges; and which kind a URL means.
+//! Owns the interface to an archive: objects by name, stored whole, read by range; and the kinds of URLs.
 
 mod folder;
 mod s3;
@@ -8,43 +8,43 @@ use std::sync::Arc;
 
 use crate::error::{Code, Error, Result};
 
-/// Fills a buffer with what an object holds from an offset on.
+/// Fills a buffer with the bytes of an object from an offset on.
 pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8], u64) -> io::Result<()>;
 
-/// A flat place of objects, which may be slow, far away, or gone for a while.
+/// A flat store of objects, which may be slow, remote, or unavailable for a while.
 pub trait Archive: Send + Sync {
-    /// Names and lengths of its objects.
+    /// Names and lengths of the objects.
     ///
     /// # Errors
-    /// What the archive answers; so everywhere here.
+    /// Errors of the archive; likewise for all methods.
     fn list(&self) -> io::Result<Vec<(String, u64)>>;
 
     /// The length of an object.
     ///
     /// # Errors
-    /// `NotFound` when there is none.
+    /// `NotFound` when there is no such object.
     fn bytes(&self, name: &str) -> io::Result<u64>;
 
-    /// Reads a range: `buffer` is full afterwards, or the object ends.
+    /// Reads a range until `buffer` is full or the object ends; returns the bytes read.
     ///
     /// # Errors
-    /// `NotFound` when there is none.
+    /// `NotFound` when there is no such object.
     fn read(&self, name: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Puts an object of `bytes` bytes there, over what was there: whole and durable when this succeeds, else not at all.
+    /// Stores an object of `bytes` bytes, replacing an older one: whole and durable on success, otherwise not at all.
     ///
     /// # Errors
-    /// That of `fill`, too.
+    /// Errors of the archive and of `fill`.
     fn put(&self, name: &str, bytes: u64, fill: Fill<'_>) -> io::Result<()>;
 
-    /// Removes an object; it is no error when there is none.
+    /// Removes an object; succeeds when there is none.
     ///
     /// # Errors
-    /// What the archive answers.
+    /// Errors of the archive.
     fn remove(&self, name: &str) -> io::Result<()>;
 }
 
-/// The archive at a URL.
+/// Opens the archive at a URL.
 ///
 /// # Errors
 /// `DISK_FAILED` naming URL, reason and fix.

@@ -15,37 +15,37 @@ use crate::error::{Error, Result};
 use crate::limits::{SLOT_ALIGN_BYTES, SLOT_COUNT_MAX};
 use crate::slots::{Lease, SlotTable};
 
-/// What an arena is made of.
+/// Options of an arena.
 #[derive(Debug, Clone)]
 pub struct Options<'a> {
     /// Bytes of a slot: a multiple of 4096.
     pub slot_bytes: u64,
     /// How many slots.
     pub slot_count: u32,
-    /// Where to make a file; `None`: a sealed memfd (where there is none: a file in the temp folder).
+    /// Directory for a file; `None` for a sealed memfd, or for a file in the temp folder where there is no memfd.
     pub dir: Option<&'a Path>,
-    /// Stands in the name that `/proc` shows for it, in every process that has it.
+    /// Number in the name that `/proc` shows for the memory in each process.
     pub label: u32,
 }
 
-/// How an arena is doing.
+/// State of an arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Bytes of a slot.
     pub slot_bytes: usize,
     /// Slots in all.
     pub slot_count: u32,
-    /// Slots whose memory is there.
+    /// Slots that have memory.
     pub touched_slots: u32,
     /// Slots that can be leased.
     pub free_slots: u32,
     /// Slots that are leased, or still being copied.
     pub leased_slots: u32,
-    /// Why the memory of the other slots will never be there.
+    /// Reason why the other slots will never have memory.
     pub failed: Option<String>,
 }
 
-/// One engine's shared memory. Unmapped when the last user is done with it.
+/// One engine's shared memory, unmapped with its last reference.
 #[derive(Debug)]
 pub struct Arena {
     backing: Backing,
@@ -59,7 +59,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Makes, sizes and maps the shared memory. No slot has memory yet: see `prefault`.
+    /// Creates, sizes and maps the shared memory. No slot has memory until `prefault`.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` for sizes, `ARENA_FAILED` when the system refuses.
@@ -88,7 +88,7 @@ impl Arena {
         })
     }
 
-    /// Where this machine's tools find the memory, while it is there; other processes get its descriptor.
+    /// Path at which this machine's tools find the memory while it exists; other processes receive its descriptor.
     #[must_use]
     pub fn path(&self) -> &str {
         self.backing.path()
@@ -111,7 +111,7 @@ impl Arena {
         prefault::start(Arc::clone(self))
     }
 
-    /// How it is doing now.
+    /// Returns the current state.
     #[must_use]
     pub fn status(&self) -> Status {
         let slots = self.slots();
@@ -125,18 +125,18 @@ impl Arena {
         }
     }
 
-    /// The book of slots.
+    /// Locks and returns the table of slots.
     pub fn slots(&self) -> MutexGuard<'_, SlotTable> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops the background work and removes the file; the mapping goes with the last user.
+    /// Stops the background work and removes the file; the memory is unmapped with the last reference.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.backing.unlink();
     }
 
-    /// Access to the bytes of a leased slot, which cannot be leased again while it lasts.
+    /// Returns access to the bytes of a leased slot, which cannot be leased again meanwhile.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` when the lease is stale.
@@ -145,7 +145,7 @@ impl Arena {
         Ok(SlotAccess { arena: Arc::clone(self), slot: lease.slot })
     }
 
-    /// A copy of a slot, leased or not.
+    /// Returns a copy of a slot, leased or not.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` when there is no such slot yet.
@@ -157,7 +157,7 @@ impl Arena {
         Ok(copy)
     }
 
-    /// Overwrites the start of a slot, leased or not: for tests.
+    /// Overwrites the start of a slot, leased or not, for tests.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` when there is no such slot yet, or `bytes` is longer than it.
@@ -209,8 +209,8 @@ fn check_slot_bytes(bytes: u64) -> Result<usize> {
         })
 }
 
-/// One slot's bytes, for as long as a copy runs. The other side of the memory is another process:
-/// the bytes are only ever reached through pointers, never as a slice.
+/// One slot's bytes while a copy runs. Another process shares the memory, so that the bytes are accessed only through
+/// pointers, never as a slice.
 #[derive(Debug)]
 pub struct SlotAccess {
     arena: Arc<Arena>,

@@ -1,4 +1,4 @@
-//! Owns which codecs there are: the id of each as it stands in a record, and how long its payload is.
+//! Owns the list of codecs: the id of each in a record, and the length of its payload.
 
 use crate::header::{CLASS_KV, Header};
 
@@ -11,17 +11,17 @@ pub const SCALE_BYTES: usize = 2;
 /// The codecs this version reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
-    /// The block's elements as they are.
+    /// The block's elements, unchanged.
     Raw,
-    /// The block's bf16 elements, their exponents in three bits where they can be.
+    /// The block's bf16 elements, with exponents of three bits where possible.
     Lossless,
-    /// A code of eight bits for each element, a scale for each head vector.
+    /// A code of eight bits per element and a scale per head vector.
     Int8,
-    /// The same after a Hadamard transform of K.
+    /// Like `Int8`, after a Hadamard transform of K.
     Int8Had,
 }
 
-/// What of a block the length of its payload follows from.
+/// The properties of a block that determine the length of its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     /// 1 kv, 2 ssm.
@@ -30,21 +30,21 @@ pub struct Block {
     pub dtype: u8,
     /// Length of the decoded block.
     pub source_bytes: u64,
-    /// Head vectors: layers * parts * heads * tokens; 0 where it is opaque.
+    /// Head vectors: layers * parts * heads * tokens; 0 in an opaque block.
     pub vectors: u64,
 }
 
 impl Codec {
-    /// All of them.
+    /// All codecs.
     pub const ALL: [Self; 4] = [Self::Raw, Self::Lossless, Self::Int8, Self::Int8Had];
 
-    /// The codec of an id as it stands in a record, if this version knows it.
+    /// The codec with an id, if this version knows it.
     #[must_use]
     pub fn from_id(id: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|codec| codec.id() == id)
     }
 
-    /// The id as it stands in a record.
+    /// The codec's id in a record.
     #[must_use]
     pub fn id(self) -> u8 {
         match self {
@@ -55,8 +55,8 @@ impl Codec {
         }
     }
 
-    /// Whether its records may stand in a namespace of this fidelity: only exact ones in an exact one. Exact ones
-    /// stand in any: raw ones are what a lossy codec has no codes for, and on a fast link none is worth an error.
+    /// Whether its records may be in a namespace of this fidelity. Exact codecs may be in any, because raw replaces a lossy
+    /// codec where that has no codes, or where a fast link makes errors not worth it.
     #[must_use]
     pub fn fits_fidelity(self, fidelity: u8) -> bool {
         match self {
@@ -65,19 +65,19 @@ impl Codec {
         }
     }
 
-    /// Whether the length of a payload depends on what the block holds, too.
+    /// Whether the payload's length depends on the block's contents, too.
     #[must_use]
     pub fn is_variable(self) -> bool {
         self == Self::Lossless
     }
 
-    /// Length of the payload, of the longest one where they differ; `None` where the codec does not take such a block.
+    /// Length of the payload, the longest where lengths vary; `None` where the codec does not take such a block.
     #[must_use]
     pub fn payload_bytes(self, block: &Block) -> Option<u64> {
         let is_vectors = block.record_class == CLASS_KV && block.vectors > 0;
         match self {
             Self::Raw => Some(block.source_bytes),
-            // One that saves nothing is a raw one.
+            // A payload that saves nothing is stored as raw.
             Self::Lossless if is_vectors && block.dtype == DTYPE_BF16 => {
                 block.source_bytes.checked_sub(1).filter(|bytes| *bytes > 0)
             }
@@ -89,8 +89,8 @@ impl Codec {
         }
     }
 
-    /// Which codec makes payloads of this length of such a block in a namespace of this fidelity. Where two could, the one
-    /// whose payloads have one length: the other makes none of it there.
+    /// The codec whose payloads of such a block have this length, in a namespace of this fidelity. A codec of fixed length
+    /// goes first, because one of variable length never makes a payload of that length there.
     #[must_use]
     pub fn of_length(block: &Block, fidelity: u8, bytes: u64) -> Option<Self> {
         let fits =
@@ -100,7 +100,7 @@ impl Codec {
         fixed.into_iter().chain(variable).next()
     }
 
-    /// Whether a payload of this block can be so long.
+    /// Whether a payload of this block can have this length.
     #[must_use]
     pub fn has_payload_of(self, block: &Block, bytes: u64) -> bool {
         self.payload_bytes(block).is_some_and(|longest| {

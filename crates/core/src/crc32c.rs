@@ -1,4 +1,4 @@
-//! Owns the checksum: CRC32C (Castagnoli), in hardware where the processor has it.
+//! Owns the checksum CRC32C (Castagnoli), in hardware where the processor has it.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -8,7 +8,7 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The checksum of what `crc` covers, followed by `bytes`.
+/// Extends the checksum `crc` by `bytes`.
 #[must_use]
 pub fn append(crc: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
@@ -17,7 +17,7 @@ pub fn append(crc: u32, bytes: &[u8]) -> u32 {
     u32::try_from(digest.finalize()).unwrap_or_default()
 }
 
-/// Which instructions compute it here, as the library names them: `x86_64-avx512-vpclmulqdq`, for example.
+/// Instructions that compute the checksum here, in the library's terms, for example `x86_64-avx512-vpclmulqdq`.
 #[must_use]
 pub fn implementation() -> String {
     crc_fast::get_calculator_target(CrcAlgorithm::Crc32Iscsi)
@@ -37,7 +37,7 @@ const POWERS: [u32; 31] = {
     powers
 };
 
-/// The product of two polynomials modulo ours; their highest coefficient is the lowest bit.
+/// Product of two polynomials modulo ours; the highest coefficient is the lowest bit.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 1 << 31;
@@ -51,11 +51,11 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// The checksum of `bytes` bytes whose own one is `second`, after bytes whose one is `first`. Pieces of a record come
-/// by the thousand each second, so this must take about a microsecond: that of the crate `crc32c` takes twenty times that.
+/// Checksum of two parts joined, `second` being that of the last `bytes` bytes. Chunks arrive by the thousand per second,
+/// so that this must take about a microsecond; the crate `crc32c` takes twenty times as long.
 #[must_use]
 pub fn combine(first: u32, second: u32, bytes: usize) -> u32 {
-    // x^(8 * bytes): a power for each bit of `bytes`.
+    // x^(8 * bytes), multiplied from one power per bit of `bytes`.
     let bits = (0..usize::BITS as usize).filter(|bit| bytes >> bit & 1 == 1);
     let shift = bits.fold(1 << 31, |shift, bit| multiply(POWERS[(bit + 3) % POWERS.len()], shift));
     multiply(shift, first) ^ second
@@ -71,7 +71,7 @@ mod tests {
         for middle in [0, 1, 7, 192, 4096, 65_537, bytes.len()] {
             let (first, second) = bytes.split_at(middle);
             let joined = combine(checksum(first), checksum(second), second.len());
-            // Of another library.
+            // The expected value comes from another library.
             assert_eq!(joined, ::crc32c::crc32c(&bytes), "{middle}");
             assert_eq!(append(checksum(first), second), joined, "{middle}");
         }

@@ -1,4 +1,4 @@
-//! Owns the digest of what a slot holds: SHA-256 over a block's values, the same whatever record they came in.
+//! Owns the digest of a slot's contents: SHA-256 over a block's values, independent of the record that carried them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::outbox::check_fits;
 use crate::record::Hash;
 use crate::slots::Lease;
 
-/// Of the page in a leased slot, its runs in canonical order; padding and strides do not count.
+/// Digest of the page in a leased slot, over its runs in canonical order without padding.
 ///
 /// # Errors
 /// `BAD_ARGUMENT` for a stale lease, or a slot that is smaller than the page.
@@ -22,7 +22,7 @@ pub fn of_slot(arena: &Arc<Arena>, lease: Lease, geometry: &Geometry) -> Result<
     let mut run = Vec::new();
     geometry.for_each_run(|offset, bytes| {
         run.resize(bytes, 0);
-        // SAFETY: a validated geometry has all its runs inside the page, which the slot holds for as long as the access lasts.
+        // SAFETY: a validated geometry has all its runs inside the page, which the slot holds during the access.
         let source = unsafe { slot.as_ptr().add(offset) };
         // SAFETY: as above; `run` is our own.
         unsafe { source.copy_to_nonoverlapping(run.as_mut_ptr(), bytes) };

@@ -1,4 +1,4 @@
-//! Owns the vault's durable tier: records in append-only segments on a disk, found again after any end of the process.
+//! Owns the vault's durable tier: records in append-only segments on a disk, recovered after any end of the process.
 
 mod active;
 mod archived;
@@ -49,23 +49,23 @@ use crate::lockfile::LockFile;
 use crate::memory::Pin;
 use crate::record::HEADER_BYTES;
 
-/// What the durable tier asks of the RAM tier.
+/// Interface through which the durable tier asks the RAM tier.
 pub trait Residents: Send + Sync {
-    /// Records in memory that have no place on disk, each with its tenant, about `bytes` bytes of them.
+    /// Returns about `bytes` bytes of records in memory that have no place on disk, each with its tenant.
     fn not_on_disk(&self, index: &Index, bytes: u64) -> Vec<(RecordKey, u64, Pin)>;
 }
 
-/// The durable tier. Dropping it writes what waits, seals, and ends its threads.
+/// The durable tier. Dropping it writes the queued records, seals the segment, and ends its threads.
 pub struct Disk {
     shared: Arc<Inner>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    // Held for its lock alone.
+    // Held only for its lock.
     lock: Mutex<Option<LockFile>>,
 }
 
 impl Disk {
-    /// Opens the directory at `path`, which no other process may have open. Returns at once: what it holds is found
-    /// little by little.
+    /// Opens the directory at `path`, which no other process may have open. Returns at once; its records are found in the
+    /// background.
     ///
     /// # Errors
     /// `DISK_FAILED` when the directory cannot be made or is in use, `BAD_ARGUMENT` naming the option.
@@ -73,10 +73,10 @@ impl Disk {
         Self::open_archived(path, options, None)
     }
 
-    /// The same with an archive, which may be waited for once: where the directory does not know it yet.
+    /// Like [`Self::open`] with an archive; waits for the archive once, where the directory does not know it yet.
     ///
     /// # Errors
-    /// As `open`; naming the archive.
+    /// As `open`, and `DISK_FAILED` naming the archive.
     pub fn open_archived(
         path: &Path,
         mut options: DiskOptions,
@@ -100,7 +100,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The same on any storage.
+    /// Like [`Self::open`] on any storage.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the option.
@@ -136,12 +136,12 @@ impl Disk {
         Ok(Self { shared, threads: Mutex::new(threads), lock: Mutex::new(None) })
     }
 
-    /// The RAM tier it may ask; once.
+    /// Sets the RAM tier; the first call wins.
     pub fn attach(&self, residents: Weak<dyn Residents>) {
         let _ = self.shared.residents.set(residents);
     }
 
-    /// When a record is called durable.
+    /// Point in time at which a record counts as durable.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.shared.options.durability
@@ -154,30 +154,30 @@ impl Disk {
         max_bytes.saturating_sub(segment_bytes * DISK_RESERVE_SEGMENTS)
     }
 
-    /// Where a record lies; `None` when it is not here, or not found yet.
+    /// Place of a record; `None` when the disk does not hold it or has not found it yet.
     #[must_use]
     pub fn locate(&self, key: &RecordKey) -> Option<Place> {
         self.shared.index.get(key)
     }
 
-    /// Every record, and where it lies.
+    /// Visits every record with its place.
     pub fn each(&self, visit: impl FnMut(RecordKey, Place)) {
         self.shared.index.each(visit);
     }
 
-    /// The header of the record at `place`, as its disk gives it: not checked against the rest.
+    /// Returns the header of the record at `place` without checking it against the record.
     #[must_use]
     pub fn read_header(&self, place: Place) -> Option<[u8; HEADER_BYTES]> {
         self.shared.read_header(place)
     }
 
-    /// Which of many records are here.
+    /// Says for each key whether its record is on disk.
     #[must_use]
     pub fn contains_all(&self, keys: &[RecordKey]) -> Vec<bool> {
         self.shared.index.contains_all(keys)
     }
 
-    /// Whether there is an archive that records may have to come from.
+    /// Whether there is an archive.
     #[must_use]
     pub fn has_archive(&self) -> bool {
         self.shared.archived.is_some()
@@ -189,7 +189,7 @@ impl Disk {
         self.locate(key).is_some_and(|place| self.shared.archive_at(place).is_some())
     }
 
-    /// How long records take from there; none before the first.
+    /// Pace of reads from the archive; `None` before the first read.
     #[must_use]
     pub fn archive_pace(&self, now: Instant) -> Option<Pace> {
         self.shared.archived.as_ref()?.paces.at(now)
@@ -201,17 +201,17 @@ impl Disk {
         self.shared.is_durable(key)
     }
 
-    /// A record that is being used in the RAM tier: it stays here, too.
+    /// Counts a use of a record in the RAM tier, so that the disk keeps it, too.
     pub fn touch(&self, key: &RecordKey) {
         self.shared.index.touch(key);
     }
 
-    /// Writes a record of a tenant behind the caller's back, unless it is here or on its way.
+    /// Queues a record of a tenant for writing, unless it is on disk or queued already.
     pub fn offer(&self, key: RecordKey, tenant: u64, record: Pin) {
         self.shared.offer(key, tenant, record);
     }
 
-    /// From now on each tenant keeps that many bytes of records, whatever others store; 0: tenants are not told apart.
+    /// Sets the guaranteed bytes of records per tenant; 0: tenants are not told apart.
     pub fn limit_tenants(&self, each: u64) {
         self.shared.tenants.limit(each);
     }
@@ -222,13 +222,13 @@ impl Disk {
         self.shared.tenants.used_by(tenant)
     }
 
-    /// Whose record lies at `place`.
+    /// Tenant of the record at `place`.
     #[must_use]
     pub fn tenant_of(&self, place: &Place) -> u64 {
         self.shared.tenant_of(place)
     }
 
-    /// Waits until each record is durable or will not be for now; true where it is.
+    /// Waits until each record is durable or is not expected to be; says for each whether it is.
     #[must_use]
     pub fn wait_durable(&self, keys: &[RecordKey]) -> Vec<bool> {
         let shared = &self.shared;
@@ -243,19 +243,19 @@ impl Disk {
         keys.iter().map(|key| shared.is_durable(key)).collect()
     }
 
-    /// Where the record at `place` lies in the whole pages that are read for it.
+    /// Byte range of the record at `place` within the whole pages read for it.
     #[must_use]
     pub fn extent(place: &Place) -> std::ops::Range<usize> {
         let start = format::ENTRY_BYTES;
         start..start + place.record_bytes as usize
     }
 
-    /// Whether a read of what lies at `place` has not been answered for too long: nobody should wait for another.
+    /// Whether a read from this disk or archive has hung for too long, so that no caller should wait for another.
     pub(crate) fn is_stalled(&self, place: Place) -> bool {
         self.shared.stalls_at(place).any()
     }
 
-    /// Reads the record at `place` into page-aligned memory of that extent. A bad one is quarantined.
+    /// Reads the record at `place` into page-aligned memory for its extent; quarantines a bad record.
     pub fn read(&self, key: &RecordKey, place: Place, pages: &mut [u8]) -> Outcome {
         let outcome = self.shared.read(key, place, pages);
         if outcome == Outcome::Sound {
@@ -266,14 +266,14 @@ impl Disk {
         outcome
     }
 
-    /// Checks a record again; a bad one is quarantined.
+    /// Checks a record on disk again; quarantines a bad one.
     #[must_use]
     pub fn recheck(&self, key: &RecordKey) -> Option<Outcome> {
         let place = self.locate(key)?;
         Some(self.shared.read_pages(key, place).err().unwrap_or(Outcome::Sound))
     }
 
-    /// Removes what the scope takes: records, bytes, and whether they stay away whatever happens.
+    /// Removes the records of `scope`; returns records, bytes, and whether they stay away even after a crash.
     #[must_use]
     pub fn flush(&self, scope: Scope) -> (u64, u64, bool) {
         let (answer, answered) = channel();
@@ -283,20 +283,20 @@ impl Disk {
         (records, bytes, is_durable && self.is_archive_told())
     }
 
-    /// Waits until the archive knows of a flush: what is durable does not come back from there either.
+    /// Waits until the archive knows of a flush, because flushed records must not come back from the archive either.
     fn is_archive_told(&self) -> bool {
         let Some(archive) = &self.shared.archived else { return true };
         let failures = archive.failures();
         let note = archive.note();
         self.shared.next_generation();
         let until = Instant::now() + Duration::from_millis(ARCHIVE_NOTE_WAIT_MS);
-        // One that fails is not waited for: whoever flushes is told so.
+        // A failed request ends the wait; the caller of the flush then learns that it is not durable.
         let is_over = || archive.is_told(note) || archive.failures() > failures;
         self.shared.wait(until, || is_over() || self.shared.stops());
         archive.is_told(note)
     }
 
-    /// Writes what waits and seals the segment, so that the next start is quick.
+    /// Writes the queued records and seals the segment, so that the next start is quick.
     pub fn drain(&self) {
         let (answer, answered) = channel();
         if self.shared.queue.order(Order::Drain(answer)) {
@@ -304,35 +304,35 @@ impl Disk {
         }
     }
 
-    /// Writes what waits, seals, ends its threads and gives the directory free; idempotent. Nothing is written any more.
+    /// Writes the queued records, seals the segment, ends the threads and releases the directory; idempotent. Later offers are not written.
     pub fn close(&self) {
         self.shared.queue.close();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        // The last one to let go of the store may be one of them.
+        // One of the threads may hold the last reference to the store, and must not join itself.
         let current = std::thread::current().id();
         if threads.iter().all(|thread| thread.thread().id() != current) {
             for thread in threads.drain(..) {
                 let _ = thread.join();
             }
         }
-        // Only now: nobody is in the directory any more.
+        // The lock is released last, because the threads used the directory until now.
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Waits until the segments of the run before were read once.
+    /// Waits until recovery has read the segments of the previous run.
     pub fn wait_recovered(&self) {
         let shared = &self.shared;
         let forever = Instant::now() + Duration::from_secs(86_400);
         shared.wait(forever, || !shared.is_recovering.load(Ordering::Acquire) || shared.stops());
     }
 
-    /// Reads every record again; returns how many were bad, and were quarantined.
+    /// Reads every record again; returns how many were bad and quarantined.
     #[must_use]
     pub fn scrub(&self) -> u64 {
         Scrub::default().run(&self.shared, u64::MAX).1
     }
 
-    /// Its numbers now.
+    /// Returns the current numbers.
     #[must_use]
     pub fn stats(&self) -> DiskStats {
         self.shared.stats()

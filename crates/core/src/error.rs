@@ -2,31 +2,31 @@
 
 use std::fmt;
 
-/// What went wrong, as the callers branch on it.
+/// Kind of a failure, for callers to branch on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// An argument is out of range, stale or of the wrong length.
     BadArgument,
     /// The shared memory could not be made, sized, mapped or swept.
     ArenaFailed,
-    /// The id names nothing (any more).
+    /// The id names no object, or no longer.
     UnknownId,
-    /// Bytes do not form the record that was expected.
+    /// Bytes do not form the expected record.
     BadRecord,
-    /// A record that is sealed with another key, or was changed since.
+    /// A record sealed with another key, or changed since.
     RecordUnopened,
     /// A named limit on memory is reached, or the allocator refused.
     NoMemory,
     /// A lane could not be opened, broke, or its peer broke the protocol.
     LaneFailed,
-    /// The request was given up by whoever made it.
+    /// The caller gave the request up.
     Cancelled,
     /// The directory of the durable tier cannot be used.
     DiskFailed,
 }
 
 impl Code {
-    /// The name that stands in front of the text.
+    /// Name of the code, which precedes the text.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,12 +43,12 @@ impl Code {
     }
 }
 
-/// One failure of the core.
+/// A failure of the core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     /// The code.
     pub code: Code,
-    /// Names the thing, the value and the fix.
+    /// Text that names the thing, the value and the fix.
     pub text: String,
 }
 
@@ -63,7 +63,7 @@ impl Error {
         Self::new(Code::BadArgument, text)
     }
 
-    /// A lane that is of no use (any more).
+    /// A lane that cannot be used, or no longer.
     pub fn lane_failed(text: impl Into<String>) -> Self {
         Self::new(Code::LaneFailed, text)
     }
@@ -88,5 +88,5 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What the core's operations answer.
+/// Result of the core's operations.
 pub type Result<T> = std::result::Result<T, Error>;

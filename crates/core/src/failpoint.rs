@@ -1,9 +1,9 @@
-//! Owns the core's failpoints: named places where a test makes a step fail or wait, or ends the process. Without the
-//! feature `failpoints`, which only our own tests turn on, there is nothing of them.
+//! Owns the core's failpoints: named places where a test makes a step fail, wait, or end the process. Only our tests turn
+//! on the feature `failpoints`, without which they are compiled out.
 
 use std::io;
 
-/// Every failpoint, by what is true there. None gives a value: none can make a byte wrong.
+/// Every failpoint with the state at its place. None takes a value, so that none can change a byte.
 pub const FAILPOINTS: [(&str, &str); 9] = [
     ("lane.received", "a record's bytes are all there; none is verified"),
     ("lane.stored", "a record is verified, and durable where it must be; it is not answered"),
@@ -16,11 +16,11 @@ pub const FAILPOINTS: [(&str, &str); 9] = [
     ("disk.roll", "a segment is sealed; there is no next one"),
 ];
 
-/// Stands before a step that may fail. With the feature: waits, ends the process or fails, as a test has said with
-/// `fail::cfg`: `return` fails, `return(abort)` ends the process as a crash does.
+/// Precedes a step that may fail. With the feature, a test sets its action through `fail::cfg`: `return` fails,
+/// `return(abort)` ends the process as a crash does.
 ///
 /// # Errors
-/// When it is the turn of that; never without the feature.
+/// When the test's action is to fail; never without the feature.
 #[cfg(feature = "failpoints")]
 pub fn failpoint(name: &str) -> io::Result<()> {
     debug_assert!(FAILPOINTS.iter().any(|(known, _)| *known == name), "{name} is in no table");
@@ -33,7 +33,7 @@ pub fn failpoint(name: &str) -> io::Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-/// The same without the feature: nothing.
+/// Does nothing, without the feature.
 ///
 /// # Errors
 /// None.

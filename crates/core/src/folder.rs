@@ -1,4 +1,4 @@
-//! Owns a directory that belongs to this process's user alone: checked when it is opened, and its files reached through its descriptor.
+//! Owns a directory that belongs to this user alone: checked when opened, its files accessed through its descriptor.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -12,14 +12,14 @@ use rustix::io::Errno;
 
 use crate::error::{Code, Error, Result};
 
-/// Bits that let others write.
+/// Mode bits that let other users write.
 const FOREIGN_WRITE: u32 = 0o022;
-/// Root is trusted: it can do all of this anyway.
+/// Root is trusted, because it can do all of this anyway.
 const ROOT: u32 = 0;
-/// What a file is written as before it takes its place.
+/// Suffix of a file's name while it is written, before it replaces the old one.
 const FRESH: &str = ".new";
 
-/// One directory. Whatever is done to its path later, this stays the one that was checked.
+/// A directory, kept by descriptor, so that later changes of its path do not matter.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -27,13 +27,13 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The directory at `path`, made with mode 0700 when it is not there.
+    /// Opens the directory at `path`; creates it with mode 0700 when it does not exist.
     ///
     /// # Errors
-    /// `DISK_FAILED` naming path, owner or mode, and the fix, when it is another user's, others may write in it, or
-    /// the path ends in another user's link.
+    /// `DISK_FAILED` naming path, owner or mode, and the fix: when another user owns it, others may write in it, or the
+    /// path ends in another user's link.
     pub fn open(path: &Path) -> Result<Self> {
-        // Without a slash at its end, which would follow a link.
+        // Removes a trailing slash, which would follow a link.
         let path: PathBuf = path.components().collect();
         let path = followed(&path)?;
         let failed = |errno: Errno| refused(&path, &errno.to_string(), FIX_ANOTHER);
@@ -56,16 +56,16 @@ impl Folder {
         Ok(Self { path, fd })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Checks everything in it whose name is one of ours.
+    /// Checks every entry whose name is one of ours.
     ///
     /// # Errors
-    /// `DISK_FAILED` naming the first that is no file of this user's alone, and the fix.
+    /// `DISK_FAILED` naming the first entry that is not a file of this user alone, and the fix.
     pub fn check(&self, is_ours: impl Fn(&str) -> bool) -> Result<()> {
         let unread = |error: io::Error| refused(&self.path, &error.to_string(), FIX_ANOTHER);
         for (name, found) in self.entries().map_err(unread)? {
@@ -78,20 +78,20 @@ impl Folder {
         Ok(())
     }
 
-    /// Names and lengths of its files; links, pipes and the like are none.
+    /// Names and lengths of its files, without links, pipes and the like.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     pub fn list(&self) -> io::Result<Vec<(String, u64)>> {
         let is_file = |found: &Stat| FileType::from_raw_mode(found.st_mode).is_file();
         let files = self.entries()?.into_iter().filter(|(_, found)| is_file(found));
         Ok(files.map(|(name, found)| (name, found.st_size.cast_unsigned())).collect())
     }
 
-    /// Opens a file of this user's alone; never waits for the other end of a pipe.
+    /// Opens a file of this user alone; never waits for the other end of a pipe.
     ///
     /// # Errors
-    /// What the file system answers; `PermissionDenied` naming path, reason and fix for what is not ours.
+    /// Errors of the file system; `PermissionDenied` naming path, reason and fix for a file that is not ours.
     pub fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let deny = |reason: &str| {
@@ -99,7 +99,7 @@ impl Folder {
             io::Error::new(io::ErrorKind::PermissionDenied, text)
         };
         let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR) {
-            // A pipe without a reader, a socket.
+            // A pipe without a reader, or a socket.
             Err(Errno::NXIO) => return Err(deny("it is no regular file")),
             Err(Errno::LOOP) => return Err(deny("it is a link")),
             opened => opened?,
@@ -111,18 +111,18 @@ impl Folder {
         }
     }
 
-    /// Makes a file that must not be there yet, for this user alone.
+    /// Creates a file that must not exist yet, for this user alone.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     pub fn create(&self, name: &str) -> io::Result<File> {
         self.file(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Removes a file, or a link, never what it points to; it is no error when there is none.
+    /// Removes a file or a link, never a link's target; succeeds when there is none.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -130,23 +130,23 @@ impl Folder {
         }
     }
 
-    /// Puts a file in the place of another.
+    /// Renames a file over another.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// Makes names durable.
+    /// Makes created, renamed and removed names durable.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.fd)?)
     }
 
-    /// The bytes of a small file; `None` when there is none.
+    /// Reads a small file; `None` when there is none.
     ///
     /// # Errors
     /// As `file`; `FileTooLarge` above `most` bytes.
@@ -164,10 +164,10 @@ impl Folder {
         Ok(Some(bytes))
     }
 
-    /// Writes a small file in one step, over what was there; durable when this succeeds.
+    /// Replaces a small file atomically; durable once this returns `Ok`.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let fresh = format!("{name}{FRESH}");
         self.remove(&fresh)?;
@@ -187,7 +187,7 @@ impl Folder {
             match rustix::fs::statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {}
                 Ok(stat) => found.push((text.to_owned(), stat)),
-                // Removed in between.
+                // The entry was removed in between.
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -205,7 +205,7 @@ impl AsFd for Folder {
 const FIX_ANOTHER: &str = "name a directory of this user's that others may not write";
 const FIX_REMOVE: &str = "move it out of this directory";
 
-/// Why that is no file of this user's alone; `None`: it is one.
+/// Reason why a file does not belong to this user alone; `None` if it does.
 #[must_use]
 pub fn foreign(found: &Stat) -> Option<String> {
     if !FileType::from_raw_mode(found.st_mode).is_file() {
@@ -229,7 +229,7 @@ fn mode_of(found: &Stat) -> u32 {
     u32::from(found.st_mode) & 0o7777
 }
 
-/// A link at the path's end is followed when we or root made it: nobody else can turn it round.
+/// Follows a link at the path's end if root or we own it, because no other user can redirect it.
 fn followed(path: &Path) -> Result<PathBuf> {
     let Ok(found) = rustix::fs::lstat(path) else { return Ok(path.to_owned()) };
     if !FileType::from_raw_mode(found.st_mode).is_symlink() {

@@ -1,5 +1,5 @@
-//! Owns memory that was given back, for the next user of the same length: the allocator would return it to the system and have
-//! it faulted in again, page by page, which costs a save as much as receiving it.
+//! Owns freed memory for reuse at the same layout. The allocator would return it to the system, and faulting it in again
+//! page by page costs a save as much as receiving it.
 
 use std::alloc::Layout;
 use std::collections::{BTreeMap, HashMap};
@@ -7,27 +7,27 @@ use std::sync::PoisonError;
 
 use crate::sync::Mutex;
 
-/// Memory that can be used again.
+/// Memory that can be reused.
 pub trait Memory {
-    /// What it fits.
+    /// Layout it was allocated with.
     fn layout(&self) -> Layout;
 
-    /// Real memory behind it.
+    /// Real memory behind it, in bytes.
     fn real_bytes(&self) -> u64;
 }
 
-/// Free memory by layout. What was not given back for longest goes first.
+/// Free memory by layout. The layout that got memory back least recently is released first.
 #[derive(Debug)]
 pub struct FreeList<M>(Mutex<State<M>>);
 
 #[derive(Debug)]
 struct State<M> {
     bytes: u64,
-    /// The least there was since the last trim: nobody needed that much.
+    /// Fewest free bytes since the last trim, so that this much was not needed.
     unused_bytes: u64,
     tick: u64,
     by_layout: HashMap<Layout, Pile<M>>,
-    /// Which layout was last put back when.
+    /// Layouts by the tick at which memory was last put back.
     by_tick: BTreeMap<u64, Layout>,
 }
 
@@ -50,30 +50,30 @@ impl<M> Default for FreeList<M> {
 }
 
 impl<M: Memory> FreeList<M> {
-    /// Real memory kept.
+    /// Real memory kept, in bytes.
     pub fn bytes(&self) -> u64 {
         self.with(|state| state.bytes)
     }
 
-    /// Memory of exactly this layout, with whatever stood there.
+    /// Takes memory of exactly this layout; its contents are stale.
     pub fn take(&self, layout: Layout) -> Option<M> {
         self.with(|state| state.take(layout))
     }
 
-    /// Keeps memory, unless more than `room()` would be kept then.
+    /// Keeps memory, unless more than `room()` bytes would then be kept.
     pub fn put(&self, memory: M, room: impl FnOnce() -> u64) {
-        // What is not kept is given back when nobody waits.
+        // Memory that is not kept is freed outside the lock.
         let left = self.with(|state| state.put(memory, room()));
         drop(left);
     }
 
-    /// Gives back what is beyond `room()`.
+    /// Frees memory above `room()` bytes.
     pub fn shrink(&self, room: impl FnOnce() -> u64) {
         let left = self.with(|state| state.shrink(room()));
         drop(left);
     }
 
-    /// Gives back what nobody needed since the last time.
+    /// Frees memory that was not needed since the last call.
     pub fn trim(&self) {
         let left = self.with(|state| {
             let left = state.shrink(state.bytes - state.unused_bytes);

@@ -1,4 +1,4 @@
-//! Owns the shape of an engine's page: checked once at registration, then walked run by run without checks.
+//! Owns the shape of an engine's page: checked once at registration, then walked in runs without checks.
 
 mod spec;
 
@@ -29,7 +29,7 @@ struct Part {
 }
 
 impl Part {
-    /// Merges neighbouring runs, so that a contiguous page is copied in long pieces.
+    /// Merges adjacent runs, so that a contiguous page is copied in long pieces.
     fn merged(mut self) -> Self {
         if self.inner.stride == self.run_bytes || self.inner.count == 1 {
             self.run_bytes *= self.inner.count;
@@ -47,33 +47,33 @@ impl Part {
 /// K or V of one head in one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeadRows {
-    /// Where its first head vector starts in the page.
+    /// Offset of the first head vector in the page.
     pub offset: usize,
     pub tokens: usize,
     pub token_stride: usize,
     /// Bytes of one head vector.
     pub vector_bytes: usize,
-    /// K, or what stands for both; else V.
+    /// K, or the single part of a latent cache; otherwise V.
     pub is_key: bool,
 }
 
-/// A page shape whose every run is known to lie inside the page.
+/// A page shape whose runs all lie inside the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Geometry {
     spec: Spec,
-    /// Head vectors as they lie; none where the page is opaque.
+    /// Head vectors as laid out; none in an opaque page.
     vectors: Vec<Part>,
-    /// The same bytes in the longest runs.
+    /// The same bytes in runs as long as possible.
     parts: Vec<Part>,
     layer_bytes: usize,
     page_bytes: usize,
     source_bytes: usize,
-    /// The page is its own canonical form, byte for byte.
+    /// Whether the page equals its canonical form, byte for byte.
     is_canonical: bool,
 }
 
 impl Geometry {
-    /// Checks `spec` whole: afterwards no encode or decode needs to.
+    /// Checks all of `spec`, so that encode and decode need no checks.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the field, its value and what it must be.
@@ -108,7 +108,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Whether the page is, byte for byte, the payload of a raw record.
+    /// Whether the page equals the payload of a raw record, byte for byte.
     #[must_use]
     pub fn is_canonical(&self) -> bool {
         self.is_canonical
@@ -138,20 +138,20 @@ impl Geometry {
         self.source_bytes
     }
 
-    /// Length of a payload of this geometry, of the longest where they differ; `None` where the codec does not take
-    /// such a block.
+    /// Length of a payload of this geometry, the longest where lengths vary; `None` where the codec does not take such a
+    /// block.
     #[must_use]
     pub fn payload_bytes(&self, codec: Codec) -> Option<usize> {
         codec.payload_bytes(&self.block()).map(index)
     }
 
-    /// Whether a payload of this geometry can be so long.
+    /// Whether a payload of this geometry can have this length.
     #[must_use]
     pub fn has_payload_of(&self, codec: Codec, bytes: usize) -> bool {
         codec.has_payload_of(&self.block(), bytes as u64)
     }
 
-    /// Which codec makes payloads of this length of this geometry in a namespace of this fidelity.
+    /// The codec whose payloads of this geometry have this length, in a namespace of this fidelity.
     #[must_use]
     pub fn codec_of_length(&self, fidelity: u8, bytes: usize) -> Option<Codec> {
         Codec::of_length(&self.block(), fidelity, bytes as u64)
@@ -168,14 +168,14 @@ impl Geometry {
         }
     }
 
-    /// Length of the longest record of this geometry, whatever the codec.
+    /// Length of the longest record of this geometry with any codec.
     #[must_use]
     pub fn record_bytes_max(&self) -> usize {
         let payloads = Codec::ALL.into_iter().filter_map(|codec| self.payload_bytes(codec));
         HEADER_BYTES + payloads.max().unwrap_or(self.source_bytes)
     }
 
-    /// K/V parts as they stand in a record: 0 for an opaque page.
+    /// Number of K/V parts in a record; 0 for an opaque page.
     #[must_use]
     pub fn part_count(&self) -> u8 {
         match (self.spec.layout, self.spec.dim_v) {
@@ -185,7 +185,7 @@ impl Geometry {
         }
     }
 
-    /// The first field of `header` that does not describe this geometry.
+    /// First field of `header` that differs from this geometry.
     #[must_use]
     pub fn mismatch(&self, header: &Header) -> Option<&'static str> {
         let spec = &self.spec;
@@ -206,12 +206,12 @@ impl Geometry {
         .find_map(|(field, same)| (!same).then_some(field))
     }
 
-    /// Every head's K or V in canonical order: layer, part, head; none where the page is opaque.
+    /// Each head's K or V in canonical order: layer, part, head; none in an opaque page.
     pub(crate) fn heads(&self) -> impl Iterator<Item = HeadRows> {
         self.heads_from(0)
     }
 
-    /// The same from the layer of that number on.
+    /// Like `heads`, from layer number `layer` on.
     pub(crate) fn heads_from(&self, layer: usize) -> impl Iterator<Item = HeadRows> {
         let layers = (layer * self.layer_bytes..self.page_bytes).step_by(self.layer_bytes);
         let parts = |layer| self.vectors.iter().enumerate().map(move |part| (layer, part));
@@ -226,12 +226,12 @@ impl Geometry {
         })
     }
 
-    /// Visits every run (offset in the page, bytes) in canonical order: layer, part, head, token.
+    /// Visits each run (offset in the page, bytes) in canonical order: layer, part, head, token.
     pub(crate) fn for_each_run(&self, visit: impl FnMut(usize, usize)) {
         self.for_each_run_of(0..self.spec.layers as usize, visit);
     }
 
-    /// The same, of some of the layers.
+    /// Like `for_each_run`, for some of the layers.
     pub(crate) fn for_each_run_of(
         &self,
         layers: Range<usize>,
@@ -251,7 +251,7 @@ impl Geometry {
     }
 }
 
-/// A count or offset that is known to fit: everything is bounded by `PAGE_BYTES_MAX` before.
+/// Converts a count or offset that is bounded by `PAGE_BYTES_MAX`.
 fn index(value: u64) -> usize {
     usize::try_from(value).expect("bounded by PAGE_BYTES_MAX")
 }
@@ -274,7 +274,7 @@ fn canonical_parts(spec: &Spec) -> Vec<Part> {
         .collect()
 }
 
-/// The stride of an axis that is walked at all: of a single step it may be any number.
+/// Stride of an axis; 0 for a single step, whose stride is never used and may be any number.
 fn stride(count: u32, stride: u64) -> usize {
     if count > 1 { index(stride) } else { 0 }
 }

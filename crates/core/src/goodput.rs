@@ -1,4 +1,4 @@
-//! Owns the goodput of one direction of a link: bytes per second while it is busy, over all transfers together.
+//! Owns the goodput of one direction of a link: bytes per second of busy time, over all transfers together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,11 +9,11 @@ use crate::limits::{
     GOODPUT_SAMPLE_BYTES_MIN, GOODPUT_SPAN_MIN_MS,
 };
 
-/// Two transfers that share a link are each half as fast, so their bytes count together.
+/// Bytes of all transfers are counted together, because two transfers that share a link are each half as fast.
 #[derive(Debug)]
 pub struct Goodput {
     born: Instant,
-    /// Bytes that `meter` does not know of yet.
+    /// Bytes not yet passed to `meter`.
     moved: AtomicU64,
     meter: Mutex<Meter>,
 }
@@ -25,12 +25,12 @@ impl Default for Goodput {
 }
 
 impl Goodput {
-    /// A transfer begins, of which `wait_ms` will be waiting. `end` must be called once.
+    /// Begins a transfer whose first `wait_ms` are waiting; `end` must follow once.
     pub fn begin(&self, wait_ms: f64) {
         self.meter().begin(self.now_ms(), wait_ms);
     }
 
-    /// Bytes have passed; never waits.
+    /// Counts bytes moved; never blocks.
     pub fn moved(&self, bytes: u64) {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
         if let Ok(mut meter) = self.meter.try_lock() {
@@ -38,22 +38,22 @@ impl Goodput {
         }
     }
 
-    /// A transfer waits for something slower than the link, such as an archive: nothing is measured until `resume`.
+    /// Stops measuring until `resume`, because a transfer waits for something slower than the link, such as an archive.
     pub fn pause(&self) {
         self.meter().pause();
     }
 
-    /// It waits no longer.
+    /// Ends a `pause`.
     pub fn resume(&self) {
         self.meter().resume(self.now_ms());
     }
 
-    /// A transfer ends; `is_cut`: it was given up.
+    /// Ends a transfer; `is_cut` says that it was given up.
     pub fn end(&self, is_cut: bool) {
         self.meter().end(self.now_ms(), is_cut);
     }
 
-    /// Bytes per second, with a rate to believe in before the first measurement; `None`: nothing is known.
+    /// Bytes per second; `prior` stands in before the first measurement; `None` if nothing is known.
     #[must_use]
     pub fn rate(&self, prior: Option<f64>) -> Option<f64> {
         self.meter().rate(self.now_ms(), prior)
@@ -84,22 +84,22 @@ impl Goodput {
     }
 }
 
-/// The same without a clock: every call says when it is.
+/// The measurement without a clock; each call passes the time.
 #[derive(Debug, Default)]
 pub struct Meter {
     open: u32,
-    /// Of those, what waits for something slower.
+    /// Open transfers that wait for something slower.
     paused: u32,
-    /// Busy time that is not noted yet: since when, how much of it is waiting, and the bytes in it.
+    /// Busy time not noted yet: its start, the waiting in it, and its bytes.
     since_ms: f64,
     wait_ms: f64,
     since_bytes: f64,
-    /// When bytes have passed last, and since when without a gap.
+    /// Time of the last bytes, and of the current burst's start.
     moved_ms: f64,
     burst_ms: f64,
-    /// Some of this busy time is noted already.
+    /// Whether part of this busy time is noted already.
     is_noted: bool,
-    /// Bytes and busy milliseconds, older ones fading with `GOODPUT_MEMORY_MS` of busy time.
+    /// Noted bytes and busy milliseconds; older ones fade with `GOODPUT_MEMORY_MS` of busy time.
     bytes: f64,
     span_ms: f64,
     measured_ms: Option<f64>,
@@ -116,8 +116,8 @@ impl Meter {
         self.open += 1;
     }
 
-    /// As `Goodput::moved`. Busy time is noted in parts, because a link may break down in the middle of a transfer; none ends
-    /// within a burst, because its first bytes waited for all before them.
+    /// As `Goodput::moved`. Busy time is noted in parts, because a link may fail during a transfer. No part ends within a
+    /// burst, because a burst's first bytes waited for all before them.
     #[expect(clippy::cast_precision_loss, reason = "byte counts stay far below 2^53")]
     pub fn moved(&mut self, now_ms: f64, bytes: u64) {
         if self.paused > 0 {
@@ -139,7 +139,7 @@ impl Meter {
         self.paused += 1;
     }
 
-    /// Of what passed meanwhile nothing counts, nor of what was under way before.
+    /// As `Goodput::resume`. Discards the bytes of the pause and of the busy time before it.
     pub fn resume(&mut self, now_ms: f64) {
         self.paused = self.paused.saturating_sub(1);
         if self.paused == 0 {
@@ -148,7 +148,7 @@ impl Meter {
         }
     }
 
-    /// As `Goodput::end`. Next to nothing in a long time is a rate, too, where the transfer was given up for it.
+    /// As `Goodput::end`. Few bytes in a long time also count as a rate, where the transfer was given up for it.
     pub fn end(&mut self, now_ms: f64, is_cut: bool) {
         self.open = self.open.saturating_sub(1);
         if self.open > 0 || self.paused > 0 {
@@ -158,7 +158,7 @@ impl Meter {
         let is_long = busy_ms >= GOODPUT_PRIOR_MS;
         let expected = self.known().unwrap_or(0.0) * busy_ms;
         if is_cut && is_long && expected > 2.0 * self.since_bytes {
-            // A mean with what the link was would call it usable for further requests, each of which would wait in vain.
+            // An average with the old rate would keep the link eligible for further requests, which would all wait in vain.
             (self.bytes, self.span_ms) = (0.0, 0.0);
             self.since_bytes = self.since_bytes.max(GOODPUT_SAMPLE_BYTES_MIN);
         }
@@ -167,7 +167,7 @@ impl Meter {
         }
     }
 
-    /// As `Goodput::rate`. Transfers under way count as soon as they have taken a while.
+    /// As `Goodput::rate`. Open transfers count once they have taken a while.
     #[must_use]
     pub fn rate(&self, now_ms: f64, prior: Option<f64>) -> Option<f64> {
         let known = self.known().or(prior.map(|rate| rate / 1e3));
@@ -179,19 +179,19 @@ impl Meter {
         let rate = match known {
             None if is_early || self.since_bytes <= 0.0 => return None,
             None => self.since_bytes / busy_ms,
-            // A vault may look for what it sends: the first bytes are not due yet.
+            // The first bytes are not due yet, because a vault may first look for the records.
             Some(known) if is_early && self.since_bytes <= 0.0 && !self.is_noted => known,
             Some(known) => {
                 let believed = self.since_bytes + known * GOODPUT_PRIOR_MS;
                 let now = believed / (busy_ms + GOODPUT_PRIOR_MS);
-                // Early bytes are no reason to call a link fast.
+                // Early bytes do not prove a fast link.
                 if is_early { now.min(known) } else { now }
             }
         };
         Some(rate * 1e3)
     }
 
-    /// Bytes per millisecond of what is noted.
+    /// Noted bytes per millisecond.
     fn known(&self) -> Option<f64> {
         (self.span_ms > 0.0).then(|| self.bytes / self.span_ms)
     }
@@ -204,8 +204,8 @@ impl Meter {
         (self.since_ms, self.wait_ms, self.since_bytes) = (now_ms, wait_ms, 0.0);
     }
 
-    /// A whole transfer that was faster than all before it counts for half at least: small ones may seem slow, but none is faster
-    /// than the link.
+    /// Notes busy time up to now. A whole transfer faster than all before counts at least half, because a small one may
+    /// seem slow, but none is faster than the link.
     fn note(&mut self, now_ms: f64) {
         let span_ms = self.busy_ms(now_ms).max(GOODPUT_SPAN_MIN_MS);
         let mut keep = (-span_ms / GOODPUT_MEMORY_MS).exp();

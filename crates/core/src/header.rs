@@ -13,13 +13,13 @@ pub const HASH_BYTES: usize = 32;
 /// Length of a packed key: block hash, group, shard.
 pub const PACKED_KEY_BYTES: usize = HASH_BYTES + 4;
 
-/// Attention KV, in class-checked places.
+/// Attention KV.
 pub const CLASS_KV: u8 = 1;
 /// Recurrent state.
 pub const CLASS_SSM: u8 = 2;
 /// Canonical attention layout.
 pub const LAYOUT_CANONICAL: u8 = 0;
-/// The page as the engine holds it.
+/// The page in the engine's own layout.
 pub const LAYOUT_OPAQUE: u8 = 1;
 
 pub(crate) const RESERVED: std::ops::Range<usize> = 160..184;
@@ -29,14 +29,14 @@ pub(crate) const HEADER_CHECKSUM_AT: usize = 188;
 /// A namespace, a block hash or a parent hash: 32 bytes, never truncated.
 pub type Hash = [u8; HASH_BYTES];
 
-/// The fields of a header, in the order of its bytes; the checksums are not among them.
+/// The fields of a header, in the order of its bytes, without the checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Codec id.
     pub codec: u8,
     /// 1 kv, 2 ssm.
     pub record_class: u8,
-    /// 0 exact, else the id of the lossy codec whose namespace this is.
+    /// 0 exact, otherwise the id of the namespace's lossy codec.
     pub fidelity: u8,
     /// 0 canonical, 1 opaque.
     pub layout: u8,
@@ -75,7 +75,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header's 192 bytes, both checksums included.
+    /// Returns the header's 192 bytes with both checksums.
     #[must_use]
     pub fn encode(&self, payload_checksum: u32) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -109,7 +109,7 @@ impl Header {
         bytes
     }
 
-    /// Bytes of one element of the source dtype; `None` where it is unknown, 1 for opaque bytes.
+    /// Bytes of one element of a source dtype: 1 for opaque bytes, `None` for an unknown dtype.
     #[must_use]
     pub fn element_bytes(dtype: u8) -> Option<u64> {
         match dtype {
@@ -120,7 +120,7 @@ impl Header {
         }
     }
 
-    /// Bytes of a canonical block with these counts; `None` when no 64-bit number holds them.
+    /// Bytes of a canonical block with these counts; `None` on overflow of 64 bits.
     #[must_use]
     pub fn canonical_bytes(&self) -> Option<u64> {
         u64::from(self.layers)

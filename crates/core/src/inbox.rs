@@ -1,4 +1,4 @@
-//! Owns the way in: chunks of a record arrive, are checked whole, and become a page in a slot.
+//! Owns the receiving side: chunks of a record arrive, are checked as a whole, and become a page in a slot.
 
 mod chunk;
 mod reassembly;
@@ -16,7 +16,7 @@ use crate::pool::Pool;
 use crate::record::{HASH_BYTES, Hash, Header, PACKED_KEY_BYTES};
 use crate::seal::{RecordKeys, SEALED_EXTRA_BYTES};
 
-/// What the receiver asked for.
+/// Identity of the record that the receiver requested.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     /// The fidelity of the namespace.
@@ -27,7 +27,7 @@ pub struct Wanted {
     pub packed_key: [u8; PACKED_KEY_BYTES],
 }
 
-/// Takes records in, within a limit on the memory of those that are not whole yet.
+/// Receives records; limits the memory of incomplete ones.
 #[derive(Debug)]
 pub struct Inbox {
     pool: Arc<Pool>,
@@ -42,23 +42,23 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// From now on only sealed records are taken in; false where that is so already, with other keys.
+    /// From now on accepts only records sealed with `keys`; false if other keys are set already.
     pub fn open_with(&self, keys: &Arc<RecordKeys>) -> bool {
         Arc::ptr_eq(self.keys.get_or_init(|| Arc::clone(keys)), keys)
     }
 
-    /// Whether it does.
+    /// Whether only sealed records are accepted.
     #[must_use]
     pub fn opens_records(&self) -> bool {
         self.keys.get().is_some()
     }
 
-    /// Bytes by which a record on its placement is longer than the one in it.
+    /// Bytes that a sealed record has more than the record inside it; 0 without keys.
     fn extra_bytes(&self) -> usize {
         self.keys.get().map_or(0, |_| SEALED_EXTRA_BYTES)
     }
 
-    /// (records, bytes) in the middle of arriving.
+    /// (records, bytes) that are still arriving.
     #[must_use]
     pub fn live(&self) -> (usize, usize) {
         self.pool.live()
@@ -69,7 +69,7 @@ pub(crate) fn refused(why: BadPayload) -> Error {
     Error::bad_record(why.to_string())
 }
 
-/// Whether a sound record is the one that was asked for.
+/// Checks that a sound record has the requested key.
 fn check_key(wanted: &Wanted, header: &Header) -> Result<()> {
     let (hash, place) = wanted.packed_key.split_at(HASH_BYTES);
     let place: [u8; 4] = place.try_into().expect("a packed key ends with four bytes");
@@ -88,7 +88,7 @@ fn check_key(wanted: &Wanted, header: &Header) -> Result<()> {
     }
 }
 
-/// The same, and whether it is of the engine's geometry.
+/// Checks the key, the fidelity, and that the record has the engine's geometry.
 pub(crate) fn check_identity(wanted: &Wanted, geometry: &Geometry, header: &Header) -> Result<()> {
     check_key(wanted, header)?;
     if header.fidelity != wanted.fidelity {

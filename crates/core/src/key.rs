@@ -1,9 +1,9 @@
-//! Owns what a record is looked up by, and what a flush takes.
+//! Owns the key of a record, and the scope of a flush.
 
 use crate::header::{HASH_BYTES, Hash, Header, PACKED_KEY_BYTES};
 use crate::tenant::salt_of;
 
-/// Namespace, block hash, group, shard; nothing of it truncated.
+/// Namespace, block hash, group and shard, none of them truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
     /// Digest of everything that makes bytes comparable.
@@ -16,11 +16,11 @@ pub struct RecordKey {
     pub shard: u16,
 }
 
-/// How the namespaces of measuring commands begin; those of engines are digests.
+/// Prefix of the namespaces of measuring commands; those of engines are digests.
 pub const MEASURING_NAMESPACE: &[u8] = b"tierkv measuring";
 
 impl RecordKey {
-    /// The key that stands packed on the wire: block hash, group, shard.
+    /// Returns the key packed on the wire as block hash, group, shard.
     ///
     /// # Panics
     /// Never: the lengths are fixed.
@@ -45,19 +45,19 @@ impl RecordKey {
     }
 }
 
-/// What a flush takes; `None` stands for all.
+/// Scope of a flush; `None` stands for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Scope {
     /// The namespace.
     pub namespace: Option<Hash>,
     /// The class: 1 kv, 2 ssm.
     pub record_class: Option<u8>,
-    /// The tenant in every account, by [`salt_of`]: an operator knows the salt, not the machines that stored under it.
+    /// Salt of a tenant, in every account: see [`salt_of`]. An operator knows the salt, not the machines that stored under it.
     pub salt: Option<u32>,
 }
 
 impl Scope {
-    /// Whether a record of a tenant belongs to it.
+    /// Whether a record of a tenant is in the scope.
     #[must_use]
     pub fn takes(&self, namespace: &Hash, record_class: u8, tenant: u64) -> bool {
         self.namespace.is_none_or(|named| named == *namespace)

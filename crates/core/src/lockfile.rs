@@ -1,4 +1,4 @@
-//! Owns a lock between processes: a file one of them holds, given free by its release or its death.
+//! Owns a lock between processes: a file that one of them holds until it releases the lock or dies.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::folder::{Folder, foreign};
 
-/// A holder may remove the file between our opening and locking it; that often in a row it does not happen.
+/// Tries, because a holder may remove the file between our open and lock; that does not happen so often in a row.
 const TRIES_MAX: u32 = 16;
 
-/// A held lock. Dropping it removes the file and gives the lock free.
+/// A held lock. Dropping it removes the file and releases the lock.
 #[derive(Debug)]
 pub struct LockFile {
     folder: OwnedFd,
     name: PathBuf,
-    // Held for its lock alone; closing it is the release.
+    // Held only for its lock; closing it releases the lock.
     _fd: OwnedFd,
 }
 
 impl LockFile {
-    /// Takes the lock without waiting; `None` when somebody holds it.
+    /// Takes the lock without waiting; `None` when another process holds it.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` when the file cannot be made, opened or locked, or is not this user's alone.
+    /// `BAD_ARGUMENT` when the file cannot be created, opened or locked, or does not belong to this user alone.
     pub fn take(path: &Path) -> Result<Option<Self>> {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(failed(path, Errno::INVAL));
@@ -37,7 +37,7 @@ impl LockFile {
         Self::take_at(folder, Path::new(name), path)
     }
 
-    /// The same in a folder that was checked.
+    /// Like `take`, in a checked folder.
     ///
     /// # Errors
     /// As `take`.
@@ -50,7 +50,7 @@ impl LockFile {
 
     fn take_at(folder: OwnedFd, name: &Path, path: &Path) -> Result<Option<Self>> {
         let failed = |errno: Errno| failed(path, errno);
-        // A pipe must not hold us up.
+        // Opening must not block on a pipe.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         for _ in 0..TRIES_MAX {
             let mode = Mode::RUSR | Mode::WUSR;
@@ -62,7 +62,7 @@ impl LockFile {
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(errno) => return Err(failed(errno)),
             }
-            // A lock on a file that its last holder has removed locks nobody out.
+            // The last holder may have removed the file; a lock on a removed file excludes no process.
             let is_there = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|found| (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino));
             if let (true, Some(reason)) = (is_there, foreign(&ours)) {
@@ -79,7 +79,7 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // While the lock is held, so that it is ours that goes.
+        // The file is removed while the lock is held, so that it is our own.
         let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Owns who holds a record: the store, and pins.
+//! Owns the references to a record: the store's own, and pins.
 
 mod allocation;
 mod budget;
@@ -17,15 +17,15 @@ pub(crate) use self::buffer::Shape;
 use self::buffer::{RecordBuffer, RecordRef};
 use crate::sync::Ordering;
 
-/// In a record's count of holders: the store, which is one ...
+/// The store's reference in a record's count of holders.
 const STORED: u32 = 1;
-/// ... and pins, of which there are many.
+/// One pin in that count.
 const PIN: u32 = 2;
 
-/// Memory of a record in the middle of arriving.
+/// Memory of a record that is still arriving.
 #[derive(Debug)]
 pub struct Reserved {
-    /// Dropped first: memory is spare once it is no longer counted as used.
+    /// Dropped first, because memory is spare only once it no longer counts as used.
     claim: Claim,
     buffer: RecordBuffer,
 }
@@ -35,12 +35,12 @@ impl Reserved {
         Self { claim, buffer }
     }
 
-    /// `bytes` bytes from `start` on; they must fit what was reserved.
+    /// `bytes` bytes from `start`; they must lie within the reservation.
     pub(crate) fn span(&mut self, start: usize, bytes: usize) -> &mut [u8] {
         self.buffer.span(start..start + bytes)
     }
 
-    /// The whole pages around the record, where it stands in pages.
+    /// The whole pages around a record that was reserved in pages.
     pub(crate) fn pages(&mut self) -> &mut [u8] {
         self.buffer.pages()
     }
@@ -49,37 +49,37 @@ impl Reserved {
         self.buffer.bytes()
     }
 
-    /// The record is whole, and a tenant's: its memory can be evicted from now on.
+    /// Turns a complete record of a tenant into a stored one, which can be evicted.
     pub(crate) fn into_stored(self, tenant: u64) -> Stored {
         let charge = self.buffer.allocated_bytes() + ENTRY_BYTES;
         Stored(self.buffer.share(STORED, tenant, self.claim.keep(charge)))
     }
 }
 
-/// A whole, verified record, in the hands of the one store that keeps it.
+/// A complete, verified record, owned by its store.
 #[derive(Debug)]
 pub struct Stored(RecordRef);
 
 impl Stored {
-    /// What it costs.
+    /// Memory charged to the budget, in bytes.
     #[must_use]
     pub fn charge(&self) -> u64 {
         charge(&self.0)
     }
 
-    /// For whom it was stored, 48 bits; 0: nobody in particular.
+    /// Tenant the record was stored for, 48 bits; 0: none in particular.
     #[must_use]
     pub fn tenant(&self) -> u64 {
         self.0.head().tenant
     }
 
-    /// Whether evicting it would free nothing.
+    /// Whether a pin keeps the memory, so that evicting the record frees nothing.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.0.head().holders.load(Ordering::Acquire) >= PIN
     }
 
-    /// Keeps its memory, evicted or not.
+    /// Pins the record: its memory stays even when it is evicted.
     #[must_use]
     pub fn pin(&self) -> Pin {
         Pin::new(&self.0)
@@ -103,7 +103,7 @@ impl Drop for Stored {
     }
 }
 
-/// Keeps a record's memory, evicted or not. Dropped from any thread.
+/// Keeps a record's memory even when the record is evicted. May be dropped on any thread.
 #[derive(Debug)]
 pub struct Pin(RecordRef);
 

@@ -1,4 +1,4 @@
-//! Owns the way out: a slot's page becomes a record in memory of ours, ready to be sent.
+//! Owns the sending side: a slot's page becomes a record in memory of our own, ready to be sent.
 
 mod deferred;
 
@@ -16,7 +16,7 @@ use crate::record::{self, HEADER_BYTES, Hash, Header};
 use crate::seal::{RecordKeys, SEALED_AROUND};
 use crate::slots::Lease;
 
-/// What of a record does not follow from the geometry and the slot.
+/// Fields of a record that do not follow from the geometry and the slot.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// Shard, 0-based.
@@ -33,7 +33,7 @@ pub struct Identity {
     pub parent_hash: Hash,
 }
 
-/// Makes records. Their memory counts until it is dropped, also while it is only viewed.
+/// Encodes records. Their memory counts until it is dropped.
 #[derive(Debug)]
 pub struct Outbox {
     pool: Arc<Pool>,
@@ -48,7 +48,7 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// From now on records are sealed; false where they are already, with other keys.
+    /// From now on seals records with `keys`; false if other keys are set already.
     pub fn seal_with(&self, keys: &Arc<RecordKeys>) -> bool {
         Arc::ptr_eq(self.keys.get_or_init(|| Arc::clone(keys)), keys)
     }
@@ -59,13 +59,12 @@ impl Outbox {
         self.pool.live()
     }
 
-    /// Encodes a leased slot: page to payload in one pass, then the header. A page that the codec does
-    /// not take (opaque, recurrent state), has no codes for (inf, NaN) or makes no shorter becomes a raw record, which its
-    /// header says.
+    /// Encodes a leased slot: page to payload in one pass, then the header. The record is raw, and its header
+    /// says so, if the codec does not take the page (opaque, recurrent state), lacks codes (inf, NaN) or does not shorten it.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` for a stale lease, a slot that is smaller than the page, or a codec that is not
-    /// of this fidelity; `NO_MEMORY` at the limit.
+    /// `BAD_ARGUMENT` for a stale lease, a slot that is smaller than the page, or a codec of another fidelity; `NO_MEMORY`
+    /// at the limit.
     ///
     /// # Panics
     /// Never: raw takes any page.
@@ -87,7 +86,7 @@ impl Outbox {
         Ok(raw.expect("raw takes any page"))
     }
 
-    /// Takes a record that was made elsewhere; seals it where records are sealed. Whether it is sound is not asked.
+    /// Takes a record made elsewhere and seals it if records are sealed; does not check that it is sound.
     ///
     /// # Errors
     /// `NO_MEMORY` at the limit.
@@ -102,12 +101,12 @@ impl Outbox {
         Ok(record)
     }
 
-    /// Bytes that sealing puts before and behind a record.
+    /// Bytes that sealing adds before and behind a record.
     fn around(&self) -> (usize, usize) {
         self.keys.get().map_or((0, 0), |_| SEALED_AROUND)
     }
 
-    /// As `encode`, in memory of the caller's; false where the record has another length.
+    /// As `encode`, into the caller's memory; false where the record has another length.
     ///
     /// # Errors
     /// As `encode`.
@@ -133,7 +132,7 @@ impl Outbox {
         Ok(filled == Some(record.len()))
     }
 
-    /// `None` where the codec does not take the page, or saves nothing. The slot must hold the geometry's page.
+    /// Encodes with one codec; `None` where the codec does not take the page, or saves nothing. The slot must hold the geometry's page.
     fn record(
         &self,
         slot: &SlotAccess,
@@ -153,8 +152,8 @@ impl Outbox {
         }))
     }
 
-    /// Bytes of the record that was made at the front of `record`, which is as long as the codec's longest; `None` where the codec has
-    /// no codes for what the page holds, or saves nothing.
+    /// Encodes at the front of `record`, which has room for the codec's longest record; returns the record's bytes. `None`
+    /// where the codec has no codes for the page, or saves nothing.
     fn fill(
         &self,
         slot: &SlotAccess,
@@ -170,7 +169,7 @@ impl Outbox {
         let Ok(made) = (unsafe { codec.encode(geometry, slot.as_ptr(), payload) }) else {
             return Ok(None);
         };
-        // A reader tells codecs by length: it would take this record for one of the namespace's lossy codec.
+        // Readers tell codecs by length, and would take this record for one of the namespace's lossy codec.
         if geometry.codec_of_length(fidelity, made.bytes) != Some(codec) {
             return Ok(None);
         }

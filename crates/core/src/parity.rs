@@ -1,6 +1,6 @@
-//! Owns records that stand for several: those of a stripe put together by XOR, and how one of them comes back from the others.
+//! Owns parity records: the records of a stripe combined by XOR, and how a member is rebuilt from the others.
 //!
-//! The bytes stand in docs/protocol.md, section 1.2.
+//! The byte layout is in docs/protocol.md, section 1.2.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::limits::PARITY_WIDTH_MAX;
 use crate::pool::{Pool, PooledBuffer};
 use crate::{crc32c, record};
 
-/// Set in the group of a key: what it names is a parity record. Groups of engines are far below.
+/// Bit in the group of a key that marks a parity record; groups of engines are far below.
 pub const PARITY_GROUP: u16 = 0x8000;
 
 const MAGIC: [u8; 4] = *b"TKVP";
@@ -21,16 +21,16 @@ const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 8;
 const MEMBER_BYTES: usize = HASH_BYTES + 16;
 
-/// What of a parity record does not follow from its members.
+/// Fields of a parity record that do not follow from its members.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Of the members.
+    /// Fidelity of the members.
     pub fidelity: u8,
-    /// Of the members.
+    /// Group of the members.
     pub group: u16,
-    /// Of the members.
+    /// Shard of the members.
     pub shard: u16,
-    /// Of the members.
+    /// Shard count of the members.
     pub shard_count: u16,
     /// Tokens of one member's block.
     pub tokens: u32,
@@ -44,7 +44,7 @@ pub struct Place {
     pub anchor: Hash,
 }
 
-/// A member as it was stored. The second checksum is compared with one noted elsewhere: that of a XOR of sound records is sound by itself.
+/// A member as stored. Its checksum is a second one, kept apart, because the record's own checksum also holds for a XOR of sound records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
     hash: Hash,
@@ -63,20 +63,20 @@ fn checksum(record: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, record)
 }
 
-/// Records of a stripe that are being put together, as they are sent.
+/// Records of a stripe that are being combined as they are sent.
 #[derive(Debug)]
 pub struct Stripe {
     pool: Arc<Pool>,
     members: Vec<Option<Member>>,
-    /// As long as the longest.
+    /// XOR of the members so far; as long as the longest.
     sum: Option<PooledBuffer>,
 }
 
 impl Stripe {
-    /// None of `width` records.
+    /// Returns an empty stripe for `width` records.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` for a width that no stripe has.
+    /// `BAD_ARGUMENT` for an impossible width.
     pub fn new(pool: &Arc<Pool>, width: usize) -> Result<Self> {
         if !(2..=PARITY_WIDTH_MAX).contains(&width) {
             let text = format!("a stripe of {width} records: 2 to {PARITY_WIDTH_MAX}");
@@ -85,16 +85,16 @@ impl Stripe {
         Ok(Self { pool: Arc::clone(pool), members: vec![None; width], sum: None })
     }
 
-    /// Bytes it takes.
+    /// Memory of the stripe, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.sum.as_ref().map_or(0, |sum| sum.len())
     }
 
-    /// Takes in a record, of whatever length, as member number `place`.
+    /// Adds a record of any length as member number `place`.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` for a place that is taken or not there, `BAD_RECORD`, `NO_MEMORY` at the pool's limit.
+    /// `BAD_ARGUMENT` for a place that is taken or does not exist, `BAD_RECORD`, `NO_MEMORY` at the pool's limit.
     pub fn add(&mut self, place: usize, record: &[u8]) -> Result<()> {
         let member = Member::of(record)?;
         if self.members.get(place).is_none_or(Option::is_some) {
@@ -115,7 +115,7 @@ impl Stripe {
         Ok(())
     }
 
-    /// The parity record, not sealed.
+    /// Returns the parity record, unsealed.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` while a member is missing.
@@ -167,7 +167,7 @@ fn header_of(place: &Place, payload_bytes: u64) -> Header {
     }
 }
 
-/// `sum` is at least as long.
+/// XORs a record into `sum`, which is at least as long.
 fn add_to(sum: &mut [u8], record: &[u8]) {
     for (to, from) in sum.iter_mut().zip(record) {
         *to ^= from;
@@ -200,11 +200,11 @@ fn parse(payload: &[u8]) -> Option<Parity<'_>> {
     members.map(|members| Parity { members, sum })
 }
 
-/// The member with the hash `wanted`, as it was stored, from the payload of the parity record and all other members. What comes back
-/// is that very record, or an error.
+/// Rebuilds the member with the hash `wanted` from the payload of the parity record and all other members. The result is
+/// exactly the stored record, or an error.
 ///
 /// # Errors
-/// `BAD_RECORD` where the parity record does not know it, or `others` are not those that it was made of; `NO_MEMORY`.
+/// `BAD_RECORD` where the parity record does not name it, or `others` are not its other members; `NO_MEMORY`.
 pub fn rebuild(
     pool: &Arc<Pool>,
     payload: &[u8],

@@ -1,30 +1,30 @@
-//! Owns what systems do differently about who is at the other end of a socket.
+//! Owns the differences between systems in socket flags and peer credentials.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::net::SendFlags;
 
-/// Never waits, and no signal ends the process when the other end is gone.
+/// The call never blocks, and a closed peer raises no signal.
 #[cfg(not(target_os = "macos"))]
 pub const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
-/// macOS has no such flag; Node ignores the signal for the whole process.
+/// macOS has no such flag, but Node ignores the signal for the whole process.
 #[cfg(target_os = "macos")]
 pub const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT;
 
-/// The user at the other end of a connected Unix socket; None where the system does not tell.
+/// User at the other end of a connected Unix socket; `None` where the system does not tell.
 ///
 /// # Errors
-/// The system's, for what is no such socket.
+/// Errors of the system, for another kind of socket.
 #[cfg(target_os = "linux")]
 pub fn uid(socket: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     Ok(Some(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw()))
 }
 
-/// The user at the other end of a connected Unix socket.
+/// User at the other end of a connected Unix socket.
 ///
 /// # Errors
-/// The system's, for what is no such socket.
+/// Errors of the system, for another kind of socket.
 #[cfg(target_os = "macos")]
 pub fn uid(socket: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     use std::os::fd::AsRawFd;
@@ -36,7 +36,7 @@ pub fn uid(socket: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     }
 }
 
-/// Not told here.
+/// `None`, because this system does not tell.
 ///
 /// # Errors
 /// None.

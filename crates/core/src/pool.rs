@@ -1,4 +1,4 @@
-//! Owns the memory that records pass through: a bounded total, and freed buffers kept for the next one.
+//! Owns the buffers of records in transit: a bounded total, and freed buffers kept for reuse.
 
 use std::alloc::Layout;
 use std::ffi::c_void;
@@ -29,14 +29,14 @@ struct State {
 }
 
 impl Pool {
-    /// At most `bytes_max` in use at a time; at most `idle_bytes_max` kept for reuse.
+    /// Limits buffers in use to `bytes_max` bytes, and buffers kept for reuse to `idle_bytes_max`.
     #[must_use]
     pub fn new(what: &'static str, bytes_max: usize, idle_bytes_max: usize) -> Arc<Self> {
         let (idle_bytes_max, idle) = (idle_bytes_max as u64, FreeList::default());
         Arc::new(Self { what, bytes_max, idle_bytes_max, idle, state: Mutex::default() })
     }
 
-    /// A buffer of exactly `bytes` bytes, with whatever stood in it before.
+    /// Takes a buffer of exactly `bytes` bytes; its contents are stale.
     ///
     /// # Errors
     /// `NO_MEMORY` when the total would exceed the limit.
@@ -78,7 +78,7 @@ impl Pool {
             state.live_bytes -= bytes;
             state.live_buffers -= 1;
         }
-        // Lengths of engines that are gone must not keep the new ones out.
+        // Old buffers are dropped first, so that lengths of engines that have gone do not keep out new ones.
         self.idle.shrink(|| self.idle_bytes_max.saturating_sub(bytes as u64));
         self.idle.put(buffer, || self.idle_bytes_max);
     }
@@ -88,7 +88,7 @@ impl Pool {
     }
 }
 
-/// Memory of one buffer. A large one is the system's own mapping: what an allocator takes back it may keep for long, and the
+/// Memory of one buffer. A large one is a mapping of its own, because an allocator may keep freed memory for long, and the
 /// process would seem to grow.
 #[derive(Debug)]
 enum Buffer {
@@ -97,7 +97,7 @@ enum Buffer {
 }
 
 impl Buffer {
-    /// New memory, or none where the system refuses.
+    /// Allocates memory; `None` where the system refuses.
     fn new(bytes: usize) -> Option<Self> {
         if bytes >= POOL_MAPPED_BYTES_MIN {
             return Mapped::new(bytes).map(Self::Mapped);
@@ -147,7 +147,7 @@ impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Allocated(bytes) => bytes,
-            // SAFETY: as above, and nobody else has it.
+            // SAFETY: as above, and the reference is exclusive.
             Self::Mapped(Mapped { start, bytes }) => unsafe {
                 std::slice::from_raw_parts_mut(start.as_ptr().cast(), *bytes)
             },
@@ -155,14 +155,14 @@ impl DerefMut for Buffer {
     }
 }
 
-/// Zeroed memory of the system's, given back when dropped.
+/// Zeroed memory mapped from the system, unmapped when dropped.
 #[derive(Debug)]
 struct Mapped {
     start: NonNull<c_void>,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to no thread, and has one owner.
+// SAFETY: the mapping belongs to no thread and has one owner.
 unsafe impl Send for Mapped {}
 // SAFETY: a shared reference only reads.
 unsafe impl Sync for Mapped {}
@@ -180,22 +180,22 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it was mapped so, and nobody has a reference any more. It cannot fail for a mapping that exists.
+        // SAFETY: mapped with this length, and no reference exists. Unmapping an existing mapping cannot fail.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.bytes) };
     }
 }
 
-/// A buffer that goes back to its pool when dropped.
+/// A buffer that returns to its pool when dropped.
 #[derive(Debug)]
 pub struct PooledBuffer {
     buffer: Buffer,
-    /// How much of it is shown.
+    /// Length of the visible part.
     bytes: usize,
     pool: Arc<Pool>,
 }
 
 impl PooledBuffer {
-    /// Shows no more than its first `bytes` bytes. What it counts for stays.
+    /// Limits the visible part to the first `bytes` bytes; the pool still counts the whole buffer.
     pub fn shorten(&mut self, bytes: usize) {
         self.bytes = self.bytes.min(bytes);
     }

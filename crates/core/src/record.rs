@@ -1,4 +1,4 @@
-//! Owns what a sound record is: the checks of its header, its refusals and its checksum rules (docs/protocol.md, section 1).
+//! Owns the validity of a record: the checks of its header, the refusals and the checksum rules (docs/protocol.md, section 1).
 
 mod progress;
 mod refusal;
@@ -37,16 +37,16 @@ impl Fields<'_> {
     }
 }
 
-/// A header whose own checksum holds, with the checksum its payload must have.
+/// A header with a valid checksum, and the checksum its payload must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parsed {
     /// The fields.
     pub header: Header,
-    /// What the payload's CRC32C must be.
+    /// CRC32C that the payload must have.
     pub payload_checksum: u32,
 }
 
-/// Reads and checks the header that `bytes` starts with.
+/// Parses and checks the header at the start of `bytes`.
 ///
 /// # Errors
 /// The first refusal, in the order of docs/protocol.md.
@@ -124,7 +124,7 @@ fn block_of(header: &Header) -> Block {
         record_class: header.record_class,
         dtype: header.dtype,
         source_bytes: header.source_bytes,
-        // Where this saturates, the source bytes cannot follow from the counts either.
+        // Where this saturates, the source bytes contradict the counts anyway.
         vectors: counts.into_iter().map(u64::from).fold(1, u64::saturating_mul),
     }
 }
@@ -144,7 +144,7 @@ fn check_fields(header: &Header) -> Result<(), Refusal> {
     if has_possible_geometry(header, codec) { Ok(()) } else { Err(Refusal::Geometry) }
 }
 
-/// Checks a record of `record_bytes` bytes whose payload's CRC32C is already known.
+/// Checks a record of `record_bytes` bytes whose payload has CRC32C `checksum`.
 ///
 /// # Errors
 /// The first refusal, in the order of docs/protocol.md.

@@ -1,4 +1,4 @@
-//! Owns the way of a record into pages of shorter blocks: verified and decoded whole, then cut by token range.
+//! Owns the conversion of a record into pages of shorter blocks: verified and decoded whole, then cut by token range.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::record;
 use crate::seal::RecordKeys;
 use crate::slots::Lease;
 
-/// A shorter block that lies in the record.
+/// A shorter block inside the record's block.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {
-    /// Tokens of the record before it.
+    /// Tokens of the record before the piece.
     pub first: u32,
-    /// Where it goes.
+    /// Slot that receives the piece.
     pub lease: Lease,
 }
 
-/// The shape of blocks of `tokens` tokens whose layers, heads and dims are those of `geometry`, without padding.
+/// Returns the shape of blocks of `tokens` tokens with the layers, heads and dims of `geometry`, without padding.
 ///
 /// # Errors
-/// `BAD_ARGUMENT` for pages that are not cut by tokens, or that are no whole number of these.
+/// `BAD_ARGUMENT` for pages that cannot be cut by tokens, or `tokens` that is no multiple of theirs.
 pub fn longer(geometry: &Geometry, tokens: u32) -> Result<Geometry> {
     let spec = geometry.spec();
     if spec.layout != LAYOUT_CANONICAL || !tokens.is_multiple_of(spec.tokens) {
@@ -48,10 +48,10 @@ pub fn longer(geometry: &Geometry, tokens: u32) -> Result<Geometry> {
     })
 }
 
-/// A sound record as a page of the shape `whole`.
+/// Verifies and decodes a record into a page of the shape `whole`.
 ///
 /// # Errors
-/// `BAD_RECORD` and `RECORD_UNOPENED` where it is not the one that is `wanted`, `NO_MEMORY` at the pool's limit.
+/// `BAD_RECORD` and `RECORD_UNOPENED` where it is not the `wanted` record, `NO_MEMORY` at the pool's limit.
 pub fn decode(
     pool: &Arc<Pool>,
     keys: Option<&RecordKeys>,
@@ -82,24 +82,24 @@ fn page_of(
         .filter(|codec| whole.has_payload_of(*codec, payload.len()))
         .ok_or_else(|| Error::bad_record("its length is not one of its codec"))?;
     let mut page = pool.take(whole.page_bytes())?;
-    // SAFETY: the page is as long as the geometry says, and other memory than the payload.
+    // SAFETY: the page is as long as the geometry says, and does not overlap the payload.
     unsafe { codec.decode(whole, payload, page.as_mut_ptr()) }.map_err(refused)?;
     Ok(page)
 }
 
-/// How vectors lie in a page of whatever its geometry says.
+/// Order of vectors in the pages of a geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// As it says: token by token.
+    /// Token by token, as in the geometry.
     Rows,
-    /// By head all of K, element by element with the tokens side by side, then V token by token: what vLLM's CPU kernels have.
+    /// Per head first K, element by element with the tokens adjacent, then V token by token, as vLLM's CPU kernels have it.
     Columns,
 }
 
-/// Copies a piece of a decoded page into its slot, laid out as `geometry` says; padding of the slot is left alone.
+/// Copies a piece of a decoded page into its slot in the layout of `geometry`; leaves padding of the slot alone.
 ///
 /// # Errors
-/// `BAD_ARGUMENT` for a stale lease, a slot that is too small, tokens that the page does not have, or another shape.
+/// `BAD_ARGUMENT` for a stale lease, a slot that is too small, tokens outside the page, or another shape.
 pub fn place(
     arena: &Arc<Arena>,
     page: &[u8],
@@ -110,14 +110,14 @@ pub fn place(
 ) -> Result<()> {
     let slot = arena.access(piece.lease)?;
     check_fits(geometry, slot.bytes())?;
-    // SAFETY: the slot holds the page of the geometry for as long as the access lasts, and is no memory of ours.
+    // SAFETY: the slot holds the page of the geometry during the access, and is not our own memory.
     unsafe { cut(page, whole, piece.first, order, geometry, slot.as_ptr()) }
 }
 
-/// The same, into any page.
+/// Like `place`, into any page.
 ///
 /// # Errors
-/// As there, but for slots.
+/// As `place`, except for slots.
 ///
 /// # Safety
 /// `geometry.page_bytes()` bytes at `to` are writable and do not overlap `page`.

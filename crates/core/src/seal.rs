@@ -1,6 +1,6 @@
-//! Owns the sealing of records for vaults that are not to read them: AES-256-GCM, one key per epoch, one nonce per record.
+//! Owns the sealing of records, which hides them from vaults: AES-256-GCM, one key per epoch, one nonce per record.
 //!
-//! The bytes stand in docs/protocol.md, section 1.1.
+//! The byte layout is in docs/protocol.md, section 1.1.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,11 +16,11 @@ use crate::error::{Code, Error, Result};
 use crate::limits::{SEAL_EPOCH_RECORDS_MAX, SEAL_KEYS_MAX};
 use crate::record::{self, HEADER_BYTES, Hash, Header, LAYOUT_OPAQUE};
 
-/// What stands before the sealed bytes: magic, version, key, epoch, number.
+/// Length of the prefix before the sealed bytes: magic, version, key, epoch, number.
 pub const PREFIX_BYTES: usize = 32;
-/// What a sealed record is longer than the record in it.
+/// Bytes that a sealed record has more than the record inside it.
 pub const SEALED_EXTRA_BYTES: usize = SEALED_AROUND.0 + SEALED_AROUND.1;
-/// What of it stands before, and what behind.
+/// Bytes of these before and behind the record.
 pub const SEALED_AROUND: (usize, usize) = (HEADER_BYTES + PREFIX_BYTES, TAG_BYTES);
 
 const TAG_BYTES: usize = 16;
@@ -29,10 +29,10 @@ const EPOCH_BYTES: usize = 16;
 const KEY_ID_BYTES: usize = 2;
 const MAGIC: [u8; 4] = *b"TKVS";
 const VERSION: u16 = 1;
-/// The part of the outer header that does not follow from the sealed bytes.
+/// Bytes of the outer header that the tag covers: all but its checksums, which follow from the sealed bytes.
 const BOUND_HEADER_BYTES: usize = HEADER_BYTES - 8;
 
-/// The keys of one sidecar: the first seals, all open, the last makes names.
+/// The keys of one sidecar: the first seals, all open, and the last derives names.
 pub struct RecordKeys {
     masters: Vec<Master>,
     names: hmac::Key,
@@ -41,20 +41,20 @@ pub struct RecordKeys {
     unopened: AtomicU64,
 }
 
-/// One key of the operator's.
+/// One key of the operator.
 struct Master {
     id: [u8; KEY_ID_BYTES],
     key: [u8; KEY_BYTES],
 }
 
-/// What seals for a while: its salt was drawn for it, so no other epoch, of no other process, has its key.
+/// A key used for a limited number of records. Its salt is random, so that no other epoch of any process has the same key.
 struct Epoch {
     salt: [u8; EPOCH_BYTES],
     key: Arc<LessSafeKey>,
     next: u64,
 }
 
-/// What one record is sealed with, and nothing else ever.
+/// Key and nonce of one sealed record, never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seal {
     /// Salt of the key.
@@ -64,8 +64,8 @@ pub struct Seal {
 }
 
 impl RecordKeys {
-    /// From the text of a key file: a key per line, 64 hexadecimal digits; the first seals, the others only open. Empty lines and what
-    /// follows a `#` do not count.
+    /// Parses a key file: one key per line, 64 hexadecimal digits. The first key seals, the others only open. Empty lines
+    /// and text behind a `#` are skipped.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the line, never its content.
@@ -101,13 +101,13 @@ impl RecordKeys {
         })
     }
 
-    /// The same with shorter epochs: for tests.
+    /// Returns the keys with shorter epochs, for tests.
     #[must_use]
     pub fn with_epoch_records(self, epoch_records: u64) -> Self {
         Self { epoch_records, ..self }
     }
 
-    /// Whether both seal and open the same.
+    /// Whether both have the same keys in the same order.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.masters
@@ -116,7 +116,7 @@ impl RecordKeys {
             .eq(other.masters.iter().map(|master| master.key))
     }
 
-    /// What a vault knows a namespace by.
+    /// The name of a namespace for vaults.
     #[must_use]
     pub fn namespace(&self, namespace: &Hash) -> Hash {
         let mut name = [0; 32];
@@ -124,7 +124,7 @@ impl RecordKeys {
         name
     }
 
-    /// What a vault knows a tenant by, 48 bits; 0, nobody in particular, stays 0.
+    /// The name of a tenant for vaults, 48 bits; 0, no tenant in particular, stays 0.
     #[must_use]
     pub fn tenant(&self, tenant: u64) -> u64 {
         if tenant == 0 {
@@ -135,13 +135,13 @@ impl RecordKeys {
         bits.max(1)
     }
 
-    /// Records that none of the keys opened.
+    /// Number of records that none of the keys opened.
     #[must_use]
     pub fn unopened(&self) -> u64 {
         self.unopened.load(Ordering::Relaxed)
     }
 
-    /// The next epoch and number; each pair is drawn once.
+    /// Returns the next epoch and number; each pair is used once.
     ///
     /// # Errors
     /// `NO_MEMORY` where the system has no random bytes.
@@ -167,14 +167,14 @@ impl RecordKeys {
         Ok(Epoch { salt, key, next: 0 })
     }
 
-    /// Seals a record in place. `record` is as long as the sealed one: the plain one, header included, stands behind the
-    /// places of outer header and prefix, and before that of the tag.
+    /// Seals a record in place. `record` has the length of the sealed record, with the plain record, header included,
+    /// behind room for outer header and prefix, and before room for the tag.
     ///
     /// # Errors
     /// `NO_MEMORY` where the system has no random bytes.
     ///
     /// # Panics
-    /// Where `record` is not that long.
+    /// If `record` does not have that length.
     pub fn seal(&self, record: &mut [u8], inner: &Header) -> Result<()> {
         let (seal, key) = self.take()?;
         let (head, payload) = record.split_at_mut(HEADER_BYTES);
@@ -191,11 +191,11 @@ impl RecordKeys {
         Ok(())
     }
 
-    /// Opens the payload of a sealed record in place, whose checksums hold. Returns the header of the record in it, and where
-    /// its payload stands.
+    /// Opens the payload of a sealed record in place; its checksums have been verified. Returns the header of the inner
+    /// record, and the range of its payload.
     ///
     /// # Errors
-    /// `RECORD_UNOPENED`: sealed with another key, changed since, or not sealed at all.
+    /// `RECORD_UNOPENED` for a record sealed with another key, changed since, or not sealed at all.
     pub fn open(&self, outer: &[u8], payload: &mut [u8]) -> Result<(Header, Range<usize>)> {
         let opened = self.try_open(outer, payload);
         if opened.is_err() {
@@ -231,7 +231,7 @@ impl fmt::Debug for RecordKeys {
     }
 }
 
-/// What a vault sees: where the record belongs, and how long it is.
+/// Outer header, which shows a vault only the record's key and length.
 fn outer_of(inner: &Header, payload_bytes: u64) -> Header {
     Header {
         codec: 0,
@@ -279,7 +279,7 @@ fn parse_prefix(prefix: &[u8]) -> Option<([u8; KEY_ID_BYTES], Seal)> {
     is_known.then_some((*id, Seal { epoch: *epoch, number }))
 }
 
-/// What the tag covers besides the sealed bytes: the outer header without its checksums, and the prefix.
+/// Bytes that the tag covers besides the sealed ones: the outer header without its checksums, and the prefix.
 fn bound(outer: &[u8], prefix: &[u8]) -> [u8; BOUND_HEADER_BYTES + PREFIX_BYTES] {
     let mut bound = [0; BOUND_HEADER_BYTES + PREFIX_BYTES];
     bound[..BOUND_HEADER_BYTES].copy_from_slice(&outer[..BOUND_HEADER_BYTES]);

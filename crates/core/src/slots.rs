@@ -1,17 +1,17 @@
-//! Owns the book-keeping of an arena's slots: who holds which, and since which generation. No bytes.
+//! Owns the states of an arena's slots: owner, shares and generation of each, but no bytes.
 
 use crate::error::{Error, Result};
 
-/// A slot as it was leased; stale once the slot has been freed.
+/// A leased slot; stale once the slot has been freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lease {
     /// Number of the slot.
     pub slot: u32,
-    /// How often the slot had been freed when it was leased.
+    /// Number of times the slot had been freed when it was leased.
     pub generation: u32,
 }
 
-/// Free: no shares, not busy. Leased: shares. Draining: no shares, but a copy is still running.
+/// Free: no shares, not busy. Leased: has shares. Draining: no shares, but a copy is still running.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     generation: u32,
@@ -20,7 +20,7 @@ struct Slot {
     busy: u32,
 }
 
-/// All slots that have memory. Every operation but `release_owner` takes the same time whatever the size.
+/// All slots that have memory. Every operation but `release_owner` takes constant time.
 #[derive(Debug, Default)]
 pub struct SlotTable {
     slots: Vec<Slot>,
@@ -28,7 +28,7 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
-    /// The next slot has its memory: it is free from now on.
+    /// Adds the next slot, whose memory is ready, as a free one.
     pub fn add(&mut self) {
         let number = self.touched();
         self.slots.push(Slot::default());
@@ -53,7 +53,7 @@ impl SlotTable {
         u32::try_from(self.free.len()).expect("SLOT_COUNT_MAX fits")
     }
 
-    /// Leases up to `count` slots to `owner`, the last freed first: their memory is warm.
+    /// Leases up to `count` slots to `owner`, the last freed first, because their memory is warm.
     pub fn lease(&mut self, owner: u32, count: u32) -> Vec<Lease> {
         let count = count.min(self.free()) as usize;
         let taken = self.free.split_off(self.free.len() - count);
@@ -66,7 +66,7 @@ impl SlotTable {
         taken.into_iter().rev().map(lease).collect()
     }
 
-    /// One more share of a leased slot.
+    /// Adds a share of a leased slot.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` when the lease is stale.
@@ -78,7 +78,7 @@ impl SlotTable {
         Ok(())
     }
 
-    /// One share less; true when it was the last and the lease has ended.
+    /// Drops a share; returns true when it was the last and the lease has ended.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` when the lease is stale.
@@ -115,7 +115,7 @@ impl SlotTable {
         ended
     }
 
-    /// A copy into or out of the slot begins: the slot is not leased again before it ends.
+    /// Begins a copy into or out of the slot, which is not leased again before the copy ends.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` when the lease is stale.
@@ -124,7 +124,7 @@ impl SlotTable {
         Ok(())
     }
 
-    /// The copy has ended.
+    /// Ends a copy.
     pub fn end_use(&mut self, slot: u32) {
         let entry = &mut self.slots[slot as usize];
         entry.busy -= 1;

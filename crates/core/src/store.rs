@@ -39,42 +39,42 @@ pub use crate::memory::{ENTRY_BYTES, Pin, Stored};
 use crate::record::{CLASS_KV, CLASS_SSM, HEADER_BYTES};
 pub use crate::tenant::{salt_of, tenant_of};
 
-/// As the class of a store: it takes records of every class.
+/// Value of [`Options::record_class`] for a store that takes records of every class.
 pub const CLASS_ANY: u8 = 0;
 
-/// What a store is made of.
+/// Options of a store.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Real memory it may use: records, index, reservations, pinned records.
+    /// Real memory the store may use, in bytes: records, index, reservations, pinned records.
     pub max_bytes: u64,
-    /// Longest record it takes.
+    /// Longest record the store takes, in bytes.
     pub max_record_bytes: u64,
-    /// The one class it takes: 1 kv, 2 ssm; [`CLASS_ANY`]: both.
+    /// Class of records the store takes: 1 kv, 2 ssm; [`CLASS_ANY`]: both.
     pub record_class: u8,
 }
 
-/// How a store is doing.
+/// Counters and gauges of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// The budget.
+    /// Budget in bytes.
     pub max_bytes: u64,
     /// Memory in use, of all kinds; never above the budget.
     pub used_bytes: u64,
-    /// Of it, reserved for records in the middle of arriving.
+    /// Part of `used_bytes` reserved for records that are still arriving.
     pub reserved_bytes: u64,
-    /// Beside it, memory that records gave back and the next ones take; with it never above the budget.
+    /// Freed memory kept for new records, not part of `used_bytes`; both together never exceed the budget.
     pub spare_bytes: u64,
-    /// Of it, records that sessions keep.
+    /// Part of `used_bytes` in records that sessions keep.
     pub kept_bytes: u64,
     /// Records that can be looked up.
     pub records: u64,
-    /// Namespaces they belong to.
+    /// Namespaces of these records.
     pub namespaces: u64,
     /// Records accepted so far.
     pub inserted: u64,
     /// Records evicted so far.
     pub evicted: u64,
-    /// Memory of those.
+    /// Memory of the evicted records.
     pub evicted_bytes: u64,
     /// Records found bad and removed so far.
     pub quarantined: u64,
@@ -93,25 +93,25 @@ pub struct Store {
     options: Options,
     budget: Arc<Budget>,
     state: Mutex<State>,
-    /// Held by commits until the disk knows their record, too, so that a flush reaches both or neither.
+    /// Held by commits until the disk also knows the record, so that a flush reaches both tiers or neither.
     commits: RwLock<()>,
     disk: Option<Disk>,
     loads: durable::Loads,
     is_draining: AtomicBool,
 }
 
-/// What a tenant has set aside for one record; put back once, when the record is there or given up.
+/// Bytes charged to a tenant for one arriving record; put back once, when the record is stored or given up.
 #[derive(Debug, Clone, Copy)]
 struct Aside {
-    /// Whose record it is ...
+    /// Id of the tenant.
     owner: u64,
-    /// ... and the number that it is counted by.
+    /// Number the tenant is counted under.
     tenant: u16,
     bytes: u64,
 }
 
 struct State {
-    /// Flushes so far: what was read from disk before one must not come in after it.
+    /// Flushes so far; a record read from disk before a flush must not be inserted after it.
     flushes: u64,
     flushed: FlushLog,
     policy: Box<dyn Policy>,
@@ -121,7 +121,7 @@ struct State {
 }
 
 impl Store {
-    /// An empty store.
+    /// Returns an empty store.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the option.
@@ -132,7 +132,7 @@ impl Store {
         })
     }
 
-    /// An empty store that evicts by the policy that `make` returns for the bytes it is given.
+    /// Returns an empty store with the eviction policy that `make` returns for a room in bytes.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the option.
@@ -141,7 +141,7 @@ impl Store {
         make: impl FnOnce(u64) -> Box<dyn Policy>,
     ) -> Result<Self> {
         check(&options)?;
-        // Remembered keys take memory, too: it is set aside once, so that the rest is for records.
+        // Ghosts take memory, too; the store sets it aside once, so that the rest is for records.
         let room = options.max_bytes - ghosts(options.max_bytes) * GHOST_BYTES;
         let state = State {
             flushes: 0,
@@ -157,12 +157,12 @@ impl Store {
         Ok(Self { options, budget, state, commits, disk: None, loads, is_draining })
     }
 
-    /// While it drains it takes no new records.
+    /// Sets whether the store drains; a draining store takes no new records.
     pub fn drain(&self, is_draining: bool) {
         self.is_draining.store(is_draining, Ordering::Release);
     }
 
-    /// Whether a record can be fetched. Touches no recency.
+    /// Whether a record can be fetched. Does not count as a use.
     #[must_use]
     pub fn contains(&self, key: &RecordKey) -> bool {
         self.state().policy.peek(key).is_some() || self.is_on_disk(key)
@@ -173,14 +173,14 @@ impl Store {
         self.reserve_for(0, key, record_bytes)
     }
 
-    /// The same for any tenant (see [`tenant_of`]), of a record made now.
+    /// Like [`Self::reserve`] for any tenant (see [`tenant_of`]), for a record made now.
     pub fn reserve_for(self: &Arc<Self>, tenant: u64, key: RecordKey, record_bytes: u64) -> Offer {
         self.reserve_since(MADE_NOW, tenant, key, record_bytes)
     }
 
-    /// The same for a record whose maker knew of flushes up to number `known`: one that belongs to a later flush is refused,
-    /// now or when it is whole. Where quotas are set, the account that has most gives way first, of it the tenant furthest over
-    /// its quota, and one has no more than its quota in the middle of arriving.
+    /// Like [`Self::reserve_for`] for a record whose maker knew the flushes up to `known`; a record of a later flush is
+    /// refused, now or at commit. Under quotas the account that uses most gives way first, in it the tenant furthest over
+    /// quota. A tenant's arriving records never exceed its quota.
     pub fn reserve_since(
         self: &Arc<Self>,
         known: u64,
@@ -220,8 +220,8 @@ impl Store {
         Offer::Wanted(Reservation::new(Arc::clone(self), key, bytes, memory, aside, known))
     }
 
-    /// From now on each tenant keeps `each` bytes, those named in `own` what stands there, whatever others store; what
-    /// nobody keeps is anybody's. Of a durable tier each keeps the same share as of memory. 0: tenants are not told apart.
+    /// Sets the guaranteed bytes per tenant (`each`), with overrides in `own`; memory that is not guaranteed is shared. The
+    /// durable tier guarantees `each` in the same proportion. 0: tenants are not told apart.
     pub fn limit_tenants(&self, each: u64, own: &[(u64, u64)]) {
         self.state().policy.limit_tenants(each, own);
         if let Some(disk) = &self.disk {
@@ -231,13 +231,13 @@ impl Store {
         }
     }
 
-    /// What a tenant has in memory; 0 where tenants are not told apart.
+    /// Memory of a tenant in bytes; 0 where tenants are not told apart.
     #[must_use]
     pub fn used_by(&self, tenant: u64) -> u64 {
         self.state().policy.used_by(tenant)
     }
 
-    /// Pins a record that is in memory: it is not evicted, and its memory stays, until the pin is dropped.
+    /// Pins a record in memory: the record is not evicted and its memory stays until the pin is dropped.
     pub fn pin_resident(&self, key: &RecordKey) -> Option<Pin> {
         let pin = self.state().policy.touch(key).map(Stored::pin)?;
         if let Some(disk) = &self.disk {
@@ -246,7 +246,7 @@ impl Store {
         Some(pin)
     }
 
-    /// Its numbers now.
+    /// Returns the current counters and gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let state = self.state();
@@ -262,12 +262,12 @@ impl Store {
         }
     }
 
-    /// Gives the system the memory that no record needed since the last time; may take a while.
+    /// Returns memory to the system that no record needed since the last call; may take a while.
     pub fn trim(&self) {
         self.budget.trim();
     }
 
-    /// Flips the lowest bit of one byte of a stored record, for tests; false when there is none.
+    /// Flips the lowest bit of one byte of a stored record, for tests; false when there is no such record or byte.
     pub fn corrupt(&self, key: &RecordKey, offset: usize) -> bool {
         let mut is_there = false;
         let flip = |bytes: &mut [u8]| {
@@ -279,7 +279,7 @@ impl Store {
         self.tamper(key, flip) && is_there
     }
 
-    /// Changes a stored record, for tests; false when there is none.
+    /// Changes a stored record, for tests; false when there is no such record.
     pub fn tamper(&self, key: &RecordKey, change: impl FnOnce(&mut [u8])) -> bool {
         let mut state = self.state();
         let Some(record) = state.policy.peek(key) else { return false };
@@ -295,7 +295,7 @@ impl Store {
         true
     }
 
-    /// Ends a reservation: from now on the record can be looked up. False, and it is not, where a flush came in between.
+    /// Ends a reservation and makes the record visible; false, without making it visible, when a flush came in between.
     fn commit(&self, key: RecordKey, record: Stored, aside: Aside, known: u64) -> bool {
         let _commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
@@ -346,7 +346,7 @@ impl State {
     ) -> Option<(Reserved, Aside)> {
         let mut aside = None;
         let memory = budget.charge(shape, |bytes| {
-            // Before anybody gives way: it counts as the tenant's own.
+            // The bytes count as the tenant's own before eviction chooses a victim.
             if aside.is_none() {
                 let number = self.policy.set_aside(tenant, bytes);
                 aside = Some(Aside { owner: tenant, tenant: number, bytes });
@@ -360,7 +360,7 @@ impl State {
         Some((memory?, aside))
     }
 
-    /// Takes a record whose memory is charged already, as one of the tenant it was set aside for.
+    /// Inserts a record whose memory is already charged to the tenant of `aside`.
     fn insert(&mut self, key: RecordKey, record: Stored, aside: Aside, budget: &Budget) {
         let outside = budget.used() - self.policy.resident_bytes() - record.charge();
         let evicted = self.policy.hold(outside);

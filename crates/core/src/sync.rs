@@ -1,4 +1,4 @@
-//! Owns the atomics, and the one lock beside them, of what threads share: the system's, or those of loom, which tries every order of them.
+//! Owns the choice of atomics and lock for shared state: those of the system, or those of loom, which tries every order of threads.
 
 #[cfg(loom)]
 pub use loom::sync::Mutex;

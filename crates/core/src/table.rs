@@ -1,16 +1,15 @@
-//! Owns numbers by hash: open addressing where a look-up waits for memory once, fingerprints lying beside the numbers.
+//! Owns a table of numbers by hash: open addressing with the fingerprints beside the numbers, so that a look-up waits for memory once.
 //!
-//! Words stand in the order of their tags, as near to where a tag would stand if all were spread evenly as the ones before
-//! leave room (Robin Hood hashing, Celis 1986). So what is not there is known missing at the first larger tag, and growing
-//! reads no entry again.
+//! Words are sorted by tag, each as close to its tag's evenly spread place as earlier words leave room (Robin Hood hashing,
+//! Celis 1986). A missing tag is thus known at the first larger one, and growing reads no entry again.
 
-/// Room grows by a quarter once this much of it is taken.
+/// Load at which the table grows by a quarter.
 const FULL: (usize, usize) = (7, 8);
 const HOMES_MIN: usize = 16;
-/// Words beyond the last home, for tags that are displaced past it.
+/// Words beyond the last home, for words displaced past it.
 const TAIL: usize = 64;
 
-/// Never a number in a table.
+/// A number that is never in a table.
 pub const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +20,7 @@ struct Word {
 
 const EMPTY: Word = Word { tag: 0, number: NONE };
 
-/// Numbers below [`NONE`], each under a tag: 32 bits of a keyed hash. Tags may repeat.
+/// Numbers below [`NONE`], each under a tag of 32 bits of a keyed hash. Tags may repeat.
 #[derive(Debug, Default)]
 pub struct Table {
     words: Vec<Word>,
@@ -30,30 +29,30 @@ pub struct Table {
 }
 
 impl Table {
-    /// How many numbers it holds.
+    /// Count of the numbers.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Memory it uses.
+    /// Memory of the table, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.words.capacity() * size_of::<Word>()
     }
 
-    /// The number under `tag` that `is` the one.
+    /// Returns the number under `tag` that `is` accepts.
     pub fn find(&self, tag: u32, is: impl FnMut(u32) -> bool) -> Option<u32> {
         self.position(tag, is).map(|at| self.words[at].number)
     }
 
-    /// Reads what finding `tag` will read first; the answer is of no use.
+    /// Reads the word that finding `tag` reads first, to begin the memory access; the result is unused.
     #[must_use]
     pub fn begin(&self, tag: u32) -> u32 {
         self.words.get(self.home(tag)).map_or(0, |word| word.tag)
     }
 
-    /// Enters a number.
+    /// Inserts a number.
     pub fn insert(&mut self, tag: u32, number: u32) {
         if (self.len + 1) * FULL.1 > self.homes * FULL.0 {
             self.grow();
@@ -70,12 +69,12 @@ impl Table {
         self.len += 1;
     }
 
-    /// Takes out the number under `tag` that `is` the one.
+    /// Removes the number under `tag` that `is` accepts.
     pub fn remove(&mut self, tag: u32, is: impl FnMut(u32) -> bool) -> Option<u32> {
         let at = self.position(tag, is)?;
         let number = self.words[at].number;
         let rest = self.words[at + 1..].iter().enumerate();
-        // Those that were displaced move back by one, up to the first that stands at home.
+        // Displaced words move back by one, up to the first one at home.
         let is_displaced = |(after, word): &(usize, &Word)| {
             word.number != NONE && self.home(word.tag) <= at + after
         };
@@ -99,7 +98,7 @@ impl Table {
         None
     }
 
-    /// Where a tag stands when nothing is in its way.
+    /// Place of a tag in an otherwise empty table.
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * self.homes as u64) >> u32::BITS) as usize
     }
@@ -131,7 +130,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Tags repeat, and crowd at the end of the room.
+        /// Tags repeat, and crowd at the end of the table.
         #[test]
         fn any_history_is_that_of_a_set(
             steps in prop::collection::vec((any::<bool>(), 0..400_u32, 1..4_u32), 1..1500),

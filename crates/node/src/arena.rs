@@ -1,4 +1,4 @@
-//! Owns the bindings over the core's arena and its slots. Slot bytes never become JavaScript buffers.
+//! Owns the bindings of the core's arena and its slots. Slot bytes never become JavaScript buffers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::ids::Ids;
 
 pub static ARENAS: Ids<Arc<Arena>> = Ids::new("arena");
 
-/// What an arena is made of.
+/// Options of an arena.
 #[napi(object, use_nullable = true)]
 pub struct ArenaOptions {
     /// A multiple of 4096.
     pub slot_bytes: f64,
     pub slot_count: u32,
-    /// null: a sealed memfd.
+    /// Directory of a file; null for a sealed memfd.
     pub dir: Option<String>,
-    /// Stands in the name that `/proc` shows for it.
+    /// Number in the name that `/proc` shows.
     pub label: u32,
 }
 
@@ -29,12 +29,12 @@ pub struct ArenaOptions {
 #[napi(object)]
 pub struct ArenaInfo {
     pub id: u32,
-    /// Where this machine's tools find it.
+    /// Path at which this machine's tools find it.
     pub path: String,
     pub bytes: f64,
 }
 
-/// How an arena is doing.
+/// State of an arena.
 #[napi(object, use_nullable = true)]
 pub struct ArenaStatus {
     pub slot_bytes: f64,
@@ -42,11 +42,11 @@ pub struct ArenaStatus {
     pub touched_slots: u32,
     pub free_slots: u32,
     pub leased_slots: u32,
-    /// Why the memory of the other slots will never be there.
+    /// Reason why the other slots will never have memory.
     pub failed: Option<String>,
 }
 
-/// Makes, sizes and maps the shared memory; no slot has memory yet.
+/// Creates, sizes and maps the shared memory; no slot has memory yet.
 #[napi]
 pub fn create_arena(options: ArenaOptions) -> napi::Result<ArenaInfo> {
     run(|| {
@@ -67,7 +67,7 @@ pub fn prefault_arena(id: u32) -> napi::Result<()> {
     run(|| ARENAS.get(id)?.prefault())
 }
 
-/// How it is doing now.
+/// Returns the current state.
 #[napi]
 pub fn arena_status(id: u32) -> napi::Result<ArenaStatus> {
     run(|| {
@@ -94,7 +94,7 @@ pub fn lease_slots(id: u32, owner: u32, count: u32) -> napi::Result<Uint32Array>
     })
 }
 
-/// One share less; true when the lease has ended.
+/// Drops a share of a slot; returns whether the lease has ended.
 #[napi]
 pub fn release_slot(id: u32, slot: u32, generation: u32) -> napi::Result<bool> {
     run(|| ARENAS.get(id)?.slots().release(Lease { slot, generation }))
@@ -122,7 +122,7 @@ pub fn release_owner(id: u32, owner: u32) -> napi::Result<u32> {
     run(|| Ok(ARENAS.get(id)?.slots().release_owner(owner)))
 }
 
-/// Closes an arena; idempotent. The mapping goes when the last task that uses it is done.
+/// Closes an arena; idempotent. The memory is unmapped when the last task that uses it ends.
 #[napi]
 pub fn close_arena(id: u32) -> napi::Result<()> {
     run(|| {

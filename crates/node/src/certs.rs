@@ -1,4 +1,4 @@
-//! Owns the making of keys and X.509 certificates, for vaults and clients that have none: the encoding is rcgen's.
+//! Owns the creation of keys and X.509 certificates for vaults and clients without any; rcgen encodes them.
 
 use napi_derive::napi;
 use rcgen::{
@@ -10,23 +10,23 @@ use time::OffsetDateTime;
 
 use crate::ffi::{count, run};
 
-/// What a certificate is to say.
+/// Contents of a certificate.
 #[napi(object)]
 pub struct CertificateOptions {
     /// `ca`, `server` or `client`.
     pub usage: String,
     /// Name of the holder.
     pub common_name: String,
-    /// What its holder may do; empty: not said.
+    /// Role of the holder; empty for none.
     pub unit: String,
-    /// Host names and IP addresses it is good for.
+    /// Host names and IP addresses that the certificate covers.
     pub hosts: Vec<String>,
     /// Validity, in seconds since 1970.
     pub not_before_s: f64,
     pub not_after_s: f64,
 }
 
-/// Whose key signs it; the name is that of its own certificate.
+/// Signer of a certificate: the name in its own certificate, and its key.
 #[napi(object)]
 pub struct CertificateIssuer {
     pub common_name: String,
@@ -40,7 +40,7 @@ pub struct CertifiedKey {
     pub key_pem: String,
 }
 
-/// Makes a key and a certificate for it, signed by the issuer, or by the key itself.
+/// Creates a key and its certificate, signed by the issuer or self-signed.
 #[napi]
 pub fn make_certificate(
     options: CertificateOptions,

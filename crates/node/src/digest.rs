@@ -1,4 +1,4 @@
-//! Owns the binding over the core's digests of leased slots.
+//! Owns the binding of the core's digests of leased slots.
 
 use napi::bindgen_prelude::{AsyncTask, Uint8Array};
 use napi_derive::napi;
@@ -11,7 +11,7 @@ use crate::ffi::run;
 use crate::geometry::GEOMETRIES;
 use crate::store_disk::Background;
 
-/// SHA-256 over the values that leased slots hold, 32 bytes each; triples of geometry, slot and generation. All or none.
+/// Computes SHA-256 digests of leased slots' values, 32 bytes each, from triples of geometry, slot and generation. All or none.
 #[napi(ts_return_type = "Promise<Uint8Array>")]
 pub fn slots_digest(
     arena_id: u32,

@@ -1,4 +1,4 @@
-//! Owns the bindings over small files of a directory that belongs to this user alone.
+//! Owns the bindings of small files in a directory that belongs to this user alone.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use tierkv_core::folder::Folder;
 
 use crate::ffi::{count, run};
 
-/// The bytes of a file there, at most `most`; null when there is none.
+/// Reads a file of the directory, at most `most` bytes; null when there is none.
 #[napi]
 pub fn read_own_file(folder: String, name: String, most: f64) -> napi::Result<Option<Buffer>> {
     run(|| {
@@ -18,7 +18,7 @@ pub fn read_own_file(folder: String, name: String, most: f64) -> napi::Result<Op
     })
 }
 
-/// Writes a file there in one step, over what was there.
+/// Replaces a file of the directory atomically.
 #[napi]
 pub fn write_own_file(folder: String, name: String, bytes: &[u8]) -> napi::Result<()> {
     run(|| {

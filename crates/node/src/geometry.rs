@@ -1,4 +1,4 @@
-//! Owns the bindings over the core's page geometry.
+//! Owns the bindings of the core's page geometry.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::ids::Ids;
 
 pub static GEOMETRIES: Ids<Arc<geometry::Geometry>> = Ids::new("geometry");
 
-/// How one KV-cache group lies in a slot: codes of the record header, offsets and strides in bytes.
+/// Layout of one KV-cache group in a slot: codes of the record header, offsets and strides in bytes.
 #[napi(object)]
 pub struct Geometry {
     pub group: u16,
@@ -29,18 +29,18 @@ pub struct Geometry {
     pub token_stride: f64,
 }
 
-/// What follows from a geometry.
+/// Sizes that follow from a geometry.
 #[napi(object)]
 pub struct GeometryInfo {
-    /// The smallest slot that holds a page.
+    /// Bytes of the smallest slot that holds a page.
     pub slot_bytes: f64,
-    /// The decoded block.
+    /// Bytes of the decoded block.
     pub source_bytes: f64,
-    /// The longest record.
+    /// Bytes of the longest record.
     pub record_bytes_max: f64,
 }
 
-/// Checks a geometry whole and gives it an id.
+/// Checks a geometry completely and returns its id.
 #[napi]
 pub fn register_geometry(geometry: Geometry) -> napi::Result<u32> {
     run(|| {
@@ -64,7 +64,7 @@ pub fn register_geometry(geometry: Geometry) -> napi::Result<u32> {
     })
 }
 
-/// What follows from it.
+/// Returns the sizes that follow from a geometry.
 #[napi]
 pub fn geometry_info(id: u32) -> napi::Result<GeometryInfo> {
     run(|| {
@@ -77,7 +77,7 @@ pub fn geometry_info(id: u32) -> napi::Result<GeometryInfo> {
     })
 }
 
-/// Forgets it; idempotent.
+/// Forgets a geometry; idempotent.
 #[napi]
 pub fn drop_geometry(id: u32) -> napi::Result<()> {
     run(|| {

@@ -1,10 +1,10 @@
-//! Owns the bindings over a link's goodput: the one handle that is an object, so that it goes with whoever holds it.
+//! Owns the binding of a link's goodput: the one handle that is an object, so that it is freed with its last reference.
 
 use std::sync::Arc;
 
 use napi_derive::napi;
 
-/// Bytes per second of one direction of a link, all transfers together.
+/// Goodput of one direction of a link, in bytes per second over all transfers.
 #[napi]
 #[derive(Default)]
 pub struct Goodput(pub(crate) Arc<tierkv_core::goodput::Goodput>);
@@ -17,37 +17,37 @@ impl Goodput {
         Self::default()
     }
 
-    /// A transfer begins, of which `waitMs` will be waiting; `end` must be called once.
+    /// Begins a transfer whose first `waitMs` are waiting; `end` must follow once.
     #[napi]
     pub fn begin(&self, wait_ms: f64) {
         self.0.begin(wait_ms);
     }
 
-    /// Bytes have passed that no lane has brought.
+    /// Counts bytes that no lane has counted.
     #[napi]
     pub fn moved(&self, bytes: u32) {
         self.0.moved(bytes.into());
     }
 
-    /// Of a transfer under way: nothing is measured until `resume`, because it waits for something slower than the link.
+    /// Stops measuring until `resume`, because a transfer waits for something slower than the link.
     #[napi]
     pub fn pause(&self) {
         self.0.pause();
     }
 
-    /// It waits no longer.
+    /// Ends a `pause`.
     #[napi]
     pub fn resume(&self) {
         self.0.resume();
     }
 
-    /// A transfer ends; `isCut`: it was given up.
+    /// Ends a transfer; `isCut` says that it was given up.
     #[napi]
     pub fn end(&self, is_cut: bool) {
         self.0.end(is_cut);
     }
 
-    /// Bytes per second, with a rate to believe in before the first measurement; null: nothing is known.
+    /// Bytes per second; `prior` stands in before the first measurement; null if nothing is known.
     #[napi(ts_return_type = "number | null")]
     #[must_use]
     pub fn rate(&self, prior: Option<f64>) -> Option<f64> {

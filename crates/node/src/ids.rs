@@ -1,4 +1,4 @@
-//! Owns the ids by which JavaScript, in whatever thread, names the core's objects.
+//! Owns the ids by which JavaScript threads name the core's objects.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::limits::IDS_MAX;
 
-/// A process-wide table of objects of one kind. An id is not given twice before all others were.
+/// A process-wide table of objects of one kind. An id is reused only after all others.
 pub struct Ids<T> {
     what: &'static str,
     table: LazyLock<Mutex<Table<T>>>,
@@ -36,7 +36,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Ids<T> {
-    /// An empty table of things that people call `what`.
+    /// Returns an empty table; errors call its objects `what`.
     pub const fn new(what: &'static str) -> Self {
         Self { what, table: LazyLock::new(Mutex::default) }
     }
@@ -46,7 +46,7 @@ impl<T> Ids<T> {
         Ok(self.insert_all(vec![object])?[0])
     }
 
-    /// Gives each of `objects` an id, or none of them: then all are dropped.
+    /// Gives each of `objects` an id, or drops all of them.
     pub fn insert_all(&self, objects: Vec<T>) -> Result<Vec<u32>> {
         let mut table = self.table();
         if objects.len() > IDS_MAX - table.objects.len() {
@@ -56,18 +56,18 @@ impl<T> Ids<T> {
         Ok(objects.into_iter().map(|object| table.insert(object)).collect())
     }
 
-    /// Works on the object of `id`.
+    /// Calls `work` with the object of `id`.
     pub fn with<R>(&self, id: u32, work: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let mut table = self.table();
         work(table.objects.get_mut(&id).ok_or_else(|| self.unknown(id))?)
     }
 
-    /// Takes the object of `id` out, if it is there.
+    /// Removes the object of `id`, if it exists.
     pub fn remove(&self, id: u32) -> Option<T> {
         self.table().objects.remove(&id)
     }
 
-    /// How many there are.
+    /// Number of objects.
     #[cfg(feature = "test-exports")]
     pub fn len(&self) -> usize {
         self.table().objects.len()
@@ -84,7 +84,7 @@ impl<T> Ids<T> {
 }
 
 impl<T: Clone> Ids<T> {
-    /// The object of `id`, shared.
+    /// Returns a clone of the object of `id`.
     pub fn get(&self, id: u32) -> Result<T> {
         self.with(id, |object| Ok(object.clone()))
     }

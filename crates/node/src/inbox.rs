@@ -1,4 +1,4 @@
-//! Owns the one inbox of the process: records that arrive and become pages.
+//! Owns the inbox of the process, which receives records and turns them into pages.
 
 use std::sync::{Arc, LazyLock};
 

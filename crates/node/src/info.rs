@@ -1,11 +1,11 @@
-//! Owns what the core says about itself.
+//! Owns the description of the core.
 
 use napi_derive::napi;
 use tierkv_core::codec::int8::Isa;
 use tierkv_core::crc32c;
 use tierkv_core::record::{HEADER_BYTES, VERSION};
 
-/// What was built, and what the processor gives it.
+/// Build of the core, and the processor's features.
 #[napi(object)]
 pub struct CoreInfo {
     /// Version of the software.
@@ -14,14 +14,14 @@ pub struct CoreInfo {
     pub record_version: u32,
     /// Length of the record header.
     pub header_bytes: u32,
-    /// Which instructions compute checksums, as the library names them.
+    /// Instructions that compute checksums, in the library's terms.
     #[napi(js_name = "crc32c")]
     pub crc32c: String,
-    /// What the int8 codec runs on: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`.
+    /// Instruction set of the int8 codec: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`.
     pub isa: String,
 }
 
-/// Says what was built.
+/// Describes the core.
 #[napi]
 #[must_use]
 pub fn core_info() -> CoreInfo {

@@ -1,4 +1,4 @@
-//! Owns the bindings over a client's end of the lanes: requests by descriptor, one call into JavaScript for each outcome.
+//! Owns the bindings of a client's lanes: requests by descriptor, one call into JavaScript per outcome.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::outbox::RECORDS;
 
 static LANES: Ids<Arc<Client>> = Ids::new("lanes");
 
-/// Request, its error or null, what came back (statuses or a bitmap), bytes that travelled.
+/// Request, error or null, result (statuses or a bitmap), bytes transferred.
 type Told = FnArgs<(u32, Option<String>, Buffer, f64)>;
 
 struct Event(u32, Outcome);
@@ -49,18 +49,18 @@ impl Event {
     }
 }
 
-/// One way to a vault.
+/// One network path to a vault.
 #[napi(object)]
 pub struct LaneRail {
     /// `host:port` or `unix:/path`.
     pub address: String,
-    /// From which IP address; absent: the system chooses.
+    /// Local IP address; absent: the system chooses.
     pub local: Option<String>,
 }
 
-/// Dials in the background. `onOutcome(request, error, data, bytes)` is called once per request; with request 0 and no
-/// error when the lanes are up, with request 0 and an error `CODE: text` when they have ended. `data` are the items'
-/// `ItemStatus` numbers, or the bitmap of a look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
+/// Dials in the background and calls `onOutcome(request, error, data, bytes)` once per request. Request 0 reports without
+/// an error that the lanes are up, and with an error `CODE: text` that they have ended. `data` holds the items'
+/// `ItemStatus` numbers, or a look-up's bitmap; an error `BAD_RECORD: text` beside them is the reason of a refused record.
 #[napi(
     ts_args_type = "rails: readonly LaneRail[], token: Uint8Array, lanes: number, down: Goodput, up: Goodput, onOutcome: (request: number, error: string | null, data: Buffer, bytes: number) => void, tls?: LaneClientTls | undefined | null"
 )]
@@ -84,7 +84,7 @@ pub fn lanes_open(
         let rails = rails.into_iter().map(rail).collect::<Result<_>>()?;
         let options = Options { rails, token, lanes, tls, timing, down, up };
         let sink = move |request, outcome| {
-            // Where JavaScript is gone, nobody waits.
+            // A call fails only if JavaScript has gone, and then no code waits for it.
             tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);
         };
         LANES.insert(Arc::new(Client::open(options, Arc::new(sink))?))
@@ -96,7 +96,7 @@ fn rail(LaneRail { address, local }: LaneRail) -> Result<Rail> {
     Ok(Rail { address, local })
 }
 
-/// Which of several rails the lanes ended for, or could not be opened on; empty: it was none of them.
+/// Returns the rails that ended the lanes or kept them from opening; empty if none did.
 #[napi]
 pub fn lanes_failed_rails(id: u32) -> napi::Result<Vec<u32>> {
     run(|| {
@@ -105,13 +105,13 @@ pub fn lanes_failed_rails(id: u32) -> napi::Result<Vec<u32>> {
     })
 }
 
-/// The longest packet on the way of the first lane, as far as the system knows.
+/// Longest packet on the first lane's path, as far as the system knows.
 #[napi(ts_return_type = "number | null")]
 pub fn lanes_mtu(id: u32) -> napi::Result<Option<u32>> {
     run(|| Ok(LANES.get(id)?.mtu()))
 }
 
-/// Asks which of the packed keys the vault holds, in or out of its hit rate; returns the request's number. `trace`: the context of a trace, 25 bytes.
+/// Asks which packed keys the vault holds, counted in its hit rate or not; returns the request's number. `trace`: trace context, 25 bytes.
 #[napi]
 pub fn lanes_lookup(
     id: u32,
@@ -127,7 +127,7 @@ pub fn lanes_lookup(
     })
 }
 
-/// Of a trace, where there is one.
+/// Checks the length of a trace context.
 fn context(bytes: Option<&[u8]>) -> Result<Option<TraceContext>> {
     let Some(bytes) = bytes else { return Ok(None) };
     bytes.try_into().map(Some).map_err(|_| {
@@ -136,8 +136,8 @@ fn context(bytes: Option<&[u8]>) -> Result<Option<TraceContext>> {
     })
 }
 
-/// Brings records straight into leased slots, verified and decoded; returns the request's number. Per key: its
-/// geometry, and a pair of slot and generation. `trace` as for a look-up.
+/// Fetches records straight into leased slots, verified and decoded; returns the request's number. Per key a geometry, and
+/// a pair of slot and generation. `trace` as for a look-up.
 #[napi]
 pub fn lanes_fetch(
     id: u32,
@@ -155,7 +155,7 @@ pub fn lanes_fetch(
     })
 }
 
-/// Where records are to go.
+/// Destinations of records.
 pub fn targets(
     arena_id: u32,
     fidelity: u8,
@@ -190,8 +190,8 @@ pub fn targets(
     })
 }
 
-/// Brings records as they are, checked, into the outbox under ids that were reserved there, one per key; returns the request's
-/// number. Those whose status is 1 (accepted) are there.
+/// Fetches records as they are, verified, into the outbox under reserved ids, one per key; returns the request's number.
+/// Records with status 1 (accepted) are then in the outbox.
 #[napi]
 pub fn lanes_take(
     id: u32,
@@ -202,7 +202,7 @@ pub fn lanes_take(
     run(|| LANES.get(id)?.take(kept(namespace, packed, records)?))
 }
 
-/// Records that are to come into the outbox, under ids that were reserved there.
+/// Records to fetch into the outbox, under reserved ids.
 pub fn kept(namespace: &[u8], packed: &[u8], records: Vec<u32>) -> Result<Kept> {
     let keys = keys(packed)?.to_vec();
     if keys.len() != records.len() {
@@ -210,7 +210,7 @@ pub fn kept(namespace: &[u8], packed: &[u8], records: Vec<u32>) -> Result<Kept> 
         return Err(Error::bad_argument(text));
     }
     let keep: Keep = Box::new(move |index, record| {
-        // One that was dropped meanwhile is wanted no more.
+        // A record dropped meanwhile is no longer wanted.
         let _ = RECORDS.with(records[index], |content| {
             *content = Content::Made(record);
             Ok(())
@@ -219,9 +219,9 @@ pub fn kept(namespace: &[u8], packed: &[u8], records: Vec<u32>) -> Result<Kept> 
     Ok(Kept { namespace: hash("namespace", namespace)?, keys, inbox: Arc::clone(&INBOX), keep })
 }
 
-/// Offers records of the outbox and sends those that the vault wants; returns the request's number. The records'
-/// memory is kept as long as it takes, dropped or not. `known`: the last flush that their maker knew of. A deferred record that cannot be made any more ends as 9 (incomplete).
-/// `trace` as for a look-up.
+/// Offers records of the outbox and sends those that the vault wants; returns the request's number. Their memory is kept
+/// until it is sent, even if dropped. `known`: the last flush their maker knew of. A deferred record that can no longer be made
+/// ends as 9 (incomplete). `trace` as for a look-up.
 #[napi]
 pub fn lanes_store(
     id: u32,
@@ -259,7 +259,7 @@ pub fn lanes_probe(id: u32, chunks: u32, to_vault: bool) -> napi::Result<u32> {
     run(|| LANES.get(id)?.probe(chunks, to_vault))
 }
 
-/// Gives a request up: its outcome comes with an error, unless it was out before.
+/// Gives a request up; its outcome is then an error, unless it came before.
 #[napi]
 pub fn lanes_cancel(id: u32, request: u32) -> napi::Result<()> {
     run(|| {
@@ -268,13 +268,13 @@ pub fn lanes_cancel(id: u32, request: u32) -> napi::Result<()> {
     })
 }
 
-/// Bytes that have travelled for a request; null when it has its outcome.
+/// Bytes transferred for a request; null after its outcome.
 #[napi(ts_return_type = "number | null")]
 pub fn lanes_progress(id: u32, request: u32) -> napi::Result<Option<f64>> {
     run(|| Ok(LANES.get(id)?.progress(request).map(number)))
 }
 
-/// Ends the lanes; idempotent. Open requests fail.
+/// Closes the lanes; idempotent. Open requests fail.
 #[napi]
 pub fn lanes_close(id: u32) -> napi::Result<()> {
     run(|| {
@@ -283,7 +283,7 @@ pub fn lanes_close(id: u32) -> napi::Result<()> {
     })
 }
 
-/// Packed keys.
+/// Splits packed keys.
 pub fn keys(packed: &[u8]) -> Result<&[[u8; PACKED_KEY_BYTES]]> {
     let (keys, rest) = packed.as_chunks::<PACKED_KEY_BYTES>();
     if rest.is_empty() {

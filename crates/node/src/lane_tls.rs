@@ -1,27 +1,27 @@
-//! Owns the bindings over TLS on lanes: PEM texts in, what both ends are made of out.
+//! Owns the bindings of TLS on lanes: PEM texts in, configurations of both ends out.
 
 use napi::bindgen_prelude::Buffer;
 use napi_derive::napi;
 use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::tls::{Client, Identity, Server};
 
-/// What a vault's lanes prove and demand; texts in PEM.
+/// A vault's certificate and the clients it accepts; PEM texts.
 #[napi(object)]
 #[expect(clippy::struct_field_names, reason = "a name says what a text is")]
 pub struct LaneServerTls {
-    /// The vault's certificate, then those between it and its authority.
+    /// The vault's certificate, followed by the intermediate ones.
     pub cert_pem: Buffer,
     pub key_pem: Buffer,
-    /// Only clients of these authorities, or with one of these certificates, come in.
+    /// Accepts only clients of these authorities, or with one of these certificates.
     pub client_ca_pem: Option<Buffer>,
 }
 
-/// What a client trusts and proves; texts in PEM.
+/// The vaults that a client trusts, and its own certificate; PEM texts.
 #[napi(object)]
 pub struct LaneClientTls {
-    /// Authorities, or the very certificate of the vault.
+    /// Authorities, or the vault's own certificate.
     pub ca_pem: Buffer,
-    /// What the vault's certificate must be for, unless it is one of `caPem` itself.
+    /// Name that the vault's certificate must have, unless `caPem` contains that certificate.
     pub server_name: String,
     pub cert_pem: Option<Buffer>,
     pub key_pem: Option<Buffer>,

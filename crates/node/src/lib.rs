@@ -1,6 +1,6 @@
 //! Owns the list of the bindings' modules, one per module of the core: transfer objects in, ids and bytes out, no policy.
 
-// napi exports nothing into a test build; test/core covers the bindings through the built addon.
+// napi exports nothing in a test build; test/core tests the bindings through the built addon.
 #![cfg(not(test))]
 #![expect(clippy::needless_pass_by_value, reason = "napi hands arguments over by value")]
 

@@ -1,4 +1,4 @@
-//! Owns the bindings over a vault's listener: lanes stay in Rust, connections of gRPC go to JavaScript by descriptor.
+//! Owns the bindings of a vault's listener: lanes stay in Rust, gRPC connections go to JavaScript as descriptors.
 
 use std::collections::HashMap;
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -24,9 +24,9 @@ use crate::store::STORES;
 
 static LISTENERS: Ids<Arc<Vault>> = Ids::new("listener");
 
-/// Connections on their way to JavaScript: while it is busy the others wait at the listener.
+/// Most connections in transit to JavaScript; while it is busy, others wait at the listener.
 const PASSING_MAX: usize = 64;
-/// Instead of a descriptor: the connection has to go.
+/// Value instead of a descriptor that ends the connection.
 const CUT: i32 = -1;
 
 struct Vault {
@@ -34,52 +34,52 @@ struct Vault {
     lanes: Arc<Server>,
 }
 
-/// What a vault's listener is made of.
+/// Options of a vault's listener.
 #[napi(object)]
 pub struct ListenerOptions {
     /// `host:port` (0: the system chooses) or `unix:/path`.
     pub address: String,
-    /// Further ones, `host:port`.
+    /// Further addresses, `host:port`.
     pub also: Option<Vec<String>>,
     pub max_record_bytes: f64,
     pub max_reserved_bytes: f64,
-    /// Absent: in the clear.
+    /// Absent: in clear.
     pub tls: Option<LaneServerTls>,
-    /// Connections that were let in, and those of one address.
+    /// Most admitted connections, in total and per address.
     pub settled_max: u32,
     pub settled_each_max: u32,
-    /// Connections that wait to be let in, and those of one address.
+    /// Most connections not admitted yet, in total and per address.
     pub waiting_max: u32,
     pub waiting_each_max: u32,
-    /// Who is not let in after this time has to go.
+    /// Time after which a connection that is not admitted is ended.
     pub deadline_ms: u32,
-    /// Whether requests that bring a trace's context become spans, for `listenerSpans`.
+    /// Whether requests with a trace context become spans, for `listenerSpans`.
     pub traces: bool,
 }
 
-/// A listener that is open.
+/// An open listener.
 #[napi(object)]
 pub struct ListenerInfo {
     pub id: u32,
-    /// On TCP; absent: a Unix socket.
+    /// TCP port; absent for a Unix socket.
     pub port: Option<u16>,
 }
 
-/// How it and its lanes are doing.
+/// State of a listener and its lanes.
 #[napi(object)]
 pub struct ListenerStatus {
     pub lanes: f64,
     pub sessions: f64,
-    /// Fetches and stores under way.
+    /// Open fetches and stores.
     pub requests: f64,
-    /// Since the start, by name.
+    /// Counters since the start, by name.
     pub counts: HashMap<String, f64>,
 }
 
 /// Connection, descriptor.
 type Told = FnArgs<(f64, i32)>;
 
-/// A connection, or the end of one that was passed before: so there are never more of them than connections.
+/// A new connection, or the end of one passed before, so that there are never more of these than connections.
 struct Passing(ConnectionId, Option<OwnedFd>);
 
 type Tell = ThreadsafeFunction<Passing, (), Told, Status, false>;
@@ -95,7 +95,7 @@ impl GrpcHandler for JavaScript {
             return Err(socket);
         }
         self.passing.fetch_add(1, Ordering::AcqRel);
-        // Where JavaScript is gone, so is the connection.
+        // If JavaScript has gone, the connection is dropped.
         let passing = Passing(connection, Some(socket.into()));
         self.tell.call(passing, ThreadsafeFunctionCallMode::NonBlocking);
         Ok(())
@@ -106,9 +106,9 @@ impl GrpcHandler for JavaScript {
     }
 }
 
-/// Listens, and serves the store on lanes to whoever brings a token; without `tls` in the clear. `onCall(connection, fd)` gets a
-/// connection of gRPC, over TLS before its handshake; it closes the descriptor, and says `listenerSettle` and `listenerLeave`. With
-/// -1 it ends that connection.
+/// Listens, and serves the store on lanes to clients with a token; in clear without `tls`. `onCall(connection, fd)`
+/// receives a gRPC connection, before its TLS handshake if any. The callback must close the descriptor, and call
+/// `listenerSettle` and `listenerLeave`. Descriptor -1 ends that connection.
 #[napi(
     ts_args_type = "storeId: number, options: ListenerOptions, onCall: (connection: number, fd: number) => void"
 )]
@@ -155,13 +155,13 @@ pub fn listener_open(
     })
 }
 
-/// Whoever called on this connection was let in; false: there is no room for it.
+/// Admits the client of a connection; false if there is no room for it.
 #[napi]
 pub fn listener_settle(id: u32, connection: f64) -> napi::Result<bool> {
     run(|| Ok(LISTENERS.get(id)?.listener.settle(count("connection", connection)?)))
 }
 
-/// Whoever called on it is gone.
+/// Removes a connection whose client has gone.
 #[napi]
 pub fn listener_leave(id: u32, connection: f64) -> napi::Result<()> {
     run(|| {
@@ -170,8 +170,8 @@ pub fn listener_leave(id: u32, connection: f64) -> napi::Result<()> {
     })
 }
 
-/// `token` (32 bytes, not to be guessed) opens one session of lanes, soon; without `may_store` it only reads. `account`:
-/// whose credential it is given for, below 2^16; 0: nobody's in particular.
+/// Lets `token` (32 bytes, unguessable) open one session of lanes, for a short time; without `may_store` only for reading.
+/// `account`: account of the credential, below 2^16; 0: none in particular.
 #[napi]
 pub fn listener_admit(id: u32, token: &[u8], may_store: bool, account: u32) -> napi::Result<()> {
     run(|| {
@@ -181,7 +181,7 @@ pub fn listener_admit(id: u32, token: &[u8], may_store: bool, account: u32) -> n
     })
 }
 
-/// Ends every lane of an account, and what would open further ones.
+/// Ends every lane of an account, and revokes its unused tokens.
 #[napi]
 pub fn listener_expel(id: u32, account: u32) -> napi::Result<()> {
     run(|| {
@@ -190,7 +190,7 @@ pub fn listener_expel(id: u32, account: u32) -> napi::Result<()> {
     })
 }
 
-/// How it is doing now.
+/// Returns the current state.
 #[napi]
 pub fn listener_status(id: u32) -> napi::Result<ListenerStatus> {
     run(|| {
@@ -206,31 +206,31 @@ pub fn listener_status(id: u32) -> napi::Result<ListenerStatus> {
     })
 }
 
-/// What one request of a trace was at the vault.
+/// One traced request at the vault.
 #[napi(object)]
 pub struct LaneSpan {
-    /// 25 bytes.
+    /// Trace context, 25 bytes.
     pub context: Buffer,
     /// `lookup`, `fetch` or `store`.
     pub asked: String,
-    /// Since 1970.
+    /// Start in ms since 1970.
     pub begun_ms: f64,
     pub took_ms: f64,
-    /// Records that it was about; of these: held, sent or taken, and their bytes.
+    /// Records requested; records held, sent or stored; and their bytes.
     pub records: u32,
     pub done: u32,
     pub bytes: f64,
 }
 
-/// Spans that ended since the last time.
+/// Spans that ended since the last call.
 #[napi(object)]
 pub struct LaneSpans {
     pub spans: Vec<LaneSpan>,
-    /// Too many to keep.
+    /// Spans dropped for lack of room.
     pub dropped: f64,
 }
 
-/// Takes them: the next call gives later ones.
+/// Takes the ended spans; the next call returns later ones.
 #[napi]
 pub fn listener_spans(id: u32) -> napi::Result<LaneSpans> {
     run(|| {
@@ -259,7 +259,7 @@ impl From<Span> for LaneSpan {
     }
 }
 
-/// Accepts no more, and begins nothing new on lanes; what is under way goes on.
+/// Stops accepting, and refuses new requests on lanes; open ones continue.
 #[napi]
 pub fn listener_drain(id: u32) -> napi::Result<()> {
     run(|| {
@@ -282,7 +282,7 @@ pub fn listener_close(id: u32) -> napi::Result<()> {
     })
 }
 
-/// A session's token.
+/// Checks the length of a session's token.
 pub fn token_of(bytes: &[u8]) -> Result<[u8; TOKEN_BYTES], Error> {
     bytes.try_into().map_err(|_| {
         Error::bad_argument(format!("token has {} bytes: it must have {TOKEN_BYTES}", bytes.len()))

@@ -1,4 +1,4 @@
-//! Owns the bindings over locks between processes.
+//! Owns the bindings of locks between processes.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use crate::ids::Ids;
 
 static LOCKS: Ids<LockFile> = Ids::new("lock");
 
-/// Takes the lock of that file until `unlockFile` or the end of the process; null when somebody holds it.
+/// Takes a file's lock until `unlockFile` or the end of the process; null when another process holds it.
 #[napi]
 pub fn lock_file(path: String) -> napi::Result<Option<u32>> {
     run(|| LockFile::take(Path::new(&path))?.map(|lock| LOCKS.insert(lock)).transpose())
 }
 
-/// Gives the lock free and removes its file; idempotent.
+/// Releases the lock and removes its file; idempotent.
 #[napi]
 pub fn unlock_file(id: u32) -> napi::Result<()> {
     run(|| {

@@ -1,4 +1,4 @@
-//! Owns the bindings over the core's outbox: records of slots, ready to be sent.
+//! Owns the bindings of the core's outbox: records of slots, ready to be sent.
 
 use std::sync::{Arc, LazyLock};
 
@@ -21,7 +21,7 @@ use crate::seal::current;
 pub static OUTBOX: LazyLock<Arc<Outbox>> = LazyLock::new(Arc::default);
 pub static RECORDS: Ids<Content> = Ids::new("outbox record");
 
-/// One leased slot to encode, and what its record says besides the geometry.
+/// A leased slot to encode, and the fields of its record that do not follow from the geometry.
 #[napi(object)]
 pub struct EncodeItem<'env> {
     pub slot: u32,
@@ -33,7 +33,7 @@ pub struct EncodeItem<'env> {
     pub parent_hash: BufferSlice<'env>,
 }
 
-/// Encodes leased slots, in any thread; per item: outbox record id, record length. All or none.
+/// Encodes leased slots, on any thread; per item outbox record id and record length. All or none.
 #[napi]
 pub fn encode_slots(
     arena_id: u32,
@@ -50,8 +50,8 @@ pub fn encode_slots(
     })
 }
 
-/// The same without encoding: whoever sends such a record over a lane makes it. Until it is made or dropped its slot
-/// must stay leased. The lengths are those of the records, unless the codec has no codes for what a page holds.
+/// Like `encodeSlots` without encoding; the lane that sends such a record makes it. Its slot must stay leased until it is
+/// made or dropped. The lengths are right unless the codec has no codes for a page.
 #[napi]
 pub fn defer_slots(
     arena_id: u32,
@@ -67,18 +67,18 @@ pub fn defer_slots(
     })
 }
 
-/// What a codec makes of a block.
+/// Measurements of a codec on a block.
 #[napi(object)]
 pub struct CodecWeight {
     pub codec: u8,
-    /// Length of its payload.
+    /// Length of the payload.
     pub bytes: f64,
     pub decode_s: f64,
-    /// Power of the errors over that of the elements, of the layer's K or V where it is worst.
+    /// Error power over signal power, of the layer's K or V where it is worst.
     pub noise: f64,
 }
 
-/// Tries codecs on a leased slot, in any thread; those that do not take it, or have no codes for what it holds, are left out.
+/// Measures codecs on a leased slot, on any thread; leaves out those that do not take it or have no codes for its contents.
 #[napi]
 pub fn weigh_slot(
     arena_id: u32,
@@ -103,15 +103,15 @@ pub fn weigh_slot(
     })
 }
 
-/// Makes deferred records, in any thread; per deferred record the length of its record. What cannot be made any more stays as it is: 0.
+/// Makes deferred records, on any thread; per record its length. A record that can no longer be made stays as it is: 0.
 #[napi]
 pub fn outbox_make(record_ids: &[u32]) -> napi::Result<Float64Array> {
     run(|| Ok(record_ids.iter().map(|id| made(*id).map_or(0.0, size)).collect::<Vec<f64>>().into()))
 }
 
-/// The length of what a deferred record was made.
+/// Makes a deferred record; returns its length.
 fn made(id: u32) -> Option<usize> {
-    // Who has dropped it wants it no more.
+    // A dropped record is no longer wanted.
     let Content::Deferred(deferred) = RECORDS.get(id).ok()? else { return None };
     let record = deferred.make().ok()?;
     let length = record.len();
@@ -122,13 +122,13 @@ fn made(id: u32) -> Option<usize> {
     put.ok().map(|()| length)
 }
 
-/// A record that was made elsewhere, sealed where records are; returns its id. Whether it is sound is not asked.
+/// Adds a record made elsewhere, sealed if records are sealed; returns its id. Does not check that it is sound.
 #[napi]
 pub fn outbox_put(record: &[u8]) -> napi::Result<u32> {
     run(|| RECORDS.insert(Content::Made(Arc::new(OUTBOX.put(record)?))))
 }
 
-/// A copy of a record that was made.
+/// Returns a copy of a made record.
 #[napi]
 pub fn outbox_view(record_id: u32) -> napi::Result<Buffer> {
     run(|| match RECORDS.get(record_id)? {
@@ -137,15 +137,15 @@ pub fn outbox_view(record_id: u32) -> napi::Result<Buffer> {
     })
 }
 
-/// Ids for records that are to come (`lanesTake`).
+/// Reserves ids for records that will come (`lanesTake`).
 #[napi]
 pub fn outbox_reserve(records: u32) -> napi::Result<Uint32Array> {
     let empty = || Content::Made(Arc::new(Vec::new()));
     run(|| Ok(RECORDS.insert_all((0..records).map(|_| empty()).collect())?.into()))
 }
 
-/// Which block of its prompt a record holds (all ones: it does not say), and the hash of the block before, packed as in a list;
-/// a sealed one is opened for it, and stays as it is. null: none of our keys opens it.
+/// Returns the number of the record's block in its prompt (all ones: unknown) and the parent hash, packed as in a listing.
+/// A sealed record is opened for this, but stays sealed. null: none of our keys opens it.
 #[napi]
 pub fn outbox_position(record_id: u32) -> napi::Result<Option<Buffer>> {
     run(|| {
@@ -194,7 +194,7 @@ fn deferred(
     items.iter().map(deferred).collect()
 }
 
-/// Pairs of id and length.
+/// Inserts records; returns pairs of id and length.
 fn insert(records: Vec<Content>) -> Result<Float64Array> {
     let lengths: Vec<usize> = records.iter().map(Content::length).collect();
     let ids = RECORDS.insert_all(records)?.into_iter();
@@ -202,7 +202,7 @@ fn insert(records: Vec<Content>) -> Result<Float64Array> {
     Ok(ids.zip(lengths).flat_map(pair).collect::<Vec<f64>>().into())
 }
 
-/// Gives a record up; its memory goes when no lane sends it any more. Idempotent.
+/// Drops a record; its memory is freed once no lane sends it. Idempotent.
 #[napi]
 pub fn outbox_drop(record_id: u32) -> napi::Result<()> {
     run(|| {

@@ -1,4 +1,4 @@
-//! Owns the skin over the core's parity records: stripes by id, and members that come back into slots.
+//! Owns the bindings of the core's parity records: stripes by id, and members rebuilt into slots.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -27,7 +27,7 @@ static STRIPES: Ids<Shared> = Ids::new("stripe");
 
 type Shared = Arc<Mutex<Stripe>>;
 
-/// Where a parity record stands, besides what its members say.
+/// Fields of a parity record that do not follow from its members.
 #[napi(object)]
 pub struct ParityPlace<'env> {
     pub fidelity: u8,
@@ -41,14 +41,14 @@ pub struct ParityPlace<'env> {
     pub anchor: BufferSlice<'env>,
 }
 
-/// Begins the parity record of `width` records.
+/// Opens a stripe of `width` records; returns its id.
 #[napi]
 pub fn parity_open(width: u32) -> napi::Result<u32> {
     run(|| STRIPES.insert(Arc::new(Mutex::new(Stripe::new(&POOL, width as usize)?))))
 }
 
-/// Takes records of the outbox in: triples of stripe, place in it, and record. Per record the bytes that its stripe takes now; 0 where it
-/// was not taken in.
+/// Adds outbox records to stripes: triples of stripe, place and record. Returns for each record its stripe's memory in
+/// bytes; 0 if it was not added.
 #[napi(ts_return_type = "Promise<Float64Array>")]
 pub fn parity_add(triples: &[u32]) -> AsyncTask<Background<Vec<f64>, Float64Array>> {
     let (triples, _) = triples.as_chunks::<3>();
@@ -73,7 +73,7 @@ fn add(stripe: &Mutex<Stripe>, place: usize, record: &Content) -> Result<usize> 
     Ok(stripe.bytes())
 }
 
-/// Makes the parity record of a complete stripe, sealed where records are, and closes the stripe. Its id in the outbox, and its length.
+/// Makes the parity record of a complete stripe, sealed if records are sealed, and closes the stripe. Returns outbox id and length.
 #[napi(ts_return_type = "Promise<Float64Array>")]
 pub fn parity_make(
     stripe_id: u32,
@@ -104,7 +104,7 @@ pub fn parity_make(
     }))
 }
 
-/// Gives a stripe up. Idempotent.
+/// Drops a stripe. Idempotent.
 #[napi]
 pub fn parity_close(stripe_id: u32) -> napi::Result<()> {
     run(|| {
@@ -113,9 +113,9 @@ pub fn parity_close(stripe_id: u32) -> napi::Result<()> {
     })
 }
 
-/// Rebuilds records from the others of their stripes, verifies and decodes them into leased slots. Keys, geometries and leases as for
-/// `lanesFetch`; `parts`: for each `width` records of the outbox, its parity record first; 0: it is not there. Per key an
-/// `ItemStatus` number: 1 (accepted), or 3 (missing) where they do not give that very record.
+/// Rebuilds records from the others of their stripes, verifies them and decodes them into leased slots. Keys, geometries
+/// and leases as for `lanesFetch`. `parts`: for each key `width` outbox records, the parity record first; 0: absent. Per
+/// key an `ItemStatus` number: 1 (accepted), or 3 (missing) if the record cannot be rebuilt.
 #[napi(ts_return_type = "Promise<Uint8Array>")]
 pub fn parity_rebuild(
     arena_id: u32,

@@ -1,4 +1,4 @@
-//! Owns what Node cannot do on a Unix socket: ask who is at the other end, and pass a descriptor to him.
+//! Owns operations on a Unix socket that Node lacks: the user of the peer, and passing a descriptor to it.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use tierkv_core::peer::{self, SEND_FLAGS};
 use crate::arena::ARENAS;
 use crate::ffi::run;
 
-/// The user at the other end of a connected Unix socket; null where the system does not tell.
+/// User at the other end of a connected Unix socket; null where the system does not tell.
 #[napi]
 pub fn peer_uid(fd: i32) -> napi::Result<Option<u32>> {
     run(|| {
@@ -22,8 +22,8 @@ pub fn peer_uid(fd: i32) -> napi::Result<Option<u32>> {
     })
 }
 
-/// Sends `frame` on a Unix socket, and the arena's descriptor with it (`SCM_RIGHTS`); returns the bytes that were sent,
-/// 0 when the socket takes none now.
+/// Sends `frame` on a Unix socket with the arena's descriptor (`SCM_RIGHTS`); returns the bytes sent, 0 if the socket takes
+/// none now.
 #[napi]
 pub fn send_arena(fd: i32, arena: u32, frame: &[u8]) -> napi::Result<u32> {
     run(|| {
@@ -47,6 +47,6 @@ fn socket_at<'a>(fd: i32) -> Result<BorrowedFd<'a>, Error> {
     if fd < 0 {
         return Err(Error::bad_argument(format!("fd is {fd}: it must be an open socket")));
     }
-    // SAFETY: Node keeps the socket open for the duration of this call, which is its own.
+    // SAFETY: Node keeps its socket open during this call.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }

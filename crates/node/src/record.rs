@@ -1,4 +1,4 @@
-//! Owns the bindings over the core's record.
+//! Owns the bindings of the core's record.
 
 use napi::Env;
 use napi::bindgen_prelude::BufferSlice;
@@ -9,7 +9,7 @@ use tierkv_core::record::Header;
 
 use crate::ffi::{count, hash, run};
 
-/// A record's header; docs/protocol.md section 1 says what each field means.
+/// A record's header; docs/protocol.md, section 1, explains the fields.
 #[napi(object)]
 pub struct RecordHeader<'env> {
     pub codec: u8,
@@ -61,7 +61,7 @@ impl RecordHeader<'_> {
     }
 }
 
-/// Makes a record of any header, right or wrong, with right checksums: for tests.
+/// Makes a record with any header, valid or not, and right checksums.
 #[napi]
 pub fn write_record<'env>(
     env: &'env Env,

@@ -1,4 +1,4 @@
-//! Owns the binding over the core's cutting of records: those of the outbox, into leased slots of shorter blocks.
+//! Owns the binding of the core's cutting of records: from the outbox into leased slots of shorter blocks.
 
 use std::sync::{Arc, LazyLock};
 
@@ -26,7 +26,7 @@ use crate::store_disk::Background;
 static POOL: LazyLock<Arc<Pool>> =
     LazyLock::new(|| Pool::new("recut", RECUT_BYTES_MAX, POOL_IDLE_BYTES_MAX));
 
-/// One record, and the slots that parts of it go to.
+/// One record, and the slots that parts of it are placed in.
 struct Work {
     wanted: Wanted,
     geometry: Arc<Geometry>,
@@ -34,10 +34,10 @@ struct Work {
     pieces: Vec<Piece>,
 }
 
-/// Verifies and decodes records of blocks of `tokens` tokens, and cuts them into leased slots. Per record its packed key, and in `records` the
-/// geometry of a slot's page and its id in the outbox; `pieces`: for each slot the record's place in that list, the tokens of the record before it, slot
-/// and generation. Per record an `ItemStatus` number: 1 (accepted), 3 (none of our keys opens it),
-/// 4 (it is not sound), 8 (no memory for it), 9 (a slot is gone).
+/// Verifies and decodes records of blocks of `tokens` tokens, and cuts them into leased slots. Each record has a packed key
+/// and two numbers in `records`: geometry of a slot's page, id in the outbox. Each slot has four numbers in `pieces`: index
+/// of its record, tokens of the record before it, slot, generation. Returns an `ItemStatus` number per record: 1
+/// (accepted), 3 (no key opens it), 4 (invalid), 8 (no memory), 9 (a slot is gone).
 #[napi(ts_return_type = "Promise<Uint8Array>")]
 pub fn recut_slots(
     arena_id: u32,

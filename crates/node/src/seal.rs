@@ -1,4 +1,4 @@
-//! Owns the bindings over the sealing of records: one set of keys per process.
+//! Owns the bindings of the sealing of records: one set of keys per process.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::outbox::OUTBOX;
 
 static KEYS: Mutex<Option<Arc<RecordKeys>>> = Mutex::new(None);
 
-/// How the keys are doing.
+/// State of the record keys.
 #[napi(object)]
 pub struct RecordKeysStatus {
     /// Whether records are sealed.
@@ -22,8 +22,8 @@ pub struct RecordKeysStatus {
     pub unopened: f64,
 }
 
-/// From now on all records of this process are sealed, and only sealed ones are taken in. `text`: a key per line, 64 hexadecimal
-/// digits; the first seals, all open. The same text again changes nothing; another is refused.
+/// Seals all records of this process from now on and accepts only sealed ones. `text`: one key per line, 64 hexadecimal
+/// digits; the first seals, all open. Throws if other keys are set already; the same text again changes nothing.
 #[napi]
 pub fn record_keys_set(text: &[u8]) -> napi::Result<()> {
     run(|| {
@@ -43,7 +43,7 @@ pub fn record_keys_set(text: &[u8]) -> napi::Result<()> {
     })
 }
 
-/// What vaults know a namespace by: a name that only the keys give, or the namespace where there are none.
+/// Returns the namespace's name for vaults: derived from the keys, or the namespace itself without keys.
 #[napi]
 pub fn record_keys_namespace(namespace: &[u8]) -> napi::Result<Buffer> {
     run(|| {
@@ -53,7 +53,7 @@ pub fn record_keys_namespace(namespace: &[u8]) -> napi::Result<Buffer> {
     })
 }
 
-/// What vaults know a tenant by, likewise; 0 stays 0.
+/// Returns the tenant's name for vaults: derived from the keys, or the tenant itself without keys; 0 stays 0.
 #[napi]
 pub fn record_keys_tenant(tenant: f64) -> napi::Result<f64> {
     run(|| {
@@ -62,7 +62,7 @@ pub fn record_keys_tenant(tenant: f64) -> napi::Result<f64> {
     })
 }
 
-/// How they are doing.
+/// Returns the current state.
 #[napi]
 pub fn record_keys_status() -> napi::Result<RecordKeysStatus> {
     run(|| {

@@ -1,4 +1,4 @@
-//! Owns the bindings over the core's store. Keys come packed, answers go back packed.
+//! Owns the bindings of the core's store. Keys are passed packed, answers returned packed.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use crate::store_disk::{Background, StoreDiskOptions};
 
 pub static STORES: Ids<Arc<Store>> = Ids::new("store");
 
-/// What a store is made of.
+/// Options of a store.
 #[napi(object)]
 pub struct StoreOptions {
     pub max_bytes: f64,
     pub max_record_bytes: f64,
     /// 1 kv, 2 ssm, 0 both.
     pub record_class: u8,
-    /// What each tenant keeps whatever others store; none: tenants are not told apart.
+    /// Bytes each tenant keeps whatever others store; null: tenants are not told apart.
     pub tenant_bytes: Option<f64>,
-    /// What records that sessions keep may cost; none: nothing is kept.
+    /// Most bytes of records that sessions keep; null: no record is kept.
     pub session_bytes: Option<f64>,
-    /// Where records are kept on disk, too.
+    /// Options of the disk tier; null: records are in memory only.
     pub disk: Option<StoreDiskOptions>,
 }
 
-/// How a store is doing.
+/// Counters and gauges of a store.
 #[napi(object)]
 pub struct StoreStats {
     pub max_bytes: f64,
@@ -45,7 +45,7 @@ pub struct StoreStats {
     pub quarantined: f64,
 }
 
-/// Packed keys of one namespace.
+/// Splits packed keys of one namespace.
 pub(crate) fn keys(
     namespace: &[u8],
     packed: &[u8],
@@ -61,7 +61,7 @@ pub(crate) fn keys(
     Ok(keys.iter().map(move |key| RecordKey::from_packed(namespace, key)))
 }
 
-/// Makes an empty store.
+/// Makes a store, empty or with the records of its disk.
 #[napi]
 pub fn create_store(options: StoreOptions) -> napi::Result<u32> {
     run(|| {
@@ -84,7 +84,7 @@ pub fn create_store(options: StoreOptions) -> napi::Result<u32> {
     })
 }
 
-/// Which keys can be fetched: a bitmap, least significant bit first.
+/// Returns which keys can be fetched: a bitmap, least significant bit first.
 #[napi]
 pub fn store_lookup<'env>(
     env: &'env Env,
@@ -100,7 +100,7 @@ pub fn store_lookup<'env>(
     BufferSlice::copy_from(env, bitmap)
 }
 
-/// From now on a store takes no new records, or takes them again; those it has can be fetched.
+/// Refuses new records from now on, or accepts them again; stored records can be fetched all the time.
 #[napi]
 pub fn store_drain_away(id: u32, is_draining: bool) -> napi::Result<()> {
     run(|| {
@@ -109,7 +109,7 @@ pub fn store_drain_away(id: u32, is_draining: bool) -> napi::Result<()> {
     })
 }
 
-/// Least significant bit first.
+/// Packs bits into bytes, least significant bit first.
 pub(crate) fn bitmap(bits: &[bool]) -> Vec<u8> {
     let byte = |bits: &[bool]| {
         bits.iter().enumerate().fold(0, |byte, (index, bit)| byte | u8::from(*bit) << index)
@@ -117,7 +117,7 @@ pub(crate) fn bitmap(bits: &[bool]) -> Vec<u8> {
     bits.chunks(8).map(byte).collect()
 }
 
-/// Its numbers now.
+/// Returns the store's current numbers.
 #[napi]
 pub fn store_stats(id: u32) -> napi::Result<StoreStats> {
     run(|| {
@@ -137,7 +137,7 @@ pub fn store_stats(id: u32) -> napi::Result<StoreStats> {
     })
 }
 
-/// Gives the system the memory that no record needed since the last time.
+/// Gives memory back to the system that no record has needed since the last call.
 #[napi(ts_return_type = "Promise<void>")]
 pub fn store_trim(id: u32) -> napi::Result<AsyncTask<Background<(), ()>>> {
     let store = run(|| STORES.get(id))?;
@@ -147,7 +147,7 @@ pub fn store_trim(id: u32) -> napi::Result<AsyncTask<Background<(), ()>>> {
     }))
 }
 
-/// Closes a store; idempotent. Pinned memory goes with its last pin.
+/// Closes a store; idempotent. Pinned memory is freed with its last pin.
 #[napi]
 pub fn close_store(id: u32) -> napi::Result<()> {
     run(|| {

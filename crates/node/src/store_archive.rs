@@ -1,4 +1,4 @@
-//! Owns the bindings of an archive's options and numbers.
+//! Owns the bindings of an archive's options and counters.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use tierkv_core::error::Result;
 
 use crate::ffi::{count, number};
 
-/// Where full segments go besides.
+/// Options of an archive of full segments.
 #[napi(object)]
 pub struct StoreArchiveOptions {
     /// `s3://bucket/prefix` or `file:///directory`.
     pub url: String,
     pub max_bytes: f64,
-    /// How long a record waits at most until its segment may go up.
+    /// Longest wait of a record until its segment may be uploaded.
     pub after_ms: f64,
 }
 
-/// How an archive is doing.
+/// Counters and gauges of an archive.
 #[napi(object)]
 pub struct StoreArchiveStats {
     pub max_bytes: f64,

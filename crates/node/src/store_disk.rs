@@ -1,4 +1,4 @@
-//! Owns the bindings over a store's durable tier: what waits for the disk runs on libuv's threads, never on JavaScript's.
+//! Owns the bindings of a store's durable tier: work that waits for the disk runs on libuv's threads, never on JavaScript's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::ffi::{count, hash, number, run};
 use crate::store::{STORES, bitmap, keys};
 use crate::store_archive::{StoreArchiveOptions, StoreArchiveStats};
 
-/// What a durable tier is made of.
+/// Options of a durable tier.
 #[napi(object)]
 pub struct StoreDiskOptions {
     pub data_dir: String,
@@ -24,22 +24,22 @@ pub struct StoreDiskOptions {
     /// 0 none, 1 group, 2 sync.
     pub durability: u8,
     pub ttl_ms: Option<f64>,
-    /// Where full segments go besides.
+    /// Archive of full segments; null: there is none.
     pub archive: Option<StoreArchiveOptions>,
 }
 
-/// What a flush removed.
+/// Result of a flush: the records removed.
 #[napi(object)]
 pub struct StoreFlushed {
     pub records: f64,
-    /// Memory.
+    /// Memory of the records.
     pub bytes: f64,
     pub disk_bytes: f64,
-    /// They stay away whatever happens.
+    /// The records stay away even after a crash.
     pub is_durable: bool,
 }
 
-/// How a durable tier is doing.
+/// Counters and gauges of a durable tier.
 #[napi(object)]
 pub struct StoreDiskStats {
     pub max_bytes: f64,
@@ -72,7 +72,7 @@ pub struct StoreDiskStats {
 }
 
 impl StoreDiskOptions {
-    /// Opens it behind a RAM tier of `ram_bytes` bytes.
+    /// Opens the durable tier behind a RAM tier of `ram_bytes` bytes.
     pub fn open(self, ram_bytes: u64) -> Result<Disk> {
         let durability = match self.durability {
             0 => Durability::None,
@@ -106,7 +106,7 @@ impl From<Flushed> for StoreFlushed {
 
 type Work<V> = Box<dyn FnOnce() -> Result<V> + Send>;
 
-/// Work for a thread of libuv, and the JavaScript value it ends in.
+/// Work for a thread of libuv, with the JavaScript value it resolves to.
 pub struct Background<V, J> {
     work: Option<Work<V>>,
     _ends_in: std::marker::PhantomData<fn() -> J>,
@@ -135,19 +135,19 @@ impl<V: Send + 'static, J: From<V> + ToNapiValue + TypeName> Task for Background
     }
 }
 
-/// A store and keys of one namespace, for work elsewhere.
+/// Returns a store and keys of one namespace, for work on another thread.
 fn asked(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<(Arc<Store>, Vec<RecordKey>)> {
     run(|| Ok((STORES.get(id)?, keys(namespace, packed)?.collect())))
 }
 
-/// Which records survive a power failure now: a bitmap, least significant bit first.
+/// Returns which records survive a power failure now: a bitmap, least significant bit first.
 #[napi]
 pub fn store_durable(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Uint8Array> {
     let (store, keys) = asked(id, namespace, packed)?;
     run(|| Ok(bitmap(&store.are_durable(&keys)).into()))
 }
 
-/// Checks stored records again, in both tiers; bad copies are removed; per key an `ItemStatus` number.
+/// Checks stored records again in both tiers and removes bad copies; returns an `ItemStatus` number per key.
 #[napi(ts_return_type = "Promise<Uint8Array>")]
 pub fn store_recheck(
     id: u32,
@@ -158,8 +158,8 @@ pub fn store_recheck(
     Ok(Background::start(move || Ok(keys.iter().map(|key| store.recheck(key) as u8).collect())))
 }
 
-/// Removes the records of a namespace (null: of all), a class (1 kv, 2 ssm, 0 both) and a tenant as its peers name it (0: of all),
-/// in both tiers, as flush `number`: what was made before it is refused from now on.
+/// Removes records from both tiers as flush `number`: of a namespace (null: all), a class (1 kv, 2 ssm, 0 both) and a
+/// tenant by its peers' name (0: all). Such records made before the flush are refused from now on.
 #[napi(
     ts_args_type = "id: number, number: number, namespace: Uint8Array | null, recordClass: number, tenant: number",
     ts_return_type = "Promise<StoreFlushed>"
@@ -182,12 +182,12 @@ fn scope(namespace: Option<&[u8]>, record_class: u8, tenant: f64) -> Result<Scop
     let namespace = namespace.map(|bytes| hash("namespace", bytes)).transpose()?;
     let record_class = Some(record_class).filter(|class| *class != 0);
     let tenant = Some(count("tenant", tenant)?).filter(|tenant| *tenant != 0);
-    // As in every account.
+    // Salts are equal in all accounts, so account 0 stands for all.
     let salt = tenant.map(|tenant| salt_of(tenant_of(0, tenant)));
     Ok(Scope { namespace, record_class, salt })
 }
 
-/// Takes note of a flush of an earlier run; arguments as `storeFlush`.
+/// Adds a flush of an earlier run; arguments as `storeFlush`.
 #[napi(
     ts_args_type = "id: number, number: number, namespace: Uint8Array | null, recordClass: number, tenant: number"
 )]
@@ -205,7 +205,7 @@ pub fn store_note_flush(
     })
 }
 
-/// What was made before flush `number` is refused from now on.
+/// Refuses records made before flush `number`, because the earlier flushes are not known.
 #[napi]
 pub fn store_forget_flushes(id: u32, number: f64) -> napi::Result<()> {
     run(|| {
@@ -214,14 +214,14 @@ pub fn store_forget_flushes(id: u32, number: f64) -> napi::Result<()> {
     })
 }
 
-/// A page of what a store holds, in the order of keys.
+/// One page of a store's records, in the order of keys.
 #[napi(object)]
 pub struct StoreListing {
     pub namespace: Buffer,
-    /// 84 bytes each: packed key, hash of the block before (zeros: unknown), number of the block in its prompt (uint32; all ones:
+    /// Rows of 84 bytes: packed key, parent hash (zeros: unknown), number of the block in its prompt (uint32; all ones:
     /// unknown), salt of its tenant (uint32), length (uint64).
     pub rows: Buffer,
-    /// What the next page comes after; empty: there is none.
+    /// Key after which the next page begins; empty: this page is the last.
     pub last: Buffer,
 }
 
@@ -236,8 +236,8 @@ impl From<Listing> for StoreListing {
     }
 }
 
-/// The records of one class (1 kv, 2 ssm) after what an earlier page ended with (empty: from the first), of one namespace, and of
-/// a session where one is named; `hot`: what is hot alone.
+/// Lists records of one class (1 kv, 2 ssm) and one namespace after the last key of an earlier page (empty: from the
+/// first). `session`: only records of that session. `hot`: only hot records.
 #[napi(ts_return_type = "Promise<StoreListing>")]
 pub fn store_list(
     id: u32,
@@ -264,7 +264,7 @@ pub fn store_list(
     Ok(Background::start(move || Ok(store.list(record_class, after.as_ref(), of))))
 }
 
-/// Writes what waits for the disk, seals it, and gives the directory free: the durable tier takes nothing any more.
+/// Writes all queued records, seals their segment and releases the directory; the durable tier accepts no records any more.
 #[napi(ts_return_type = "Promise<void>")]
 pub fn store_drain(id: u32) -> napi::Result<AsyncTask<Background<(), ()>>> {
     let store = run(|| STORES.get(id))?;
@@ -276,7 +276,7 @@ pub fn store_drain(id: u32) -> napi::Result<AsyncTask<Background<(), ()>>> {
     }))
 }
 
-/// The numbers of the durable tier; null where there is none.
+/// Returns the numbers of the durable tier; null if there is none.
 #[napi]
 pub fn store_disk_stats(id: u32) -> napi::Result<Option<StoreDiskStats>> {
     run(|| {

@@ -1,4 +1,4 @@
-//! Owns the bindings over what a store knows of sessions.
+//! Owns the bindings of a store's sessions.
 
 use napi_derive::napi;
 use tierkv_core::store::{RecordKey, SessionStats as Stats};
@@ -6,14 +6,14 @@ use tierkv_core::store::{RecordKey, SessionStats as Stats};
 use crate::ffi::{number, run};
 use crate::store::{STORES, keys};
 
-/// One session as it is now.
+/// Current numbers of one session.
 #[napi(object)]
 pub struct SessionStats {
-    /// Blocks of all shards that are known to be its own.
+    /// Keys of the session.
     pub keys: f64,
-    /// Of their records, those in memory.
+    /// Records of these keys in memory.
     pub records: f64,
-    /// Of these, those that are not evicted.
+    /// Records among them that are protected from eviction.
     pub kept: f64,
     pub kept_bytes: f64,
 }
@@ -29,8 +29,8 @@ impl From<Stats> for SessionStats {
     }
 }
 
-/// Takes records, stored or on their way, for those of a session. With `is_kept` all of it is kept, as far as the quota goes; others
-/// of the groups in `superseded` leave it, and go first.
+/// Adds records, stored or arriving, to a session. With `is_kept` all its records are protected from eviction, as far as
+/// the quota goes. Older keys of the groups in `superseded` leave the session and go first.
 #[napi]
 pub fn store_session_add(
     id: u32,
@@ -47,7 +47,7 @@ pub fn store_session_add(
     })
 }
 
-/// Forgets a session; with `goes_first` its records go before others. How many do now.
+/// Forgets a session; with `goes_first` its records are evicted before others. Returns how many newly go first.
 #[napi]
 pub fn store_session_end(id: u32, session: u32, goes_first: bool) -> napi::Result<u32> {
     run(|| {
@@ -56,7 +56,7 @@ pub fn store_session_end(id: u32, session: u32, goes_first: bool) -> napi::Resul
     })
 }
 
-/// How a session is doing.
+/// Returns the current numbers of a session.
 #[napi]
 pub fn store_session_stats(id: u32, session: u32) -> napi::Result<SessionStats> {
     run(|| Ok(STORES.get(id)?.session_stats(session).into()))

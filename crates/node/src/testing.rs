@@ -1,4 +1,4 @@
-//! Owns what only tests call: slots read and written from outside, records parsed and spoiled, how full memory is.
+//! Owns functions that only tests call: they read and write slots, parse and spoil records, and say how full memory is.
 //!
 //! Absent from a build without the feature `test-exports`, and from `index.d.ts` in any: `test/support/native.ts`
 //! declares the types.
@@ -23,7 +23,7 @@ use crate::outbox::{OUTBOX, RECORDS};
 use crate::record::RecordHeader;
 use crate::store::{STORES, keys};
 
-/// Records in the middle of arriving, and their bytes.
+/// Returns the number of records that are arriving, and their bytes.
 #[napi(skip_typescript)]
 pub fn inbox_status() -> napi::Result<Vec<f64>> {
     run(|| {
@@ -32,13 +32,13 @@ pub fn inbox_status() -> napi::Result<Vec<f64>> {
     })
 }
 
-/// Records that were not dropped, and the bytes of all that are still in memory.
+/// Returns the number of records not yet dropped, and the bytes of all records still in memory.
 #[napi(skip_typescript)]
 pub fn outbox_status() -> napi::Result<Vec<f64>> {
     run(|| Ok(vec![size(RECORDS.len()), size(OUTBOX.live().1)]))
 }
 
-/// Takes a record into a leased slot, as a lane does, in chunks of `step` bytes.
+/// Receives a record into a leased slot in chunks of `step` bytes, as a lane does.
 #[allow(clippy::too_many_arguments, reason = "flat, as JavaScript has it")]
 #[napi(skip_typescript)]
 pub fn receive_record<'env>(
@@ -82,7 +82,7 @@ pub fn store_put(id: u32, namespace: &[u8], packed: &[u8], record: &[u8]) -> nap
     })
 }
 
-/// Fetches records without moving them: what a fetch does to their standing.
+/// Pins records and drops them at once: counts as a use, as a fetch does.
 #[napi(skip_typescript)]
 pub fn store_touch(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<()> {
     run(|| {
@@ -94,34 +94,34 @@ pub fn store_touch(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<()>
     })
 }
 
-/// Reads and checks the header that `bytes` starts with.
+/// Parses and checks the header at the start of `bytes`.
 #[napi(skip_typescript)]
 pub fn parse_record_header<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
     let parsed = run(|| Ok(record::parse(bytes)?))?;
     header_object(env, &parsed.header)
 }
 
-/// Reads and checks a whole record, payload included.
+/// Parses and checks a whole record, payload included.
 #[napi(skip_typescript)]
 pub fn verify_record<'env>(env: &'env Env, bytes: &[u8]) -> napi::Result<RecordHeader<'env>> {
     let header = run(|| Ok(record::verify(bytes)?))?;
     header_object(env, &header)
 }
 
-/// The CRC32C of `bytes`.
+/// Returns the CRC32C of `bytes`.
 #[napi(js_name = "crc32c", skip_typescript)]
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     checksum::checksum(bytes)
 }
 
-/// One more share of a leased slot.
+/// Adds one share to a leased slot.
 #[napi(skip_typescript)]
 pub fn retain_slot(id: u32, slot: u32, generation: u32) -> napi::Result<()> {
     run(|| ARENAS.get(id)?.slots().retain(Lease { slot, generation }))
 }
 
-/// A copy of a slot, leased or not.
+/// Returns a copy of a slot, leased or not.
 #[napi(skip_typescript)]
 pub fn read_slot(id: u32, slot: u32) -> napi::Result<Buffer> {
     run(|| Ok(ARENAS.get(id)?.peek(slot)?.into()))
@@ -147,7 +147,7 @@ pub fn corrupt_record(id: u32, namespace: &[u8], packed: &[u8], offset: f64) -> 
     })
 }
 
-/// The transfer object of a core header.
+/// Makes the transfer object of a core header.
 fn header_object<'env>(env: &'env Env, header: &Header) -> napi::Result<RecordHeader<'env>> {
     Ok(RecordHeader {
         codec: header.codec,
@@ -173,7 +173,7 @@ fn header_object<'env>(env: &'env Env, header: &Header) -> napi::Result<RecordHe
     })
 }
 
-/// One packed key.
+/// Checks the length of one packed key.
 fn packed_key(bytes: &[u8]) -> Result<[u8; PACKED_KEY_BYTES]> {
     bytes.try_into().map_err(|_| {
         Error::bad_argument(format!(

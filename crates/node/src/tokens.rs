@@ -1,4 +1,4 @@
-//! Owns the bindings over models' tokenizers: opened and asked on threads of libuv, because both take longer than an event may.
+//! Owns the bindings of models' tokenizers. Opening and encoding run on threads of libuv, because both take longer than an event may.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::store_disk::Background;
 
 static TOKENIZERS: Ids<Arc<Tokenizer>> = Ids::new("tokenizer");
 
-/// Reads `tokenizer.json` in a folder; gives its id.
+/// Reads `tokenizer.json` in a folder; returns the tokenizer's id.
 #[napi(ts_return_type = "Promise<number>")]
 pub fn tokenizer_open(folder: String) -> AsyncTask<Background<u32, u32>> {
     Background::start(move || TOKENIZERS.insert(Arc::new(Tokenizer::open(Path::new(&folder))?)))
 }
 
-/// The ids of a text; `isFramed`: with what the model puts before and after each.
+/// Returns the token ids of a text; `isFramed`: with the tokens that the model puts before and after each text.
 #[napi(ts_return_type = "Promise<Uint32Array>")]
 pub fn tokenizer_encode(
     id: u32,
@@ -30,7 +30,7 @@ pub fn tokenizer_encode(
     Ok(Background::start(move || tokenizer.encode(&text, is_framed)))
 }
 
-/// Forgets it; idempotent.
+/// Forgets a tokenizer; idempotent.
 #[napi]
 pub fn tokenizer_close(id: u32) -> napi::Result<()> {
     run(|| {

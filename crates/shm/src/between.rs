@@ -1,56 +1,56 @@
-//! Owns the lock between hosts as the host sees it that wants it: it asks, is granted a turn, and gives it back. No word has two
-//! writers, because hosts share no instruction that reads and writes at once.
+//! Owns a host's side of the lock between hosts: the host requests a turn, is granted one, and gives it back. Each word has
+//! one writer, because hosts share no atomic read-modify-write instruction.
 
 use crate::layout::{DIRTY_AT, HOST_BYTES, HOSTS_AT, MANAGER_AT, host};
 use crate::manager::doubt;
 use crate::visibility::{Fabric, Rule, Seen};
 
 const STATE_BITS: u32 = 2;
-/// A grant has the manager's number above its turn.
+/// Bits of a turn; a grant has the manager's number above them.
 pub(crate) const TURN_BITS: u32 = 32;
 const TURNS: u64 = 1 << TURN_BITS;
 
-/// What has become of a turn.
+/// State of a requested turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// It is another one's.
+    /// Another host has the lock.
     Waits,
-    /// The lock is ours.
+    /// This host has the lock.
     Inside,
-    /// Whoever granted it is no manager any more: this is the next one.
+    /// The granting manager was replaced; this is the next turn requested.
     Again(u64),
 }
 
-/// Where a line of a host lies.
+/// Offset of a line of a host.
 pub(crate) fn line_of(number: u64, line: u64) -> u64 {
     HOSTS_AT + number * HOST_BYTES + line
 }
 
-/// A host's request: its turn, and state.
+/// Reads a host's request: its turn and state.
 pub(crate) fn request<F: Fabric>(seen: &Seen<'_, F>, number: u64) -> (u64, u64) {
     let word = seen.word(line_of(number, host::REQUEST));
     (word >> STATE_BITS, word & ((1 << STATE_BITS) - 1))
 }
 
-/// How often a host was found dead, and the turn that ended with it last.
+/// Reads how often a host was found dead, and the turn it had the last time.
 pub(crate) fn ended<F: Fabric>(seen: &Seen<'_, F>, number: u64) -> (u64, u64) {
     let word = seen.word(line_of(number, host::ENDED));
     (word >> TURN_BITS, word & (TURNS - 1))
 }
 
-/// Whether a host was found dead and has not come back since.
+/// Whether a host was found dead and has not returned since.
 pub(crate) fn is_gone<F: Fabric>(seen: &Seen<'_, F>, number: u64) -> bool {
     ended(seen, number).0 != seen.word(line_of(number, host::KNOWN))
 }
 
-/// One host's side. Its processes come here one at a time: the lock of the host is held.
+/// One host's side of the lock. The host's own lock is held, so that its processes come one at a time.
 pub struct Between<'a, F: Fabric> {
     seen: Seen<'a, F>,
     number: u64,
 }
 
 impl<'a, F: Fabric> Between<'a, F> {
-    /// Of the host with that number.
+    /// Returns the side of host `number`.
     pub fn new(fabric: &'a F, number: u64) -> Self {
         Self { seen: Seen(fabric), number }
     }
@@ -60,7 +60,7 @@ impl<'a, F: Fabric> Between<'a, F> {
         self.seen.full_fence(Rule::LockFence);
     }
 
-    /// Asks for the lock; the turn. Where the last one to ask died before it gave its turn back, what it changed is doubtful.
+    /// Requests the lock and returns the turn. If the last process to request it died with its turn, its change is in doubt.
     #[must_use]
     pub fn asks(&self) -> u64 {
         let (turn, state) = request(&self.seen, self.number);
@@ -76,8 +76,8 @@ impl<'a, F: Fabric> Between<'a, F> {
         turn
     }
 
-    /// Looks whether a turn was granted. It says that it has the lock before it looks who manages it: a new manager then
-    /// either is seen here, or sees that.
+    /// Checks whether a turn was granted. The host first announces that it has the lock and then reads the manager. Either
+    /// it sees a new manager, or the new manager sees the announcement.
     #[must_use]
     pub fn poll(&self, turn: u64) -> Turn {
         let grant = self.seen.word(line_of(self.number, host::GRANT));
@@ -91,8 +91,8 @@ impl<'a, F: Fabric> Between<'a, F> {
         Turn::Again(self.asks_after(turn))
     }
 
-    /// Inside, before anything else: how often this host was found dead by now, or `None` if that was since `known`, because then
-    /// others freed what a process of it held. Who comes new says that the host is back.
+    /// Called first inside: returns how often this host has been found dead. `None` if that happened since `known`, because
+    /// other hosts then freed what this process held. A new process announces that the host is back.
     #[must_use]
     pub fn arrives(&self, known: Option<u64>) -> Option<u64> {
         let ends = ended(&self.seen, self.number).0;
@@ -102,13 +102,13 @@ impl<'a, F: Fabric> Between<'a, F> {
         known.is_none_or(|known| known == ends).then_some(ends)
     }
 
-    /// Inside: whether a change was left half done, by whichever host.
+    /// Called inside: whether any host left a change half done.
     #[must_use]
     pub fn is_doubtful(&self) -> bool {
         self.seen.word(DIRTY_AT) != 0
     }
 
-    /// Inside: the region is repaired. Who dies before that has arrived is found by its turn.
+    /// Called inside: marks the region as repaired. A host that dies before this is written is detected by its turn.
     pub fn repaired(&self) {
         self.seen.set(DIRTY_AT, 0);
     }
@@ -118,7 +118,7 @@ impl<'a, F: Fabric> Between<'a, F> {
         self.say(turn, host::IDLE);
     }
 
-    /// Gives back what a process of this host had when it died.
+    /// Gives back the turn of a dead process of this host.
     pub fn gives_up(&self) {
         let (turn, state) = request(&self.seen, self.number);
         if state != host::IDLE {

@@ -1,4 +1,4 @@
-//! Owns what becomes of a mapping whose file is cut short: zeros take its place, because touching what is gone ends the process.
+//! Owns the handling of a mapped file that was truncated: zero pages replace the mapping, because an access beyond the end raises SIGBUS.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::limits::SHM_MAPPINGS_MAX;
 
-/// A mapping that the signal's handler knows; free where it starts nowhere.
+/// A mapping known to the signal handler; free while `start` is 0.
 #[derive(Debug)]
 pub(crate) struct Watched {
     start: AtomicUsize,
@@ -17,7 +17,7 @@ pub(crate) struct Watched {
     is_cut: AtomicBool,
 }
 
-/// Taken, and not yet told where it is.
+/// Value of `start` in an entry that is taken but not filled in.
 const TAKEN: usize = usize::MAX;
 
 static ALL: [Watched; SHM_MAPPINGS_MAX] = [const {
@@ -28,10 +28,10 @@ static ALL: [Watched; SHM_MAPPINGS_MAX] = [const {
     }
 }; SHM_MAPPINGS_MAX];
 
-/// What the process did with the signal before.
+/// The process's earlier action for the signal.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Watches a mapping until it is let go.
+/// Watches a mapping until `let_go`.
 pub(crate) fn watch(start: usize, bytes: usize) -> Result<&'static Watched> {
     BEFORE.get_or_init(install);
     let free = |watched: &&Watched| {
@@ -48,12 +48,12 @@ pub(crate) fn watch(start: usize, bytes: usize) -> Result<&'static Watched> {
 }
 
 impl Watched {
-    /// What is read there is nothing that anybody stored.
+    /// Whether the file was truncated; bytes read from the mapping are then meaningless.
     pub fn is_cut(&self) -> bool {
         self.is_cut.load(Ordering::Acquire)
     }
 
-    /// The mapping goes.
+    /// Ends the watch before the mapping is removed.
     pub fn let_go(&self) {
         self.start.store(0, Ordering::Release);
     }
@@ -67,31 +67,31 @@ impl Watched {
 }
 
 fn install() -> libc::sigaction {
-    // SAFETY: plain numbers and no function; all zeros is a value.
+    // SAFETY: plain numbers and no function; all zeros is a valid value.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut before = action;
     action.sa_sigaction = on_bus as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler does what a handler may: loads, stores, mmap and sigaction.
+    // SAFETY: the handler does only what a signal handler may: loads, stores, mmap and sigaction.
     unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before) };
     before
 }
 
 extern "C" fn on_bus(_signal: i32, info: *const libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: the system gives it with SA_SIGINFO.
+    // SAFETY: the system passes it, because of SA_SIGINFO.
     let info = unsafe { &*info };
-    // SAFETY: SIGBUS has an address.
+    // SAFETY: the information of a SIGBUS contains an address.
     let address = unsafe { info.si_addr() }.addr();
     for watched in &ALL {
         let Some((start, bytes)) = watched.has(address) else { continue };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let place = without_provenance_mut(start);
-        // SAFETY: each thread has its own.
+        // SAFETY: each thread has its own errno.
         let errno = unsafe { libc::__errno_location() };
         // SAFETY: as above.
         let known = unsafe { *errno };
-        // SAFETY: the mapping is ours as long as it is watched; what is read there is checked before it is used.
+        // SAFETY: the mapping is ours while it is watched; bytes read from it are verified before use.
         let made = unsafe { libc::mmap(place, bytes, protection, flags, -1, 0) };
         // SAFETY: as above.
         unsafe { *errno = known };
@@ -101,6 +101,6 @@ extern "C" fn on_bus(_signal: i32, info: *const libc::siginfo_t, _context: *mut 
         }
     }
     let Some(before) = BEFORE.get() else { return };
-    // SAFETY: it was the process's own; the instruction is tried again, and what it does then is not ours.
+    // SAFETY: restores the process's own action; the instruction is repeated, and its signal is no longer ours to handle.
     unsafe { libc::sigaction(libc::SIGBUS, before, null_mut()) };
 }

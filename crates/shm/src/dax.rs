@@ -1,4 +1,4 @@
-//! Owns what sysfs says of a DAX device: it has no length as a file has one, and is mapped in whole pages of its own.
+//! Owns the description of a DAX device in sysfs, because the device has no file length and is mapped in pages of its own size.
 
 use std::fs::{read_link, read_to_string};
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use tierkv_core::error::Result;
 
 use crate::file::failed;
 
-/// Where a character device is described; `None`: it is none. Tests have another one.
+/// Finds the sysfs folder of a character device; `None` for another file. Tests replace it.
 pub(crate) type Described = fn(&Stat) -> Option<PathBuf>;
 
-/// By its numbers, because its name may be any.
+/// Finds the folder by the device's numbers, because its name is arbitrary.
 pub(crate) fn described(stat: &Stat) -> Option<PathBuf> {
     let number = stat.st_rdev;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
     is_device.then(|| format!("/sys/dev/char/{}:{}", major(number), minor(number)).into())
 }
 
-/// Its length in bytes.
+/// Length of the device in bytes.
 pub(crate) fn bytes_of(path: &Path, described: &Path) -> Result<u64> {
     let kind = read_link(described.join("subsystem"));
     if !kind.is_ok_and(|kind| kind.ends_with("dax")) {

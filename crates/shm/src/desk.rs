@@ -1,4 +1,4 @@
-//! Owns the threads that work on a region for a program that must not wait: requests in, one outcome for each.
+//! Owns the threads that work on a region for a program that must not block: requests in, one outcome for each.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,47 +26,47 @@ use crate::opening::{self, Options};
 use crate::region::{Fill, Region};
 use crate::visibility::{Coherence, Fabric};
 
-/// What a request is to do.
+/// A request.
 pub enum Work {
-    /// Which of these, packed, can be read now.
+    /// Says which of these packed keys can be read now.
     LookUp(Hash, Vec<[u8; PACKED_KEY_BYTES]>),
-    /// Records into slots.
+    /// Fetches records into slots.
     Fetch(Targets),
-    /// Records as they are.
+    /// Fetches records and keeps them as records.
     Take(Kept),
-    /// Records out of slots, put-if-absent.
+    /// Stores records of slots, put-if-absent.
     Store(Label, Hash, Vec<Outgoing>),
-    /// Records that somebody could not use.
+    /// Checks records that a caller could not use.
     Check(Vec<RecordKey>),
-    /// All records of a scope away, or of a model's namespaces in it.
+    /// Flushes the records of a scope, optionally only of a model's namespaces.
     Flush(Scope, Option<Hash>),
-    /// A namespace belongs to a model.
+    /// Notes the model of a namespace.
     Name(Hash, Hash),
-    /// The flushes after this one.
+    /// Lists the flushes after a number.
     News(u64),
-    /// How full it is.
+    /// Measures how full the region is.
     Fill,
 }
 
-/// What came of it.
+/// Result of a request.
 #[derive(Debug)]
 pub enum Answer {
     /// Bitmap over the keys.
     Found(Vec<u8>),
-    /// One `ItemStatus` number per item, bytes that were moved, and why the first bad record was refused.
+    /// An `ItemStatus` number per item, the bytes moved, and why the first bad record was refused.
     Done(Vec<u8>, u64, Option<String>),
-    /// Records and bytes that are gone.
+    /// Records and bytes removed.
     Flushed(u64, u64),
-    /// The flushes.
+    /// Flushes.
     News(News),
-    /// How full it is.
+    /// Fill of the region.
     Fill(Fill),
 }
 
-/// The outcome of a request, and the last flush at that time.
+/// Outcome of a request, with the number of the last flush at that time.
 pub type Outcome = Result<(Answer, u64)>;
 
-/// Told of every outcome, from a thread of the desk: it must not wait.
+/// Callback for every outcome, on a thread of the desk; it must not block.
 pub type Sink = Arc<dyn Fn(u32, Outcome) + Send + Sync>;
 
 struct Job {
@@ -87,23 +87,23 @@ struct Shared {
     open: Mutex<HashMap<u32, Arc<Open>>>,
 }
 
-/// A region, joined, with its threads. They end once the desk is dropped and what was begun is done.
+/// A joined region with its threads, which end once the desk is dropped and open requests are done.
 pub struct Desk {
     shared: Arc<Shared>,
-    /// For what is short, so that it does not wait behind what is long.
+    /// Queue of short requests, so that they do not wait behind long ones.
     short: SyncSender<Job>,
-    /// An engine waits for what is fetched, and for nothing that is stored.
+    /// Queue of fetches, apart from stores because an engine waits for fetches only.
     fetches: SyncSender<Job>,
     stores: SyncSender<Job>,
     next: AtomicU32,
 }
 
 impl Desk {
-    /// Opens and joins the region at `path`; makes it first where there is none. `must_fit`: one that has another size than the
-    /// options would give is refused.
+    /// Opens and joins the region at `path`; creates it where there is none. With `must_fit`, refuses a region of another
+    /// size than the options give.
     ///
     /// # Errors
-    /// `ARENA_FAILED` naming the path and what does not go, `BAD_ARGUMENT` for sizes, `NO_MEMORY` without threads.
+    /// `ARENA_FAILED` naming the path and the problem, `BAD_ARGUMENT` for sizes, `NO_MEMORY` without threads.
     pub fn open(path: &Path, options: &Options, must_fit: bool, sink: Sink) -> Result<Self> {
         let region = opening::open(path, options)?;
         if must_fit {
@@ -115,17 +115,17 @@ impl Desk {
         let threads = half.clamp(SHM_THREADS_MIN, SHM_THREADS_MAX);
         let short = start(&shared, 1)?;
         let (fetches, stores) = (start(&shared, threads)?, start(&shared, threads)?);
-        // Whoever makes none only looks, and moves little.
+        // A process that creates no region only inspects it, and moves little.
         if options.max_bytes > 0 {
             populate(&shared)?;
         }
         Ok(Self { shared, short, fetches, stores, next: AtomicU32::new(1) })
     }
 
-    /// Begins a request; its number. The outcome may come before.
+    /// Begins a request and returns its number; the outcome may come earlier.
     ///
     /// # Errors
-    /// `NO_MEMORY` where too many wait.
+    /// `NO_MEMORY` where too many requests wait.
     pub fn begin(&self, work: Work) -> Result<u32> {
         let request = self.next.fetch_add(1, Ordering::Relaxed);
         let open = Arc::<Open>::default();
@@ -146,8 +146,8 @@ impl Desk {
         Ok(request)
     }
 
-    /// Which of these can be read, and the last flush, if nobody has the lock: two threads to be woken take longer than a look-up.
-    /// `None`: it is to be a request.
+    /// Says which keys can be read, with the last flush, if the lock is free, because waking two threads takes longer than
+    /// a look-up. `None`: make it a request.
     #[must_use]
     pub fn look_up_now(
         &self,
@@ -158,37 +158,37 @@ impl Desk {
             return None;
         }
         let look_up = || self.shared.region.look_up_now(unpacked(namespace, packed));
-        // Damage in the index is told as a request's error.
+        // A request would report damage in the index as an error.
         let (found, number) = catch_unwind(AssertUnwindSafe(look_up)).ok()??;
         Some((bitmap(&found), number))
     }
 
-    /// Nothing of a request is begun any more; what is under way ends as it would.
+    /// Begins no further part of a request; the part in progress ends normally.
     pub fn cancel(&self, request: u32) {
         if let Some(open) = self.shared.open().get(&request) {
             open.is_cancelled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Bytes that were moved for a request; `None` when it has its outcome.
+    /// Bytes moved for a request; `None` after its outcome.
     #[must_use]
     pub fn progress(&self, request: u32) -> Option<u64> {
         self.shared.open().get(&request).map(|open| open.bytes.load(Ordering::Relaxed))
     }
 
-    /// The last flush, before anything was asked.
+    /// Number of the last flush when the region was joined.
     #[must_use]
     pub fn joined_at_flush(&self) -> u64 {
         self.shared.region.joined_at_flush()
     }
 
-    /// Who keeps the caches together.
+    /// How caches are kept coherent.
     #[must_use]
     pub fn coherence(&self) -> Coherence {
         self.shared.region.fabric().coherence()
     }
 
-    /// Tells regions apart that had one name after another.
+    /// Number that distinguishes successive regions of the same name.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.shared.region.fabric().file_number()
@@ -220,13 +220,13 @@ fn start(shared: &Arc<Shared>, threads: usize) -> Result<SyncSender<Job>> {
     Ok(queue)
 }
 
-/// Maps the region's memory before it is used, because a first touch costs more than the copy of a page. Where that does not go,
-/// pages come one by one.
+/// Maps the region's memory ahead of use, because a first access costs more than copying a page. Where that fails, pages
+/// are mapped one by one.
 fn populate(shared: &Arc<Shared>) -> Result<()> {
     let shared = Arc::downgrade(shared);
     let step = move || {
         let mut at = 0;
-        // Nobody waits for it, so it ends with the desk.
+        // The thread ends with the desk, because no caller waits for it.
         while let Some(shared) = shared.upgrade() {
             let fabric = shared.region.fabric();
             let bytes = shared.region.layout().region_bytes.saturating_sub(at);
@@ -254,10 +254,10 @@ impl Shared {
         loop {
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(Job { request, work, open }) = job else { return };
-            // Damage in the index that no check saw costs a request, not the thread.
+            // A panic over undetected damage in the index costs one request, not the thread.
             let done = catch_unwind(AssertUnwindSafe(|| self.run(work, &open)));
             let outcome = done.unwrap_or_else(|_| {
-                // Who lost the lock between hosts is told so.
+                // A process that lost the lock between hosts gets that error instead.
                 self.region.last_flush()?;
                 Err(Error::new(Code::ArenaFailed, "the shared region is damaged: remove its file"))
             });
@@ -327,7 +327,7 @@ impl Shared {
             let key = RecordKey::from_packed(namespace, packed_key);
             match moves::store(&self.region, &key, content, label) {
                 Err(error) if error.code == Code::ArenaFailed => Err(error),
-                // A deferred record whose slot is gone.
+                // The slot of a deferred record was released.
                 Err(_) => Ok((ItemStatus::Incomplete, 0)),
                 stored => stored,
             }
@@ -348,7 +348,7 @@ fn bitmap(found: &[bool]) -> Vec<u8> {
     found.chunks(8).map(byte).collect()
 }
 
-/// Records, one after another; of those that are refused, why the first one was.
+/// Processes records one by one; keeps the reason why the first refused one was refused.
 fn bring<T>(
     items: &[T],
     open: &Open,
@@ -370,7 +370,7 @@ fn bring<T>(
     Ok(Answer::Done(statuses, open.bytes.load(Ordering::Relaxed), reason))
 }
 
-/// Works on one item after another, until the request is given up.
+/// Processes items one by one until the request is cancelled.
 fn each<T>(
     items: &[T],
     open: &Open,
@@ -391,7 +391,7 @@ fn each<T>(
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The last one: nothing of this process is under way. Without the lock others find it dead.
+        // The last reference is gone, so that nothing of this process is open. Without the lock others find this process dead.
         let _ = self.region.leave();
     }
 }

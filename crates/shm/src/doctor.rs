@@ -1,4 +1,4 @@
-//! Owns what two processes, or two hosts, find out about memory before records are kept in it: latency, rate, visibility, the lock.
+//! Owns the measurements of two processes or hosts on memory before records are kept in it: latency, bandwidth, visibility, lock.
 
 use std::fs::remove_file;
 use std::hint::{black_box, spin_loop};
@@ -20,7 +20,7 @@ use crate::seat::kernel;
 use crate::trial::{TRIAL_BYTES, heard, is_whole, publish, say};
 use crate::visibility::{Coherence, Fabric, Rule, Seen};
 
-/// Each in a page of its own, because a line's neighbours may come with it.
+/// Each word has a page of its own, because a line's neighbours may be fetched with it.
 const PAGE: u64 = 4096;
 const HELLO: u64 = 0;
 const REPLY: u64 = PAGE;
@@ -30,7 +30,7 @@ const UNSEEN: u64 = 4 * PAGE;
 const WRONG: u64 = 5 * PAGE;
 const BACK: u64 = 6 * PAGE;
 const TRIAL: u64 = 7 * PAGE;
-/// What is measured alone lies behind that, and is half of the whole.
+/// Memory of the single-sided measurements, behind these pages: half of the whole.
 const MEASURED_FROM: u64 = SHM_DOCTOR_BYTES / 4;
 const MEASURED_BYTES: u64 = SHM_DOCTOR_BYTES / 2;
 const _: () = assert!(TRIAL + PAGE + TRIAL_BYTES < MEASURED_FROM);
@@ -39,48 +39,48 @@ const BEST_OF: usize = 3;
 const COPY_BYTES: u64 = 1 << 20;
 const SPINS: u32 = 2000;
 
-/// What a way of keeping caches together is worth on this memory.
+/// Results of one kind of coherence on this memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Way {
-    /// Bytes a second that one thread brings there, and back.
+    /// Bytes per second that one thread copies in.
     pub in_per_s: f64,
-    /// The same.
+    /// Bytes per second that one thread copies out.
     pub out_per_s: f64,
-    /// What the other side was told of and did not see in time, of all rounds.
+    /// Rounds in which the other side did not see the published word in time.
     pub unseen: u64,
-    /// Payloads that it read otherwise than they were published.
+    /// Rounds in which the other side read a wrong payload.
     pub wrong: u64,
-    /// A word there and another one back, in ns: half of them take less, and 99 of 100. 0: not measured.
+    /// Round trip of a word in ns: median and 99th percentile; 0: not measured.
     pub trip_ns: [f64; 2],
 }
 
-/// What was found.
+/// Results of all measurements.
 #[derive(Debug, Clone, Copy)]
 pub struct Report {
-    /// The other process runs on the same kernel.
+    /// Whether the other process runs on the same kernel.
     pub is_same_host: bool,
-    /// Where the memory is; `None`: this system does not tell.
+    /// NUMA node of the memory; `None` where the system does not tell.
     pub node: Option<u64>,
-    /// The instruction that writes lines back.
+    /// Instruction that writes lines back.
     pub write_back: &'static str,
-    /// How long one line takes, in ns.
+    /// Latency of one cache line, in ns.
     pub load_ns: f64,
-    /// The same in memory of this machine; 0: there was no room for it.
+    /// The same latency in this machine's own memory; 0 if there was no room for the measurement.
     pub own_load_ns: f64,
     /// Rounds of each trial.
     pub rounds: u64,
-    /// As `coherence = "hardware"`.
+    /// Results for `coherence = "hardware"`.
     pub hardware: Way,
-    /// As `coherence = "clflush"`, where the processor has it.
+    /// Results for `coherence = "clflush"`, where the processor has it.
     pub clflush: Option<Way>,
-    /// How long the region's lock takes while both want it, in ns, as `Way::trip_ns`; between hosts there is none.
+    /// Time to take the region's lock while both want it, in ns, as `Way::trip_ns`; `None` between hosts.
     pub lock_ns: Option<[f64; 2]>,
 }
 
-/// One side: the same memory twice, once with and once without rules.
+/// One side of the measurement: the same memory mapped twice, with and without cache flushes.
 struct Side {
     plain: Mapping,
-    /// Also for what must arrive whatever the memory is.
+    /// Also used for words that must arrive on any memory.
     by_hand: Mapping,
     at: u64,
 }
@@ -94,7 +94,7 @@ fn silent(what: &str) -> Error {
     Error::new(Code::ArenaFailed, format!("the other process {what}"))
 }
 
-/// Between tries of what may come at once; it lets others run, too.
+/// Waits for a condition that may hold at once; later tries yield to other threads.
 fn until(within_ms: u64, holds: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     let mut tries = 0_u32;
@@ -112,7 +112,7 @@ fn until(within_ms: u64, holds: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Half of the samples are below the first, 99 of 100 below the second.
+/// Median and 99th percentile of the samples.
 fn quantiles(mut samples: Vec<Duration>) -> [f64; 2] {
     samples.sort_unstable();
     let at = |share: usize| samples.get(samples.len() * share / 100).copied().unwrap_or_default();
@@ -124,7 +124,7 @@ fn best(mut measure: impl FnMut() -> Duration) -> f64 {
 }
 
 impl Side {
-    /// `max_bytes`: of the file, if it is to be made.
+    /// `max_bytes`: length of the file, if it is created; 0 to open it.
     fn open(path: &Path, max_bytes: u64) -> Result<Self> {
         let by_hand = if lines::EXIST { Coherence::Clflush } else { Coherence::Hardware };
         let mapped = |coherence| {
@@ -164,7 +164,7 @@ impl Side {
         if lines::EXIST { vec![&self.plain, &self.by_hand] } else { vec![&self.plain] }
     }
 
-    /// Publishes round after round, each when the one before was read; what was not seen, and what was wrong.
+    /// Publishes all rounds, each after the one before was read; returns the numbers of unseen and of wrong ones.
     fn publish_all(&self, way: &Mapping, first: u64) -> Result<(u64, u64)> {
         for round in first..first + SHM_DOCTOR_ROUNDS {
             publish(way, self.at + TRIAL, round);
@@ -188,7 +188,7 @@ impl Side {
         Ok((unseen, wrong))
     }
 
-    /// A word from here to there, and back.
+    /// Measures the round trip of a word.
     fn trip(&self, way: &Mapping, is_first: bool, first: u64) -> Result<[f64; 2]> {
         let (own, other) = if is_first { (TRIAL, BACK) } else { (BACK, TRIAL) };
         let mut samples = Vec::new();
@@ -219,12 +219,12 @@ impl Side {
         Ok(quantiles(samples))
     }
 
-    /// Lines in an order that no prefetcher knows, each named by the one before.
+    /// Measures loads of lines in an order unknown to any prefetcher, each line naming the next.
     fn load_s(&self) -> f64 {
         let (lines, from) = (MEASURED_BYTES / LINE_BYTES, self.at + MEASURED_FROM);
         let line_at = |line: u64| from + line * LINE_BYTES;
         for line in 0..lines {
-            // A full cycle, because the factor is 1 modulo 4 and the summand odd.
+            // The order is a full cycle, because the factor is 1 modulo 4 and the summand is odd.
             let next = (line * 2_654_435_761 + 12_345) % lines;
             self.plain.store(line_at(line), line_at(next));
         }
@@ -251,7 +251,7 @@ impl Side {
             start.elapsed()
         });
         let fetched = best(|| {
-            // From memory, whoever has written it.
+            // The lines must come from memory, not from a cache.
             all().for_each(|at| self.by_hand.invalidate(Rule::PayloadInvalidate, at, COPY_BYTES));
             let start = Instant::now();
             all().for_each(|at| seen.payload_out(at, black_box(&mut part)));
@@ -280,10 +280,10 @@ impl Side {
     }
 }
 
-/// Makes the file and answers whoever asks there; the file goes when it is open on both sides.
+/// Creates the file and answers a process that opens it; the file is removed once both have it open.
 ///
 /// # Errors
-/// `ARENA_FAILED` naming what does not go, or that nobody asked.
+/// `ARENA_FAILED` naming the problem, or that no process came.
 pub fn answer(path: &Path) -> Result<()> {
     let text = "is there: another doctor runs, or was ended: remove it";
     if path.exists() {
@@ -315,10 +315,10 @@ pub fn answer(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Measures the memory of that file, which somebody answers for.
+/// Measures the memory of a file that another process answers for.
 ///
 /// # Errors
-/// `ARENA_FAILED` naming what does not go.
+/// `ARENA_FAILED` naming the problem.
 pub fn ask(path: &Path) -> Result<Report> {
     let side = Side::open(path, 0)?;
     if !until(SHM_DOCTOR_REPLY_MS, || side.told(REPLY) != 0) {
@@ -352,13 +352,13 @@ pub fn ask(path: &Path) -> Result<Report> {
     })
 }
 
-/// The same in memory that is this machine's for certain.
+/// The same latency in memory that certainly belongs to this machine.
 fn own_load_s() -> Result<f64> {
     let made = Made(PathBuf::from(format!("/dev/shm/tierkv-doctor-{}", std::process::id())));
     Ok(Side::open(&made.0, SHM_DOCTOR_BYTES)?.load_s())
 }
 
-/// A file that goes with its maker.
+/// A file that is removed when dropped.
 struct Made(PathBuf);
 
 impl Drop for Made {

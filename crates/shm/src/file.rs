@@ -1,4 +1,4 @@
-//! Owns a region's file apart from its memory: who may have it, and locks on its bytes, which the kernel gives back when a process ends.
+//! Owns the access rules of a region's file, and locks on its bytes, which the kernel releases when a process ends.
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;
@@ -12,27 +12,27 @@ use tierkv_core::error::{Code, Error, Result};
 use crate::dax::{Described, bytes_of};
 use crate::layout::{LOCK_AT, LOCK_BYTES};
 
-/// A group's entry with all its members' names; larger ones are written by number.
+/// Room for a group's entry with all members' names; larger groups are given by number.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) fn failed(what: impl std::fmt::Display, error: impl std::fmt::Display) -> Error {
     Error::new(Code::ArenaFailed, format!("{what}: {error}"))
 }
 
-/// What a group's file has: its users read and write it, others nothing.
+/// Mode of a group's file: its members read and write it, other users have no access.
 const OF_A_GROUP: u32 = 0o660;
-/// A folder in which anybody makes files of its group.
+/// Mode bits of a folder in which any user can create files of its group.
 const GIVES_TO_STRANGERS: u32 = 0o2002;
 
-/// Memory by its name.
+/// Memory under a path.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub bytes: u64,
-    /// Nobody makes or removes it.
+    /// A device is neither created nor removed.
     pub is_device: bool,
 }
 
-/// What it is, if it can be a region, and is of this user alone, or of that group's users.
+/// Checks that a file can be a region and belongs to this user alone, or to the given group.
 pub(crate) fn check_file(
     path: &Path,
     fd: &OwnedFd,
@@ -92,7 +92,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// Gives a file to a group's users, too.
+/// Gives a file to a group.
 pub(crate) fn give_to(path: &Path, fd: &OwnedFd, group: u32) -> Result<()> {
     check_folder(path)?;
     rustix::fs::fchown(fd, None, Some(Gid::from_raw(group))).map_err(|errno| {
@@ -100,15 +100,15 @@ pub(crate) fn give_to(path: &Path, fd: &OwnedFd, group: u32) -> Result<()> {
             format!("[cluster] group is {group}: {errno}: make this user one of the group's");
         failed(path.display(), text)
     })?;
-    // Whatever the umask says.
+    // Sets the mode explicitly, because the umask may have removed bits.
     rustix::fs::fchmod(fd, Mode::from_raw_mode(OF_A_GROUP))
         .map_err(|errno| failed(path.display(), errno))
 }
 
-/// The number of a group that is named, or numbered.
+/// Returns the number of a group given by name or number.
 ///
 /// # Errors
-/// `BAD_ARGUMENT` naming what this machine does not know.
+/// `BAD_ARGUMENT` naming the unknown group.
 pub fn group_id(name: &str) -> Result<u32> {
     let unknown = |why: &str| {
         let text = format!(
@@ -117,27 +117,27 @@ pub fn group_id(name: &str) -> Result<u32> {
         Err(Error::bad_argument(text))
     };
     if let Ok(number) = name.parse() {
-        // The last one means that none is given.
+        // The last number means that no group is given.
         return if number == u32::MAX { unknown("no group has that number") } else { Ok(number) };
     }
     let Ok(text) = CString::new(name) else { return unknown("no name") };
     let mut room = vec![0; GROUP_BYTES_MAX];
     let mut found = MaybeUninit::uninit();
     let mut group = null_mut();
-    // SAFETY: a name that ends, room of that length, and places for the answer, all of which outlive the call.
+    // SAFETY: a terminated name, room of that length, and places for the answer, all of which outlive the call.
     let code = unsafe {
         let (room, bytes) = (room.as_mut_ptr(), room.len());
         libc::getgrnam_r(text.as_ptr(), found.as_mut_ptr(), room, bytes, &raw mut group)
     };
     match code {
-        // SAFETY: the answer is there, as it was found.
+        // SAFETY: the pointer is not null, and the answer is still alive.
         0 if !group.is_null() => Ok(unsafe { (*group).gr_gid }),
         0 => unknown("this machine has no group of that name"),
         code => unknown(&std::io::Error::from_raw_os_error(code).to_string()),
     }
 }
 
-/// Takes, looks for or gives back a lock on bytes of it.
+/// Takes, tests or releases a lock on bytes of the file.
 pub(crate) fn lock_bytes(
     fd: &OwnedFd,
     command: i32,
@@ -145,13 +145,13 @@ pub(crate) fn lock_bytes(
     from: u64,
     bytes: u64,
 ) -> std::io::Result<libc::flock> {
-    // SAFETY: plain numbers; all zeros is a value.
+    // SAFETY: plain numbers; all zeros is a valid value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = i16::try_from(kind).unwrap_or_default();
     lock.l_whence = i16::try_from(libc::SEEK_SET).unwrap_or_default();
     lock.l_start = i64::try_from(from).unwrap_or_default();
     lock.l_len = i64::try_from(bytes).unwrap_or_default();
-    // SAFETY: the descriptor is open, the lock our own.
+    // SAFETY: the descriptor is open, and the lock is our own.
     match unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut lock) } {
         -1 => Err(std::io::Error::last_os_error()),
         _ => Ok(lock),

@@ -1,4 +1,4 @@
-//! Owns the flushes of a region: what they take, which are remembered, and what was made before one and is not to come after it.
+//! Owns the flushes of a region: their scopes, the recent ones, and the check that refuses records made before them.
 
 use tierkv_core::key::RecordKey;
 use tierkv_core::record::{CLASS_KV, Hash};
@@ -8,19 +8,19 @@ use crate::layout::{FLUSH_AT, FLUSHES_AT, FLUSHES_MAX, LINE_BYTES, entry, flush}
 use crate::table::Table;
 use crate::visibility::Fabric;
 
-/// Whose a record is, and what its maker knew.
+/// Class and tenant of a record, and the flushes its maker knew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
     /// 1 kv, 2 ssm.
     pub record_class: u8,
-    /// 48 bits; 0: nobody in particular.
+    /// Tenant, 48 bits; 0: none in particular.
     pub tenant: u64,
-    /// The last flush that its maker knew of.
+    /// Number of the last flush the record's maker knew of.
     pub known: u64,
 }
 
 impl Default for Label {
-    /// Attention KV that nobody in particular made now.
+    /// Attention KV of no tenant in particular, made now.
     fn default() -> Self {
         Self { record_class: CLASS_KV, tenant: 0, known: MADE_NOW }
     }
@@ -33,14 +33,14 @@ impl Label {
     }
 }
 
-/// What a flush takes; `None` stands for all.
+/// Scope of a flush; `None` stands for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scope {
     /// The namespace.
     pub namespace: Option<Hash>,
     /// The class.
     pub record_class: Option<u8>,
-    /// Whose.
+    /// Tenant.
     pub tenant: Option<u64>,
 }
 
@@ -52,12 +52,12 @@ impl Scope {
     }
 }
 
-/// What flushes there were.
+/// Recent flushes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
-    /// Of the last one; 0: none.
+    /// Number of the last one; 0: none.
     pub number: u64,
-    /// Those asked for; `None`: some of them are not remembered any more.
+    /// The flushes asked for; `None` if some are no longer remembered.
     pub flushes: Option<Vec<(u64, Scope)>>,
 }
 
@@ -66,11 +66,11 @@ impl<F: Fabric> Table<'_, F> {
         FLUSHES_AT + number % FLUSHES_MAX * LINE_BYTES
     }
 
-    /// Forgets what a scope takes and remembers that; its number, and how many records and bytes there were.
+    /// Removes the records of a scope and remembers the flush; returns its number, and the records and bytes removed.
     pub fn flush(&self, scope: &Scope) -> (u64, u64, u64) {
         let number = self.seen.word(FLUSH_AT) + 1;
         let at = Self::flush_at(number);
-        // A half-written one is not taken for any.
+        // A half-written entry has number 0 and does not count.
         self.seen.set(at + flush::NUMBER, 0);
         self.seen.set(at + flush::WHAT, what(scope));
         self.seen.set(at + flush::TENANT, scope.tenant.unwrap_or_default());
@@ -85,7 +85,7 @@ impl<F: Fabric> Table<'_, F> {
             bytes += self.field(index, entry::BYTES);
             self.doom(index);
         }
-        // Only now it is one: who dies before has promised nothing.
+        // The flush counts only from here on; a process that dies earlier has promised nothing.
         self.seen.set(FLUSH_AT, number);
         (number, records, bytes)
     }
@@ -97,10 +97,10 @@ impl<F: Fabric> Table<'_, F> {
         scope.takes(&namespace, class, label & ((1 << entry::CLASS_SHIFT) - 1))
     }
 
-    /// The flushes after `known`.
+    /// Returns the flushes after `known`.
     pub fn news(&self, known: u64) -> News {
         let number = self.seen.word(FLUSH_AT);
-        // Ends at the first that is forgotten.
+        // Ends at the first forgotten flush.
         let flushes = (known.saturating_add(1)..=number)
             .map(|number| Some((number, self.remembered(number)?)))
             .collect();
@@ -123,7 +123,7 @@ impl<F: Fabric> Table<'_, F> {
         })
     }
 
-    /// Whether a record belongs to a flush that its maker did not know of, or may.
+    /// Whether a record belongs, or may belong, to a flush its maker did not know of.
     pub fn is_late(&self, key: &RecordKey, label: Label) -> bool {
         let takes = |scope: &Scope| scope.takes(&key.namespace, label.record_class, label.tenant);
         match self.news(label.known).flushes {

@@ -1,4 +1,4 @@
-//! Owns what a process holds of a region: room for one record until it is published, or a record that stays while it is read.
+//! Owns a process's holds on a region: room for a record until it is published, and a record pinned while it is read.
 
 use tierkv_core::error::{Error, Result};
 use tierkv_core::key::RecordKey;
@@ -8,7 +8,7 @@ use crate::layout::entry;
 use crate::region::Region;
 use crate::visibility::{Fabric, Rule, Seen};
 
-/// Room for one record, given back unless it is published.
+/// Room for one record, freed unless it is published.
 pub struct Reservation<'a, F: Fabric> {
     pub(crate) region: &'a Region<F>,
     pub(crate) name: RecordKey,
@@ -20,28 +20,28 @@ pub struct Reservation<'a, F: Fabric> {
 }
 
 impl<F: Fabric> Reservation<'_, F> {
-    /// Copies a part of the record to its place.
+    /// Copies a part of the record into the region.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` when it does not fit.
+    /// `BAD_ARGUMENT` when the part does not fit.
     pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
         check_range(self.bytes, from, bytes.len() as u64)?;
         Seen(&self.region.fabric).payload_in(self.at + from, bytes);
         Ok(())
     }
 
-    /// Where its bytes are to stand.
+    /// Offset of the record's bytes.
     #[must_use]
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// All its bytes were written there.
+    /// Ends the writing of all bytes in place.
     pub fn made(&self) {
         Seen(&self.region.fabric).payload_made(self.at, self.bytes);
     }
 
-    /// Lets others look it up: its bytes are in memory first. False: it was flushed meanwhile.
+    /// Makes the record visible, after its bytes have reached memory. False if it was flushed meanwhile.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -60,10 +60,10 @@ impl<F: Fabric> Reservation<'_, F> {
 
 #[cfg(target_os = "linux")]
 impl Reservation<'_, crate::mapping::Mapping> {
-    /// Lets `work` make the record where it is to stand.
+    /// Lets `work` make the record in place.
     pub fn make<T>(&mut self, work: impl FnOnce(&mut [u8]) -> T) -> T {
         let memory = self.region.fabric.memory(self.at, self.bytes);
-        // SAFETY: within the mapping; who reserved it is the only one to read or write there until it is published.
+        // SAFETY: within the mapping; only the reservation's owner reads or writes there until it is published.
         let made = work(unsafe { &mut *memory });
         self.made();
         made
@@ -80,7 +80,7 @@ impl<F: Fabric> Drop for Reservation<'_, F> {
     }
 }
 
-/// A record that stays where it is while this lives.
+/// A record that stays in place while this value lives.
 pub struct Pinned<'a, F: Fabric> {
     pub(crate) region: &'a Region<F>,
     pub(crate) index: u64,
@@ -95,21 +95,21 @@ impl<F: Fabric> Pinned<'_, F> {
         self.bytes
     }
 
-    /// Where its bytes stand.
+    /// Offset of the record's bytes.
     #[must_use]
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// They are about to be read there.
+    /// Prepares for reading the bytes in place.
     pub fn seen(&self) {
         Seen(&self.region.fabric).payload_seen(self.at, self.bytes);
     }
 
-    /// Copies a part of it.
+    /// Copies a part of the record.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` when it is shorter.
+    /// `BAD_ARGUMENT` when the record is shorter.
     pub fn read(&self, from: u64, bytes: &mut [u8]) -> Result<()> {
         check_range(self.bytes, from, bytes.len() as u64)?;
         Seen(&self.region.fabric).payload_out(self.at + from, bytes);
@@ -119,11 +119,11 @@ impl<F: Fabric> Pinned<'_, F> {
 
 #[cfg(target_os = "linux")]
 impl Pinned<'_, crate::mapping::Mapping> {
-    /// The record where it stands.
+    /// Returns the record in place.
     #[must_use]
     pub fn standing(&self) -> &[u8] {
         self.seen();
-        // SAFETY: within the mapping; nobody writes what is published and pinned.
+        // SAFETY: within the mapping; a published, pinned record is never written.
         unsafe { &*self.region.fabric.memory(self.at, self.bytes) }
     }
 }

@@ -1,5 +1,5 @@
-//! Owns the thread by which a process keeps its host alive in the lock between hosts: it says so, sees who is silent, manages the
-//! lock if nobody else does, and gives back what a dead process of its host had.
+//! Owns the thread that keeps a process's host alive in the lock between hosts: it sends the heartbeat, detects silent
+//! hosts, manages the lock if needed, and gives back the turns of dead processes.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use crate::mapping::Mapping;
 use crate::seat::Lease;
 use crate::visibility::Seen;
 
-/// Between looks at who lives: often enough for who is silent to be found within a second.
+/// Interval of checks for life, short enough that a silent host is found within a second.
 const LOOK: Duration = Duration::from_millis(25);
-/// Whoever stood at the same time has said so by then.
+/// Wait after standing for manager; simultaneous candidates have announced themselves by then.
 const ELECTION: Duration = Duration::from_millis(10);
-/// Between a manager's looks at the lock, when somebody wants it.
+/// Pause between a manager's checks of a wanted lock.
 const BUSY: Duration = Duration::from_micros(20);
-/// Somebody may want it again so soon after it was given back.
+/// Time after its last use for which the lock counts as wanted.
 const WARM: Duration = Duration::from_millis(5);
-/// When nobody wants it: first, and at most, because who comes next waits for so long.
+/// First and longest pause of an unwanted lock; the longest is short, because the next host waits for it.
 const IDLE: Duration = Duration::from_millis(1);
 const REST: Duration = Duration::from_millis(4);
 const _: () =
     assert!(LOOK.as_millis() * 2 <= SHM_BEAT_MS as u128, "a beat is seen before the next");
 
-/// How long a manager sleeps when nobody has wanted the lock for so long: a sixteenth of that.
+/// Pause of a manager: a sixteenth of the time since the lock was last wanted, within limits.
 fn pause(unwanted: Duration) -> Duration {
     if unwanted < WARM { BUSY } else { (unwanted / 16).clamp(IDLE, REST) }
 }
 
-/// How long something that changes did not, as far as this thread looked: it may have been stopped itself.
+/// Time for which a value did not change, counted only while this thread ran, because it may itself have been stopped.
 #[derive(Clone, Copy, Default)]
 struct Silence {
     last: [u64; 2],
@@ -54,7 +54,7 @@ impl Silence {
     }
 }
 
-/// Ends its thread when dropped.
+/// Handle of the thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     stops: Arc<AtomicBool>,
@@ -62,7 +62,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// `memory` is a mapping of its own.
+    /// Starts the thread; `memory` must be a mapping of its own.
     pub fn start(memory: Mapping, number: u64, lease: Arc<Lease>) -> Result<Self> {
         let stops = Arc::<AtomicBool>::default();
         let ends = Arc::clone(&stops);
@@ -143,7 +143,7 @@ impl Round {
         sleep(pause(self.wanted.elapsed()));
     }
 
-    /// Whoever is silent is so for as long as somebody looked often enough.
+    /// Counts silence only for time in which this thread looked often enough.
     fn look(&mut self) {
         let since = self.looked.elapsed().min(Duration::from_millis(SHM_BEAT_MS));
         let since_ms = u64::try_from(since.as_millis()).unwrap_or_default();
@@ -152,7 +152,7 @@ impl Round {
         for (number, silence) in (0..).zip(&mut self.hosts) {
             silence.look([seen.word(line_of(number, host::BEAT)), 0], since_ms);
         }
-        // One's own is heard without looking.
+        // This host's own heartbeat needs no check.
         self.hosts[usize::try_from(self.number).unwrap_or_default()].ms = 0;
         let managing = life(&self.memory);
         self.manager.look(managing, since_ms);
@@ -161,7 +161,7 @@ impl Round {
         }
     }
 
-    /// Of several who stand at once the last one is it.
+    /// Stands for manager; of several simultaneous candidates the last one wins.
     fn stand(&mut self) {
         let chance = RandomState::new().hash_one(self.looked);
         self.candidate = (chance >> TURN_BITS).max(1);
@@ -171,7 +171,7 @@ impl Round {
         self.manager.ms = 0;
     }
 
-    /// Nobody of this host may come by for long.
+    /// Gives back the turn of a dead process, because no other process of this host may come for long.
     fn tend(&self) {
         let lock = self.memory.host_lock(self.number);
         let Some(_) = lock.try_lock().inspect(|_| lock.repaired()) else { return };

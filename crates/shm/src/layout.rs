@@ -1,4 +1,4 @@
-//! Owns where everything lies in a region, version 3: offsets from its start, never pointers, all of it little-endian.
+//! Owns the positions of everything in a region, version 3: offsets from its start, never pointers, all little-endian.
 
 use tierkv_core::crc32c;
 use tierkv_core::error::{Code, Error, Result};
@@ -7,137 +7,137 @@ use tierkv_core::error::{Code, Error, Result};
 pub const MAGIC: [u8; 8] = *b"TKVSHM\0\0";
 /// Version of the layout described here.
 pub const VERSION: u32 = 3;
-/// A cache line: what one write-back moves. Nothing that two sides own shares one.
+/// Bytes of a cache line, the unit of a write-back. No line is shared by two owners.
 pub const LINE_BYTES: u64 = 64;
-/// The superblock; never changed once the region has its name.
+/// Bytes of the superblock, which never changes once the region has its name.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// What the lock may take; a pthread mutex has 40 bytes on x86-64, 48 on arm64.
+/// Room for the lock; a pthread mutex has 40 bytes on x86-64, 48 on arm64.
 pub const LOCK_BYTES: u64 = 64;
 /// The lock, in a page of its own.
 pub const LOCK_AT: u64 = SUPERBLOCK_BYTES;
-/// Where the search for a victim goes on.
+/// Position at which the search for a victim continues.
 pub const HAND_AT: u64 = LOCK_AT + LOCK_BYTES;
-/// Where the search for free chunks goes on.
+/// Position at which the search for free chunks continues.
 pub const NEXT_AT: u64 = HAND_AT + 8;
-/// Records that gave way to others, since the region was made.
+/// Records evicted since the region was created.
 pub const EVICTED_AT: u64 = NEXT_AT + 8;
-/// Records that it holds, those on their way among them.
+/// Records in the region, with those being filled.
 pub const RECORDS_AT: u64 = EVICTED_AT + 8;
-/// Chunks of all of them.
+/// Chunks of these records.
 pub const USED_AT: u64 = RECORDS_AT + 8;
-/// Records that came, since the region was made.
+/// Records that came since the region was created.
 pub const CAME_AT: u64 = USED_AT + 8;
-/// The number of the last flush.
+/// Number of the last flush.
 pub const FLUSH_AT: u64 = HAND_AT + LINE_BYTES;
-/// How many names were remembered, in the same line.
+/// Number of names remembered so far, in the same line.
 pub const NAMED_AT: u64 = FLUSH_AT + 8;
-/// The last flushes; number N stands at place N modulo their count.
+/// The last flushes; flush N is at place N modulo their count.
 pub const FLUSHES_AT: u64 = FLUSH_AT + LINE_BYTES;
-/// How many are remembered; what was made before all of them is not stored any more.
+/// Number of remembered flushes; records made before all of them are refused.
 pub const FLUSHES_MAX: u64 = 32;
-/// One line per process that joined: 0, or its turn.
+/// One line per member: 1 while it has joined, otherwise 0.
 pub const MEMBERS_AT: u64 = LOCK_AT + 4096;
-/// How many processes may join; an entry has a bit for each.
+/// Most members; an entry has a bit for each.
 pub const MEMBERS_MAX: u64 = 64;
-/// The last namespaces that were named, with their models' digests; one line each.
+/// The last named namespaces, each with its model's digest, in one line.
 pub const NAMES_AT: u64 = MEMBERS_AT + MEMBERS_MAX * LINE_BYTES;
-/// How many are remembered.
+/// Number of remembered names.
 pub const NAMES_MAX: u64 = 64;
-/// One place per host, where several hosts have the region.
+/// One place per host, where several hosts share the region.
 pub const HOSTS_AT: u64 = NAMES_AT + NAMES_MAX * LINE_BYTES;
-/// How many hosts; each has an equal part of the members.
+/// Most hosts; each has an equal part of the members.
 pub const HOSTS_MAX: u64 = HOSTS as u64;
 pub(crate) const HOSTS: usize = 8;
-/// A host's place.
+/// Bytes of a host's place.
 pub const HOST_BYTES: u64 = 8 * LINE_BYTES;
-/// Who manages the lock between hosts: a number that nobody else had, or 0. Each word from here on has a line of its own.
+/// Number of the manager of the lock between hosts, unique, or 0. From here on each word has its own line.
 pub const MANAGER_AT: u64 = HOSTS_AT + HOSTS_MAX * HOST_BYTES;
-/// Changes while the manager lives.
+/// Heartbeat of the manager, which changes while it lives.
 pub const MANAGER_BEAT_AT: u64 = MANAGER_AT + LINE_BYTES;
-/// Somebody died in the middle of a change: the next owner of the lock repairs the region.
+/// Not 0 after a death in the middle of a change; the next owner of the lock then repairs the region.
 pub const DIRTY_AT: u64 = MANAGER_BEAT_AT + LINE_BYTES;
-/// One bit per chunk.
+/// Bitmap with one bit per chunk.
 pub const BITMAP_AT: u64 = HOSTS_AT + 8192;
-/// An entry of the index: one line that changes, one with the key's hashes.
+/// Bytes of an index entry: one line that changes, one with the key's hashes.
 pub const ENTRY_BYTES: u64 = 2 * LINE_BYTES;
-/// Smallest chunk; also what the payload is aligned to.
+/// Smallest chunk, and the alignment of the payload.
 pub const CHUNK_BYTES_MIN: u64 = 4096;
 /// Most chunks of a region.
 pub const CHUNKS_MAX: u64 = 1 << 24;
-/// Entries per chunk: at most half of the table is in use, so probing stays short.
+/// Entries per chunk; at most half of the table is then in use, so that probing stays short.
 const ENTRIES_PER_CHUNK: u64 = 2;
 
 /// The fields of an entry, as offsets from its start.
 pub mod entry {
-    /// [`EMPTY`], [`GONE`], [`FILLING`] or [`READY`]; the last that is written.
+    /// [`EMPTY`], [`GONE`], [`FILLING`], [`READY`] or [`DOOMED`]; written last.
     pub const STATE: u64 = 0;
-    /// One bit per member that reads it.
+    /// One bit per member that reads the record.
     pub const PINS: u64 = 8;
-    /// Its first chunk.
+    /// First chunk of the record.
     pub const CHUNK: u64 = 16;
-    /// Its length in bytes; the chunks follow from it.
+    /// Length of the record in bytes, from which its chunks follow.
     pub const BYTES: u64 = 24;
-    /// The member that fills it.
+    /// Member that fills the entry.
     pub const OWNER: u64 = 32;
-    /// [`ASKED`], and above it how many had come before it.
+    /// [`ASKED`], and above it the number of records that came earlier.
     pub const VISITED: u64 = 40;
-    /// Asked for since the hand went by.
+    /// Requested since the hand passed.
     pub const ASKED: u64 = 1;
     /// Group, and shard in the upper half.
     pub const PLACE: u64 = 48;
-    /// Its tenant, and its class above [`CLASS_SHIFT`].
+    /// Tenant, and class above [`CLASS_SHIFT`].
     pub const LABEL: u64 = 56;
-    /// Tenants have 48 bits.
+    /// Position of the class; tenants have 48 bits.
     pub const CLASS_SHIFT: u32 = 56;
     /// Namespace, then block hash.
     pub const HASHES: u64 = 64;
 
-    /// Never used: probing ends here.
+    /// Never used; probing ends here.
     pub const EMPTY: u64 = 0;
-    /// Free again: probing goes on.
+    /// Free again; probing continues.
     pub const GONE: u64 = 1;
-    /// Chunks are set aside; the bytes are on their way.
+    /// Chunks are allocated and being written.
     pub const FILLING: u64 = 2;
     /// Can be looked up.
     pub const READY: u64 = 3;
-    /// Cannot be looked up any more; somebody still reads it, and frees it in the end.
+    /// No longer visible, but still being read; the last reader frees it.
     pub const DOOMED: u64 = 4;
 }
 
-/// The lines of a host's place, as offsets from its start: each has one writer, because a line goes to memory as a whole.
+/// The lines of a host's place, as offsets from its start. Each has one writer, because a line is written back as a whole.
 pub mod host {
-    /// The lock of the host itself; no other host touches it.
+    /// The host's own lock; no other host uses it.
     pub const LOCK: u64 = 0;
-    /// The host's: a turn, above two bits that say what it wants with it.
+    /// Written by the host: a turn, above two bits of state.
     pub const REQUEST: u64 = 64;
-    /// The host's: changes while one of its processes lives.
+    /// Written by the host: heartbeat, which changes while one of its processes lives.
     pub const BEAT: u64 = 128;
-    /// The host's: which kernel it is, 0: it never came; and how many of its ends it knows of.
+    /// Written by the host: id of its kernel (0: it never came), and in `KNOWN` the number of its ends it knows of.
     pub const KERNEL: u64 = 192;
-    /// See above.
+    /// See `KERNEL`.
     pub const KNOWN: u64 = 200;
-    /// The manager's: its number, and the turn that it granted.
+    /// Written by the manager: its number and the granted turn.
     pub const GRANT: u64 = 256;
-    /// The manager's: how often the host was found dead, and the turn that ended with it.
+    /// Written by the manager: how often the host was found dead, and its turn at that time.
     pub const ENDED: u64 = 320;
 
-    /// States of a request.
+    /// State of a request: the host does not want the lock.
     pub const IDLE: u64 = 0;
-    /// It wants the lock.
+    /// The host wants the lock.
     pub const WAITING: u64 = 1;
-    /// It has it, if who granted it was the manager still.
+    /// The host has the lock, if the granting manager was still the manager.
     pub const LOCKED: u64 = 2;
 }
 
 /// The fields of a remembered flush, as offsets from its start; one line.
 pub mod flush {
-    /// Its number.
+    /// Number of the flush.
     pub const NUMBER: u64 = 0;
-    /// The class (0: both) and the bits below.
+    /// Class (0: both) and the bits below.
     pub const WHAT: u64 = 8;
-    /// Only this namespace.
+    /// Bit: only this namespace.
     pub const HAS_NAMESPACE: u64 = 1 << 8;
-    /// Only this tenant.
+    /// Bit: only this tenant.
     pub const HAS_TENANT: u64 = 1 << 9;
     /// The tenant.
     pub const TENANT: u64 = 16;
@@ -160,34 +160,34 @@ const _: () = {
     assert!(size_of::<usize>() == 8, "offsets are addresses' distances");
 };
 
-/// What a region is cut into; stands in its superblock.
+/// Division of a region, as stored in its superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// The whole region.
+    /// Bytes of the whole region.
     pub region_bytes: u64,
-    /// One chunk.
+    /// Bytes of one chunk.
     pub chunk_bytes: u64,
-    /// How many.
+    /// Number of chunks.
     pub chunks: u64,
     /// Entries of the index: a power of two.
     pub entries: u64,
-    /// Where the index begins.
+    /// Offset of the index.
     pub index_at: u64,
-    /// Where the chunks begin.
+    /// Offset of the chunks.
     pub payload_at: u64,
-    /// How many hosts may have it; 0: one, whose lock is that of one kernel.
+    /// Number of hosts that may share it; 0 for a single host, whose kernel provides the lock.
     pub hosts: u64,
 }
 
-/// Length of the superblock's fields, its checksum among them.
+/// Length of the superblock's fields with their checksum.
 pub const FIELDS_BYTES: usize = 80;
 const CHECKED_BYTES: usize = 72;
 
 impl Layout {
-    /// How to cut a region of at most `max_bytes`.
+    /// Divides a region of at most `max_bytes`.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` naming what does not go.
+    /// `BAD_ARGUMENT` naming the impossible value.
     pub fn cut(max_bytes: u64, chunk_bytes: u64) -> Result<Self> {
         if chunk_bytes < CHUNK_BYTES_MIN || !chunk_bytes.is_power_of_two() {
             return Err(Error::bad_argument(format!(
@@ -217,13 +217,13 @@ impl Layout {
         Self { region_bytes, chunk_bytes, chunks, entries, index_at, payload_at, hosts: 0 }
     }
 
-    /// The same for several hosts.
+    /// Returns the layout for several hosts.
     #[must_use]
     pub fn between_hosts(self) -> Self {
         Self { hosts: HOSTS_MAX, ..self }
     }
 
-    /// The superblock's fields.
+    /// Encodes the superblock's fields.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; FIELDS_BYTES] {
         let mut bytes = [0; FIELDS_BYTES];
@@ -247,10 +247,10 @@ impl Layout {
         bytes
     }
 
-    /// Reads a superblock of a region that has `region_bytes` bytes.
+    /// Parses the superblock of a region of `region_bytes` bytes.
     ///
     /// # Errors
-    /// `ARENA_FAILED` naming the first thing that is not as it must be.
+    /// `ARENA_FAILED` naming the first wrong value.
     pub fn from_bytes(bytes: &[u8; FIELDS_BYTES], region_bytes: u64) -> Result<Self> {
         let refused = |text: String| Err(Error::new(Code::ArenaFailed, text));
         if bytes[..8] != MAGIC {
@@ -291,13 +291,13 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Where a chunk begins.
+    /// Offset of a chunk.
     #[must_use]
     pub fn chunk_at(&self, chunk: u64) -> u64 {
         self.payload_at + chunk * self.chunk_bytes
     }
 
-    /// Where an entry begins.
+    /// Offset of an entry.
     #[must_use]
     pub fn entry_at(&self, entry: u64) -> u64 {
         self.index_at + entry * ENTRY_BYTES

@@ -1,4 +1,4 @@
-//! Owns the list of modules of the shared region: records in memory that several processes map, without a network between them.
+//! Owns the list of modules of the shared region: records in memory mapped by several processes, without a network between them.
 
 pub mod between;
 #[cfg(target_os = "linux")]

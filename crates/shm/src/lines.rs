@@ -1,6 +1,6 @@
-//! Owns the instructions that bring cache lines to memory; which ones this processor has is asked once.
+//! Owns the instructions that move cache lines to memory; this processor's ones are detected once.
 
-/// Whether there are any.
+/// Whether this architecture has any.
 pub(crate) const EXIST: bool = cfg!(target_arch = "x86_64");
 
 #[cfg(target_arch = "x86_64")]
@@ -25,7 +25,7 @@ mod x86 {
         })
     }
 
-    /// What `write_back` takes.
+    /// Name of the instruction that `write_back` uses.
     pub fn write_back_name() -> &'static str {
         match has() {
             Has { clwb: true, .. } => "clwb",
@@ -36,17 +36,17 @@ mod x86 {
 
     fn drop_line(line: *const u8) {
         if has().clflushopt {
-            // SAFETY: the processor has it; the caller's line is mapped, and its bytes stay as they are.
+            // SAFETY: the processor has it; the caller's line is mapped, and its bytes do not change.
             unsafe { asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags)) };
         } else {
-            // SAFETY: every x86-64 has it; the caller's line is mapped.
+            // SAFETY: every x86-64 processor has it; the caller's line is mapped.
             unsafe { _mm_clflush(line) };
         }
     }
 
     pub fn write_back(line: *const u8) {
         if has().clwb {
-            // SAFETY: the processor has it; the caller's line is mapped, and its bytes stay as they are.
+            // SAFETY: the processor has it; the caller's line is mapped, and its bytes do not change.
             unsafe { asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)) };
         } else {
             drop_line(line);
@@ -58,7 +58,7 @@ mod x86 {
     }
 
     pub fn fence() {
-        // SAFETY: every x86-64 has it. Not sfence, because reads must wait, too.
+        // SAFETY: every x86-64 processor has it. An mfence, not an sfence, because reads must wait, too.
         unsafe { _mm_mfence() };
     }
 }
@@ -66,7 +66,7 @@ mod x86 {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{fence, invalidate, write_back, write_back_name};
 
-/// Never asked for: `map` refuses.
+/// Stand-ins that are never called, because `map` refuses.
 #[cfg(not(target_arch = "x86_64"))]
 mod none {
     pub fn write_back_name() -> &'static str {

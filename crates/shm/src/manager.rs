@@ -1,24 +1,24 @@
-//! Owns the manager of the lock between hosts: whose turn it is, what becomes of a dead host's, and who manages after a manager.
+//! Owns the manager of the lock between hosts: the order of turns, the end of a dead host's turn, and the succession of managers.
 
 use crate::between::{TURN_BITS, ended, is_gone, line_of, request};
 use crate::layout::{DIRTY_AT, HOSTS, HOSTS_MAX, MANAGER_AT, MANAGER_BEAT_AT, host};
 use crate::visibility::{Fabric, Rule, Seen};
 
-/// A change may be half done: the next owner repairs the region.
+/// Marks a change as possibly half done, so that the next owner repairs the region.
 pub(crate) fn doubt<F: Fabric>(seen: &Seen<'_, F>) {
     seen.set(DIRTY_AT, 1);
     seen.full_fence(Rule::LockFence);
 }
 
-/// Wants to manage, as `number`, which nobody had before; of 32 bits, and not 0.
+/// Stands for manager as `number`, which is unique, has 32 bits and is not 0.
 pub fn stand<F: Fabric>(fabric: &F, number: u64) {
     let seen = Seen(fabric);
     seen.set(MANAGER_AT, number);
-    // Whoever enters by an older grant has said so, or sees this. By hand `elected` brings it to memory when it reads it.
+    // A host that enters by an older grant has announced it, or sees this number. By hand, `elected` brings it to memory when it reads it.
     fabric.settle();
 }
 
-/// Manages no more: another one begins at once. Not for who was replaced: that one's grants would count for nothing.
+/// Resigns, so that another host can begin at once. Does nothing for a replaced manager, whose grants no longer count.
 pub fn resign<F: Fabric>(fabric: &F, number: u64) {
     let seen = Seen(fabric);
     if seen.word(MANAGER_AT) == number {
@@ -26,29 +26,29 @@ pub fn resign<F: Fabric>(fabric: &F, number: u64) {
     }
 }
 
-/// Who manages, and a word that changes as long as that one lives.
+/// Returns the manager's number and its heartbeat.
 pub fn life<F: Fabric>(fabric: &F) -> [u64; 2] {
     [MANAGER_AT, MANAGER_BEAT_AT].map(|at| Seen(fabric).word(at))
 }
 
-/// The manager, as it knows itself.
+/// State of the manager.
 #[derive(Debug)]
 pub struct Manager {
     number: u64,
-    /// The turn by which a host has the lock. More than one: a new manager saw a host that is about to find out.
+    /// Turns by which hosts have the lock. More than one: a new manager saw a host that is about to notice its replaced grant.
     holders: [Option<u64>; HOSTS],
     next: u64,
     beat: u64,
 }
 
 impl Manager {
-    /// Begins, if nobody else stood for it after `number`.
+    /// Begins to manage, if no other candidate stood after `number`.
     pub fn elected<F: Fabric>(fabric: &F, number: u64) -> Option<Self> {
         let seen = Seen(fabric);
         if seen.word(MANAGER_AT) != number {
             return None;
         }
-        // Also one that was found dead: whoever found it may have been replaced before it said so.
+        // Hosts found dead are included, because the manager that found one may have been replaced before writing it down.
         let holder = |host: u64| {
             let (turn, state) = request(&seen, host);
             (state == host::LOCKED).then_some(turn)
@@ -57,8 +57,8 @@ impl Manager {
         Some(Self { number, holders, next: 0, beat: seen.word(MANAGER_BEAT_AT) })
     }
 
-    /// Goes round once; `dead` has a bit for each host that is silent. `None`: another one manages now. Otherwise whether
-    /// anybody has or wants the lock.
+    /// Serves all hosts once; `dead` has a bit for each silent host. Returns `None` once replaced, otherwise whether a host
+    /// has or wants the lock.
     pub fn step<F: Fabric>(&mut self, fabric: &F, dead: u64) -> Option<bool> {
         let seen = Seen(fabric);
         if seen.word(MANAGER_AT) != self.number {
@@ -81,7 +81,7 @@ impl Manager {
             let is_held_by_it = holder.is_some();
             is_held |= is_held_by_it;
             if is_held_by_it && state == host::WAITING {
-                // Again, because a late word of a manager before this one may have taken its place.
+                // The grant is written again, because a late write of an earlier manager may have replaced it.
                 seen.set(line_of(host, host::GRANT), self.number << TURN_BITS | turn);
             }
             if !is_held_by_it && state == host::WAITING && !is_dead(host) {
@@ -101,28 +101,28 @@ impl Manager {
         &mut self.holders[at % self.holders.len()]
     }
 
-    /// A host is silent: what it had is free, and it is told so, should it come back.
+    /// Ends the turn of a silent host, and records the end for the case that the host returns.
     fn bury<F: Fabric>(&mut self, seen: &Seen<'_, F>, host: u64) {
         let (turn, state) = request(seen, host);
         let (ends, ended_turn) = ended(seen, host);
-        // One that comes back may die over its first turn.
+        // A host that returned may die during its first turn.
         let is_buried = is_gone(seen, host) && (state == host::IDLE || ended_turn == turn);
         if is_buried && self.holder(host).take().is_some() {
-            // Perhaps by a turn after its burial, or by one that is known.
+            // The host may have had a turn since its end was recorded, or the recorded one.
             doubt(seen);
         }
         if is_buried || seen.word(line_of(host, host::KERNEL)) == 0 {
             return;
         }
-        // First, because a manager after this one asks no more about who is buried. Also where it had no turn: a repair frees
-        // what its members held.
+        // The doubt is written first, because a later manager skips hosts recorded as dead. A doubt is needed also without
+        // a turn, because a repair frees what the host's members held.
         doubt(seen);
         if seen.word(MANAGER_AT) != self.number {
             return;
         }
         seen.set(line_of(host, host::ENDED), (ends + 1) << TURN_BITS | turn);
         seen.set(line_of(host, host::GRANT), 0);
-        // By hand, reading it brings it to memory before another one is granted.
+        // By hand, the read brings the word to memory before another host is granted a turn.
         let _ = ended(seen, host);
         *self.holder(host) = None;
     }

@@ -1,4 +1,4 @@
-//! Owns a region as a process has it mapped: its words and payloads, its lock among those of a host and between hosts.
+//! Owns a process's mapping of a region: words, payloads, and its locks within a host and between hosts.
 
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
@@ -33,18 +33,18 @@ pub struct Mapping {
     start: *mut c_void,
     bytes: usize,
     coherence: Coherence,
-    /// It has joined: who waits for the lock from now on is no thread that anybody else waits for.
+    /// Set once the process has joined; from then on only the desk's own threads wait for the lock.
     is_joined: AtomicBool,
-    /// Whether its file was cut short.
+    /// Watch that notices a truncated file.
     watched: &'static Watched,
-    /// Its part in the lock between hosts.
+    /// This process's part in the lock between hosts.
     seat: Option<Seat>,
     keeper: Option<Keeper>,
 }
 
-// SAFETY: the memory stays mapped as long as the value lives; words are atomics, and payloads belong to who reserved or pinned them.
+// SAFETY: the memory stays mapped while the value lives; words are atomics, and payloads belong to a reservation or a pin.
 unsafe impl Send for Mapping {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -53,24 +53,24 @@ impl Mapping {
         let bytes = usize::try_from(bytes).map_err(|_| in_words(Errno::NOMEM))?;
         let address = without_provenance_mut(options.address);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping; the address is a hint that replaces nothing.
+        // SAFETY: a new mapping; the address is a hint and replaces nothing.
         let start =
             unsafe { rustix::mm::mmap(address, bytes, protection, MapFlags::SHARED, &fd, 0) }
                 .map_err(in_words)?;
         let watched = cut::watch(start.addr(), bytes).inspect_err(|_| {
-            // SAFETY: mapped just now, and nobody has a reference into it.
+            // SAFETY: just mapped, and no reference into it exists.
             let _ = unsafe { rustix::mm::munmap(start, bytes) };
         })?;
         let (coherence, is_joined) = (options.coherence, AtomicBool::new(false));
         Ok(Self { fd, start, bytes, coherence, is_joined, watched, seat: None, keeper: None })
     }
 
-    /// Nobody waits in person for this process any more.
+    /// Marks the process as joined, so that its lock has no deadline any more.
     pub(crate) fn joined(&self) {
         self.is_joined.store(true, Ordering::Relaxed);
     }
 
-    /// Where this process has it.
+    /// Address of the region in this process.
     #[must_use]
     pub fn address(&self) -> usize {
         self.start.addr()
@@ -79,25 +79,25 @@ impl Mapping {
     fn at(&self, at: u64, bytes: u64) -> *mut u8 {
         let end = at.checked_add(bytes);
         let inside = end.is_some_and(|end| end <= self.bytes as u64);
-        // The index is shared memory: what stands there is not believed.
+        // The index is shared memory, so that its offsets are not trusted.
         let at = usize::try_from(at).ok().filter(|_| inside).expect("within the region");
         self.start.cast::<u8>().wrapping_add(at)
     }
 
-    /// A part of it, for who has it alone.
+    /// A part of the memory, for its single owner.
     pub(crate) fn memory(&self, at: u64, bytes: u64) -> *mut [u8] {
         let length = usize::try_from(bytes).unwrap_or_default();
         std::ptr::slice_from_raw_parts_mut(self.at(at, bytes), length)
     }
 
-    /// Gives this process the pages of a part, which the file has already; false: this system cannot.
+    /// Maps the pages of a part, which the file already has; false where the system cannot.
     pub(crate) fn populate(&self, at: u64, bytes: u64) -> bool {
         let length = usize::try_from(bytes).unwrap_or_default();
-        // SAFETY: within the mapping; no byte of it changes.
+        // SAFETY: within the mapping; no byte changes.
         unsafe { madvise(self.at(at, bytes).cast(), length, Advice::LinuxPopulateWrite) }.is_ok()
     }
 
-    /// Tells regions apart that had one name after another: its file's number.
+    /// Number of the region's file, which distinguishes successive regions of the same name.
     #[must_use]
     pub fn file_number(&self) -> u64 {
         rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_ino)
@@ -105,11 +105,11 @@ impl Mapping {
 
     fn word_at(&self, at: u64) -> &AtomicU64 {
         assert!(at.is_multiple_of(8), "words are aligned");
-        // SAFETY: within the mapping, aligned, and mapped as long as `self`.
+        // SAFETY: within the mapping, aligned, and mapped while `self` lives.
         unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }
     }
 
-    /// The lock of a host, in a region that several have.
+    /// The lock of a host, in a region shared by several.
     pub(crate) fn host_lock(&self, number: u64) -> Robust {
         Robust::at(self.at(line_of(number, host::LOCK), LOCK_BYTES))
     }
@@ -129,13 +129,13 @@ impl Mapping {
 
     fn make_lock_of(&self, number: u64) -> Result<()> {
         self.host_lock(number).make()?;
-        // Its host reads it from memory.
+        // The host reads its lock from memory.
         Seen(self).payload_made(line_of(number, host::LOCK), LOCK_BYTES);
         Seen(self).fence(Rule::PayloadFence);
         Ok(())
     }
 
-    /// Takes part in the lock between hosts, as one of the processes of a host.
+    /// Joins the lock between hosts as a process of host `number`.
     pub(crate) fn sit(&mut self, number: u64, keeps: Mapping) -> Result<()> {
         let one_by_one = MEMBERS_MAX + number;
         let in_words = |error| failed("a host's place", error);
@@ -148,7 +148,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// A machine that was started anew makes its lock anew: nobody is left who would give the old one up.
+    /// Recreates the lock of a host that was restarted, because no process is left to release the old one.
     fn arrive(&self, number: u64) -> Result<()> {
         let (seen, own) = (Seen(self), kernel());
         let [its, beat] = [host::KERNEL, host::BEAT].map(|line| line_of(number, line));
@@ -182,7 +182,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.watched.let_go();
-        // SAFETY: ours, and nobody has a reference into it any more.
+        // SAFETY: our own mapping, and no reference into it exists.
         let _ = unsafe { rustix::mm::munmap(self.start, self.bytes) };
         self.start = null_mut();
     }
@@ -205,13 +205,13 @@ impl Fabric for Mapping {
 
     fn copy_in(&self, at: u64, bytes: &[u8]) {
         let to = self.at(at, bytes.len() as u64);
-        // SAFETY: within the mapping; who reserved it is the only one to write there.
+        // SAFETY: within the mapping; only the reservation's owner writes there.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     fn copy_out(&self, at: u64, bytes: &mut [u8]) {
         let from = self.at(at, bytes.len() as u64);
-        // SAFETY: within the mapping; nobody writes what is published and pinned.
+        // SAFETY: within the mapping; a published, pinned record is never written.
         unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
     }
 
@@ -240,19 +240,19 @@ impl Fabric for Mapping {
             return Ok(if is_doubtful { LastOwner::Died } else { last });
         };
         if last == LastOwner::Died {
-            // What it was at shows by its turn.
+            // The dead process's turn shows what it was doing.
             lock.repaired();
         }
         seat.enter(self, in_person).inspect_err(|_| {
             lock.unlock();
             if seat.is_lost() {
-                // Whoever lives of this host frees what this process held.
+                // Lets other processes of this host free what this one held.
                 let _ = lock_bytes(&self.fd, libc::F_OFD_SETLK, libc::F_UNLCK, 0, MEMBERS_MAX);
             }
         })
     }
 
-    /// Not between hosts, where a turn takes its time, nor by hand, where each line does.
+    /// Only within a host and with coherent caches, because a turn between hosts, or flushing lines, takes long.
     fn try_lock(&self) -> bool {
         let is_quick = self.seat.is_none() && self.coherence == Coherence::Hardware;
         if !is_quick || self.watched.is_cut() {
@@ -263,7 +263,7 @@ impl Fabric for Mapping {
         if last == LastOwner::Left && Seen(self).word(DIRTY_AT) == 0 {
             return true;
         }
-        // A repair reads the whole index: the next one who may wait does it.
+        // A repair reads the whole index, so that it is left to the next owner that may wait.
         doubt(&Seen(self));
         lock.repaired();
         lock.unlock();

@@ -1,4 +1,4 @@
-//! Owns who has joined a region, and what the dead leave behind: pins, half-filled entries, bits of the bitmap.
+//! Owns the members of a region, and the cleanup after dead ones: pins, half-filled entries, bits of the bitmap.
 
 use tierkv_core::error::{Code, Error, Result};
 
@@ -11,7 +11,7 @@ impl<F: Fabric> Table<'_, F> {
         MEMBERS_AT + member * LINE_BYTES
     }
 
-    /// Takes a free place, and clears what its last owner left.
+    /// Takes a free place, and frees what its last owner held.
     pub fn join(&self) -> Result<u64> {
         for member in 0..MEMBERS_MAX {
             if self.fabric.claim(member)? {
@@ -28,7 +28,7 @@ impl<F: Fabric> Table<'_, F> {
         ))
     }
 
-    /// Frees what dead members hold; `me` is not asked about, because a lock of one's own looks vacant.
+    /// Frees what dead members hold; skips `me`, because a process's own lock looks vacant to it.
     pub fn sweep(&self, me: u64) {
         let dead = (0..MEMBERS_MAX)
             .filter(|member| *member != me && self.seen.word(Self::member_at(*member)) != 0)
@@ -42,13 +42,13 @@ impl<F: Fabric> Table<'_, F> {
         }
     }
 
-    /// Gives a member's place up, with all that it holds.
+    /// Gives up a member's place with everything it holds.
     pub fn leave(&self, me: u64) {
         self.bury(1 << me);
         self.seen.set(Self::member_at(me), 0);
     }
 
-    /// How many have joined.
+    /// Number of members.
     pub fn joined(&self) -> u64 {
         let has_joined = |member: &u64| self.seen.word(Self::member_at(*member)) != 0;
         (0..MEMBERS_MAX).filter(has_joined).count() as u64
@@ -74,8 +74,8 @@ impl<F: Fabric> Table<'_, F> {
         }
     }
 
-    /// Makes the region whole after an owner of the lock died, or an entry was found damaged: what the dead half filled and what
-    /// cannot be goes, and the bitmap follows from the entries, because these are right at every single write.
+    /// Repairs the region after an owner of the lock died or an entry was found damaged. Half-filled and impossible entries
+    /// are dropped, and the bitmap is rebuilt from the others, which are right after every single write.
     pub fn repair(&self, me: u64) {
         self.sweep(me);
         for word in 0..self.bitmap_words() {

@@ -1,4 +1,4 @@
-//! Owns what passes between a region and an arena: a record is made in the region itself, and decoded out of it into its slot.
+//! Owns the transfer between a region and an arena: a record is encoded in the region itself, and decoded from it into its slot.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::flushes::Label;
 use crate::mapping::Mapping;
 use crate::region::{Offer, Region, Reservation};
 
-/// Verifies a record and decodes it into its slot; how many bytes it had.
+/// Verifies a record and decodes it into its slot; returns its bytes.
 pub fn fetch(region: &Region<Mapping>, targets: &Targets, target: &Target) -> Result<Option<u64>> {
     let Targets { namespace, fidelity, arena, inbox, .. } = targets;
     let Target { packed_key, lease, geometry } = target;
@@ -29,7 +29,7 @@ pub fn fetch(region: &Region<Mapping>, targets: &Targets, target: &Target) -> Re
     Ok(Some(bytes))
 }
 
-/// Verifies a record, number `at` of those, and gives it to whoever keeps it; how many bytes it has.
+/// Verifies record number `at` and passes it to the callback; returns its bytes.
 pub fn take(
     region: &Region<Mapping>,
     Kept { namespace, inbox, keep, .. }: &Kept,
@@ -38,7 +38,7 @@ pub fn take(
 ) -> Result<Option<u64>> {
     let key = RecordKey::from_packed(*namespace, packed_key);
     let Some(pinned) = region.pin(&key)? else { return Ok(None) };
-    // Whoever decodes it asks for its fidelity.
+    // The caller that decodes the record checks its fidelity.
     let wanted = Wanted { fidelity: 0, namespace: *namespace, packed_key: *packed_key };
     let reassembly = Arc::new(inbox.keep(wanted, pinned.bytes())?);
     reassembly.take_standing(pinned.standing())?;
@@ -49,19 +49,19 @@ pub fn take(
     }))
 }
 
-/// What `fetch` says as an item's status.
+/// Status of an item for which `fetch` failed.
 pub fn status_of(error: &Error) -> ItemStatus {
     match error.code {
         Code::BadRecord => ItemStatus::BadRecord,
         Code::NoMemory => ItemStatus::OverBudget,
-        // Of no use to us, and sound for all that is known.
+        // The record is of no use to us, but may be sound.
         Code::RecordUnopened => ItemStatus::Missing,
-        // A lease that has ended meanwhile: nobody wants it.
+        // The lease ended meanwhile, so that the record is no longer wanted.
         _ => ItemStatus::Incomplete,
     }
 }
 
-/// Stores a record, made where it is to stand if that can be; how many bytes it has.
+/// Stores a record, encoded in place if possible; returns its bytes.
 pub fn store(
     region: &Region<Mapping>,
     key: &RecordKey,
@@ -104,7 +104,7 @@ fn offered(offer: Offer<'_, Mapping>) -> std::result::Result<Reservation<'_, Map
     }
 }
 
-/// Looks at a record that somebody could not use: one that is not sound goes.
+/// Checks a record that a caller could not use, and removes it if it is not sound.
 pub fn check(region: &Region<Mapping>, key: &RecordKey) -> Result<ItemStatus> {
     let Some(pinned) = region.pin(key)? else { return Ok(ItemStatus::Missing) };
     let mut progress = Progress::new(usize::try_from(pinned.bytes()).unwrap_or(usize::MAX));
@@ -129,7 +129,7 @@ pub fn check(region: &Region<Mapping>, key: &RecordKey) -> Result<ItemStatus> {
     Ok(ItemStatus::Quarantined)
 }
 
-/// The same of each, as numbers.
+/// Checks several records; returns their statuses as numbers.
 pub fn check_each(region: &Region<Mapping>, keys: &[RecordKey]) -> Result<Vec<u8>> {
     keys.iter().map(|key| Ok(check(region, key)? as u8)).collect()
 }

@@ -1,4 +1,4 @@
-//! Owns which model a namespace belongs to, for flushes by model: the last names, each by its digest.
+//! Owns the models of namespaces, for flushes by model: the last names, each with its model's digest.
 
 use tierkv_core::record::Hash;
 
@@ -6,7 +6,7 @@ use crate::layout::{LINE_BYTES, NAMED_AT, NAMES_AT, NAMES_MAX};
 use crate::table::Table;
 use crate::visibility::Fabric;
 
-/// In a name's line, behind the namespace.
+/// Offset of the model in a name's line, behind the namespace.
 const MODEL: u64 = 32;
 
 impl<F: Fabric> Table<'_, F> {
@@ -14,7 +14,7 @@ impl<F: Fabric> Table<'_, F> {
         (0..NAMES_MAX).map(|place| NAMES_AT + place * LINE_BYTES)
     }
 
-    /// Remembers it; the oldest gives way.
+    /// Remembers the model of a namespace; the oldest name gives way.
     pub fn name(&self, namespace: &Hash, model: &Hash) {
         let known = Self::names().find(|at| self.seen.hash(*at) == *namespace);
         let at = known.unwrap_or_else(|| {
@@ -22,13 +22,13 @@ impl<F: Fabric> Table<'_, F> {
             self.seen.set(NAMED_AT, count.wrapping_add(1));
             NAMES_AT + count % NAMES_MAX * LINE_BYTES
         });
-        // A half-written one is of no model.
+        // A half-written name has no model.
         self.seen.set_hash(at + MODEL, &Hash::default());
         self.seen.set_hash(at, namespace);
         self.seen.set_hash(at + MODEL, model);
     }
 
-    /// The namespaces of a model.
+    /// Returns the namespaces of a model.
     pub fn namespaces_of(&self, model: &Hash) -> Vec<Hash> {
         let named = Self::names().filter(|at| self.seen.hash(*at + MODEL) == *model);
         named.map(|at| self.seen.hash(at)).collect()

@@ -1,4 +1,4 @@
-//! Owns how a process comes to a region: opened where its file may be trusted, or made whole before it has its name.
+//! Owns the opening of a region: its file is checked and mapped, or created completely before it gets its name.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -15,27 +15,27 @@ use crate::mapping::Mapping;
 use crate::region::{self, Region};
 use crate::visibility::Coherence;
 
-/// How a region is made, and how this process maps it.
+/// Options of creating a region, and of mapping it here.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Most bytes of a region that is made in a file; 0: none is. A device is taken whole.
+    /// Most bytes of a region created in a file; 0: none is created. A device is used whole.
     pub max_bytes: u64,
-    /// Its chunks.
+    /// Bytes of a chunk.
     pub chunk_bytes: u64,
-    /// Who keeps the caches together.
+    /// How caches are kept coherent.
     pub coherence: Coherence,
-    /// Where to map it, if the place is free; 0: anywhere. Processes need not agree.
+    /// Preferred address of the mapping; 0: any. Processes need not agree.
     pub address: usize,
-    /// Which of several hosts that have the region this is; `None`: no other host has it.
+    /// Number of this host among those that share the region; `None`: it is the only one.
     pub host: Option<u64>,
-    /// Whose users have it; `None`: this user alone.
+    /// Group whose users share the region; `None`: this user alone.
     pub group: Option<u32>,
 }
 
-/// Opens the region at `path` and joins it; makes it first where there is none.
+/// Opens the region at `path` and joins it; creates it where there is none.
 ///
 /// # Errors
-/// `ARENA_FAILED` naming the path and what does not go, `BAD_ARGUMENT` for sizes.
+/// `ARENA_FAILED` naming the path and the problem, `BAD_ARGUMENT` for sizes.
 pub fn open(path: &Path, options: &Options) -> Result<Region<Mapping>> {
     let (mapping, bytes) = map(path, options)?;
     let region = Region::join(mapping, bytes)
@@ -44,7 +44,7 @@ pub fn open(path: &Path, options: &Options) -> Result<Region<Mapping>> {
     Ok(region)
 }
 
-/// The same without joining: the memory, and its length.
+/// Like `open` without joining; returns the memory and its length.
 ///
 /// # Errors
 /// As `open`.
@@ -92,7 +92,7 @@ fn map_as(path: &Path, options: &Options, described: Described) -> Result<(Mappi
     Ok((mapping, bytes))
 }
 
-/// All who have a region have the same kind of lock.
+/// Checks that this process uses the region's kind of lock.
 fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
     let layout = region::layout_of(mapping, bytes)?;
     let text = match host {
@@ -108,8 +108,8 @@ fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
     Err(Error::new(Code::ArenaFailed, text))
 }
 
-/// The bytes of a device's region, which is made where there is none. It has no name to be given when all is whole, so a lock on its
-/// node keeps others away.
+/// Returns the bytes of a device's region, which is created where there is none. A lock on the device's node serialises
+/// this, because a device cannot get its name only once it is complete.
 fn settle(path: &Path, memory: &Mapping, fd: &OwnedFd, all: u64, options: &Options) -> Result<u64> {
     let one_by_one = |kind| {
         lock_bytes(fd, libc::F_OFD_SETLKW, kind, MEMBERS_MAX + HOSTS_MAX, 1)
@@ -127,7 +127,7 @@ fn cut(max_bytes: u64, options: &Options) -> Result<Layout> {
     Ok(if options.host.is_some() { layout.between_hosts() } else { layout })
 }
 
-/// Makes a region under another name, and gives it its own when it is whole. Another one who is faster wins.
+/// Creates a region without a name, and links it once it is complete. If another process is faster, its region is used.
 fn create(path: &Path, options: &Options) -> Result<()> {
     let layout = cut(options.max_bytes, options)?;
     let in_words = |errno| failed(path.display(), errno);
@@ -136,7 +136,7 @@ fn create(path: &Path, options: &Options) -> Result<()> {
     if let Some(group) = options.group {
         give_to(path, &fd, group)?;
     }
-    // All of its memory now, because a page that is missing later ends whoever touches it.
+    // Allocates all memory now, because a page missing later would raise SIGBUS.
     rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, layout.region_bytes)
         .map_err(in_words)?;
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -173,7 +173,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const PAGE_BYTES: usize = 4096;
 
-    /// A file that stands for a device, beside what sysfs would say of it.
+    /// A file that stands for a device, beside the description that sysfs would have.
     struct Fake(PathBuf);
 
     impl Fake {
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// The folder of a file that a process has open only once.
+    /// Folder of a file that a process opens only once.
     fn beside(of: &str) -> PathBuf {
         format!("/dev/shm/tierkv-test-{of}-{}", std::process::id()).into()
     }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_device_is_taken_whole_and_made_once() {
         let described = |_: &Stat| Some(beside("dax-whole"));
-        // What lies behind its first page is nobody's, and no zeros.
+        // The bytes behind the first page are arbitrary.
         let mut content = vec![0xff; usize::try_from(4 * MIB).expect("small")];
         content[..PAGE_BYTES].fill(0);
         let fake = Fake::new("dax-whole", &content, 4 * MIB);
@@ -232,7 +232,7 @@ mod tests {
         let key = RecordKey { namespace: hash, block_hash: hash, group: 0, shard: 0 };
         let first = fake.open(&OPTIONS, described).expect("made");
         let bytes = first.layout().region_bytes;
-        // Not all of it, because chunks are whole.
+        // The region is smaller than the device, because chunks are whole.
         assert!(bytes < 4 * MIB && bytes > 4 * MIB - 2 * 16_384, "{bytes}");
         let audit = first.audit().expect("read");
         assert!(audit.is_sound() && audit.ready == 0, "{audit:?}");

@@ -1,4 +1,4 @@
-//! Owns what a process does with a region: look up, put if absent, pin and read, remove.
+//! Owns the operations of a process on a region: look up, put if absent, pin and read, remove.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,63 +15,63 @@ use crate::table::{Table, Words};
 use crate::visibility::{Fabric, LastOwner, Rule, Seen};
 
 const EMPTY_PAGE: [u8; 4096] = [0; 4096];
-/// What arrives at once of a superblock: a line.
+/// Bytes of a superblock that arrive together: one line.
 const HEAD_BYTES: usize = 64;
 
-/// One process's view of a region that it has joined.
+/// One process's view of a region it has joined.
 pub struct Region<F: Fabric> {
     pub(crate) fabric: F,
     layout: Layout,
-    /// The last flush when it was joined.
+    /// Number of the last flush when it joined.
     flushed: u64,
     pub(crate) member: u64,
-    /// Entries that this process reads, with how many of its readers: an entry has one bit for all of them.
+    /// Readers per entry in this process, because an entry has only one bit for all of them.
     pins: Mutex<HashMap<u64, u32>>,
 }
 
-/// What became of an offer.
+/// Answer to an offer of a record.
 pub enum Offer<'a, F: Fabric> {
-    /// Room is set aside.
+    /// Room is allocated.
     Wanted(Reservation<'a, F>),
-    /// It is there already.
+    /// The record is stored already.
     Present,
-    /// Another one brings it.
+    /// Another process is writing it.
     Filling,
-    /// It has more bytes than all chunks, or none.
+    /// The record is longer than all chunks, or empty.
     TooLarge,
-    /// All others are being read or filled.
+    /// All other records are being read or filled.
     Full,
 }
 
-/// What became of a whole record.
+/// Outcome of storing a complete record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
-    /// It can be looked up.
+    /// The record is stored.
     Stored,
-    /// It could be before, or will be when another one has brought it.
+    /// The record was stored before, or another process is writing it.
     Present,
     /// There is no room.
     Full,
 }
 
-/// How full a region is, as its counts say.
+/// Fill of a region, by its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
-    /// Records, those on their way among them.
+    /// Records, with those being filled.
     pub records: u64,
-    /// Their chunks, in bytes.
+    /// Bytes of their chunks.
     pub used_bytes: u64,
-    /// All chunks, in bytes.
+    /// Bytes of all chunks.
     pub max_bytes: u64,
-    /// Records that gave way to others since the region was made.
+    /// Records evicted since the region was created.
     pub evicted: u64,
-    /// Processes that joined.
+    /// Processes that have joined.
     pub members: u64,
-    /// The number of the last flush.
+    /// Number of the last flush.
     pub flush: u64,
 }
 
-/// The lock is held while it lives, also over a repair that panics: who was stopped under a lock between hosts does.
+/// Holds the lock while it lives, even over a panic in a repair, which a process stopped under a lock between hosts raises.
 pub(crate) struct Locked<'a, F: Fabric>(pub Table<'a, F>);
 
 impl<F: Fabric> Drop for Locked<'_, F> {
@@ -81,18 +81,18 @@ impl<F: Fabric> Drop for Locked<'_, F> {
     }
 }
 
-/// Makes a region of memory that is all zeros, and that nobody else has yet.
+/// Creates a region in memory that is all zeros and not shared yet.
 pub fn format<F: Fabric>(fabric: &F, layout: &Layout) {
     let seen = Seen(fabric);
     seen.payload_in(0, &layout.to_bytes());
     seen.fence(Rule::PayloadFence);
 }
 
-/// The bytes of the region there, as it says itself. It is made so if there is none and the first page is empty: whatever else lies
-/// there is somebody's. The superblock's first line comes last, because who dies before it can be followed by another one.
+/// Returns the bytes of the region in `fabric`, by its superblock. Creates one if the first page is empty; other contents are left
+/// alone. The superblock's first line is written last, so that another process can continue after a death before it.
 ///
 /// # Errors
-/// What `make_locks` says.
+/// Errors of `make_locks`.
 pub fn settle<F: Fabric>(
     fabric: &F,
     layout: Option<&Layout>,
@@ -117,7 +117,7 @@ pub fn settle<F: Fabric>(
     Ok(layout.region_bytes)
 }
 
-/// What memory of `bytes` bytes is cut into, as its superblock says.
+/// Layout of memory of `bytes` bytes, by its superblock.
 pub(crate) fn layout_of<F: Fabric>(fabric: &F, bytes: u64) -> Result<Layout> {
     let mut fields = [0; FIELDS_BYTES];
     Seen(fabric).payload_out(0, &mut fields);
@@ -128,7 +128,7 @@ impl<F: Fabric> Region<F> {
     /// Joins a region of `bytes` bytes.
     ///
     /// # Errors
-    /// `ARENA_FAILED` when it is no such region, `NO_MEMORY` when too many have joined.
+    /// `ARENA_FAILED` when the memory is no such region, `NO_MEMORY` when too many have joined.
     pub fn join(fabric: F, bytes: u64) -> Result<Self> {
         let layout = layout_of(&fabric, bytes)?;
         let pins = Mutex::default();
@@ -141,17 +141,17 @@ impl<F: Fabric> Region<F> {
         Ok(region)
     }
 
-    /// The last flush when it was joined.
+    /// Number of the last flush when this process joined.
     pub fn joined_at_flush(&self) -> u64 {
         self.flushed
     }
 
-    /// What it is cut into.
+    /// Layout of the region.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Where its memory is, and whose.
+    /// Memory of the region.
     pub fn fabric(&self) -> &F {
         &self.fabric
     }
@@ -160,7 +160,7 @@ impl<F: Fabric> Region<F> {
         let last = self.fabric.lock()?;
         let locked = Locked(Table::new(&self.fabric, &self.layout));
         if last == LastOwner::Died {
-            // It arrives when the lock is given up: who dies before that leaves it to be repaired anew.
+            // The repair counts only once the lock is released; a death before that leaves it to the next owner.
             locked.0.repair(self.member);
             self.fabric.repaired();
         }
@@ -171,7 +171,7 @@ impl<F: Fabric> Region<F> {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which of these can be read now. Counts as asking for them.
+    /// Says for each key whether its record can be read now; counts as a request for it.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -179,7 +179,7 @@ impl<F: Fabric> Region<F> {
         self.look_up_at_flush(keys.iter().copied()).map(|(found, _)| found)
     }
 
-    /// The same, and the number of the last flush, in one turn: between hosts a turn is what takes time.
+    /// Like `look_up`, with the number of the last flush in the same turn, because between hosts a turn takes long.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -187,12 +187,12 @@ impl<F: Fabric> Region<F> {
         &self,
         keys: impl Iterator<Item = RecordKey>,
     ) -> Result<(Vec<bool>, u64)> {
-        // Apart from the probes, because then more of these wait for memory at the same time.
+        // Computed before the probes, so that more of these wait for memory at the same time.
         let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
         Ok(self.found(&self.locked()?, &keys))
     }
 
-    /// The same without waiting; `None`: somebody has the lock or died with it, or it is of a kind that takes its time.
+    /// Like `look_up_at_flush` without waiting; `None` if the lock is held, its owner died, or it is a slow kind.
     pub fn look_up_now(&self, keys: impl Iterator<Item = RecordKey>) -> Option<(Vec<bool>, u64)> {
         let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
         let locked = self.fabric.try_lock().then(|| Locked(Table::new(&self.fabric, &self.layout)));
@@ -204,10 +204,10 @@ impl<F: Fabric> Region<F> {
         (found, table.seen.word(FLUSH_AT))
     }
 
-    /// Stores a whole record, which is checked before anybody can look it up.
+    /// Verifies and stores a complete record.
     ///
     /// # Errors
-    /// `BAD_RECORD` when it is not sound or not of this key.
+    /// `BAD_RECORD` when it is not sound or has another key.
     pub fn put(&self, key: &RecordKey, bytes: &[u8]) -> Result<Put> {
         let header = record::verify(bytes)
             .map_err(|refusal| Error::bad_record(format!("not stored: {refusal:?}")))?;
@@ -226,7 +226,7 @@ impl<F: Fabric> Region<F> {
         }
     }
 
-    /// Sets room aside, if the key is absent. Who publishes has checked the bytes.
+    /// Allocates room if the key is absent. The caller must verify the bytes before publishing.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -239,7 +239,7 @@ impl<F: Fabric> Region<F> {
         let state = |found: Option<u64>| found.map(|index| table.state(index));
         let mut found = state(table.probe(&key).found);
         if found == Some(entry::FILLING) {
-            // Who brings it may be dead.
+            // The process writing it may be dead.
             table.sweep(self.member);
             found = state(table.probe(&key).found);
         }
@@ -260,7 +260,7 @@ impl<F: Fabric> Region<F> {
         Ok(Offer::Wanted(reservation))
     }
 
-    /// Keeps a record where it is, for reading.
+    /// Pins a record for reading.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -275,7 +275,7 @@ impl<F: Fabric> Region<F> {
         Ok(Some(Pinned { region: self, index, at, bytes }))
     }
 
-    /// Takes a record out; false: it is not there, or somebody reads it.
+    /// Removes a record; false if there is none, or it is being read.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -289,7 +289,7 @@ impl<F: Fabric> Region<F> {
         Ok(index.is_some())
     }
 
-    /// Takes a record away that was found not to be sound; who reads it still may.
+    /// Removes an unsound record; its readers may finish.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -300,7 +300,7 @@ impl<F: Fabric> Region<F> {
         Ok(index.is_some())
     }
 
-    /// Takes all records of a scope away, and remembers that; the flush's number, how many there were, and their bytes.
+    /// Removes all records of a scope and remembers the flush; returns its number, and the records and bytes removed.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -308,7 +308,7 @@ impl<F: Fabric> Region<F> {
         Ok(self.locked()?.0.flush(scope))
     }
 
-    /// The same for each namespace of a model, as far as they were named; all of them together, with the last number.
+    /// Flushes each named namespace of a model; returns the totals with the last number.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -324,7 +324,7 @@ impl<F: Fabric> Region<F> {
         Ok(all)
     }
 
-    /// Remembers which model a namespace belongs to, by its digest.
+    /// Remembers the model of a namespace, by its digest.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -333,7 +333,7 @@ impl<F: Fabric> Region<F> {
         Ok(())
     }
 
-    /// The flushes after `known`, once what dead members hold is freed.
+    /// Returns the flushes after `known`, after freeing what dead members hold.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -343,7 +343,7 @@ impl<F: Fabric> Region<F> {
         Ok(locked.0.news(known))
     }
 
-    /// The number of the last flush.
+    /// Number of the last flush.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -351,7 +351,7 @@ impl<F: Fabric> Region<F> {
         Ok(self.locked()?.0.seen.word(FLUSH_AT))
     }
 
-    /// How full it is.
+    /// Returns the fill of the region.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -368,7 +368,7 @@ impl<F: Fabric> Region<F> {
         })
     }
 
-    /// Frees what this member holds, so that nobody has to find it dead. It must do nothing afterwards.
+    /// Frees what this member holds, so that it need not be found dead. The region must not be used afterwards.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -386,7 +386,7 @@ impl<F: Fabric> Region<F> {
         Ok(())
     }
 
-    /// What it holds, and whether all of it fits together.
+    /// Counts the contents, and checks their consistency.
     ///
     /// # Errors
     /// When the lock is lost.

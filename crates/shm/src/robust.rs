@@ -1,4 +1,4 @@
-//! Owns the lock of a host: a mutex in the region that tells its next owner when the last one died.
+//! Owns the lock of a host: a robust mutex in the region, whose next owner learns that the last one died.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,17 +16,17 @@ fn failed(what: &str, code: i32) -> Error {
     Error::new(Code::ArenaFailed, format!("{what}: {error}"))
 }
 
-/// A mutex where it stands. Whoever has one keeps its memory mapped.
+/// A mutex in the region, whose memory must stay mapped while this is used.
 #[derive(Clone, Copy)]
 pub(crate) struct Robust(*mut libc::pthread_mutex_t);
 
 impl Robust {
-    /// At a place of `LOCK_BYTES`.
+    /// Returns the mutex at a place of `LOCK_BYTES`.
     pub fn at(place: *mut u8) -> Self {
         Self(place.cast())
     }
 
-    /// Makes it, while nobody else has it.
+    /// Creates the mutex, before any other process has it.
     pub fn make(self) -> Result<()> {
         let done = |what: &str, code: i32| match code {
             0 => Ok(()),
@@ -42,7 +42,7 @@ impl Robust {
         // SAFETY: initialised.
         let robust =
             unsafe { libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST) };
-        // SAFETY: nobody else has it yet; the attributes are initialised.
+        // SAFETY: not shared yet; the attributes are initialised.
         let made = unsafe { libc::pthread_mutex_init(self.0, attributes) };
         // SAFETY: initialised, and not used again.
         unsafe { libc::pthread_mutexattr_destroy(attributes) };
@@ -51,11 +51,11 @@ impl Robust {
         done("pthread_mutex_init", made)
     }
 
-    /// Waits for it, or fails in time where somebody waits in person: an event loop, or a human at a terminal.
+    /// Waits for the lock. With `in_person`, when an event loop or a person waits, it fails after a time limit.
     pub fn lock(self, in_person: bool) -> Result<LastOwner> {
         let code = if in_person {
             let until = open_deadline();
-            // SAFETY: made before the region had its name; the time is our own.
+            // SAFETY: made before the region got its name; the time is our own.
             unsafe { libc::pthread_mutex_timedlock(self.0, &raw const until) }
         } else {
             // SAFETY: as above.
@@ -69,9 +69,9 @@ impl Robust {
         }
     }
 
-    /// Takes it where it is free; whether it did.
+    /// Takes the lock if it is free; `None` if not.
     pub fn try_lock(self) -> Option<LastOwner> {
-        // SAFETY: made before the region had its name.
+        // SAFETY: made before the region got its name.
         match unsafe { libc::pthread_mutex_trylock(self.0) } {
             0 => Some(LastOwner::Left),
             libc::EOWNERDEAD => Some(LastOwner::Died),
@@ -79,20 +79,20 @@ impl Robust {
         }
     }
 
-    /// What the dead owner left is whole again.
+    /// Marks the state left by the dead owner as consistent.
     pub fn repaired(self) {
         // SAFETY: made, and held by us.
         unsafe { libc::pthread_mutex_consistent(self.0) };
     }
 
-    /// Gives it up.
+    /// Releases the lock.
     pub fn unlock(self) {
         // SAFETY: made, and held by us.
         unsafe { libc::pthread_mutex_unlock(self.0) };
     }
 }
 
-/// What somebody is told who waited in person.
+/// Error of a lock that was not free within the time limit.
 pub(crate) fn late() -> Error {
     let text =
         "the region's lock: a process keeps it and does not go on: end the one that is stopped";

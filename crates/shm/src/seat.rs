@@ -1,5 +1,5 @@
-//! Owns a process's part in the lock between hosts: it enters by its host's lock and then the host's turn, and writes only while
-//! its host counts as alive.
+//! Owns a process's part in the lock between hosts: it enters by its host's lock and then the host's turn, and writes only
+//! while its host counts as alive.
 
 use std::fs::read_to_string;
 use std::sync::Arc;
@@ -16,51 +16,51 @@ use crate::layout::{HOSTS_MAX, MEMBERS_MAX, host};
 use crate::robust::late;
 use crate::visibility::{Fabric, LastOwner, Rule, Seen};
 
-/// Not known yet.
+/// Value of `known` before the first entry.
 const NEVER: u64 = u64::MAX;
-/// Looks at a turn before it lets others run, and how long it sleeps between later ones.
+/// Checks of a turn that only yield, and the pause between later checks.
 const SPINS: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// Members of one host.
 pub(crate) const MEMBERS_OF_HOST: u64 = MEMBERS_MAX / HOSTS_MAX;
 
-/// Time that runs on while the machine sleeps, in ms.
+/// Time in ms, which also runs while the machine sleeps.
 pub(crate) fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let (s, ns) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
     s * 1000 + ns / 1_000_000
 }
 
-/// Tells kernels apart.
+/// Identifies the running kernel.
 pub(crate) fn kernel() -> u64 {
     let boot = read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     1 << 32 | u64::from(crc32c::checksum(boot.as_bytes()))
 }
 
-/// Until when others count this host as alive, whatever becomes of this process; shared with its keeper.
+/// Time until which other hosts count this one as alive even without this process; shared with its keeper.
 #[derive(Debug, Default)]
 pub(crate) struct Lease {
     until_ms: AtomicU64,
-    /// How often it ended before it was renewed.
+    /// How often the lease ran out before it was renewed.
     gaps: AtomicU64,
 }
 
 impl Lease {
-    /// Says that this host lives.
+    /// Renews the lease and writes the host's heartbeat.
     pub fn renew<F: Fabric>(&self, fabric: &F, number: u64) {
         let now = now_ms();
         let seen = Seen(fabric);
         seen.set(line_of(number, host::BEAT), now);
         seen.full_fence(Rule::LockFence);
-        // Before it holds again.
+        // The gap is counted before the lease holds again.
         if self.until_ms.load(Ordering::Acquire) <= now {
             self.gaps.fetch_add(1, Ordering::Release);
         }
         self.until_ms.fetch_max(now + SHM_LEASE_MS, Ordering::AcqRel);
     }
 
-    /// Whether it held all the time since there were so many gaps.
+    /// Whether the lease has held ever since `gaps` gaps.
     fn holds_since(&self, gaps: u64) -> bool {
         now_ms() < self.until_ms.load(Ordering::Acquire) && gaps == self.gaps()
     }
@@ -70,15 +70,15 @@ impl Lease {
     }
 }
 
-/// A process of a host.
+/// A process's part in the lock between hosts.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub number: u64,
     pub lease: Arc<Lease>,
-    /// The ends of its host that it knows of: it joined after them.
+    /// Number of its host's ends when it joined.
     known: AtomicU64,
     turn: AtomicU64,
-    /// The lease's gaps when it came in.
+    /// Gaps of the lease when it entered.
     gaps: AtomicU64,
     is_inside: AtomicBool,
     is_lost: AtomicBool,
@@ -97,7 +97,7 @@ impl Seat {
         }
     }
 
-    /// Whether a member is of this host.
+    /// Whether a member belongs to this host.
     pub fn has(&self, member: u64) -> bool {
         member / MEMBERS_OF_HOST == self.number
     }
@@ -106,13 +106,13 @@ impl Seat {
         self.is_lost.load(Ordering::Relaxed)
     }
 
-    /// Waits for the host's turn; the host's lock is held.
+    /// Waits for the host's turn; the host's lock must be held.
     pub fn enter<F: Fabric>(&self, fabric: &F, in_person: bool) -> Result<LastOwner> {
         self.check()?;
         self.lease.renew(fabric, self.number);
         let between = Between::new(fabric, self.number);
         let turn = Self::wait(&between, in_person)?;
-        // Whoever finds this host dead from now on leaves a gap.
+        // If another host finds this one dead from now on, the lease has a gap.
         self.gaps.store(self.lease.gaps(), Ordering::Relaxed);
         let known = Some(self.known.load(Ordering::Relaxed)).filter(|known| *known != NEVER);
         let Some(ends) = between.arrives(known) else {
@@ -155,8 +155,8 @@ impl Seat {
         Err(Error::new(Code::ArenaFailed, text))
     }
 
-    /// Stands before each write of a word: under the lock none comes from a process that was stopped for longer than its lease,
-    /// because another host may be inside by then.
+    /// Precedes each write of a word. Under the lock it refuses writes of a process that was stopped for longer than its
+    /// lease, because another host may then have the lock.
     pub fn may_write(&self) -> bool {
         let gaps = self.gaps.load(Ordering::Relaxed);
         if !self.is_inside.load(Ordering::Relaxed) || self.lease.holds_since(gaps) {
@@ -166,7 +166,7 @@ impl Seat {
         false
     }
 
-    /// Gives the turn back. Who lost it leaves it as it is: whoever comes next of this host finds a change that may be half done.
+    /// Gives the turn back. A process that lost it leaves it, so that the next one of this host finds a possibly half-done change.
     pub fn leave<F: Fabric>(&self, fabric: &F) {
         self.is_inside.store(false, Ordering::Relaxed);
         if !self.is_lost() {

@@ -1,4 +1,4 @@
-//! Owns index and bitmap of a region, under its lock: linear probing, free chunks, and who gives way (a second chance).
+//! Owns index and bitmap of a region, under its lock: linear probing, free chunks, and eviction with a second chance.
 
 use tierkv_core::key::RecordKey;
 
@@ -9,12 +9,12 @@ use crate::layout::{
 use crate::visibility::{Fabric, Seen};
 
 const WORD_BITS: u64 = u64::BITS as u64;
-/// One of so many records is young, and gives way where all others are in use only.
+/// Divisor of the records: that share, the youngest, is evicted only if all others are in use.
 const YOUNG_SHARE: u64 = 4;
-/// Spreads hashes that are not uniform, too (2^64 by the golden ratio).
+/// Multiplier that spreads hashes, also uneven ones (2^64 divided by the golden ratio).
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A key as words of an entry.
+/// A key in the words of an entry.
 pub(crate) struct Words {
     place: u64,
     hashes: [u64; 8],
@@ -37,13 +37,13 @@ impl Words {
     }
 }
 
-/// Where a key is, or could be.
+/// Entry with a key, or the first one free for it.
 pub(crate) struct Probe {
     pub found: Option<u64>,
     free: Option<u64>,
 }
 
-/// The region's books, while the lock is held.
+/// Index and bitmap of a region, while the lock is held.
 pub(crate) struct Table<'a, F: Fabric> {
     pub fabric: &'a F,
     pub seen: Seen<'a, F>,
@@ -59,7 +59,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         self.seen.word(self.layout.entry_at(index) + field)
     }
 
-    /// A field of a line that was just dropped.
+    /// Reads a field of a line that was just invalidated.
     fn beside(&self, index: u64, field: u64) -> u64 {
         self.seen.beside(self.layout.entry_at(index) + field)
     }
@@ -72,7 +72,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         self.field(index, entry::STATE)
     }
 
-    /// The state of an entry; `beside` reads all else of it.
+    /// Reads the state of an entry and invalidates its lines, so that `beside` can read the rest.
     fn whole(&self, index: u64) -> u64 {
         self.seen.first_of(self.layout.entry_at(index), ENTRY_BYTES)
     }
@@ -114,7 +114,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         probe
     }
 
-    /// Where a key can be read, for member `me`. Counts as asking for it.
+    /// Entry of a readable record, for member `me`; counts as a request for it.
     pub fn ready(&self, me: u64, key: &Words) -> Option<u64> {
         let index = self.probe(key).found?;
         if self.state(index) != entry::READY {
@@ -131,11 +131,11 @@ impl<'a, F: Fabric> Table<'a, F> {
         Some(index)
     }
 
-    /// Sets chunks aside for a key that is not there, evicting others as needed; `None`: nothing more can be evicted.
+    /// Allocates chunks for an absent key, evicting others as needed; `None` if no more can be evicted.
     pub fn insert(&self, key: &Words, bytes: u64, label: u64, owner: u64) -> Option<u64> {
         let count = self.chunks_of(bytes);
         let chunk = self.find(count).or_else(|| self.evict_for(count))?;
-        // Evicting changes where probes end.
+        // Probed again, because an eviction changes where probes end.
         let index = self.probe(key).free?;
         for (field, word) in [
             (entry::PINS, 0),
@@ -160,7 +160,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         Some(index)
     }
 
-    /// Takes an entry out of the index and frees its chunks, in this order: who dies in between leaves bits that a repair finds.
+    /// Removes an entry, then frees its chunks; a death in between leaves only marked chunks, which a repair finds.
     pub fn drop_entry(&self, index: u64) {
         self.set_field(index, entry::STATE, entry::GONE);
         self.mark(index, false);
@@ -169,19 +169,19 @@ impl<'a, F: Fabric> Table<'a, F> {
         self.empty(index);
     }
 
-    /// Lets probes end again at this place and those before it that none has to cross to an entry behind: what is free and not
-    /// empty would fill the table otherwise, and each look-up would go through all of it.
+    /// Turns freed entries into empty ones, at this place and before it, unless a probe must cross them. Otherwise freed
+    /// entries would fill the table, and each look-up would read all of it.
     fn empty(&self, index: u64) {
         let mut at = self.next(index);
         while at != index && self.state(at) != entry::EMPTY {
             at = self.next(at);
         }
-        // How many places from here back a probe crosses to one behind.
+        // Number of places back from here that a probe crosses to an entry behind.
         let (mut crossed, mut is_behind) = (0_u64, true);
         for _ in 0..self.layout.entries {
             at = self.back(at, 1);
             is_behind &= at != index;
-            // Reading it brings it to memory before another one changes.
+            // The read brings the line to memory before another one changes.
             match self.whole(at) {
                 entry::EMPTY => return,
                 entry::GONE => {
@@ -198,13 +198,13 @@ impl<'a, F: Fabric> Table<'a, F> {
         }
     }
 
-    /// Adds to a count, or takes from it: they say how full it is, and nothing is decided by them. A repair counts anew.
+    /// Adjusts a counter. Counters only report the fill and decide nothing; a repair recounts them.
     pub fn count(&self, at: u64, by: u64, more: bool) {
         let before = self.seen.word(at);
         self.seen.set(at, if more { before.wrapping_add(by) } else { before.saturating_sub(by) });
     }
 
-    /// Takes an entry away from those who look up; who reads it last frees it.
+    /// Hides an entry from look-ups; its last reader frees it.
     pub fn doom(&self, index: u64) {
         if self.field(index, entry::PINS) == 0 {
             self.drop_entry(index);
@@ -217,8 +217,8 @@ impl<'a, F: Fabric> Table<'a, F> {
         bytes.div_ceil(self.layout.chunk_bytes)
     }
 
-    /// The chunks of an entry: first, and how many; none where damage names others than there are, because writing by such
-    /// numbers would spread it.
+    /// First chunk and number of chunks of an entry; (0, 0) if damage names chunks outside the region, because writes by
+    /// such numbers would spread it.
     pub fn chunks(&self, index: u64) -> (u64, u64) {
         let count = self.chunks_of(self.field(index, entry::BYTES));
         let chunk = self.beside(index, entry::CHUNK);
@@ -226,7 +226,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         if end.is_some_and(|end| end <= self.layout.chunks) { (chunk, count) } else { (0, 0) }
     }
 
-    /// Whether an entry's bytes can be where it says.
+    /// Whether an entry's chunks lie in the region.
     pub fn is_possible(&self, index: u64) -> bool {
         self.chunks(index).1 > 0
     }
@@ -257,7 +257,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         }
     }
 
-    /// Free chunks in a row: from where the last search ended, then from the start.
+    /// Finds free adjacent chunks, from the end of the last search on, then from the start.
     fn find(&self, count: u64) -> Option<u64> {
         let next = self.seen.word(NEXT_AT).min(self.layout.chunks);
         self.find_in(next, self.layout.chunks, count)
@@ -296,8 +296,8 @@ impl<'a, F: Fabric> Table<'a, F> {
         }
     }
 
-    /// Drops the first entry after the hand that nobody reads, nobody asked for since it went by and that is not among the last that
-    /// came, because entries lie in no order of time: a prompt would lose its first blocks to its last ones. Its chunks.
+    /// Evicts the first entry after the hand that is not read, not requested since the hand passed, and not among the youngest; returns its
+    /// chunks. The young are spared because entries are not in order of time, and a prompt would evict its own first blocks.
     fn evict(&self) -> Option<(u64, u64)> {
         let mut hand = self.seen.word(HAND_AT) & (self.layout.entries - 1);
         let came = self.seen.word(CAME_AT);
@@ -326,7 +326,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         None
     }
 
-    /// Counts, and compares bitmap with entries.
+    /// Counts, and compares the bitmap with the entries.
     pub fn audit(&self) -> Audit {
         let mut audit = Audit::default();
         let mut marked = vec![false; usize::try_from(self.layout.chunks).unwrap_or_default()];
@@ -351,7 +351,7 @@ impl<'a, F: Fabric> Table<'a, F> {
         audit
     }
 
-    /// Of an entry that was just dropped as a whole.
+    /// Key of an entry whose lines were just invalidated.
     fn key(&self, index: u64) -> Words {
         let word = |at: u64| self.beside(index, entry::HASHES + at * 8);
         let hashes = [0, 1, 2, 3, 4, 5, 6, 7].map(word);
@@ -359,29 +359,29 @@ impl<'a, F: Fabric> Table<'a, F> {
     }
 }
 
-/// What a region holds, and what must be 0 in it.
+/// Contents of a region, and counters that must be 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Audit {
     /// Records that can be looked up.
     pub ready: u64,
-    /// Records on their way.
+    /// Records being filled.
     pub filling: u64,
-    /// Records that somebody reads.
+    /// Records being read.
     pub pinned: u64,
-    /// Chunks of all of them.
+    /// Chunks of all these records.
     pub used_chunks: u64,
-    /// Chunks that are taken by nobody.
+    /// Chunks marked as taken without a record.
     pub leaked: u64,
-    /// Chunks of a record that count as free.
+    /// Chunks of a record marked as free.
     pub unmarked: u64,
-    /// Chunks that two records have.
+    /// Chunks of two records.
     pub shared: u64,
     /// Records that no probe finds.
     pub hidden: u64,
 }
 
 impl Audit {
-    /// Whether everything that must be 0 is.
+    /// Whether all counters that must be 0 are.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         [self.leaked, self.unmarked, self.shared, self.hidden] == [0; 4]

@@ -1,19 +1,19 @@
-//! Owns a trial of memory: what one side publishes under the rules the other reads, and compares word by word.
+//! Owns a trial of memory: one side publishes under the visibility rules, the other reads and compares each word.
 
 use crate::layout::LINE_BYTES;
 use crate::visibility::{Fabric, Rule, Seen};
 
-/// Bytes that are published at a time.
+/// Bytes published per round.
 pub const TRIAL_BYTES: u64 = 16 << 10;
-/// The word of a trial stands at its start, the payload behind it.
+/// Offset of the payload; the trial's word precedes it.
 const PAYLOAD_FROM: u64 = LINE_BYTES;
 
-/// A payload of its own for every round: each word is another one than before.
+/// Payload of a round, in which every word differs from the round before.
 fn payload(round: u64) -> Vec<u8> {
     (0..TRIAL_BYTES / 8).flat_map(|word| (round << 32 | word).to_le_bytes()).collect()
 }
 
-/// Publishes a round's payload, as a record is published.
+/// Publishes a round's payload as a record is published.
 pub fn publish<F: Fabric>(fabric: &F, at: u64, round: u64) {
     let seen = Seen(fabric);
     seen.payload_in(at + PAYLOAD_FROM, &payload(round));
@@ -21,19 +21,19 @@ pub fn publish<F: Fabric>(fabric: &F, at: u64, round: u64) {
     say(fabric, at, round);
 }
 
-/// Writes a word, as an entry's state is written.
+/// Writes a word as an entry's state is written.
 pub fn say<F: Fabric>(fabric: &F, at: u64, word: u64) {
     let seen = Seen(fabric);
     seen.set(at, word);
     seen.fence(Rule::UnlockFence);
 }
 
-/// The word as this side sees it.
+/// Reads the word as this side sees it.
 pub fn heard<F: Fabric>(fabric: &F, at: u64) -> u64 {
     Seen(fabric).word(at)
 }
 
-/// Whether a round's payload is as it was published.
+/// Whether a round's payload is as published.
 pub fn is_whole<F: Fabric>(fabric: &F, at: u64, round: u64) -> bool {
     let mut bytes = vec![0; usize::try_from(TRIAL_BYTES).unwrap_or_default()];
     Seen(fabric).payload_out(at + PAYLOAD_FROM, &mut bytes);

@@ -1,16 +1,16 @@
-//! Owns where a text can be cut so that both sides become the same ids as the whole.
+//! Owns the places at which a text can be cut so that both parts give the same token ids as the whole.
 //!
-//! A tokenizer looks for its added tokens first, leftmost and longest, and treats what lies between two of them by itself. A
-//! text may therefore be cut before an added token that is found wherever it stands: no other one reaches into it.
+//! A tokenizer first finds its added tokens, leftmost and longest, and treats the text between them separately. A text may
+//! therefore be cut before an added token that is found at every position, because no other one overlaps it.
 
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::AddedToken;
 
-/// A piece is at least this long: shorter ones would cost more to look up than to turn into tokens.
+/// Shortest piece; shorter ones would cost more to look up than to tokenize.
 pub const PIECE_BYTES_MIN: usize = 1 << 10;
-/// Added tokens that are looked at; a model with more (some have thousands of unused ones) is cut before none.
+/// Most added tokens considered; texts of a model with more (some have thousands of unused ones) are not cut.
 pub const MARKS_MAX: usize = 4_096;
 
 /// Tokens before which texts are cut.
@@ -19,10 +19,10 @@ pub struct Cuts {
 }
 
 impl Cuts {
-    /// `added`: all added tokens of a tokenizer.
+    /// Takes all added tokens of a tokenizer.
     #[must_use]
     pub fn new<'a>(added: impl Iterator<Item = &'a AddedToken>) -> Self {
-        // Those that are found in the normalised text are looked for between these.
+        // Tokens matched in the normalised text are matched only between these.
         let added: Vec<&AddedToken> = added.filter(|token| !token.normalized).collect();
         if added.len() > MARKS_MAX {
             return Self { marks: None };
@@ -36,7 +36,7 @@ impl Cuts {
         Self { marks: marks.ok().filter(|marks| marks.patterns_len() > 0) }
     }
 
-    /// The pieces of a text, in order; each but the first begins with an added token.
+    /// Returns the pieces of a text in order; each but the first begins with an added token.
     #[must_use]
     pub fn pieces(&self, text: &str) -> Vec<Range<usize>> {
         let mut pieces = Vec::new();
@@ -52,15 +52,15 @@ impl Cuts {
     }
 }
 
-/// Whether it is found wherever it stands, and whatever stands before it is found without looking at it.
+/// Whether the token is found at every position, and the text before it is tokenized independently of it.
 fn stands_alone(token: &AddedToken, all: &[&AddedToken]) -> bool {
     let text = token.content.as_str();
-    // A letter would tell a `single_word` token before it that its word goes on; a space belongs to an `rstrip` token.
+    // A letter would continue the word of a preceding `single_word` token; a space would belong to an `rstrip` token.
     let is_mark = text.starts_with(|first: char| first.is_ascii_punctuation() && first != '_');
     is_mark && !token.lstrip && !token.single_word && all.iter().all(|other| !reaches(other, text))
 }
 
-/// Whether `other`, found first, could hide `text`: it begins as `text` does and is longer, or ends as `text` begins.
+/// Whether `other`, found first, could hide `text`: it is longer and begins with it, or its end overlaps the start of `text`.
 fn reaches(other: &AddedToken, text: &str) -> bool {
     let other = other.content.as_str();
     let is_longer = other != text && other.starts_with(text);

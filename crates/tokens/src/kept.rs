@@ -1,14 +1,14 @@
-//! Owns the ids of pieces that came before, so that a conversation's beginning is not turned into tokens with every turn.
+//! Owns the token ids of recent pieces, so that the beginning of a conversation is not tokenized again with every turn.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Ids that are kept; a piece counts for [`PIECE_COST`] more. 16 MiB, and what tells pieces apart.
+/// Most ids kept (16 MiB); each piece counts for [`PIECE_COST`] ids more.
 pub const KEPT_MAX: usize = 4 << 20;
-/// What keeping a piece costs besides its ids, in ids.
+/// Further memory of a kept piece, in ids.
 const PIECE_COST: usize = 64;
 
-/// SHA-256 over a piece and all before it.
+/// SHA-256 over a piece and all text before it.
 pub type Name = [u8; 32];
 
 struct Piece {
@@ -16,7 +16,7 @@ struct Piece {
     used: u64,
 }
 
-/// The pieces that were used last.
+/// The most recently used pieces.
 #[derive(Default)]
 pub struct Kept {
     pieces: HashMap<Name, Piece>,
@@ -26,7 +26,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The ids of a piece, if they are kept.
+    /// Returns the ids of a piece, if kept.
     pub fn find(&mut self, name: &Name) -> Option<Arc<[u32]>> {
         let piece = self.pieces.get_mut(name)?;
         self.by_use.remove(&piece.used);
@@ -36,7 +36,7 @@ impl Kept {
         Some(Arc::clone(&piece.ids))
     }
 
-    /// Keeps a piece, in place of those that were not used for the longest time.
+    /// Keeps a piece; drops the least recently used ones above the limit.
     pub fn keep(&mut self, name: Name, ids: Arc<[u32]>) {
         if self.pieces.contains_key(&name) {
             return;

@@ -1,4 +1,4 @@
-//! Owns one model's tokenizer: read from its folder, and text to ids.
+//! Owns one model's tokenizer: loading it from the model's folder, and text to ids.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,13 +12,13 @@ use tokenizers::Tokenizer as Model;
 use crate::cuts::Cuts;
 use crate::kept::{Kept, Name};
 
-/// Largest `tokenizer.json`: several times the largest of today.
+/// Largest `tokenizer.json`: several times the largest known one.
 pub const FILE_BYTES_MAX: u64 = 128 << 20;
 
-/// A text that no tokenizer of ours would take for something else, to see what is put around texts.
+/// Text of plain tokens, used to find the ids that a model adds around a text.
 const SAMPLE: &str = "a b";
 
-/// What a model puts around a text.
+/// Ids that a model adds around a text.
 struct Frame {
     before: Vec<u32>,
     after: Vec<u32>,
@@ -28,16 +28,16 @@ struct Frame {
 pub struct Tokenizer {
     model: Model,
     cuts: Cuts,
-    /// None: it is more than ids before and after, so texts go through the model whole.
+    /// `None` if the model adds more than ids before and after, so that texts are tokenized whole.
     frame: Option<Frame>,
     kept: Mutex<Kept>,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` in `folder`. What it says of truncation and padding is left out: engines take prompts as they are.
+    /// Reads `tokenizer.json` in `folder`. Ignores its truncation and padding, because engines take prompts whole.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` where the file cannot be read or is no tokenizer.
+    /// `BAD_ARGUMENT` where the file cannot be read or is not a tokenizer.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("tokenizer.json");
         let wrong = |why: String| Error::bad_argument(format!("{}: {why}", path.display()));
@@ -56,10 +56,10 @@ impl Tokenizer {
         Ok(Self { model, cuts, frame, kept: Mutex::default() })
     }
 
-    /// The ids of a text; `is_framed`: with what the model puts before and after each.
+    /// Returns the ids of a text; `is_framed` adds the ids that the model puts around each text.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` where the model has no token for a part of it.
+    /// `BAD_ARGUMENT` where the model has no token for a part of the text.
     pub fn encode(&self, text: &str, is_framed: bool) -> Result<Vec<u32>> {
         let Some(frame) = &self.frame else {
             return ids_of(&self.model, text, is_framed);
@@ -77,7 +77,7 @@ impl Tokenizer {
 
     fn encode_pieces(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         let mut pieces = self.cuts.pieces(text);
-        // It ends with the text: longer prompts do not go through it.
+        // The last piece ends with the text, and longer prompts do not contain it, so that it is not kept.
         let last = pieces.pop().unwrap_or(0..text.len());
         let mut before = Context::new(&SHA256);
         for piece in pieces {

@@ -1,16 +1,16 @@
-//! Owns the fidelity figures: what comes back of known head vectors, and how small they get.
+//! Owns the fidelity figures: SNR of known head vectors after decoding, and compression ratio.
 
 use tierkv_core::codec::Codec;
 
 use crate::data::{Spread, bf16, snr_db};
 use crate::trip::{BF16, plain};
 
-/// True SNR of each spread in dB, bf16 at head dim 128.
+/// Returns the true SNR of each spread in dB, bf16 at head dim 128.
 pub fn all(codec: Codec) -> impl Iterator<Item = (Spread, f64)> {
     Spread::ALL.into_iter().map(move |spread| (spread, snr_db(codec, spread)))
 }
 
-/// Source over payload bytes of the codec, bf16 at head dim 128.
+/// Returns source bytes over payload bytes of the codec, bf16 at head dim 128.
 pub fn ratio(codec: Codec) -> f64 {
     let (dim, vectors) = (128, 1024);
     let geometry = plain(BF16, dim, vectors);

@@ -1,4 +1,4 @@
-//! Owns the codec's figures: speed beside memcpy in the same run, and fidelity; `--json` for machines.
+//! Owns the codecs' figures: speed against memcpy in the same run, and fidelity; `--json` for machines.
 
 #[path = "../../tests/int8/data.rs"]
 mod data;

@@ -1,4 +1,4 @@
-//! Owns the speed figures: encode and decode of strided pages, in turns with memcpy of the same bytes.
+//! Owns the speed figures: encode and decode of strided pages, alternating with memcpy of the same bytes.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,22 +11,22 @@ use tierkv_core::record::{CLASS_KV, LAYOUT_CANONICAL};
 
 use crate::data::{Spread, bf16};
 
-/// Source bytes of one round: far beyond any cache.
+/// Source bytes of one round, more than any cache holds.
 pub const SET_BYTES: usize = 256 << 20;
-/// Rounds whose median counts.
+/// Rounds per case; the median counts.
 pub const ROUNDS: usize = 9;
 
 const TOKENS: u32 = 16;
 const HEADS: u32 = 8;
 const ALIGN: usize = 4096;
 
-/// A shape of page.
+/// One codec and shape of page.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
     pub codec: Codec,
     dim: u32,
-    /// K and V of a token side by side, heads outside; else K and V in halves, heads inside.
+    /// K and V of a token lie side by side, heads outside; otherwise K and V in halves, heads inside.
     side_by_side: bool,
 }
 
@@ -50,7 +50,7 @@ impl Case {
         }
     }
 
-    /// Pages of about 2 MiB, as of a model of some billion parameters.
+    /// Returns pages of about 2 MiB, as a model of some billion parameters has.
     fn geometry(&self) -> Geometry {
         let vector = u64::from(self.dim) * 2;
         let layer_bytes = 2 * vector * u64::from(TOKENS * HEADS);
@@ -79,7 +79,7 @@ impl Case {
     }
 }
 
-/// GB/s of source (encode) or output (decode) bytes; ratios are medians of the rounds' ratios.
+/// GB/s of source (encode) or output (decode) bytes; each ratio is the median of the rounds' ratios.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
     pub memcpy_gbps: f64,
@@ -89,7 +89,7 @@ pub struct Figures {
     pub decode_over_memcpy: f64,
 }
 
-/// Memory that starts on a page, touched whole.
+/// Memory that starts at a page boundary; all of it is touched.
 struct Memory {
     bytes: Vec<u8>,
     start: usize,
@@ -168,7 +168,7 @@ pub fn measure(isa: Isa, case: &Case) -> Figures {
     }
 }
 
-/// The same few thousand head vectors again and again.
+/// Fills memory with the same few thousand head vectors, repeated.
 fn fill(bytes: &mut [u8]) {
     let vectors = bf16(Spread::KeyLike, 4096, 128);
     for part in bytes.chunks_mut(vectors.len()) {

@@ -1,5 +1,5 @@
-//! Owns the ceiling: what the processors and their memory allow a lane at most. Records without frames, sessions or wakes, one thread
-//! per connection: received, checked and decoded while in the cache; or encoded, sent, and checked by the far side.
+//! Owns the ceiling: the most that processors and memory allow a lane. Records have no frames, sessions or wakes, and one thread
+//! serves each connection. A restore receives, checks and decodes in the cache; a save encodes and sends, and the far side checks.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -15,10 +15,10 @@ use tierkv_core::record::HEADER_BYTES;
 
 use super::tcp::{CHECK, SEND, Span, order};
 
-/// Bytes received before they are checked and decoded, about.
+/// Approximate bytes received before they are checked and decoded.
 const STEP_BYTES: usize = 128 << 10;
 
-/// Pages in equal parts, one for each connection, and what they are made with.
+/// Pages in equal parts, one per connection, with their geometry and codec.
 pub struct Bare<'a> {
     pub geometry: &'a Geometry,
     pub pages: &'a [Span],
@@ -26,7 +26,7 @@ pub struct Bare<'a> {
 }
 
 impl Bare<'_> {
-    /// The far side's set into all pages. What it holds must be a payload, header bytes between records or not.
+    /// Restores the far side's set into all pages. The set must be valid payload everywhere, because headers are not told apart.
     pub fn restore(&self, streams: &mut [TcpStream]) {
         self.share(streams, |stream, pages, set| {
             order(stream, SEND, set.start, set.len());
@@ -42,7 +42,7 @@ impl Bare<'_> {
         });
     }
 
-    /// All pages to the far side, which has checked them when this returns.
+    /// Saves all pages to the far side, which has checked them when this returns.
     pub fn save(&self, streams: &mut [TcpStream]) {
         self.share(streams, |stream, pages, set| {
             order(stream, CHECK, set.start, set.len());
@@ -82,7 +82,7 @@ impl Bare<'_> {
     }
 }
 
-/// Straight into the page, which must be its own canonical form.
+/// Receives straight into the page, which must be in its canonical form.
 fn receive_raw(stream: &mut TcpStream, page: Span) {
     let mut checksum = 0;
     for at in (0..page.bytes).step_by(STEP_BYTES) {
@@ -96,7 +96,7 @@ fn receive_raw(stream: &mut TcpStream, page: Span) {
     black_box(checksum);
 }
 
-/// By whole groups, so that nothing of a window is left over.
+/// Receives whole groups, so that no bytes of a window are left over.
 fn receive_int8(stream: &mut TcpStream, geometry: &Geometry, page: Span, window: &mut [u8]) {
     let group_bytes = int8::group_bytes_max(geometry);
     let step = window.len() / group_bytes * group_bytes;

@@ -1,4 +1,4 @@
-//! Owns how long one block takes to come back while stores keep the same lanes busy.
+//! Owns the time of restoring one block while stores keep the same lanes busy.
 
 use std::iter::once;
 use std::time::Instant;
@@ -9,8 +9,8 @@ use tierkv_core::lane::client::Outgoing;
 use super::near::{NAMESPACE, Near, SAVE_BATCH, STORES_IN_FLIGHT};
 use super::session::Session;
 
-/// Milliseconds of each restore of one block, one after another, until all other blocks are stored. Their records are made
-/// before, so that only lanes and vault are measured.
+/// Returns the milliseconds of each restore of one block, one after another, until all other blocks are stored. Their
+/// records are made before, so that only lanes and vault are measured.
 pub fn restore_ms(near: &Near, session: &Session, codec: Codec) -> Vec<f64> {
     let maker = near.maker(codec);
     let last = near.blocks() - 1;

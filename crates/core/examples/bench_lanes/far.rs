@@ -13,11 +13,11 @@ use tierkv_core::store::{self, CLASS_ANY, RecordKey, Store};
 use super::near::{NAMESPACE, key};
 use super::tcp;
 
-/// Serves until standard input ends; each line is an order and is answered by a line.
+/// Serves until standard input ends; each input line is an order and is answered by one line.
 pub fn serve(host: &str) {
     let mut orders = std::io::stdin().lock().lines();
     let set_bytes: u64 = orders.next().unwrap().unwrap().parse().unwrap();
-    // Full once the first set is there: each record that comes takes the place of one before.
+    // Full once the first set is stored, so each later record displaces an earlier one.
     let max_bytes = set_bytes + set_bytes / 4;
     let options =
         store::Options { max_bytes, max_record_bytes: max_bytes / 2, record_class: CLASS_ANY };
@@ -35,7 +35,7 @@ pub fn serve(host: &str) {
     });
     let listener = TcpListener::bind((host, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    // Whatever part of it is taken for a scale is an ordinary one.
+    // Any two of these bytes, read as a scale, make an ordinary number.
     let set = vec![0x3C; usize::try_from(set_bytes).unwrap()];
     thread::spawn(move || tcp::serve(&listener, set));
     let ports = served.each_ref().map(|(_, listener)| listener.port().unwrap());
@@ -51,7 +51,7 @@ pub fn serve(host: &str) {
     }
 }
 
-/// `retire SET BLOCKS`: those go first.
+/// Retires the blocks of a set, so that they are evicted first; the order is `retire SET BLOCKS`.
 fn retire(store: &Store, order: &str) {
     let mut numbers = order.split(' ').skip(1).map(|number| number.parse().unwrap());
     let [set, blocks] = [(); 2].map(|()| numbers.next().unwrap());
@@ -60,7 +60,7 @@ fn retire(store: &Store, order: &str) {
     store.end_session(0, true);
 }
 
-/// A short name, as a token.
+/// Pads a short name to a token.
 pub fn token_of(name: &str) -> Token {
     let mut token = [0; 32];
     token[..name.len()].copy_from_slice(name.as_bytes());

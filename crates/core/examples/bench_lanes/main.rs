@@ -1,7 +1,7 @@
-//! Owns the figures of the lanes: restore and save between two processes, beside plain TCP over the same loopback in the same rounds.
+//! Owns the figures of the lanes: restore and save between two processes, against plain TCP over the same loopback in the same rounds.
 //!
-//! `--json` prints one line; `--quick` moves less, in fewer rounds. `--tls` measures lanes under TLS beside lanes in clear instead;
-//! `--netns NAME HOST` then has the far side in that network namespace, at that address.
+//! `--json` prints one line; `--quick` moves less, in fewer rounds. `--tls` measures lanes under TLS against lanes in clear
+//! instead; `--netns NAME HOST` runs the far side in that network namespace, at that address.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a measuring program")]
 
@@ -16,11 +16,11 @@ mod tcp;
 
 use std::process::ExitCode;
 
-/// What is measured.
+/// Size of a run.
 pub struct Plan {
-    /// Blocks of one set: more than any cache holds.
+    /// Blocks of one set, more bytes than any cache holds.
     pub blocks: u32,
-    /// Rounds, each with all measures in batch.
+    /// Rounds, each with all measures.
     pub rounds: usize,
 }
 

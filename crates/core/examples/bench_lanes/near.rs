@@ -1,4 +1,4 @@
-//! Owns the near side: an engine's arena, rounds in turns, and what they took.
+//! Owns the near side: an engine's arena, the rounds of measures, and their results.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpStream;
@@ -27,13 +27,13 @@ use super::session::Session;
 use super::tcp::{self, Span};
 
 pub const NAMESPACE: [u8; 32] = [1; 32];
-/// Records of one store, and of one fetch: what the sidecar sends at a time.
+/// Records of one store, and of one fetch, as a sidecar sends them.
 pub const SAVE_BATCH: usize = 8;
 const FETCH_WINDOW: usize = 14;
-/// Stores, and fetches, under way at a time: as in a sidecar.
+/// Most stores, and fetches, under way at a time, as in a sidecar.
 pub const STORES_IN_FLIGHT: usize = 2;
 const FETCHES_IN_FLIGHT: usize = 2;
-/// Connections of plain TCP, of which the best counts.
+/// Numbers of plain TCP connections; the best one counts.
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
 const CODECS: [(Codec, &str); 2] = [(Codec::Int8, "Int8"), (Codec::Raw, "Raw")];
 
@@ -58,9 +58,9 @@ fn geometry() -> Arc<Geometry> {
     Arc::new(Geometry::new(spec).unwrap())
 }
 
-/// Where the far side is.
+/// Place of the far side.
 pub struct Place {
-    /// Its network namespace, if it has one of its own.
+    /// Network namespace of the far side, if it has its own.
     pub netns: Option<String>,
     pub host: String,
 }
@@ -81,14 +81,14 @@ pub struct Near {
     pub geometry: Arc<Geometry>,
     arena: Arc<Arena>,
     leases: Vec<Lease>,
-    /// What records are made, and taken in, with.
+    /// Outbox and inbox of all records.
     pub boxes: Boxes,
     sessions: u32,
-    /// Of the records that are stored now: others have other keys.
+    /// Number of the stored set of records; each set has its own keys.
     set: u32,
 }
 
-/// The way out and the way in.
+/// Way out and way in of records, as an outbox and an inbox.
 #[derive(Default)]
 pub struct Boxes {
     pub outbox: Arc<Outbox>,
@@ -147,7 +147,7 @@ impl Near {
         }
     }
 
-    /// The far side ends.
+    /// Ends the far side.
     pub fn end(&mut self) {
         drop(self.far.stdin.take());
         self.far.wait().unwrap();
@@ -160,7 +160,7 @@ impl Near {
         assert_eq!(line, "done\n");
     }
 
-    /// What is stored from now on is new, and the records so far give way to it: the vault is full, as vaults are.
+    /// Begins a new set of records. The stored set is evicted first, because the vault is full, as vaults are.
     pub fn next_set(&mut self) {
         self.order(&format!("retire {} {}", self.set, self.leases.len()));
         self.set += 1;
@@ -184,7 +184,7 @@ impl Near {
         session
     }
 
-    /// Finite numbers, different in every slot.
+    /// Fills every slot with different finite numbers.
     pub fn fill(&self) {
         let mut word = 88_172_645_463_325_252_u64;
         for lease in &self.leases {
@@ -199,7 +199,7 @@ impl Near {
         }
     }
 
-    /// The arena's memory, cut into equal parts; all slots follow one another.
+    /// Cuts the arena's first `bytes` bytes into equal parts; the slots follow one another in memory.
     fn spans(&self, parts: usize, bytes: usize) -> Vec<Span> {
         let first = self.leases.iter().min().unwrap();
         let place = self.arena.access(*first).unwrap().as_ptr();
@@ -209,7 +209,7 @@ impl Near {
             .collect()
     }
 
-    /// The pages of all slots.
+    /// Returns the pages of all slots.
     fn pages(&self) -> Vec<Span> {
         let page = |lease: &Lease| self.arena.access(*lease).unwrap().as_ptr();
         let bytes = self.geometry.page_bytes();
@@ -224,7 +224,7 @@ impl Near {
         self.leases.len()
     }
 
-    /// Blocks straight into their slots.
+    /// Returns the targets of a fetch of blocks straight into their slots.
     pub fn targets(&self, blocks: impl Iterator<Item = usize>, codec: Codec) -> Targets {
         let target = |index: usize| Target {
             packed_key: key(self.set, index),
@@ -254,7 +254,7 @@ impl Near {
         Maker { set: self.set, leases, arena, geometry, outbox: &self.boxes.outbox, codec }
     }
 
-    /// Records are made by the lanes that send them, as in a sidecar.
+    /// Saves all blocks; the lanes that send the records make them, as in a sidecar.
     pub fn save(&self, session: &Session, codec: Codec) {
         let maker = self.maker(codec);
         let blocks: Vec<usize> = (0..self.blocks()).collect();
@@ -298,7 +298,7 @@ impl Maker<'_> {
     }
 }
 
-/// Of block `index` of a set.
+/// Returns the packed key of block `index` of a set.
 pub fn key(set: u32, index: usize) -> [u8; 36] {
     let mut key = [0; 36];
     key[8..12].copy_from_slice(&set.to_le_bytes());
@@ -306,7 +306,7 @@ pub fn key(set: u32, index: usize) -> [u8; 36] {
     key
 }
 
-/// One round: plain TCP both ways, then saves and restores with each codec; the page bytes stay what they were.
+/// Runs one round: plain TCP both ways, then saves and restores with each codec. The page bytes stay the same.
 fn round(near: &mut Near, sessions: &[(u16, Session)], samples: &mut Samples) {
     let bytes = near.wire_bytes(Codec::Int8);
     for (index, connections) in CONNECTIONS.into_iter().enumerate() {
@@ -351,12 +351,12 @@ fn round(near: &mut Near, sessions: &[(u16, Session)], samples: &mut Samples) {
     }
 }
 
-/// Runs all rounds; one line of JSON.
+/// Runs all rounds; returns one line of JSON.
 pub fn run(plan: &Plan) -> String {
     let mut near = Near::open(plan, &Place::default());
     let sessions: Vec<(u16, Session)> =
         [1, 2, 4].map(|lanes| (lanes, near.connect(lanes, false))).into_iter().collect();
-    // One round for nothing: memory is touched, buffers are made.
+    // The first round is not counted, because it touches memory and makes buffers.
     round(&mut near, &sessions, &mut Samples::default());
     let mut samples = Samples::default();
     for _ in 0..plan.rounds {

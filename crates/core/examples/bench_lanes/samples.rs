@@ -1,4 +1,4 @@
-//! Owns what rounds are measured with: rates, and processor time of both processes.
+//! Owns the measures of rounds: rates, and processor time of both processes.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -32,7 +32,7 @@ fn gigabytes(bytes: usize) -> f64 {
     bytes as f64 / 1e9
 }
 
-/// Processor seconds so far: in programs and in the kernel, near, then far. In steps of 10 ms.
+/// Returns processor seconds so far, in steps of 10 ms: near user, near kernel, far user, far kernel.
 fn cpu_seconds(near: &Near) -> [f64; 4] {
     let [near, far] = ["self".to_owned(), near.far.id().to_string()].map(|process| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
@@ -42,7 +42,7 @@ fn cpu_seconds(near: &Near) -> [f64; 4] {
     [near[0], near[1], far[0], far[1]]
 }
 
-/// Measures `work`: GB/s of `bytes`, and processor seconds per GB.
+/// Measures `work`: adds samples of GB/s of `bytes`, and of processor seconds per GB.
 pub fn measure(
     samples: &mut Samples,
     near: &mut Near,

@@ -1,4 +1,4 @@
-//! Owns the rounds of what keeps strangers from reading: lanes under TLS, and sealed records, beside both in clear, in turns.
+//! Owns the rounds of protection against readers: lanes under TLS, and sealed records, against both in clear, in turns.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::near::{Boxes, Near, Place};
 use super::samples::{Samples, measure};
 use super::session::Session;
 
-/// The default.
+/// Default number of lanes.
 const LANES: u16 = 4;
-/// Checksums are taken in such a round.
+/// Steps of one measurement of checksums.
 const CHECKSUM_STEPS: u32 = 4096;
 
-/// One way that records go.
+/// One way to send records.
 struct Way {
     name: &'static str,
     session: Session,
@@ -52,7 +52,7 @@ fn round(near: &mut Near, ways: &mut [Way], samples: &mut Samples) {
     samples.add("checksumSPerGb", checksum_seconds());
 }
 
-/// Seconds that the checksum of a gigabyte takes, step by step in the cache, as lanes take it.
+/// Returns the seconds for the checksum of a gigabyte, step by step in the cache, as lanes compute it.
 fn checksum_seconds() -> f64 {
     let step = vec![0x5A; LANE_STEP_BYTES];
     let started = Instant::now();
@@ -64,7 +64,7 @@ fn checksum_seconds() -> f64 {
     started.elapsed().as_secs_f64() / bytes * 1e9
 }
 
-/// Runs all rounds; one line of JSON.
+/// Runs all rounds; returns one line of JSON.
 pub fn run(plan: &Plan, place: &Place) -> String {
     let mut near = Near::open(plan, place);
     let mut ways = [
@@ -72,7 +72,7 @@ pub fn run(plan: &Plan, place: &Place) -> String {
         Way { name: "Tls", session: near.connect(LANES, true), boxes: Boxes::default() },
         Way { name: "Sealed", session: near.connect(LANES, false), boxes: sealing() },
     ];
-    // One round for nothing: memory is touched, buffers are made.
+    // The first round is not counted, because it touches memory and makes buffers.
     round(&mut near, &mut ways, &mut Samples::default());
     let mut samples = Samples::default();
     for _ in 0..plan.rounds {

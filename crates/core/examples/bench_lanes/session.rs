@@ -1,4 +1,4 @@
-//! Owns one session of the near side: requests in turns, and what became of them.
+//! Owns one session of the near side: its requests in turns, and their outcomes.
 
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
@@ -8,14 +8,14 @@ use tierkv_core::store::ItemStatus;
 
 use super::near::NAMESPACE;
 
-/// One session, and its outcomes.
+/// One session and its outcomes.
 pub struct Session {
     pub client: Client,
     pub outcomes: Receiver<(u32, Outcome)>,
 }
 
 impl Session {
-    /// Begins each of `work` while few are under way; every item of all must be accepted.
+    /// Begins each of `work`, at most `most` at a time; every item of every outcome must be accepted.
     pub fn pipelined<W>(
         &self,
         most: usize,
@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    /// Waits for the next outcome; whose it is.
+    /// Waits for the next outcome, asserts that all its items are accepted, and returns its request number.
     pub fn accepted(&self) -> u32 {
         match self.outcomes.recv().unwrap() {
             (request, Outcome::Done(statuses, ..)) => {
@@ -47,7 +47,7 @@ impl Session {
         }
     }
 
-    /// Milliseconds of one look-up of `keys`.
+    /// Returns the milliseconds of one look-up of `keys`.
     pub fn look_up_ms(&self, keys: &[[u8; 36]]) -> f64 {
         let started = Instant::now();
         self.client.look_up(&NAMESPACE, keys).unwrap();

@@ -1,4 +1,4 @@
-//! Owns plain TCP as the yardstick: as many connections as lanes, 1 MiB writes, reads straight into their final place, nothing checked.
+//! Owns plain TCP as the yardstick: as many connections as lanes, 1 MiB writes, reads straight into their final place, no checks.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -7,18 +7,18 @@ use std::thread;
 
 use tierkv_core::crc32c;
 
-/// Bytes of one write, and at most of one read.
+/// Most bytes of one write, and of one read.
 const STEP_BYTES: usize = 1 << 20;
-/// What the near side asks for: bytes to it, from it, or from it with their checksum computed.
+/// Orders of the near side: send bytes to it, take bytes from it, or take them and compute their checksum.
 pub const SEND: u8 = b's';
 pub const TAKE: u8 = b't';
 pub const CHECK: u8 = b'c';
-/// Bytes whose checksum is computed at a time, while they are in the cache.
+/// Bytes whose checksum is computed at a time, because they are still in the cache.
 const CHECKED_BYTES: usize = 128 << 10;
 
-/// The far side: sends its set, or takes into memory of the same length, as often as asked. Both live as long as the process.
+/// Serves orders on the far side: sends its set, or receives into memory of the same length. Both memories live as long as the process.
 pub fn serve(listener: &TcpListener, set: Vec<u8>) {
-    // Touched, as the set is.
+    // Touched, because the set is touched too.
     let taken = vec![0xFF; set.len()];
     let [set, taken] = [set, taken].map(|memory| memory.leak().as_mut_ptr());
     let memory = [Span { place: set, bytes: 0 }, Span { place: taken, bytes: 0 }];
@@ -26,7 +26,7 @@ pub fn serve(listener: &TcpListener, set: Vec<u8>) {
         let mut stream = stream.unwrap();
         set_up(&stream);
         thread::spawn(move || {
-            // The whole of it, not its fields one by one.
+            // Captures whole spans, not their fields, because a bare pointer is not `Send`.
             let [set, taken] = memory;
             let mut order = [0_u8; 17];
             while stream.read_exact(&mut order).is_ok() {
@@ -48,7 +48,7 @@ pub fn serve(listener: &TcpListener, set: Vec<u8>) {
     }
 }
 
-/// As lanes have it within one machine: a paced congestion control would slow the yardstick down, too.
+/// Sets the socket up as lanes do within one machine, because a paced congestion control would slow the yardstick down.
 fn set_up(stream: &TcpStream) {
     stream.set_nodelay(true).unwrap();
     rustix::net::sockopt::set_tcp_congestion(stream, "reno").unwrap();
@@ -66,7 +66,7 @@ fn take(stream: &mut TcpStream, place: *mut u8, bytes: usize, is_checked: bool) 
     let (mut filled, mut checksum) = (0, 0);
     while filled < bytes {
         let at = place.wrapping_add(filled);
-        // SAFETY: the callers give `bytes` writable bytes that nobody else uses meanwhile.
+        // SAFETY: the callers give `bytes` writable bytes that no other thread uses meanwhile.
         let rest = unsafe { std::slice::from_raw_parts_mut(at, most.min(bytes - filled)) };
         let got = stream.read(rest).unwrap();
         if is_checked {
@@ -77,7 +77,7 @@ fn take(stream: &mut TcpStream, place: *mut u8, bytes: usize, is_checked: bool) 
     black_box(checksum);
 }
 
-/// Asks the far side for `bytes` bytes of its set that start at `from`, or to take them.
+/// Orders the far side to send `bytes` bytes of its set from offset `from`, or to take as many.
 pub fn order(stream: &mut TcpStream, what: u8, from: usize, bytes: usize) {
     let mut order = vec![what];
     order.extend_from_slice(&(from as u64).to_le_bytes());
@@ -85,7 +85,7 @@ pub fn order(stream: &mut TcpStream, what: u8, from: usize, bytes: usize) {
     stream.write_all(&order).unwrap();
 }
 
-/// Memory that one connection reads into, or sends from.
+/// Memory that one connection reads into or sends from.
 #[derive(Clone, Copy)]
 pub struct Span {
     pub place: *mut u8,
@@ -97,7 +97,7 @@ unsafe impl Send for Span {}
 // SAFETY: as above.
 unsafe impl Sync for Span {}
 
-/// Connections to the far side, ready for use.
+/// Opens connections to the far side, ready for use.
 pub fn connect(address: &str, connections: usize) -> Vec<TcpStream> {
     (0..connections)
         .map(|_| {
@@ -108,7 +108,7 @@ pub fn connect(address: &str, connections: usize) -> Vec<TcpStream> {
         .collect()
 }
 
-/// The near side: one connection per span, all at once. `out`: to the far side, else from it.
+/// Runs the near side: one connection per span, all at once. `out`: to the far side, otherwise from it.
 pub fn run(streams: &mut [TcpStream], spans: &[Span], out: bool) {
     thread::scope(|scope| {
         let mut from = 0;
@@ -119,7 +119,7 @@ pub fn run(streams: &mut [TcpStream], spans: &[Span], out: bool) {
                 let span = span;
                 order(stream, if out { TAKE } else { SEND }, at, span.bytes);
                 if out {
-                    // SAFETY: the caller gives readable bytes that nobody writes meanwhile.
+                    // SAFETY: the caller gives readable bytes that no thread writes meanwhile.
                     send(stream, unsafe { std::slice::from_raw_parts(span.place, span.bytes) });
                     stream.read_exact(&mut [0]).unwrap();
                 } else {

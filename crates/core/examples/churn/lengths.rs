@@ -1,18 +1,18 @@
-//! Owns how long records of real models are, by number: the mix of models changes as numbers go on.
+//! Owns the lengths of real models' records, by number; the mix of models changes as numbers grow.
 
 const KIB: u64 = 1024;
-/// So many numbers have one mix of models, about as many bytes as 25 GB.
+/// Numbers that share one mix of models, about 25 GB of payloads.
 const PHASE: u64 = 16_384;
 
-/// A block's bytes as vLLM keeps it, in KiB: 16 tokens of all layers of a group, or a recurrent state.
+/// Bytes of one block in vLLM, in KiB: 16 tokens of all layers of a group, or a recurrent state.
 const BLOCKS_KIB: [u64; 9] = [
     // Llama-3.1-8B, Llama-3.1-70B, Qwen3-30B-A3B, gpt-oss-120b (either group), DeepSeek-V3.
     2048, 5120, 1536, 576, 1098,
-    // Gemma 3 27B: a group of ten layers; a model of 16 KiB a token; Qwen3.5: state of a group, of a layer.
+    // Gemma 3 27B: a group of ten layers; a model of 16 KiB a token; Qwen3.5: state of a group, state of a layer.
     1280, 256, 3150, 37,
 ];
 
-/// A number without any pattern for each number (`SplitMix64`).
+/// Returns a number without any pattern for each number (`SplitMix64`).
 pub fn mixed(number: u64) -> u64 {
     let mut bits = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,10 +20,10 @@ pub fn mixed(number: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// The payload of record `number`: as it is, as INT8, or lossless, which no two blocks share a length in.
+/// Returns the payload bytes of record `number`: raw, INT8, or lossless with a length that differs from block to block.
 pub fn payload_bytes(number: u64) -> usize {
     let (phase, dice) = (number / PHASE, mixed(number));
-    // Two models of a phase store half of its records.
+    // Two models of a phase have half of its records.
     let favourite = mixed(phase ^ (dice & 1) << 40);
     let model = if dice & 2 == 0 { favourite } else { dice >> 8 };
     let block = BLOCKS_KIB[usize::try_from(model % BLOCKS_KIB.len() as u64).expect("small")] * KIB;

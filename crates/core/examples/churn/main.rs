@@ -1,4 +1,4 @@
-//! Owns the long run of a vault's memory: filled and churned with records of real models' lengths, while what is read back is compared.
+//! Owns the long run of a vault's memory: it fills and churns the store with records of real models' lengths, and compares records read.
 //!
 //! `cargo run --release --example churn -- --gb 16 --minutes 60 --mb-s 300 --seed 1`, from `crates/`; figures once a minute, the last line as JSON.
 
@@ -25,20 +25,20 @@ use tierkv_core::record::{CLASS_KV, HEADER_BYTES};
 use tierkv_core::store::{ItemStatus, Offer, Options, Pin, Store};
 
 const MIB: usize = 1 << 20;
-/// As many as a vault's connections write at once: an allocator gives threads memory of their own.
+/// Writing threads, as many as a vault's connections write at once, because an allocator gives each thread its own memory.
 const WRITERS: usize = 4;
-/// As a lane receives.
+/// Bytes of one write, as a lane receives.
 const PIECE_BYTES: usize = 256 << 10;
-/// Records that restores hold on to.
+/// Records that each writer keeps pinned, as restores do.
 const PINS: usize = 16;
-/// Payloads are parts of this noise: what is read is compared whole, at the speed of memory.
+/// Bytes of noise whose parts are the payloads, so that records read are compared whole at the speed of memory.
 const NOISE_BYTES: usize = 16 * MIB;
 const STEP: Duration = Duration::from_millis(500);
 const REPORT: Duration = Duration::from_secs(60);
-/// As a vault does.
+/// Time between trims, as in a vault.
 const TRIM: Duration = Duration::from_secs(10);
 
-/// What all threads count.
+/// Counters of all threads.
 #[derive(Default)]
 struct Counts {
     next: AtomicU64,
@@ -68,7 +68,7 @@ impl Run {
         &self.noise[usize::try_from(from).expect("small")..][..bytes]
     }
 
-    /// Stores record `number` in pieces; whether it was wanted.
+    /// Stores record `number` in pieces; says whether the store wanted it.
     fn put(&self, number: u64) -> bool {
         let (key, payload) = (key(number), self.payload(number));
         let mut reservation = match self.store.reserve(key, (HEADER_BYTES + payload.len()) as u64) {
@@ -94,7 +94,7 @@ impl Run {
         true
     }
 
-    /// Reads record `number`, where it is still there, and compares all of it.
+    /// Reads record `number` if it is in memory, and compares all its bytes.
     fn read(&self, number: u64) -> Option<Pin> {
         let (key, payload) = (key(number), self.payload(number));
         let pin = self.store.pin_resident(&key)?;
@@ -107,7 +107,7 @@ impl Run {
         Some(pin)
     }
 
-    /// New records, and as many reads: half of them of what came last, the others of anything; what is gone is stored again at times.
+    /// Stores new records and reads as many, half from the latest 1,000, half from the latest 40,000. Some missing ones are stored again.
     fn churn(&self, seed: u64) {
         let mut random = Random::new(seed);
         let mut pins: Vec<Option<Pin>> = (0..PINS).map(|_| None).collect();
@@ -129,7 +129,7 @@ impl Run {
         }
     }
 
-    /// Waits until as many bytes may have been stored as have been.
+    /// Waits until the bytes stored are within the rate.
     fn pace(&self) {
         let due = self.counts.stored_bytes.load(Ordering::Relaxed) as f64 / self.bytes_per_s as f64;
         let ahead = due - self.begun.elapsed().as_secs_f64();
@@ -139,7 +139,7 @@ impl Run {
     }
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process, in bytes.
 fn rss() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a VmRSS line");
@@ -147,13 +147,13 @@ fn rss() -> u64 {
     kib << 10
 }
 
-/// What one number behind a flag says.
+/// Returns the number behind a flag, or `otherwise`.
 fn flag(name: &str, otherwise: u64) -> u64 {
     let mut arguments = std::env::args().skip_while(|argument| argument != name).skip(1);
     arguments.next().map_or(otherwise, |text| text.parse().expect("a number behind each flag"))
 }
 
-/// The run's figures so far.
+/// Figures of the run so far.
 struct Watch {
     base: u64,
     max: u64,
@@ -164,7 +164,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Real memory that no record and no spare memory under the ceiling accounts for, in percent of what is counted.
+    /// Updates the peak and the fragmentation: resident memory beyond records and spare memory, in percent of both.
     fn look(&mut self, store: &Store) {
         let stats = store.stats();
         let (real, counted) =

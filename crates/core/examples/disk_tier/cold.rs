@@ -1,4 +1,4 @@
-//! Owns cold restore against raw reads of the same files past the page cache, and what was written for what was stored.
+//! Owns cold restore against raw reads of the same files past the page cache, and bytes written per byte stored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use super::{MIB, Printer, fill, open};
 
 const READERS: usize = 4;
 const READ_BYTES: usize = 256 << 10;
-/// A header of 192 bytes, and what a block of 256 KiB takes.
+/// Bytes of one record: a header of 192 bytes and a block of 256 KiB.
 const RECORD_BYTES: usize = READ_BYTES + 192;
 
 pub fn run(printer: &Printer, count: u64, rounds: u32) {
@@ -37,7 +37,7 @@ pub fn run(printer: &Printer, count: u64, rounds: u32) {
     printer.print("cold restore over raw reads, same round", "", &ratios);
 }
 
-/// Bytes per second that `READERS` threads get, where each call of `read` is given its turn, and says how many it read.
+/// Returns the bytes per second of `READERS` threads. Each call of `read` gets its turn and returns the bytes it read.
 fn race(read: impl Fn(usize) -> Option<usize> + Sync) -> f64 {
     let (next, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Instant::now();
@@ -53,7 +53,7 @@ fn race(read: impl Fn(usize) -> Option<usize> + Sync) -> f64 {
     bytes.into_inner() as f64 / start.elapsed().as_secs_f64()
 }
 
-/// The same files in pieces, into memory of the same size that is fresh as well: the kernel zeroes it on both sides.
+/// Reads the same files in pieces into fresh memory of the same size, because the kernel zeroes it in both cases.
 fn read_raw(folder: &Folder) -> f64 {
     let storage = Directory::open(folder.path()).unwrap();
     let mut pieces: Vec<(Arc<dyn DiskFile>, usize)> = Vec::new();
@@ -74,7 +74,7 @@ fn read_raw(folder: &Folder) -> f64 {
     })
 }
 
-/// Every record from disk into the RAM tier, checked and pinned.
+/// Reads every record from disk into the RAM tier, checked and pinned.
 fn read_records(folder: &Folder, count: u64) -> f64 {
     let store = open(folder.path(), 4096 * MIB);
     store.disk().unwrap().wait_recovered();

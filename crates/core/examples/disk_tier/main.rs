@@ -1,4 +1,4 @@
-//! Owns the figures of the durable tier: index, look-ups and reopening with a million records; reading cold against the disk itself; bytes written.
+//! Owns the figures of the durable tier: index, look-ups and reopening with a million records; cold reads against the disk; bytes written.
 //!
 //! `cargo run --release --example disk_tier [-- --json] [--quick] [--records N]`, from `crates/`; writes some gigabytes under `TMPDIR`.
 
@@ -27,7 +27,7 @@ use tierkv_core::store::{CLASS_ANY, Options, RecordKey, Store};
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 32 << 30;
 
-/// One line of the result: median and range of the values.
+/// Prints lines of the result: median and range of the values.
 struct Printer {
     as_json: bool,
 }
@@ -55,7 +55,7 @@ fn open(folder: &Path, ram: u64) -> Arc<Store> {
     Store::durable(options, folder, DiskOptions::new(DISK_BYTES, ram, Durability::Group)).unwrap()
 }
 
-/// Stores records and waits until the disk calls all of them durable; nothing is sealed for it.
+/// Stores records and waits until all of them are durable; no segment is sealed for it.
 fn fill(store: &Arc<Store>, numbers: std::ops::Range<u64>, bytes: usize) {
     for number in numbers.clone() {
         put(store, key(number), &record(&key(number), bytes));
@@ -78,7 +78,7 @@ fn main() {
     let (printer, is_quick) = (Printer { as_json: has("--json") }, has("--quick"));
     let asked = arguments.iter().skip_while(|argument| *argument != "--records").nth(1);
     if let Some(records) = asked {
-        // Only these: of so many the rest would tell nothing new.
+        // Runs this alone, because cold reads of so many records would tell nothing new.
         many::run(&printer, records.parse().unwrap());
         return;
     }

@@ -1,4 +1,4 @@
-//! Owns the figures of a million small records: what an index entry takes, look-ups, and reopening after kill -9.
+//! Owns the figures of a million small records: bytes of an index entry, look-ups, and reopening after kill -9.
 
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::random::Random;
 use super::records::key;
 use super::{MIB, Printer, fill, open};
 
-/// As the first argument: this process is to be killed.
+/// First argument of the process that is to be killed.
 pub const CHILD: &str = "--child";
 const RECORD_BYTES: usize = 700;
 const RAM: u64 = 512 * MIB;
@@ -24,7 +24,7 @@ const REOPENINGS: u64 = 5;
 
 pub fn run(printer: &Printer, count: u64) {
     let folder = Folder::new();
-    // What is left unsealed when the process dies is at most one segment: this much is written before each kill.
+    // Records written before each kill, because at most one segment is unsealed when the process dies.
     let tail = count / 50;
     let mut written = count - REOPENINGS * tail;
     kill_after(folder.path(), 0..written);
@@ -48,7 +48,7 @@ pub fn run(printer: &Printer, count: u64) {
     resident(printer, count);
 }
 
-/// A store of its own process writes until all of it is durable, and is killed.
+/// Starts a process that stores records until all are durable, and kills it.
 fn kill_after(folder: &Path, numbers: Range<u64>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([CHILD.as_ref(), folder.as_os_str()])
@@ -63,7 +63,7 @@ fn kill_after(folder: &Path, numbers: Range<u64>) {
     assert_eq!(line, "durable\n");
 }
 
-/// The other side of `kill_after`.
+/// Runs the process that `kill_after` kills.
 pub fn child(folder: &Path, numbers: Range<u64>) -> ! {
     let store = open(folder, RAM);
     store.disk().unwrap().wait_recovered();
@@ -74,7 +74,7 @@ pub fn child(folder: &Path, numbers: Range<u64>) -> ! {
     }
 }
 
-/// Half of the keys are there.
+/// Returns keys of which about half are stored.
 fn batch(random: &mut Random, count: u64) -> Vec<RecordKey> {
     (0..LOOKUP_KEYS).map(|_| key(random.next() % (2 * count))).collect()
 }
@@ -95,14 +95,14 @@ fn lookups(printer: &Printer, store: &Arc<Store>, count: u64, of: &str) {
     printer.print(&format!("look-up of 2,000 keys, {of}, p99"), "ms", &[p99]);
 }
 
-/// Memory of this process.
+/// Returns the resident memory of this process, in bytes.
 fn resident_bytes() -> f64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = status.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok());
     pages.unwrap_or(f64::NAN) * 4096.0
 }
 
-/// The same number of records in memory: what each costs besides its bytes, counted and real.
+/// Stores the same number of records in memory and prints the overhead of each, counted and real.
 fn resident(printer: &Printer, count: u64) {
     use super::{CLASS_ANY, Options, put, record};
     let options = Options { max_bytes: 4096 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY };

@@ -1,4 +1,4 @@
-//! Owns the golden cases: pages with their geometry and record, and records that must be refused.
+//! Owns the golden cases: pages with their geometry and record, and records that readers must refuse.
 
 use std::ops::Range;
 
@@ -11,25 +11,25 @@ use tierkv_core::record::{
 use super::misplaced::{misplaced, unlikely};
 use super::{int8, lossless};
 
-/// A page as an engine holds it, and the record that it becomes.
+/// A page as an engine holds it, and its record.
 pub struct Golden {
     pub name: &'static str,
     pub spec: Spec,
     pub header: Header,
     pub page: Vec<u8>,
     pub record: Vec<u8>,
-    /// The page that comes of the record, where its codec is lossy.
+    /// Page decoded from the record if its codec is lossy.
     pub decoded: Option<Vec<u8>>,
 }
 
-/// Bytes that every reader must refuse, for one reason.
+/// Bytes that every reader must refuse, with the reason.
 pub struct Refused {
     pub name: String,
     pub refusal: Refusal,
     pub bytes: Vec<u8>,
 }
 
-/// Bytes that look like noise and are the same everywhere (splitmix64).
+/// Returns bytes that look like noise and are the same everywhere (splitmix64).
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = move || {
@@ -71,7 +71,7 @@ fn opaque(record_class: u8, dtype: u8, tokens: u32, layers: u32, layer_bytes: u6
     Spec { record_class, layout: LAYOUT_OPAQUE, layer_bytes, ..spec }
 }
 
-/// All K of a layer, then all V; head after head.
+/// Lays out all K of a layer, then all V; head after head.
 fn heads_first(spec: &Spec) -> Spec {
     let token_stride = u64::from(spec.dim_k) * Header::element_bytes(spec.dtype).expect("known");
     let head_stride = token_stride * u64::from(spec.tokens);
@@ -80,7 +80,7 @@ fn heads_first(spec: &Spec) -> Spec {
     Spec { layer_bytes, value_offset, head_stride, token_stride, ..spec.clone() }
 }
 
-/// All K of a layer, then all V; token after token, with `pad` bytes after each and at the end.
+/// Lays out all K of a layer, then all V; token after token, with `pad` bytes after each and at the end.
 fn tokens_first(spec: &Spec, pad: u64) -> Spec {
     let head_stride = u64::from(spec.dim_k) * Header::element_bytes(spec.dtype).expect("known");
     let token_stride = head_stride * u64::from(spec.heads) + pad;
@@ -94,7 +94,7 @@ fn tokens_first(spec: &Spec, pad: u64) -> Spec {
     }
 }
 
-/// K and V of a head side by side; token after token.
+/// Lays out K and V of a head side by side; token after token.
 fn side_by_side(spec: &Spec) -> Spec {
     let element = Header::element_bytes(spec.dtype).expect("known");
     let value_offset = u64::from(spec.dim_k) * element;
@@ -135,7 +135,7 @@ fn golden(seed: u64, name: &'static str, spec: Spec, edit: impl FnOnce(&mut Head
     Golden { name, spec, header, page, record, decoded: None }
 }
 
-/// Where the head vectors lie in the page, in the order in which they stand in a payload.
+/// Returns the head vectors' ranges in the page, in the order of the payload.
 fn vectors_of(spec: &Spec) -> Vec<Range<usize>> {
     let element = Header::element_bytes(spec.dtype).expect("known");
     let index = |bytes: u64| usize::try_from(bytes).expect("small");
@@ -159,7 +159,7 @@ fn vectors_of(spec: &Spec) -> Vec<Range<usize>> {
     vectors
 }
 
-/// The canonical payload, written out as the protocol says it: not the core's own way.
+/// Makes the canonical payload in the protocol's words, independently of the core.
 fn payload_of(spec: &Spec, page: &[u8]) -> Vec<u8> {
     if spec.layout == LAYOUT_OPAQUE {
         return page.to_vec();
@@ -167,7 +167,7 @@ fn payload_of(spec: &Spec, page: &[u8]) -> Vec<u8> {
     vectors_of(spec).into_iter().flat_map(|vector| page[vector].to_vec()).collect()
 }
 
-/// A block in a lossy namespace, quantised.
+/// Makes a quantised block of a lossy namespace.
 fn golden_int8(seed: u64, name: &'static str, codec: u8, spec: Spec) -> Golden {
     let raw = golden(seed, name, spec, |header| (header.codec, header.fidelity) = (codec, codec));
     let Golden { spec, mut header, mut page, .. } = raw;
@@ -183,7 +183,7 @@ fn golden_int8(seed: u64, name: &'static str, codec: u8, spec: Spec) -> Golden {
     Golden { name, spec, header, page, record, decoded: Some(decoded) }
 }
 
-/// A block whose exponents take less: of one head most, of one few, of the others all.
+/// Makes a block that the lossless codec shortens; in two heads some exponents lie outside the range of short codes.
 fn golden_lossless(seed: u64, name: &'static str, spec: Spec) -> Golden {
     let Golden { spec, mut header, mut page, .. } =
         golden(seed, name, spec, |header| header.codec = 1);
@@ -205,7 +205,7 @@ pub fn record_of(header: &Header, payload: &[u8]) -> Vec<u8> {
     [&header.encode(crc32c::checksum(payload)), payload].concat()
 }
 
-/// Pages and records that every reader must take.
+/// Returns pages and records that every reader must accept.
 pub fn goldens() -> Vec<Golden> {
     let padded = tokens_first(&canonical(2, [5, 2, 3], [8, 8]), 6);
     let state = opaque(CLASS_SSM, 3, 4096, 3, 100);
@@ -246,7 +246,7 @@ pub fn goldens() -> Vec<Golden> {
     ]
 }
 
-/// Bytes that every reader must refuse.
+/// Returns bytes that every reader must refuse.
 pub fn refusals() -> Vec<Refused> {
     let cases = goldens();
     let smallest = &cases[0];
@@ -265,7 +265,7 @@ pub fn refuse(name: impl Into<String>, refusal: Refusal, bytes: Vec<u8>) -> Refu
     Refused { name: name.into(), refusal, bytes }
 }
 
-/// A record that was cut, lengthened or flipped on its way.
+/// Returns records cut, lengthened or flipped on their way.
 fn damaged(record: &[u8]) -> Vec<Refused> {
     let flipped = |at: usize, bit: u8| {
         let mut bytes = record.to_vec();
@@ -293,7 +293,7 @@ fn damaged(record: &[u8]) -> Vec<Refused> {
     ]
 }
 
-/// A record whose checksums hold, but which says what this version does not read.
+/// Returns records whose checksums hold, but whose values this version does not read.
 fn foreign(golden: &Golden) -> Vec<Refused> {
     let patched = |at: usize, value: u8| {
         let mut bytes = golden.record.clone();
@@ -315,7 +315,7 @@ fn foreign(golden: &Golden) -> Vec<Refused> {
     ]
 }
 
-/// A record whose checksums hold, but whose numbers cannot all be true.
+/// Returns records whose checksums hold, but whose numbers contradict one another.
 fn contradictions(canonical: &Golden, opaque: &Golden) -> Vec<Refused> {
     let edited = |name: &str, golden: &Golden, edit: &dyn Fn(&mut Header)| {
         let mut header = golden.header.clone();

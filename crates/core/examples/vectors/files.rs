@@ -7,7 +7,7 @@ use tierkv_core::record::Header;
 
 use super::cases::{Golden, goldens, refusals};
 
-/// Every file: its name and its bytes.
+/// Returns every file's name and bytes.
 pub fn all() -> Vec<(String, Vec<u8>)> {
     let mut files = vec![("manifest.json".to_owned(), manifest().into_bytes())];
     for golden in goldens() {

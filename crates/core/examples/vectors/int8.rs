@@ -1,8 +1,8 @@
-//! Owns the golden int8 blocks, turned ones among them, worked out as the protocol words them, in double precision: not the core's own way.
+//! Owns the golden int8 blocks, turned ones among them, computed in double precision from the protocol's words, independently of the core.
 
 use std::ops::Range;
 
-/// bf16, fp16, float32: what tells their bits apart.
+/// Bit layout of bf16, fp16 or float32.
 struct Dtype {
     bytes: usize,
     fraction_bits: u32,
@@ -28,7 +28,7 @@ impl Dtype {
         if bits >> (self.fraction_bits + self.exponent_bits) == 0 { magnitude } else { -magnitude }
     }
 
-    /// The nearest finite element, ties to even: found by halving, since magnitudes ascend with their bits.
+    /// Returns the nearest finite element, ties to even. Halving finds it, because magnitudes ascend with their bits.
     fn nearest(&self, value: f64) -> u32 {
         let magnitude = value.abs();
         let largest = (((1 << self.exponent_bits) - 1) << self.fraction_bits) - 1;
@@ -75,8 +75,8 @@ pub fn tame(code: u8, page: &mut [u8], vectors: &[Range<usize>]) {
     }
 }
 
-/// The payload of a page, and the page that comes of it; `tokens` vectors belong to one head. `is_turned` says of
-/// the number of a head whether it is K that is turned.
+/// Returns the payload of a page and the decoded page; `tokens` vectors belong to one head. `is_turned`: whether the head
+/// of that number is a turned head of K.
 pub fn encode(
     code: u8,
     page: &[u8],
@@ -119,7 +119,7 @@ pub fn encode(
     (payload, decoded)
 }
 
-/// The largest power of two that divides the length, 256 at most.
+/// Returns the largest power of two that divides the length, at most 256.
 fn block_of(length: usize) -> usize {
     (0..=8)
         .map(|power| 1 << power)
@@ -128,7 +128,7 @@ fn block_of(length: usize) -> usize {
         .expect("1 does")
 }
 
-/// The share of each value in a turn of so many, in float32 as the protocol has it.
+/// Divides the values by their count in float32, as the protocol says, and turns them.
 #[expect(clippy::cast_possible_truncation, reason = "float32 is what is asked for")]
 fn turn_into(values: &mut [f64]) {
     let length = f64::from(u16::try_from(values.len()).expect("a block"));
@@ -138,7 +138,7 @@ fn turn_into(values: &mut [f64]) {
     }
 }
 
-/// Sums of the two halves, turned, and then their differences, turned.
+/// Returns the sums of the two halves, turned, then their differences, turned.
 fn turned<N: Copy + std::ops::Add<Output = N> + std::ops::Sub<Output = N>>(values: &[N]) -> Vec<N> {
     if values.len() == 1 {
         return values.to_vec();

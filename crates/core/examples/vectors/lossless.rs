@@ -1,4 +1,4 @@
-//! Owns the golden lossless blocks, written out as the protocol words them: not the core's own way.
+//! Owns the golden lossless blocks, computed from the protocol's words, independently of the core.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ fn exponent(element: u16) -> u16 {
     (element >> 7) & 0xff
 }
 
-/// The payload of a bf16 page; `tokens` vectors belong to one head.
+/// Returns the payload of a bf16 page; `tokens` vectors belong to one head.
 pub fn encode(page: &[u8], vectors: &[Range<usize>], tokens: usize) -> Vec<u8> {
     vectors.chunks(tokens).flat_map(|head| group(page, head)).collect()
 }
@@ -20,7 +20,7 @@ fn group(page: &[u8], head: &[Range<usize>]) -> Vec<u8> {
     let covered = |base: u16| {
         elements.iter().filter(|element| (base..base + 8).contains(&exponent(**element))).count()
     };
-    // The lowest of the best: `max_by_key` gives the last.
+    // Reversed, because `max_by_key` returns the last maximum and the lowest base is wanted.
     let base = (0..=248).rev().max_by_key(|base| covered(*base)).expect("there are some");
     elements.resize(elements.len().next_multiple_of(CHUNK), base << 7);
     let (mut codes, mut counts, mut others) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,10 +1,10 @@
-//! Owns the records of a codec where none of it may be.
+//! Owns the records that readers must refuse because of their codec.
 
 use tierkv_core::record::{CLASS_SSM, HEADER_BYTES, Header, Refusal};
 
 use super::cases::{Golden, Refused, record_of, refuse};
 
-/// Records of codec 2 where none may be.
+/// Returns records of codec 2 with a fidelity, class, layout or length that it does not allow.
 pub fn misplaced(int8: &Golden, opaque: &Golden) -> Vec<Refused> {
     let edited = |name: &str, refusal, golden: &Golden, edit: &dyn Fn(&mut Header)| {
         let mut header = Header { codec: 2, fidelity: 2, ..golden.header.clone() };
@@ -23,7 +23,7 @@ pub fn misplaced(int8: &Golden, opaque: &Golden) -> Vec<Refused> {
     ]
 }
 
-/// Records of codecs 1 and 3 where none may be.
+/// Returns records of codecs 1 and 3 with a fidelity, dtype or length that they do not allow.
 pub fn unlikely(int8: &Golden, lossless: &Golden) -> Vec<Refused> {
     let edited = |name: &str, refusal, golden: &Golden, edit: &dyn Fn(&mut Header)| {
         let mut header = golden.header.clone();

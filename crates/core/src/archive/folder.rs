@@ -1,4 +1,4 @@
-//! Owns the archive that is a directory, such as one on NFS: objects are files, written under another name first.
+//! Owns the archive in a directory, for example on NFS: objects are files, written under another name first.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use crate::folder::Folder;
 use crate::limits::ARCHIVE_PART_BYTES;
 use crate::memory::pages::Pages;
 
-/// What an object is called before it is whole.
+/// Suffix of an object's name before it is complete.
 const FRESH: &str = ".new";
 
 pub(super) struct ArchiveFolder {
@@ -73,7 +73,7 @@ impl Archive for ArchiveFolder {
     }
 }
 
-/// Memory for the parts of an object, page-aligned, because disks are read past the page cache.
+/// Page-aligned memory for the parts of an object, because disks are read past the page cache.
 pub(super) fn part_for(bytes: u64) -> io::Result<Pages> {
     let bytes = bytes.clamp(1, ARCHIVE_PART_BYTES);
     let pages = usize::try_from(bytes).ok().and_then(Pages::new);

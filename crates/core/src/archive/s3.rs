@@ -1,4 +1,4 @@
-//! Owns the archive that is a bucket: requests signed by rusty-s3, sent by ureq over our TLS; credentials come from the environment.
+//! Owns the archive in an S3 bucket: requests signed by rusty-s3, sent by ureq over our TLS, with credentials from the environment.
 
 use std::env;
 use std::io::{self, Read};
@@ -21,21 +21,21 @@ use super::{Archive, Fill};
 use crate::error::{Code, Error, Result};
 use crate::limits::{ARCHIVE_CONNECT_MS, ARCHIVE_PART_BYTES, ARCHIVE_REQUEST_MS, ARCHIVE_STALL_MS};
 
-/// How long a signature is good for.
+/// Validity of a signature.
 const SIGNED_FOR: Duration = Duration::from_secs(300);
-/// Some of what a server says of an error.
+/// Most bytes read of a server's error text.
 const REASON_BYTES_MAX: u64 = 4096;
 
 pub(super) struct Bucket {
     place: Place,
     credentials: Credentials,
-    /// Before each name; ends in a slash, or is empty.
+    /// Prefix of each object's key; empty, or with a slash at the end.
     prefix: String,
     agent: Agent,
 }
 
 impl Bucket {
-    /// The objects below `prefix`.
+    /// Opens the objects below `prefix`.
     pub(super) fn open(bucket: &str, prefix: &str) -> Result<Self> {
         let refused = |reason: &str| {
             let text = format!("[vault] archive = \"s3://{bucket}/{prefix}\": {reason}");
@@ -52,7 +52,7 @@ impl Bucket {
                 (url, region.unwrap_or_else(|| "us-east-1".to_owned()), UrlStyle::Path)
             }
             (None, Some(region)) => {
-                // A certificate of theirs covers no further dot.
+                // The certificates of AWS do not cover bucket names with dots.
                 let style =
                     if bucket.contains('.') { UrlStyle::Path } else { UrlStyle::VirtualHost };
                 (format!("https://s3.{region}.amazonaws.com"), region, style)
@@ -95,7 +95,7 @@ impl Bucket {
         let upload = begun.upload_id();
         let sent = self.send_parts(key, upload, bytes, buffer, fill);
         if sent.is_err() {
-            // What is not removed so goes by the rules of the bucket.
+            // Uploads that are not aborted here are removed by the bucket's own rules.
             let url = self.place.abort_multipart_upload(credentials, key, upload).sign(SIGNED_FOR);
             let _ = self.agent.delete(url.as_str()).call();
         }
@@ -128,7 +128,7 @@ impl Bucket {
         let complete = || self.place.complete_multipart_upload(credentials, key, upload, all());
         let (url, body) = (complete().sign(SIGNED_FOR), complete().body());
         let text = text("POST", key, self.agent.post(url.as_str()).send(&body))?;
-        // A server may say 200, and then that it failed.
+        // S3 may answer 200 and report the failure in the body.
         CompleteMultipartUploadResponse::parse(&text).map(drop).map_err(|_| {
             let code = code_in(&text).unwrap_or("an answer without ETag");
             io::Error::other(format!("POST {key}: {code}"))
@@ -208,7 +208,7 @@ impl Archive for Bucket {
     }
 }
 
-/// Where systems keep their roots of trust: Debian, Fedora, openSUSE; Alpine and macOS.
+/// Files of trusted roots: Debian, Fedora, openSUSE; Alpine and macOS.
 const ROOT_FILES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -216,7 +216,7 @@ const ROOT_FILES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The system's, or those in `SSL_CERT_FILE`; none where no file is.
+/// The trusted roots of the system, or of `SSL_CERT_FILE`; empty without such a file.
 fn roots() -> Vec<Certificate<'static>> {
     let own = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     roots_in(own.or_else(|| ROOT_FILES.iter().map(PathBuf::from).find(|path| path.exists())))
@@ -249,7 +249,7 @@ fn agent(is_secure: bool) -> Agent {
     config.build().new_agent()
 }
 
-/// The answer, where it says that all went well.
+/// Returns the answer if its status is a success.
 fn checked(
     method: &str,
     key: &str,
@@ -269,7 +269,7 @@ fn checked(
         Ok(_) => code_in(&text),
         Err(_) => None,
     };
-    // A bucket that is not there says nothing of an object.
+    // A missing bucket does not mean that the object is missing.
     let is_missing = status == StatusCode::NOT_FOUND && code.is_none_or(|code| code == "NoSuchKey");
     let kind = if is_missing { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
     let code = code.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Owns what an arena's bytes live in: a sealed memfd or a locked file, its mapping, and the sweep of dead files.
+//! Owns the memory object of an arena: a sealed memfd or a locked file, its mapping, and the sweep of files left behind.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use crate::error::{Code, Error, Result};
 use crate::limits::SLOT_ALIGN_BYTES;
 
 const FILE_PREFIX: &str = "tierkv-arena-";
-/// Names tried before giving up; a name is only ever taken by a file that was just swept.
+/// Names tried before giving up; a name fails only if a sweep has just removed its file.
 const NAME_TRIES_MAX: u32 = 16;
 
 fn failed(what: impl std::fmt::Display, errno: rustix::io::Errno) -> Error {
@@ -29,7 +29,7 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// A new object of `bytes` bytes, none of them allocated yet.
+    /// Creates an object of `bytes` bytes, none of them allocated yet.
     pub fn create(dir: Option<&Path>, label: u32, bytes: usize) -> Result<Self> {
         match dir {
             Some(dir) => Self::in_dir(dir, label, bytes),
@@ -45,7 +45,7 @@ impl Backing {
         let fd = rustix::fs::memfd_create(format!("{FILE_PREFIX}{label}"), flags)
             .map_err(|errno| failed("memfd_create for the arena", errno))?;
         size(&fd, bytes)?;
-        // Nobody who opens it can shrink it under a reader: that would be a SIGBUS.
+        // A seal against shrinking, because a reader of a shrunk mapping would get a SIGBUS.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|errno| failed("sealing the arena", errno))?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
@@ -75,12 +75,12 @@ impl Backing {
         Err(Error::new(Code::ArenaFailed, text))
     }
 
-    /// Where this machine's tools find it; no process opens it there on another's word.
+    /// Path at which this machine's tools find the object; no process opens a path that another one sent.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Allocates a range for good, or says why not: a later touch of it cannot fail. The range becomes zeros.
+    /// Allocates a range, so that a later access to it cannot fail. The range becomes zeros.
     pub fn allocate(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
         #[cfg(target_os = "linux")]
         match self.fallocate(offset, bytes) {
@@ -96,7 +96,7 @@ impl Backing {
         rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.fd, plain, offset, bytes))
     }
 
-    /// Where a file system, or the whole system, cannot allocate without writing.
+    /// Allocates by writing, where the file system or the operating system cannot otherwise.
     fn write_zeros(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
         let zeros = [0; SLOT_ALIGN_BYTES];
         let mut at = offset;
@@ -109,12 +109,12 @@ impl Backing {
         Ok(())
     }
 
-    /// Removes the file, if there is one; once.
+    /// Removes the file, if any, once.
     pub fn unlink(&self) {
         if let Some(file) = &self.file
             && !self.unlinked.swap(true, Ordering::Relaxed)
         {
-            // Gone already is as good; anything else leaves a file that the next sweep removes.
+            // A file already gone is fine; on any other error the next sweep removes it.
             let _ = rustix::fs::unlink(file);
         }
     }
@@ -137,7 +137,7 @@ fn size(fd: &OwnedFd, bytes: usize) -> Result<()> {
         .map_err(|errno| failed(format_args!("sizing the arena to {bytes} bytes"), errno))
 }
 
-/// A new file that this process alone has locked; `None` when a sweep took it in between.
+/// Creates a file locked by this process; `None` when a sweep took it in between.
 fn create_locked(file: &Path) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = match rustix::fs::open(file, flags, Mode::RUSR | Mode::WUSR) {
@@ -152,10 +152,10 @@ fn create_locked(file: &Path) -> Result<Option<OwnedFd>> {
     Ok((locked && linked).then_some(fd))
 }
 
-/// Removes arena files in `dir` that no process holds a lock on; returns how many.
+/// Removes the arena files in `dir` that no process has locked; returns how many.
 ///
 /// # Errors
-/// `ARENA_FAILED` when the folder cannot be read. A folder that does not exist holds none.
+/// `ARENA_FAILED` when the folder cannot be read. A missing folder has no files.
 pub fn sweep(dir: &Path) -> Result<u32> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -180,7 +180,7 @@ fn remove_if_unlocked(file: &Path) -> bool {
     let Ok(fd) = rustix::fs::open(file, flags, Mode::empty()) else {
         return false;
     };
-    // The lock is held while unlinking, so that a creator between open and lock notices.
+    // The lock is held while unlinking, so that a creator between open and lock notices the removal.
     rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok()
         && rustix::fs::unlink(file).is_ok()
 }
@@ -192,9 +192,9 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to no thread; it lives until drop, and its bytes are only reached through raw pointers.
+// SAFETY: the mapping belongs to no thread and lives until drop; its bytes are accessed only through raw pointers.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; who may write which slot is the slot table's matter.
+// SAFETY: as above; the slot table decides which thread may write which slot.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -223,7 +223,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: start and length are those of the mmap; every user holds the arena alive.
+        // SAFETY: start and length are those of the mmap; every user keeps the arena alive.
         let unmapped = unsafe { rustix::mm::munmap(self.start, self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping");
     }
@@ -238,7 +238,7 @@ mod tests {
         let backing = Backing::create(None, 1, 4 * 8192).unwrap();
         let mapping = Mapping::new(&backing, 4 * 8192).unwrap();
         for edge in [8191, 2 * 8192] {
-            // SAFETY: the offset lies in the mapping, which nobody else uses.
+            // SAFETY: the offset lies in the mapping, which only this test uses.
             unsafe { mapping.at(edge).write(7) };
         }
         backing.write_zeros(8192, 8192).unwrap();

@@ -1,4 +1,4 @@
-//! Owns the background allocation of an arena: slot after slot, so that no later touch can fail or wait.
+//! Owns the background allocation of an arena, slot after slot, so that no later access can fail or wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use super::Arena;
 use crate::error::{Code, Error, Result};
 use crate::limits::SLOT_ALIGN_BYTES;
 
-/// Starts the thread.
+/// Starts the allocating thread.
 pub fn start(arena: Arc<Arena>) -> Result<()> {
     std::thread::Builder::new()
         .name("tierkv-prefault".into())
@@ -20,7 +20,7 @@ pub fn start(arena: Arc<Arena>) -> Result<()> {
         })
 }
 
-/// Allocates and touches each slot, then gives it to the table; ends early when the arena closes or memory is short.
+/// Allocates and touches each slot, then adds it to the table; ends early when the arena closes or memory runs out.
 fn run(arena: &Arena, allocate: impl Fn(u64, u64) -> rustix::io::Result<()>) {
     for slot in 0..arena.slot_count {
         if arena.closed.load(Ordering::Relaxed) {
@@ -45,7 +45,7 @@ fn run(arena: &Arena, allocate: impl Fn(u64, u64) -> rustix::io::Result<()>) {
 /// Maps the slot's pages into this process, so that the first copy takes no page faults.
 fn touch(arena: &Arena, offset: usize) {
     for page in (0..arena.slot_bytes).step_by(SLOT_ALIGN_BYTES) {
-        // SAFETY: the page lies in the mapping, is allocated, and belongs to nobody before `add`.
+        // SAFETY: the page lies in the mapping, is allocated, and is not in the slot table before `add`.
         unsafe { arena.mapping.at(offset + page).write_volatile(0) };
     }
 }

@@ -1,4 +1,4 @@
-//! Owns codec 1, lossless: bf16 head vectors with their exponents in three bits where they can be, and back, bit for bit.
+//! Owns codec 1, lossless: bf16 head vectors with exponents of three bits where possible, restored bit for bit.
 //!
 //! The layout of the payload stands in docs/protocol.md, section 1.
 
@@ -6,40 +6,40 @@ use crate::crc32c;
 use crate::geometry::{Geometry, HeadRows};
 use crate::limits::CHECKSUM_SPAN_BYTES;
 
-/// Elements whose codes stand together.
+/// Elements coded together.
 const CHUNK: usize = 128;
-/// The lower two bits of codes, four to a byte.
+/// Bytes of a chunk for the lower two bits of the codes, four to a byte.
 const PAIRS: usize = CHUNK / 4;
-/// The upper bit of codes, eight to a byte.
+/// Bytes of a chunk for the upper bit of the codes, eight to a byte.
 const SINGLES: usize = CHUNK / 8;
-/// Sign and fraction of each element, then its code.
+/// Bytes of a chunk: sign and fraction of each element, then the codes.
 const CHUNK_BYTES: usize = CHUNK + PAIRS + SINGLES;
-/// Exponents that have a code.
+/// Number of exponents that have a code.
 const WIDTH: u8 = 8;
-/// The bits that differences of eight exponents without a code have, of which each has one.
+/// Mask of the bits that are set only in an exponent difference without a code, for eight differences at once.
 const WITHOUT_CODE: u64 = 0xf8f8_f8f8_f8f8_f8f8;
-/// Where the exponents of a group start that have a code, at most.
+/// Highest first exponent of a group's codes.
 const BASE_MAX: u8 = u8::MAX - (WIDTH - 1);
-/// Instead of that: the group stands as it is.
+/// Tag of a group that is stored uncoded.
 const PLAIN: u8 = u8::MAX;
-/// Of a large group one element in so many is looked at: an odd number meets every channel.
+/// Only every fifth element of a large group is sampled; an odd step meets every channel.
 const LOOK_EVERY: usize = 5;
 const LOOK_AT_ALL: usize = 512;
 
 type Element = [u8; 2];
 
-/// The payload would not be shorter than the page's elements.
+/// The payload would be no shorter than the page's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SavesNothing;
 
-/// No writer made this payload.
+/// The payload is not one that a writer of this codec makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadCode;
 
 /// Encodes the page at `page` into the start of `payload`; returns its length and CRC32C.
 ///
 /// # Errors
-/// `SavesNothing`; `payload` then holds nothing of use.
+/// `SavesNothing`; `payload` then holds no usable bytes.
 ///
 /// # Safety
 /// `geometry.page_bytes()` bytes at `page` are readable and do not overlap `payload`; the elements are bf16.
@@ -65,7 +65,7 @@ pub unsafe fn encode(
 /// Decodes `payload` into the page at `page`; padding of the page is left alone.
 ///
 /// # Errors
-/// `BadCode`; the page is partly written then, and of no use.
+/// `BadCode`; the page is then partly written, and unusable.
 ///
 /// # Safety
 /// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `payload`; the elements are bf16.
@@ -106,25 +106,25 @@ unsafe fn scatter(elements: &[u8], head: &HeadRows, page: *mut u8) {
     }
 }
 
-/// One group after another; its memory serves all.
+/// Encodes groups one after another in reused memory.
 #[derive(Debug, Default)]
 struct Writer {
     elements: Vec<Element>,
-    /// For each chunk, how many of its exponents have no code.
+    /// Number of exponents without a code, per chunk.
     counts: Vec<u8>,
-    /// The place in its chunk and the exponent of each.
+    /// Place in the chunk and exponent of each element without a code.
     others: Vec<[u8; 2]>,
 }
 
 impl Writer {
-    /// Writes the group to the start of `out` and returns its length; `None` where there is not so much room.
+    /// Writes the group to the start of `out` and returns its length; `None` when `out` is too short.
     fn put(&mut self, out: &mut [u8]) -> Option<usize> {
         let plain_bytes = self.elements.len() * size_of::<Element>();
         let chunks = self.elements.len().div_ceil(CHUNK);
         let (tag, rest) = out.split_first_mut()?;
         if chunks * (CHUNK_BYTES + 1) < plain_bytes {
             let base = best_base(&self.elements);
-            // Elements that fill up the last chunk have the first code.
+            // Elements that fill up the last chunk get the first code.
             self.elements.resize(chunks * CHUNK, [base << 7, base >> 1]);
             let (codes, rest) = rest.split_at_mut_checked(chunks * CHUNK_BYTES)?;
             self.split(base, codes);
@@ -173,7 +173,7 @@ fn exponent([low, high]: Element) -> u8 {
     (high << 1) | (low >> 7)
 }
 
-/// The first of the eight neighbouring exponents that most elements have.
+/// Returns the first of the eight consecutive exponents that cover most elements.
 fn best_base(elements: &[Element]) -> u8 {
     let step = if elements.len() <= LOOK_AT_ALL { 1 } else { LOOK_EVERY };
     let mut counts = [0_u32; 256];
@@ -196,7 +196,7 @@ fn best_base(elements: &[Element]) -> u8 {
 type Codes = [u8; CHUNK_BYTES];
 type Chunk = [Element; CHUNK];
 
-/// What is done with a chunk, compiled for an instruction set.
+/// Functions on a chunk, compiled for an instruction set.
 #[derive(Debug, Clone, Copy)]
 struct Kernels {
     split: fn(&Chunk, u8, &mut Codes) -> [u8; CHUNK],
@@ -222,7 +222,7 @@ mod avx2 {
         fn compiled(elements: &Chunk, base: u8, codes: &mut Codes) -> [u8; CHUNK] {
             split_chunk(elements, base, codes)
         }
-        // SAFETY: `Kernels::best` has found that the processor has it.
+        // SAFETY: `Kernels::best` has checked that the processor has AVX2.
         unsafe { compiled(elements, base, codes) }
     }
 
@@ -236,7 +236,7 @@ mod avx2 {
     }
 }
 
-/// Writes sign, fraction and code of each element; returns how far above `base` each exponent is.
+/// Writes sign, fraction and code of each element; returns each exponent's difference from `base`.
 #[expect(clippy::inline_always, reason = "it is compiled for the instruction set of its caller")]
 #[inline(always)]
 fn split_chunk(elements: &Chunk, base: u8, codes: &mut Codes) -> [u8; CHUNK] {
@@ -259,7 +259,7 @@ fn split_chunk(elements: &Chunk, base: u8, codes: &mut Codes) -> [u8; CHUNK] {
     aboves
 }
 
-/// The elements of one group; returns what of the payload comes after it.
+/// Decodes one group; returns the rest of the payload.
 fn read<'a>(
     payload: &'a [u8],
     count: usize,

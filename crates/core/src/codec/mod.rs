@@ -1,4 +1,4 @@
-//! Owns the way from a page to a payload and back, by codec.
+//! Owns the encoding of a page to a payload and back, by codec.
 
 pub mod int8;
 pub mod lossless;
@@ -13,16 +13,16 @@ use crate::geometry::Geometry;
 use self::int8::Isa;
 pub use self::weigh::{Weight, weigh, weigh_through};
 
-/// The codec has no codes for what the page holds, or saves nothing with them.
+/// The codec cannot represent the page, or saves nothing on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unfit;
 
-/// No writer of the codec made this payload.
+/// The payload is not one that a writer of the codec makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadPayload {
     /// A scale that is neither zero nor a positive normal number.
     Scale,
-    /// Not what codec 1 writes.
+    /// Not a payload of codec 1.
     Lossless,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for BadPayload {
     }
 }
 
-/// A payload that was made.
+/// Length and checksum of an encoded payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encoded {
     /// Its length.
@@ -45,10 +45,10 @@ pub struct Encoded {
 }
 
 impl Codec {
-    /// Encodes the page at `page` into `payload`, or its start where lengths differ, in one pass.
+    /// Encodes the page at `page` into `payload`, or into its start where lengths vary, in one pass.
     ///
     /// # Errors
-    /// `Unfit`; `payload` then holds nothing of use. Raw takes everything.
+    /// `Unfit`; `payload` then holds no usable bytes. Raw takes everything.
     ///
     /// # Safety
     /// `geometry.page_bytes()` bytes at `page` are readable and do not overlap `payload`.
@@ -85,13 +85,13 @@ impl Codec {
     /// Decodes `payload` into the page at `page` in one pass; padding of the page is left alone.
     ///
     /// # Errors
-    /// `BadPayload` where no writer of this codec made the payload; what the page holds is of no use then.
+    /// `BadPayload` where no writer of this codec makes such a payload; the page is then unusable.
     ///
     /// # Safety
     /// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `payload`.
     ///
     /// # Panics
-    /// If no payload of this geometry and codec is so long.
+    /// If no payload of this geometry and codec has this length.
     pub unsafe fn decode(
         self,
         geometry: &Geometry,

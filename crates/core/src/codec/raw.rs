@@ -1,4 +1,4 @@
-//! Owns codec 0: the strided page of the engine to the canonical payload and back, one copy each way.
+//! Owns codec 0: copies between the engine's strided page and the canonical payload, one copy each way.
 
 use std::ops::Range;
 
@@ -47,10 +47,10 @@ pub unsafe fn scatter(geometry: &Geometry, payload: &[u8], page: *mut u8) {
     });
 }
 
-/// The same, with the checksum of what was copied: each span of it while it is in the cache.
+/// Like `scatter`, and returns the checksum of the payload, computed span by span while it is in the cache.
 ///
 /// # Safety
-/// As `scatter`, and nobody writes `payload` meanwhile.
+/// As `scatter`, and the payload is not written meanwhile.
 pub unsafe fn scatter_checked(geometry: &Geometry, payload: &[u8], page: *mut u8) -> u32 {
     assert_eq!(payload.len(), geometry.source_bytes(), "payload fits the geometry");
     let (mut checksum, mut checked, mut at) = (0, 0, 0);
@@ -68,7 +68,7 @@ pub unsafe fn scatter_checked(geometry: &Geometry, payload: &[u8], page: *mut u8
     crc32c::append(checksum, &payload[checked..])
 }
 
-/// Copies `part`, which stands at `at` in a payload, onto the page's runs.
+/// Copies `part`, which begins at `at` in the payload, onto the page's runs.
 ///
 /// # Safety
 /// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `part`.
@@ -94,12 +94,11 @@ pub unsafe fn scatter_part(geometry: &Geometry, part: &[u8], at: usize, page: *m
     settle();
 }
 
-/// A line of the cache.
+/// Bytes of a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
-/// Copies whole lines without fetching what they held, or keeping them: the page is as large as the cache, and an engine
-/// reads it later.
+/// Copies whole lines past the cache, because the page is as large as the cache and the engine reads it later.
 ///
 /// # Safety
 /// `run.len()` bytes at `target` are writable and do not overlap `run`.
@@ -111,7 +110,7 @@ unsafe fn copy_past_cache(run: &[u8], target: *mut u8) {
         && target.addr().is_multiple_of(LINE_BYTES)
         && run.len().is_multiple_of(LINE_BYTES)
     {
-        // SAFETY: the processor has it, the target is aligned; the rest is the caller's promise.
+        // SAFETY: the processor has AVX-512 and the target is aligned; the rest is the caller's promise.
         unsafe { stream_lines(run, target) };
         return;
     }
@@ -129,10 +128,10 @@ unsafe fn copy_past_cache(run: &[u8], target: *mut u8) {
     }
 }
 
-/// A line with each store: a quarter of the stores, and a fifth more of memory's rate.
+/// Stores whole lines: a quarter of the stores, and a fifth more of memory's bandwidth.
 ///
 /// # Safety
-/// As `copy_past_cache`, of whole lines.
+/// As `copy_past_cache`, for whole lines.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_lines(run: &[u8], target: *mut u8) {
@@ -154,7 +153,7 @@ unsafe fn copy_past_cache(run: &[u8], target: *mut u8) {
     unsafe { target.copy_from_nonoverlapping(run.as_ptr(), run.len()) };
 }
 
-/// What went past the cache is there for whoever is told next.
+/// Orders the streaming stores before any later notice that the page is complete.
 #[cfg(target_arch = "x86_64")]
 fn settle() {
     // SAFETY: every processor of this architecture has SSE.

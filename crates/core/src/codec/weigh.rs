@@ -1,4 +1,4 @@
-//! Owns the weighing of a codec on one block of the engine's own: bytes, time each way, and how far off what comes back is.
+//! Owns the measuring of a codec on one block: payload bytes, decode time, and error.
 
 use std::time::{Duration, Instant};
 
@@ -6,21 +6,21 @@ use super::int8;
 use crate::codec_id::Codec;
 use crate::geometry::Geometry;
 
-/// The quickest of so many: a thread that had to wait says nothing of the codec.
+/// Decodes per measurement; the fastest counts, because a waiting thread says nothing of the codec.
 const ROUNDS: usize = 5;
 
-/// What a codec makes of a block.
+/// Measurements of a codec on a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weight {
     /// Length of its payload.
     pub bytes: usize,
-    /// Payload to page.
+    /// Time from payload to page.
     pub decode: Duration,
-    /// Power of the errors over that of the elements, of the layer's K or V where it is worst; 0 where nothing differs.
+    /// Error power over signal power, of the layer's K or V where it is worst; 0 for exact results.
     pub noise: f64,
 }
 
-/// `None` where the codec does not take such a block, or has no codes for what it holds.
+/// Measures a codec; `None` where it does not take such a block, or has no codes for its contents.
 ///
 /// # Panics
 /// If `page` is shorter than the geometry's.
@@ -29,7 +29,7 @@ pub fn weigh(codec: Codec, geometry: &Geometry, page: &[u8]) -> Option<Weight> {
     weigh_through(codec, geometry, page, |_| ())
 }
 
-/// The same with payloads that are changed between the two ways: what a codec makes that reads other than it writes.
+/// Like `weigh`, with a change to each payload between encoding and decoding, to simulate a faulty codec.
 ///
 /// # Panics
 /// As `weigh`.
@@ -57,7 +57,7 @@ pub fn weigh_through(
     Some(Weight { bytes, decode, noise: noise(geometry, page, &back) })
 }
 
-/// Pages without vectors are opaque: codecs leave them as they are.
+/// Noise is 0 for opaque pages without vectors, which codecs leave unchanged.
 fn noise(geometry: &Geometry, page: &[u8], back: &[u8]) -> f64 {
     let spec = geometry.spec();
     let heads: Vec<_> = geometry.heads().collect();

@@ -15,7 +15,7 @@ use super::storage::{DiskFile, write_full};
 use crate::failpoint::failpoint;
 use crate::memory::pages::PAGE;
 
-/// A record that was written, and where.
+/// A written record and its place.
 pub struct Placed {
     pub job: Job,
     pub place: Place,
@@ -28,15 +28,15 @@ pub struct Active {
     next_page: u32,
     file_pages: u32,
     is_sealed: bool,
-    /// When its first record was written.
+    /// When the segment's first record was written.
     first_at: Option<Instant>,
 }
 
-/// Filler between a record and the next page.
+/// Filler between a record's end and the next page.
 const ZEROS: [u8; PAGE] = [0; PAGE];
 
 impl Active {
-    /// An empty segment whose file has `file_pages` pages.
+    /// Returns an empty segment whose file has `file_pages` pages.
     pub fn new(segment: Arc<Segment>, file: Arc<dyn DiskFile>, file_pages: u32) -> Self {
         let (entries, next_page, is_sealed) = (Vec::new(), 0, false);
         Self { segment, file, entries, next_page, file_pages, is_sealed, first_at: None }
@@ -50,12 +50,12 @@ impl Active {
         self.segment.name.id
     }
 
-    /// The place in the log behind all that was written.
+    /// Position in the log behind the last write.
     pub fn mark(&self) -> (u32, u32) {
         (self.id(), self.next_page)
     }
 
-    /// Whether a record fits, with the footer it will need.
+    /// Whether a record fits, together with the footer the segment then needs.
     pub fn fits(&self, record_bytes: usize) -> bool {
         self.fits_behind(record_bytes, self.next_page, self.entries.len())
     }
@@ -66,8 +66,8 @@ impl Active {
         end <= u64::from(self.file_pages)
     }
 
-    /// Writes as many of the first jobs as fit, in one piece, and enters them into the index.
-    /// After an error they are still in `jobs`.
+    /// Writes as many of the first jobs as fit in one write, and enters them into the index. After an error the jobs are
+    /// still in `jobs`.
     pub fn append(
         &mut self,
         shared: &Inner,
@@ -108,7 +108,7 @@ impl Active {
         Ok(())
     }
 
-    /// `None` for a record that is not needed any more: its copy here is never looked up.
+    /// Enters a record into the index; `None` when its job is outdated, and this copy is never looked up.
     fn enter(&mut self, shared: &Inner, job: Job, entry: Entry) -> Option<Placed> {
         let origin = job.origin;
         self.entries.push(entry);
@@ -124,17 +124,17 @@ impl Active {
         Some(Placed { job, place })
     }
 
-    /// When its first record was written.
+    /// When the segment's first record was written.
     pub fn first_at(&self) -> Option<Instant> {
         self.first_at
     }
 
-    /// When its records are too old.
+    /// When the segment's records expire.
     pub fn expires(&self) -> Option<Instant> {
         self.segment.expires
     }
 
-    /// Gives back what was set aside and not written; where that fails it stays set aside.
+    /// Gives allocated but unwritten bytes back to the file system; a failure keeps them allocated.
     pub fn trim(&self) {
         let bytes = u64::from(self.next_page) * PAGE as u64;
         if self.segment.bytes.load(Ordering::Acquire) > bytes
@@ -154,7 +154,7 @@ impl Active {
         Ok(())
     }
 
-    /// Entries first, then the footer: one that is there says that its entries are.
+    /// Writes the footer after syncing the entries, so that a footer implies its entries.
     pub fn seal(&mut self, shared: &Inner) -> io::Result<()> {
         if self.entries.is_empty() {
             self.file.truncate(0)?;

@@ -1,4 +1,4 @@
-//! Owns what a vault knows of its archive: whose it is, what lies there beside segments, and how it is doing.
+//! Owns the vault's view of its archive: owner, the small files beside segments, and health.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -18,59 +18,59 @@ use crate::crc32c;
 use crate::limits::{ARCHIVE_BESIDE_BYTES, ARCHIVE_STALL_MS};
 use crate::memory::pages::Pages;
 
-/// Suffix of a footer whose segment the archive has whole, ...
+/// Suffix of the footer of a segment that the archive has whole.
 pub const INDEX: &str = "idx";
-/// ... and of one whose upload has begun.
+/// Suffix of the footer of a segment whose upload has begun.
 pub const INTENT: &str = "put";
-/// Names the archive of this directory, and the token that lies there, too.
+/// File that names the directory's archive and the token stored there.
 pub const MARKER: &str = "archive";
-/// What that is called there.
+/// Object in the archive that holds the token.
 const OWNER: &str = "owner";
 const TOKEN_BYTES: usize = 32;
-/// Files that lie beside segments: what was flushed must not come back, by whatever name it is flushed.
+/// Files beside the segments; the archive has copies of them because flushed records must not come back under any name.
 const BESIDE: [&str; 3] = ["tombstones", "flushes.json", "models.json"];
 
-/// Where segments go besides.
+/// Options of an archive.
 #[derive(Clone)]
 pub struct ArchiveOptions {
-    /// Its URL.
+    /// URL of the archive.
     pub url: String,
-    /// What is there.
+    /// Object store behind the URL.
     pub archive: Arc<dyn Archive>,
-    /// Bytes of segments there; beyond it the oldest go.
+    /// Most bytes of segments in the archive; above it the oldest are removed.
     pub max_bytes: u64,
-    /// How long a record waits at most until its segment may go up.
+    /// Longest wait of a record until its segment may be uploaded.
     pub after: Duration,
 }
 
-/// How an archive is doing.
+/// Counters and gauges of an archive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArchiveStats {
-    /// Most bytes there.
+    /// Budget in bytes.
     pub max_bytes: u64,
-    /// Bytes of segments there.
+    /// Bytes of segments in the archive.
     pub used_bytes: u64,
-    /// Segments there.
+    /// Segments in the archive.
     pub segments: u64,
-    /// Of them, those that are not on the disk any more.
+    /// Segments among them that are no longer on disk.
     pub remote_segments: u64,
-    /// Sealed segments that are not there yet.
+    /// Sealed segments not yet in the archive.
     pub pending: u64,
-    /// Their bytes.
+    /// Bytes of the pending segments.
     pub pending_bytes: u64,
-    /// Bytes that went up so far.
+    /// Bytes uploaded so far.
     pub sent_bytes: u64,
     /// Records read back so far.
     pub read: u64,
     /// Bytes read for them.
     pub read_bytes: u64,
-    /// Records that went because the archive had its most bytes.
+    /// Records removed because the archive was full.
     pub removed: u64,
     /// Requests that failed.
     pub failures: u64,
-    /// The last one failed.
+    /// Whether the last request failed.
     pub is_failing: bool,
-    /// What the last that failed said; empty: none has.
+    /// Error text of the last failed request; empty without any.
     pub trouble: String,
 }
 
@@ -91,19 +91,19 @@ pub struct Archived {
     pub is_failing: AtomicBool,
     trouble: Mutex<String>,
     token: String,
-    /// Flushes written down here, and those the archive knows of, too.
+    /// Flushes written to disk, and flushes that the archive knows of.
     noted: AtomicU64,
     told: AtomicU64,
-    /// Checksums of what lies beside segments.
+    /// Checksums of the archive's copies of the files beside segments.
     beside: Mutex<HashMap<&'static str, u32>>,
 }
 
 impl Archived {
-    /// The archive of this directory. A directory that knows of none takes over what is there: then its disk was lost, or
-    /// is new.
+    /// Claims the archive for this directory. A directory that names no archive takes over the archive's records, because
+    /// its disk is new or was lost.
     ///
     /// # Errors
-    /// What disk and archive answer; `AlreadyExists` for an archive, or a directory, that belongs to another.
+    /// Errors of disk and archive; `AlreadyExists` when the archive or the directory belongs to another.
     pub fn claim(storage: &dyn Storage, options: ArchiveOptions) -> io::Result<Self> {
         let known = read_file(storage, MARKER)?;
         let known = known.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -124,65 +124,65 @@ impl Archived {
             is_failing: AtomicBool::new(false),
             trouble: Mutex::default(),
             token,
-            // What was flushed while the archive was away.
+            // One flush is assumed unreported, because a flush may have happened while the archive was away.
             noted: AtomicU64::new(1),
             told: AtomicU64::new(0),
             beside: Mutex::default(),
         })
     }
 
-    /// A segment's object, for reading.
+    /// Returns a segment's object for reading.
     pub fn file(&self, name: &SegmentName) -> Arc<dyn DiskFile> {
         Arc::new(Object { archive: Arc::clone(&self.options.archive), name: name.text() })
     }
 
-    /// A request failed.
+    /// Counts a failed request and keeps its error text.
     pub fn fails(&self, error: &io::Error) {
         add(&self.counters.failures, 1);
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
         self.is_failing.store(true, Ordering::Release);
     }
 
-    /// Requests that failed so far.
+    /// Number of failed requests.
     pub fn failures(&self) -> u64 {
         self.counters.failures.load(Ordering::Acquire)
     }
 
-    /// What the last request that failed said.
+    /// Error text of the last failed request.
     pub fn trouble(&self) -> String {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A record was read.
+    /// Counts a record read from the archive.
     pub fn was_read(&self, bytes: u64) {
         add(&self.counters.read, 1);
         add(&self.counters.read_bytes, bytes);
     }
 
-    /// A flush was written down here; the archive knows of it once `is_told` says so.
+    /// Counts a flush written to disk and returns its number for `is_told`.
     pub fn note(&self) -> u64 {
         self.noted.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The last of them.
+    /// Number of the last flush.
     pub fn noted(&self) -> u64 {
         self.noted.load(Ordering::Acquire)
     }
 
-    /// Whether the archive knows of that flush.
+    /// Whether the archive knows of flush `note`.
     pub fn is_told(&self, note: u64) -> bool {
         self.told.load(Ordering::Acquire) >= note
     }
 
-    /// Whether it knows of all.
+    /// Whether the archive knows of all flushes.
     pub fn is_told_all(&self) -> bool {
         self.is_told(self.noted())
     }
 
-    /// Whether the archive is still this vault's.
+    /// Checks that the archive still belongs to this vault.
     ///
     /// # Errors
-    /// `AlreadyExists` when it is another's.
+    /// `AlreadyExists` when it belongs to another.
     pub fn check_owner(&self) -> io::Result<()> {
         let mut found = [0; 2 * TOKEN_BYTES];
         let read = match self.options.archive.read(OWNER, &mut found, 0) {
@@ -196,10 +196,10 @@ impl Archived {
         Err(belongs(text))
     }
 
-    /// Puts there what lies beside segments and is not as it was.
+    /// Uploads the files beside segments that have changed.
     ///
     /// # Errors
-    /// What disk and archive answer.
+    /// Errors of disk and archive.
     pub fn tell(&self, storage: &dyn Storage) -> io::Result<()> {
         let note = self.noted();
         let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,7 +216,7 @@ impl Archived {
     }
 }
 
-/// Makes this directory know all that the archive has; the marker comes last.
+/// Copies the archive's state into this directory; the marker comes last, so that an interrupted copy starts again.
 fn take_over(storage: &dyn Storage, options: &ArchiveOptions) -> io::Result<String> {
     let archive = &*options.archive;
     let objects = archive.list()?;
@@ -246,7 +246,7 @@ fn belongs(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, text)
 }
 
-/// A small object; `None` when there is none.
+/// Returns a small object; `None` when there is none.
 fn get(archive: &dyn Archive, name: &str) -> io::Result<Option<Vec<u8>>> {
     let bytes = match archive.bytes(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -267,7 +267,7 @@ fn set(archive: &dyn Archive, name: &str, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// A small file of the directory; `None` when there is none.
+/// Reads a small file of the directory; `None` when there is none.
 pub fn read_file(storage: &dyn Storage, name: &str) -> io::Result<Option<Vec<u8>>> {
     let file = match storage.open(name, Access::Direct) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -280,7 +280,7 @@ pub fn read_file(storage: &dyn Storage, name: &str) -> io::Result<Option<Vec<u8>
     Ok(Some(pages[..read].to_vec()))
 }
 
-/// Writes a small file in one step, over what was there; durable when this succeeds.
+/// Replaces a small file atomically; durable once this returns `Ok`.
 pub fn replace(storage: &dyn Storage, name: &str, bytes: &[u8]) -> io::Result<()> {
     let fresh = format!("{name}.new");
     storage.remove(&fresh)?;
@@ -299,7 +299,7 @@ fn small(name: &str, bytes: u64) -> io::Result<usize> {
     })
 }
 
-/// An object that is read like a file of the disk.
+/// An object of the archive, read like a file on disk.
 struct Object {
     archive: Arc<dyn Archive>,
     name: String,

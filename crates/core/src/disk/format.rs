@@ -9,7 +9,7 @@ use crate::record::{self, CLASS_KV, CLASS_SSM, HASH_BYTES, HEADER_BYTES, Hash};
 pub const ENTRY_BYTES: usize = 128;
 /// Length of one line of a footer.
 pub const LINE_BYTES: usize = 84;
-/// A tenant's number has 48 bits.
+/// A tenant's id has 48 bits.
 const TENANT_BYTES: usize = 6;
 
 const SEGMENT: &str = "seg";
@@ -20,14 +20,14 @@ const ENTRY_CHECKSUM_AT: usize = ENTRY_BYTES - 4;
 const TRAILER_BYTES: usize = 40;
 const TRAILER_CHECKSUM_AT: usize = TRAILER_BYTES - 4;
 
-/// What a segment is called, and what tells its entries from those of any other.
+/// Name of a segment, which distinguishes its entries from those of any other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentName {
     /// Ascending; never used twice.
     pub id: u32,
-    /// When it was made, in ms since 1970: only its age is judged by it.
+    /// Creation time in ms since 1970; used only for the segment's age.
     pub made_ms: u64,
-    /// Random, in each of its entries: bytes of a record cannot pass for an entry.
+    /// Random number repeated in each entry, so that bytes of a record cannot pass for an entry.
     pub salt: u64,
 }
 
@@ -38,19 +38,19 @@ impl SegmentName {
         self.with(SEGMENT)
     }
 
-    /// The name of a file that says something about this segment.
+    /// The name of a file that describes this segment.
     #[must_use]
     pub fn with(&self, suffix: &str) -> String {
         format!("{:08x}-{:012x}-{:016x}.{suffix}", self.id, self.made_ms, self.salt)
     }
 
-    /// Reads a file's name; `None` for any other file.
+    /// Parses a file name; `None` for any file but a segment.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::parse_with(text, SEGMENT)
     }
 
-    /// Reads the name of a file with that suffix; `None` for any other.
+    /// Parses a file name with the given suffix; `None` for any other file.
     #[must_use]
     pub fn parse_with(text: &str, suffix: &str) -> Option<Self> {
         let mut parts = text.strip_suffix(suffix)?.strip_suffix('.')?.split('-');
@@ -60,23 +60,23 @@ impl SegmentName {
     }
 }
 
-/// Where a record lies in a segment, and whose it is.
+/// Place of a record in a segment, with its key and tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Whose it is.
+    /// Key of the record.
     pub key: RecordKey,
     /// 1 kv, 2 ssm.
     pub record_class: u8,
-    /// First page, of the entry's header.
+    /// First page of the entry, which begins with the entry's header.
     pub page: u32,
     /// Length of the record.
     pub record_bytes: u32,
-    /// For whom it was stored, 48 bits; 0: nobody in particular.
+    /// Tenant the record was stored for, 48 bits; 0: none in particular.
     pub tenant: u64,
 }
 
 impl Entry {
-    /// Whether it is the same record at the same page, whosever it is.
+    /// Whether both entries are the same record at the same page, of whatever tenant.
     #[must_use]
     pub fn is_at(&self, other: &Self) -> bool {
         Self { tenant: other.tenant, ..*self } == *other
@@ -88,7 +88,7 @@ impl Entry {
         entry_pages(self.record_bytes)
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn encode(&self, segment: &SegmentName) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
@@ -104,7 +104,7 @@ impl Entry {
         bytes
     }
 
-    /// Reads the header that `bytes` starts with: `None` unless it is sound and stands at `page` of `segment`.
+    /// Parses the header at the start of `bytes`; `None` unless it is sound and belongs to `page` of `segment`.
     #[must_use]
     pub fn parse(bytes: &[u8], segment: &SegmentName, page: u32) -> Option<Self> {
         let bytes: &[u8; ENTRY_BYTES] = bytes.first_chunk()?;
@@ -112,7 +112,7 @@ impl Entry {
         (entry.page == page && entry.encode(segment) == *bytes).then_some(entry)
     }
 
-    /// The record within the pages of its entry, when it is sound and this entry's.
+    /// Returns the record within the pages of its entry; `None` unless it is sound and this entry's.
     #[must_use]
     pub fn record<'a>(&self, pages: &'a [u8]) -> Option<&'a [u8]> {
         let end = ENTRY_BYTES + usize::try_from(self.record_bytes).ok()?;
@@ -135,7 +135,7 @@ impl Entry {
         bytes
     }
 
-    /// `None` for what no writer writes.
+    /// Parses a footer line; `None` for bytes that no writer writes.
     fn from_line(bytes: &[u8; LINE_BYTES]) -> Option<Self> {
         let hash = |at: usize| -> Option<Hash> { bytes[at..at + HASH_BYTES].try_into().ok() };
         let entry = Self {
@@ -175,7 +175,7 @@ pub fn footer_pages(records: usize) -> u32 {
     u32::try_from(lines).unwrap_or(u32::MAX - 1) + 1
 }
 
-/// What stands behind the last entry of a sealed segment: one line per entry, and in the last page the trailer.
+/// Returns the bytes behind the last entry of a sealed segment: one line per entry, and a last page with the trailer.
 ///
 /// # Panics
 /// Never: a segment holds fewer than 2^32 entries.
@@ -207,7 +207,7 @@ fn trailer(segment: &SegmentName, count: u32, page: u32, lines: u32) -> [u8; TRA
     bytes
 }
 
-/// Where the footer lies, read from the last page of a file of `file_pages` pages; `None` when there is none.
+/// Returns first page and record count of the footer, read from the last page of a file of `file_pages` pages; `None` without a footer.
 #[must_use]
 pub fn footer_place(last: &[u8], segment: &SegmentName, file_pages: u32) -> Option<(u32, usize)> {
     let found: &[u8; TRAILER_BYTES] = last.first_chunk()?;
@@ -217,7 +217,7 @@ pub fn footer_place(last: &[u8], segment: &SegmentName, file_pages: u32) -> Opti
     (fits && trailer(segment, count, page, lines) == *found).then_some((page, records))
 }
 
-/// The entries listed in a footer's bytes (all its pages); `None` unless every one of them is sound.
+/// Returns the entries of a footer, given the bytes of all its pages; `None` unless each is sound.
 #[must_use]
 pub fn parse_footer(bytes: &[u8], segment: &SegmentName, file_pages: u32) -> Option<Vec<Entry>> {
     let last = bytes.get(bytes.len().checked_sub(PAGE)?..)?;
@@ -236,7 +236,7 @@ pub fn parse_footer(bytes: &[u8], segment: &SegmentName, file_pages: u32) -> Opt
     Some(entries)
 }
 
-/// The entries of a footer that lies in a file of its own, and the pages of its segment; `None` unless all is sound.
+/// Returns the entries of a footer in a file of its own, and the pages of its segment; `None` unless all are sound.
 #[must_use]
 pub fn parse_index(bytes: &[u8], segment: &SegmentName) -> Option<(Vec<Entry>, u32)> {
     let last = bytes.get(bytes.len().checked_sub(PAGE)?..)?;

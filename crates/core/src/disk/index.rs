@@ -1,4 +1,4 @@
-//! Owns the index of the durable tier: where each record lies, in about 75 bytes of memory each.
+//! Owns the index of the durable tier: the place of each record, in about 75 bytes of memory per record.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -16,10 +16,10 @@ use crate::tenant::salt_of;
 
 const SHARD_BITS: u32 = 4;
 const SHARDS: usize = 1 << SHARD_BITS;
-/// Slots are allocated in pieces of this many, so that growing neither copies nor keeps half empty.
+/// Slots per allocation; growth in fixed pieces neither copies slots nor leaves half of them unused.
 const PIECE_SLOTS: usize = 1024;
 
-/// Where a record lies.
+/// Place of a record on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Id of the segment.
@@ -30,21 +30,21 @@ pub struct Place {
     pub record_bytes: u32,
     /// 1 kv, 2 ssm.
     pub record_class: u8,
-    /// Whose it is, by a number of this run that others may have, too, ...
+    /// Number of the tenant in this run; tenants beyond the limit share one.
     pub tenant: u16,
-    /// ... and by what nobody else of its account has.
+    /// Salt of the tenant, unique within its account.
     pub salt: u32,
 }
 
 impl Place {
-    /// The place of an entry of a segment, of the tenant with that number.
+    /// Returns the place of an entry in a segment, of the tenant with that number.
     #[must_use]
     pub fn of(entry: &Entry, segment: u32, tenant: u16) -> Self {
         let Entry { page, record_bytes, record_class, .. } = *entry;
         Self { segment, page, record_bytes, record_class, tenant, salt: salt_of(entry.tenant) }
     }
 
-    /// The entry that lies here, but for whose it is.
+    /// Returns the entry at this place, without its tenant.
     #[must_use]
     pub fn entry(&self, key: RecordKey) -> Entry {
         let Self { page, record_bytes, record_class, .. } = *self;
@@ -52,10 +52,10 @@ impl Place {
     }
 }
 
-/// Number of a record in the index, for lists of the records of a segment: may be given again once the record is gone.
+/// Number of a record in the index, for a segment's list of records; reused once the record is gone.
 pub type SlotId = u32;
 
-/// One line of the cache: comparing a key waits for memory once.
+/// A record's key and place in one cache line, so that comparing a key waits for memory once.
 #[repr(align(64))]
 struct Slot {
     block_hash: Hash,
@@ -76,7 +76,7 @@ struct Shard {
     pending: HashSet<RecordKey>,
 }
 
-/// Records by key. Full keys: nothing is truncated.
+/// Records by full key.
 pub struct Index {
     hasher: RandomState,
     namespaces: RwLock<Namespaces>,
@@ -89,7 +89,7 @@ struct Namespaces {
     hashes: Vec<Hash>,
 }
 
-/// A key as the index compares it.
+/// A key with its namespace's number and its hash.
 struct Named<'a> {
     hash: u64,
     namespace: u32,
@@ -110,7 +110,7 @@ impl Named<'_> {
 
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of shards")]
     fn shard(&self) -> usize {
-        // The tag is the other half.
+        // The tag uses the other half of the hash.
         (self.hash % SHARDS as u64) as usize
     }
 }
@@ -126,7 +126,7 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Where a record lies.
+    /// Returns the place of a record.
     #[must_use]
     pub fn get(&self, key: &RecordKey) -> Option<Place> {
         let named = self.named(key)?;
@@ -134,7 +134,7 @@ impl Index {
         shard.find(&named).map(|slot| slot.place)
     }
 
-    /// Which of many keys have a place: all shards are locked once.
+    /// Says for each key whether it has a place; locks each shard once.
     #[must_use]
     pub fn contains_all(&self, keys: &[RecordKey]) -> Vec<bool> {
         let namespaces = self.namespaces();
@@ -143,7 +143,7 @@ impl Index {
         let mut named = Vec::with_capacity(STORE_LOOKUP_KEYS);
         for batch in keys.chunks(STORE_LOOKUP_KEYS) {
             self.name_all(&namespaces, batch, &mut named);
-            // A key is two waits for memory: its line of the table, and its slot. Each is begun for all of them first, so that they overlap.
+            // A key costs two memory accesses: its line of the table and its slot. Each is first begun for all keys, so that they overlap.
             let lines =
                 named.iter().flatten().map(|key| shards[key.shard()].table.begin(key.tag()));
             black_box(lines.fold(0, u32::wrapping_add));
@@ -162,7 +162,7 @@ impl Index {
         shard.find(&named).map(|slot| slot.is_hot.store(true, Ordering::Relaxed)).is_some()
     }
 
-    /// Put-if-absent: true for the one who may write this record; it must be published or released.
+    /// Put-if-absent: true for the one caller that may write this record, and must then publish or release it.
     #[must_use]
     pub fn reserve(&self, key: &RecordKey) -> bool {
         let Some(named) = self.intern(key) else { return false };
@@ -177,15 +177,15 @@ impl Index {
         }
     }
 
-    /// Whether somebody is writing this record.
+    /// Whether a caller is writing this record.
     #[must_use]
     pub fn is_pending(&self, key: &RecordKey) -> bool {
         let named = self.named(key);
         named.is_some_and(|named| self.read(named.shard()).pending.contains(key))
     }
 
-    /// Enters a record, and ends its reservation. `replaces` decides about a record that is there; the answer is the
-    /// number under which it is there now and the place that it had before, or `None` when it was not entered.
+    /// Enters a record and ends its reservation. `replaces` decides, given the present place. Returns the record's number
+    /// and its previous place, or `None` when it was not entered.
     pub fn publish(
         &self,
         key: &RecordKey,
@@ -210,7 +210,7 @@ impl Index {
         Some((local << SHARD_BITS | u32::try_from(number).ok()?, before))
     }
 
-    /// Takes a record out if it still lies at `place`.
+    /// Removes a record if it still lies at `place`.
     pub fn remove(&self, key: &RecordKey, place: Place) -> bool {
         let Some(named) = self.named(key) else { return false };
         let mut shard = self.write(named.shard());
@@ -221,7 +221,7 @@ impl Index {
         true
     }
 
-    /// The record under a number, if it lies in that segment; with whether it was recently used.
+    /// Returns the record with a number if it lies in that segment, and whether it was used recently.
     #[must_use]
     pub fn at(&self, id: SlotId, segment: u32) -> Option<(RecordKey, Place, bool)> {
         let namespaces = self.namespaces();
@@ -236,7 +236,7 @@ impl Index {
         })
     }
 
-    /// Records that the scope takes.
+    /// Returns the records of a scope.
     #[must_use]
     pub fn matching(&self, scope: &Scope) -> Vec<(RecordKey, Place)> {
         let Scope { namespace, record_class, salt } = scope;
@@ -252,7 +252,7 @@ impl Index {
         found
     }
 
-    /// All records, a sixteenth of the index being locked at a time.
+    /// Visits all records; locks one shard of the index at a time.
     pub fn each(&self, mut visit: impl FnMut(RecordKey, Place)) {
         let namespaces = self.namespaces();
         for number in 0..SHARDS {
@@ -265,7 +265,7 @@ impl Index {
         }
     }
 
-    /// Memory it uses.
+    /// Memory of the index, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let of = |shard: &Shard| {
@@ -279,7 +279,7 @@ impl Index {
         self.name(&self.namespaces(), key)
     }
 
-    /// Keys of one look-up mostly share their namespace: it is looked up once.
+    /// Names all keys; keys of one look-up mostly share their namespace, so that each run of one namespace is looked up once.
     fn name_all<'a>(
         &self,
         namespaces: &Namespaces,
@@ -305,7 +305,7 @@ impl Index {
         Named { hash, namespace, key }
     }
 
-    /// The same for a key that is to be entered; `None` when there are too many namespaces.
+    /// Names a key that will be entered; `None` when there are too many namespaces.
     fn intern<'a>(&self, key: &'a RecordKey) -> Option<Named<'a>> {
         if let Some(named) = self.named(key) {
             return Some(named);
@@ -349,7 +349,7 @@ impl Shard {
         self.table.find(named.tag(), is)
     }
 
-    /// Reads the slot that a tag most likely stands for; the answer is of no use.
+    /// Reads the slot that a tag most likely stands for, to begin the memory access; the result is unused.
     fn begin(&self, tag: u32) -> u32 {
         let slot = self.table.find(tag, |_| true).and_then(|local| self.slot(local));
         slot.map_or(0, |slot| slot.namespace)

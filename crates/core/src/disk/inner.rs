@@ -1,4 +1,4 @@
-//! Owns what the threads of the durable tier share, and the steps that keep index and segments in agreement.
+//! Owns the state shared by the durable tier's threads, and the steps that keep index and segments consistent.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use crate::memory::Pin;
 use crate::memory::pages::PAGE;
 use crate::tenant::{account_of, tenant_of};
 
-/// What has happened so far.
+/// Counters of the durable tier.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub written: AtomicU64,
@@ -57,22 +57,22 @@ pub struct Inner {
     pub queue: Queue,
     pub counters: Counters,
     pub stalls: Stalls,
-    /// Where segments go besides; none: nowhere.
+    /// The archive, if any.
     pub archived: Option<Archived>,
     pub residents: OnceLock<Weak<dyn Residents>>,
-    /// The directory was read: ids of new segments are known.
+    /// Whether the directory was read, so that ids of new segments are known.
     pub is_ready: AtomicBool,
     pub is_recovering: AtomicBool,
-    /// The last write failed, and the next try has not succeeded yet.
+    /// Whether the last write failed and no later one has succeeded.
     pub is_failing: AtomicBool,
-    /// What the last write that failed said; stays after the next one has succeeded.
+    /// Error text of the last failed write; kept after later writes succeed.
     trouble: Mutex<String>,
     pub is_stopping: AtomicBool,
-    /// Records were turned away for want of room in the queue.
+    /// Whether the queue has refused records for lack of room.
     pub has_skipped: AtomicBool,
     pub next_id: AtomicU32,
     is_janitor_wanted: AtomicBool,
-    /// Raised by every group that was written, or was not.
+    /// Raised with every group that was written or given up.
     generation: Mutex<u64>,
     generation_changed: Condvar,
 }
@@ -109,12 +109,12 @@ impl Inner {
         }
     }
 
-    /// An operation of the disk failed.
+    /// Counts a failed operation of the disk.
     pub fn alarm(&self) {
         add(&self.counters.alarms, 1);
     }
 
-    /// A write failed, and why.
+    /// Marks the disk as failing and keeps the error text.
     pub fn fails(&self, error: &io::Error) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
         self.is_failing.store(true, Ordering::Release);
@@ -124,7 +124,7 @@ impl Inner {
         self.tombstones.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a record out of index and segment.
+    /// Removes a record from index and segment.
     pub fn forget(&self, key: &RecordKey, place: Place) -> bool {
         let removed = self.index.remove(key, place);
         if removed {
@@ -133,7 +133,7 @@ impl Inner {
         removed
     }
 
-    /// Enters what lies in a segment, as `Index::publish`; the answer has its place, too.
+    /// Enters a segment's entry as `Index::publish` does; also returns the record's place.
     pub fn publish(
         &self,
         entry: &Entry,
@@ -149,12 +149,12 @@ impl Inner {
         entered.map(|(slot, before)| (place, slot, before))
     }
 
-    /// Whose record lies at `place`; nobody's account where there were too many to tell apart.
+    /// Returns the tenant of the record at `place`; account 0 where there were too many tenants to tell apart.
     pub fn tenant_of(&self, place: &Place) -> u64 {
         tenant_of(account_of(self.tenants.id(place.tenant)), place.salt.into())
     }
 
-    /// A record is no longer at `place`, says the index.
+    /// Updates tenant and segment after the index has removed a record from `place`.
     pub fn left(&self, key: &RecordKey, place: Place) {
         self.tenants.leave(place.tenant, place.record_bytes);
         if let Some(segment) = self.segments.get(place.segment) {
@@ -163,7 +163,7 @@ impl Inner {
         }
     }
 
-    /// A bad copy of a record: it is gone, after a restart, too.
+    /// Removes a bad copy of a record, with a tombstone so that it also stays away after a restart.
     pub fn quarantine(&self, key: &RecordKey, place: Place) {
         if !self.forget(key, place) {
             return;
@@ -175,20 +175,20 @@ impl Inner {
         }
     }
 
-    /// A job will not be written: whoever has its record may offer it again.
+    /// Gives up a job, so that its record may be offered again.
     pub fn release(&self, job: &Job) {
         if job.origin.is_none() {
             self.index.release(&job.key);
         }
     }
 
-    /// Drops what the scope takes, up to `mark`; must run where nothing is being written.
+    /// Removes the records of `scope` up to `mark`; must run while nothing is being written.
     pub fn flush(&self, scope: Scope, mark: (u32, u32)) -> (u64, u64, bool) {
         let takes = |job: &Job| scope.takes(&job.key.namespace, job.record_class, job.tenant);
         for job in self.queue.drop_matching(takes) {
             self.release(&job);
         }
-        // Held to the end: a recovering segment must see either the tombstone or its records being removed.
+        // Held to the end, because recovery must see either the tombstone or the removal of its records.
         let mut tombstones = self.tombstones();
         let is_durable = tombstones.flush(&*self.storage, scope, mark).is_ok();
         if !is_durable {
@@ -204,9 +204,9 @@ impl Inner {
         (records, bytes, is_durable)
     }
 
-    /// Takes out a segment and all that it has; `counter` counts its records.
+    /// Removes a segment and its records; counts the records in `counter`.
     pub fn drop_segment(&self, segment: &Segment, counter: &AtomicU64) {
-        // Whoever reads its entries in ends first, and sees then that it is gone.
+        // A thread that loads the segment's entries finishes first, and then sees that the segment is gone.
         let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = std::mem::take(&mut segment.records().slots);
         for (key, place, _) in
@@ -217,7 +217,7 @@ impl Inner {
         self.mark_deleted(segment);
     }
 
-    /// Takes a segment out of the table; the janitor removes its file.
+    /// Removes a segment from the table; the janitor removes its file.
     pub fn mark_deleted(&self, segment: &Segment) {
         if self.segments.take(segment.name.id).is_some() {
             self.is_janitor_wanted.store(true, Ordering::Release);
@@ -225,9 +225,9 @@ impl Inner {
         }
     }
 
-    /// Writes a record behind the caller's back, unless it is here or on its way.
+    /// Queues a record for writing, unless it is on disk or queued already.
     pub fn offer(&self, key: RecordKey, tenant: u64, record: Pin) {
-        // A segment of its own must leave room for others.
+        // A record with a segment of its own must leave room for others.
         let is_huge = u64::from(pages_of(record.len())) * PAGE as u64 > self.options.max_bytes / 4;
         if is_huge || !self.index.reserve(&key) {
             return;
@@ -252,7 +252,7 @@ impl Inner {
         })
     }
 
-    /// Whether a record will be durable soon, as far as is known.
+    /// Whether a record is expected to be durable soon.
     pub fn is_under_way(&self, key: &RecordKey) -> bool {
         if self.options.durability == Durability::None {
             return false;
@@ -260,13 +260,13 @@ impl Inner {
         self.index.is_pending(key) || self.index.get(key).is_some() && !self.is_durable(key)
     }
 
-    /// A group was written, or given up: those who wait look again.
+    /// Wakes the waiting threads after a group was written or given up.
     pub fn next_generation(&self) {
         *self.generation.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.generation_changed.notify_all();
     }
 
-    /// Waits until `is_over`, looking after every group, at most until `until`.
+    /// Waits until `is_over`, checked after every group, at most until `until`.
     pub fn wait(&self, until: Instant, mut is_over: impl FnMut() -> bool) {
         let mut generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
         while !is_over() {
@@ -279,7 +279,7 @@ impl Inner {
         }
     }
 
-    /// Sleeps, unless all stops.
+    /// Sleeps for `pause`, or until the tier stops.
     pub fn rest(&self, pause: Duration) {
         let stops = || self.is_stopping.load(Ordering::Acquire);
         self.wait(Instant::now() + pause, stops);
@@ -339,7 +339,7 @@ impl Inner {
     }
 }
 
-/// Wall clock in ms since 1970: for names, and for ages across restarts only.
+/// Wall clock in ms since 1970, only for names and for ages across restarts.
 pub fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! Owns what is done in the background: removing files, and reading everything again now and then.
+//! Owns the durable tier's background work: removing files, and reading every record again from time to time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,10 +10,10 @@ use super::segments::{Object, Segment};
 use crate::limits::DISK_SCRUB_BYTES;
 
 const TICK: Duration = Duration::from_secs(1);
-/// Between two walks over everything.
+/// Pause between two walks over all records.
 const SCRUB_PAUSE: Duration = Duration::from_secs(3600);
 
-/// Runs until all stops.
+/// Runs until the tier stops.
 pub fn run(shared: &Arc<Inner>) {
     let mut scrub = Scrub::default();
     let mut scrub_at = Instant::now() + TICK;
@@ -31,7 +31,7 @@ pub fn run(shared: &Arc<Inner>) {
 }
 
 impl Inner {
-    /// Removes the files of segments that were taken out; returns how many. What the archive has of them is its thread's.
+    /// Removes the files of removed segments; returns how many. The archive's thread removes their objects.
     pub fn remove_files(&self) -> usize {
         let mut gone = Vec::new();
         let leaving = self.segments.all_leaving().into_iter();
@@ -42,7 +42,7 @@ impl Inner {
                 self.alarm();
             }
         }
-        // Until this is durable they may come back, and tombstones must be kept for them.
+        // Before the sync is durable the files may come back, so that their tombstones must be kept.
         if gone.is_empty() || self.storage.sync().is_err() {
             return 0;
         }
@@ -57,7 +57,7 @@ impl Inner {
         gone.len()
     }
 
-    /// Removes the file of a segment that the archive has: it is read from there. Until this is durable it may come back, as it was.
+    /// Removes the file of a segment that the archive has, and reads it there. Until the removal is durable the file may come back.
     pub fn leave_to_archive(&self, segment: &Segment) {
         let bytes = self.segments.leave_disk(segment);
         if self.storage.remove(&segment.name.text()).is_err() {
@@ -67,7 +67,7 @@ impl Inner {
         }
     }
 
-    /// Segments in which nothing is looked up any more: all flushed, moved, or copies.
+    /// Removes segments without live records: all were flushed, moved, or copies.
     fn collect_empty(&self) {
         for segment in self.segments.all() {
             let is_whole = segment.is_closed.load(Ordering::Acquire)
@@ -79,7 +79,7 @@ impl Inner {
     }
 }
 
-/// A walk over all records, a share at a time.
+/// A walk over all records, in parts.
 #[derive(Default)]
 pub struct Scrub {
     segment: u32,
@@ -87,7 +87,7 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// Reads about `bytes` bytes; a bad record is quarantined. Returns what was read, and what of it was bad.
+    /// Reads about `bytes` bytes and quarantines bad records; returns the bytes read and the number of bad records.
     pub fn run(&mut self, shared: &Inner, bytes: u64) -> (u64, u64) {
         let (mut done, mut bad) = (0, 0);
         while done < bytes {
@@ -114,7 +114,7 @@ impl Scrub {
         (done, bad)
     }
 
-    /// The next record of a segment; `None` at its end.
+    /// Checks the next record of a segment; `None` at its end.
     fn one(&mut self, shared: &Inner, segment: &Segment) -> Option<(u64, bool)> {
         let slot = segment.records().slots.get(self.position).copied()?;
         self.position += 1;

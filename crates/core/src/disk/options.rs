@@ -1,4 +1,4 @@
-//! Owns what the durable tier is made of, and the numbers that say how it is doing.
+//! Owns the options of the durable tier, and its counters and gauges.
 
 use std::time::Duration;
 
@@ -10,33 +10,33 @@ use crate::limits::{
 };
 use crate::memory::pages::PAGE;
 
-/// When a record is called durable.
+/// Point in time at which a record counts as durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// When its segment is full and sealed.
     None,
-    /// Some ms after it was accepted: one sync for many records.
+    /// A few ms after it was accepted, with one sync for many records.
     Group,
-    /// Before it is answered: the answer is `durable`.
+    /// Before it is answered, with status `durable`.
     Sync,
 }
 
-/// What the durable tier is made of.
+/// Options of the durable tier.
 #[derive(Debug, Clone, Copy)]
 pub struct DiskOptions {
-    /// Bytes on disk, all files together.
+    /// Budget in bytes on disk, all files together.
     pub max_bytes: u64,
     /// Bytes of one segment; a larger record gets one of its own.
     pub segment_bytes: u64,
-    /// When a record is called durable.
+    /// Point in time at which a record counts as durable.
     pub durability: Durability,
-    /// How long a record stays after it was written.
+    /// Lifetime of a record after it was written.
     pub ttl: Option<Duration>,
-    /// Bytes of records that wait to be written.
+    /// Most bytes of queued records.
     pub queue_bytes: u64,
-    /// Pause before a disk that failed is tried again.
+    /// Pause before a failed disk is tried again.
     pub retry: Duration,
-    /// How long a disk may be full of others' files before the oldest of ours go.
+    /// Time for which a disk may be full of other programs' files before our oldest segments are removed.
     pub full_patience: Duration,
 }
 
@@ -50,7 +50,7 @@ impl DiskOptions {
             segment_bytes: share.min(DISK_SEGMENT_BYTES),
             durability,
             ttl: None,
-            // What waits cannot be evicted from the RAM tier.
+            // Queued records cannot be evicted from the RAM tier.
             queue_bytes: (ram_bytes / 4).min(DISK_QUEUE_BYTES_MAX),
             retry: Duration::from_millis(DISK_RETRY_MS),
             full_patience: Duration::from_millis(DISK_FULL_PATIENCE_MS),
@@ -58,42 +58,42 @@ impl DiskOptions {
     }
 }
 
-/// How the durable tier is doing.
+/// Counters and gauges of the durable tier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskStats {
-    /// The budget.
+    /// Budget in bytes.
     pub max_bytes: u64,
     /// Bytes on disk.
     pub used_bytes: u64,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
     /// Records that can be looked up.
     pub records: u64,
-    /// Their bytes.
+    /// Bytes of these records.
     pub record_bytes: u64,
-    /// Of them, those that survive a power failure.
+    /// Records among them that survive a power failure.
     pub durable_records: u64,
-    /// Their bytes.
+    /// Bytes of the durable records.
     pub durable_bytes: u64,
-    /// Memory of the index.
+    /// Memory of the index, in bytes.
     pub index_bytes: u64,
-    /// Records that wait to be written.
+    /// Records queued for writing.
     pub queued: u64,
-    /// Their bytes.
+    /// Bytes of the queued records.
     pub queued_bytes: u64,
-    /// Records written so far, without those that moved.
+    /// Records written so far, without moved ones.
     pub written: u64,
-    /// Their bytes.
+    /// Bytes of the written records.
     pub written_bytes: u64,
     /// Bytes written to files so far.
     pub file_bytes: u64,
     /// Records read back so far.
     pub read: u64,
-    /// Their bytes.
+    /// Bytes of the records read.
     pub read_bytes: u64,
     /// Reads that failed or were refused.
     pub missed: u64,
-    /// Records the queue had no room for.
+    /// Records refused because the queue was full.
     pub skipped: u64,
     /// Records found bad and removed.
     pub quarantined: u64,
@@ -101,25 +101,25 @@ pub struct DiskStats {
     pub evicted: u64,
     /// Records that moved to a newer segment.
     pub moved: u64,
-    /// Records whose time was over.
+    /// Records removed because they expired.
     pub expired: u64,
     /// Bytes read again in the background.
     pub scrubbed_bytes: u64,
-    /// Operations of the disk that failed.
+    /// Failed operations of the disk.
     pub alarms: u64,
-    /// Of them, syncs.
+    /// Failed syncs, part of `alarms`.
     pub syncs_failed: u64,
-    /// Segments of the run before are still being read.
+    /// Whether segments of the previous run are still being read.
     pub is_recovering: bool,
-    /// The last write failed; it is tried again.
+    /// Whether the last write failed; the disk is tried again.
     pub is_failing: bool,
-    /// What the last write that failed said, with its errno; empty: none has failed.
+    /// Error text of the last failed write, with its errno; empty without any.
     pub trouble: String,
-    /// How the archive is doing; none: there is none.
+    /// State of the archive, if any.
     pub archive: Option<ArchiveStats>,
 }
 
-/// Refuses what cannot work.
+/// Refuses impossible options.
 pub(super) fn check(options: &DiskOptions) -> Result<()> {
     if options.max_bytes < DISK_BYTES_MIN {
         let text =

@@ -1,16 +1,16 @@
-//! Owns how long records of an archive take to read: one alone, and from one to the next where several are read at once.
+//! Owns the measured time of reads from an archive: of a single read, and between records when reads overlap.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::limits::{ARCHIVE_PACE_FADE_MS, ARCHIVE_PACE_READS};
 
-/// Milliseconds, in microseconds' precision, of what was read lately.
+/// Times of recent reads, with a resolution of microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// From asking for one record until it is here.
+    /// Time of one read, from request to arrival.
     pub first: Duration,
-    /// From one record to the next.
+    /// Time between the arrivals of two records.
     pub next: Duration,
 }
 
@@ -22,14 +22,14 @@ struct Measured {
     ended: Instant,
 }
 
-/// Learns from each read.
+/// Learns the pace from each read.
 #[derive(Debug, Default)]
 pub struct Paces {
     last: Mutex<Option<Measured>>,
 }
 
 impl Paces {
-    /// A read began and ended then, however it went: what fails is waited for, too.
+    /// Counts a read from `begun` to `ended`, also a failed one, because its caller waited, too.
     pub fn read(&self, begun: Instant, ended: Instant) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let first_s = ended.saturating_duration_since(begun).as_secs_f64();
@@ -37,7 +37,7 @@ impl Paces {
             *last = Some(Measured { first_s, next_s: first_s, reads: 1.0, ended });
             return;
         };
-        // Reads side by side share the time since the one before.
+        // Overlapping reads share the time since the previous arrival.
         let next_s = ended.saturating_duration_since(known.ended.max(begun)).as_secs_f64();
         known.reads = (known.reads + 1.0).min(ARCHIVE_PACE_READS);
         known.first_s += (first_s - known.first_s) / known.reads;
@@ -45,8 +45,8 @@ impl Paces {
         known.ended = known.ended.max(ended);
     }
 
-    /// None before the first. It fades while nothing is read: nobody asks an archive that is believed to be slow, and it may
-    /// have become a quick one.
+    /// Returns the pace; `None` before the first read. The pace fades while nothing is read, because an archive believed slow is
+    /// not asked and may have become fast.
     #[must_use]
     pub fn at(&self, now: Instant) -> Option<Pace> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ mod tests {
 
     fn near(found: Option<Pace>, first_ms: f64, next_ms: f64) {
         let Some(Pace { first, next }) = found else { panic!("nothing is known") };
-        // A mean of the last reads sways with which of them was the last.
+        // The mean depends on which reads were last, so it is compared loosely.
         let is_near = |found: Duration, ms: f64| (found.as_secs_f64() * 1e3 / ms - 1.0).abs() < 0.2;
         assert!(is_near(first, first_ms) && is_near(next, next_ms), "{first:?} {next:?}");
     }
@@ -79,7 +79,7 @@ mod tests {
         let (paces, start) = (Paces::default(), Instant::now());
         assert_eq!(paces.at(start), None);
         for at in 0..5 {
-            // The pauses between are nobody's.
+            // Pauses between reads do not count.
             paces.read(start + MS * (at * 100), start + MS * (at * 100 + 20));
         }
         near(paces.at(start + MS * 420), 20.0, 20.0);

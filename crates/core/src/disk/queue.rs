@@ -1,4 +1,4 @@
-//! Owns what waits for the writer: records, bounded in bytes, and orders.
+//! Owns the writer's queue: records, bounded in bytes, and orders.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use crate::limits::{DISK_GROUP_BYTES, DISK_GROUP_MS};
 use crate::memory::Pin;
 use crate::memory::pages::Pages;
 
-/// Where the bytes of a waiting record are.
+/// Bytes of a queued record.
 pub enum Source {
     /// In the RAM tier, which must keep them meanwhile.
     Memory(Pin),
@@ -32,7 +32,7 @@ impl Deref for Source {
     }
 }
 
-/// A record to be written.
+/// A record to write.
 pub struct Job {
     /// Its key, reserved in the index unless it moves.
     pub key: RecordKey,
@@ -40,30 +40,30 @@ pub struct Job {
     pub source: Source,
     /// 1 kv, 2 ssm.
     pub record_class: u8,
-    /// Whose it is.
+    /// Tenant of the record.
     pub tenant: u64,
-    /// Where it moves from; a record that is no longer there does not move.
+    /// Place the record moves from; the move is skipped if the record is no longer there.
     pub origin: Option<Place>,
 }
 
-/// What the writer does between two groups of records.
+/// Work of the writer between two groups of records.
 pub enum Order {
-    /// Drops what the scope takes; the answer is records, bytes, and whether it is durable.
+    /// Removes the records of a scope; answers records, bytes, and whether the removal is durable.
     Flush(Scope, Sender<(u64, u64, bool)>),
-    /// Writes all that waits and seals the segment.
+    /// Writes all queued records and seals the segment.
     Drain(Sender<()>),
 }
 
-/// What the writer takes at a time.
+/// Work the writer takes at once.
 #[derive(Default)]
 pub struct WorkBatch {
     /// Records of one group.
     pub jobs: Vec<Job>,
     /// Orders, to be carried out first.
     pub orders: Vec<Order>,
-    /// Nothing will come any more.
+    /// Whether the queue is closed.
     pub is_closed: bool,
-    /// And this is all there was.
+    /// Whether the queue is closed and empty after this batch.
     pub is_last: bool,
 }
 
@@ -78,7 +78,7 @@ struct Waiting {
 /// The queue between the RAM tier and the writer.
 pub struct Queue {
     max_bytes: u64,
-    /// Whether a group waits for company.
+    /// Whether a group waits for more records before its sync.
     gathers: bool,
     waiting: Mutex<Waiting>,
     wake: Condvar,
@@ -104,7 +104,7 @@ impl Queue {
         true
     }
 
-    /// Puts records back, before all others.
+    /// Puts records back at the front.
     pub fn push_back(&self, jobs: Vec<Job>) {
         let mut waiting = self.waiting();
         for job in jobs.into_iter().rev() {
@@ -124,13 +124,13 @@ impl Queue {
         true
     }
 
-    /// Nothing comes any more.
+    /// Closes the queue; later pushes and orders are refused.
     pub fn close(&self) {
         self.waiting().is_closed = true;
         self.wake.notify_all();
     }
 
-    /// Takes waiting records that match out.
+    /// Removes the queued records that match.
     pub fn drop_matching(&self, matches: impl Fn(&Job) -> bool) -> Vec<Job> {
         let mut waiting = self.waiting();
         let (gone, stay): (Vec<Job>, Vec<Job>) = waiting.jobs.drain(..).partition(matches);
@@ -139,14 +139,14 @@ impl Queue {
         gone
     }
 
-    /// Records waiting, and their bytes.
+    /// Number of queued records, and their bytes.
     #[must_use]
     pub fn held(&self) -> (u64, u64) {
         let waiting = self.waiting();
         (waiting.jobs.len() as u64, waiting.bytes)
     }
 
-    /// The next group, waiting for it at most `patience`; records only if `takes_jobs`.
+    /// Returns the next batch, waiting at most `patience`; takes records only with `takes_jobs`.
     pub fn next(&self, patience: Duration, takes_jobs: bool) -> WorkBatch {
         let until = Instant::now() + patience;
         let mut waiting = self.waiting();
@@ -175,7 +175,7 @@ impl Queue {
         batch
     }
 
-    /// One sync for many records: gives the others of a group a moment to arrive.
+    /// Waits a moment for more records, so that one sync serves many.
     fn gather<'a>(&'a self, mut waiting: MutexGuard<'a, Waiting>) -> MutexGuard<'a, Waiting> {
         let until = Instant::now() + Duration::from_millis(DISK_GROUP_MS);
         while self.gathers

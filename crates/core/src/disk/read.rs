@@ -19,18 +19,18 @@ use crate::record::HEADER_BYTES;
 /// How a read went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The record is there, sound, and the one that was asked for.
+    /// The record is there, sound, and has the wanted key.
     Sound,
-    /// What is there is not that record.
+    /// The bytes at the place are not a sound record of that key.
     Bad,
-    /// It could not be read now.
+    /// The read failed for now.
     Failed,
 }
 
-/// Those under way by when they began, the oldest first.
+/// Counter for tickets, and the open reads by start time.
 type Open = (u64, BTreeSet<(Instant, u64)>);
 
-/// Reads under way: one that takes too long means that the disk hangs, and nobody else should wait for it.
+/// Open reads of one device. A read over the time limit means that the device hangs, and that no other caller should wait for it.
 #[derive(Debug)]
 pub struct Stalls {
     limit: Duration,
@@ -38,12 +38,12 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Of reads of which none should take that many ms.
+    /// Sets the time limit of a read in ms.
     pub fn new(limit_ms: u64) -> Self {
         Self { limit: Duration::from_millis(limit_ms), open: Mutex::default() }
     }
 
-    /// Whether the oldest of them takes too long.
+    /// Whether the oldest read is over the limit.
     pub fn any(&self) -> bool {
         self.hangs(&self.open())
     }
@@ -82,7 +82,7 @@ impl Inner {
         };
         let begun = Instant::now();
         let far = self.archive_at(place);
-        // What fails once may be the path, not the medium.
+        // A single failure may come from the path, not the medium, so that each read has a second try.
         let mut read = self.read_once(key, place, pages);
         if let Err(error) = &read {
             self.read_failed(place, error);
@@ -101,12 +101,12 @@ impl Inner {
         outcome
     }
 
-    /// The reads that wait for what holds the record at `place`: an archive that is slow says nothing of the disk.
+    /// Open reads of the device that holds `place`; a slow archive must not count against the disk.
     pub fn stalls_at(&self, place: Place) -> &Stalls {
         self.archive_at(place).map_or(&self.stalls, |archive| &archive.stalls)
     }
 
-    /// Where a record is read that is not on the disk.
+    /// The archive, where `place` is not on disk.
     pub fn archive_at(&self, place: Place) -> Option<&Archived> {
         let segment = self.segments.get(place.segment)?;
         self.archived.as_ref().filter(|_| !segment.is_local.load(Ordering::Acquire))
@@ -141,7 +141,7 @@ impl Inner {
         let read =
             self.file(&segment).and_then(|file| read_full(&*file, &mut pages[..bytes], offset));
         let read = match read {
-            // Evicted meanwhile, or removed by others; but it may have gone to the archive just now.
+            // The record was evicted meanwhile or its file removed; unless the segment has just moved to the archive.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
                     && is_local == segment.is_local.load(Ordering::Acquire) =>
@@ -160,7 +160,7 @@ impl Inner {
         Ok(if is_sound { Outcome::Sound } else { Outcome::Bad })
     }
 
-    /// The header of the record at `place`; none where it cannot be read now.
+    /// Reads the header of the record at `place`; `None` where the read fails.
     pub fn read_header(&self, place: Place) -> Option<[u8; HEADER_BYTES]> {
         let stalls = self.stalls_at(place);
         let ticket = stalls.begin()?;
@@ -173,7 +173,7 @@ impl Inner {
         page[..read?].get(ENTRY_BYTES..)?.first_chunk().copied()
     }
 
-    /// Reads the entry at `place` into memory of its own.
+    /// Reads the entry at `place` into newly allocated pages.
     pub fn read_pages(&self, key: &RecordKey, place: Place) -> Result<Pages, Outcome> {
         let bytes = place.entry(*key).pages() as usize * PAGE;
         let mut pages = Pages::new(bytes).ok_or(Outcome::Failed)?;

@@ -1,4 +1,4 @@
-//! Owns what happens to the files of the run before: footers read in parallel, unsealed segments walked and sealed, half-made files removed.
+//! Owns recovery: footers read in parallel, unsealed segments walked and sealed, unfinished uploads removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
@@ -16,7 +16,7 @@ use super::walk::{Found, find};
 use crate::limits::DISK_RECOVERY_THREADS;
 use crate::memory::pages::PAGE;
 
-/// Runs until every segment was read once, and then for those that could not be read.
+/// Runs until every segment is read; retries segments that could not be read.
 pub fn run(shared: &Arc<Inner>) {
     let pause = shared.options.retry;
     let mut left = loop {
@@ -42,7 +42,7 @@ pub fn run(shared: &Arc<Inner>) {
     }
 }
 
-/// Reads directory and tombstones; the segments, the newest first.
+/// Reads directory and tombstones; returns the segments, the newest first.
 fn prepare(shared: &Inner) -> io::Result<VecDeque<Arc<Segment>>> {
     let files = shared.storage.list()?;
     shared.tombstones().load(&*shared.storage)?;
@@ -64,19 +64,19 @@ fn prepare(shared: &Inner) -> io::Result<VecDeque<Arc<Segment>>> {
         let segment = Arc::new(segment);
         shared.segments.insert(Arc::clone(&segment));
         if on_disk.is_none() && object == Object::Perhaps {
-            // Evicted while it went up.
+            // The segment was evicted during its upload.
             shared.mark_deleted(&segment);
         } else {
             found.push_front(segment);
         }
     }
-    // Tombstones name ids, too: those of segments that are gone must not be given again.
+    // Tombstones name segment ids, too; the id of a removed segment must not be reused.
     let marked = shared.tombstones().last_segment();
     shared.next_id.store(last.max(marked).saturating_add(1), Ordering::Release);
     Ok(found)
 }
 
-/// What the directory has of each segment, the oldest first: its file's length, and what it says of the archive.
+/// Returns each segment named in the directory, the oldest first: its file's length, and the state of its archive copy.
 fn sightings(files: &[(String, u64)]) -> Vec<(SegmentName, Option<u64>, Object)> {
     let mut found = BTreeMap::new();
     for (text, bytes) in files {
@@ -93,14 +93,14 @@ fn sightings(files: &[(String, u64)]) -> Vec<(SegmentName, Option<u64>, Object)>
     found.into_values().collect()
 }
 
-/// A clock that was set makes nothing older than its time to live, and nothing younger than new.
+/// A changed clock cannot make a segment's age negative or larger than its time to live.
 fn expiry(shared: &Inner, name: &SegmentName) -> Option<Instant> {
     let ttl = shared.options.ttl?;
     let age = Duration::from_millis(wall_ms().saturating_sub(name.made_ms)).min(ttl);
     Instant::now().checked_add(ttl.saturating_sub(age))
 }
 
-/// Returns what could not be read whole.
+/// Loads the segments in parallel; returns those not read completely.
 fn load_all(shared: &Arc<Inner>, segments: VecDeque<Arc<Segment>>) -> VecDeque<Arc<Segment>> {
     let (todo, failed) = (Mutex::new(segments), Mutex::new(VecDeque::new()));
     let work = || {
@@ -121,7 +121,7 @@ fn load_all(shared: &Arc<Inner>, segments: VecDeque<Arc<Segment>>) -> VecDeque<A
     failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Enters a segment's records; false when some of its pages could not be read.
+/// Enters a segment's records into the index; false when some of its pages could not be read.
 fn load(shared: &Arc<Inner>, segment: &Arc<Segment>) -> io::Result<bool> {
     let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.segments.get(segment.name.id).is_none() {
@@ -132,7 +132,7 @@ fn load(shared: &Arc<Inner>, segment: &Arc<Segment>) -> io::Result<bool> {
         find(&*file, &segment.name)?
     } else {
         match find_archived(shared, segment) {
-            // Somebody has removed it there.
+            // The object was removed from the archive by another program.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 shared.mark_deleted(segment);
                 return Ok(true);
@@ -149,7 +149,7 @@ fn load(shared: &Arc<Inner>, segment: &Arc<Segment>) -> io::Result<bool> {
         segment.synced_pages.store(u32::MAX, Ordering::Release);
         segment.is_sealed.store(found.is_sealed, Ordering::Release);
     } else if !found.is_partial && !found.entries.is_empty() {
-        // Before its records can be looked up, so that they count as durable at once.
+        // Seals before the records can be looked up, so that they count as durable at once.
         if seal(shared, segment, &found.entries).is_err() {
             shared.alarm();
         }
@@ -159,7 +159,7 @@ fn load(shared: &Arc<Inner>, segment: &Arc<Segment>) -> io::Result<bool> {
     Ok(!found.is_partial)
 }
 
-/// The entries of a segment that the archive alone has: from the footer that lies here, or from there.
+/// Reads the entries of a segment that only the archive has, from the footer on disk or from the archive.
 fn find_archived(shared: &Inner, segment: &Segment) -> io::Result<Found> {
     let index = shared.read_index(segment)?;
     if let Some((entries, pages)) = index.and_then(|bytes| parse_index(&bytes, &segment.name)) {
@@ -181,7 +181,7 @@ fn find_archived(shared: &Inner, segment: &Segment) -> io::Result<Found> {
     Ok(found)
 }
 
-/// What was read back sound is made durable, and listed in a footer.
+/// Makes the verified records durable and lists them in a footer.
 fn seal(shared: &Inner, segment: &Segment, entries: &[Entry]) -> io::Result<()> {
     let page = entries.last().map_or(0, |entry| entry.page + entry.pages());
     let bytes = footer(&segment.name, entries, page);
@@ -202,7 +202,7 @@ fn enter(shared: &Inner, segment: &Segment, entries: &[Entry]) {
     let tombstones = shared.tombstones();
     let id = segment.name.id;
     for entry in entries.iter().filter(|entry| !tombstones.covers(entry, id)) {
-        // Of two copies the newer stays: its segment is evicted later.
+        // The newer of two copies stays, because its segment is evicted later.
         let is_newer = |before: Option<Place>| {
             before.is_none_or(|before| (before.segment, before.page) < (id, entry.page))
         };

@@ -1,4 +1,4 @@
-//! Owns the table of segments: what each holds, how far it is durable, its open file, and the bytes of all on disk.
+//! Owns the table of segments: the records of each, its durable pages, its open file, and the bytes of all on disk.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,63 +16,63 @@ use crate::limits::DISK_FILES_MAX;
 pub struct Segment {
     /// Its name.
     pub name: SegmentName,
-    /// When its records are too old.
+    /// When the segment's records expire.
     pub expires: Option<Instant>,
     /// Bytes on disk.
     pub bytes: AtomicU64,
     /// Pages up to which a sync has succeeded.
     pub synced_pages: AtomicU32,
-    /// A sync has failed: nothing in it is durable any more.
+    /// Whether a sync has failed, so that none of its records counts as durable.
     pub is_untrusted: AtomicBool,
-    /// It takes no more records.
+    /// Whether the segment takes no more records.
     pub is_closed: AtomicBool,
-    /// Its footer is durable: the file stays as it is.
+    /// Whether its footer is durable, so that the file no longer changes.
     pub is_sealed: AtomicBool,
-    /// Its file is on this disk; else its bytes are in the archive alone.
+    /// Whether its file is on disk; otherwise only the archive has it.
     pub is_local: AtomicBool,
-    /// What the archive has of it.
+    /// State of the archive's copy.
     object: AtomicU8,
-    /// Bytes there.
+    /// Bytes of the archive's copy.
     pub object_bytes: AtomicU64,
-    /// All of its entries that could be read are in the index.
+    /// Whether all readable entries are in the index.
     pub is_loaded: AtomicBool,
-    /// Held while its entries are read into the index.
+    /// Held while the segment's entries are loaded into the index.
     pub loading: Mutex<()>,
     records: Mutex<Records>,
     reader: Mutex<Option<Arc<dyn DiskFile>>>,
     last_read: AtomicU64,
 }
 
-/// What an archive has of a segment.
+/// State of the archive's copy of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object {
-    /// Nothing.
+    /// No copy.
     None,
-    /// An upload began.
+    /// An upload has begun.
     Perhaps,
-    /// All of it.
+    /// A complete copy.
     Whole,
 }
 
-/// What a segment holds that can be looked up.
+/// Records of a segment that can be looked up.
 #[derive(Debug, Default)]
 pub struct Records {
-    /// Numbers in the index; some may have gone to other records meanwhile.
+    /// Numbers in the index; some may have been reused for other records.
     pub slots: Vec<SlotId>,
     /// Records that can be looked up.
     pub live: u64,
-    /// Their bytes.
+    /// Bytes of the live records.
     pub live_bytes: u64,
-    /// The same by tenant.
+    /// Bytes of the live records by tenant.
     pub tenant_bytes: BTreeMap<u16, u64>,
-    /// Of `live`, entered since the last sync.
+    /// Live records entered since the last sync.
     pub unsynced: u64,
-    /// Their bytes.
+    /// Bytes of the unsynced records.
     pub unsynced_bytes: u64,
 }
 
 impl Segment {
-    /// A segment of which nothing is known yet.
+    /// Returns a segment without entries.
     #[must_use]
     pub fn new(name: SegmentName, bytes: u64, expires: Option<Instant>) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Segment {
         }
     }
 
-    /// What the archive has of it.
+    /// State of the archive's copy.
     #[must_use]
     pub fn object(&self) -> Object {
         match self.object.load(Ordering::SeqCst) {
@@ -104,17 +104,17 @@ impl Segment {
         }
     }
 
-    /// The archive has that of it from now on.
+    /// Sets the state of the archive's copy.
     pub fn set_object(&self, object: Object) {
         self.object.store(object as u8, Ordering::SeqCst);
     }
 
-    /// What it holds.
+    /// Locks and returns the segment's records.
     pub fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what ends before page `end` survives a power failure.
+    /// Whether an entry that ends before page `end` survives a power failure.
     #[must_use]
     pub fn is_durable(&self, end: u32) -> bool {
         !self.is_untrusted.load(Ordering::Acquire)
@@ -132,14 +132,14 @@ impl Segment {
         (held.live.saturating_sub(held.unsynced), bytes)
     }
 
-    /// A sync has succeeded for the first `pages` pages.
+    /// Marks the first `pages` pages as synced.
     pub fn set_synced(&self, pages: u32) {
         let mut held = self.records();
         (held.unsynced, held.unsynced_bytes) = (0, 0);
         self.synced_pages.store(pages, Ordering::Release);
     }
 
-    /// A record can be looked up here from now on.
+    /// Adds a record that can now be looked up.
     pub fn enter(&self, slot: SlotId, place: &Place, end: u32) {
         let record_bytes = place.record_bytes;
         let is_synced = end <= self.synced_pages.load(Ordering::Acquire);
@@ -154,7 +154,7 @@ impl Segment {
         }
     }
 
-    /// A record cannot be looked up here any more.
+    /// Removes a record that can no longer be looked up.
     pub fn leave(&self, place: &Place, end: u32) {
         let record_bytes = place.record_bytes;
         let is_synced = end <= self.synced_pages.load(Ordering::Acquire);
@@ -178,9 +178,9 @@ impl Segment {
 #[derive(Default)]
 pub struct Segments {
     table: RwLock<BTreeMap<u32, Arc<Segment>>>,
-    /// Taken out; their files are still there, or may come back after a power failure.
+    /// Removed segments; their files still exist, or may come back after a power failure.
     leaving: Mutex<BTreeMap<u32, Arc<Segment>>>,
-    /// The lowest id that an archive has which is not configured now.
+    /// Lowest segment id of an archive that is not configured now.
     unreached: OnceLock<u32>,
     clock: AtomicU64,
     open_files: AtomicU64,
@@ -199,13 +199,13 @@ impl Segments {
         self.table.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// All, the oldest first.
+    /// All segments, the oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Segment>> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Takes one out; its bytes count until [`Segments::removed`].
+    /// Removes a segment from the table; its bytes count until [`Segments::removed`].
     pub fn take(&self, id: u32) -> Option<Arc<Segment>> {
         let mut leaving = self.leaving();
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -214,26 +214,26 @@ impl Segments {
         Some(segment)
     }
 
-    /// Its file is no longer read; returns its bytes.
+    /// Marks the segment's file as no longer read; returns its bytes.
     pub fn leave_disk(&self, segment: &Segment) -> u64 {
         segment.is_local.store(false, Ordering::Release);
         self.close_reader(segment);
         segment.bytes.swap(0, Ordering::AcqRel)
     }
 
-    /// Its file is gone for good.
+    /// Forgets a segment whose file is durably removed.
     pub fn removed(&self, segment: &Segment) {
         self.close_reader(segment);
         self.leaving().remove(&segment.name.id);
     }
 
-    /// Those taken out that are not gone for good.
+    /// Removed segments whose files may still exist.
     #[must_use]
     pub fn all_leaving(&self) -> Vec<Arc<Segment>> {
         self.leaving().values().cloned().collect()
     }
 
-    /// The lowest id whose file may be there; `otherwise` when there is none.
+    /// Lowest id of a segment whose file may exist; `otherwise` when there is none.
     #[must_use]
     pub fn oldest(&self, otherwise: u32) -> u32 {
         let leaving = self.leaving().keys().next().copied();
@@ -242,12 +242,12 @@ impl Segments {
         leaving.into_iter().chain(held).chain(unreached).min().unwrap_or(otherwise)
     }
 
-    /// An archive that is not configured now has segments from that id on.
+    /// Notes the lowest segment id of an archive that is not configured now.
     pub fn set_unreached(&self, id: u32) {
         let _ = self.unreached.set(id);
     }
 
-    /// Bytes on disk, of those being removed, too.
+    /// Bytes on disk, with those of segments being removed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let all = self.all_leaving().into_iter().chain(self.all());
@@ -258,10 +258,10 @@ impl Segments {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The segment's file for reading, opened when it is not open.
+    /// Returns the segment's file for reading; opens it if needed.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     pub fn reader(
         &self,
         storage: &dyn Storage,
@@ -283,7 +283,7 @@ impl Segments {
         Ok(file)
     }
 
-    /// Closes the file that was not read for longest.
+    /// Closes the open file that was read least recently.
     fn close_one(&self, except: u32) {
         let all = self.all();
         let open = all.iter().filter(|segment| {

@@ -1,4 +1,4 @@
-//! Owns the room on disk: new segments, whole-segment eviction with a second chance for what is in use, time to live.
+//! Owns the room on disk: new segments, whole-segment eviction with a second chance for records in use, time to live.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -19,7 +19,7 @@ use crate::limits::{DISK_MOVED_SHARE, DISK_RESERVE_SEGMENTS, DISK_TTL_STEPS};
 use crate::memory::pages::PAGE;
 
 impl Writer {
-    /// Opens a new segment for a record of `record_bytes` bytes at least; returns what moves into it.
+    /// Opens a new segment with room for a record of `record_bytes` bytes; returns the records to move into it.
     pub(super) fn open(&mut self, record_bytes: usize) -> io::Result<Vec<Job>> {
         let pages = u64::from(pages_of(record_bytes)) + u64::from(footer_pages(1));
         let bytes = self.shared.options.segment_bytes.max(pages * PAGE as u64);
@@ -40,7 +40,7 @@ impl Writer {
         match opened {
             Ok(active) => self.active = Some(active),
             Err(error) => {
-                // They have no home but the queue now.
+                // The queue is the only place left for the moved records.
                 self.shared.queue.push_back(moving);
                 return Err(error);
             }
@@ -48,7 +48,7 @@ impl Writer {
         Ok(moving)
     }
 
-    /// No write shows that a disk which failed is well again while nothing waits: then a new segment does. Never evicts for it.
+    /// Opens a segment to test a failed disk while no record is queued, because no write would show its recovery. Never evicts for it.
     pub(super) fn probe(&mut self) {
         let shared = Arc::clone(&self.shared);
         let bytes = shared.options.segment_bytes;
@@ -70,7 +70,7 @@ impl Writer {
         shared.next_generation();
     }
 
-    /// Others fill the disk. For a while that is an accident; later, room can only come from what is ours.
+    /// Whether the disk has been full for longer than the patience for other programs; then only our own segments can make room.
     fn is_full_for_long(&mut self) -> bool {
         let since = *self.full_since.get_or_insert_with(Instant::now);
         since.elapsed() >= self.shared.options.full_patience
@@ -91,7 +91,7 @@ impl Writer {
         let file = shared.storage.create(&name.text())?;
         let made = file
             .allocate(bytes)
-            // Where a file system sets nothing aside, only writing shows that it is full.
+            // On a file system without preallocation only a write shows a full disk.
             .and_then(|()| write_full(&*file, &mut [IoSlice::new(&[0; PAGE])], 0))
             .and_then(|()| file.sync())
             .and_then(|()| shared.storage.sync());
@@ -109,7 +109,7 @@ impl Writer {
         Ok(Active::new(segment, file, file_pages))
     }
 
-    /// Evicts until a file of `bytes` bytes fits beside the reserve; returns what moves.
+    /// Evicts until a file of `bytes` bytes fits beside the reserve; returns the records to move.
     fn make_room(&mut self, bytes: u64) -> Vec<Job> {
         let reserve = self.shared.options.segment_bytes * (DISK_RESERVE_SEGMENTS - 1);
         let limit = self.shared.options.max_bytes.saturating_sub(reserve + bytes);
@@ -123,15 +123,15 @@ impl Writer {
         {
             moving.extend(self.evict(&next));
         }
-        // Otherwise in the background, where it delays nobody; but the budget goes first.
+        // The janitor removes files in the background, where no write waits for it, unless the budget would be exceeded.
         if self.shared.segments.bytes() + bytes > self.shared.options.max_bytes {
             self.shared.remove_files();
         }
         moving
     }
 
-    /// The oldest that the archive has, because it costs least; else the oldest; where tenants keep what they have, the oldest
-    /// of which no more is theirs than may move, or else the one of which least is.
+    /// Returns the segment to evict: the oldest that the archive has, because its loss costs least. Otherwise the oldest
+    /// whose protected tenants' records can all move, or else the one with the fewest bytes of theirs.
     fn next_to_go(&self) -> Option<Arc<Segment>> {
         let active = self.active.as_ref().map(Active::id);
         let keepers = self.shared.tenants.keepers();
@@ -156,16 +156,16 @@ impl Writer {
         least.map(|(_, segment)| segment)
     }
 
-    /// What may move out of a segment: so that eviction gets ahead, and what moves fits into memory.
+    /// Most bytes moved out of a segment; the limit ensures that eviction gains room and that moved records fit in memory.
     fn moved_bytes_max(&self) -> u64 {
         self.shared.options.segment_bytes / DISK_MOVED_SHARE
     }
 
-    /// Takes a segment off the disk; what tenants keep, and then what was used since it was written, moves, within a share.
-    /// The rest is read from the archive where that has it, or is gone.
+    /// Evicts a segment from disk. Records of protected tenants move first, then recently used ones, up to the limit. The
+    /// rest stays readable in the archive where it has a copy, or is lost.
     fn evict(&mut self, segment: &Arc<Segment>) -> Vec<Job> {
         let is_archived = segment.object() == Object::Whole && self.shared.archived.is_some();
-        // Whoever reads its entries in ends first, and sees then that it is gone.
+        // A thread that loads the segment's entries finishes first, and then sees that the segment is gone.
         let _loading = segment.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = std::mem::take(&mut segment.records().slots);
         let keepers = self.shared.tenants.keepers();
@@ -203,7 +203,7 @@ impl Writer {
         moving
     }
 
-    /// Segments whose time is over go whole.
+    /// Removes expired segments.
     pub(super) fn expire(&mut self) {
         let now = Instant::now();
         let is_old = |segment: &Arc<Segment>| segment.expires.is_some_and(|expires| expires <= now);
@@ -215,8 +215,8 @@ impl Writer {
         }
     }
 
-    /// A segment that fills slowly is closed after a share of the time to live, so that its first records do not outlive it;
-    /// and when its first record has waited long enough for the archive.
+    /// Whether the active segment must be closed early: because it expires as a whole and later records would lose too
+    /// much of their time to live, or because its first record has waited long enough for the archive.
     pub(super) fn is_worn(&self) -> bool {
         if let (Some(archive), Some(active)) = (&self.shared.archived, &self.active)
             && active.first_at().is_some_and(|at| at.elapsed() >= archive.options.after)
@@ -232,7 +232,7 @@ impl Writer {
     }
 }
 
-/// What a segment holds of those who keep theirs.
+/// Bytes of protected tenants in a segment.
 fn kept_bytes(segment: &Segment, keepers: &BTreeSet<u16>) -> u64 {
     let held = segment.records();
     let kept = held.tenant_bytes.iter().filter(|(tenant, _)| keepers.contains(tenant));

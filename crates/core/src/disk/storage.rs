@@ -1,4 +1,4 @@
-//! Owns the border to the file system: the few operations the durable tier needs, behind traits so that tests can make each fail.
+//! Owns the interface to the file system: the few operations of the durable tier, behind traits so that tests can make each fail.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -13,97 +13,97 @@ use super::format::SegmentName;
 use crate::error::Result;
 use crate::folder::Folder;
 
-/// What an opened file is for.
+/// Purpose of an opened file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reading past the page cache where the file system can: whole pages into page-aligned memory.
+    /// Reads that bypass the page cache where the file system can: whole pages into page-aligned memory.
     Direct,
-    /// Writing, and making durable what was written.
+    /// Writes and syncs.
     Write,
 }
 
-/// One directory of files, flat.
+/// A flat directory of files.
 pub trait Storage: Send + Sync {
-    /// Names and lengths of its files.
+    /// Names and lengths of the files.
     ///
     /// # Errors
-    /// What the file system answers; so everywhere here.
+    /// Errors of the file system; likewise for all methods.
     fn list(&self) -> io::Result<Vec<(String, u64)>>;
 
-    /// Makes a file that must not be there yet.
+    /// Creates a file that must not exist yet.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Removes a file; it is no error when there is none.
+    /// Removes a file; succeeds when there is none.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Puts a file in the place of another.
+    /// Renames a file over another.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Makes names durable: what was created, renamed and removed.
+    /// Makes created, renamed and removed names durable.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// An open file. Reads and writes name their place and may be short.
+/// An open file. Reads and writes take an offset and may be short.
 pub trait DiskFile: Send + Sync {
-    /// Its length.
+    /// Length of the file.
     ///
     /// # Errors
-    /// What the file system answers; so everywhere here.
+    /// Errors of the file system; likewise for all methods.
     fn bytes(&self) -> io::Result<u64>;
 
-    /// Sets `bytes` bytes aside, so that writing them cannot run out of room.
+    /// Allocates `bytes` bytes, so that writing them cannot run out of room.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
-    /// Cuts it to `bytes` bytes.
+    /// Truncates the file to `bytes` bytes.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     fn truncate(&self, bytes: u64) -> io::Result<()>;
 
-    /// Reads; 0 at the end.
+    /// Reads into `buffer`; returns 0 at the end of the file.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes parts one after another.
+    /// Writes the parts one after another.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     fn write(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
 
-    /// Makes durable what was written.
+    /// Makes the written bytes durable.
     ///
     /// # Errors
-    /// What the file system answers; then nothing is known of what was written since the last success.
+    /// Errors of the file system; after one, all bytes written since the last successful sync are in doubt.
     fn sync(&self) -> io::Result<()>;
 }
 
 /// Reads until `buffer` is full or the file ends; returns the bytes read.
 ///
 /// # Errors
-/// What the file system answers.
+/// Errors of the file system.
 pub fn read_full(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -117,10 +117,10 @@ pub fn read_full(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Res
     Ok(filled)
 }
 
-/// Writes all parts; a short write is gone on with, one of nothing is an error.
+/// Writes all parts; continues after a short write; a write of zero bytes is an error.
 ///
 /// # Errors
-/// What the file system answers.
+/// Errors of the file system.
 pub fn write_full(
     file: &dyn DiskFile,
     mut parts: &mut [IoSlice<'_>],
@@ -142,7 +142,7 @@ pub fn write_full(
     Ok(())
 }
 
-/// Parts of one write: what every system takes (`IOV_MAX`).
+/// Most parts of one write that every system takes (`IOV_MAX`).
 const PARTS_MAX: usize = 1024;
 
 /// A real directory.
@@ -152,7 +152,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory at `path`, made when it is not there; it and all that is ours in it must be this user's alone.
+    /// Opens the directory at `path`, creating it if needed; it and our files in it must belong to this user alone.
     ///
     /// # Errors
     /// `DISK_FAILED` naming the path.
@@ -186,7 +186,7 @@ impl Storage for Directory {
         let file = match access {
             Access::Write => self.folder.file(name, OFlags::WRONLY)?,
             Access::Direct => match self.folder.file(name, OFlags::RDONLY | DIRECT) {
-                // The file system knows no direct reads.
+                // The file system has no direct reads.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.folder.file(name, OFlags::RDONLY)?
                 }
@@ -209,11 +209,11 @@ impl Storage for Directory {
     }
 }
 
-/// What stands in the directory besides segments: tombstones, the names of models, the archive's name, and the lock.
+/// Files in the directory besides segments: tombstones, the names of models, the archive's name, and the lock.
 const OWN_NAMES: [&str; 6] =
     ["tombstones", "tombstones.new", "models.json", "models.json.new", MARKER, LOCK_NAME];
 
-/// Held by the vault that uses the directory.
+/// Lock file of the vault that uses the directory.
 pub const LOCK_NAME: &str = "lock";
 
 #[cfg(target_os = "linux")]
@@ -234,7 +234,7 @@ impl DiskFile for RealFile {
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         let none = rustix::fs::FallocateFlags::empty();
         match rustix::fs::fallocate(&self.file, none, 0, bytes) {
-            // Not every file system can; then a full disk shows when it is written.
+            // Not every file system can preallocate; a full disk then shows only at a write.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
                 self.file.set_len(bytes)
             }

@@ -1,4 +1,4 @@
-//! Owns whose records lie on disk: what each tenant has there, and who keeps it when room is made.
+//! Owns the tenants of the records on disk: bytes of each, and the tenants protected from eviction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::tenant::account_of;
 use crate::tenant::interned::{COMMON, Interned};
 
-/// By number: a place in the index has two bytes for it.
+/// Tenants by number, because a place in the index has only two bytes for one.
 #[derive(Debug, Default)]
 pub struct Tenants {
     state: Mutex<State>,
@@ -14,7 +14,7 @@ pub struct Tenants {
 
 #[derive(Debug)]
 struct State {
-    /// Of each; 0: tenants are not told apart.
+    /// Guaranteed bytes per tenant; 0: tenants are not told apart.
     quota: u64,
     known: Interned<Tenant>,
 }
@@ -33,7 +33,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Accounts with no more than their equal part; none where all have the same.
+    /// Accounts that use at most an equal share; empty where all use the same.
     fn lesser_accounts(&self) -> BTreeSet<u16> {
         let mut used: BTreeMap<u16, u64> = BTreeMap::new();
         for (_, tenant) in self.known.all().filter(|(_, tenant)| tenant.records > 0) {
@@ -49,12 +49,12 @@ impl State {
 }
 
 impl Tenants {
-    /// From now on each keeps that many bytes of records, whatever others store; 0: tenants are not told apart.
+    /// Sets the guaranteed bytes per tenant; 0: tenants are not told apart.
     pub fn limit(&self, quota: u64) {
         self.state().quota = quota;
     }
 
-    /// A record of a tenant is there; the answer is the number it must leave with.
+    /// Counts a record of a tenant; returns the number to pass to `leave`.
     pub fn enter(&self, id: u64, bytes: u32) -> u16 {
         let mut state = self.state();
         let number = state.known.enter(id, |id| Tenant { id, ..Tenant::default() });
@@ -64,7 +64,7 @@ impl Tenants {
         number
     }
 
-    /// It is there no more.
+    /// Counts a record of a tenant less.
     pub fn leave(&self, number: u16, bytes: u32) {
         let mut state = self.state();
         let tenant = state.known.get_mut(number);
@@ -76,7 +76,7 @@ impl Tenants {
         }
     }
 
-    /// Who has a number.
+    /// Id of the tenant with a number.
     pub fn id(&self, number: u16) -> u64 {
         self.state().known.get(number).id
     }
@@ -87,8 +87,8 @@ impl Tenants {
         state.known.number(id).map_or(0, |number| state.known.get(number).bytes)
     }
 
-    /// Numbers of those who lose nothing to others: all of accounts that have no more than their equal part while another has
-    /// more; in the others, all within their quota while anybody is over it there; nobody otherwise.
+    /// Numbers of the tenants protected from eviction: all of accounts with at most an equal share while another has more;
+    /// in the other accounts those within quota while one there is over it.
     pub fn keepers(&self) -> BTreeSet<u16> {
         let state = self.state();
         if state.quota == 0 {

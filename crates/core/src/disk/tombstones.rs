@@ -1,4 +1,4 @@
-//! Owns the file of tombstones: what was flushed or found bad stays away, whatever segments still hold of it.
+//! Owns the file of tombstones, which keep flushed and bad records away whatever the segments still hold.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice};
@@ -19,28 +19,28 @@ const CHECKSUM_AT: usize = LINE_BYTES - 4;
 const KIND_FLUSH: u8 = 1;
 const KIND_RECORD: u8 = 2;
 
-/// A place in the log of all segments: (segment, page).
+/// A position in the log of all segments: (segment, page).
 pub type Mark = (u32, u32);
 
-/// What must not come back.
+/// Records that must not come back.
 #[derive(Debug, Default)]
 pub struct Tombstones {
-    /// Everything of the scope before the mark is gone.
+    /// Per scope, the mark before which all its records are gone.
     flushed: HashMap<Scope, Mark>,
-    /// Single records that were bad.
+    /// Places of single bad records.
     bad: HashSet<Mark>,
     file_bytes: u64,
-    /// The file was read: before that, nobody may write it.
+    /// Whether the file was read; it must not be written before.
     is_loaded: bool,
-    /// The file lacks some of it.
+    /// Whether the file lacks some tombstones.
     is_dirty: bool,
 }
 
 impl Tombstones {
-    /// Reads the file; what is torn or unsound in it is passed over.
+    /// Reads the file; skips torn or unsound lines.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     pub fn load(&mut self, storage: &dyn Storage) -> io::Result<()> {
         let file = match storage.open(NAME, Access::Direct) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -56,7 +56,7 @@ impl Tombstones {
                 self.take(line);
             }
         }
-        // A torn line must not be appended to.
+        // Rounded up, so that the next line is not appended to a torn one.
         self.file_bytes = bytes.next_multiple_of(LINE_BYTES) as u64;
         self.is_loaded = true;
         Ok(())
@@ -70,16 +70,16 @@ impl Tombstones {
         scopes_of(entry).any(|scope| is_flushed(&scope)) || self.bad.contains(&at)
     }
 
-    /// From now on everything of the scope before `mark` is gone; durable when this succeeds.
+    /// Marks all records of `scope` before `mark` as gone; durable once this returns `Ok`.
     ///
     /// # Errors
-    /// What the file system answers; the tombstone holds until the process ends, and is tried again by `save`.
+    /// Errors of the file system; the tombstone then holds until the process ends, and `save` tries again to write it.
     pub fn flush(&mut self, storage: &dyn Storage, scope: Scope, mark: Mark) -> io::Result<()> {
         self.flushed.insert(scope, mark);
         self.append(storage, &line_of_flush(scope, mark))
     }
 
-    /// From now on the record at `at` is gone; durable when this succeeds.
+    /// Marks the record at `at` as gone; durable once this returns `Ok`.
     ///
     /// # Errors
     /// As `flush`.
@@ -90,10 +90,10 @@ impl Tombstones {
         self.append(storage, &line_of_record(at))
     }
 
-    /// Writes the file anew when it lacks something or has grown; forgets what is older than every segment.
+    /// Rewrites the file when it lacks tombstones or has grown; drops tombstones older than every segment.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// Errors of the file system.
     pub fn save(&mut self, storage: &dyn Storage, oldest: u32) -> io::Result<()> {
         if !self.is_loaded || !self.is_dirty && self.file_bytes <= DISK_TOMBSTONES_FILE_BYTES {
             return Ok(());
@@ -113,7 +113,7 @@ impl Tombstones {
         Ok(())
     }
 
-    /// The highest segment id it names; 0 for none.
+    /// Highest segment id that a tombstone names; 0 for none.
     #[must_use]
     pub fn last_segment(&self) -> u32 {
         self.flushed.values().chain(&self.bad).map(|mark| mark.0).max().unwrap_or(0)
@@ -158,7 +158,7 @@ impl Tombstones {
     }
 }
 
-/// All that may take it.
+/// All scopes that an entry may belong to.
 fn scopes_of(entry: &Entry) -> impl Iterator<Item = Scope> {
     let namespaces = [None, Some(entry.key.namespace)];
     let classes = [None, Some(entry.record_class)];

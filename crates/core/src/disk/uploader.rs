@@ -1,4 +1,4 @@
-//! Owns the threads that keep an archive: one tells it of flushes, the other removes what is gone and sends sealed segments, the oldest first.
+//! Owns the archive's threads: one reports flushes, the other removes deleted segments and uploads sealed ones, the oldest first.
 
 use std::io;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::storage::{Access, DiskFile, read_full};
 use crate::limits::{ARCHIVE_REST_MS, ARCHIVE_RETRY_MAX_MS};
 use crate::memory::pages::{PAGE, Pages};
 
-/// Behind all that serves.
+/// Lower priority than the threads that serve requests.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
-/// Removes and sends until all stops.
+/// Removes and uploads until the tier stops.
 pub fn keep(shared: &Arc<Inner>) {
     run(shared, step);
 }
 
-/// Tells of flushes until all stops: somebody waits for that, and an upload may take long.
+/// Reports flushes until the tier stops; in a thread of its own, because a caller waits for it and an upload may take long.
 pub fn tell(shared: &Arc<Inner>) {
     run(shared, |shared, archive| {
         if archive.is_told_all() {
@@ -37,7 +37,7 @@ pub fn tell(shared: &Arc<Inner>) {
 
 fn run(shared: &Arc<Inner>, step: impl Fn(&Inner, &Archived) -> io::Result<bool>) {
     let Some(archive) = &shared.archived else { return };
-    // On Linux it is the thread's own.
+    // On Linux the niceness belongs to the thread alone.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::nice(NICE);
     let retry = shared.options.retry;
@@ -64,7 +64,7 @@ fn run(shared: &Arc<Inner>, step: impl Fn(&Inner, &Archived) -> io::Result<bool>
     }
 }
 
-/// Does one thing; false when there is nothing to do.
+/// Does one step of the work; false when there was none.
 fn step(shared: &Inner, archive: &Archived) -> io::Result<bool> {
     let gone = shared.segments.all_leaving().into_iter();
     let gone: Vec<_> = gone.filter(|segment| !segment.is_local.load(Ordering::Acquire)).collect();
@@ -74,7 +74,7 @@ fn step(shared: &Inner, archive: &Archived) -> io::Result<bool> {
         return Ok(false);
     }
     archive.check_owner()?;
-    // Names of models have come, perhaps.
+    // The names of models may have changed, too.
     archive.tell(&*shared.storage)?;
     for segment in &gone {
         remove(shared, archive, segment)?;
@@ -88,7 +88,7 @@ fn step(shared: &Inner, archive: &Archived) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The oldest that is sealed, and not there yet.
+/// The oldest sealed segment that the archive has no complete copy of.
 fn next(shared: &Inner) -> Option<Arc<Segment>> {
     shared.segments.all().into_iter().find(|segment| is_pending(segment))
 }
@@ -100,7 +100,7 @@ fn is_pending(segment: &Segment) -> bool {
         && segment.records().live > 0
 }
 
-/// The object goes before what says that it is there.
+/// Removes the object before the files that say it exists.
 fn remove(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<()> {
     archive.options.archive.remove(&segment.name.text())?;
     shared.storage.remove(&segment.name.with(INTENT))?;
@@ -110,7 +110,7 @@ fn remove(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<(
     Ok(())
 }
 
-/// Whether the next segment fits; else the oldest that the archive alone has goes first.
+/// Whether the archive has room for the next segment; otherwise removes the oldest segment that only the archive has.
 fn makes_room(shared: &Inner, archive: &Archived, next: &Segment) -> io::Result<bool> {
     let all = shared.segments.all();
     let used: u64 = all.iter().map(|segment| segment.object_bytes.load(Ordering::Acquire)).sum();
@@ -129,7 +129,7 @@ fn makes_room(shared: &Inner, archive: &Archived, next: &Segment) -> io::Result<
 fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<()> {
     let storage = &*shared.storage;
     let name = segment.name;
-    // Whoever takes it out from now on leaves its object to this thread.
+    // An eviction from now on leaves the object's removal to this thread.
     segment.set_object(Object::Perhaps);
     if shared.segments.get(name.id).is_none() {
         return Ok(());
@@ -160,7 +160,7 @@ fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<(
     Ok(())
 }
 
-/// The pages behind its last entry.
+/// Returns the pages behind the segment's last entry.
 fn footer_of(segment: &Segment, file: &dyn DiskFile, bytes: u64) -> io::Result<Vec<u8>> {
     let unsound = || io::Error::new(io::ErrorKind::InvalidData, "a sealed segment has no footer");
     let file_pages = u32::try_from(bytes / PAGE as u64).map_err(|_| unsound())?;
@@ -176,7 +176,7 @@ fn footer_of(segment: &Segment, file: &dyn DiskFile, bytes: u64) -> io::Result<V
 }
 
 impl Inner {
-    /// How the archive is doing; `None` where there is none.
+    /// Returns the archive's counters; `None` without an archive.
     pub fn archive_stats(&self) -> Option<ArchiveStats> {
         let archive = self.archived.as_ref()?;
         let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -205,7 +205,7 @@ impl Inner {
         Some(stats)
     }
 
-    /// The footer of a segment that the archive has, as this disk keeps it.
+    /// Reads the footer of an archived segment from disk.
     pub fn read_index(&self, segment: &Segment) -> io::Result<Option<Vec<u8>>> {
         read_file(&*self.storage, &segment.name.with(INDEX))
     }

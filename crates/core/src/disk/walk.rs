@@ -1,4 +1,4 @@
-//! Owns finding out what a segment holds: from its footer, or entry after entry, going on at the next page where one is not sound.
+//! Owns finding the entries of a segment: from its footer, or page by page, skipping pages without a sound entry.
 
 use std::io;
 
@@ -9,21 +9,21 @@ use crate::memory::pages::{PAGE, Pages};
 /// Pages read at a time.
 const WINDOW_PAGES: u32 = 512;
 
-/// What a segment holds.
+/// Entries found in a segment.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// In the order of their pages. Without a footer their records were checked whole.
+    /// In page order. Without a footer each record was checked whole.
     pub entries: Vec<Entry>,
-    /// They stand in a footer: all of them are durable.
+    /// Whether the entries come from a footer, so that all are durable.
     pub is_sealed: bool,
-    /// Some pages could not be read: more may be there.
+    /// Whether some pages could not be read, so that entries may be missing.
     pub is_partial: bool,
 }
 
-/// Reads a segment's footer; where there is no sound one, the segment itself.
+/// Reads the entries from a segment's footer, or from the segment itself without a sound footer.
 ///
 /// # Errors
-/// What the file system answers to reading the footer.
+/// Errors of reading the footer.
 pub fn find(file: &dyn DiskFile, segment: &SegmentName) -> io::Result<Found> {
     let file_pages = u32::try_from(file.bytes()? / PAGE as u64).unwrap_or(u32::MAX);
     match read_footer(file, segment, file_pages)? {
@@ -32,7 +32,7 @@ pub fn find(file: &dyn DiskFile, segment: &SegmentName) -> io::Result<Found> {
     }
 }
 
-/// `None` when there is none, or it is not sound.
+/// Reads a footer; `None` when there is none, or it is not sound.
 fn read_footer(
     file: &dyn DiskFile,
     name: &SegmentName,
@@ -57,7 +57,7 @@ fn walk(file: &dyn DiskFile, segment: &SegmentName, file_pages: u32) -> Found {
             let bytes = window.get(page, entry.pages());
             bytes.is_some_and(|bytes| entry.record(bytes).is_some())
         });
-        // Not sound: a torn tail, a flipped bit, or pages never written. The next entry starts on some later page.
+        // A page without a sound entry has a torn tail, a flipped bit, or was never written; an entry may start at any later page.
         page += sound.map_or(1, |entry| entry.pages());
         walked.entries.extend(sound);
         walked.is_partial |= window.held == 0;
@@ -69,13 +69,13 @@ struct Window<'a> {
     file: &'a dyn DiskFile,
     file_pages: u32,
     first: u32,
-    /// 0 after a failed read.
+    /// Pages read; 0 after a failed read.
     held: u32,
     pages: Option<Pages>,
 }
 
 impl Window<'_> {
-    /// Pages of the file; `None` past its end, or when they cannot be read.
+    /// Returns pages of the file; `None` past its end, or when they cannot be read.
     fn get(&mut self, page: u32, count: u32) -> Option<&[u8]> {
         let end = page.checked_add(count).filter(|end| *end <= self.file_pages)?;
         if page < self.first || end > self.first + self.held {

@@ -1,4 +1,4 @@
-//! Owns the writer thread: groups of records into the active segment, one sync per group, and what follows when the disk fails.
+//! Owns the writer thread: groups of records into the active segment, one sync per group, and recovery from disk failures.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,11 +22,11 @@ const TICK: Duration = Duration::from_secs(1);
 pub struct Writer {
     pub(super) shared: Arc<Inner>,
     pub(super) active: Option<Active>,
-    /// After a failure: when to try again.
+    /// Time of the next try after a failure.
     pub(super) retry_at: Option<Instant>,
-    /// Since when the disk has no room for a new segment.
+    /// Time since which the disk has had no room for a new segment.
     pub(super) full_since: Option<Instant>,
-    /// Segments whose sync failed: what can still be read of them moves.
+    /// Segments whose sync failed; their readable records are moved to another segment.
     untrusted: VecDeque<Arc<Segment>>,
 }
 
@@ -54,7 +54,7 @@ impl Writer {
             if can_write {
                 self.tidy();
             }
-            // A disk that fails now is not waited for: what waits was never called durable.
+            // A closed queue does not wait for a failing disk, because its records were never called durable.
             if is_last || is_closed && !can_write && !self.becomes_ready() {
                 break;
             }
@@ -67,7 +67,7 @@ impl Writer {
         self.shared.next_generation();
     }
 
-    /// Whether all that kept it from writing was that the disk had just been opened.
+    /// Whether the writer was only waiting for the directory to be read.
     fn becomes_ready(&self) -> bool {
         self.await_ready();
         self.retry_at.is_none() && self.shared.is_ready.load(Ordering::Acquire)
@@ -81,7 +81,7 @@ impl Writer {
                 let mark = self.active.as_ref().map_or((next_id, 0), Active::mark);
                 let is_ready = self.shared.is_ready.load(Ordering::Acquire);
                 let flushed = if is_ready { self.shared.flush(scope, mark) } else { (0, 0, false) };
-                // Nobody may wait any more: then nobody hears it.
+                // The caller may have stopped waiting.
                 let _ = answer.send(flushed);
             }
             Order::Drain(answer) => {
@@ -91,7 +91,7 @@ impl Writer {
         }
     }
 
-    /// What is on disk must be known before it can be flushed.
+    /// Waits until the directory is read, because a flush must know the records on disk.
     fn await_ready(&self) {
         let until = Instant::now() + Duration::from_millis(DISK_SYNC_WAIT_MS);
         let shared = &self.shared;
@@ -119,7 +119,7 @@ impl Writer {
         match written.and(synced) {
             Ok(()) => self.recovers(),
             Err(error) => {
-                // Newly evicted records have no other home: they stay in the queue like all others.
+                // The records were evicted from memory or moved, so that the queue must keep them.
                 let jobs = unsynced.into_iter().map(|placed: Placed| placed.job).chain(jobs);
                 self.fail(jobs.collect(), &error);
             }
@@ -140,7 +140,7 @@ impl Writer {
             }
             let Some(active) = &mut self.active else { break };
             if let Err(error) = active.append(&self.shared, jobs, unsynced) {
-                // What came of it is unknown: nothing more goes into this segment.
+                // An unknown part of the write is on disk, so that nothing more goes into this segment.
                 let synced = self.sync(unsynced);
                 self.close();
                 return synced.and(Err(error));
@@ -149,7 +149,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes durable what was written. When that fails, what was written is left in `unsynced`, out of the index.
+    /// Makes the written records durable. On failure they are in `unsynced` and no longer in the index.
     fn sync(&mut self, unsynced: &mut Vec<Placed>) -> io::Result<()> {
         let Some(active) = &mut self.active else { return Ok(()) };
         if self.shared.options.durability == Durability::None || unsynced.is_empty() {
@@ -166,14 +166,14 @@ impl Writer {
         Ok(())
     }
 
-    /// A sync failed: nobody knows what the medium holds. Nothing of this segment is durable any more.
+    /// Gives up the active segment after a failed sync, because the state of the medium is unknown.
     fn distrust(&mut self, unsynced: &mut Vec<Placed>) {
         let Some(active) = self.active.take() else { return };
         let segment = active.into_segment();
         segment.is_untrusted.store(true, Ordering::Release);
         segment.is_closed.store(true, Ordering::Release);
         add(&self.shared.counters.syncs_failed, 1);
-        // These are still in memory, and are written again from there.
+        // The records are still in memory, and are written again from there.
         unsynced.retain_mut(|placed| {
             self.shared.forget(&placed.job.key, placed.place);
             placed.job.origin = None;
@@ -187,7 +187,7 @@ impl Writer {
         self.shared.is_failing.store(false, Ordering::Release);
     }
 
-    /// The disk failed: everything waits, and is tried again later.
+    /// Puts the jobs back and sets the time of the next try.
     pub(super) fn fail(&mut self, jobs: Vec<Job>, error: &io::Error) {
         self.shared.alarm();
         self.shared.fails(error);
@@ -210,7 +210,7 @@ impl Writer {
         }
     }
 
-    /// Nothing more goes into the active segment; without a footer it is walked at the next start.
+    /// Ends the active segment; without a footer it is walked at the next start.
     fn close(&mut self) {
         if let Some(active) = self.active.take() {
             active.trim();
@@ -218,7 +218,7 @@ impl Writer {
         }
     }
 
-    /// Between two groups.
+    /// Work between two groups.
     fn tidy(&mut self) {
         if let Some(segment) = self.untrusted.pop_front() {
             self.rescue(&segment);
@@ -237,7 +237,7 @@ impl Writer {
         }
     }
 
-    /// Moves what can be read of a segment that is not trusted.
+    /// Moves the readable records of a distrusted segment.
     fn rescue(&mut self, segment: &Arc<Segment>) {
         let slots = std::mem::take(&mut segment.records().slots);
         let (mut jobs, mut bytes) = (Vec::new(), 0);
@@ -266,7 +266,7 @@ impl Writer {
         }
     }
 
-    /// Reads a record that is to move.
+    /// Reads a record that will move.
     pub(super) fn load(&self, key: RecordKey, place: Place) -> Option<Job> {
         let pages = self.shared.read_pages(&key, place).ok()?;
         let source = Source::Entry(pages, place.record_bytes as usize);
@@ -274,7 +274,7 @@ impl Writer {
         Some(Job { key, source, record_class: place.record_class, tenant, origin: Some(place) })
     }
 
-    /// What the queue had no room for is written once there is time, if the RAM tier still has it.
+    /// Offers records again that the queue had no room for, once it is empty, if the RAM tier still has them.
     fn catch_up(&mut self) {
         let is_idle = self.shared.queue.held().0 == 0 && self.retry_at.is_none();
         let residents = self.shared.residents.get().and_then(std::sync::Weak::upgrade);

@@ -1,4 +1,4 @@
-//! Owns what an engine says of its page, and the check that all of it can be.
+//! Owns the engine's description of its page, and the check of its consistency.
 
 use crate::error::{Error, Result};
 use crate::header::{CLASS_KV, CLASS_SSM, Header, LAYOUT_CANONICAL, LAYOUT_OPAQUE};
@@ -23,21 +23,21 @@ pub struct Spec {
     pub heads: u32,
     /// Elements of a K head vector; opaque: 0.
     pub dim_k: u32,
-    /// Elements of a V head vector; 0 where there is one part only, or opaque.
+    /// Elements of a V head vector; 0 where there is only one part, or opaque.
     pub dim_v: u32,
     /// Bytes of one layer of the page.
     pub layer_bytes: u64,
-    /// Where K starts inside a layer.
+    /// Offset of K inside a layer.
     pub key_offset: u64,
-    /// Where V starts inside a layer.
+    /// Offset of V inside a layer.
     pub value_offset: u64,
-    /// From head to head.
+    /// Bytes from head to head.
     pub head_stride: u64,
-    /// From token to token.
+    /// Bytes from token to token.
     pub token_stride: u64,
 }
 
-/// Bytes of the page, once everything in `spec` was found to fit together.
+/// Checks that all fields of `spec` fit together; returns the bytes of the page.
 pub(super) fn check(spec: &Spec) -> Result<u64> {
     check_names(spec)?;
     let page_bytes = u64::from(spec.layers)
@@ -100,7 +100,7 @@ fn check_canonical(spec: &Spec) -> Result<()> {
     check_disjoint(spec)
 }
 
-/// (offset, bytes) of the head vectors of K and, where there is one, of V.
+/// Field name, offset and bytes of a head vector of K and, where there is one, of V.
 pub(super) fn vectors(spec: &Spec) -> Vec<(&'static str, u64, u64)> {
     let element = Header::element_bytes(spec.dtype).expect("checked before");
     let mut vectors = vec![("key_offset", spec.key_offset, u64::from(spec.dim_k) * element)];
@@ -110,7 +110,7 @@ pub(super) fn vectors(spec: &Spec) -> Vec<(&'static str, u64, u64)> {
     vectors
 }
 
-/// The last byte of the last vector must lie inside the layer; the first ones do then, too.
+/// Checks that the last byte of the last vector lies inside the layer; then the other vectors do, too.
 fn check_inside(spec: &Spec) -> Result<()> {
     for (field, offset, bytes) in vectors(spec) {
         let end = (u64::from(spec.heads) - 1)
@@ -130,7 +130,7 @@ fn check_inside(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// No two vectors may share a byte: a decode would overwrite what it has just written.
+/// Checks that no two vectors share a byte, because a decode would overwrite its own output.
 fn check_disjoint(spec: &Spec) -> Result<()> {
     let mut spans = Vec::new();
     for (_, offset, bytes) in vectors(spec) {

@@ -1,4 +1,4 @@
-//! Owns one chunk of a record while it arrives: a small window that stays in the cache, emptied into the page step by step.
+//! Owns one arriving chunk of a record: a small window that stays in the cache and is moved to the page step by step.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use crate::limits::LANE_STEP_BYTES;
 use crate::pool::PooledBuffer;
 use crate::record::{HEADER_BYTES, Header};
 
-/// A part of a group that lies across two chunks; `at` counts in the payload.
+/// Part of a group that spans two chunks; `at` is its payload offset.
 #[derive(Debug)]
 pub(super) struct Split {
     pub at: usize,
     pub bytes: Vec<u8>,
 }
 
-/// Consecutive bytes of a record, in the middle of arriving; nobody else receives them.
+/// Consecutive bytes of a record while they arrive, received by one thread.
 #[derive(Debug)]
 pub struct Chunk {
     reassembly: Arc<Reassembly>,
     header: [u8; HEADER_BYTES],
     range: Range<usize>,
     at: usize,
-    /// None where bytes are received in the slot.
+    /// `None` where bytes are received in the slot itself.
     window: Option<PooledBuffer>,
-    /// Where the window starts in the payload: what came before it has left it.
+    /// Payload offset of the window's start; earlier bytes have left the window.
     base: usize,
-    /// Where the first whole group of this chunk may start.
+    /// Payload offset at which the first whole group of this chunk may start.
     head_end: usize,
     splits: Vec<Split>,
     checksum: u32,
@@ -64,13 +64,13 @@ impl Chunk {
         })
     }
 
-    /// Bytes still to come.
+    /// Bytes still to arrive.
     #[must_use]
     pub fn rest(&self) -> usize {
         self.range.end - self.at
     }
 
-    /// Where the next bytes belong, at most `bytes` of them.
+    /// Memory for the next bytes, at most `bytes`.
     pub fn spare(&mut self, bytes: usize) -> &mut [u8] {
         let bytes = bytes.min(self.rest()).min(LANE_STEP_BYTES);
         let Some(at) = self.at.checked_sub(HEADER_BYTES) else {
@@ -82,15 +82,15 @@ impl Chunk {
             return &mut window[from..from + bytes];
         }
         let place = self.reassembly.page().1.wrapping_add(at);
-        // SAFETY: the range lies within the page, which the slot holds (checked at opening); it was claimed by this
-        // chunk alone, and an engine does not touch a slot that is being filled.
+        // SAFETY: the range lies within the page, which the slot holds (checked at opening). This chunk alone has claimed
+        // it, and an engine does not touch a slot that is being filled.
         unsafe { std::slice::from_raw_parts_mut(place, bytes) }
     }
 
-    /// The first `bytes` bytes of what `spare` gave are there: they are checked, and go to the page as far as they can.
+    /// Counts the first `bytes` bytes of the memory from `spare` as received; checksums them and moves them to the page if possible.
     ///
     /// # Panics
-    /// If they are more than `spare` gave.
+    /// If `bytes` is more than `spare` gave.
     pub fn advance(&mut self, bytes: usize) {
         let (in_header, before) = (self.at < HEADER_BYTES, self.checksum);
         let filled = &*self.spare(bytes);
@@ -108,7 +108,7 @@ impl Chunk {
         }
     }
 
-    /// Takes bytes that are there already.
+    /// Takes bytes that have already arrived.
     pub(super) fn fill(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let place = self.spare(bytes.len());
@@ -128,7 +128,7 @@ impl Chunk {
         self.base = end;
     }
 
-    /// Decodes the groups that are whole, and keeps the part of one that is not at the window's start.
+    /// Decodes the complete groups, and moves the part of an incomplete one to the window's start.
     fn decode(&mut self, spans: Spans) {
         let end = self.at - HEADER_BYTES;
         let Some(window) = self.window.as_mut().filter(|_| end >= self.head_end) else { return };
@@ -146,7 +146,7 @@ impl Chunk {
             // window, which is our own memory.
             unsafe { spans.decode(geometry, payload, span, page) }
         };
-        // What is of no use is forgotten, so that the window has room for the rest.
+        // Bytes that cannot be decoded are dropped, so that the window has room for the rest.
         let kept_from = decoded.unwrap_or(end);
         self.is_bad |= decoded.is_err();
         window.copy_within(kept_from - self.base..end - self.base, 0);
@@ -154,10 +154,10 @@ impl Chunk {
         self.head_end = kept_from;
     }
 
-    /// The chunk is whole. With the record's last chunk: whether the record is sound and its page in the slot.
+    /// Ends the complete chunk. With the record's last chunk, returns the header if the record is sound and its page in the slot.
     ///
     /// # Errors
-    /// `BAD_RECORD` with the reason; the slot's bytes are of no use then.
+    /// `BAD_RECORD` with the reason; the slot's bytes are then unusable.
     pub fn finish(mut self) -> Result<Option<Header>> {
         debug_assert_eq!(self.rest(), 0, "the chunk is whole");
         let end = self.range.end.saturating_sub(HEADER_BYTES);

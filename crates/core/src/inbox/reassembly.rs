@@ -1,4 +1,4 @@
-//! Owns the reassembly of records whose chunks arrive in any order, several at a time: checked and decoded while still in the cache.
+//! Owns the reassembly of records whose chunks arrive in any order, several at a time: checked and decoded while in the cache.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,24 +19,24 @@ use crate::record::{self, HEADER_BYTES, Header};
 use crate::seal::RecordKeys;
 use crate::slots::Lease;
 
-/// How a payload becomes a page.
+/// Way from payload to page.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Placement {
-    /// It is the page, byte for byte: received in the slot itself.
+    /// The payload equals the page, and is received in the slot itself.
     InPlace,
     /// Copied run by run, step after step.
     Scattered,
-    /// Decoded group by group; a group is never longer than this.
+    /// Decoded group by group; the number is the length of the longest group.
     Decoded(Spans, usize),
-    /// Kept until all is there: nothing of it can be decoded before, or is believed.
+    /// Kept until the record is complete, because it cannot be decoded, or trusted, before.
     Kept,
 }
 
-/// One record on its way into a slot. Nothing may use the slot's bytes before the last chunk has said that
-/// the record is sound.
+/// One record that is being received into a slot. The slot's bytes must not be used before the last chunk has found the
+/// record sound.
 #[derive(Debug)]
 pub struct Reassembly {
-    /// None: it stays a record.
+    /// `None` for a record that is kept as a record.
     page: Option<(SlotAccess, Arc<Geometry>)>,
     pub(super) placement: Placement,
     pub(super) pool: Arc<Pool>,
@@ -45,7 +45,7 @@ pub struct Reassembly {
     codec: Codec,
     record_bytes: usize,
     received: Mutex<Received>,
-    /// Of one that stays a record.
+    /// The complete record, if it is kept as a record.
     whole: OnceLock<Arc<PooledBuffer>>,
 }
 
@@ -55,34 +55,34 @@ struct Received {
     claimed: Vec<Range<usize>>,
     done: Vec<Done>,
     done_bytes: usize,
-    /// Parts of groups that lie across two chunks.
+    /// Parts of groups that span two chunks.
     splits: Vec<Split>,
-    /// Parts that are kept, and where each stands in the payload.
+    /// Kept parts with their payload offsets.
     kept: Vec<(usize, PooledBuffer)>,
     is_bad: bool,
 }
 
-/// A chunk that has arrived: its place in the record, and the checksum of its part of the payload.
+/// An arrived chunk: its range in the record, and the checksum of its part of the payload.
 #[derive(Debug)]
 struct Done {
     range: Range<usize>,
     checksum: u32,
 }
 
-/// What a chunk leaves to the whole record.
+/// Results of a chunk for the whole record.
 pub(super) struct Arrived<'a> {
     pub range: Range<usize>,
     pub header: &'a [u8; HEADER_BYTES],
     pub checksum: u32,
     pub splits: Vec<Split>,
-    /// What was kept of it, and where that stands in the payload.
+    /// Kept bytes with their payload offset.
     pub kept: Option<(usize, PooledBuffer)>,
     pub is_bad: bool,
 }
 
 impl Inbox {
-    /// Begins one record of `record_bytes` into a leased slot. Where the page is its own canonical
-    /// form, a raw record is received in the slot itself.
+    /// Begins receiving a record of `record_bytes` into a leased slot. Where the page equals its canonical form, a raw
+    /// record is received in the slot itself.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` for a stale lease or a slot that is smaller than the page, `BAD_RECORD` for a length that
@@ -121,7 +121,7 @@ impl Inbox {
         Ok(self.reassembly(page, placement, keys, codec, wanted, record_bytes))
     }
 
-    /// Begins one record that stays as it is, in memory of ours.
+    /// Begins receiving a record that is kept as a record, in memory of our own.
     ///
     /// # Errors
     /// `BAD_RECORD` for a length that no record has.
@@ -172,22 +172,22 @@ impl Reassembly {
         self.record_bytes
     }
 
-    /// The record, where it stays one and is sound.
+    /// The complete, sound record, if it is kept as a record.
     #[must_use]
     pub fn whole(&self) -> Option<Arc<PooledBuffer>> {
         self.whole.get().cloned()
     }
 
-    /// Of the page; only what becomes one has a slot.
+    /// Geometry and memory of the page; only for a record that becomes a page.
     pub(super) fn page(&self) -> (&Arc<Geometry>, *mut u8) {
         let (slot, geometry) = self.page.as_ref().expect("a record that becomes a page");
         (geometry, slot.as_ptr())
     }
 
-    /// A whole record, in chunks of `step` bytes. Returns its header.
+    /// Takes a complete record in chunks of `step` bytes; returns its header.
     ///
     /// # Errors
-    /// As `chunk`, and `BAD_RECORD` or `RECORD_UNOPENED` where it is not the record that was asked for.
+    /// As `chunk`, and `BAD_RECORD` or `RECORD_UNOPENED` where it is not the requested record.
     pub fn take(self: &Arc<Self>, record: &[u8], step: usize) -> Result<Header> {
         let mut whole = None;
         for (index, bytes) in record.chunks(step.max(1)).enumerate() {
@@ -198,8 +198,8 @@ impl Reassembly {
         whole.ok_or_else(|| Error::bad_record("it is not whole"))
     }
 
-    /// A whole record where it stands, which nobody writes meanwhile. It goes to the page from there, because memory reads and writes
-    /// at once, and a window in between would make it do one after the other.
+    /// Takes a complete record in place, which is not written meanwhile. The bytes go straight to the page, because memory
+    /// then reads and writes at once, while a window would make it alternate.
     ///
     /// # Errors
     /// As `take`.
@@ -207,7 +207,7 @@ impl Reassembly {
         let whole = record.split_first_chunk().filter(|_| record.len() == self.record_bytes);
         let (head, payload) = whole.ok_or_else(|| Error::bad_record("it is not whole"))?;
         let (checksum, is_bad) = match (self.placement, &self.page) {
-            // Whoever brings chunks has claimed them.
+            // The other placements claim their range in `chunk`.
             (Placement::Scattered | Placement::Decoded(..), Some((slot, geometry))) => {
                 self.claim(0..record.len())?;
                 self.to_page(payload, slot, geometry)
@@ -219,7 +219,7 @@ impl Reassembly {
         self.arrived(arrived)?.ok_or_else(|| Error::bad_record("it is not whole"))
     }
 
-    /// The payload's checksum, and whether it cannot be decoded.
+    /// Moves the payload to the page; returns its checksum, and whether it could not be decoded.
     fn to_page(&self, payload: &[u8], slot: &SlotAccess, geometry: &Geometry) -> (u32, bool) {
         let page = slot.as_ptr();
         let Placement::Decoded(spans, _) = self.placement else {
@@ -237,15 +237,15 @@ impl Reassembly {
         (checksum, decoded.is_err())
     }
 
-    /// The place of `bytes` bytes at `offset`, for one receiver alone.
+    /// Claims `bytes` bytes at `offset` for one receiver.
     ///
     /// # Errors
-    /// `BAD_RECORD` for bytes that came before, or that the record does not have; `NO_MEMORY` at the inbox's limit.
+    /// `BAD_RECORD` for bytes that were claimed before or lie outside the record; `NO_MEMORY` at the inbox's limit.
     pub fn chunk(self: &Arc<Self>, offset: u64, bytes: usize) -> Result<Chunk> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let range = start..start.saturating_add(bytes);
         self.claim(range.clone())?;
-        // Without room for it, it may come again.
+        // Without memory for the chunk its range may be claimed again.
         Chunk::new(self, range).inspect_err(|_| {
             self.received().claimed.retain(|claimed| claimed.start != start);
         })
@@ -265,8 +265,7 @@ impl Reassembly {
         Ok(())
     }
 
-    /// Bytes of memory that a chunk of `payload_bytes` needs while it arrives: a step, and the part of a group that the step
-    /// before left.
+    /// Bytes of window that a chunk of `payload_bytes` needs: one step, and the rest of a group from the step before.
     pub(super) fn window_bytes(&self, payload_bytes: usize) -> usize {
         match self.placement {
             Placement::Kept => payload_bytes,
@@ -276,7 +275,7 @@ impl Reassembly {
         }
     }
 
-    /// A chunk is whole. With the last one: the verdict.
+    /// Adds a complete chunk; after the last one, checks the record.
     pub(super) fn arrived(&self, arrived: Arrived<'_>) -> Result<Option<Header>> {
         let mut received = self.received();
         let Range { start, end } = arrived.range;
@@ -342,7 +341,7 @@ impl Reassembly {
         Err(Error::bad_record("its length is not one of its codec"))
     }
 
-    /// The whole payload, of what all chunks have brought.
+    /// The whole payload, joined from the kept parts of all chunks.
     fn joined(&self, received: &mut Received) -> Result<PooledBuffer> {
         received.kept.sort_unstable_by_key(|(at, _)| *at);
         let mut parts = std::mem::take(&mut received.kept).into_iter();
@@ -364,7 +363,7 @@ impl Reassembly {
         unsafe { self.codec.decode(geometry, payload, page) }.map_err(refused)
     }
 
-    /// Chunks decode the groups that lie whole within them; of those across two they have kept their parts.
+    /// Decodes the groups that span two chunks, from the parts that both have kept.
     fn decode_splits(&self, spans: Spans, splits: &mut [Split]) -> Result<()> {
         let (geometry, page) = self.page();
         splits.sort_unstable_by_key(|split| split.at);
@@ -379,8 +378,8 @@ impl Reassembly {
                 return Err(Error::bad_record("a part of it is missing"));
             }
             let payload = bytes.as_ptr().wrapping_sub(group.start);
-            // SAFETY: the group's bytes stand there, and are nobody else's; the slot holds the page (checked at
-            // opening) while `self` lives.
+            // SAFETY: the group's bytes lie there, in our own memory; the slot holds the page (checked at opening) while
+            // `self` lives.
             unsafe { spans.decode(geometry, payload, group, page) }
                 .map_err(|_| refused(BadPayload::Scale))?;
         }

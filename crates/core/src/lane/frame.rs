@@ -1,4 +1,4 @@
-//! Owns the bytes of a lane's frames: a fixed header with a checksum of its own, and what each kind may carry.
+//! Owns the bytes of a lane's frames: a fixed header with its own checksum, and the body that each kind may have.
 
 use crate::crc32c;
 use crate::error::{Error, Result};
@@ -13,36 +13,36 @@ pub const VERSION: u8 = 1;
 pub const FRAME_BYTES: usize = 40;
 /// Length of a session's token.
 pub const TOKEN_BYTES: usize = 32;
-/// Length of a trace's context: its id, the span that asks, flags; as in W3C's `traceparent`.
+/// Length of a trace context: trace id, id of the requesting span, flags, as in W3C's `traceparent`.
 pub const TRACE_BYTES: usize = 25;
 /// Longest text of an error.
 pub const ERROR_TEXT_BYTES_MAX: usize = 512;
 
 const CHECKSUM_AT: usize = 36;
-/// An offered item: its key and its length.
+/// Length of an offered item: its key and its length.
 pub const OFFER_ITEM_BYTES: usize = PACKED_KEY_BYTES + 8;
 
-/// The trace that a request is a part of.
+/// Context of the trace that a request belongs to.
 pub type TraceContext = [u8; TRACE_BYTES];
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Client, first on every lane: token; `item` is the lane's number, `code` how many there will be, `offset` over how
-    /// many rails where there are several.
+    /// Client, first on every lane: token. `item` is the lane's number, `code` the number of lanes, `offset` the number of
+    /// rails if there are several.
     Hello = 1,
     /// Vault: the lane is open.
     Welcome = 2,
-    /// Client: namespace, packed keys, and behind them a trace's context where there is one; `item` 1: it is not counted.
+    /// Client: namespace, packed keys, and an optional trace context; `item` 1: not counted in the hit rate.
     Lookup = 3,
     /// Vault: bitmap over the keys of a look-up.
     Found = 4,
-    /// Client: namespace, packed keys in need order, context; `code`: over how many lanes, the last ones, they may come; 0: all.
+    /// Client: namespace, packed keys in the order needed, context; `code`: number of lanes to use, counted from the last; 0: all.
     Fetch = 5,
     /// Either: bytes of one record.
     Chunk = 6,
-    /// Vault: nothing more of this item, or what became of it; `code` is an `ItemStatus`.
+    /// Vault: the item's outcome, or its end; `code` is an `ItemStatus`.
     Status = 7,
     /// Client: the request is given up.
     Cancel = 8,
@@ -52,9 +52,9 @@ pub enum Kind {
     Wanted = 10,
     /// Either: a text. Request 0: the session ends.
     Error = 11,
-    /// Client: `item` whole chunks of bytes that are no record; `code` 0: from the vault, 1: to it.
+    /// Client: `item` full chunks of bytes that are no record; `code` 0: from the vault, 1: to it.
     Probe = 12,
-    /// Either: the client asks whether the vault is there, on this very lane; the same is the answer.
+    /// Either: the client asks on this lane whether the vault is alive; the vault returns the same frame.
     Ping = 13,
 }
 
@@ -79,7 +79,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == id)
     }
 
-    /// Whether its body may have `bytes` bytes.
+    /// Whether the body may have this length.
     fn takes(self, bytes: usize) -> bool {
         let keys = |item_bytes: usize| {
             bytes <= LANE_CONTROL_BYTES_MAX
@@ -99,42 +99,42 @@ impl Kind {
     }
 }
 
-/// As the code of a look-up: its answer may name what only the archive has.
+/// Code of a look-up whose answer may name records that only the archive has.
 pub const LOOKUP_FAR: u16 = 1;
 
-/// As the item of a look-up: no request asks, so the hit rate leaves it out.
+/// Item of a look-up that no request asked for, so that the hit rate leaves it out.
 pub const LOOKUP_UNCOUNTED: u32 = 1;
 
-/// Behind both bitmaps of such an answer: microseconds until one such record is here, and from one to the next.
+/// Length of the pace behind both bitmaps of such an answer: microseconds until the first archived record, and from one to the next.
 pub const FAR_PACE_BYTES: usize = 8;
 
-/// The header of one frame; its body follows. What a kind does not use is 0.
+/// Header of a frame, followed by the body. Fields that a kind does not use are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// Kind of the frame.
     pub kind: Kind,
     /// A status, a number of lanes, or a probe's direction.
     pub code: u16,
-    /// Given by the client, ascending from 1; 0: the session as such.
+    /// Number given by the client, ascending from 1; 0: the session itself.
     pub request: u32,
     /// Index into the request's keys, the number of a probe's chunks, or whether a look-up counts.
     pub item: u32,
-    /// Where the body stands in the record; in an offer the tenant, in a hello the number of rails.
+    /// Offset of the body in the record; in an offer the tenant, in a hello the number of rails.
     pub offset: u64,
-    /// Length of the whole record; in an offer the last flush that its maker knew of.
+    /// Length of the whole record; in an offer the last flush its maker knew of.
     pub record_bytes: u64,
     /// Length of the body.
     pub bytes: u32,
 }
 
 impl Frame {
-    /// A frame of `kind` that belongs to `request`, with nothing else set.
+    /// Returns a frame of `kind` for `request`, with all other fields 0.
     #[must_use]
     pub fn new(kind: Kind, request: u32) -> Self {
         Self { kind, code: 0, request, item: 0, offset: 0, record_bytes: 0, bytes: 0 }
     }
 
-    /// The same with the length of `body`.
+    /// Sets the length of `body`.
     ///
     /// # Panics
     /// Never: bodies are far below 4 GiB.
@@ -143,7 +143,7 @@ impl Frame {
         Self { bytes: u32::try_from(body.len()).expect("bodies are bounded"), ..self }
     }
 
-    /// Its 40 bytes.
+    /// Returns the frame's 40 bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut bytes = [0; FRAME_BYTES];
@@ -161,10 +161,10 @@ impl Frame {
         bytes
     }
 
-    /// Reads and checks a header: afterwards its body may be received.
+    /// Parses and checks a header, so that its body may then be received.
     ///
     /// # Errors
-    /// `LANE_FAILED` naming what is wrong with it.
+    /// `LANE_FAILED` naming the defect.
     pub fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<Self> {
         if bytes[0..4] != MAGIC {
             return Err(wrong("does not start with TKVL"));

@@ -1,6 +1,6 @@
-//! Owns the list of what lanes are made of: connections of their own on which records travel between a vault and a client.
+//! Owns the list of the modules for lanes: connections of their own that carry records between a vault and a client.
 //!
-//! The frames stand in docs/protocol.md, section 7.
+//! The frames are described in docs/protocol.md, section 7.
 
 pub mod client;
 pub mod frame;

@@ -1,4 +1,4 @@
-//! Owns the byte streams under lanes: TCP and Unix sockets, dialled and set up. TLS stands on top of them.
+//! Owns the byte streams under lanes: TCP and Unix sockets, connected and configured. TLS is layered on them.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
@@ -15,42 +15,42 @@ use crate::error::{Error, Result};
 use crate::limits::{LANE_KEEPALIVE_S, LANE_SOCKET_BYTES, LANE_STALL_MS};
 use crate::peer::SEND_FLAGS;
 
-/// How an address of a Unix socket starts.
+/// Prefix of a Unix socket's address.
 pub const UNIX_PREFIX: &str = "unix:";
 
-/// One connection. A thread reads while another writes, so everything goes through a shared reference.
-/// Reads and writes end with `WouldBlock` after a tick without a byte.
+/// One connection. One thread reads while another writes, so that all methods take a shared reference. Reads and writes
+/// fail with `WouldBlock` after a tick without a byte.
 pub trait Stream: Send + Sync {
-    /// Receives what is there, at least a byte; 0: the peer has ended.
+    /// Receives available bytes, at least one; returns 0 when the peer has closed.
     ///
     /// # Errors
-    /// Of the system.
+    /// Errors of the system.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends as much of `parts` as fits. After an error that is no end, the next bytes to be written are the same again.
+    /// Sends as much of `parts` as fits. After a temporary error the caller must write the same bytes again.
     ///
     /// # Errors
-    /// Of the system.
+    /// Errors of the system.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Sends as much of `parts` as fits without waiting; `WouldBlock` where nothing does, and then as `write`.
+    /// Sends as much of `parts` as fits without blocking. After `WouldBlock` the same rule holds as for `write`.
     ///
     /// # Errors
-    /// Of the system.
+    /// Errors of the system.
     fn write_now(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Ends both directions; whoever reads or writes is woken.
+    /// Closes both directions and wakes the reading and the writing thread.
     fn shutdown(&self);
 
-    /// Whether both ends are known to be of one machine, and share its processors.
+    /// Whether both ends are on one machine, and share its processors.
     fn is_within_machine(&self) -> bool {
         false
     }
 
-    /// Takes no more to be sent than `bytes` ahead of what is on the way, as far as the system allows.
+    /// Limits unsent bytes in the system's buffer to `bytes`, as far as the system allows.
     fn limit_unsent(&self, _bytes: usize) {}
 
-    /// The longest packet of the path, as far as the system knows.
+    /// Longest packet of the path, as far as the system knows.
     fn mtu(&self) -> Option<u32> {
         None
     }
@@ -70,7 +70,7 @@ impl Stream for TcpStream {
     }
 
     fn shutdown(&self) {
-        // Already gone is as good.
+        // An already closed connection is fine.
         let _ = TcpStream::shutdown(self, Shutdown::Both);
     }
 
@@ -79,7 +79,7 @@ impl Stream for TcpStream {
     }
 
     fn limit_unsent(&self, bytes: usize) {
-        // With the system's own it only shares less well.
+        // With the system's own limit the lane only shares less well.
         let _ = sockopt::set_socket_send_buffer_size(self.as_fd(), bytes);
     }
 
@@ -169,13 +169,13 @@ fn connect(target: &SocketAddr, local: Option<IpAddr>, within: Duration) -> io::
     Ok(socket.into())
 }
 
-/// Reads and writes return after a tick.
+/// Makes reads and writes return after a tick.
 pub(crate) fn set_ticks(stream: &UnixStream, tick: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(tick))?;
     stream.set_write_timeout(Some(tick))
 }
 
-/// Small frames leave at once, dead peers are found by the kernel.
+/// Sends small frames at once, and lets the kernel detect dead peers.
 pub(crate) fn set_up_tcp(stream: &TcpStream, tick: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(tick))?;
     stream.set_write_timeout(Some(tick))?;
@@ -192,11 +192,11 @@ pub(crate) fn set_up_tcp(stream: &TcpStream, tick: Duration) -> io::Result<()> {
     set_user_timeout(stream)
 }
 
-/// Within one machine there is no path to probe: a system's paced congestion control (BBR) only makes the sender wait for timers.
+/// Avoids a paced congestion control (BBR) within one machine, where there is no path to probe and pacing only adds timer waits.
 #[cfg(target_os = "linux")]
 fn unpace(stream: &TcpStream) {
     if stream.is_within_machine() {
-        // Every kernel has it; where it is forbidden the system's own does.
+        // Every kernel has it; where it is forbidden, the system's own works, too.
         let _ = sockopt::set_tcp_congestion(stream, "reno");
     }
 }
@@ -204,14 +204,14 @@ fn unpace(stream: &TcpStream) {
 #[cfg(not(target_os = "linux"))]
 fn unpace(_stream: &TcpStream) {}
 
-/// Sent bytes that are never acknowledged end the connection, also while nobody writes.
+/// Ends the connection when sent bytes are not acknowledged in time, even while no thread writes.
 #[cfg(target_os = "linux")]
 fn set_user_timeout(stream: &TcpStream) -> io::Result<()> {
     let ms = u32::try_from(LANE_STALL_MS).unwrap_or(u32::MAX);
     Ok(sockopt::set_tcp_user_timeout(stream, ms)?)
 }
 
-/// Elsewhere the deadline of a batch finds it.
+/// Elsewhere the deadline of a write finds a dead peer.
 #[cfg(not(target_os = "linux"))]
 fn set_user_timeout(_stream: &TcpStream) -> io::Result<()> {
     let _ = LANE_STALL_MS;
@@ -229,7 +229,7 @@ mod tests {
         for address in ["127.0.0.1:0", "[::]:0"] {
             let listener = TcpListener::bind(address).unwrap();
             let port = listener.local_addr().unwrap().port();
-            // From IPv4 also where the other side listens on IPv6.
+            // An IPv4 client also where the listener uses IPv6.
             let near = TcpStream::connect(("127.0.0.1", port)).unwrap();
             let (far, _) = listener.accept().unwrap();
             for stream in [near, far] {

@@ -1,4 +1,4 @@
-//! Owns the moving of frames over one stream: whole or not at all, with an end to every wait.
+//! Owns the transfer of frames over one stream: complete or not at all, with a limit on every wait.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -13,18 +13,18 @@ use crate::limits::{
     LANE_TICK_MS, LANE_TOKEN_MS,
 };
 
-/// How long anything may take.
+/// Time limits of a lane.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// How often a waiting lane looks whether it is to end.
+    /// Interval at which a waiting lane checks whether it must end.
     pub tick: Duration,
     /// Connecting, and the first frame of a lane.
     pub hello: Duration,
-    /// A frame that has begun, or a batch of sending.
+    /// A frame that has begun, or one write.
     pub stall: Duration,
     /// An offer without a byte.
     pub store_idle: Duration,
-    /// A token that nobody uses.
+    /// A token that is not used.
     pub token: Duration,
     /// A peer without a byte while requests are open.
     pub silent: Duration,
@@ -44,12 +44,12 @@ impl Default for Timing {
     }
 }
 
-/// Asked at every tick: an error ends the wait.
+/// Check at every tick of a wait; an error ends the wait.
 pub trait Alive {
-    /// Whether to go on.
+    /// Returns `Ok` to continue the wait.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason to end it.
     fn tick(&self) -> Result<()>;
 }
 
@@ -57,7 +57,7 @@ pub trait Alive {
 pub struct Reader {
     stream: Arc<dyn Stream>,
     stall: Duration,
-    /// Until when the frame that has begun must be whole.
+    /// Deadline of the frame that has begun.
     until: Option<Instant>,
     scratch: Vec<u8>,
 }
@@ -69,10 +69,10 @@ impl Reader {
         Self { stream, stall, until: None, scratch: Vec::new() }
     }
 
-    /// Waits for the next frame for as long as `alive` says; its body is still to be read.
+    /// Waits for the next frame, as long as `alive` allows; its body must then be read.
     ///
     /// # Errors
-    /// `LANE_FAILED`: the lane is of no use any more.
+    /// `LANE_FAILED`; the lane is then unusable.
     pub fn frame(&mut self, alive: &dyn Alive) -> Result<Frame> {
         self.until = None;
         let mut header = [0; FRAME_BYTES];
@@ -82,7 +82,7 @@ impl Reader {
         Frame::parse(&header)
     }
 
-    /// The body of a control frame.
+    /// Reads the body of a control frame.
     ///
     /// # Errors
     /// As `frame`.
@@ -92,7 +92,7 @@ impl Reader {
         Ok(body)
     }
 
-    /// Reads the body and forgets it; `on_part` is called for every part.
+    /// Reads and discards the body; calls `on_part` for each part.
     ///
     /// # Errors
     /// As `frame`.
@@ -108,7 +108,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What is there of the body, at least a byte.
+    /// Reads available bytes of the body, at least one.
     ///
     /// # Errors
     /// As `frame`.
@@ -135,7 +135,7 @@ impl Reader {
     }
 }
 
-/// Goes on after what is no failure: nothing was there within a tick.
+/// Continues after an error that only means that no byte came within a tick.
 pub(super) fn retry(error: &io::Error, doing: &str, alive: &dyn Alive) -> Result<()> {
     match error.kind() {
         io::ErrorKind::Interrupted => Ok(()),
@@ -146,7 +146,7 @@ pub(super) fn retry(error: &io::Error, doing: &str, alive: &dyn Alive) -> Result
 
 /// Memory that frames are sent from.
 pub trait Bytes: Send + Sync {
-    /// All of it.
+    /// The whole memory.
     fn bytes(&self) -> &[u8];
 }
 
@@ -156,7 +156,7 @@ impl Bytes for Vec<u8> {
     }
 }
 
-/// A part of some memory, kept until it is sent.
+/// A range of some memory, which is kept until it is sent.
 pub struct Body {
     /// The memory.
     pub owner: Arc<dyn Bytes>,
@@ -164,7 +164,7 @@ pub struct Body {
     pub range: Range<usize>,
 }
 
-/// What one write of a lane sends: frames, each with its body in place.
+/// The frames of one write, each with its body in place.
 #[derive(Default)]
 pub struct WriteBatch {
     headers: Vec<[u8; FRAME_BYTES]>,
@@ -185,7 +185,7 @@ impl WriteBatch {
         self.body_bytes
     }
 
-    /// Adds a frame without a body, or one whose body stands in memory of somebody else.
+    /// Adds a frame without a body, or with a body in shared memory.
     pub fn push(&mut self, frame: Frame, body: Option<Body>) {
         debug_assert_eq!(frame.bytes as usize, body.as_ref().map_or(0, |body| body.range.len()));
         self.headers.push(frame.encode());
@@ -193,17 +193,17 @@ impl WriteBatch {
         self.bodies.push(body);
     }
 
-    /// Adds a frame with a body of its own.
+    /// Adds a frame that owns its body.
     pub fn push_owned(&mut self, frame: Frame, body: Vec<u8>) {
         let frame = frame.of(&body);
         let range = 0..body.len();
         self.push(frame, Some(Body { owner: Arc::new(body), range }));
     }
 
-    /// Sends all of it and is empty afterwards.
+    /// Sends the batch and empties it.
     ///
     /// # Errors
-    /// `LANE_FAILED`: the lane is of no use any more.
+    /// `LANE_FAILED`; the lane is then unusable.
     pub fn send(&mut self, stream: &dyn Stream, stall: Duration, alive: &dyn Alive) -> Result<()> {
         let mut parts = Vec::with_capacity(self.headers.len() * 2);
         for (header, body) in self.headers.iter().zip(&self.bodies) {
@@ -220,10 +220,10 @@ impl WriteBatch {
     }
 }
 
-/// Sends all of `parts`, which are used up.
+/// Sends all of `parts`, which are consumed.
 ///
 /// # Errors
-/// `LANE_FAILED`: the lane is of no use any more.
+/// `LANE_FAILED`; the lane is then unusable.
 pub fn send_all(
     stream: &dyn Stream,
     parts: &mut [IoSlice<'_>],
@@ -232,7 +232,7 @@ pub fn send_all(
 ) -> Result<()> {
     let until = Instant::now() + stall;
     let mut rest = parts;
-    // Parts without a byte would look like a stream that takes nothing.
+    // Empty parts are skipped, because writing them would look like a closed stream.
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         if Instant::now() > until {

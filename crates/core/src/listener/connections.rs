@@ -1,4 +1,4 @@
-//! Owns the table of a vault's connections: how many each address has, who waits to be let in, who gives way to whom.
+//! Owns the table of a vault's connections: limits per address, connections that are not admitted yet, and which one gives way.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,51 +7,51 @@ use std::time::{Duration, Instant};
 /// Identifies a connection from its arrival to its end; ascending.
 pub type ConnectionId = u64;
 
-/// How many connections there may be.
+/// Limits of the number of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// That were let in, of all addresses and of one.
+    /// Admitted connections of all addresses.
     pub settled: usize,
-    /// Of one address.
+    /// Admitted connections of one address.
     pub settled_each: usize,
-    /// That wait to be let in, of all addresses that nobody was let in from before. As many are kept for the others.
+    /// Connections not admitted yet, of all unknown addresses; known ones have as many of their own.
     pub waiting: usize,
-    /// Of one address.
+    /// Connections not admitted yet, of one address.
     pub waiting_each: usize,
-    /// Connections beyond `settled` for addresses that somebody was let in from before.
+    /// Admitted connections above `settled` for known addresses.
     pub reserve: usize,
-    /// Addresses that are kept in mind as such.
+    /// Addresses remembered as known, because a connection from them was admitted.
     pub known: usize,
 }
 
 struct Connection {
-    /// None: a Unix socket, whose peers are one user.
+    /// `None` for a Unix socket, whose peers are one user.
     network: Option<IpAddr>,
     since: Instant,
     is_settled: bool,
     is_known: bool,
 }
 
-/// Who is there.
+/// Connections by id.
 pub struct Connections {
     limits: ConnectionLimits,
     last: ConnectionId,
     taken: BTreeMap<ConnectionId, Connection>,
-    /// When somebody was last let in from there, as a number that grows.
+    /// Rank of an address's last admission, ascending.
     known: HashMap<IpAddr, u64>,
     lettings: u64,
 }
 
 impl Connections {
-    /// With nobody there.
+    /// Returns an empty table.
     #[must_use]
     pub fn new(limits: ConnectionLimits) -> Self {
         let (taken, known) = (BTreeMap::new(), HashMap::new());
         Self { limits, last: 0, taken, known, lettings: 0 }
     }
 
-    /// Enters a connection from `address`; also the one that gives way to it: the one that waited longest, of the same address where that
-    /// has its share, else of the address that has most. Whoever is honest is let in within milliseconds.
+    /// Enters a connection from `address`; also returns the one that gives way. That is the longest waiting one of its own
+    /// address if that has its share, else of the address with most. Honest clients are admitted within milliseconds.
     pub fn enter(
         &mut self,
         address: Option<IpAddr>,
@@ -90,7 +90,7 @@ impl Connections {
         most.map(|(_, oldest)| *oldest)
     }
 
-    /// It was let in; false: there is no room for it, and it is gone.
+    /// Admits a connection; false if there is no room, and then it is removed.
     pub fn settle(&mut self, id: ConnectionId) -> bool {
         let Some(connection) = self.taken.get(&id) else { return false };
         if connection.is_settled {
@@ -124,12 +124,12 @@ impl Connections {
         }
     }
 
-    /// It is gone; false: it was before.
+    /// Removes a connection; false if it was removed before.
     pub fn leave(&mut self, id: ConnectionId) -> bool {
         self.taken.remove(&id).is_some()
     }
 
-    /// Removes those that wait for longer than `deadline`.
+    /// Removes the connections that have waited longer than `deadline`.
     pub fn expire(&mut self, now: Instant, deadline: Duration) -> Vec<ConnectionId> {
         let is_late = |connection: &Connection| {
             !connection.is_settled && now.duration_since(connection.since) > deadline
@@ -141,7 +141,7 @@ impl Connections {
     }
 }
 
-/// Whose share an address counts against: one host may have all addresses of an IPv6 network.
+/// Network that an address counts for, because one host may have all addresses of an IPv6 network.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {

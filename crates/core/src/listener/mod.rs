@@ -1,4 +1,4 @@
-//! Owns the one listener of a vault: it accepts, caps connections, tells lanes from gRPC, and ends who is not let in within a time.
+//! Owns the listener of a vault: it accepts and limits connections, tells lanes from gRPC, and ends those not admitted in time.
 
 mod connections;
 mod sniff;
@@ -29,23 +29,23 @@ use crate::limits::{
     LISTENER_WAITING_MAX,
 };
 
-/// What a listener is made of.
+/// Options of a listener.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `host:port` (0: the system chooses) or `unix:/path`.
     pub address: String,
-    /// Further ones, `host:port`.
+    /// Further addresses, `host:port`.
     pub also: Vec<String>,
-    /// Whether those who come speak TLS.
+    /// Whether clients speak TLS.
     pub is_tls: bool,
-    /// How many may be there.
+    /// Limits of the number of connections.
     pub limits: ConnectionLimits,
-    /// Who is not let in after this time has to go.
+    /// Time after which a connection that is not admitted is ended.
     pub deadline: Duration,
 }
 
 impl Options {
-    /// With the limits of `limits.rs`.
+    /// Options with the limits of `limits.rs`.
     #[must_use]
     pub fn new(address: &str, is_tls: bool) -> Self {
         let limits = ConnectionLimits {
@@ -61,19 +61,19 @@ impl Options {
     }
 }
 
-/// Whoever speaks gRPC.
+/// The gRPC server behind the listener.
 pub trait GrpcHandler: Send + Sync {
-    /// Takes a connection of which nothing was read; given back: it has no room just now.
+    /// Takes a connection of which nothing was read; gives it back if it has no room at present.
     ///
     /// # Errors
     /// The connection.
     fn take(&self, connection: ConnectionId, socket: Socket) -> std::result::Result<(), Socket>;
 
-    /// Ends a connection that it took, and that was not let in.
+    /// Ends a taken connection that was not admitted.
     fn cut(&self, connection: ConnectionId);
 }
 
-/// What can be ended of a connection that was passed on and was not let in yet.
+/// A connection that was passed on and is not admitted yet, with the means to end it.
 enum Passed {
     Lane(Arc<dyn Stream>),
     Grpc,
@@ -86,16 +86,16 @@ struct State {
 
 struct Inner {
     options: Options,
-    /// None: lanes are not served.
+    /// `None` where lanes are not served.
     lanes: Option<Arc<Server>>,
-    /// None: all are lanes.
+    /// `None` where all connections are lanes.
     grpc: Option<Arc<dyn GrpcHandler>>,
     state: Mutex<State>,
     counts: Counts,
     is_closing: AtomicBool,
 }
 
-/// A vault's listener. Dropped = stopped.
+/// A vault's listener. Dropping it stops it.
 pub struct Listener {
     shared: Arc<Inner>,
     port: Option<u16>,
@@ -104,7 +104,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens, and passes lanes and gRPC connections on.
+    /// Starts to listen, and passes connections to lanes or gRPC.
     ///
     /// # Errors
     /// `LANE_FAILED` with the system's reason.
@@ -134,19 +134,19 @@ impl Listener {
         Ok(Self { shared, port, waker, thread: Mutex::new(Some(thread)) })
     }
 
-    /// The port on TCP; none on a Unix socket.
+    /// TCP port; `None` on a Unix socket.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         self.port
     }
 
-    /// This gRPC connection was let in; false: there is no room for it.
+    /// Admits a gRPC connection; false if there is no room for it.
     #[must_use]
     pub fn settle(&self, connection: ConnectionId) -> bool {
         self.shared.settle(connection)
     }
 
-    /// This gRPC connection is gone.
+    /// Removes a gRPC connection that has ended.
     pub fn leave(&self, connection: ConnectionId) {
         self.shared.leave(connection);
     }
@@ -157,14 +157,14 @@ impl Listener {
         self.shared.counts.snapshot()
     }
 
-    /// Accepts no more, and ends those of which nothing was received; idempotent.
+    /// Stops accepting, and ends the connections of which nothing was received; idempotent.
     pub fn stop(&self) {
         self.shared.is_closing.store(true, Ordering::Release);
-        // One byte is enough, and a full pipe has one.
+        // One byte wakes the thread; a full pipe has one already.
         let _ = io::Write::write(&mut &self.waker, &[0]);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // It has nothing to say, not even that it panicked.
+            // The thread returns no result, and its panic is not reported either.
             let _ = thread.join();
         }
     }
@@ -198,7 +198,7 @@ impl Inner {
     }
 }
 
-/// What a lane's connection takes.
+/// A lane connection's place in the table, given back when dropped.
 struct ConnectionPermit {
     shared: Arc<Inner>,
     connection: ConnectionId,
@@ -216,18 +216,18 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// One that was accepted, and how much of it has arrived.
+/// An accepted connection, and how many of its first bytes were seen.
 struct Waiting {
     socket: Socket,
     received: usize,
 }
 
-/// How often those are looked at that have begun to speak, or that found no room.
+/// Interval for connections whose first bytes are incomplete, or that gRPC had no room for.
 const RETRY: Duration = Duration::from_millis(5);
-/// How often it is looked who waits for too long.
+/// Interval of the check for late connections.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The thread that accepts.
+/// The accepting thread.
 struct AcceptLoop {
     shared: Arc<Inner>,
     listeners: Vec<ListeningSocket>,
@@ -243,7 +243,7 @@ impl AcceptLoop {
                 break;
             }
             if (0..self.listeners.len()).any(|listener| self.accept(listener).is_err()) {
-                // The system has no room for another one.
+                // The system is out of descriptors or memory.
                 thread::sleep(RETRY);
             }
             let mut bytes = [0; LISTENER_FIRST_BYTES_MAX];
@@ -257,7 +257,7 @@ impl AcceptLoop {
         }
     }
 
-    /// Until somebody comes or speaks, or a tick is over; returns those to look at.
+    /// Waits for a new connection, for bytes, or for the interval; returns the connections to look at.
     fn wait(&mut self) -> Vec<ConnectionId> {
         let silent = |(connection, waiting): (&ConnectionId, &Waiting)| {
             (waiting.received == 0).then_some(*connection)
@@ -277,7 +277,7 @@ impl AcceptLoop {
         let ready = silent.iter().zip(&fds[first..]).filter(|(_, fd)| is_ready(fd));
         let mut spoke: Vec<_> = ready.map(|(connection, _)| *connection).collect();
         if is_ready(&fds[0]) {
-            // What it says is in `is_closing`.
+            // The message itself is in `is_closing`.
             let _ = io::Read::read(&mut &self.wake, &mut [0; 8]);
         }
         let begun = self.waiting.iter().filter(|(_, waiting)| waiting.received > 0);
@@ -291,7 +291,7 @@ impl AcceptLoop {
                 Ok(accepted) => accepted,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
-                    // Gone before it was taken.
+                    // The peer has gone before it was accepted.
                     io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::ConnectionReset
                     | io::ErrorKind::InvalidInput
@@ -316,7 +316,7 @@ impl AcceptLoop {
         Ok(())
     }
 
-    /// Passes one on as soon as its first bytes say where to.
+    /// Passes a connection on as soon as its first bytes show the protocol.
     fn look(&mut self, connection: ConnectionId, bytes: &mut [u8]) {
         let Some(mut waiting) = self.waiting.remove(&connection) else { return };
         let received = match waiting.socket.peek(bytes) {
@@ -362,7 +362,7 @@ impl AcceptLoop {
         }
     }
 
-    /// Ends one that was removed from the table.
+    /// Ends a connection that was removed from the table.
     fn end(&mut self, connection: ConnectionId) {
         self.shared.counts.add("connections_refused", 1);
         self.waiting.remove(&connection);

@@ -1,4 +1,4 @@
-//! Owns what the first bytes of a connection say: a lane, or gRPC. They are looked at, and left for whoever reads.
+//! Owns the recognition of a connection's protocol, lane or gRPC, by its first bytes, which stay unread.
 
 use rustls::server::Acceptor;
 
@@ -9,18 +9,18 @@ use crate::limits::LISTENER_FIRST_BYTES_MAX;
 /// Type of a TLS record with a handshake message.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// Who speaks.
+/// Protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// More bytes must come before it is known.
+    /// More bytes are needed.
     Unclear,
     /// A lane.
     Lane,
-    /// Somebody else: gRPC, or what is no use to anybody.
+    /// gRPC or anything else.
     Other,
 }
 
-/// In the clear by the magic of a frame; over TLS by the protocols that the client offers.
+/// Recognises clear connections by a frame's magic, and TLS by the protocols that the client offers.
 pub fn sniff(bytes: &[u8], is_tls: bool) -> Protocol {
     match bytes.first() {
         None => Protocol::Unclear,
@@ -46,7 +46,7 @@ fn by_protocol(bytes: &[u8]) -> Protocol {
             if is_lane { Protocol::Lane } else { Protocol::Other }
         }
         Ok(None) if bytes.len() < LISTENER_FIRST_BYTES_MAX => Protocol::Unclear,
-        // Whoever shakes hands tells him what is wrong.
+        // The TLS handshake then tells the client the error.
         Ok(None) | Err(_) => Protocol::Other,
     }
 }

@@ -1,4 +1,4 @@
-//! Owns the listening socket of a vault: TCP or a Unix socket, and what is known of who comes before a byte is read.
+//! Owns the listening socket of a vault, TCP or Unix, and the peer's address or user before a byte is read.
 
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -14,26 +14,26 @@ use crate::lane::stream::{Stream, UNIX_PREFIX, set_ticks, set_up_tcp};
 use crate::limits::LISTENER_BACKLOG;
 use crate::peer;
 
-/// Where connections are accepted.
+/// A socket that accepts connections.
 #[derive(Debug)]
 pub enum ListeningSocket {
-    /// On TCP.
+    /// TCP.
     Tcp(TcpListener),
-    /// On a socket file, whose path and end are its maker's business.
+    /// A Unix socket; its creator chooses and removes the path.
     Unix(UnixListener),
 }
 
-/// One connection before anybody reads from it.
+/// A connection before a byte is read.
 #[derive(Debug)]
 pub enum Socket {
-    /// Of TCP.
+    /// TCP.
     Tcp(TcpStream),
-    /// Of a Unix socket.
+    /// A Unix socket.
     Unix(UnixStream),
 }
 
 impl ListeningSocket {
-    /// Listens on `host:port` (0: the system chooses) or `unix:/path`.
+    /// Listens on `host:port` (port 0: the system chooses) or `unix:/path`.
     ///
     /// # Errors
     /// `LANE_FAILED` with the system's name of the error and its reason.
@@ -47,7 +47,7 @@ impl ListeningSocket {
                 Self::Tcp(tcp) => tcp.set_nonblocking(true)?,
                 Self::Unix(unix) => unix.set_nonblocking(true)?,
             }
-            // The library's own is short: a crowd would fill it, and whoever comes then tries again after a second.
+            // The standard library's backlog is short; a client that finds it full tries again only after a second.
             rustix::net::listen(&listener, LISTENER_BACKLOG)?;
             Ok(listener)
         });
@@ -58,7 +58,7 @@ impl ListeningSocket {
         })
     }
 
-    /// The port on TCP; none on a Unix socket.
+    /// TCP port; `None` on a Unix socket.
     ///
     /// # Errors
     /// `LANE_FAILED` with the system's reason.
@@ -70,7 +70,7 @@ impl ListeningSocket {
         Ok(Some(bound.port()))
     }
 
-    /// The next connection and where it comes from, if one is there; none of a Unix socket.
+    /// Accepts a connection, if one waits; its address is `None` on a Unix socket.
     pub fn accept(&self) -> io::Result<(Socket, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener) => {
@@ -93,13 +93,13 @@ impl AsFd for ListeningSocket {
 }
 
 impl Socket {
-    /// Copies what has arrived into `buffer` and leaves it there to be read; 0: the peer has ended.
+    /// Copies arrived bytes into `buffer` without consuming them; 0: the peer has closed.
     pub(super) fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (_, bytes) = recv(self, buffer, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
         Ok(bytes)
     }
 
-    /// Of our own user, or root; a peer over TCP proves itself otherwise.
+    /// Whether a Unix peer is our own user or root; TCP peers authenticate otherwise.
     pub(super) fn is_own(&self) -> bool {
         match self {
             Self::Tcp(_) => true,
@@ -107,7 +107,7 @@ impl Socket {
         }
     }
 
-    /// Ready for a lane.
+    /// Configures the socket for a lane.
     pub(super) fn into_stream(self, tick: Duration) -> io::Result<Arc<dyn Stream>> {
         match self {
             Self::Tcp(stream) => {
@@ -142,7 +142,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Where the system does not tell, the mode of the socket and of its folder are what there is.
+/// Whether the peer is our user or root. On systems that do not tell, only the modes of socket and folder protect.
 fn is_own_user(stream: &UnixStream) -> bool {
     let own = rustix::process::getuid().as_raw();
     peer::uid(stream.as_fd()).is_ok_and(|uid| uid.is_none_or(|uid| uid == 0 || uid == own))

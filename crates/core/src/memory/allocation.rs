@@ -1,4 +1,4 @@
-//! Owns one piece of memory, of a store's address space or from the system allocator, and what it really takes.
+//! Owns one piece of memory, from a store's address space or from the system allocator, and its real size.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
@@ -9,30 +9,30 @@ use super::space::{Space, pages_of};
 use crate::free_list::Memory;
 use crate::limits::STORE_SPARE_BYTES_MIN;
 
-/// Header of an allocation, as the system allocator keeps it.
+/// Header that the system allocator keeps per allocation.
 const HEADER_BYTES: u64 = 8;
 
-/// From here on an allocator may take whole pages from the system for one allocation ...
+/// From this size on the allocator may map whole pages for one allocation.
 const MAPPED_BYTES_MIN: usize = 32 << 10;
-/// ... and below leaves with it what is too little to give to anybody else.
+/// Below that size the allocator may add up to this much, because a smaller rest is of no use.
 const CRUMB_BYTES: usize = 64;
 
-/// Memory of a layout. Dropped = given back.
+/// Memory of a layout, freed when dropped.
 #[derive(Debug)]
 pub(super) struct Allocation {
     start: NonNull<u8>,
     layout: Layout,
-    /// What it is pages of; `None`: the system allocator made it.
+    /// Address space of the pages; `None` for memory of the system allocator.
     space: Option<Arc<Space>>,
 }
 
-// SAFETY: it owns its memory, and hands out nothing but its place.
+// SAFETY: the value owns its memory and shares only the address.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
-    /// Memory of `space` where it is long enough for pages, and whether it is zeros; `None` when there is none.
+    /// Allocates from `space` if large enough, else from the allocator; also returns whether the bytes are zeros.
     pub(super) fn new(layout: Layout, space: Option<&Arc<Space>>) -> Option<(Self, bool)> {
         let of_allocator = || Some((Self::made_by_allocator(layout)?, false));
         Self::in_space(layout, space).or_else(of_allocator)
@@ -53,10 +53,10 @@ impl Allocation {
         Some(Self { start, layout, space: None })
     }
 
-    /// Takes back what `leak` gave away.
+    /// Takes back memory that `leak` gave away.
     ///
     /// # Safety
-    /// `start` and `layout` are of one `leak`, `space` is what that memory was made with, and nobody else refers to it any more.
+    /// `start` and `layout` belong to one `leak`, `space` is the one the memory was made with, and no other reference exists.
     pub(super) unsafe fn adopt(
         start: NonNull<u8>,
         layout: Layout,
@@ -65,7 +65,7 @@ impl Allocation {
         Self { start, layout, space: space.filter(|space| space.has(start)).cloned() }
     }
 
-    /// Its memory, which whoever has it must give to `adopt`; until then the space must stay.
+    /// Gives the memory away, to be passed to `adopt` later; the space must live until then.
     pub(super) fn leak(mut self) -> NonNull<u8> {
         let start = self.start;
         self.space = None;
@@ -73,7 +73,7 @@ impl Allocation {
         start
     }
 
-    /// Whether its pages stay spare when it is dropped.
+    /// Whether the pages stay spare in their space after the drop.
     pub(super) fn is_of_space(&self) -> bool {
         self.space.is_some()
     }
@@ -96,26 +96,26 @@ impl Memory for Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         match &self.space {
-            // SAFETY: taken of it for this layout, and nobody refers to it any more.
+            // SAFETY: taken from the space for this layout, and no reference exists.
             Some(space) => unsafe { space.give(self.start, self.layout.size()) },
-            // SAFETY: allocated with this layout, and nobody refers to it any more.
+            // SAFETY: allocated with this layout, and no reference exists.
             None => unsafe { dealloc(self.start.as_ptr(), self.layout) },
         }
     }
 }
 
-/// What memory of this layout takes: its pages, or what the allocator set aside, and its own header.
+/// Real bytes of memory of this layout: its pages, or the allocator's usable size and header.
 pub(super) fn real_bytes(start: NonNull<u8>, layout: Layout, space: Option<&Arc<Space>>) -> u64 {
     if space.is_some_and(|space| space.has(start)) {
         return (pages_of(layout.size()) * PAGE) as u64;
     }
-    // Aligned memory is cut out of a piece that is up to a page longer.
+    // The allocator cuts aligned memory out of a piece up to a page longer.
     let is_aligned = layout.align() >= PAGE;
     let usable = if is_aligned { layout.size() + PAGE } else { usable_bytes(start, layout.size()) };
     usable as u64 + HEADER_BYTES
 }
 
-/// The most that the system allocator takes for memory of this layout.
+/// Most bytes that the system allocator takes for memory of this layout.
 pub(super) fn real_bytes_max(layout: Layout) -> u64 {
     let usable = layout.size() + if layout.size() < MAPPED_BYTES_MIN { CRUMB_BYTES } else { PAGE };
     usable as u64 + HEADER_BYTES
@@ -127,7 +127,7 @@ fn usable_bytes(start: NonNull<u8>, _: usize) -> usize {
     unsafe { libc::malloc_usable_size(start.as_ptr().cast()) }
 }
 
-/// Where the allocator cannot be asked: large blocks take whole pages, small ones multiples of 16.
+/// Where the usable size is unknown: large blocks take whole pages, small ones multiples of 16.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn usable_bytes(_: NonNull<u8>, bytes: usize) -> usize {
     let step = if bytes >= MAPPED_BYTES_MIN { PAGE } else { 16 };

@@ -1,4 +1,4 @@
-//! Owns the ceiling over all memory of a store, and what counts as used.
+//! Owns the byte budget of a store, and the accounting of used, held and spare memory.
 
 use std::alloc::Layout;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::free_list::{FreeList, Memory as _};
 use crate::limits::{STORE_SPACE_TIMES, STORE_SPARE_BYTES_MIN};
 use crate::sync::{AtomicU64, Ordering};
 
-/// What a record costs besides its allocation: its line of the index, and its part of the table at the fullest moment.
+/// Memory of a record besides its allocation: its line of the index, and its part of the table at the fullest moment.
 pub const ENTRY_BYTES: u64 = 80;
 
-/// What a reservation costs besides: its key in a set that doubles.
+/// Further memory of a reservation: its key in a set that doubles.
 const RESERVATION_BYTES: u64 = 160;
 
-/// The ceiling, and what is under it.
+/// The budget and the memory counted against it.
 #[derive(Debug)]
 pub struct Budget {
     max: u64,
     used: AtomicU64,
-    /// Of `used`: pinned or reserved, so not to be had by evicting.
+    /// Part of `used` that eviction cannot free: pinned or reserved.
     held: AtomicU64,
     reserved: AtomicU64,
-    /// Where records of many pages lie; `None` where the system gives none. What is spare stays with `used` under the ceiling, too.
+    /// Address space for records of many pages; `None` where the system gives none. Its spare pages stay within the budget, too.
     space: Option<Arc<Space>>,
-    /// The same of memory that the system allocator made.
+    /// Spare memory of the system allocator.
     free_list: FreeList<Allocation>,
 }
 
@@ -67,12 +67,12 @@ impl Budget {
         self.free_list.bytes() + self.space().map_or(0, |space| space.spare_bytes())
     }
 
-    /// Memory of this layout that a record gave back, with whatever stood there.
+    /// Spare memory of this layout; its contents are stale.
     pub(super) fn spare(&self, layout: Layout) -> Option<Allocation> {
         if is_kept(layout) { self.free_list.take(layout) } else { None }
     }
 
-    /// Keeps the memory of a record that is gone, as far as the ceiling allows.
+    /// Keeps the memory of a removed record as spare, as far as the budget allows.
     pub(super) fn keep_spare(&self, memory: Allocation) {
         if memory.is_of_space() {
             drop(memory);
@@ -82,7 +82,7 @@ impl Budget {
         }
     }
 
-    /// Gives the system what no record needed since the last time.
+    /// Returns memory to the system that no record needed since the last call.
     pub(crate) fn trim(&self) {
         self.free_list.trim();
         if let Some(space) = &self.space {
@@ -90,7 +90,7 @@ impl Budget {
         }
     }
 
-    /// Gives the system what of the spare memory is beyond the ceiling.
+    /// Returns spare memory above the budget to the system.
     fn shrink(&self) {
         self.free_list.shrink(|| self.free());
         if let Some(space) = &self.space {
@@ -102,8 +102,8 @@ impl Budget {
         self.max.saturating_sub(self.used())
     }
 
-    /// Charges and reserves memory of a shape. Nothing is evicted in vain: what can never fit beside the held memory is
-    /// refused first. Memory that `make_room` frees is what the new record takes, where it has the same shape.
+    /// Charges and reserves memory of a shape. A record that can never fit beside the held memory is refused first, so that
+    /// eviction is never in vain. The new record takes memory that `make_room` frees, if its shape is the same.
     pub(crate) fn charge(
         self: &Arc<Self>,
         shape: Shape,
@@ -116,12 +116,12 @@ impl Budget {
         make_room(need);
         let buffer = RecordBuffer::new(shape, self)?;
         let taken = buffer.allocated_bytes() + ENTRY_BYTES + RESERVATION_BYTES;
-        // One that somebody put in the system allocator's place may take more than that does.
+        // A replacement of the system allocator may take more than estimated.
         if taken > need {
             need = taken;
             make_room(need);
         }
-        // The ceiling holds whatever a policy does.
+        // The budget holds even if the policy frees too little.
         if self.used() + need > self.max {
             return None;
         }
@@ -132,7 +132,7 @@ impl Budget {
         Some(Reserved::new(buffer, Claim { budget: Arc::clone(self), bytes: need }))
     }
 
-    /// Uses `bytes` bytes that cannot be had by evicting; whether they fit.
+    /// Charges `bytes` that eviction cannot free; returns whether they fit.
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let fits = self.used() + bytes <= self.max;
         if fits {
@@ -143,28 +143,28 @@ impl Budget {
         fits
     }
 
-    /// `bytes` bytes can no longer be had by evicting.
+    /// Marks `bytes` as not evictable.
     pub(crate) fn hold(&self, bytes: u64) {
         self.held.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// They can again.
+    /// Ends a `hold`.
     pub(crate) fn unhold(&self, bytes: u64) {
         self.held.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// `bytes` bytes are not used any more.
+    /// Marks `bytes` as no longer used.
     pub(crate) fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
     }
 }
 
-/// Small memory is the allocator's to keep: it takes and gives it without the system.
+/// Whether freed memory of this layout is kept; the allocator itself keeps small pieces.
 fn is_kept(layout: Layout) -> bool {
     layout.size() >= STORE_SPARE_BYTES_MIN
 }
 
-/// What a reservation has taken of the budget, until dropped.
+/// A reservation's charge to the budget, ended when dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     budget: Arc<Budget>,
@@ -172,14 +172,14 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// `bytes` bytes of it stay used: whoever gets the budget gives them back.
+    /// Ends the claim but leaves `bytes` charged; the holder of the returned budget gives them back.
     pub(crate) fn keep(mut self, bytes: u64) -> Arc<Budget> {
         self.end(self.bytes - bytes);
         self.bytes = 0;
         Arc::clone(&self.budget)
     }
 
-    /// So many bytes of it are not used any more, and none of it is held.
+    /// Ends the claim; `unused` of its bytes are no longer used, and none is held.
     fn end(&self, unused: u64) {
         self.budget.give_back(unused);
         self.budget.unhold(self.bytes);

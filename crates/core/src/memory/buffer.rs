@@ -1,4 +1,4 @@
-//! Owns the memory of one record: a single allocation, with the counts of who uses it in front of its bytes.
+//! Owns the memory of one record: a single allocation, with its reference counts in front of the bytes.
 
 use std::alloc::Layout;
 use std::ops::{Deref, Range};
@@ -11,15 +11,15 @@ use super::pages::PAGE;
 use crate::free_list::Memory as _;
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// What stands in front of a record that is whole.
+/// Header in front of a complete record.
 #[derive(Debug)]
 pub(super) struct Head {
-    /// Handles of all kinds: the memory goes with the last one.
+    /// References of all kinds; the memory is freed with the last one.
     handles: AtomicU32,
-    /// Whoever keeps the record from being given back: counted by `memory`.
+    /// References that keep the record charged; counted by `memory`.
     pub(super) holders: AtomicU32,
     pub(super) budget: Arc<Budget>,
-    /// Whose the record is: the numbers that tenants are counted by are fewer.
+    /// Full id of the record's tenant; the tables count by shorter numbers.
     pub(super) tenant: u64,
     start: u32,
     bytes: u32,
@@ -27,7 +27,7 @@ pub(super) struct Head {
 
 const HEAD_BYTES: usize = size_of::<Head>();
 
-/// How a record is to lie in memory.
+/// Layout of a record in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     start: u32,
@@ -36,12 +36,12 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// A record behind its counts; `None` for an impossible length.
+    /// Shape of a record right behind its header; `None` for an impossible length.
     pub(crate) fn of_record(bytes: usize) -> Option<Self> {
         Self::new(HEAD_BYTES, bytes)
     }
 
-    /// Whole pages, aligned, with a record at `record`: as they stand on disk. In front of it must be room for the counts.
+    /// Shape of aligned whole pages, as on disk, with the record at `record`; the header must fit in front of it.
     pub(crate) fn of_pages(record: &Range<usize>) -> Option<Self> {
         Self::new(record.start, record.len()).filter(|_| record.start > HEAD_BYTES)
     }
@@ -51,25 +51,25 @@ impl Shape {
         Some(Self { start, bytes, layout: layout(start, bytes)? })
     }
 
-    /// The most real memory that it takes of the system allocator.
+    /// Most bytes that the system allocator takes for this shape.
     pub(crate) fn real_bytes_max(&self) -> u64 {
         real_bytes_max(self.layout)
     }
 }
 
-/// Memory of a record that is arriving: nobody else refers to it.
+/// Memory of an arriving record, with a single owner.
 #[derive(Debug)]
 pub(super) struct RecordBuffer {
     memory: Allocation,
-    /// Where the record begins, and how long it will be.
+    /// Offset and length of the record.
     start: u32,
     bytes: u32,
-    /// Bytes of the record that are initialised.
+    /// Initialised bytes of the record.
     ready: usize,
 }
 
 impl RecordBuffer {
-    /// Memory of this shape, what a record that is gone had first; `None` when there is none.
+    /// Memory of this shape, spare memory first; `None` when there is none.
     pub(super) fn new(shape: Shape, budget: &Budget) -> Option<Self> {
         let Shape { start, bytes, layout } = shape;
         if let Some(memory) = budget.spare(layout) {
@@ -80,12 +80,12 @@ impl RecordBuffer {
         Some(Self { memory, start, bytes, ready })
     }
 
-    /// Real memory behind it: what the allocator set aside, and its own header.
+    /// Real memory in bytes: the allocator's usable size and header.
     pub(super) fn allocated_bytes(&self) -> u64 {
         self.memory.real_bytes()
     }
 
-    /// Bytes of the record; those that nobody wrote yet are zeros.
+    /// Bytes of the record; bytes not written yet are zeros.
     pub(super) fn span(&mut self, range: Range<usize>) -> &mut [u8] {
         assert!(range.start <= range.end && range.end <= self.bytes as usize, "fits");
         if self.ready < range.end {
@@ -102,7 +102,7 @@ impl RecordBuffer {
         unsafe { std::slice::from_raw_parts_mut(from.as_ptr(), range.len()) }
     }
 
-    /// The pages around the record, where it stands in pages.
+    /// The pages around the record, if it was reserved in pages.
     pub(super) fn pages(&mut self) -> &mut [u8] {
         let bytes = if is_in_pages(self.start) { self.memory.layout().size() } else { 0 };
         if bytes > 0 && self.ready == 0 {
@@ -110,17 +110,17 @@ impl RecordBuffer {
             unsafe { self.memory.start().write_bytes(0, bytes) };
             self.ready = self.bytes as usize;
         }
-        // SAFETY: so many are initialised, and the reference to us is exclusive.
+        // SAFETY: that many bytes are initialised, and the reference to `self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr(), bytes) }
     }
 
-    /// What of the record is initialised.
+    /// The initialised bytes of the record.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the first `ready` bytes of the record are initialised.
         unsafe { std::slice::from_raw_parts(self.record().as_ptr(), self.ready) }
     }
 
-    /// The record is whole, and can be shared from now on. Its memory counts against `budget`.
+    /// Turns the complete record into a shared one; its memory counts against `budget`.
     pub(super) fn share(mut self, holders: u32, tenant: u64, budget: Arc<Budget>) -> RecordRef {
         let (start, bytes) = (self.start, self.bytes);
         self.span(0..bytes as usize);
@@ -143,7 +143,7 @@ pub(super) struct RecordRef {
     head: NonNull<Head>,
 }
 
-// SAFETY: what it refers to is never written, its atomic counts apart.
+// SAFETY: the record is never written again, apart from its atomic counts.
 unsafe impl Send for RecordRef {}
 // SAFETY: as above.
 unsafe impl Sync for RecordRef {}
@@ -172,7 +172,7 @@ impl Deref for RecordRef {
         let Head { start, bytes, .. } = *self.head();
         // SAFETY: the record begins within the allocation.
         let record = unsafe { self.head.cast::<u8>().add(start as usize) };
-        // SAFETY: `share` saw all of it initialised, and nobody writes to it any more.
+        // SAFETY: `share` initialised all of it, and it is never written again.
         unsafe { std::slice::from_raw_parts(record.as_ptr(), bytes as usize) }
     }
 }
@@ -189,19 +189,19 @@ impl Drop for RecordRef {
         if self.head().handles.fetch_sub(1, Ordering::Release) != 1 {
             return;
         }
-        // All that others did through their handles comes before the end.
+        // All accesses through other handles happen before the memory is freed.
         fence(Ordering::Acquire);
-        // SAFETY: the last handle: nobody else can reach it.
+        // SAFETY: this was the last handle.
         let Head { start, bytes, budget, .. } = unsafe { self.head.read() };
         if let Some(layout) = layout(start, bytes) {
-            // SAFETY: `share` leaked it, of this layout.
+            // SAFETY: `share` leaked it with this layout.
             budget
                 .keep_spare(unsafe { Allocation::adopt(self.head.cast(), layout, budget.space()) });
         }
     }
 }
 
-/// A record behind more than its counts stands as on disk.
+/// Whether more than the header stands in front of the record, because it lies in pages as on disk.
 fn is_in_pages(start: u32) -> bool {
     start as usize != HEAD_BYTES
 }

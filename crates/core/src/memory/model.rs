@@ -1,4 +1,4 @@
-//! Owns the model of who holds a record: loom runs it in every order that the memory model allows.
+//! Owns the model of a record's references; loom runs it in every order that the memory model allows.
 //!
 //! `npm run test:loom`.
 
@@ -18,13 +18,13 @@ fn stored(budget: &Arc<Budget>) -> Stored {
     memory.into_stored(0)
 }
 
-/// All is given back, once: the record's memory holds one reference to the budget, and gives it up when it goes.
+/// Asserts that all memory was given back once: the record's reference to the budget is gone.
 fn assert_nothing_is_left(budget: &Arc<Budget>) {
     assert_eq!((budget.used(), budget.held(), budget.reserved()), (0, 0, 0));
     assert_eq!(Arc::strong_count(budget), 1);
 }
 
-/// Eviction, and a pin going, at the same time.
+/// A record is evicted while its pin is dropped.
 #[test]
 fn evicted_while_pinned() {
     loom::model(|| {
@@ -38,7 +38,7 @@ fn evicted_while_pinned() {
     });
 }
 
-/// A pin that is passed on while the first one, and the record, go.
+/// A pin is cloned while the first one and the record are dropped.
 #[test]
 fn passed_on_while_evicted() {
     loom::model(|| {
@@ -58,7 +58,7 @@ fn passed_on_while_evicted() {
     });
 }
 
-/// Eviction looks whether a record is pinned while the last pin goes: it may see either, and frees what it takes.
+/// Eviction checks a record while its last pin is dropped; either answer is right, and eviction then frees accordingly.
 #[test]
 fn looked_at_while_unpinned() {
     loom::model(|| {

@@ -1,10 +1,10 @@
-//! Owns page-aligned memory, which reads past the page cache demand.
+//! Owns page-aligned memory, which direct reads require.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Unit of everything on disk: what every device and file system can read by itself.
+/// Unit of all reads and writes on disk, which every device and file system supports.
 pub const PAGE: usize = 4096;
 
 /// Page-aligned bytes, zeros at first.
@@ -14,13 +14,13 @@ pub struct Pages {
     layout: Layout,
 }
 
-// SAFETY: it owns its memory and hands it out by the rules of references.
+// SAFETY: the value owns its memory and lends it by the rules of references.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// `bytes` bytes, rounded up to pages; `None` when there is no memory, or nothing was asked for.
+    /// `bytes` zeros, rounded up to pages; `None` for zero bytes or without memory.
     #[must_use]
     pub fn new(bytes: usize) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(PAGE).filter(|bytes| *bytes > 0)?;
@@ -33,7 +33,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and nobody refers to it any more.
+        // SAFETY: allocated with this layout, and no reference exists.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }

@@ -1,7 +1,7 @@
-//! Owns address space that a store's records lie in: whole pages of it, whose memory serves the next records, or is the system's again.
+//! Owns the address space of a store's records: whole pages, whose memory is reused for later records or returned to the system.
 //!
-//! An allocator keeps the holes between records of many lengths, a third of a vault's memory after a while. Address space costs nothing:
-//! a hole there is no memory.
+//! An allocator keeps holes between records of many lengths, up to a third of a vault's memory after a while. Here a hole
+//! costs only address space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
@@ -10,10 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::pages::PAGE;
 
-/// Of the longest spare runs, how many are looked at for empty pages beside them.
+/// Number of the longest spare runs checked for adjacent empty pages.
 const JOINED_TRIES: usize = 8;
 
-/// Address space that is set aside, and which of its pages are free.
+/// Reserved address space and its free pages.
 #[derive(Debug)]
 pub(super) struct Space {
     start: NonNull<c_void>,
@@ -23,55 +23,55 @@ pub(super) struct Space {
 
 #[derive(Debug)]
 struct Free {
-    /// No memory is behind these.
+    /// Free pages without memory.
     empty: Runs,
-    /// These have their memory yet, with what a record left there: to fault pages in again costs more than receiving a record.
+    /// Free pages that keep their memory, because faulting pages in costs more than receiving a record.
     spare: Runs,
-    /// The least that was spare since the last trim: nobody needed that many.
+    /// Fewest spare pages since the last trim, so that this many were not needed.
     unused: usize,
 }
 
-// SAFETY: the mapping belongs to no thread, and has one owner.
+// SAFETY: the mapping belongs to no thread and has one owner.
 unsafe impl Send for Space {}
-// SAFETY: its pages are handed out under a lock.
+// SAFETY: a lock guards the free pages.
 unsafe impl Sync for Space {}
 
 impl Space {
-    /// So many bytes, of which nothing is memory yet; `None` where the system does not give as many.
+    /// Reserves `bytes` of address space without memory; `None` where the system refuses.
     pub(super) fn new(bytes: usize) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(PAGE).filter(|bytes| *bytes > 0)?;
         let start = reserve(bytes)?;
         Some(Self { start, bytes, free: Mutex::new(Free::new(bytes / PAGE)) })
     }
 
-    /// Pages for so many bytes, and whether all of them are zeros; `None` when no run of free ones is as long.
+    /// Takes pages for `bytes` bytes, and says whether all are zeros; `None` without a free run of that length.
     pub(super) fn take(&self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
         let (from, are_zeros) = self.free().take(pages_of(bytes))?;
         Some((self.page(from), are_zeros))
     }
 
-    /// Takes pages back, with their memory.
+    /// Returns pages with their memory.
     ///
     /// # Safety
-    /// `take` gave `start` for `bytes`, and nobody refers to them any more.
+    /// `take` returned `start` for `bytes`, and no reference exists.
     pub(super) unsafe fn give(&self, start: NonNull<u8>, bytes: usize) {
         let from = (start.addr().get() - self.start.addr().get()) / PAGE;
         self.free().spare.give(from, pages_of(bytes));
     }
 
-    /// Bytes of memory that nobody uses.
+    /// Bytes of free pages that have memory.
     pub(super) fn spare_bytes(&self) -> u64 {
         (self.free().spare.pages * PAGE) as u64
     }
 
-    /// Gives the system the spare memory beyond `room` bytes, of the shortest runs first.
+    /// Returns the spare memory above `room` bytes to the system, the shortest runs first.
     pub(super) fn shrink(&self, room: u64) {
         let room = usize::try_from(room).map_or(usize::MAX, |room| room / PAGE);
         loop {
             let Some((from, pages)) = self.free().cut(room) else { return };
-            // SAFETY: nobody uses these pages, and nobody can take them meanwhile.
+            // SAFETY: the pages are free, and cannot be taken meanwhile.
             let is_gone = unsafe { empty(self.page(from), pages * PAGE) };
-            // Where memory is locked it stays: nobody gets such pages as zeros.
+            // Locked memory stays, so that its pages are not handed out as zeros.
             let mut free = self.free();
             if !is_gone {
                 free.spare.give(from, pages);
@@ -81,7 +81,7 @@ impl Space {
         }
     }
 
-    /// Gives the system what nobody needed since the last time.
+    /// Returns memory to the system that was not needed since the last call.
     pub(super) fn trim(&self) {
         let needed = {
             let free = self.free();
@@ -93,7 +93,7 @@ impl Space {
     }
 
     fn page(&self, number: usize) -> NonNull<u8> {
-        // SAFETY: such a page lies within the mapping.
+        // SAFETY: every page number lies within the mapping.
         unsafe { self.start.cast::<u8>().add(number * PAGE) }
     }
 
@@ -109,7 +109,7 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // SAFETY: it was mapped so, and nobody has a reference any more. It cannot fail for a mapping that exists.
+        // SAFETY: mapped with this length, and no reference exists. Unmapping an existing mapping cannot fail.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.bytes) };
     }
 }
@@ -122,22 +122,22 @@ fn reserve(bytes: usize) -> Option<NonNull<c_void>> {
     // SAFETY: a new anonymous mapping aliases nothing.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
     let start = NonNull::new(start.ok()?)?;
-    // Huge pages would be memory beyond a record's end. Where the system has none, nothing is wrong.
-    // SAFETY: the mapping is ours, and this changes nothing of what stands there.
+    // Huge pages would add memory beyond a record's end. A system without them refuses the call, which is harmless.
+    // SAFETY: the mapping is ours, and the advice changes no contents.
     let _ = unsafe { madvise(start.as_ptr(), bytes, Advice::LinuxNoHugepage) };
     Some(start)
 }
 
-/// Elsewhere pages that are given up are not zeros afterwards: the system's allocator serves alone.
+/// Elsewhere released pages do not read as zeros, so that only the system allocator is used.
 #[cfg(not(all(target_os = "linux", not(loom))))]
 fn reserve(_: usize) -> Option<NonNull<c_void>> {
     None
 }
 
-/// Gives the system the memory of pages, which are zeros from then on; whether it took it.
+/// Releases the memory of pages, which then read as zeros; returns whether the system took it.
 ///
 /// # Safety
-/// They are of a mapping of ours, and nobody refers to what stands there.
+/// The pages belong to a mapping of ours, and no reference to them exists.
 #[cfg(target_os = "linux")]
 unsafe fn empty(start: NonNull<u8>, bytes: usize) -> bool {
     use rustix::mm::{Advice, madvise};
@@ -163,7 +163,7 @@ impl Free {
         Self { empty, spare: Runs::default(), unused: 0 }
     }
 
-    /// The first page, and whether they are zeros.
+    /// Takes a run of pages; returns its first page, and whether all are zeros.
     fn take(&mut self, pages: usize) -> Option<(usize, bool)> {
         if let Some(from) = self.spare.take(pages) {
             self.unused = self.unused.min(self.spare.pages);
@@ -175,7 +175,7 @@ impl Free {
         Some((self.empty.take(pages)?, true))
     }
 
-    /// The same of a spare run that is too short with empty pages beside it: only those are faulted in.
+    /// Takes a spare run that is too short, with empty pages beside it, so that only those are faulted in.
     fn take_joined(&mut self, pages: usize) -> Option<usize> {
         let longest = self.spare.by_pages.iter().rev().take(JOINED_TRIES);
         let (first, (from, has)) = longest.copied().find_map(|(has, from)| {
@@ -192,7 +192,7 @@ impl Free {
         Some(first)
     }
 
-    /// Takes out a run of spare pages, or as much of it as there is beyond `room`.
+    /// Takes a run of spare pages out, or its part above `room`.
     fn cut(&mut self, room: usize) -> Option<(usize, usize)> {
         let beyond = self.spare.pages.checked_sub(room).filter(|beyond| *beyond > 0)?;
         let (has, _) = self.spare.by_pages.first().copied()?;
@@ -203,19 +203,19 @@ impl Free {
     }
 }
 
-/// Runs of free pages: none touches another.
+/// Runs of free pages; no two are adjacent.
 #[derive(Debug, Default)]
 struct Runs {
-    /// All of them.
+    /// Total of the pages.
     pages: usize,
-    /// How long each is, by its first page ...
+    /// Length of each run, by first page.
     by_start: BTreeMap<usize, usize>,
-    /// ... and the same as (pages, first page).
+    /// The runs as (pages, first page).
     by_pages: BTreeSet<(usize, usize)>,
 }
 
 impl Runs {
-    /// The first page of the shortest run that is long enough.
+    /// Takes pages from the shortest run that is long enough; returns the first page.
     fn take(&mut self, pages: usize) -> Option<usize> {
         let (has, from) = self.by_pages.range((pages, 0)..).next().copied()?;
         self.remove(from, has);
@@ -237,7 +237,7 @@ impl Runs {
         self.insert(from, pages);
     }
 
-    /// Takes pages out of the one run that has them, at its beginning or its end.
+    /// Takes pages out of the run that contains them, at its beginning or end.
     fn cut_out(&mut self, from: usize, pages: usize) {
         let run = self.by_start.range(..=from).next_back();
         let Some((&start, &has)) = run else { return };

@@ -1,4 +1,4 @@
-//! Owns a deferred record: its sender encodes it, so that its bytes are still in the processor's cache when they go out.
+//! Owns a deferred record: its sender encodes it, so that its bytes are still in the cache when they are sent.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::pool::PooledBuffer;
 use crate::record::HEADER_BYTES;
 use crate::slots::Lease;
 
-/// Its slot must stay leased until it is made: the lease is looked at then, and a slot is not leased again while it is read.
+/// A record to be made later. Its slot must stay leased until then, because `make` checks the lease; a slot in use is not leased again.
 #[derive(Debug)]
 pub struct DeferredRecord {
     outbox: Arc<Outbox>,
@@ -24,10 +24,10 @@ pub struct DeferredRecord {
 }
 
 impl Outbox {
-    /// What `encode` would make, later.
+    /// Returns a record that `make` encodes later as `encode` would now.
     ///
     /// # Errors
-    /// `BAD_ARGUMENT` as for `encode`, but for what depends on the slot.
+    /// `BAD_ARGUMENT` as for `encode`, except for reasons that depend on the slot.
     ///
     /// # Panics
     /// Never: raw takes any page.
@@ -50,7 +50,7 @@ impl Outbox {
 }
 
 impl DeferredRecord {
-    /// The length of the record, unless the codec has no codes for what the page holds (inf, NaN); the most where lengths differ.
+    /// Length of the record, or the most where lengths vary; another one if the codec has no codes for the page (inf, NaN).
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
@@ -64,8 +64,8 @@ impl DeferredRecord {
         self.outbox.encode(&self.arena, self.lease, &self.geometry, self.codec, &self.identity)
     }
 
-    /// Makes the record in memory of `length` bytes that others may see; false where that cannot be: it has another length, or
-    /// would stand there in the clear before it is sealed.
+    /// Makes the record in shared memory of `length` bytes; false if its length differs, or if it would lie there in clear
+    /// before it is sealed.
     ///
     /// # Errors
     /// As `Outbox::encode`.
@@ -77,10 +77,10 @@ impl DeferredRecord {
         outbox.encode_in(arena, *lease, geometry, *codec, identity, record)
     }
 
-    /// Makes the record for somebody who was told its length.
+    /// Makes the record for a receiver that was told its length.
     ///
     /// # Errors
-    /// As `make`; `BAD_ARGUMENT` where its length is another one.
+    /// As `make`; `BAD_ARGUMENT` where its length differs.
     pub fn make_as_announced(&self) -> Result<PooledBuffer> {
         let record = self.make()?;
         if record.len() == self.length {

@@ -1,12 +1,12 @@
-//! Owns how a record arrives: pieces in ascending order, the checksum taken on the way.
+//! Owns the progress of an arriving record: pieces in ascending order, with the checksum computed on the way.
 
 use super::HEADER_BYTES;
 use crate::crc32c;
 use crate::error::Error;
 
-/// How much of a record has arrived, and the checksum of the payload so far.
+/// Bytes of a record that have arrived, and the checksum of the payload so far.
 ///
-/// The checksum is taken as the bytes arrive, while they are in the cache.
+/// The checksum is computed as bytes arrive, while they are in the cache.
 #[derive(Debug)]
 pub struct Progress {
     record_bytes: usize,
@@ -15,13 +15,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing of a record of `record_bytes` bytes has arrived.
+    /// Returns the progress of a record of `record_bytes` bytes that has not begun to arrive.
     #[must_use]
     pub fn new(record_bytes: usize) -> Self {
         Self { record_bytes, filled: 0, checksum: 0 }
     }
 
-    /// Whether all has arrived.
+    /// Whether the whole record has arrived.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.filled == self.record_bytes
@@ -51,10 +51,10 @@ impl Progress {
         self.checksum
     }
 
-    /// Takes note of `data` at `offset`, which must be where the last piece ended.
+    /// Counts `data` at `offset`, which must be the end of the last piece.
     ///
     /// # Errors
-    /// `BAD_RECORD` for gaps, duplicates and overruns; nothing is taken note of then.
+    /// `BAD_RECORD` for gaps, duplicates and overruns, which are not counted.
     pub fn accept(&mut self, offset: u64, data: &[u8]) -> Result<(), Error> {
         if offset != self.filled as u64 {
             return Err(Error::bad_record(format!(

@@ -1,10 +1,10 @@
-//! Owns the reasons why bytes are not a record.
+//! Owns the reasons for which bytes are refused as a record.
 
 use std::fmt;
 
 use crate::error::Error;
 
-/// Why bytes are not a record. The order of the variants is the order of the checks.
+/// Reason for refusing a record. The variants are in the order of the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// Fewer bytes than a header.
@@ -15,7 +15,7 @@ pub enum Refusal {
     Version,
     /// Another header length.
     HeaderBytes,
-    /// The header's checksum does not hold.
+    /// The header's checksum does not match.
     HeaderChecksum,
     /// A codec this reader does not know.
     Codec,
@@ -31,9 +31,9 @@ pub enum Refusal {
     Geometry,
     /// Reserved bytes that are not zero.
     Reserved,
-    /// Not header plus payload bytes long.
+    /// Length is not header plus payload.
     Length,
-    /// The payload's checksum does not hold.
+    /// The payload's checksum does not match.
     PayloadChecksum,
 }
 

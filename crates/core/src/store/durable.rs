@@ -1,4 +1,4 @@
-//! Owns what a store with a durable tier does besides: reading back, waiting until records are durable, flushing both tiers.
+//! Owns the operations of a store that has a durable tier: reading back, waiting for durability, flushing both tiers.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::limits::{DISK_STALL_MS, STORE_LOOKUP_KEYS};
 use crate::memory::Shape;
 
-/// Records being read from disk: each is read once, however many ask for it.
+/// Records being read from disk; each is read once, however many callers ask for it.
 #[derive(Default)]
 pub(super) struct Loads {
     open: Mutex<HashSet<RecordKey>>,
@@ -27,8 +27,8 @@ struct Load<'a> {
 }
 
 impl Loads {
-    /// Waits for whoever reads the same record; `None` when the disk does not give it, at once where it is known to hang:
-    /// else a fetch of many such records would wait for each of them.
+    /// Waits for another caller that reads the same record. `None` when the disk does not give the record; at once where
+    /// the disk is known to hang, because a fetch of many such records would wait for each.
     fn begin(&self, key: &RecordKey, disk: &Disk) -> Option<Load<'_>> {
         let until = Instant::now() + Duration::from_millis(DISK_STALL_MS);
         let mut open = self.open();
@@ -55,7 +55,7 @@ impl Drop for Load<'_> {
 }
 
 impl Store {
-    /// A store whose records are written to the directory at `path`, too, and found there again.
+    /// Opens a store that also writes its records to the directory at `path` and finds them there again.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the option, `DISK_FAILED` naming the directory.
@@ -63,7 +63,7 @@ impl Store {
         Self::on_disk(options, Disk::open(path, disk)?)
     }
 
-    /// A store in front of a durable tier.
+    /// Returns a store in front of a durable tier.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the option.
@@ -78,25 +78,25 @@ impl Store {
         Ok(store)
     }
 
-    /// The durable tier, where there is one.
+    /// The durable tier, if any.
     #[must_use]
     pub fn disk(&self) -> Option<&Disk> {
         self.disk.as_ref()
     }
 
-    /// The numbers of the durable tier; zeros where there is none.
+    /// The durable tier's numbers; zeros without one.
     #[must_use]
     pub fn disk_stats(&self) -> DiskStats {
         self.disk.as_ref().map(Disk::stats).unwrap_or_default()
     }
 
-    /// Pins a record: it is not evicted, and its memory stays, until the pin is dropped. One that is on disk only is
-    /// read, checked and kept in memory first: the caller waits for the disk.
+    /// Pins a record: the record is not evicted and its memory stays until the pin is dropped. A record only on disk is
+    /// first read, checked and kept in memory; the caller waits for the disk.
     pub fn pin(&self, key: &RecordKey) -> Option<Pin> {
         self.pin_resident(key).or_else(|| self.pin_from_disk(key))
     }
 
-    /// Which of many records can be fetched. Touches no recency.
+    /// Says for each key whether its record can be fetched. Does not count as a use.
     #[must_use]
     pub fn contains_all(&self, keys: &[RecordKey]) -> Vec<bool> {
         let mut found = match &self.disk {
@@ -110,7 +110,7 @@ impl Store {
         found
     }
 
-    /// Which of many records, of which `held` are here, only the archive has.
+    /// Says for each key whether only the archive has its record; `held` says which records the vault has at all.
     #[must_use]
     pub fn far_all(&self, keys: &[RecordKey], held: &[bool]) -> Vec<bool> {
         let Some(disk) = self.disk.as_ref().filter(|disk| disk.has_archive()) else {
@@ -125,27 +125,27 @@ impl Store {
         keys.iter().zip(held).zip(near).map(is_far).collect()
     }
 
-    /// Whether a record is answered once it is durable.
+    /// Whether a store is answered only once the record is durable.
     #[must_use]
     pub fn answers_durable(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.durability() == Durability::Sync)
     }
 
-    /// Which of many records survive a power failure; the caller waits for those that are on their way.
+    /// Says for each key whether its record survives a power failure; waits for records that are still being written.
     #[must_use]
     pub fn wait_durable(&self, keys: &[RecordKey]) -> Vec<bool> {
         let none = || vec![false; keys.len()];
         self.disk.as_ref().map_or_else(none, |disk| disk.wait_durable(keys))
     }
 
-    /// Which of many records survive a power failure now.
+    /// Says for each key whether its record survives a power failure now.
     #[must_use]
     pub fn are_durable(&self, keys: &[RecordKey]) -> Vec<bool> {
         let is_durable = |key| self.disk.as_ref().is_some_and(|disk| disk.is_durable(key));
         keys.iter().map(is_durable).collect()
     }
 
-    /// Checks a stored record again, in both tiers; a bad copy is removed. The caller waits for the disk.
+    /// Checks a stored record again in both tiers and removes a bad copy; waits for the disk.
     pub fn recheck(&self, key: &RecordKey) -> ItemStatus {
         let in_memory = self.recheck_resident(key);
         let on_disk = self.disk.as_ref().and_then(|disk| disk.recheck(key));
@@ -171,12 +171,12 @@ impl Store {
         ItemStatus::Quarantined
     }
 
-    /// Removes what the scope takes, in both tiers. The caller waits for the disk.
+    /// Removes the records of `scope` from both tiers; waits for the disk.
     pub fn flush(&self, scope: Scope) -> Flushed {
         self.flush_as(0, scope)
     }
 
-    /// The same as flush `number`: what was made before it and belongs to it is refused from now on. 0: nothing is.
+    /// Like [`Self::flush`] under a number: records of the scope that were made before it are refused from now on. 0: none are.
     pub fn flush_as(&self, number: u64, scope: Scope) -> Flushed {
         let (residents, bytes) = self.flush_residents(number, &scope);
         let Some(disk) = &self.disk else {

@@ -1,4 +1,4 @@
-//! Owns the flushing of memory, and which flushes a store remembers: what was made before one and belongs to it is not stored after it.
+//! Owns flushes of memory and the log of recent flushes, because a record made before a flush must not be stored after it.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -6,32 +6,32 @@ use std::sync::PoisonError;
 use super::{RecordKey, Scope, Store, Stored};
 use crate::limits::STORE_FLUSHES_MAX;
 
-/// The flush number of who offers a record that was made now: no flush so far concerns it.
+/// Flush number of a record made now; no flush so far concerns it.
 pub const MADE_NOW: u64 = u64::MAX;
 
-/// What a flush removed.
+/// Records and bytes that a flush removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flushed {
     /// Records, each counted once.
     pub records: u64,
-    /// Their memory; pinned records keep it until they are unpinned.
+    /// Memory of the records; pinned records keep theirs until they are unpinned.
     pub bytes: u64,
-    /// Their bytes on disk; files go when nothing in them is left.
+    /// Bytes of the records on disk; a file is removed once no record is left in it.
     pub disk_bytes: u64,
-    /// They stay away whatever happens. Without a disk they always do.
+    /// The records stay away even after a crash; always true without a disk.
     pub is_durable: bool,
 }
 
-/// The last flushes by number, ascending. A flush of several scopes stands here once per scope, under one number.
+/// The last flushes by number, ascending. A flush of several scopes has one entry per scope, under one number.
 #[derive(Debug, Default)]
 pub(super) struct FlushLog {
-    /// What was offered before this number may belong to a flush that is forgotten.
+    /// Flushes below this number may be forgotten, so records made before it are refused.
     base: u64,
     last: VecDeque<(u64, Scope)>,
 }
 
 impl FlushLog {
-    /// Remembers one flush more; the oldest is forgotten where there are too many.
+    /// Adds a flush; forgets the oldest above the limit.
     pub(super) fn note(&mut self, number: u64, scope: Scope) {
         if self.last.len() >= STORE_FLUSHES_MAX
             && let Some((oldest, _)) = self.last.pop_front()
@@ -41,13 +41,13 @@ impl FlushLog {
         self.last.push_back((number, scope));
     }
 
-    /// From now on flushes up to `number` count as forgotten.
+    /// Counts all flushes up to `number` as forgotten.
     pub(super) fn forget_up_to(&mut self, number: u64) {
         self.base = self.base.max(number);
     }
 
-    /// Whether a record belongs to a flush that its maker did not know of: its number is the last one known there.
-    /// A class that is not known yet belongs to flushes of both only.
+    /// Whether a record belongs to a flush newer than `known`, the last one its maker knew of. A record of unknown class
+    /// belongs only to flushes of both classes.
     pub(super) fn takes(
         &self,
         known: u64,
@@ -65,17 +65,17 @@ impl FlushLog {
 }
 
 impl Store {
-    /// Takes note of a flush of an earlier run, whose records are gone.
+    /// Adds a flush of an earlier run, whose records are gone.
     pub fn note_flush(&self, number: u64, scope: Scope) {
         self.state().flushed.note(number, scope);
     }
 
-    /// What was made before flush `number` is stored no more: which flushes came before is not known any longer.
+    /// Refuses records made before flush `number`, because the earlier flushes are not known.
     pub fn forget_flushes(&self, number: u64) {
         self.state().flushed.forget_up_to(number);
     }
 
-    /// Removes what the scope takes from memory: records that are nowhere else, and the memory of all.
+    /// Removes the records of `scope` from memory; returns how many were in memory only, and the bytes of all.
     pub(super) fn flush_residents(&self, number: u64, scope: &Scope) -> (u64, u64) {
         let _no_commit = self.commits.write().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();

@@ -1,17 +1,17 @@
-//! Owns the memory of who was evicted lately: fingerprints, oldest out first.
+//! Owns the fingerprints of recently evicted keys, oldest out first.
 
 use crate::limits::{STORE_GHOSTS_MAX, STORE_RECORD_BYTES_TYPICAL};
 use crate::table::Table;
 
-/// What one costs: a fingerprint in a ring, and its part of a table at the fullest moment.
+/// Memory of one ghost: a fingerprint in a ring and its part of a table at the fullest moment.
 pub(super) const GHOST_BYTES: u64 = 24;
 
-/// How many evicted keys a store of this size remembers: as many as it typically holds.
+/// Number of evicted keys a store of this size remembers: as many as it typically holds records.
 pub(super) fn ghosts(max_bytes: u64) -> u64 {
     (max_bytes / STORE_RECORD_BYTES_TYPICAL).min(STORE_GHOSTS_MAX)
 }
 
-/// Tags of keys that were evicted. Two keys of one tag are taken for each other, which costs no more than a worse guess.
+/// Tags of evicted keys. Keys with equal tags are confused, which only makes the eviction a worse guess.
 #[derive(Debug)]
 pub(super) struct Ghosts {
     places: Table,
@@ -42,7 +42,7 @@ impl Ghosts {
         self.next = (place + 1) % self.max;
     }
 
-    /// Whether it was remembered; it is not any more.
+    /// Whether the tag was remembered; forgets it.
     pub(super) fn forget(&mut self, tag: u32) -> bool {
         self.places.remove(tag, |_| true).is_some()
     }

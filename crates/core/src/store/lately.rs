@@ -1,4 +1,4 @@
-//! Owns how much has come lately: bytes of the last one to two spans.
+//! Owns the sum of bytes that came recently, over the last one to two spans.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 pub(super) struct Lately {
     span: Duration,
     since: Instant,
-    /// Of this span, and of the one before.
+    /// Bytes of this span and of the one before.
     bytes: [u64; 2],
 }
 
 impl Lately {
-    /// With a span of zero nothing is ever of late.
+    /// With a span of zero the sum is always zero.
     pub(super) fn new(span: Duration) -> Self {
         Self { span, since: Instant::now(), bytes: [0; 2] }
     }

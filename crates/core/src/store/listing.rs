@@ -1,4 +1,4 @@
-//! Owns the list of what a store holds, page by page in the order of keys, with what says where in a prompt a block stands.
+//! Owns the list of a store's records, page by page in key order, with each block's position in its prompt.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -9,31 +9,31 @@ use crate::limits::STORE_LIST_MAX;
 use crate::record::{self, HASH_BYTES, Header, PACKED_KEY_BYTES};
 use crate::tenant::salt_of;
 
-/// Packed key, hash of the block before (zeros: unknown), number of the block in its prompt (all ones: unknown), salt of the tenant, length.
+/// Packed key, parent hash (zeros: unknown), block number in the prompt (all ones: unknown), salt of the tenant, record length.
 const LISTED_BYTES: usize = PACKED_KEY_BYTES + HASH_BYTES + 4 + 4 + 8;
 
-/// What of a store is listed.
+/// Selects the records of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listed {
-    /// Everything, in both tiers.
+    /// All records of both tiers.
     All,
-    /// What a session has.
+    /// Records of a session.
     Session(u32),
-    /// What was used again since it came, or is kept, and lies in memory.
+    /// Records in memory that were used again since they came, or are kept.
     Hot,
 }
 
-/// A page of the list.
+/// One page of a listing.
 pub struct Listing {
-    /// Of all its records.
+    /// Namespace of all its rows.
     pub namespace: [u8; HASH_BYTES],
-    /// 84 bytes each.
+    /// Rows of 84 bytes.
     pub rows: Vec<u8>,
-    /// The last record that was looked at: where the next page begins. None: there is none.
+    /// Last key considered, after which the next page begins; `None` at the end.
     pub last: Option<RecordKey>,
 }
 
-/// Which block of its prompt a record holds, and the hash of the block before; a sealed one does not say.
+/// Returns the number of the record's block in its prompt and the parent hash; the number of a sealed record is unknown.
 #[must_use]
 pub fn position(header: &Header) -> (u32, [u8; HASH_BYTES]) {
     let tokens = u64::from(header.tokens);
@@ -51,7 +51,7 @@ struct Row {
 }
 
 impl Store {
-    /// Those records of one class after a key, of one namespace; the caller waits for the disk. Touches no recency.
+    /// Returns one page of records of a class after a key, all of one namespace; waits for the disk. Does not count as a use.
     #[must_use]
     pub fn list(&self, record_class: u8, after: Option<&RecordKey>, of: Listed) -> Listing {
         let smallest = RefCell::new(BinaryHeap::with_capacity(STORE_LIST_MAX + 1));
@@ -82,7 +82,7 @@ impl Store {
             }),
         }
         let mut keys = smallest.into_inner().into_sorted_vec();
-        // What is in both tiers was seen twice.
+        // Keys in both tiers were seen twice.
         keys.dedup();
         let namespace = keys.first().map_or([0; HASH_BYTES], |key| key.namespace);
         keys.retain(|key| key.namespace == namespace);

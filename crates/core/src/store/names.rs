@@ -1,4 +1,4 @@
-//! Owns the namespaces of the records in memory: each by a number while a record of it is there.
+//! Owns the namespaces of the records in memory, numbered while they have records.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::record::Hash;
 #[derive(Debug, Default)]
 pub(super) struct Names {
     numbers: HashMap<Hash, u32>,
-    /// Each with its records.
+    /// Each namespace with its number of records.
     known: Vec<(Hash, u32)>,
     free: Vec<u32>,
 }
@@ -26,7 +26,7 @@ impl Names {
         &self.known[number as usize].0
     }
 
-    /// One record more.
+    /// Counts one more record of a namespace; returns its number.
     pub(super) fn join(&mut self, name: &Hash) -> u32 {
         let number = *self.numbers.entry(*name).or_insert_with(|| {
             self.free.pop().unwrap_or_else(|| {
@@ -40,7 +40,7 @@ impl Names {
         number
     }
 
-    /// One record less.
+    /// Counts one record less; frees the number at zero.
     pub(super) fn leave(&mut self, number: u32) {
         let (name, records) = &mut self.known[number as usize];
         *records -= 1;

@@ -1,46 +1,46 @@
-//! Owns the interface between the store and what decides who stays.
+//! Owns the interface between the store and its eviction policy.
 
 use super::{RecordKey, Stored};
 
-/// An index of records that evicts by its own lights. It never evicts a pinned record.
+/// An index of records that chooses victims, never a pinned record.
 pub trait Policy: Send {
     /// Records in the index.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Whether the index has no record.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Namespaces they belong to.
+    /// Namespaces of the records.
     fn namespaces(&self) -> usize;
 
-    /// What the records in the index cost.
+    /// Memory of the records in the index, in bytes.
     fn resident_bytes(&self) -> u64;
 
-    /// A record, without any effect on who stays.
+    /// Returns a record; does not count as a use.
     fn peek(&self, key: &RecordKey) -> Option<&Stored>;
 
-    /// Sets the flag of each key whose record is in the index, without any effect on who stays. Set ones stay set.
+    /// Sets the flag of each key whose record is in the index, and leaves the other flags; does not count as a use.
     fn find_all(&self, keys: &[RecordKey], found: &mut [bool]) {
         for (key, found) in keys.iter().zip(found) {
             *found = *found || self.peek(key).is_some();
         }
     }
 
-    /// A record that is being used.
+    /// Returns a record and counts a use.
     fn touch(&mut self, key: &RecordKey) -> Option<&Stored>;
 
-    /// A record that nobody can use as things are: unless it is pinned, it goes before others of its tenant; one that is used
-    /// meanwhile stays. Whether it does now and did not before.
+    /// Puts a record that no request can use now before the others of its tenant, unless it is pinned; a use takes it back.
+    /// Returns whether the record newly goes first.
     fn demote(&mut self, _key: &RecordKey) -> bool {
         false
     }
 
-    /// Never evicts a record until `unkeep`, if what is kept costs no more than `most` then, and of a tenant's quota the same share.
+    /// Protects a record from eviction until `unkeep`, if kept records then cost at most `most`, and that share of their tenant's quota.
     fn keep(&mut self, _key: &RecordKey, _most: u64) {}
 
-    /// It may be evicted again.
+    /// Ends the protection of `keep`.
     fn unkeep(&mut self, _key: &RecordKey) {}
 
     /// Whether a record is kept.
@@ -48,46 +48,46 @@ pub trait Policy: Send {
         false
     }
 
-    /// What kept records cost.
+    /// Memory of kept records, in bytes.
     fn kept_bytes(&self) -> u64 {
         0
     }
 
-    /// A new record of a tenant, by the number that `set_aside` answered; its room was made by `hold`.
+    /// Inserts a record of a tenant, by the number `set_aside` returned; `hold` has made the room.
     fn insert(&mut self, key: RecordKey, record: Stored, tenant: u16);
 
-    /// What each tenant keeps whatever others do, in bytes, and what some keep instead; 0: tenants are not told apart.
+    /// Sets the guaranteed bytes per tenant, with overrides in `own`; 0: tenants are not told apart.
     fn limit_tenants(&mut self, _each: u64, _own: &[(u64, u64)]) {}
 
-    /// What a tenant has in memory, records in the middle of arriving included; 0 where tenants are not told apart.
+    /// Memory of a tenant in bytes, arriving records included; 0 where tenants are not told apart.
     fn used_by(&self, _tenant: u64) -> u64 {
         0
     }
 
-    /// Whether a tenant may have `bytes` bytes more in the middle of arriving.
+    /// Whether a tenant may have `bytes` more in arriving records.
     fn may_set_aside(&self, _tenant: u64, _bytes: u64) -> bool {
         true
     }
 
-    /// So many bytes of a tenant are in the middle of arriving; the answer is its number until they are put back.
+    /// Charges a tenant for arriving bytes; returns the tenant's number, valid until they are put back.
     fn set_aside(&mut self, _tenant: u64, _bytes: u64) -> u16 {
         0
     }
 
-    /// They are not any more.
+    /// Ends the charge of `set_aside`.
     fn put_back(&mut self, _tenant: u16, _bytes: u64) {}
 
-    /// Takes a record out.
+    /// Removes a record.
     fn remove(&mut self, key: &RecordKey) -> Option<Stored>;
 
-    /// All keys that match.
+    /// Returns all keys that match.
     fn keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey>;
 
-    /// Those of records that were used again since they came, or are kept.
+    /// Returns the matching keys of records that were used again since they came, or are kept.
     fn hot_keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
         self.keys(&|key| self.is_kept(key) && matches(key))
     }
 
-    /// `bytes` of the room are not for records of the index: evicts until the rest fits.
+    /// Reserves `bytes` of the room for other uses: evicts until the index fits in the rest.
     fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)>;
 }

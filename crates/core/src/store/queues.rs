@@ -1,11 +1,11 @@
-//! Owns the entries of the index of records in memory: a line of the cache each, found by number, in one of the four queues of its tenant.
+//! Owns the entries of the index of records in memory: one cache line each, found by number, in one of the tenant's four queues.
 
 use super::Stored;
 use super::tenants::Tenants;
 use crate::record::Hash;
 use crate::table::NONE;
 
-/// Entries are allocated in pieces of this many, so that growing neither copies nor keeps half empty.
+/// Entries per allocation; growth in fixed pieces neither copies entries nor leaves half of them unused.
 const PIECE_ENTRIES: usize = 1024;
 
 /// Which queue an entry stands in.
@@ -14,15 +14,15 @@ const PIECE_ENTRIES: usize = 1024;
 pub(super) enum Queue {
     /// New records.
     Small,
-    /// Those that were used again, or came back soon after they went.
+    /// Records that were used again, or came back soon after eviction.
     Main,
-    /// Those somebody says are of no use to anybody now: they go before all others.
+    /// Demoted records, which no request can use now; evicted before all others.
     Last,
-    /// Those of sessions that are kept: none of them goes.
+    /// Records of kept sessions, which are not evicted.
     Kept,
 }
 
-/// A record with its key. One line of the cache: comparing a key waits for memory once.
+/// A record with its key, in one cache line, so that comparing a key waits for memory once.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Entry {
@@ -30,15 +30,15 @@ pub(super) struct Entry {
     pub(super) namespace: u32,
     pub(super) group: u16,
     pub(super) shard: u16,
-    /// Half of the key's hash; its lowest bits say which table it is in.
+    /// Half of the key's hash; its lowest bits select the table.
     pub(super) tag: u32,
     pub(super) before: u32,
     pub(super) after: u32,
     pub(super) tenant: u16,
     pub(super) queue: Queue,
-    /// Uses since it was last looked at.
+    /// Uses since the eviction last looked at the entry.
     pub(super) uses: u8,
-    /// Absent in entries that are free; those are chained by `after`.
+    /// `None` in a free entry; free entries are chained by `after`.
     pub(super) record: Option<Stored>,
 }
 
@@ -62,7 +62,7 @@ impl Entry {
     }
 }
 
-/// Entries by number; numbers are given again.
+/// Entries by number; freed numbers are reused.
 #[derive(Debug)]
 pub(super) struct Queues {
     pieces: Vec<Box<[Entry]>>,
@@ -89,17 +89,17 @@ impl Queues {
         self.len
     }
 
-    /// What all records cost.
+    /// Memory of all records, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What those cost that do not go.
+    /// Memory of kept records, in bytes.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
 
-    /// The one that has been in a queue of a tenant for longest.
+    /// Number of the oldest entry in a tenant's queue.
     pub(super) fn oldest(&self, tenant: u16, queue: Queue) -> Option<u32> {
         let oldest = self.tenants.get(tenant).ends[queue as usize].oldest;
         Some(oldest).filter(|number| *number != NONE)
@@ -123,7 +123,7 @@ impl Queues {
         self.pieces.len() * PIECE_ENTRIES * size_of::<Entry>()
     }
 
-    /// Takes an entry in as the newest of its queue; the answer is its number.
+    /// Inserts an entry as the newest of its queue; returns its number.
     pub(super) fn insert(&mut self, entry: Entry) -> u32 {
         if self.free == NONE {
             self.add_piece();
@@ -139,7 +139,7 @@ impl Queues {
         number
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(super) fn remove(&mut self, number: u32) -> Entry {
         self.unlink(number);
         self.len -= 1;
@@ -152,7 +152,7 @@ impl Queues {
         entry
     }
 
-    /// Makes an entry the newest of a queue.
+    /// Makes an entry the newest of `queue`.
     pub(super) fn move_to(&mut self, number: u32, queue: Queue) {
         self.unlink(number);
         self.link(number, queue);

@@ -1,4 +1,4 @@
-//! Owns a record in the middle of arriving at the store, and the verdict on it.
+//! Owns a record that is still arriving at the store, and the check at its end.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use crate::memory::Reserved;
 use crate::record::{self, Progress};
 
-/// Room for one record under one key, which nobody else can write meanwhile. Dropped = given back.
+/// Room for one record under one key, which no other writer can store meanwhile. Dropping it gives the room back.
 pub struct Reservation {
     store: Arc<Store>,
     key: RecordKey,
     progress: Progress,
     memory: Option<Reserved>,
     aside: Aside,
-    /// The last flush that its maker knew of.
+    /// Number of the last flush the record's maker knew of.
     known: u64,
 }
 
@@ -31,7 +31,7 @@ impl Reservation {
         Self { store, key, progress, memory: Some(memory), aside, known }
     }
 
-    /// Takes the next piece; true when the record is complete.
+    /// Appends the next piece; returns whether the record is complete.
     ///
     /// # Errors
     /// `BAD_RECORD` for gaps, duplicates and overruns.
@@ -44,14 +44,14 @@ impl Reservation {
         Ok(self.progress.is_complete())
     }
 
-    /// Bytes of the record, and how many of them have arrived.
+    /// Length of the record, and how many of its bytes have arrived.
     #[must_use]
     pub fn progress(&self) -> (usize, usize) {
         (self.progress.record_bytes(), self.progress.filled())
     }
 
-    /// Memory for the next bytes of the record, at most `bytes` of them, with whatever stands there; for
-    /// those who can receive in place. `advance` takes note of what they put there.
+    /// Memory for the next bytes of the record, at most `bytes`, not cleared, for callers that receive in place. `advance`
+    /// then counts the bytes received.
     pub fn spare(&mut self, bytes: usize) -> &mut [u8] {
         let (start, rest) = (self.progress.filled(), self.progress.rest());
         match &mut self.memory {
@@ -60,7 +60,7 @@ impl Reservation {
         }
     }
 
-    /// The next `bytes` bytes stand where `spare` said; true when the record is complete.
+    /// Counts the next `bytes` bytes, written to the memory of `spare`; returns whether the record is complete.
     ///
     /// # Errors
     /// `BAD_RECORD` for more bytes than the record has left.
@@ -74,7 +74,7 @@ impl Reservation {
         Ok(self.progress.is_complete())
     }
 
-    /// The same; where a record is answered once it is durable, the caller waits for that, and hears `Durable`.
+    /// Like `commit`; in a store that answers once a record is durable, waits for that and returns `Durable`.
     #[must_use]
     pub fn commit_durably(self) -> ItemStatus {
         let (store, key) = (Arc::clone(&self.store), self.key);
@@ -83,7 +83,7 @@ impl Reservation {
         if waits && store.wait_durable(&[key]) == [true] { ItemStatus::Durable } else { status }
     }
 
-    /// Checks the record whole; only an `Accepted` one can be looked up.
+    /// Checks the whole record; only an `Accepted` record can be looked up.
     #[must_use]
     pub fn commit(mut self) -> ItemStatus {
         if !self.progress.is_complete() {
@@ -114,7 +114,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Judges a whole record, payload checksum included.
+/// Checks a whole record, payload checksum included.
 pub(super) fn judge(bytes: &[u8], key: &RecordKey, class: u8) -> ItemStatus {
     let payload = bytes.get(record::HEADER_BYTES..).unwrap_or_default();
     verdict(bytes, crate::crc32c::checksum(payload), key, class)

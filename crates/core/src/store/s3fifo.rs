@@ -1,4 +1,4 @@
-//! Owns the eviction policy in use: S3-FIFO (Yang et al., SOSP 2023), by bytes and by tenant, in about 76 bytes of memory per record.
+//! Owns the eviction policy: S3-FIFO (Yang et al., SOSP 2023), by bytes and by tenant, in about 76 bytes of memory per record.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -13,16 +13,16 @@ use super::tenants::Quotas;
 use super::{Policy, RecordKey, Stored};
 use crate::table::Table;
 
-/// Divisor of what a tenant has: that part is for new records, unless there is nothing else.
+/// Divisor of a tenant's bytes: the share of the small queue, unless the main queue is empty.
 const SMALL_SHARE: u64 = 10;
-/// The same of what came lately.
+/// Divisor of a tenant's bytes: the largest share of the small queue while many records come.
 const LATELY_SHARE: u64 = 4;
 const USES_MAX: u8 = 3;
 
-/// Tables grow one after another, so that neither memory nor anybody's wait doubles at once.
+/// The tables grow one after another, so that neither memory nor a lock's hold time doubles at once.
 const TABLES: usize = 16;
 
-/// Records by key, in four queues: those new records get into, those used again, those that go first, and those that do not go. A use only counts; it moves nothing.
+/// Records by key in the four queues of [`Queue`]. A use only counts; it moves no entry.
 pub struct S3Fifo {
     hasher: RandomState,
     names: Names,
@@ -33,7 +33,7 @@ pub struct S3Fifo {
     room: u64,
 }
 
-/// A key as the index compares it.
+/// A key with its namespace's number and its tag.
 #[derive(Clone, Copy)]
 struct Named<'a> {
     namespace: u32,
@@ -51,7 +51,7 @@ impl Named<'_> {
 }
 
 impl S3Fifo {
-    /// Room for `bytes` bytes of records and others; remembers `ghosts` evicted keys.
+    /// Returns a policy for `bytes` bytes of records and other uses; remembers `ghosts` evicted keys.
     #[must_use]
     pub fn new(bytes: u64, ghosts: u64) -> Self {
         Self {
@@ -65,14 +65,14 @@ impl S3Fifo {
         }
     }
 
-    /// For so long new records have a larger part, because a prompt would lose its first blocks to its last ones before anybody
-    /// can ask for it.
+    /// Gives records that came within `span` a larger share, because a long prompt would evict its own first blocks before
+    /// any request can ask for them.
     #[must_use]
     pub fn sparing(self, span: Duration) -> Self {
         Self { lately: Lately::new(span), ..self }
     }
 
-    /// By the namespace itself, not its number: ghosts outlive numbers.
+    /// Hashes the namespace itself, not its number, because ghosts outlive numbers.
     fn tag(&self, key: &RecordKey) -> u32 {
         (self.hasher.hash_one(key) >> u32::BITS) as u32
     }
@@ -95,7 +95,7 @@ impl S3Fifo {
         self.table(named.tag).find(named.tag, |number| named.is(self.queues.entry(number)))
     }
 
-    /// Keys of one look-up mostly share their namespace: it is looked up once.
+    /// Names all keys; keys of one look-up mostly share their namespace, so that each run of one namespace is looked up once.
     fn name_all<'a>(&self, keys: impl Iterator<Item = &'a RecordKey>) -> Vec<Option<Named<'a>>> {
         let mut last = None;
         let name = |key: &'a RecordKey| {
@@ -117,7 +117,7 @@ impl S3Fifo {
         Some((key, record?))
     }
 
-    /// Evicts one record, of whoever has to give way; `None` when all that is left is pinned.
+    /// Evicts one record of the tenant that gives way; `None` when all records left are pinned.
     fn evict(&mut self) -> Option<(RecordKey, Stored)> {
         let mut stuck = Vec::new();
         let lately = self.lately.bytes();
@@ -133,7 +133,7 @@ impl S3Fifo {
 
     fn evict_of(&mut self, tenant: u16, lately: u64) -> Option<(RecordKey, Stored)> {
         let records = self.queues.tenants.get(tenant).records;
-        // Every record may be looked at as often as it was used, once to move, and once as pinned.
+        // The eviction looks at a record once per use, once to move it, and once while it is pinned.
         for _ in 0..=records * (usize::from(USES_MAX) + 2) {
             let of = self.queues.tenants.get(tenant);
             let share = lately.clamp(of.bytes() / SMALL_SHARE, of.bytes() / LATELY_SHARE);
@@ -149,10 +149,10 @@ impl S3Fifo {
             let entry = self.queues.entry_mut(number);
             let queue = entry.queue;
             if entry.record.as_ref().is_some_and(Stored::is_pinned) {
-                // It is being used. Left among the new ones it would hide what can go from the others.
+                // A pinned record left in the small queue would hide the records behind it that can go.
                 self.queues.move_to(number, Queue::Main);
             } else if entry.uses > 0 {
-                // One use moves a new record on, or one that was of no use; later uses buy a round each.
+                // One use moves a record from the small or last queue on; each use in the main queue buys one more round.
                 entry.uses = if queue == Queue::Main { entry.uses - 1 } else { 0 };
                 self.queues.move_to(number, Queue::Main);
             } else {
@@ -187,7 +187,7 @@ impl Policy for S3Fifo {
     fn find_all(&self, keys: &[RecordKey], found: &mut [bool]) {
         let missing = keys.iter().zip(&*found).filter(|(_, found)| !**found).map(|(key, _)| key);
         let named = self.name_all(missing);
-        // A key is two waits for memory: its line of a table, and its entry. Each is begun for all of them first, so that they overlap.
+        // A key costs two memory accesses: its line of a table and its entry. Each is first begun for all keys, so that they overlap.
         let lines = named.iter().flatten().map(|key| self.table(key.tag).begin(key.tag));
         black_box(lines.fold(0, u32::wrapping_add));
         let numbers =
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
     use crate::memory::{Budget, ENTRY_BYTES, Shape};
 
-    /// Looked at after each insertion, so that the worst moment counts, too.
+    /// Checked after each insertion, so that the moment of most memory counts, too.
     #[test]
     fn an_entry_costs_no_more_than_is_counted_for_it() {
         let room = 1 << 30;

@@ -1,4 +1,4 @@
-//! Owns which records belong to conversations that somebody named, and which of those are kept whatever else is stored.
+//! Owns the records of named sessions, and which sessions are kept from eviction.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,15 +6,15 @@ use super::{RecordKey, State, Store};
 use crate::limits::{SESSION_KEY_BYTES, SESSION_KEYS_MAX};
 use crate::memory::Budget;
 
-/// Sessions by number, and the keys that any of those being kept wants.
+/// Sessions by number, and the keys that kept sessions want.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// What kept records may cost together.
+    /// Most bytes of kept records.
     quota: u64,
     known: HashMap<u32, Session>,
-    /// By how many kept sessions.
+    /// Number of kept sessions that want a key.
     wanted: HashMap<RecordKey, u32>,
-    /// Of all sessions.
+    /// Keys of all sessions.
     keys: usize,
 }
 
@@ -24,27 +24,27 @@ struct Session {
     is_kept: bool,
 }
 
-/// One session as it is now.
+/// State of one session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionStats {
-    /// Keys that are known to be its own.
+    /// Keys of the session.
     pub keys: u64,
-    /// Of their records, those in memory ...
+    /// Records of these keys in memory.
     pub records: u64,
-    /// ... those of them that are not evicted ...
+    /// Records among them that are protected from eviction.
     pub kept: u64,
-    /// ... and what these cost.
+    /// Memory of the protected records, in bytes.
     pub kept_bytes: u64,
 }
 
 impl Store {
-    /// Kept records may cost so much together, and of a tenant's quota the same share; 0: none are kept.
+    /// Sets the most bytes of kept records, and the same share of each tenant's quota; 0: none are kept.
     pub fn limit_sessions(&self, bytes: u64) {
         self.state().sessions.quota = bytes;
     }
 
-    /// Takes records, stored or on their way, for those of a session. With `is_kept` they, and all others of it, are not evicted
-    /// as far as the quota goes. Others of the groups in `superseded` leave it, and go first. Keys beyond the limits are not noted.
+    /// Adds records, stored or arriving, to a session. With `is_kept` all its records are protected from eviction, as far as the
+    /// quota goes. Older keys of the groups in `superseded` leave the session and go first. Keys above the limits are ignored.
     pub fn add_to_session(
         &self,
         session: u32,
@@ -72,7 +72,7 @@ impl Store {
             }
         }
         if is_kept {
-            // Also those there was no room for before.
+            // Includes keys that found no room before.
             for key in &of.keys {
                 state.keep(key);
             }
@@ -82,8 +82,8 @@ impl Store {
         state.session_stats(session)
     }
 
-    /// Forgets a session: its records are as others are, or go before them with `goes_first`, unless another one keeps them.
-    /// How many now go first.
+    /// Forgets a session. Its records become ordinary, or go first with `goes_first`, unless another session keeps them.
+    /// Returns how many newly go first.
     pub fn end_session(&self, session: u32, goes_first: bool) -> usize {
         let mut state = self.state();
         let Some(of) = state.sessions.known.remove(&session) else { return 0 };
@@ -91,7 +91,7 @@ impl Store {
         state.leave(&self.budget, &keys, of.is_kept, goes_first)
     }
 
-    /// How a session is doing.
+    /// Returns the state of a session.
     #[must_use]
     pub fn session_stats(&self, session: u32) -> SessionStats {
         self.state().session_stats(session)
@@ -99,14 +99,14 @@ impl Store {
 }
 
 impl State {
-    /// Keeps a record in memory from being evicted, where a kept session wants it.
+    /// Protects a record in memory from eviction, where a kept session wants it.
     pub(super) fn keep(&mut self, key: &RecordKey) {
         if self.sessions.wanted.contains_key(key) {
             self.policy.keep(key, self.sessions.quota);
         }
     }
 
-    /// Takes the memory for `count` keys, and says for how many there is room.
+    /// Charges memory for `count` keys; returns how many of them fit.
     fn note(&mut self, budget: &Budget, count: usize) -> usize {
         let count = count.min(SESSION_KEYS_MAX - self.sessions.keys);
         let bytes = count as u64 * SESSION_KEY_BYTES;
@@ -118,7 +118,7 @@ impl State {
         count
     }
 
-    /// These are no keys of a session any more.
+    /// Removes keys from a session; returns how many of their records newly go first.
     fn leave(
         &mut self,
         budget: &Budget,
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// A kept session wants these no longer; how many of them go first now.
+    /// Drops a kept session's claim on keys; returns how many of their records newly go first.
     fn unwant(&mut self, keys: &[RecordKey], goes_first: bool) -> usize {
         let mut moved = 0;
         for key in keys {
@@ -160,7 +160,7 @@ impl State {
         moved
     }
 
-    /// Those that are known to be its own, stored or not.
+    /// Keys of a session, stored or not.
     pub(super) fn session_keys(&self, session: u32) -> impl Iterator<Item = &RecordKey> {
         self.sessions.known.get(&session).into_iter().flat_map(|of| &of.keys)
     }

@@ -1,18 +1,18 @@
 //! Owns the outcome of one item, numbered as `ItemStatus` of proto/tierkv.proto.
 
-/// Why one item of a store, fetch or report went the way it did.
+/// Outcome of one item of a store, fetch or report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ItemStatus {
-    /// Wanted: nothing is decided yet.
+    /// Wanted; no outcome yet.
     Unspecified = 0,
     /// In memory, verified.
     Accepted = 1,
-    /// Was there already, or is being written by somebody else.
+    /// Stored already, or being written by another caller.
     Present = 2,
-    /// Not there.
+    /// Not stored.
     Missing = 3,
-    /// Header or checksum does not verify.
+    /// Header or checksum is wrong.
     BadRecord = 4,
     /// A kv record in an ssm store, or the reverse.
     WrongClass = 5,
@@ -28,8 +28,8 @@ pub enum ItemStatus {
     Quarantined = 10,
     /// Synced to disk.
     Durable = 11,
-    /// Made before a flush that it belongs to.
+    /// Made before a flush of its scope.
     Flushed = 12,
-    /// The store takes no new records: those it has are moving away.
+    /// The store takes no new records, because its records are being moved away.
     Draining = 13,
 }

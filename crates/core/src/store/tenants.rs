@@ -1,5 +1,5 @@
-//! Owns whom a record belongs to: what each tenant has in memory, its share of it, and who gives way to whom: the account that
-//! has most first, and of its tenants the one that is furthest over its quota.
+//! Owns the tenants of the records in memory: bytes, quota, and the victim: the tenant furthest over quota in the account
+//! that uses most.
 
 use std::collections::HashMap;
 
@@ -16,13 +16,13 @@ pub(super) struct Ends {
     pub(super) bytes: u64,
 }
 
-/// One tenant, for as long as it has anything.
+/// A tenant; exists while it has records or arriving bytes.
 #[derive(Debug)]
 pub(super) struct Tenant {
     id: u64,
     quota: u64,
     pub(super) records: usize,
-    /// Memory of its records in the middle of arriving.
+    /// Bytes of its arriving records.
     aside: u64,
     pub(super) ends: [Ends; 4],
 }
@@ -33,12 +33,12 @@ impl Tenant {
         Self { id, quota, records: 0, aside: 0, ends }
     }
 
-    /// What its records in memory cost.
+    /// Memory of its records, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.ends.iter().map(|ends| ends.bytes).sum()
     }
 
-    /// What it keeps whatever others do; 0: it is not told from others.
+    /// Guaranteed bytes; 0: tenants are not told apart.
     pub(super) fn quota(&self) -> u64 {
         self.quota
     }
@@ -47,16 +47,16 @@ impl Tenant {
         self.bytes() + self.aside
     }
 
-    /// By how much it is over its quota; below zero: what it has left.
+    /// Bytes over the quota; negative below it.
     fn surplus(&self) -> i128 {
         i128::from(self.used()) - i128::from(self.quota)
     }
 }
 
-/// Quotas: what a tenant keeps whatever others do. Without any, all records are of one tenant.
+/// Guaranteed bytes per tenant. Without quotas all records belong to one tenant.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Quotas {
-    /// Of each tenant that has none of its own; 0: tenants are not told apart.
+    /// Quota of a tenant without one of its own; 0: tenants are not told apart.
     pub(super) each: u64,
     pub(super) own: HashMap<u64, u64>,
 }
@@ -72,12 +72,12 @@ impl Quotas {
 pub(super) struct Tenants {
     quotas: Quotas,
     known: Interned<Tenant>,
-    /// Memory of records in the middle of arriving, by account; of those that have any.
+    /// Arriving bytes by account; only accounts that have some.
     aside: HashMap<u16, u64>,
     victim: Option<Victim>,
 }
 
-/// Who gives way, until it has no more left than the next one had.
+/// Tenant that gives way until its surplus falls to `until`.
 #[derive(Debug, Clone, Copy)]
 struct Victim {
     number: u16,
@@ -92,7 +92,7 @@ impl Tenants {
         Self { quotas, known, aside: HashMap::new(), victim: None }
     }
 
-    /// From now on; records that are there already stay with whom they came for.
+    /// Sets the quotas; records that are there stay with the tenant they were stored for.
     pub(super) fn limit(&mut self, quotas: Quotas) {
         for tenant in self.known.all_mut() {
             tenant.quota = quotas.of(tenant.id);
@@ -109,29 +109,29 @@ impl Tenants {
         self.known.get_mut(number)
     }
 
-    /// What one has in memory, records in the middle of arriving included.
+    /// Memory of a tenant in bytes, arriving records included.
     pub(super) fn used(&self, id: u64) -> u64 {
         self.known.number(id).map_or(0, |number| self.get(number).used())
     }
 
-    /// Whether `bytes` more may be on their way: what arrives cannot be evicted, so that no tenant has more of it than its quota.
+    /// Whether a tenant may have `bytes` more arriving; these cannot be evicted, so that each tenant has at most its quota of them.
     pub(super) fn may_set_aside(&self, id: u64, bytes: u64) -> bool {
         if self.quotas.each == 0 {
             return true;
         }
-        // Whom the table has no room for has no more than those have together that share its place.
+        // Tenants without a slot of their own share one slot and its quota.
         let number = self.known.number(self.known.home(id));
         let (aside, quota) = number.map_or((0, self.quotas.of(id)), |number| {
             let tenant = self.get(number);
             (tenant.aside, tenant.quota)
         });
-        // Salts are free to whoever makes them up; nobody's account is that of many.
+        // A client chooses its salts freely, so that the limit also holds per account; account 0 stands for many clients.
         let account = account_of(id);
         let of_account = self.aside.get(&account).copied().unwrap_or(0);
         aside + bytes <= quota && (account == 0 || of_account + bytes <= quota)
     }
 
-    /// So many bytes of one are on their way; the answer is its number, which stays its own until they are put back.
+    /// Charges a tenant for arriving bytes; returns its number, valid until they are put back.
     pub(super) fn set_aside(&mut self, id: u64, bytes: u64) -> u16 {
         let number = self.number(id);
         self.get_mut(number).aside += bytes;
@@ -139,7 +139,7 @@ impl Tenants {
         number
     }
 
-    /// They are not any more.
+    /// Ends the charge of `set_aside`.
     pub(super) fn put_back(&mut self, number: u16, bytes: u64) {
         let tenant = self.get_mut(number);
         tenant.aside -= bytes;
@@ -161,7 +161,7 @@ impl Tenants {
         self.known.enter(id, |id| Tenant::new(id, quotas.of(id)))
     }
 
-    /// Forgets one that has nothing any more.
+    /// Forgets a tenant that has neither records nor arriving bytes.
     pub(super) fn leave(&mut self, number: u16) {
         let tenant = self.get(number);
         if number != COMMON && tenant.records == 0 && tenant.aside == 0 {
@@ -171,8 +171,8 @@ impl Tenants {
         }
     }
 
-    /// Whose record goes next: of those with any, and not `stuck`, the one that is furthest over its quota, in the account that
-    /// has most.
+    /// Number of the tenant that gives way next: the one furthest over quota in the account that uses most, among tenants
+    /// with records and not `stuck`.
     pub(super) fn victim(&mut self, stuck: &[u16]) -> Option<u16> {
         if let Some(Victim { number, until, evictions }) = self.victim {
             let tenant = self.get(number);
@@ -197,15 +197,15 @@ impl Tenants {
             }
         }
         let (number, surplus) = first?;
-        // Nobody is evicted below its quota without another look at all the others.
+        // No tenant is evicted below its quota without comparing all tenants again.
         let until = if self.known.all().count() == 1 { i128::MIN } else { second.max(0) };
-        // Nor once its account has no more than another one.
+        // The eviction also stops once the account uses no more than the next one.
         let until = lead.map_or(until, |lead| until.max(surplus - i128::from(lead.bytes)));
         self.victim = Some(Victim { number, until, evictions: 0 });
         Some(number)
     }
 
-    /// The account that has most, of those with a record that is not `stuck`; and how much more than the next one.
+    /// The account that uses most among those with a record of a tenant not `stuck`, and its lead over the next one in bytes.
     fn lead(&self, stuck: &[u16]) -> Option<Lead> {
         let mut accounts: HashMap<u16, (u64, bool)> = HashMap::new();
         for (number, tenant) in self.known.all() {

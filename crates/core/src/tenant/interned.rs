@@ -1,26 +1,26 @@
-//! Owns the interned ids of tenants, where two bytes must do: given when one comes, and again when it has left.
+//! Owns the interned ids of tenants as numbers of two bytes; a number is reused once its tenant has left.
 
 use std::collections::HashMap;
 
 use super::{account_of, own_tenant};
 use crate::limits::{STORE_TENANTS_ALL_MAX, STORE_TENANTS_MAX};
 
-/// Whoever nobody named, and those that came when the table was full.
+/// Number of tenant 0 and of the tenants that found the table full.
 pub(crate) const COMMON: u16 = 0;
 
-/// What is known of each, by its number. An account has at most [`STORE_TENANTS_MAX`] at a time, so that none takes the places
-/// of others.
+/// Values of the known tenants by number. An account has at most [`STORE_TENANTS_MAX`] at a time, so that it cannot fill
+/// the table.
 #[derive(Debug)]
 pub(crate) struct Interned<T> {
     known: Vec<T>,
     numbers: HashMap<u64, u16>,
-    /// How many of each account are there.
+    /// Tenants per account.
     accounts: HashMap<u16, usize>,
     free: Vec<u16>,
 }
 
 impl<T> Interned<T> {
-    /// With id 0 alone, which never leaves.
+    /// Returns a table with id 0 alone, which never leaves.
     pub(crate) fn new(common: T) -> Self {
         Self {
             known: vec![common],
@@ -30,12 +30,12 @@ impl<T> Interned<T> {
         }
     }
 
-    /// The number of an id that is there.
+    /// Number of an id in the table.
     pub(crate) fn number(&self, id: u64) -> Option<u16> {
         self.numbers.get(&id).copied()
     }
 
-    /// The id that this one is known by: itself, or where its account has too many, the account's own, or nobody's.
+    /// Id under which `id` is counted: itself; above the account's limit the account's own; with a full table 0.
     pub(crate) fn home(&self, id: u64) -> u64 {
         if self.numbers.contains_key(&id) {
             return id;
@@ -47,12 +47,12 @@ impl<T> Interned<T> {
         if has_room && id != own {
             return id;
         }
-        // A place for each account is left when salts have taken all of theirs.
+        // Own ids may exceed the limit on all tenants, so that salts cannot keep an account out.
         let is_there = self.numbers.contains_key(&own);
         if is_there || self.known.len() < usize::from(u16::MAX) { own } else { 0 }
     }
 
-    /// The number of an id, which comes with `new` of the id that it is known by if it is not there.
+    /// Returns the number under which `id` is counted; adds it with the value `new` if needed.
     pub(crate) fn enter(&mut self, id: u64, new: impl FnOnce(u64) -> T) -> u16 {
         let id = self.home(id);
         if let Some(number) = self.number(id) {
@@ -70,7 +70,7 @@ impl<T> Interned<T> {
         number
     }
 
-    /// An id has nothing any more: its number may be given again.
+    /// Removes an id without records, so that its number can be reused.
     pub(crate) fn leave(&mut self, id: u64, number: u16) {
         self.numbers.remove(&id);
         self.free.push(number);
@@ -83,7 +83,7 @@ impl<T> Interned<T> {
         }
     }
 
-    /// Whether all that are there are of one account.
+    /// Whether all tenants belong to one account.
     pub(crate) fn is_one_account(&self) -> bool {
         self.accounts.len() == 1
     }
@@ -96,7 +96,7 @@ impl<T> Interned<T> {
         &mut self.known[usize::from(number)]
     }
 
-    /// All numbers that were ever given, those that are free included.
+    /// All numbers ever used with their values, free ones included.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u16, &T)> {
         (0_u16..).zip(&self.known)
     }

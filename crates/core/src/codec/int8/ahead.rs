@@ -1,4 +1,4 @@
-//! Owns looking ahead: rows are asked for long before they are read, since memory takes that long.
+//! Owns the prefetch of rows, because memory takes long to answer.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
@@ -6,7 +6,7 @@ use super::kernels::Rows;
 
 const ROWS_AHEAD: usize = 16;
 
-/// Where rows are read from, and where after their end.
+/// Rows to read, and the start of the rows after them.
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
     pub at: *const u8,
@@ -16,7 +16,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// Where the row starts that is to be asked for while `row` is read.
+    /// Start of the row to prefetch while `row` is read.
     #[inline]
     pub fn ahead_of(&self, row: usize) -> *const u8 {
         let wanted = row + ROWS_AHEAD;
@@ -28,7 +28,7 @@ impl Path {
     }
 }
 
-/// Asks for a cache line.
+/// Prefetches a cache line.
 #[inline]
 pub fn ask(at: *const u8) {
     // SAFETY: a hint, which never faults.

@@ -1,4 +1,4 @@
-//! Owns the AVX2 kernels: 16 elements a step, the rest of a row as the portable ones do it.
+//! Owns the AVX2 kernels: 16 elements per step, the rest of a row by the portable kernels.
 
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _MM_FROUND_TO_NEAREST_INT, _mm_castsi128_ps, _mm_cvtph_ps,
@@ -25,7 +25,7 @@ const STEP: usize = 16;
 /// Bytes of one load.
 const LOAD: usize = size_of::<__m256i>();
 const NEAREST_EVEN: i32 = _MM_FROUND_TO_NEAREST_INT;
-/// Packing works in halves of a register; this puts the quarters back in order.
+/// Packing works on each half of a register; this permutation puts the quarters back in order.
 const IN_ORDER: i32 = 0b11_01_10_00;
 
 pub const fn kernels<const D: u8>() -> Kernels {
@@ -49,8 +49,8 @@ unsafe fn encode<const D: u8>(
     }
 }
 
-/// A row is quantised after the next one was read: its scale takes a while. `WHOLE`: rows have no
-/// rest after the pairs of steps, which most have not.
+/// Encodes rows; quantises a row after reading the next one, because its scale takes a while. `WHOLE`: rows are multiples
+/// of two steps, as most are.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 unsafe fn encode_rows<const D: u8, const WHOLE: bool>(
@@ -116,7 +116,7 @@ unsafe fn absmax_row<const D: u8, const WHOLE: bool>(
     let rest = dim % (2 * LOAD / element_bytes(D));
     // SAFETY: as above.
     let rest = value_of(D, unsafe { portable::absmax::<D>(at, rest) });
-    // As bits, since NaN counts as larger than any number.
+    // Compared as bits, because NaN must count as larger than any number.
     f32::from_bits(largest.to_bits().max(rest.to_bits()))
 }
 
@@ -138,7 +138,7 @@ fn largest_value<const D: u8>(lanes: __m256i) -> f32 {
         let lanes = _mm_max_epu32(lanes, _mm_shuffle_epi32::<0b10_11_00_01>(lanes));
         return _mm_cvtss_f32(_mm_castsi128_ps(lanes));
     }
-    // The processor finds the smallest of eight words; with all bits flipped, that is the largest.
+    // The instruction finds the smallest of eight words; with all bits flipped, that is the largest.
     let ones = _mm_set1_epi32(-1);
     let smallest = _mm_minpos_epu16(_mm_xor_si128(_mm_max_epu16(low, high), ones));
     let largest = _mm_xor_si128(smallest, ones);
@@ -194,7 +194,7 @@ unsafe fn quotients<const D: u8>(at: *const u8, factor: __m256) -> __m256i {
     let first = unsafe { load(at) };
     let zero = _mm256_setzero_si256();
     let (low, high) = match D {
-        // A bf16 is the upper half of its f32. Unpacked so, packing brings them back in order.
+        // A bf16 is the upper half of its f32. Packing undoes the order of this unpacking.
         BF16 => (
             _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, first)),
             _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, first)),
@@ -227,7 +227,7 @@ unsafe fn decode<const D: u8>(
         let scale = value_of_scale(scales[row]);
         let out = at.wrapping_add(row * rows.stride);
         if stream {
-            // SAFETY: the caller's rows are writable and, to be streamed, made of whole cache lines.
+            // SAFETY: the caller's rows are writable and, if streamed, consist of whole cache lines.
             unsafe { dequantise_row::<D, true>(codes, scale, out) };
         } else {
             // SAFETY: the caller's rows are writable.
@@ -287,7 +287,7 @@ fn f16_products(codes: __m128i, scale: f32) -> __m256i {
     _mm256_set_m128i(high, low)
 }
 
-/// 16 codes times the scale, as bf16: even and odd elements apart, so that they need no packing.
+/// 16 codes times the scale, as bf16; even and odd elements stay in separate registers, so that no packing is needed.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn bf16_products(codes: __m128i, scale: f32) -> __m256i {
@@ -301,7 +301,7 @@ fn bf16_products(codes: __m128i, scale: f32) -> __m256i {
     _mm256_blend_epi16::<0b1010_1010>(_mm256_srli_epi32::<16>(even), odd)
 }
 
-/// The nearest bf16 in the upper half of each lane, ties to even; the lower half is left over.
+/// The nearest bf16 in the upper half of each lane, ties to even; the lower half is undefined.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn nearest_bf16(values: __m256) -> __m256i {

@@ -1,4 +1,4 @@
-//! Owns the AVX-512 kernels: 16 elements a step, the rest of a row through a mask.
+//! Owns the AVX-512 kernels: 16 elements per step, the rest of a row through a mask.
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512i, __mmask16, _MM_FROUND_TO_NEAREST_INT, _mm_mask_storeu_epi8,
@@ -25,14 +25,14 @@ pub const fn kernels<const D: u8>() -> Kernels {
     Kernels { encode: encode::<D>, decode: decode::<D> }
 }
 
-/// The steps of a row: where each starts, and which of its 16 elements there are.
+/// Steps of a row: the first element of each, and the mask of its elements that exist.
 pub fn steps(dim: usize) -> impl Iterator<Item = (usize, __mmask16)> {
     let rest = dim % STEP;
     let whole = (0..dim - rest).step_by(STEP).map(|index| (index, !0));
     whole.chain((rest > 0).then_some((dim - rest, (1 << rest) - 1)))
 }
 
-/// A row is quantised after the next one was read, so that its scale is there by then.
+/// Encodes rows; quantises a row after reading the next one, so that its scale is ready by then.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn encode<const D: u8>(
     at: *const u8,
@@ -112,7 +112,7 @@ unsafe fn decode<const D: u8>(
             match D {
                 BF16 => {
                     let step = _mm512_cvtepi32_epi16(nearest_bf16(values));
-                    // SAFETY: the caller's rows are writable and, to be streamed, whole cache lines.
+                    // SAFETY: the caller's rows are writable and, if streamed, consist of whole cache lines.
                     unsafe { store_halves(out, present, step, stream) };
                 }
                 F16 => {
@@ -137,13 +137,13 @@ fn nearest_bf16(values: __m512) -> __m512i {
     _mm512_srli_epi32::<16>(rounded)
 }
 
-/// The bits of the elements that are present, one in each lane.
+/// The bits of the elements in the mask, one per lane.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
 unsafe fn load_bits<const D: u8>(row: *const u8, index: usize, present: __mmask16) -> __m512i {
     let at = row.wrapping_add(index * element_bytes(D));
     if D == F32 {
-        // SAFETY: the elements that are present are readable; the others are not touched.
+        // SAFETY: the elements in the mask are readable; the others are not accessed.
         _mm512_castps_si512(unsafe { _mm512_maskz_loadu_ps(present, at.cast()) })
     } else {
         // SAFETY: as above.
@@ -151,7 +151,7 @@ unsafe fn load_bits<const D: u8>(row: *const u8, index: usize, present: __mmask1
     }
 }
 
-/// The values of the elements that are present.
+/// The values of the elements in the mask.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
 unsafe fn load_values<const D: u8>(row: *const u8, index: usize, present: __mmask16) -> __m512 {
@@ -164,25 +164,25 @@ unsafe fn load_values<const D: u8>(row: *const u8, index: usize, present: __mmas
     }
 }
 
-/// The codes that are present, as floats. Unsafe: they must lie within `codes`.
+/// The codes in the mask, as floats. Unsafe: they must lie within `codes`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
 pub unsafe fn load_codes(codes: &[u8], index: usize, present: __mmask16) -> __m512 {
     let at = codes.as_ptr().wrapping_add(index);
-    // SAFETY: the codes that are present are readable; the others are not touched.
+    // SAFETY: the codes in the mask are readable; the others are not accessed.
     let step: __m128i = unsafe { _mm_maskz_loadu_epi8(present, at.cast()) };
     _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(step))
 }
 
-/// Writes the elements of two bytes that are present.
+/// Writes the two-byte elements in the mask.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
 pub unsafe fn store_halves(at: *mut u8, present: __mmask16, step: __m256i, stream: bool) {
     if stream {
-        // SAFETY: the caller's row is writable and, being streamed, whole cache lines.
+        // SAFETY: the caller's row is writable and, when streamed, consists of whole cache lines.
         unsafe { _mm256_stream_si256(at.cast(), step) };
     } else {
-        // SAFETY: the elements that are present are writable; the others are not touched.
+        // SAFETY: the elements in the mask are writable; the others are not accessed.
         unsafe { _mm256_mask_storeu_epi16(at.cast(), present, step) };
     }
 }
@@ -191,10 +191,10 @@ pub unsafe fn store_halves(at: *mut u8, present: __mmask16, step: __m256i, strea
 #[inline]
 unsafe fn store_singles(at: *mut u8, present: __mmask16, step: __m512, stream: bool) {
     if stream {
-        // SAFETY: the caller's row is writable and, being streamed, whole cache lines.
+        // SAFETY: the caller's row is writable and, when streamed, consists of whole cache lines.
         unsafe { _mm512_stream_ps(at.cast(), step) };
     } else {
-        // SAFETY: the elements that are present are writable; the others are not touched.
+        // SAFETY: the elements in the mask are writable; the others are not accessed.
         unsafe { _mm512_mask_storeu_ps(at.cast(), present, step) };
     }
 }

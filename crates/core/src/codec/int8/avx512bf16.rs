@@ -1,4 +1,4 @@
-//! Owns the AVX512-BF16 kernel: the processor rounds to bf16 itself, the rest is AVX-512.
+//! Owns the AVX512-BF16 kernel, in which the processor rounds to bf16; the rest is AVX-512.
 
 use std::arch::x86_64::{__m256i, __m512, _mm512_cvtneps_pbh, _mm512_mul_ps, _mm512_set1_ps};
 
@@ -11,7 +11,7 @@ pub const fn kernels<const D: u8>() -> Kernels {
     if D == BF16 { Kernels { decode, ..kernels } } else { kernels }
 }
 
-/// The instruction takes subnormal numbers for zero; scales are such that no product is subnormal.
+/// Decodes rows. The instruction flushes subnormals to zero, but scales are such that no product is subnormal.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn decode(scales: &[Scale], codes: &[u8], at: *mut u8, rows: Rows, stream: bool) {
     for (row, codes) in codes.chunks_exact(rows.dim).enumerate() {
@@ -21,7 +21,7 @@ unsafe fn decode(scales: &[Scale], codes: &[u8], at: *mut u8, rows: Rows, stream
             let values = unsafe { avx512::load_codes(codes, index, present) };
             let step = nearest_bf16(_mm512_mul_ps(values, factor));
             let out = at.wrapping_add(row * rows.stride + index * element_bytes(BF16));
-            // SAFETY: the caller's rows are writable and, to be streamed, whole cache lines.
+            // SAFETY: the caller's rows are writable and, if streamed, consist of whole cache lines.
             unsafe { avx512::store_halves(out, present, step, stream) };
         }
     }

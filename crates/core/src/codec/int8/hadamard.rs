@@ -1,17 +1,17 @@
-//! Owns the Hadamard transform of K in codec 3: head vectors through it before they are coded, and back.
+//! Owns the Hadamard transform of K in codec 3: head vectors are transformed before coding, and back after decoding.
 //!
-//! Plain Rust, compiled for each instruction set: the order of additions is part of the format, and the compiler keeps
-//! it. Sums of codes are whole numbers, exact in any order.
+//! Plain Rust, compiled per instruction set. The order of additions is part of the format, and the compiler keeps it. Sums
+//! of codes are integers, exact in any order.
 
 use super::kernels::{Isa, Rows, Scale};
 use super::portable::{load, store};
 use super::scale::{F32, element_of, value_of, value_of_scale};
 
-/// Most elements that are transformed together: sums of so many codes fit 16 bits.
+/// Most elements transformed together, because sums of that many codes fit 16 bits.
 const BLOCK_MAX: usize = 256;
-/// Elements transformed before they are coded: they must still be in the L1 cache.
+/// Elements transformed before they are coded; they must still be in the L1 cache by then.
 const STEP_ELEMENTS: usize = 4096;
-/// Elements that are transformed together: the largest power of two that divides the head dim, `BLOCK_MAX` at most.
+/// Elements transformed together: the largest power of two that divides the head dim, at most `BLOCK_MAX`.
 #[must_use]
 pub fn block_of(dim: usize) -> usize {
     (1 << dim.trailing_zeros().min(usize::BITS - 1)).min(BLOCK_MAX)
@@ -20,10 +20,10 @@ pub fn block_of(dim: usize) -> usize {
 /// The two kernels of one instruction set and dtype.
 #[derive(Debug, Clone, Copy)]
 pub struct Hadamard {
-    /// Rows from the pointer on become transformed values. Unsafe: the rows must be readable.
+    /// Transforms the rows at the pointer. Unsafe: the rows must be readable.
     pub forth: unsafe fn(*const u8, Rows, &mut [f32]),
-    /// Scales and codes of transformed values become rows; the last argument is as long as a row, and for sums. Unsafe:
-    /// the rows must be writable.
+    /// Turns scales and codes of transformed values into rows; the last argument is scratch memory, as long as a row.
+    /// Unsafe: the rows must be writable.
     pub back: unsafe fn(&[Scale], &[u8], *mut u8, Rows, &mut [i16]),
 }
 
@@ -49,7 +49,7 @@ pub unsafe fn encode(
         // SAFETY: the caller's rows are readable.
         unsafe { (transform.forth)(from, rows, values) };
         let transformed = values.as_ptr().cast();
-        // SAFETY: the values are as many as the codes.
+        // SAFETY: there are as many values as codes.
         let is_finite = unsafe { (kernels.encode)(transformed, plain, transformed, scales, codes) };
         finite & is_finite
     })
@@ -64,7 +64,7 @@ unsafe fn forth<const D: u8>(at: *const u8, rows: Rows, values: &mut [f32]) {
     unsafe { transform_rows::<D>(at, rows, values, transform::<f32, 8>) };
 }
 
-/// The rows' values, each times the share of one in a transform, are transformed by `transform`.
+/// Scales the rows' values by one over the block length, and transforms them by `transform`.
 ///
 /// # Safety
 /// The rows are readable.
@@ -77,7 +77,7 @@ pub unsafe fn transform_rows<const D: u8>(
     transform: impl Fn(&mut [f32]),
 ) {
     let block = block_of(rows.dim);
-    // A power of two: the product is exact unless it is subnormal, and no sum of `block` of them overflows.
+    // The factor is a power of two: products are exact unless subnormal, and no sum of `block` of them overflows.
     let share = 1.0 / f32::from(u16::try_from(block).unwrap_or(1));
     for (row, values) in values.chunks_exact_mut(rows.dim).enumerate() {
         let at = at.wrapping_add(row * rows.stride);
@@ -116,7 +116,7 @@ unsafe fn back<const D: u8>(
     }
 }
 
-/// What is transformed: values there, codes back. Codes of -128, which no writer makes, may wrap; they do so everywhere.
+/// Element type of a transform: f32 forth, i16 back. Codes of -128, which no writer makes, may wrap; every kernel wraps them alike.
 pub trait Number: Copy {
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
@@ -144,8 +144,8 @@ impl Number for i16 {
     }
 }
 
-/// The Hadamard transform in place: pairs half the length apart become sum and difference, then pairs a quarter apart, and
-/// so on to neighbours. `LANES` elements are taken for a register.
+/// Hadamard transform in place: pairs half the length apart become sum and difference, then pairs a quarter apart, down to
+/// neighbours. A register has `LANES` elements.
 #[expect(clippy::inline_always, reason = "it is compiled for the instruction set of its caller")]
 #[inline(always)]
 pub fn transform<N: Number, const LANES: usize>(values: &mut [N]) {
@@ -154,16 +154,16 @@ pub fn transform<N: Number, const LANES: usize>(values: &mut [N]) {
     for register in registers {
         *register = within(*register);
     }
-    // A block that is shorter than a register.
+    // The rest is a block shorter than a register.
     halves(rest, N::plus, N::minus);
 }
 
-/// All steps that do not look into what stands there.
+/// The steps between whole values, which do not look inside them.
 #[expect(clippy::inline_always, reason = "it is compiled for the instruction set of its caller")]
 #[inline(always)]
 fn halves<T: Copy>(values: &mut [T], plus: impl Fn(T, T) -> T, minus: impl Fn(T, T) -> T) {
     let mut apart = values.len() / 2;
-    // Two steps at once, which halves the way to memory and back.
+    // Two steps at once, which halves the memory traffic.
     while apart > 1 {
         for part in values.chunks_exact_mut(2 * apart) {
             let (low, high) = part.split_at_mut(apart);
@@ -220,7 +220,7 @@ fn neighbours<const APART: usize, N: Number, const LANES: usize>(
     })
 }
 
-/// The way back compiled for an instruction set; the way there is written out for AVX2.
+/// The inverse transform, compiled for an instruction set; the forward one is written for AVX2 in `hadamard_avx2.rs`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! compiled_for {
     ($name:ident, $features:literal) => {

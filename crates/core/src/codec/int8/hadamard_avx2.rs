@@ -26,13 +26,13 @@ pub unsafe fn forth<const D: u8>(at: *const u8, rows: Rows, values: &mut [f32]) 
     unsafe { transform_rows::<D>(at, rows, values, transform) };
 }
 
-/// A power of two of values, two registers at least.
+/// Transforms a power of two of values, at least two registers.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn turn_block(values: &mut [f32]) {
     let (registers, _) = values.as_chunks_mut::<LANES>();
     let mut apart = registers.len() / 2;
-    // Two steps at once, which halves the way to memory and back.
+    // Two steps at once, which halves the memory traffic.
     while apart > 1 {
         for part in registers.chunks_exact_mut(2 * apart) {
             let (low, high) = part.split_at_mut(apart);
@@ -63,7 +63,7 @@ fn turn_block(values: &mut [f32]) {
     }
 }
 
-/// The steps within a register: each lane gets the other of its pair, and its own or what is left without it.
+/// The steps within a register: each lane adds its partner to its own value or to its negative.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn within(lanes: __m256) -> __m256 {

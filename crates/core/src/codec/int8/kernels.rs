@@ -1,4 +1,4 @@
-//! Owns the choice of instruction set: once per process, among those this processor has.
+//! Owns the choice of instruction set, made once per process among those of this processor.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use super::{avx2, avx512, avx512bf16};
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 
-/// A scale as it stands in the payload.
+/// A scale as stored in the payload.
 pub type Scale = [u8; SCALE_BYTES];
 
 /// Head vectors in memory: `dim` elements each, `stride` bytes apart.
@@ -23,18 +23,18 @@ pub struct Rows {
     pub dim: usize,
 }
 
-/// The two kernels of one instruction set and dtype. There are as many rows as scales.
+/// The two kernels of one instruction set and dtype. Rows and scales have the same number.
 #[derive(Debug, Clone, Copy)]
 pub struct Kernels {
-    /// Rows from the first pointer on become scales and codes; those at the second are wanted soon.
-    /// False where an element is not finite. Unsafe: the rows must be readable.
+    /// Turns the rows at the first pointer into scales and codes, and prefetches those at the second. Returns false where
+    /// an element is not finite. Unsafe: the rows must be readable.
     pub encode: unsafe fn(*const u8, Rows, *const u8, &mut [Scale], &mut [u8]) -> bool,
-    /// Scales and codes become rows; past the cache when told to. Unsafe: the rows must be writable,
-    /// and start and end on cache lines to be written past the cache.
+    /// Turns scales and codes into rows, past the cache if the flag is set. Unsafe: the rows must be writable, and consist
+    /// of whole cache lines to bypass the cache.
     pub decode: unsafe fn(&[Scale], &[u8], *mut u8, Rows, bool),
 }
 
-/// An instruction set this processor has.
+/// An instruction set that this processor has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Name);
 
@@ -52,17 +52,17 @@ enum Name {
 }
 
 impl Isa {
-    /// Runs anywhere.
+    /// Works on any processor.
     pub const PORTABLE: Self = Self(Name::Portable);
 
-    /// The fastest one.
+    /// The fastest instruction set of this processor.
     #[must_use]
     pub fn best() -> Self {
         static BEST: LazyLock<Isa> = LazyLock::new(|| Isa::all().pop().unwrap_or(Isa::PORTABLE));
         *BEST
     }
 
-    /// All of them, the fastest last.
+    /// All instruction sets of this processor, the fastest last.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::PORTABLE];
@@ -70,7 +70,7 @@ impl Isa {
         all
     }
 
-    /// As figures and `coreInfo` call it.
+    /// Name in figures and in `coreInfo`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
@@ -104,7 +104,7 @@ impl Isa {
 
     fn hadamard_of<const D: u8>(self) -> Hadamard {
         match self.0 {
-            // Every 64-bit Arm processor has NEON, which the compiler uses as it is.
+            // Every 64-bit Arm processor has NEON, and the compiler uses it by itself.
             #[cfg(target_arch = "aarch64")]
             Name::Neon => hadamard::portable::<D>(),
             Name::Portable => hadamard::portable::<D>(),
@@ -150,7 +150,7 @@ fn detected() -> Vec<Name> {
 
 #[cfg(target_arch = "aarch64")]
 fn detected() -> Vec<Name> {
-    // Every 64-bit Arm processor that runs this has it.
+    // Every 64-bit Arm processor that runs this has NEON.
     vec![Name::Neon]
 }
 
@@ -159,7 +159,7 @@ fn detected() -> Vec<Name> {
     Vec::new()
 }
 
-/// Makes stores that went past the cache visible before anything that follows.
+/// Makes streaming stores visible before anything that follows.
 pub fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every 64-bit x86 processor has SSE.

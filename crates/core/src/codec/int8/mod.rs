@@ -1,4 +1,4 @@
-//! Owns codecs 2 and 3, int8 without and with a transform of K: head vectors of a strided page to scales and codes and back, in one pass each way.
+//! Owns codecs 2 and 3, int8 without and with a transform of K: head vectors to scales and codes and back, one pass each way.
 //!
 //! The rule, the layout of the payload and the error bound stand in docs/protocol.md, section 1.
 
@@ -32,10 +32,10 @@ pub use self::kernels::Isa;
 pub(super) use self::scale::element_bytes;
 pub use crate::codec_id::SCALE_BYTES;
 
-/// Stores past the cache pay where they fill whole lines.
+/// Streaming stores pay only where they fill whole lines.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// The page holds an inf or a NaN: no code stands for it.
+/// The page holds an inf or a NaN, which has no code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotFinite;
 
@@ -46,13 +46,13 @@ pub struct BadScale;
 /// Encodes the page at `page` into `payload` in one pass and returns the payload's CRC32C.
 ///
 /// # Errors
-/// `NotFinite`; `payload` then holds nothing of use.
+/// `NotFinite`; `payload` then holds no usable bytes.
 ///
 /// # Safety
 /// `geometry.page_bytes()` bytes at `page` are readable and do not overlap `payload`.
 ///
 /// # Panics
-/// If `payload` is not as long as these codecs make it for this geometry.
+/// If `payload` does not have the length of these codecs for this geometry.
 pub unsafe fn encode(
     way: (Isa, Codec),
     geometry: &Geometry,
@@ -91,13 +91,13 @@ pub unsafe fn encode(
 /// Decodes `payload` into the page at `page` in one pass; padding of the page is left alone.
 ///
 /// # Errors
-/// `BadScale`; the page is partly written then, and of no use.
+/// `BadScale`; the page is then partly written, and unusable.
 ///
 /// # Safety
 /// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `payload`.
 ///
 /// # Panics
-/// If `payload` is not as long as these codecs make it for this geometry.
+/// If `payload` does not have the length of these codecs for this geometry.
 pub unsafe fn decode(
     way: (Isa, Codec),
     geometry: &Geometry,
@@ -110,7 +110,7 @@ pub unsafe fn decode(
     unsafe { spans.decode(geometry, payload.as_ptr(), 0..payload.len(), page) }.map(|_| ())
 }
 
-/// Decodes a payload in parts, as it arrives: what holds for the whole page is found out once.
+/// Decodes a payload in parts, as it arrives; facts about the whole page are computed once.
 #[derive(Debug, Clone, Copy)]
 pub struct Spans {
     isa: Isa,
@@ -119,21 +119,21 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// For the page at `page`, which is not touched.
+    /// Prepares for the page at `page`, which is not accessed.
     #[must_use]
     pub fn new((isa, codec): (Isa, Codec), geometry: &Geometry, page: *const u8) -> Self {
         Self { isa, codec, stream: streams(geometry, page) }
     }
 
-    /// Decodes every group that lies whole within `span` of the payload; returns where the last one ends
-    /// (the start of `span` where there is none): the next span begins there.
+    /// Decodes every group that lies completely in `span` of the payload. Returns the end of the last one, where the next
+    /// span begins; without one, the start of `span`.
     ///
     /// # Errors
-    /// `BadScale`; the page is of no use then.
+    /// `BadScale`; the page is then unusable.
     ///
     /// # Safety
-    /// `geometry.page_bytes()` bytes at `page` are writable, `span` of the payload at `payload` is readable
-    /// and nobody writes it; the two do not overlap, and `page` is the one given to `new`, or as aligned.
+    /// `geometry.page_bytes()` bytes at `page` are writable; `span` of the payload at `payload` is readable and not
+    /// written. The two do not overlap, and `page` has the alignment of the one given to `new`.
     pub unsafe fn decode(
         &self,
         geometry: &Geometry,
@@ -184,13 +184,13 @@ impl Spans {
     }
 }
 
-/// The value of an element's bytes, as they lie in a page.
+/// The value of an element's bytes, as stored in a page.
 pub(super) fn value_at(dtype: u8, bytes: &[u8]) -> f32 {
     let bits = bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
     scale::value_of(dtype, bits)
 }
 
-/// Where the group that `at` of the payload stands in lies there.
+/// Payload range of the group that contains position `at`.
 #[must_use]
 pub fn group_around(geometry: &Geometry, at: usize) -> Option<Range<usize>> {
     let from = at - at % layer_payload_bytes(geometry);
@@ -222,12 +222,12 @@ struct Group {
 }
 
 impl Group {
-    /// Whether its vectors are transformed before they are coded. A transform of one element is none.
+    /// Whether its vectors are transformed before coding; a transform of one element does nothing.
     fn is_transformed(&self, codec: Codec) -> bool {
         codec == Codec::Int8Had && self.is_key && hadamard::block_of(self.dim) > 1
     }
 
-    /// Where its scales and codes lie.
+    /// Payload range of its scales and codes.
     fn payload(&self) -> Range<usize> {
         self.payload_at..self.payload_at + self.tokens * (SCALE_BYTES + self.dim)
     }
@@ -242,7 +242,7 @@ fn groups(geometry: &Geometry) -> impl Iterator<Item = Group> {
     groups_from(geometry, 0)
 }
 
-/// The groups that start at `payload_at` or later; those of the layers before are not walked.
+/// The groups that start at `payload_at` or later; earlier layers are not walked.
 fn groups_from(geometry: &Geometry, payload_at: usize) -> impl Iterator<Item = Group> {
     let element_bytes = scale::element_bytes(geometry.spec().dtype);
     let layer_bytes = layer_payload_bytes(geometry);
@@ -268,7 +268,7 @@ fn layer_payload_bytes(geometry: &Geometry) -> usize {
     (bytes / geometry.spec().layers as usize).max(1)
 }
 
-/// Whether a page is large enough to push everything else out of the cache, and made of whole lines.
+/// Whether a page is large enough to evict everything else from the cache, and consists of whole lines.
 fn streams(geometry: &Geometry, page: *const u8) -> bool {
     geometry.source_bytes() >= STREAM_BYTES_MIN
         && geometry.heads().all(|head| {

@@ -1,5 +1,5 @@
-//! Owns the NEON kernels for bf16 and float32: 8 elements a step, the rest of a row as the portable
-//! ones do it. fp16 is portable: its conversions are not stable in Rust.
+//! Owns the NEON kernels for bf16 and float32: 8 elements per step, the rest of a row by the portable kernels. fp16 is
+//! portable, because its conversions are not stable in Rust.
 
 use std::arch::aarch64::{
     float32x4_t, int8x8_t, int16x8_t, uint16x8_t, uint32x4_t, vaddq_u32, vandq_u16, vandq_u32,
@@ -24,7 +24,7 @@ pub const fn kernels<const D: u8>() -> Kernels {
     }
 }
 
-/// Where the steps of a row end; the rest is for the portable kernels.
+/// Elements of a row in whole steps; the portable kernels do the rest.
 fn whole(dim: usize) -> usize {
     dim - dim % STEP
 }
@@ -173,7 +173,7 @@ unsafe fn dequantise_row<const D: u8>(codes: &[u8], scale: f32, row: *mut u8) {
     unsafe { portable::dequantise::<D>(rest, scale, at) };
 }
 
-/// The nearest bf16 in the upper half of each lane, ties to even; the lower half is left over.
+/// The nearest bf16 in the upper half of each lane, ties to even; the lower half is undefined.
 #[target_feature(enable = "neon")]
 #[inline]
 fn nearest_bf16(values: float32x4_t) -> uint32x4_t {
@@ -184,7 +184,7 @@ fn nearest_bf16(values: float32x4_t) -> uint32x4_t {
 
 #[inline]
 unsafe fn load<V: Copy>(at: *const u8) -> V {
-    // SAFETY: the caller's bytes are readable; `V` is a vector, which any bits are.
+    // SAFETY: the caller's bytes are readable; `V` is a vector type, valid for any bits.
     unsafe { at.cast::<V>().read_unaligned() }
 }
 

@@ -1,4 +1,4 @@
-//! Owns the kernels for any processor; the other instruction sets must give the same bytes.
+//! Owns the portable kernels; those of other instruction sets must give the same bytes.
 
 use super::kernels::{Kernels, Rows, Scale};
 use super::scale::{element_bytes, element_of, magnitude_mask, scale_of, value_of, value_of_scale};
@@ -45,7 +45,7 @@ unsafe fn decode<const D: u8>(
 /// Largest magnitude bits of `count` elements.
 ///
 /// # Safety
-/// They are readable.
+/// The elements are readable.
 #[inline]
 pub unsafe fn absmax<const D: u8>(at: *const u8, count: usize) -> u32 {
     (0..count).fold(0, |largest, index| {
@@ -55,7 +55,7 @@ pub unsafe fn absmax<const D: u8>(at: *const u8, count: usize) -> u32 {
     })
 }
 
-/// Codes of elements.
+/// Turns elements into codes.
 ///
 /// # Safety
 /// `codes.len()` elements at `at` are readable.
@@ -68,7 +68,7 @@ pub unsafe fn quantise<const D: u8>(at: *const u8, reciprocal: f32, codes: &mut 
     }
 }
 
-/// Elements of codes.
+/// Turns codes into elements.
 ///
 /// # Safety
 /// `codes.len()` elements at `at` are writable.
@@ -81,9 +81,9 @@ pub unsafe fn dequantise<const D: u8>(codes: &[u8], scale: f32, at: *mut u8) {
     }
 }
 
-/// The nearest whole number, ties to even; the scale rule keeps it within -127..=127.
+/// The nearest integer, ties to even; the scale rule keeps it within -127..=127.
 ///
-/// Next to 1.5 * 2^23 floats are whole numbers, so the sum is rounded and ends in the code's bits.
+/// Around 1.5 * 2^23 floats are integers, so that the sum is rounded and its low bits are the code.
 #[inline]
 fn code_of(quotient: f32) -> u8 {
     let [code, ..] = (quotient + 12_582_912.0).to_bits().to_le_bytes();
@@ -93,7 +93,7 @@ fn code_of(quotient: f32) -> u8 {
 /// The bits of an element.
 ///
 /// # Safety
-/// It is readable.
+/// The element is readable.
 #[inline]
 pub unsafe fn load<const D: u8>(row: *const u8, index: usize) -> u32 {
     let at = row.wrapping_add(index * element_bytes(D));
@@ -109,7 +109,7 @@ pub unsafe fn load<const D: u8>(row: *const u8, index: usize) -> u32 {
 /// Writes an element.
 ///
 /// # Safety
-/// It is writable.
+/// The element is writable.
 #[inline]
 pub unsafe fn store<const D: u8>(row: *mut u8, index: usize, bits: u32) {
     let at = row.wrapping_add(index * element_bytes(D));

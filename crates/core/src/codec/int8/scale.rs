@@ -1,4 +1,4 @@
-//! Owns the arithmetic every instruction set must agree on: the scale rule and the conversions of elements.
+//! Owns the arithmetic that all instruction sets share: the scale rule and the conversions of elements.
 
 use crate::codec_id::SCALE_BYTES;
 
@@ -9,11 +9,11 @@ pub const F16: u8 = 2;
 /// float32, as in the record header.
 pub const F32: u8 = 3;
 
-/// The smallest scale but zero: the smallest normal bf16 number, 2^-126.
+/// Smallest scale above zero: the smallest normal bf16 number, 2^-126.
 const SCALE_MIN: u32 = 0x0080_0000;
-/// 2^-107: a 2^16th of it is still a normal number.
+/// 2^-107: a 2^16th part of it is still a normal number.
 const ORDINARY_MIN: u16 = (127 - 107) << 7;
-/// 2^120: 128 times as much is still a bf16 number.
+/// 2^120: 128 times this is still a bf16 number.
 const ORDINARY_LIMIT: u16 = (127 + 120) << 7;
 /// 2^9: 128 times the number below it, 510, is still an fp16 number.
 const ORDINARY_F16_LIMIT: u16 = (127 + 9) << 7;
@@ -28,7 +28,7 @@ pub const fn element_bytes(dtype: u8) -> usize {
     if dtype == F32 { 4 } else { 2 }
 }
 
-/// The bits of an element that are not the sign.
+/// Mask of an element's bits without the sign.
 #[must_use]
 pub const fn magnitude_mask(dtype: u8) -> u32 {
     if dtype == F32 { 0x7fff_ffff } else { 0x7fff }
@@ -56,9 +56,8 @@ pub fn element_of(dtype: u8, value: f32) -> u32 {
     }
 }
 
-/// The scale of a head vector with this largest magnitude, and what its elements are multiplied
-/// with to become codes: `absmax / 127` to the nearest bf16, at least the smallest normal one; both
-/// are zero where all is zero.
+/// Scale of a head vector with this largest magnitude, and the factor that turns its elements into codes. The scale is
+/// `absmax / 127` to the nearest bf16, at least the smallest normal one. Both are zero for a zero vector.
 #[must_use]
 #[inline]
 pub fn scale_of(absmax: f32) -> (u16, f32) {
@@ -84,8 +83,8 @@ pub fn is_possible(scale: [u8; SCALE_BYTES]) -> bool {
     bits == 0 || (high_half(SCALE_MIN)..BF16_INFINITY).contains(&bits)
 }
 
-/// Whether every code times this scale stays clear of the limits of `dtype` and of f32, so that
-/// kernels need no clamp: elsewhere the portable one decodes.
+/// Whether every code times this scale stays within the normal numbers of `dtype` and f32, so that kernels need no clamp;
+/// the portable kernel decodes the others.
 #[must_use]
 #[inline]
 pub fn is_ordinary(dtype: u8, scale: [u8; SCALE_BYTES]) -> bool {
@@ -113,18 +112,18 @@ fn value_of_f16(bits: u32) -> f32 {
     if magnitude >= 0x7c00 {
         return f32::from_bits(sign | 0x7f80_0000 | (magnitude << 13));
     }
-    // Shifted into place, the exponent is 112 too small; a product with 2^112 is exact and mends subnormals, too.
+    // Shifted into place, the exponent is 112 too small; multiplying by 2^112 is exact and also normalises subnormals.
     let value = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
     f32::from_bits(sign | value.to_bits())
 }
 
-/// `value` is within the finite numbers of fp16.
+/// Converts a `value` within the finite range of fp16.
 fn f16_of(value: f32) -> u32 {
     let bits = value.to_bits();
     let sign = (bits >> 16) & 0x8000;
     let magnitude = f32::from_bits(bits & 0x7fff_ffff);
     let half = if magnitude < f32::from_bits((127 - 14) << 23) {
-        // Subnormal: adding 2^-1 leaves steps of 2^-24, which rounds to nearest even by itself.
+        // Subnormal: adding 2^-1 leaves steps of 2^-24, so that the addition rounds to nearest even.
         (magnitude + 0.5).to_bits() - 0.5_f32.to_bits()
     } else {
         let bits = magnitude.to_bits() - (112 << 23);
@@ -171,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_largest_element_always_becomes_127() {
-        // One whole binade, every 16th number of it; the others are the same but for the exponent.
+        // Every 16th number of one binade; other binades differ only in the exponent.
         for bits in (0x3f80_0000_u32..0x4000_0000).step_by(16) {
             let absmax = f32::from_bits(bits);
             let (_, reciprocal) = scale_of(absmax);

@@ -1,4 +1,4 @@
-//! Owns the opening of one lane: connect, hello, welcome, all within one time.
+//! Owns the opening of one lane: connect, hello and welcome within one time limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::lane::stream::{Stream, dial};
 use crate::lane::wire::{Alive, Reader, WriteBatch};
 use crate::limits::{RAIL_DIAL_MS, RAIL_SOCKET_BYTES, RAIL_TICK_MS};
 
-/// Until when a new lane must be welcomed.
+/// Deadline for the welcome of a new lane.
 struct Dialling<'a> {
     session: &'a Session,
     until: Instant,
@@ -28,7 +28,7 @@ impl Alive for Dialling<'_> {
     }
 }
 
-/// Lane `lane` of a session, welcomed.
+/// Opens lane `lane` of a session; returns its stream after the welcome.
 pub fn dial_lane(session: &Arc<Session>, options: &Options, lane: u16) -> Result<Arc<dyn Stream>> {
     let rail = usize::from(lane) % options.rails.len();
     open_lane(session, options, lane, &options.rails[rail])
@@ -61,7 +61,7 @@ fn open_lane(
     }
     let mut batch = WriteBatch::default();
     batch.push_owned(hello, token.to_vec());
-    // Whoever does not take our hello may have said why: what it answers is the better reason.
+    // A vault that does not take the hello may have sent a reason, which is the better error.
     let _ = batch.send(&*stream, timing.hello, &dialling);
     let mut reader = Reader::new(Arc::clone(&stream), timing.hello);
     let answer = reader.frame(&dialling)?;
@@ -73,7 +73,7 @@ fn open_lane(
     }
 }
 
-/// What an error frame says.
+/// Turns the text of an error frame into an error.
 pub fn refused(text: &[u8]) -> Error {
     Error::lane_failed(format!("the vault refused: {}", String::from_utf8_lossy(text)))
 }

@@ -1,4 +1,4 @@
-//! Owns the receiving side of a client's fetches: which item is where, and what became of it.
+//! Owns the receiving side of a client's fetches: the state and outcome of each item.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,31 +13,31 @@ use crate::record::{Hash, PACKED_KEY_BYTES};
 use crate::slots::Lease;
 use crate::store::ItemStatus;
 
-/// Where one record is to go.
+/// Destination of one record.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// Block hash, group, shard.
     pub packed_key: [u8; PACKED_KEY_BYTES],
     /// The leased slot.
     pub lease: Lease,
-    /// Of its page.
+    /// Geometry of the slot's page.
     pub geometry: Arc<Geometry>,
 }
 
-/// What a fetch brings, in need order.
+/// Records to fetch, in the order needed.
 #[derive(Debug)]
 pub struct Targets {
-    /// Of all records.
+    /// Namespace of all records.
     pub namespace: Hash,
-    /// Of the namespace.
+    /// Fidelity of the namespace.
     pub fidelity: u8,
-    /// Where the slots are.
+    /// Arena of the slots.
     pub arena: Arc<Arena>,
-    /// Bounds what is in the middle of arriving.
+    /// Limits the memory of arriving records.
     pub inbox: Arc<Inbox>,
     /// One per record.
     pub items: Vec<Target>,
-    /// The trace that this is a part of.
+    /// Context of the trace that the fetch belongs to.
     pub trace: Option<TraceContext>,
 }
 
@@ -47,28 +47,28 @@ impl Targets {
     }
 }
 
-/// Told of a record that stays as it is: its place in the request, and its bytes.
+/// Callback for a record that is kept as a record: its index in the request, and its bytes.
 pub type Keep = Box<dyn Fn(usize, Arc<PooledBuffer>) + Send + Sync>;
 
-/// Records that stay as they are.
+/// Records to fetch and keep as records.
 pub struct Kept {
-    /// Of all records.
+    /// Namespace of all records.
     pub namespace: Hash,
     /// Block hash, group, shard of each.
     pub keys: Vec<[u8; PACKED_KEY_BYTES]>,
-    /// Bounds what is in the middle of arriving, and what has arrived.
+    /// Limits the memory of arriving and arrived records.
     pub inbox: Arc<Inbox>,
-    /// Where they go.
+    /// Callback for each record.
     pub keep: Keep,
 }
 
-/// What becomes of what arrives.
+/// Destination of the records.
 enum Goal {
     Slots(Targets),
     Memory(Kept),
 }
 
-/// One fetch under way.
+/// An open fetch.
 pub struct FetchRequest {
     goal: Goal,
     bytes: AtomicU64,
@@ -117,8 +117,8 @@ impl FetchRequest {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Where the chunk of `frame` goes; `None` where its item is settled, so that the bytes are of no use. What is
-    /// wrong with the record settles the item; what is wrong with the peer is an error.
+    /// Returns the chunk that receives `frame`; `None` where its item is settled, so that the bytes are dropped. A bad
+    /// record settles its item; a protocol error of the peer is returned.
     pub fn place(&self, frame: &Frame) -> Result<Option<Chunk>> {
         let index = frame.item as usize;
         let mut state = self.state();
@@ -169,7 +169,7 @@ impl FetchRequest {
         }
     }
 
-    /// A chunk has arrived whole.
+    /// Takes a complete chunk.
     pub fn arrived(&self, item: u32, chunk: Chunk) {
         let verdict = chunk.finish();
         let mut state = self.state();
@@ -181,7 +181,7 @@ impl FetchRequest {
                     Some(Item::Arriving(reassembly)) => reassembly.whole(),
                     _ => None,
                 };
-                // Before the outcome, which this may be the last item of.
+                // Called before the outcome, because this item may be the last.
                 if let (Goal::Memory(kept), Some(whole)) = (&self.goal, whole) {
                     (kept.keep)(index, whole);
                 }
@@ -191,7 +191,7 @@ impl FetchRequest {
         }
     }
 
-    /// The vault has nothing (more) of an item.
+    /// Settles an item that the vault does not have, or no longer.
     pub fn missing(&self, frame: &Frame) -> Result<()> {
         let mut state = self.state();
         if frame.item as usize >= state.items.len() {
@@ -201,13 +201,13 @@ impl FetchRequest {
         Ok(())
     }
 
-    /// Once every item is settled: their statuses.
+    /// Returns the statuses once every item is settled.
     pub fn outcome(&self) -> Option<(Vec<u8>, Option<String>)> {
         let state = self.state();
         (state.open == 0).then(|| (state.statuses(), state.reason.clone()))
     }
 
-    /// Settles what is open as incomplete; lanes that are in the middle of a chunk drop it.
+    /// Settles the open items as incomplete; lanes in the middle of a chunk then drop it.
     pub fn give_up(&self) -> Vec<u8> {
         let mut state = self.state();
         for index in 0..state.items.len() {
@@ -222,7 +222,7 @@ impl FetchRequest {
 }
 
 impl State {
-    /// Nothing when the item was settled before.
+    /// Settles an item, unless it is settled already.
     fn settle(&mut self, index: usize, status: ItemStatus) {
         if let Some(item) = self.items.get_mut(index)
             && !matches!(item, Item::Settled(_))
@@ -236,9 +236,9 @@ impl State {
         let status = match error.code {
             Code::BadRecord => ItemStatus::BadRecord,
             Code::NoMemory => ItemStatus::OverBudget,
-            // Of no use to us, and nothing that the vault could know.
+            // The record is of no use to us, but the vault could not know.
             Code::RecordUnopened => ItemStatus::Missing,
-            // A lease that has ended meanwhile: nobody wants it.
+            // The lease ended meanwhile, so that the record is no longer wanted.
             _ => ItemStatus::Incomplete,
         };
         if status == ItemStatus::BadRecord {

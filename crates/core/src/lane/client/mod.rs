@@ -1,4 +1,4 @@
-//! Owns a client's end of the lanes to one vault: requests, the lanes they travel on, and one outcome for each.
+//! Owns a client's lanes to one vault: requests, the lanes that carry them, and one outcome per request.
 
 mod dial;
 mod fetching;
@@ -28,51 +28,51 @@ use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX, LANE_PROBE_CHUNKS_MAX, LANE
 use crate::record::{Hash, PACKED_KEY_BYTES};
 use crate::store::MADE_NOW;
 
-/// To whom and how.
+/// Vault, credentials and settings of a client's lanes.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The ways there, at least one: lane `i` goes over the `i`th of them, and so on around.
+    /// Paths to the vault, at least one; lane `i` uses rail `i` modulo their number.
     pub rails: Vec<Rail>,
-    /// From the vault's hello.
+    /// Token from the vault's hello.
     pub token: [u8; TOKEN_BYTES],
-    /// How many lanes.
+    /// Number of lanes.
     pub lanes: u16,
-    /// Whom to trust; none: in clear.
+    /// Trust in the vault; `None` for lanes in clear.
     pub tls: Option<tls::Client>,
-    /// How long anything may take.
+    /// Time limits.
     pub timing: Timing,
-    /// What fetches bring counts here.
+    /// Goodput that counts fetched bytes.
     pub down: Arc<Goodput>,
-    /// What stores bring counts here.
+    /// Goodput that counts stored bytes.
     pub up: Arc<Goodput>,
 }
 
-/// What became of a request; each has exactly one.
+/// Outcome of a request; each has exactly one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Request 0: all lanes are open.
     Up,
-    /// Request 0: the session has ended, or never began; every open request has failed before.
+    /// Request 0: the session has ended or never began; all open requests have failed before.
     Down(Error),
     /// A look-up: bitmap over its keys.
     Found(Vec<u8>),
-    /// A fetch or store: one `ItemStatus` number per item; payload and header bytes that travelled for it; and
-    /// why the first bad record was refused here.
+    /// A fetch or store: an `ItemStatus` number per item, the bytes of payload and headers transferred, and why the first
+    /// bad record was refused here.
     Done(Vec<u8>, u64, Option<String>),
-    /// It failed as a whole: a status per item (none for a look-up), 9 (incomplete) where nothing is known.
+    /// The request failed as a whole: a status per item (none for a look-up), 9 (incomplete) where it is unknown.
     Failed(Error, Vec<u8>),
 }
 
-/// Told of every outcome, from a lane's thread: it must not wait.
+/// Callback for every outcome, on a lane's thread; it must not block.
 pub type Sink = Arc<dyn Fn(u32, Outcome) + Send + Sync>;
 
-/// The lanes to one vault. Dropped = closed.
+/// The lanes to one vault, closed when dropped.
 pub struct Client {
     session: Arc<Session>,
 }
 
 impl Client {
-    /// Dials in the background; the outcome of request 0 says how that went, and later that it ended.
+    /// Dials in the background. The outcomes of request 0 report that the lanes are up, and later that they ended.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` for a number of lanes; `LANE_FAILED` when no thread can be started.
@@ -89,7 +89,7 @@ impl Client {
         Ok(Self { session: Session::open(options, sink)? })
     }
 
-    /// Which of `keys` the vault holds. Returns the request's number; its outcome may come before.
+    /// Asks which of `keys` the vault holds. Returns the request's number; the outcome may come earlier.
     ///
     /// # Errors
     /// `LANE_FAILED` when the lanes are not up, `BAD_ARGUMENT` for too many keys.
@@ -97,7 +97,7 @@ impl Client {
         self.look_up_in(namespace, keys, true, None)
     }
 
-    /// The same, in or out of the vault's hit rate, and as a part of a trace.
+    /// Like `look_up`, counted in the vault's hit rate or not, and as part of a trace.
     ///
     /// # Errors
     /// As `look_up`.
@@ -114,8 +114,8 @@ impl Client {
         self.session.begin(Request::Lookup { keys: keys.len() }, frame, body)
     }
 
-    /// Brings records straight into slots. An item's status is 1 (accepted) once its record was verified and lies
-    /// decoded in its slot; until the outcome, slots may be written.
+    /// Fetches records straight into slots. An item's status is 1 (accepted) once its record is verified and decoded in its
+    /// slot. Slots may be written until the outcome.
     ///
     /// # Errors
     /// As `look_up`.
@@ -128,7 +128,7 @@ impl Client {
         self.session.begin(request, Frame::new(Kind::Fetch, 0), body)
     }
 
-    /// Brings records as they are, checked but neither opened nor decoded.
+    /// Fetches records as they are: verified, but neither opened nor decoded.
     ///
     /// # Errors
     /// As `look_up`.
@@ -141,8 +141,8 @@ impl Client {
         self.session.begin(request, Frame::new(Kind::Fetch, 0), body)
     }
 
-    /// Offers records, and sends those that the vault wants. What cannot be made any more, or not in its length, ends as
-    /// 9 (incomplete). With the outcome the slots of deferred records may be released: what is being made then is not sent.
+    /// Offers records and sends those that the vault wants. A record that cannot be made, or has another length, ends as 9
+    /// (incomplete). After the outcome the slots of deferred records may be released; a record still being encoded is discarded.
     ///
     /// # Errors
     /// As `look_up`.
@@ -150,7 +150,7 @@ impl Client {
         self.store_for(0, MADE_NOW, namespace, records, None)
     }
 
-    /// The same on the account of a tenant, of records whose maker knew of flushes up to number `known`, as a part of a trace.
+    /// Like `store`, for a tenant, of records whose maker knew the flushes up to `known`, and as part of a trace.
     ///
     /// # Errors
     /// As `look_up`.
@@ -180,8 +180,8 @@ impl Client {
         self.session.begin(request, offer, body)
     }
 
-    /// Moves `chunks` whole chunks of bytes that are no record, from the vault or to it: what the link alone carries. They
-    /// go nowhere; the outcome has their bytes.
+    /// Moves `chunks` full chunks that are no record, from the vault or to it, to measure the link alone. The bytes are
+    /// discarded; the outcome has their number.
     ///
     /// # Errors
     /// As `look_up`.
@@ -203,25 +203,25 @@ impl Client {
         self.session.begin(request, frame, Vec::new())
     }
 
-    /// Gives a request up: its outcome is `Failed`, and when it is out, no slot of it is written any more by
-    /// whoever leases it next. Nothing when it has its outcome.
+    /// Gives a request up; its outcome is `Failed`. A slot that a lane is still writing cannot be leased again before the
+    /// write ends. Does nothing after the outcome.
     pub fn cancel(&self, request: u32) {
         self.session.cancel(request);
     }
 
-    /// Bytes that have arrived for a request, or left for it; `None` when it has its outcome.
+    /// Bytes received or sent for a request; `None` after its outcome.
     #[must_use]
     pub fn progress(&self, request: u32) -> Option<u64> {
         self.session.progress(request)
     }
 
-    /// Which of the rails the session ended for, or could not begin on.
+    /// Rails that ended the session or kept it from beginning.
     #[must_use]
     pub fn failed_rails(&self) -> Vec<usize> {
         self.session.state().failed_rails.clone()
     }
 
-    /// The longest packet of the first rail, as far as the system knows.
+    /// Longest packet of the first rail, as far as the system knows.
     #[must_use]
     pub fn mtu(&self) -> Option<u32> {
         self.session.state().lanes.first().and_then(|lane| lane.mtu())

@@ -1,4 +1,4 @@
-//! Owns the ways to one vault that lanes are spread over, and finds the one that is cut: it is silent while another is heard.
+//! Owns the rails that lanes are spread over, and detects a cut one: it is silent while another is not.
 
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
@@ -10,17 +10,17 @@ use crate::lane::frame::{Frame, Kind};
 use crate::lane::stream::Stream;
 use crate::limits::{RAIL_ASK_MS, RAIL_SILENT_MS};
 
-/// One way to a vault.
+/// One network path to a vault.
 #[derive(Debug, Clone)]
 pub struct Rail {
     /// `host:port` or `unix:/path`.
     pub address: String,
-    /// From where; none: the system chooses.
+    /// Local address; `None`: the system chooses.
     pub local: Option<IpAddr>,
 }
 
 impl Rail {
-    /// One cable may carry both.
+    /// Whether both rails share an end, so that one cable may carry both.
     fn shares_end(&self, other: &Self) -> bool {
         self.address == other.address || (self.local.is_some() && self.local == other.local)
     }
@@ -32,12 +32,12 @@ impl From<&str> for Rail {
     }
 }
 
-/// A lane on one of several rails. A cable that was pulled is silence, not an end, so whoever reads looks for it.
+/// A lane on one of several rails. The reader checks for silence, because a pulled cable does not end the connection.
 pub struct Watched {
     inner: Arc<dyn Stream>,
     session: Weak<Session>,
     lane: usize,
-    /// In ms of the session: when it took a byte, and when the vault was asked whether it is there; 0: not.
+    /// Times in ms of the session: when the lane last took a byte, and when it asked whether the vault is alive (0: not).
     took: AtomicU64,
     asked: AtomicU64,
 }
@@ -60,7 +60,7 @@ impl Watched {
         }
     }
 
-    /// Called where nothing came for a tick.
+    /// Checks for silence; called after a tick without a byte.
     fn look(&self) -> io::Result<()> {
         let Some(session) = self.session.upgrade() else { return Ok(()) };
         let at = |when: &AtomicU64| when.load(Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Watched {
                 session.ping(self.lane);
             }
         } else if now >= asked.max(at(&self.took)) + RAIL_SILENT_MS && is_another_heard() {
-            // Where no other is heard either, it is the vault.
+            // If the other rails are silent, too, the vault itself has stopped.
             return Err(io::Error::other(session.cut(rail, asked)));
         }
         Ok(())
@@ -119,7 +119,7 @@ fn is_tick(error: &io::Error) -> bool {
 }
 
 impl Session {
-    /// Asks the vault on one lane whether it is there.
+    /// Asks the vault on one lane whether it is alive.
     fn ping(&self, lane: usize) {
         let mut state = self.state();
         if let Some(control) = state.control.get_mut(lane) {
@@ -133,7 +133,7 @@ impl Session {
         lane % self.options.rails.len()
     }
 
-    /// A rail is of no use, and with it those that share an end and were not heard since it was asked; says so in words.
+    /// Blames a rail, and other silent rails that share an end with it; returns the reason as text.
     fn cut(&self, rail: usize, asked: u64) -> String {
         let cut = &self.options.rails[rail];
         let all = self.options.rails.iter().zip(&self.heard).enumerate();
@@ -144,7 +144,7 @@ impl Session {
         format!("{} is silent, and another way is not", cut.address)
     }
 
-    /// What ends the session, or keeps it from beginning, are these rails. Nothing once it has ended.
+    /// Records the rails that ended the session, or kept it from beginning; does nothing once it has ended.
     pub(super) fn blame(&self, rails: Vec<usize>) {
         let mut state = self.state();
         if state.closed.is_none() && state.failed_rails.is_empty() && self.options.rails.len() > 1 {
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Whether anything is asked that has no answer.
+    /// Whether a request is open.
     fn is_waiting(&self) -> bool {
         !self.state().requests.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Owns what a client's lanes have open: requests by number, what waits to be sent, and whether all is over.
+//! Owns the open state of a client's lanes: requests by number, unsent control frames, and the end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZero;
@@ -14,7 +14,7 @@ use crate::lane::frame::Frame;
 use crate::lane::stream::Stream;
 use crate::limits::LANES_STORING_MAX;
 
-/// What a request is waiting for.
+/// Kind of an open request.
 pub enum Request {
     Lookup { keys: usize },
     Fetch(Arc<FetchRequest>),
@@ -26,25 +26,25 @@ pub enum Request {
 pub struct State {
     pub closed: Option<Error>,
     pub is_up: bool,
-    /// Lanes that bring what is fetched in clear; 0: all.
+    /// Number of lanes used for fetches in clear; 0: all.
     pub fetching: u16,
     pub lanes: Vec<Arc<dyn Stream>>,
     pub rails: usize,
-    /// Those that it ended for.
+    /// Rails that ended the session.
     pub failed_rails: Vec<usize>,
-    /// Per lane; a request and its cancel go the same way, so that the one cannot overtake the other.
+    /// Unsent control frames per lane; a request and its cancel use the same lane, so that the cancel cannot overtake it.
     pub control: Vec<VecDeque<(Frame, Vec<u8>)>>,
-    /// Lanes on which a frame did not fit at once.
+    /// Lanes with the unsent rest of a frame.
     pub rests: BTreeSet<usize>,
     pub requests: BTreeMap<u32, Open>,
     pub last: u32,
-    /// Chunks that are being received.
+    /// Number of chunks being received.
     pub receiving: usize,
-    /// A break that nobody was told of yet.
+    /// An end that was not reported yet.
     ended: Option<Ended>,
 }
 
-/// Why the lanes ended, and what was open.
+/// Reason for the end, and the requests that were open.
 pub type Ended = (Error, BTreeMap<u32, Open>);
 
 /// A request without an outcome.
@@ -55,13 +55,13 @@ pub struct Open {
 }
 
 impl State {
-    /// Ends everything; `take_ended` says so.
+    /// Ends everything; `take_ended` returns the end for its report.
     pub fn close(&mut self, error: &Error) {
         self.closed = Some(error.clone());
         self.ended = Some((error.clone(), std::mem::take(&mut self.requests)));
     }
 
-    /// A break, once no chunk is being received any more.
+    /// Takes an unreported end, once no chunk is being received.
     pub fn take_ended(&mut self) -> Option<Ended> {
         if self.receiving > 0 { None } else { self.ended.take() }
     }
@@ -70,12 +70,12 @@ impl State {
         self.closed.clone().map_or(Ok(()), Err)
     }
 
-    /// Lanes that carry what is stored, over every rail.
+    /// Number of lanes that carry stores; at least one per rail.
     pub fn storing(&self) -> usize {
         LANES_STORING_MAX.max(self.rails)
     }
 
-    /// The lane of a request: one that carries no stored bytes, where there is one.
+    /// Lane of a request: one that carries no stores, if there is one.
     pub fn lane_of(&self, id: u32) -> usize {
         let lanes = self.control.len();
         let storing = self.storing();
@@ -83,7 +83,7 @@ impl State {
         first + id as usize % (lanes - first)
     }
 
-    /// The frame of a request as it goes out.
+    /// Returns a request's frame with its number and, for a fetch, the number of lanes.
     pub fn with_id(&self, request: &Request, frame: Frame, id: u32) -> Frame {
         let code = match request {
             Request::Fetch(fetch) if !fetch.opens_records() => self.fetching,
@@ -92,7 +92,7 @@ impl State {
         Frame { request: id, code, ..frame }
     }
 
-    /// The next record that this lane may send, of the oldest store that has one.
+    /// Takes the next record for this lane, from the oldest store that has one.
     pub fn claim(&mut self, lane: usize) -> Option<Sending> {
         if lane >= self.storing() {
             return None;
@@ -110,7 +110,7 @@ impl State {
         }
     }
 
-    /// A record could not be made; false where nobody wants it any more.
+    /// Marks a record as not made; false if it is no longer wanted.
     pub fn miss(&mut self, sending: &Sending) -> bool {
         match self.requests.get_mut(&sending.request()).map(|open| &mut open.request) {
             Some(Request::Store(store)) if store.wants(sending) => {
@@ -121,7 +121,7 @@ impl State {
         }
     }
 
-    /// The outcome of a store whose records are all settled.
+    /// Returns the outcome of a store once all its records are settled.
     pub fn stored(&mut self, id: u32) -> Option<Outcome> {
         let Open { request: Request::Store(store), .. } = self.requests.get(&id)? else {
             return None;
@@ -130,7 +130,7 @@ impl State {
         self.end(id, done)
     }
 
-    /// Takes a request out that has its answer.
+    /// Removes an answered request.
     pub fn end(&mut self, id: u32, outcome: Outcome) -> Option<Outcome> {
         self.requests.remove(&id).map(|_| outcome)
     }
@@ -146,7 +146,7 @@ impl Request {
     }
 }
 
-/// Chunks that are no record, on their way from the vault.
+/// A probe from the vault: chunks that are no record.
 pub struct Probe {
     chunks: u32,
     pub bytes: u64,
@@ -157,7 +157,7 @@ impl Probe {
         Self { chunks, bytes: 0 }
     }
 
-    /// One has come. The outcome with the last.
+    /// Counts a chunk; returns the outcome with the last.
     fn arrived(&mut self, bytes: u32) -> Option<Outcome> {
         self.bytes += u64::from(bytes);
         self.chunks = self.chunks.saturating_sub(1);
@@ -166,7 +166,7 @@ impl Probe {
 }
 
 impl State {
-    /// A chunk that goes nowhere: of a probe, or of a request that is over.
+    /// Counts a discarded chunk of a probe, or of a request that is over.
     pub fn skipped(&mut self, frame: &Frame) -> Option<Outcome> {
         let Some(Open { request: Request::Probe(probe), .. }) =
             self.requests.get_mut(&frame.request)
@@ -178,8 +178,8 @@ impl State {
     }
 }
 
-/// How many lanes bring what is fetched in clear. A lane takes a processor at each end; with more of them than processors, threads
-/// only take turns, but every rail has one. What is decrypted keeps receiving ends busier than sending ones, and comes over all.
+/// Number of lanes for fetches in clear: one per processor, since each lane keeps one busy at both ends, but at least one
+/// per rail. Fetches over TLS use all lanes, because decryption makes the receiving end the slower one.
 pub fn fetching(lanes: &[Arc<dyn Stream>], rails: usize) -> u16 {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let is_shared = lanes.first().is_some_and(|lane| lane.is_within_machine());

@@ -1,4 +1,4 @@
-//! Owns the sending half of a client's lane: control first, then records, made here where they are not yet.
+//! Owns the sending half of a client's lane: control frames first, then records, encoded here if deferred.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,10 +13,10 @@ use crate::lane::wire::{WriteBatch, send_all};
 use crate::limits::LANE_STORING_NICE;
 use crate::limits::{LANE_BATCH_FRAMES, LANE_CHUNK_BYTES};
 
-/// One lane, for whoever sends on it.
+/// The sending side of one lane.
 pub struct Out {
     stream: Arc<dyn Stream>,
-    /// Held while sending; what a frame that did not fit at once has left goes before anything else.
+    /// Rest of a frame that did not fit at once, sent before anything else; locked while sending.
     pub rest: Mutex<Vec<u8>>,
 }
 
@@ -25,11 +25,11 @@ impl Out {
         Self { stream: Arc::clone(stream), rest: Mutex::default() }
     }
 
-    /// Sends as much of a frame as the stream takes without waiting, behind `rest`; false where something is left there.
+    /// Sends as much of a frame as fits without blocking, behind `rest`; false if `rest` is then not empty.
     pub fn send_now(&self, rest: &mut Vec<u8>, frame: Frame, body: &[u8]) -> bool {
         let header = frame.of(body).encode();
         let parts = [IoSlice::new(&header), IoSlice::new(body)];
-        // What is wrong with the stream is found by whoever sends the rest.
+        // The thread that sends the rest finds an error of the stream.
         let sent = if rest.is_empty() { self.stream.write_now(&parts).unwrap_or(0) } else { 0 };
         if sent < header.len() + body.len() {
             rest.extend([&header[..], body].concat().split_off(sent));
@@ -39,7 +39,7 @@ impl Out {
 }
 
 impl Session {
-    /// Sends what there is for a lane until all is over.
+    /// Sends a lane's frames and records until the session ends.
     pub(super) fn send(&self, lane: usize) -> Result<()> {
         let Some(Out { stream, rest }) = self.outs.get().and_then(|outs| outs.get(lane)) else {
             return Err(Error::lane_failed("there is no such lane"));
@@ -59,7 +59,7 @@ impl Session {
         }
     }
 
-    /// Waits until there is something to send, and takes a batch's worth of it: control first.
+    /// Waits for something to send and takes a batch, control frames first.
     fn fill(
         &self,
         lane: usize,
@@ -74,7 +74,7 @@ impl Session {
             }
             let has_room =
                 batch.frames() < LANE_BATCH_FRAMES && batch.body_bytes() <= LANE_CHUNK_BYTES / 2;
-            // What was made while the request was given up goes no further: its slot may be somebody else's soon.
+            // A record made while its request was given up is discarded, because its slot may soon have another owner.
             let current = sending.take().filter(|sending| state.wants(sending));
             match current.or_else(|| has_room.then(|| state.claim(lane)).flatten()) {
                 Some(current) if has_room && current.is_made() => {
@@ -100,12 +100,12 @@ impl Session {
     }
 }
 
-/// Whether nothing but stored bytes goes out on a lane.
+/// Whether a lane carries only stores.
 fn is_for_stores(lane: usize, lanes: u16, storing: usize) -> bool {
     usize::from(lanes) > storing && lane < storing
 }
 
-/// The calling thread goes behind others. Elsewhere a priority is the whole process'.
+/// Lowers the calling thread's priority; on other systems a priority applies to the whole process.
 fn give_way() {
     #[cfg(target_os = "linux")]
     if let Ok(own) = rustix::process::getpriority_process(None) {

@@ -1,4 +1,4 @@
-//! Owns one client's lanes: dialling, requests by number, what is sent over which lane, and the one outcome of each request.
+//! Owns one client's lanes: dialling, requests by number, the lane of each frame, and the one outcome of each request.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,19 +18,19 @@ use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, Reader};
 use crate::limits::{LANE_REQUESTS_MAX, LANE_STEP_BYTES};
 
-/// All lanes to one vault. They end together.
+/// All lanes to one vault; they end together.
 pub struct Session {
     pub(super) options: Options,
     sink: Sink,
     born: Instant,
-    /// When the vault was last heard from, in ms since `born`.
+    /// Time of the last byte from the vault, in ms since `born`.
     received_ms: AtomicU64,
-    /// The same over each rail, where there are several.
+    /// Time of the last byte over each rail, with several rails.
     pub(super) heard: Vec<AtomicU64>,
     state: Mutex<State>,
-    /// Once all lanes are open.
+    /// Set once all lanes are open.
     pub(super) outs: OnceLock<Vec<Out>>,
-    /// There may be something to send.
+    /// Signalled when there may be something to send.
     pub(super) wake: Condvar,
 }
 
@@ -85,7 +85,7 @@ impl Session {
         Ok(())
     }
 
-    /// One connection more, unless all are to end.
+    /// Adds a connection, unless the session has ended.
     pub(super) fn add_lane(&self, stream: &Arc<dyn Stream>) -> Result<()> {
         let mut state = self.state();
         state.check()?;
@@ -93,8 +93,8 @@ impl Session {
         Ok(())
     }
 
-    /// Gives a request its number and sends its frame: from this very thread where the lane is idle, as far as it takes it
-    /// without waiting. To wake another thread takes longer.
+    /// Gives a request its number and sends its frame. The calling thread sends it if the lane is idle, as far as it fits
+    /// without blocking, because waking another thread takes longer.
     pub fn begin(&self, request: Request, frame: Frame, body: Vec<u8>) -> Result<u32> {
         let mut state = self.state();
         state.check()?;
@@ -176,7 +176,7 @@ impl Session {
         self.tell_ended(ended);
     }
 
-    /// What is told of a break: nothing writes to a slot of these requests any more, so that they may be tried again.
+    /// Reports an end. No request writes to a slot any more, so that all may be tried again.
     fn tell_ended(&self, ended: Option<Ended>) {
         let Some((error, requests)) = ended else { return };
         for (id, open) in requests {
@@ -185,7 +185,7 @@ impl Session {
         (self.sink)(0, Outcome::Down(error));
     }
 
-    /// The session ends with whatever ends one half of a lane, even with a panic.
+    /// Ends the session when one half of a lane ends, even with a panic.
     fn guarded(&self, work: impl FnOnce() -> Result<()>) {
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(())) => {}
@@ -204,19 +204,19 @@ impl Session {
                 Kind::Found => self.found(&frame, reader.body(&frame, self)?)?,
                 Kind::Wanted => self.wanted(&frame, &reader.body(&frame, self)?)?,
                 Kind::Error => self.failed(&frame, &reader.body(&frame, self)?)?,
-                // That it came is all it says.
+                // The arrival of a ping is its only information.
                 Kind::Ping => {}
                 kind => return Err(Error::lane_failed(format!("the vault sent a {kind:?} frame"))),
             }
         }
     }
 
-    /// Bytes of a record, straight to where they belong.
+    /// Receives bytes of a record straight into place.
     fn chunk(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
         let bytes = frame.bytes as usize;
         let _receiving = ReceivingChunk::begin(self);
         let Some(fetch) = self.fetch(frame.request) else {
-            // Of a probe, or given up: what was under way still arrives.
+            // A probe's chunk, or one of a request given up, whose sent chunks still arrive.
             reader.skip(bytes, self, &|| self.note_received())?;
             let outcome = self.state().skipped(frame);
             self.tell(frame.request, outcome);
@@ -299,7 +299,7 @@ impl Session {
         if frame.request == 0 {
             return Err(error);
         }
-        // The lanes hold: to ask for the same at once is of no use.
+        // The lanes remain up, but an immediate retry would fail again.
         let error = Error::new(Code::NoMemory, error.text);
         let open = self.state().requests.remove(&frame.request);
         let outcome = open.map(|open| Outcome::Failed(error, open.request.give_up()));
@@ -330,7 +330,7 @@ impl Session {
         self.received_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
-    /// Since it was born.
+    /// Milliseconds since `born`.
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -340,7 +340,7 @@ impl Session {
     }
 }
 
-/// A chunk on its way into a slot. A break is told of when there is none.
+/// Counts a chunk being received; the end is reported only while there is none.
 struct ReceivingChunk<'a>(&'a Session);
 
 impl<'a> ReceivingChunk<'a> {

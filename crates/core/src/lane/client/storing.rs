@@ -1,4 +1,4 @@
-//! Owns the sending side of a client's stores: what the vault wants, record by record for whichever lane is free.
+//! Owns the sending side of a client's stores: the records that the vault wants, for any free lane.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ impl Bytes for PooledBuffer {
     }
 }
 
-/// The bytes of a record, which are only read, or what they are made of.
+/// A record's bytes, which are only read, or a record to be encoded.
 #[derive(Clone)]
 pub enum Content {
-    /// They are there.
+    /// An encoded record.
     Made(Arc<dyn Bytes>),
-    /// The lane that sends them makes them, and gives their memory back when they are gone.
+    /// Encoded by the lane that sends it, which frees the memory once sent.
     Deferred(Arc<DeferredRecord>),
 }
 
@@ -37,7 +37,7 @@ impl Content {
         }
     }
 
-    /// The record, as long as `length` says.
+    /// Returns the record, with the announced length.
     ///
     /// # Errors
     /// As `DeferredRecord::make_as_announced`.
@@ -58,26 +58,26 @@ pub struct Outgoing {
     pub content: Content,
 }
 
-/// One store under way.
+/// An open store.
 pub struct StoreRequest {
     records: Vec<Outgoing>,
-    /// 0: open.
+    /// Status per record; 0: open.
     statuses: Vec<u8>,
     open: usize,
-    /// Next record that a lane may take; none before the vault has said what it wants.
+    /// Next record that a lane may take; `None` until the vault's answer to the offer.
     next: Option<usize>,
     /// Bytes that lanes have taken.
     pub bytes: u64,
-    /// Those that could not be made; the vault hears so, and says when it waits for them no more.
+    /// Records that could not be made; the vault is told so, and answers once it no longer waits for them.
     missed: BTreeSet<u32>,
 }
 
-/// A record that one lane is sending; all of its chunks travel on that lane, so they arrive in order.
+/// A record that one lane is sending; all its chunks use that lane, so that they arrive in order.
 pub struct Sending {
     request: u32,
     item: u32,
     content: Content,
-    /// Once it was made.
+    /// Set once the record is made.
     record: Option<Arc<dyn Bytes>>,
     at: usize,
 }
@@ -89,7 +89,7 @@ impl StoreRequest {
         Self { statuses, open, records, next: None, bytes: 0, missed: BTreeSet::new() }
     }
 
-    /// The vault has said what it wants.
+    /// Takes the vault's answer to the offer.
     pub fn wanted(&mut self, statuses: &[u8]) -> Result<()> {
         if self.next.is_some() || statuses.len() != self.records.len() {
             return Err(Error::lane_failed("the vault answered an offer twice, or not in full"));
@@ -101,7 +101,7 @@ impl StoreRequest {
         Ok(())
     }
 
-    /// The next record that a lane may send.
+    /// Takes the next record for a lane.
     pub fn claim(&mut self, request: u32) -> Option<Sending> {
         let next = self.next.as_mut()?;
         let unsent = |index: &usize| self.statuses[*index] == 0;
@@ -113,13 +113,13 @@ impl StoreRequest {
         Some(Sending { request, item, content, record: None, at: 0 })
     }
 
-    /// A record could not be made.
+    /// Marks a record as not made.
     pub fn miss(&mut self, sending: &Sending) {
         self.bytes -= sending.content.length() as u64;
         self.missed.insert(sending.item);
     }
 
-    /// What became of one record; its bytes where the vault took it.
+    /// Takes the result of one record; returns its bytes if the vault stored it.
     pub fn result(&mut self, frame: &Frame) -> Result<u64> {
         let status = u8::try_from(frame.code).unwrap_or_default();
         if status == ItemStatus::Unspecified as u8 {
@@ -142,18 +142,18 @@ impl StoreRequest {
         Ok(())
     }
 
-    /// Once every record is settled: their statuses.
+    /// Returns the statuses once every record is settled.
     pub fn outcome(&self) -> Option<Vec<u8>> {
         (self.open == 0).then(|| self.statuses.clone())
     }
 
-    /// What is open is incomplete.
+    /// Returns the statuses, with open records as incomplete.
     pub fn give_up(&self) -> Vec<u8> {
         let incomplete = ItemStatus::Incomplete as u8;
         self.statuses.iter().map(|status| if *status == 0 { incomplete } else { *status }).collect()
     }
 
-    /// Whether a record that a lane is sending is still wanted.
+    /// Whether a record that a lane is sending is still open.
     pub fn wants(&self, sending: &Sending) -> bool {
         self.statuses[sending.item as usize] == 0
     }
@@ -168,13 +168,13 @@ impl Sending {
         self.record.is_some()
     }
 
-    /// Takes as long as encoding does.
+    /// Encodes the record.
     pub fn make(&mut self) -> Result<()> {
         self.record = Some(self.content.make()?);
         Ok(())
     }
 
-    /// Says that there will be no such record.
+    /// Tells the vault that the record will not come.
     pub fn push_none(self, batch: &mut WriteBatch) {
         let frame = Frame {
             item: self.item,
@@ -184,7 +184,7 @@ impl Sending {
         batch.push_owned(frame, vec![0; LANE_NO_RECORD_BYTES]);
     }
 
-    /// Adds the next chunk of a record that was made to a batch; what is left, if anything.
+    /// Adds the record's next chunk to a batch; returns the rest, if any.
     pub fn push_chunk(mut self, batch: &mut WriteBatch) -> Option<Self> {
         let owner = self.record.clone()?;
         let record_bytes = owner.bytes().len();

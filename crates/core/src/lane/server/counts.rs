@@ -22,7 +22,7 @@ impl Counts {
         counts.iter().map(|(name, n)| (*name, *n)).collect()
     }
 
-    /// Counts what became of one offered record.
+    /// Counts the outcome of one offered record.
     pub fn add_outcome(&self, status: ItemStatus, record_bytes: u64) {
         match status {
             ItemStatus::Accepted | ItemStatus::Durable => {

@@ -1,4 +1,4 @@
-//! Owns the sending side of a vault's fetches: what is asked for in need order, cut into chunks for whichever lane is free.
+//! Owns the sending side of a vault's fetches: records in the order needed, cut into chunks for any free lane.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,38 +19,38 @@ impl Bytes for Pin {
     }
 }
 
-/// What probes are answered with: it stays in the cache, so that the link is what is measured.
+/// Contents of probes; the chunk stays in the cache, so that only the link is measured.
 static PLAIN: LazyLock<Arc<Vec<u8>>> = LazyLock::new(|| Arc::new(vec![0xA5; LANE_CHUNK_BYTES]));
 
-/// One fetch, as far as it was not sent yet.
+/// The unsent part of a fetch.
 pub struct FetchJob {
     pub request: u32,
     pub namespace: Hash,
     pub keys: Vec<[u8; PACKED_KEY_BYTES]>,
-    /// It comes over so many of the lanes, the last ones; 0: over any.
+    /// Number of lanes to use, counted from the last; 0: any.
     pub lanes: u16,
     next: usize,
-    /// Records that lanes are pinning right now: they may yet bring chunks.
+    /// Records that lanes are pinning now, and that may still yield chunks.
     pinning: usize,
     /// Large records whose first chunk was taken.
     begun: VecDeque<Cut>,
     pub kept: Kept,
-    /// Of a client that traces.
+    /// Span, if the client traces.
     pub span: Option<OpenSpan>,
 }
 
-/// A pinned record that is being cut into chunks.
+/// A pinned record being cut into chunks.
 pub struct Cut {
     item: u32,
     pin: Arc<dyn Bytes>,
     at: usize,
 }
 
-/// What a lane has taken to send next.
+/// Next task of a lane.
 pub enum Claim {
-    /// Pin this record, then tell the job.
+    /// Pin this record, then report to the job.
     Pin(u32, RecordKey),
-    /// Send this part of it, and count its bytes by that name.
+    /// Send this part of a record, and count its bytes under this name.
     Chunk(u32, Arc<dyn Bytes>, Range<usize>, &'static str),
 }
 
@@ -65,25 +65,25 @@ impl FetchJob {
         Self { request, namespace, keys, lanes: 0, next: 0, pinning: 0, begun, kept, span: None }
     }
 
-    /// The same over that many lanes. One record is anybody's: only one lane is woken for it.
+    /// Limits the job to `lanes` lanes. A job of one record may use any, because only one lane is woken for it.
     pub fn over(self, lanes: u16) -> Self {
         let lanes = if self.keys.len() == 1 { 0 } else { lanes };
         Self { lanes, ..self }
     }
 
-    /// As many chunks of bytes that are no record.
+    /// Returns a probe's job of `chunks` chunks that are no record.
     pub fn plain(request: u32, chunks: u32, kept: Kept) -> Self {
         let cut = |item| Cut::new(item, Arc::clone(&*PLAIN) as Arc<dyn Bytes>);
         let begun = (0..chunks).map(cut).collect();
         Self { begun, ..Self::new(request, [0; 32], Vec::new(), kept) }
     }
 
-    /// All of it was taken by lanes.
+    /// Whether lanes have taken all of it.
     pub fn is_over(&self) -> bool {
         self.next == self.keys.len() && self.pinning == 0 && self.begun.is_empty()
     }
 
-    /// The next part in need order; none while other lanes pin the last ones.
+    /// Takes the next part in the order needed; `None` while other lanes pin the last records.
     pub fn claim(&mut self) -> Option<Claim> {
         if let Some(cut) = self.begun.front_mut() {
             let (item, pin) = (cut.item, Arc::clone(&cut.pin));
@@ -104,8 +104,8 @@ impl FetchJob {
         Some(Claim::Pin(item, RecordKey::from_packed(self.namespace, packed)))
     }
 
-    /// A claimed record was pinned, or is missing: its first chunk, of `first` bytes, is the claimant's, the rest is anybody's.
-    /// Whether there is something now that another lane may take.
+    /// Takes the result of a claimed pin: `first` bytes for the claiming lane, `rest` for any lane; `None` for a missing
+    /// record. Returns whether another lane now has something to take.
     pub fn pinned(&mut self, first: Option<u64>, rest: Option<Cut>) -> bool {
         self.pinning -= 1;
         if let (Some(span), Some(bytes)) = (&mut self.span, first) {
@@ -127,8 +127,8 @@ impl Cut {
         Arc::clone(&self.pin)
     }
 
-    /// The next chunk's range. What would be left of a record that has little more than a chunk is shared out: a crumb
-    /// costs the receiver a wake-up of its own.
+    /// Returns the next chunk's range. A record slightly longer than a chunk is halved, because a tiny chunk costs the
+    /// receiver a wake-up of its own.
     pub fn cut(&mut self) -> Range<usize> {
         let rest = self.pin.bytes().len() - self.at;
         let bytes = match rest {
@@ -140,13 +140,13 @@ impl Cut {
         range
     }
 
-    /// What is left to cut, if anything.
+    /// Returns the uncut rest, if any.
     pub fn rest(self) -> Option<Self> {
         (self.at < self.pin.bytes().len()).then_some(self)
     }
 }
 
-/// What a probe of so many chunks keeps, whichever way they go.
+/// Memory kept for a probe of `chunks` chunks, in either direction.
 pub fn probe_bytes(chunks: u32) -> usize {
     chunks as usize * size_of::<Cut>()
 }
@@ -169,17 +169,17 @@ pub fn push_chunk(
     batch.push(frame, Some(Body { owner: pin, range }));
 }
 
-/// Adds what became of an item to a batch.
+/// Adds the status of an item to a batch.
 pub fn push_status(batch: &mut WriteBatch, request: u32, item: u32, status: ItemStatus) {
     batch.push(status_frame(request, item, status), None);
 }
 
-/// What became of an item.
+/// Returns the frame with the status of an item.
 pub fn status_frame(request: u32, item: u32, status: ItemStatus) -> Frame {
     Frame { item, code: status as u16, ..Frame::new(Kind::Status, request) }
 }
 
-/// The namespace and the packed keys of a body.
+/// Parses the namespace and the packed keys of a body.
 pub fn parse_keys(body: &[u8]) -> Result<(Hash, &[[u8; PACKED_KEY_BYTES]])> {
     let short = || Error::lane_failed("the client sent keys without a namespace");
     let (namespace, rest) = body.split_first_chunk::<HASH_BYTES>().ok_or_else(short)?;

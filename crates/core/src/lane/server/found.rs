@@ -1,11 +1,11 @@
-//! Owns what a look-up over lanes is answered with: what is held, and what of it only the archive has, with how long that takes.
+//! Owns the answer to a look-up over lanes: the keys held, those that only the archive has, and the archive's pace.
 
 use std::time::{Duration, Instant};
 
 use crate::lane::frame::LOOKUP_FAR;
 use crate::store::{RecordKey, Store};
 
-/// The bits of what is held; where the client asks for it and there is some, those of what is far, and its pace.
+/// Bitmap of the keys held; on request, and if any key is only in the archive, followed by the bitmap of these and the pace.
 pub fn found_body(store: &Store, code: u16, keys: &[RecordKey], held: &[bool]) -> Vec<u8> {
     let mut body = bits(held);
     if code != LOOKUP_FAR {
@@ -19,7 +19,7 @@ pub fn found_body(store: &Store, code: u16, keys: &[RecordKey], held: &[bool]) -
     body.extend_from_slice(&bits(&far));
     let pace = disk.archive_pace(Instant::now());
     let us = |of: Duration| u32::try_from(of.as_micros()).unwrap_or(u32::MAX).max(1);
-    // 0: nothing was read from there yet.
+    // 0: no record was read from the archive yet.
     let [first, next] = pace.map_or([0; 2], |pace| [us(pace.first), us(pace.next)]);
     body.extend_from_slice(&first.to_le_bytes());
     body.extend_from_slice(&next.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Owns what open requests make a vault keep besides records: a little for each session, and a pool for all of them together.
+//! Owns the memory that open requests keep besides records: a small reserve per session, and a pool shared by all sessions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -7,13 +7,13 @@ use super::session::Session;
 use crate::error::{Error, Result};
 use crate::limits::{LANE_ANSWERS_BYTES_MAX, LANE_KEPT_EACH_BYTES, LANE_REQUESTS_MAX};
 
-/// Bytes that requests of all sessions may still keep, beyond what each of them has of its own.
+/// Bytes left in the pool that requests of all sessions share beyond their sessions' reserves.
 pub struct Pool(AtomicUsize);
 
-/// What one request keeps. Dropped = free again.
+/// Memory kept for one request, freed when dropped.
 pub struct Kept {
     bytes: usize,
-    /// From where it was taken; none: its session's own.
+    /// Pool it was taken from; `None` for the session's own reserve.
     pool: Option<Arc<Pool>>,
 }
 
@@ -30,7 +30,7 @@ impl Pool {
 }
 
 impl Kept {
-    /// What counts against the session's own.
+    /// Bytes charged to the session's own reserve.
     pub fn own_bytes(&self) -> usize {
         if self.pool.is_none() { self.bytes } else { 0 }
     }
@@ -45,8 +45,8 @@ impl Drop for Kept {
 }
 
 impl Session {
-    /// Room for a request that keeps so many bytes, or why there is none. What is a session's own nobody takes from it,
-    /// so that those who keep all they can keep nobody from asking for a little.
+    /// Reserves memory for a request, or returns why not. A session's own reserve is not shared, so that sessions that keep
+    /// all they can do not lock out small requests.
     pub(super) fn admit(
         &self,
         request: u32,
@@ -71,7 +71,7 @@ impl Session {
         self.shared.pool.take(bytes).ok_or(full)
     }
 
-    /// Whoever does not read is not listened to.
+    /// Stops reading from a client that does not read its answers.
     pub(super) fn await_readers(&self) -> Result<()> {
         let is_full = |state: &mut super::requests::State| {
             state.closed.is_none() && state.answers_bytes > LANE_ANSWERS_BYTES_MAX

@@ -1,4 +1,4 @@
-//! Owns a vault's answers to look-ups, at once.
+//! Owns a vault's answers to look-ups, which are given at once.
 
 use super::fetching::parse_keys;
 use super::found::found_body;
@@ -19,7 +19,7 @@ impl Session {
         let held = self.shared.store.contains_all(&keys);
         let answer = found_body(&self.shared.store, frame.code, &keys, &held);
         let hits = held.iter().filter(|is_held| **is_held).count();
-        // The hit rate is that of engines' requests.
+        // The hit rate counts only the requests of engines.
         if frame.item != LOOKUP_UNCOUNTED && !namespace.starts_with(MEASURING_NAMESPACE) {
             let counts = &self.shared.counts;
             counts.add("lookups", 1);

@@ -1,4 +1,4 @@
-//! Owns a vault's end of the lanes: who may come in, and how all of it ends.
+//! Owns a vault's end of the lanes: admission, sessions, and the end of all of them.
 
 mod counts;
 mod fetching;
@@ -32,27 +32,27 @@ use crate::error::{Error, Result};
 use crate::limits::{LANE_CONNECTIONS_MAX, LANE_KEPT_BYTES_MAX, RAIL_SOCKET_BYTES};
 use crate::store::Store;
 
-/// What a lane server is made of.
+/// Options of a lane server.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Longest record the store takes.
     pub max_record_bytes: u64,
-    /// Record bytes that offers of all clients may have reserved.
+    /// Record bytes that open offers of all clients may reserve.
     pub max_reserved_bytes: u64,
-    /// What requests of all sessions may keep besides records, beyond each session's own.
+    /// Memory that requests of all sessions share besides records, beyond each session's own reserve.
     pub max_kept_bytes: usize,
-    /// Lanes open at a time.
+    /// Most open lanes.
     pub connections_max: usize,
-    /// Who we are and who may come in; none: in clear.
+    /// Our certificate and the trusted clients; `None` for lanes in clear.
     pub tls: Option<tls::Server>,
-    /// How long anything may take.
+    /// Time limits.
     pub timing: Timing,
-    /// Whether requests that bring a trace's context become spans.
+    /// Whether requests with a trace context become spans.
     pub traces: bool,
 }
 
 impl Options {
-    /// With the limits of `limits.rs`.
+    /// Options with the limits of `limits.rs`.
     #[must_use]
     pub fn new(max_record_bytes: u64, max_reserved_bytes: u64) -> Self {
         Self {
@@ -67,14 +67,14 @@ impl Options {
     }
 }
 
-/// How it is doing.
+/// State of a lane server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// Connections open.
     pub lanes: usize,
     /// Sessions open.
     pub sessions: usize,
-    /// Fetches and stores under way.
+    /// Open fetches and stores.
     pub requests: usize,
     /// Counters by name.
     pub counts: Vec<(&'static str, u64)>,
@@ -94,25 +94,25 @@ struct Inner {
 }
 
 impl Inner {
-    /// Of a request that is a part of a trace, where somebody wants to know.
+    /// Begins the span of a request that is part of a trace, if spans are collected.
     fn span(&self, asked: Asked, body: &[u8], records: usize) -> Option<OpenSpan> {
         self.spans.as_ref()?.begin(asked, body, records)
     }
 }
 
-/// A connection that the listener let in. Dropped = gone.
+/// A connection that the listener accepted; dropped when it ends.
 pub trait Admission: Send {
-    /// The peer has proved itself; false: there is no place for the connection.
+    /// Admits the authenticated connection; false if there is no room for it.
     fn welcome(&self) -> bool;
 }
 
-/// A vault's lanes. Dropped = closed.
+/// A vault's lanes, closed when dropped.
 pub struct Server {
     shared: Arc<Inner>,
 }
 
 impl Server {
-    /// Serves whoever brings a token that was admitted.
+    /// Returns a server for clients that bring an admitted token.
     #[must_use]
     pub fn new(store: Arc<Store>, options: Options) -> Self {
         let spans = options.traces.then(Arc::default);
@@ -131,13 +131,13 @@ impl Server {
         Self { shared }
     }
 
-    /// How often its streams look up from waiting.
+    /// Interval at which its streams return from waiting.
     #[must_use]
     pub fn tick(&self) -> Duration {
         self.shared.options.timing.tick
     }
 
-    /// Serves one connection, on threads of its own.
+    /// Serves one connection on threads of its own.
     pub fn take(&self, stream: Arc<dyn Stream>, admission: Box<dyn Admission>) {
         let Some(permit) = ConnectionPermit::take(&self.shared) else {
             self.shared.counts.add("lanes_refused", 1);
@@ -149,14 +149,14 @@ impl Server {
         }
     }
 
-    /// `token` opens one session, soon.
+    /// Lets `token` open one session, for a short time.
     pub fn admit(&self, token: Token, right: Right) {
         lock(&self.shared.tokens).admit(token, right, self.shared.options.timing.token);
     }
 
-    /// Ends every lane of an account, and what would open further ones.
+    /// Ends the lanes of an account, and revokes its unused tokens.
     pub fn expel(&self, account: u16) {
-        // Both at once: whoever is greeted now is found in one of the two.
+        // Both locks are held together, so that a session being opened is found in one of the two.
         let mut tokens = lock(&self.shared.tokens);
         tokens.expel(account);
         let sessions: Vec<_> =
@@ -167,7 +167,7 @@ impl Server {
         }
     }
 
-    /// How it is doing now.
+    /// Returns the current state.
     #[must_use]
     pub fn status(&self) -> Status {
         let sessions: Vec<_> =
@@ -180,18 +180,18 @@ impl Server {
         }
     }
 
-    /// Spans of traced requests that ended since the last time, and how many were too many to keep.
+    /// Takes the ended spans of traced requests, and the number of spans dropped for lack of room.
     #[must_use]
     pub fn take_spans(&self) -> (Vec<Span>, u64) {
         self.shared.spans.as_ref().map_or_else(Default::default, |spans| spans.take())
     }
 
-    /// From now on nothing new is begun; what is under way goes on.
+    /// Refuses new requests from now on; open ones continue.
     pub fn drain(&self) {
         self.shared.is_draining.store(true, Ordering::Release);
     }
 
-    /// Ends every lane; idempotent. Their threads end soon after.
+    /// Ends every lane; idempotent. The threads end soon after.
     pub fn close(&self) {
         self.drain();
         self.shared.is_closing.store(true, Ordering::Release);
@@ -211,7 +211,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread that dies of a panic without taking anybody along.
+/// Starts a thread whose panic ends only itself.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let builder = thread::Builder::new().name(name.to_owned());
     builder.spawn(work).map_err(|error| Error::lane_failed(format!("starting a thread: {error}")))
@@ -234,7 +234,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Says why, as far as the peer takes it at once, and ends the connection.
+/// Sends the reason, as far as the peer takes it at once, and ends the connection.
 fn refuse(stream: &dyn Stream, timing: &Timing, text: &str) {
     struct AtOnce;
     impl Alive for AtOnce {
@@ -244,7 +244,7 @@ fn refuse(stream: &dyn Stream, timing: &Timing, text: &str) {
     }
     let mut batch = WriteBatch::default();
     batch.push_owned(error_frame(0), error_text(text));
-    // Whether it arrives or not: the peer sees the end.
+    // The peer sees the end, whether or not the reason arrives.
     let _ = batch.send(stream, timing.tick, &AtOnce);
     stream.shutdown();
 }
@@ -261,7 +261,7 @@ fn error_text(text: &str) -> Vec<u8> {
     text.as_bytes()[..end].to_vec()
 }
 
-/// The life of one connection: its handshake, hello, then frames until the session ends.
+/// Serves one connection: TLS handshake, hello, then frames until the session ends.
 fn serve(permit: &ConnectionPermit, admission: &dyn Admission, stream: &Arc<dyn Stream>) {
     let shared = &permit.0;
     let refused = |stream: &dyn Stream, error: &Error| {
@@ -270,7 +270,7 @@ fn serve(permit: &ConnectionPermit, admission: &dyn Admission, stream: &Arc<dyn 
     };
     let secured = match secure(shared, stream) {
         Ok(secured) => secured,
-        // Whoever speaks no TLS reads why; whoever does was told by an alert.
+        // A peer without TLS reads the reason; one with TLS got an alert.
         Err(error) => {
             shared.counts.add("tls_refused", 1);
             return refused(&**stream, &error);
@@ -289,7 +289,7 @@ fn secure(shared: &Inner, stream: &Arc<dyn Stream>) -> Result<Arc<dyn Stream>> {
     tls.accept(stream, handshake.until, &handshake)
 }
 
-/// Until when a new lane must have said hello.
+/// Deadline for the hello of a new lane.
 struct Handshake<'a> {
     shared: &'a Inner,
     until: Instant,
@@ -307,7 +307,7 @@ impl Alive for Handshake<'_> {
     }
 }
 
-/// Its session, and how many lanes are behind it. Whoever reads a welcome has left the listener to others.
+/// Returns the lane's session and the number of lanes behind it. A welcomed client no longer counts as waiting at the listener.
 fn handshake(
     shared: &Arc<Inner>,
     stream: &Arc<dyn Stream>,
@@ -345,7 +345,7 @@ fn handshake(
     let mut batch = WriteBatch::default();
     batch.push(Frame { item: hello.item, ..Frame::new(Kind::Welcome, 0) }, None);
     let welcomed = batch.send(&**stream, timing.hello, &handshake);
-    // The others would leave it what is for this one.
+    // The session ends, because its other lanes would leave this lane's share unsent.
     welcomed.inspect_err(|error| session.close(error.clone()))?;
     Ok((session, behind))
 }

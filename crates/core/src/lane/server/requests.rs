@@ -1,4 +1,4 @@
-//! Owns what one client has open at a vault: fetches in order, stores by number, and answers that wait to be sent.
+//! Owns the open state of one client at a vault: fetches in order, stores by number, and unsent answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 use crate::lane::frame::Frame;
 use crate::lane::stream::Stream;
 
-/// One lane: whoever sends on it holds `sending`.
+/// One lane; a thread holds `sending` while it sends on it.
 pub struct Lane {
     pub stream: Arc<dyn Stream>,
     pub sending: Mutex<()>,
-    /// Lanes of the session behind this one.
+    /// Number of lanes of the session behind this one.
     pub behind: u16,
 }
 
@@ -28,7 +28,7 @@ impl Lane {
 pub struct State {
     pub closed: Option<Error>,
     pub lanes: Vec<Arc<dyn Stream>>,
-    /// Of each of them, how many lanes were announced to come behind it.
+    /// Number of lanes announced behind each of them.
     pub behind: Vec<u16>,
     pub answers: VecDeque<(Frame, Vec<u8>)>,
     pub answers_bytes: usize,
@@ -41,7 +41,7 @@ impl State {
         self.closed.clone().map_or(Ok(()), Err)
     }
 
-    /// The next part of the first fetch that has one for a lane with so many behind it.
+    /// Takes the next part for a lane with `behind` lanes behind it, from the first fetch that has one.
     pub fn claim(&mut self, behind: u16) -> Option<(u32, Claim)> {
         let claim = |job: &mut FetchJob| {
             let may = job.lanes == 0 || behind < job.lanes;
@@ -62,18 +62,18 @@ impl State {
         self.fetches.retain(|job| job.request != request || !job.is_over());
     }
 
-    /// Over how many lanes a fetch comes that asks for so many: over any where none of those has come, so that none waits for ever.
+    /// Number of lanes for a fetch that asks for `asked`; 0 (any) if none of these has connected, so that the fetch cannot wait for ever.
     pub fn bringing(&self, asked: u16) -> u16 {
         if self.behind.iter().any(|behind| *behind < asked) { asked } else { 0 }
     }
 
-    /// Offers of which no byte came for so long; they are over.
+    /// Removes the offers that got no byte for `idle`; returns their requests.
     pub fn take_idle_stores(&mut self, idle: Duration) -> Vec<u32> {
         let now = Instant::now();
         self.stores.extract_if(|_, job| now > job.touched + idle).map(|(id, _)| id).collect()
     }
 
-    /// What requests keep of the session's own.
+    /// Bytes charged to the session's own reserve.
     pub fn own_bytes(&self) -> usize {
         let fetches = self.fetches.iter().map(|job| job.kept.own_bytes()).sum::<usize>();
         fetches + self.stores.values().map(|job| job.kept.own_bytes()).sum::<usize>()

@@ -1,4 +1,4 @@
-//! Owns one client at a vault: the requests that came over its lanes, and what goes back over whichever lane is free.
+//! Owns one client at a vault: the requests from its lanes, and the answers sent over any free lane.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,14 +21,14 @@ use crate::limits::{
 };
 use crate::store::{ItemStatus, Reservation, tenant_of};
 
-/// One client, on all its lanes. It ends when any of them does.
+/// One client with all its lanes; it ends when any of them does.
 pub struct Session {
     pub(super) shared: Arc<Inner>,
     pub(super) right: Right,
     state: Mutex<State>,
-    /// There may be something to send.
+    /// Signalled when there may be something to send.
     wake: Condvar,
-    /// Answers were taken to be sent.
+    /// Signalled when answers were taken for sending.
     pub(super) taken: Condvar,
 }
 
@@ -53,7 +53,7 @@ impl Session {
         state.fetches.len() + state.stores.len()
     }
 
-    /// One lane more, with so many behind it.
+    /// Adds a lane with `behind` lanes behind it.
     pub fn join(&self, stream: &Arc<dyn Stream>, behind: u16) -> Result<()> {
         let mut state = self.state();
         state.check()?;
@@ -62,7 +62,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends all lanes, and gives back what requests had; idempotent.
+    /// Ends all lanes and frees what their requests hold; idempotent.
     pub fn close(&self, error: Error) {
         let (lanes, early) = {
             let mut state = self.state();
@@ -96,13 +96,13 @@ impl Session {
                 let stall = self.shared.options.timing.stall;
                 let mut reader = Reader::new(Arc::clone(stream), stall);
                 self.guarded(|| self.receive(&mut reader, &lane));
-                // Its panics were caught.
+                // The thread's panics were caught inside.
                 let _ = writer.join();
             }
         }
     }
 
-    /// The session ends with whatever ends one half of a lane, even with a panic.
+    /// Ends the session when one half of a lane ends, even with a panic.
     fn guarded(&self, work: impl FnOnce() -> Result<()>) {
         let ended = catch_unwind(AssertUnwindSafe(work));
         let error = match ended {
@@ -123,7 +123,7 @@ impl Session {
         }
     }
 
-    /// Waits until there is something to send, and takes a batch's worth of it: answers first.
+    /// Waits for something to send and takes a batch, answers first.
     fn fill(&self, batch: &mut WriteBatch, behind: u16) -> Result<()> {
         let mut state = self.state();
         loop {
@@ -155,7 +155,7 @@ impl Session {
                 push_chunk(batch, request, item, pin, range);
             }
             Claim::Pin(item, key) => {
-                // May read from a disk: nobody waits for it but this lane.
+                // The pin may read from disk; only this lane waits for it.
                 let cut = self.shared.store.pin(&key).map(|pin| Cut::new(item, Arc::new(pin)));
                 let (first, rest) = match cut {
                     None => {
@@ -202,7 +202,7 @@ impl Session {
         }
     }
 
-    /// From the reading thread itself where its lane is idle: waking another one takes longer than a short answer does.
+    /// Sends an answer from the reading thread if its lane is idle, because waking another thread takes longer than a short answer.
     pub(super) fn answer_at_once(&self, frame: Frame, body: Vec<u8>, lane: &Lane) -> Result<()> {
         let Ok(_sending) = lane.sending.try_lock() else { return self.answer(frame, body) };
         self.state().check()?;
@@ -232,7 +232,7 @@ impl Session {
         }
         let is_single = job.keys.len() == 1;
         self.state().fetches.push_back(job);
-        // Should it be longer than a chunk, whoever takes it wakes the others.
+        // If the record is longer than a chunk, the lane that takes it wakes the others.
         if is_single {
             self.wake.notify_one();
         } else {
@@ -240,7 +240,7 @@ impl Session {
         }
     }
 
-    /// Bytes that are no record, from here or to here: what the link alone carries.
+    /// Begins a probe: bytes that are no record, in either direction, to measure the link alone.
     fn probe(&self, frame: &Frame) -> Result<()> {
         let Frame { request, item: chunks, code, .. } = *frame;
         if !(1..=LANE_PROBE_CHUNKS_MAX).contains(&chunks) {
@@ -283,14 +283,14 @@ impl Session {
         self.answer(Frame::new(Kind::Wanted, request), statuses)
     }
 
-    /// A chunk of an offered record, straight into the store's memory.
+    /// Receives a chunk of an offered record straight into the store's memory.
     fn store(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
         let bytes = frame.bytes as usize;
         let begun = {
             let mut state = self.state();
             match state.stores.get_mut(&frame.request) {
                 Some(job) => job.begin(frame),
-                // Cancelled or given up: what was under way still arrives.
+                // The request was cancelled or given up, but its sent chunks still arrive.
                 None => Begun::Over,
             }
         };
@@ -338,7 +338,7 @@ impl Session {
         self.settle(frame, is_open.then_some(status))
     }
 
-    /// Answers for a record that was settled, and forgets an offer that is over.
+    /// Answers for a settled record, and removes an offer that is over.
     fn settle(&self, frame: &Frame, status: Option<ItemStatus>) -> Result<()> {
         {
             let mut state = self.state();
@@ -351,7 +351,7 @@ impl Session {
         self.answer(status_frame(frame.request, frame.item, status), Vec::new())
     }
 
-    /// Gives back what offers have reserved that bring nothing; returns their requests.
+    /// Removes the offers without progress; returns their requests.
     fn idle_stores(&self) -> Result<Vec<u32>> {
         let mut state = self.state();
         state.check()?;

@@ -1,4 +1,4 @@
-//! Owns the spans of traced requests at a vault: begun with a request, ended with it however that ends, kept until they are taken.
+//! Owns the spans of traced requests at a vault: each begins and ends with its request, and is kept until it is taken.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -7,37 +7,37 @@ use crate::lane::frame::{OFFER_ITEM_BYTES, TraceContext};
 use crate::limits::LANE_SPANS_MAX;
 use crate::record::{HASH_BYTES, PACKED_KEY_BYTES};
 
-/// What was asked.
+/// Kind of a traced request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Which of its keys are here.
+    /// Look-up of keys.
     Lookup,
-    /// Records, to be sent.
+    /// Fetch of records.
     Fetch,
-    /// To take records.
+    /// Store of records.
     Store,
 }
 
-/// One request of a client that traces.
+/// Span of one request of a client that traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// Of the span that asked.
+    /// Context of the client's span.
     pub context: TraceContext,
-    /// What it asked.
+    /// Kind of the request.
     pub asked: Asked,
-    /// Since 1970.
+    /// Start, since 1970.
     pub begun: Duration,
-    /// How long it took.
+    /// Duration of the request.
     pub took: Duration,
-    /// Records that it was about.
+    /// Records requested.
     pub records: u32,
-    /// Of these: held, sent, or taken.
+    /// Records held, sent, or stored.
     pub done: u32,
-    /// Record bytes that were sent or taken.
+    /// Record bytes sent or stored.
     pub bytes: u64,
 }
 
-/// Those that have ended.
+/// Ended spans.
 #[derive(Default)]
 pub struct Spans(Mutex<Ended>);
 
@@ -48,7 +48,7 @@ struct Ended {
 }
 
 impl Spans {
-    /// Begins one; none for a body without a context behind its items.
+    /// Begins a span; `None` for a body without a trace context behind its items.
     pub fn begin(self: &Arc<Self>, asked: Asked, body: &[u8], records: usize) -> Option<OpenSpan> {
         let item_bytes = match asked {
             Asked::Lookup | Asked::Fetch => PACKED_KEY_BYTES,
@@ -63,7 +63,7 @@ impl Spans {
         Some(OpenSpan { spans: Arc::clone(self), since: Instant::now(), span })
     }
 
-    /// Those that ended since the last time, and how many were too many.
+    /// Takes the spans that ended since the last call, and the number dropped.
     pub fn take(&self) -> (Vec<Span>, u64) {
         let mut ended = self.ended();
         (std::mem::take(&mut ended.spans), std::mem::take(&mut ended.dropped))
@@ -74,7 +74,7 @@ impl Spans {
     }
 }
 
-/// One whose request is open. Dropped = ended.
+/// Span of an open request; dropping it ends the span.
 pub struct OpenSpan {
     spans: Arc<Spans>,
     since: Instant,
@@ -82,7 +82,7 @@ pub struct OpenSpan {
 }
 
 impl OpenSpan {
-    /// So many of its records, and bytes, more.
+    /// Adds records and bytes done.
     pub fn add(&mut self, records: u32, bytes: u64) {
         self.span.done += records;
         self.span.bytes += bytes;

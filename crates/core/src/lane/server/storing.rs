@@ -11,39 +11,39 @@ use crate::limits::{LANE_KEYS_MAX, LANE_NO_RECORD_BYTES};
 use crate::record::{HASH_BYTES, PACKED_KEY_BYTES};
 use crate::store::{ItemStatus, Offer, RecordKey, Reservation};
 
-/// One accepted offer, until its last record is settled. Dropped = its room is free again.
+/// One accepted offer, until its last record is settled; dropping it frees its room.
 pub struct StoreJob {
     items: Vec<Item>,
     open: usize,
     pub open_bytes: u64,
     pub touched: Instant,
     pub kept: Kept,
-    /// Of a client that traces.
+    /// Span, if the client traces.
     span: Option<OpenSpan>,
 }
 
 enum Item {
     Waiting(Reservation),
-    /// A lane receives its next bytes.
+    /// A lane is receiving its next bytes.
     Receiving,
     /// A chunk that is no record.
     Plain,
     Settled,
 }
 
-/// What is to be done with a chunk.
+/// Action for an arriving chunk.
 pub enum Begun {
-    /// Its record was settled: it is of no use.
+    /// Discard it, because its record is settled.
     Over,
-    /// It belongs here, for its receiver alone.
+    /// Receive it into this reservation.
     Receiving(Reservation),
-    /// Its record is refused.
+    /// Discard it, because its record is refused.
     Refused(ItemStatus),
-    /// It was sent for nothing but the sending.
+    /// Discard and count it: a probe's chunk.
     Plain,
 }
 
-/// The records of an offer's body.
+/// Parses the records of an offer's body.
 fn parse_offer(body: &[u8]) -> Result<Vec<(RecordKey, u64)>> {
     let short = || Error::lane_failed("the peer sent an offer without a namespace");
     let (namespace, rest) = body.split_first_chunk::<HASH_BYTES>().ok_or_else(short)?;
@@ -60,14 +60,14 @@ fn parse_offer(body: &[u8]) -> Result<Vec<(RecordKey, u64)>> {
     Ok(items)
 }
 
-/// What an offer keeps, besides the records it reserves.
+/// Memory that an offer keeps besides its reserved records.
 pub fn offer_bytes(body: &[u8]) -> usize {
     body.len() / OFFER_ITEM_BYTES * size_of::<Item>()
 }
 
 impl StoreJob {
-    /// Reserves room in order while the vault's share for records under way lasts, and what one session may
-    /// have open (`room`); the rest is `OverBudget`, and evicts nothing. Returns the statuses, too: 0 = wanted.
+    /// Reserves records in order, within the vault's limit for arriving records and within `room`; further ones are
+    /// `OverBudget` and evict nothing. Also returns the statuses; 0: wanted.
     pub fn open(
         shared: &Inner,
         (tenant, known): (u64, u64),
@@ -110,7 +110,7 @@ impl StoreJob {
         Ok((job, statuses))
     }
 
-    /// For as many chunks that are no record.
+    /// Returns a probe's job of `chunks` chunks that are no record.
     pub fn plain(chunks: u32, kept: Kept) -> Self {
         let items: Vec<_> = (0..chunks).map(|_| Item::Plain).collect();
         let open = items.len();
@@ -121,7 +121,7 @@ impl StoreJob {
         self.open == 0
     }
 
-    /// What is to be done with a chunk that comes now.
+    /// Returns the action for an arriving chunk.
     pub fn begin(&mut self, frame: &Frame) -> Begun {
         self.touched = Instant::now();
         let Some(item) = self.items.get_mut(frame.item as usize) else { return Begun::Over };
@@ -130,7 +130,7 @@ impl StoreJob {
                 *item = Item::Settled;
                 Begun::Over
             }
-            // Two lanes bring one record: its bytes cannot follow one another.
+            // Two lanes bring the same record, so that its bytes have no order.
             Item::Receiving => {
                 self.settle(frame.item);
                 Begun::Refused(ItemStatus::BadRecord)
@@ -151,7 +151,7 @@ impl StoreJob {
         }
     }
 
-    /// A chunk is there, the record is not whole.
+    /// Takes back the reservation of an incomplete record after a chunk.
     pub fn put_back(&mut self, item: u32, reservation: Reservation) {
         self.touched = Instant::now();
         if let Some(place @ Item::Receiving) = self.items.get_mut(item as usize) {
@@ -159,7 +159,7 @@ impl StoreJob {
         }
     }
 
-    /// The record was checked; false when nobody waited for it any more.
+    /// Settles a checked record; false if it was settled before.
     pub fn stored(&mut self, frame: &Frame, status: ItemStatus) -> bool {
         let is_open = self.settle(frame.item);
         let is_taken = matches!(status, ItemStatus::Accepted | ItemStatus::Durable);
@@ -169,7 +169,7 @@ impl StoreJob {
         is_open
     }
 
-    /// Nothing more of this record is wanted; false when that was so before.
+    /// Settles a record; false if it was settled before.
     pub fn settle(&mut self, item: u32) -> bool {
         self.touched = Instant::now();
         match self.items.get_mut(item as usize) {

@@ -1,4 +1,4 @@
-//! Owns the tokens of a lane server: each opens one session, each lane of it once, for a short time.
+//! Owns the tokens of a lane server: each opens one session, and each of its lanes once, for a short time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use crate::error::{Error, Result};
 use crate::lane::frame::TOKEN_BYTES;
 use crate::limits::{LANE_TOKENS_MAX, LANES_MAX};
 
-/// What a client proves itself with.
+/// Secret by which a client's lanes are recognised.
 pub type Token = [u8; TOKEN_BYTES];
 
-/// What a token opens, and for whom.
+/// Rights of a token, and the account it was issued to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Right {
-    /// Also for storing.
+    /// Whether the client may store.
     pub may_store: bool,
-    /// Whose credential it was given for; 0: nobody's in particular.
+    /// Account of the client's credential; 0: none in particular.
     pub account: u16,
 }
 
-/// Tokens handed out, the oldest first.
+/// Issued tokens, the oldest first.
 #[derive(Default)]
 pub struct Tokens {
     entries: HashMap<Token, Entry>,
@@ -31,14 +31,14 @@ pub struct Tokens {
 struct Entry {
     until: Instant,
     right: Right,
-    /// Once the first lane has come.
+    /// Set once the first lane has come.
     session: Option<Arc<Session>>,
     lanes: u16,
     taken: u32,
 }
 
 impl Tokens {
-    /// `token` is good from now on.
+    /// Makes `token` valid.
     pub fn admit(&mut self, token: Token, right: Right, within: Duration) {
         self.forget_old();
         while self.order.len() >= LANE_TOKENS_MAX {
@@ -51,10 +51,10 @@ impl Tokens {
         self.order.push_back(token);
     }
 
-    /// The session that lane `lane` of `lanes` belongs to; `open` makes it for the first of them.
+    /// Returns the session of lane `lane` of `lanes`; `open` creates it for the first one.
     ///
     /// # Errors
-    /// `LANE_FAILED`: unknown or expired, or that lane has come before.
+    /// `LANE_FAILED`: the token is unknown or expired, or that lane has come before.
     pub fn take(
         &mut self,
         token: &Token,
@@ -83,7 +83,7 @@ impl Tokens {
         Ok(session)
     }
 
-    /// No token of this account is good any more.
+    /// Revokes all tokens of an account.
     pub fn expel(&mut self, account: u16) {
         self.entries.retain(|_, entry| entry.right.account != account);
     }

@@ -1,4 +1,4 @@
-//! Owns the handshake of one lane: rustls says what is sent and received, all within one time.
+//! Owns the handshake of one lane: rustls decides the messages, within one time limit.
 
 use std::io::IoSlice;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::lane::stream::Stream;
 use crate::lane::wire::{Alive, retry};
 use crate::limits::LANE_HANDSHAKE_BYTES_MAX;
 
-/// The keys after the next ones.
+/// Source of the keys that follow each key update.
 pub enum NextKeys {
     Client(KernelConnection<ClientConnectionData>),
     Server(KernelConnection<ServerConnectionData>),
@@ -24,7 +24,7 @@ pub enum NextKeys {
 type NumberedSecrets = (u64, ConnectionTrafficSecrets);
 
 impl NextKeys {
-    /// What is sealed with from now on.
+    /// Returns the next sealing key.
     pub fn sealing(&mut self) -> std::result::Result<NumberedSecrets, TlsError> {
         match self {
             Self::Client(keys) => keys.update_tx_secret(),
@@ -32,7 +32,7 @@ impl NextKeys {
         }
     }
 
-    /// What is opened with from now on.
+    /// Returns the next opening key.
     pub fn opening(&mut self) -> std::result::Result<NumberedSecrets, TlsError> {
         match self {
             Self::Client(keys) => keys.update_rx_secret(),
@@ -85,23 +85,23 @@ impl Peer for UnbufferedServerConnection {
     }
 }
 
-/// What is to be done next.
+/// Next step of a handshake.
 enum Step {
     Again,
     Receive,
     Finish,
 }
 
-/// One connection whose handshake is under way.
+/// One connection during its handshake.
 struct Line<'a> {
     stream: &'a dyn Stream,
     until: Instant,
     alive: &'a dyn Alive,
-    /// To be sent.
+    /// Bytes to send.
     out: Vec<u8>,
 }
 
-/// Shakes hands; whoever the peer is, it is over until `until`. Nothing is read beyond the handshake's last record.
+/// Performs the handshake, with any peer over by `until`. Reads nothing beyond the handshake's last record.
 pub fn shake<P: Peer>(
     mut peer: P,
     stream: &dyn Stream,
@@ -168,7 +168,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// One record more.
+    /// Receives one record.
     fn receive(&self, received: &mut Vec<u8>) -> Result<()> {
         let begun = received.len();
         received.resize(begun + HEADER_BYTES, 0);
@@ -196,7 +196,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Also a peer that is never silent has to come to an end.
+    /// Limits the time also for a peer that sends without end.
     fn check(&self) -> Result<()> {
         if Instant::now() > self.until {
             return Err(Error::lane_failed("lane refused: the handshake was not done in time"));
@@ -204,7 +204,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Sends the alert, if there is one, as far as the peer takes it at once.
+    /// Sends the alert, if any, as far as the peer takes it at once.
     fn say_why<P: Peer>(&mut self, peer: &mut P, received: &mut [u8]) {
         self.out.clear();
         if let Ok(ConnectionState::EncodeTlsData(data)) = peer.process(received).state
@@ -212,12 +212,12 @@ impl Line<'_> {
         {
             return;
         }
-        // Whether it arrives or not: the peer sees the end.
+        // The peer sees the end, whether or not the alert arrives.
         let _ = self.stream.write_now(&[IoSlice::new(&self.out)]);
     }
 }
 
-/// Why a handshake failed, for people: what is wrong with a certificate is said as such.
+/// Error of a failed handshake for people; problems with certificates are named as such.
 pub fn refused(error: &TlsError) -> Error {
     let text = match error {
         TlsError::InvalidCertificate(_)
@@ -229,7 +229,7 @@ pub fn refused(error: &TlsError) -> Error {
     Error::lane_failed(format!("lane refused: {text}"))
 }
 
-/// What the peer's alert means.
+/// Meaning of the peer's alert.
 pub fn alert_text(alert: AlertDescription) -> String {
     use AlertDescription as Alert;
     match alert {

@@ -1,4 +1,4 @@
-//! Owns TLS on lanes: who proves what to whom, from PEM texts; rustls shakes hands, the records are sealed here.
+//! Owns TLS on lanes: identities and trust from PEM texts; rustls performs the handshake, this room seals the records.
 
 mod handshake;
 mod records;
@@ -26,10 +26,10 @@ use super::stream::Stream;
 use super::wire::Alive;
 use crate::error::{Error, Result};
 
-/// What both ends say they speak: a connection to another service with the same certificate is none.
+/// Protocol that both ends announce, so that another service with the same certificate is refused.
 pub const PROTOCOL: &[u8] = b"tierkv/1";
 
-/// A certificate chain, its own certificate first, and the key to it; both PEM.
+/// A certificate chain, its own certificate first, and its key, both as PEM.
 #[derive(Clone, Copy)]
 pub struct Identity<'a> {
     /// `CERTIFICATE` blocks.
@@ -50,8 +50,8 @@ pub struct Client {
 }
 
 impl Server {
-    /// With `client_ca_pem` only clients come in that prove to be of one of these authorities, or to be one of
-    /// these certificates.
+    /// With `client_ca_pem` only clients are admitted whose certificate is one of these, or is issued by one of these
+    /// authorities.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the text that cannot be used.
@@ -71,7 +71,7 @@ impl Server {
         let mut config = builder
             .with_single_cert(chain, key)
             .map_err(|error| unusable("certPem and keyPem", &error))?;
-        // A lane lives long, and nobody resumes it.
+        // A lane lives long and is never resumed.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
@@ -79,10 +79,10 @@ impl Server {
         Ok(Self(Arc::new(config)))
     }
 
-    /// Shakes hands with whoever dialled; over until `until`.
+    /// Performs the handshake with the client that connected; over by `until`.
     ///
     /// # Errors
-    /// `LANE_FAILED` with the reason, which the peer has been told as far as TLS tells it.
+    /// `LANE_FAILED` with the reason, which the peer learns as far as TLS tells it.
     pub fn accept(
         &self,
         stream: Arc<dyn Stream>,
@@ -97,8 +97,8 @@ impl Server {
 }
 
 impl Client {
-    /// Trusts a vault that proves to be `server_name` of one of the authorities in `ca_pem`, or to hold the key of one of these
-    /// certificates; then its name is of no matter.
+    /// Trusts a vault whose certificate names `server_name` and is issued by an authority in `ca_pem`, or whose certificate
+    /// is itself in `ca_pem`, whatever its name.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the text that cannot be used.
@@ -127,7 +127,7 @@ impl Client {
         Ok(Self { config: Arc::new(config), name })
     }
 
-    /// Shakes hands with the vault that was dialled; over until `until`.
+    /// Performs the handshake with the connected vault; over by `until`.
     ///
     /// # Errors
     /// `LANE_FAILED` with the reason.
@@ -156,7 +156,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// AES-GCM only: it is what processors compute.
+/// Only AES-GCM, because processors compute it in hardware.
 fn provider() -> Arc<CryptoProvider> {
     let cipher_suites = vec![
         ring::cipher_suite::TLS13_AES_256_GCM_SHA384,

@@ -5,16 +5,16 @@ use rustls::ConnectionTrafficSecrets;
 
 use crate::error::{Error, Result};
 
-/// Type, version, length.
+/// Length of a record's header: type, version, length.
 pub const HEADER_BYTES: usize = 5;
-/// What one record may carry.
+/// Most bytes that one record carries.
 pub const PLAIN_BYTES_MAX: usize = 1 << 14;
-/// What a record is longer than what it carries: header, inner type, tag.
+/// Bytes of a record besides its content: header, inner type, tag.
 pub const EXTRA_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
-/// Longest record of a peer, which may pad.
+/// Longest record of a peer, which may add padding.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + PLAIN_BYTES_MAX + 256;
 
-/// What a record is.
+/// Types of records.
 pub const CHANGE_CIPHER_SPEC: u8 = 20;
 pub const ALERT: u8 = 21;
 pub const HANDSHAKE: u8 = 22;
@@ -23,7 +23,7 @@ pub const APPLICATION_DATA: u8 = 23;
 const TAG_BYTES: usize = 16;
 const VERSION: [u8; 2] = [3, 3];
 
-/// The key of one direction, and the number of the next record: no number is used twice with one key.
+/// Key of one direction and number of the next record; no number is used twice with one key.
 pub struct Key {
     aead: LessSafeKey,
     iv: [u8; NONCE_LEN],
@@ -58,10 +58,10 @@ impl Key {
         Ok(Nonce::assume_unique_for_key(nonce))
     }
 
-    /// Makes a record of the `bytes` that stand in `room` behind the place of its header; returns its length.
+    /// Seals `bytes` bytes that lie in `room` behind the header's place; returns the record's length.
     ///
     /// # Panics
-    /// Where `room` is shorter than `bytes` and `EXTRA_BYTES`, or `bytes` more than a record carries.
+    /// If `room` is shorter than `bytes` and `EXTRA_BYTES`, or `bytes` is more than a record carries.
     pub fn seal(&mut self, kind: u8, room: &mut [u8], bytes: usize) -> Result<usize> {
         assert!(bytes <= PLAIN_BYTES_MAX);
         let (header, body) = room[..bytes + EXTRA_BYTES].split_at_mut(HEADER_BYTES);
@@ -80,7 +80,7 @@ impl Key {
         Ok(bytes + EXTRA_BYTES)
     }
 
-    /// Opens a whole record; returns what it is and the length of what stands behind its header now.
+    /// Opens a complete record; returns its type, and the length of the content behind its header.
     pub fn open(&mut self, record: &mut [u8]) -> Result<(u8, usize)> {
         let nonce = self.nonce()?;
         let (header, body) = record.split_at_mut(HEADER_BYTES);
@@ -88,7 +88,7 @@ impl Key {
             .aead
             .open_in_place(nonce, Aad::from(&*header), body)
             .map_err(|_| Error::lane_failed("a TLS record does not verify"))?;
-        // Padding is zeros behind the type.
+        // Padding consists of zeros behind the type.
         let end = plain.iter().rposition(|byte| *byte != 0);
         let end = end.ok_or_else(|| Error::lane_failed("a TLS record without a type"))?;
         if end > PLAIN_BYTES_MAX {
@@ -98,10 +98,10 @@ impl Key {
     }
 }
 
-/// The type of a record and the length of all of it.
+/// Returns the type and the whole length of a record.
 ///
 /// # Errors
-/// `LANE_FAILED` where that is no header of TLS.
+/// `LANE_FAILED` if the bytes are no TLS header.
 pub fn parse_header(header: [u8; HEADER_BYTES]) -> Result<(u8, usize)> {
     let [kind, major, _, high, low] = header;
     if !(CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&kind) || major != VERSION[0] {

@@ -1,4 +1,4 @@
-//! Owns a lane's stream under TLS: what is written is sealed in place, what is read is opened in place, each direction by itself.
+//! Owns a lane's stream under TLS: writes are sealed and reads opened in place, each direction independently.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
@@ -16,15 +16,15 @@ use crate::error::{Error, Result};
 use crate::lane::stream::Stream;
 use crate::limits::{LANE_KEY_RECORDS_MAX, LANE_STEP_BYTES};
 
-/// A key update as a handshake message, up to its last byte: 1 asks for one in return.
+/// Key update as a handshake message without its last byte, in which 1 asks for an update in return.
 const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
-/// What a session could be resumed with, as a handshake message: our vaults send none, and nobody resumes.
+/// Session ticket as a handshake message; our vaults send none, and our clients ignore it.
 const SESSION_TICKET: u8 = 4;
-/// An alert that is none: the peer has ended.
+/// Alert by which the peer closes without an error.
 const CLOSE_NOTIFY: u8 = 0;
-/// Sealed in one go: still in the L2 cache when the system takes it.
+/// Bytes sealed at once, still in the L2 cache when the system takes them.
 const OUT_BYTES: usize = LANE_STEP_BYTES / PLAIN_BYTES_MAX * (PLAIN_BYTES_MAX + EXTRA_BYTES);
-/// Opened in one go, and the beginning of a record.
+/// Bytes opened at once, and the beginning of a record.
 const IN_BYTES: usize = OUT_BYTES + RECORD_BYTES_MAX;
 
 /// A stream whose bytes travel in TLS records.
@@ -33,34 +33,34 @@ pub struct Secured {
     out: Mutex<Out>,
     incoming: Mutex<Incoming>,
     next_keys: Mutex<NextKeys>,
-    /// Records that one key seals.
+    /// Records per key.
     key_records: u64,
-    /// The peer wants us to change our key.
+    /// Whether the peer has asked us to change our key.
     is_update_due: AtomicBool,
 }
 
 struct Out {
     key: Key,
     buffer: Vec<u8>,
-    /// Sealed, and not sent yet.
+    /// Range of sealed, unsent bytes.
     ready: Range<usize>,
-    /// How many bytes of the caller's are in it.
+    /// The caller's bytes in that range.
     plain: usize,
 }
 
 struct Incoming {
     key: Key,
     buffer: Vec<u8>,
-    /// Received, and not opened yet.
+    /// Range of received, unopened bytes.
     sealed: Range<usize>,
-    /// Opened, and not read yet.
+    /// Range of opened, unread bytes.
     plain: Range<usize>,
-    /// What that is, where it is not for the lane.
+    /// Type of these bytes, if they are not for the lane.
     other: Option<u8>,
 }
 
 impl Secured {
-    /// Over a stream whose handshake is done.
+    /// Returns a stream over one whose handshake is done.
     pub fn new(
         inner: Arc<dyn Stream>,
         secrets: ExtractedSecrets,
@@ -85,13 +85,13 @@ impl Secured {
         })
     }
 
-    /// After so many records its keys change.
+    /// Sets the number of records after which keys change.
     #[cfg(test)]
     pub fn set_key_records(&mut self, records: u64) {
         self.key_records = records;
     }
 
-    /// Seals as much of `parts` as the buffer takes.
+    /// Seals as much of `parts` as fits the buffer.
     fn fill(&self, out: &mut Out, parts: &[IoSlice<'_>]) -> Result<()> {
         (out.ready, out.plain) = (0..0, 0);
         if out.key.used() >= self.key_records || self.is_update_due.load(Ordering::Relaxed) {
@@ -121,7 +121,7 @@ impl Secured {
         Ok(())
     }
 
-    /// Says that the next record is of another key.
+    /// Adds a key update, after which records use the next key.
     fn change_key(&self, out: &mut Out) -> Result<()> {
         self.is_update_due.store(false, Ordering::Relaxed);
         let message = [&KEY_UPDATE[..], &[0]].concat();
@@ -132,7 +132,7 @@ impl Secured {
         Ok(())
     }
 
-    /// Seals and sends. Bytes count as taken when their records have left: until then the caller comes with them again.
+    /// Seals and sends. Bytes count as written once their records are sent; until then the caller must pass them again.
     fn push(
         &self,
         parts: &[IoSlice<'_>],
@@ -150,11 +150,11 @@ impl Secured {
         if out.ready.is_empty() {
             return Ok(out.plain.min(parts.iter().map(|part| part.len()).sum()));
         }
-        // The caller looks at its time, and goes on.
+        // The caller checks its deadline and continues.
         Err(ErrorKind::Interrupted.into())
     }
 
-    /// What a record was that carries no bytes of the lane.
+    /// Handles a record that carries no bytes of the lane.
     fn receive_other(&self, incoming: &mut Incoming, kind: u8) -> io::Result<usize> {
         let body = &incoming.buffer[std::mem::take(&mut incoming.plain)];
         match (kind, body) {
@@ -180,7 +180,7 @@ impl Secured {
 }
 
 impl Incoming {
-    /// The next whole record, if it is there; its end.
+    /// End of the next record, if it is complete.
     fn whole(&self) -> Result<Option<usize>> {
         let sealed = &self.buffer[self.sealed.clone()];
         let Some(header) = sealed.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
@@ -188,7 +188,7 @@ impl Incoming {
         Ok((bytes <= sealed.len()).then_some(self.sealed.start + bytes))
     }
 
-    /// Opens the next record, if it is there; what it is.
+    /// Opens the next record, if it is complete; returns its type.
     fn open(&mut self) -> Result<Option<u8>> {
         let Some(end) = self.whole()? else { return Ok(None) };
         let start = self.sealed.start;
@@ -198,7 +198,7 @@ impl Incoming {
         Ok(Some(kind))
     }
 
-    /// Where what comes next belongs: there is room for a record at least.
+    /// Space for received bytes, at least one record long.
     fn room(&mut self) -> &mut [u8] {
         if self.sealed.is_empty() {
             self.sealed = 0..0;
@@ -227,15 +227,15 @@ impl Stream for Secured {
                 return Ok(filled);
             }
             let opened = match incoming.open() {
-                // What came before it is good; it is still there to fail.
+                // Bytes opened before the bad record are valid; the next read fails on it.
                 Err(_) if filled > 0 => return Ok(filled),
                 opened => opened.map_err(broken)?,
             };
             match opened {
-                // An empty one would be a way to keep us busy.
+                // An empty record is not skipped here, because a peer could keep this loop busy with them.
                 Some(APPLICATION_DATA) if !incoming.plain.is_empty() => {}
                 Some(kind) if filled == 0 => return self.receive_other(incoming, kind),
-                // What came before it is read first.
+                // Bytes opened before it are read first.
                 Some(kind) => {
                     incoming.other = Some(kind);
                     return Ok(filled);

@@ -1,4 +1,4 @@
-//! Owns the proof that sealed streams are TLS: rustls itself at the other end, keys that change on both sides, damage.
+//! Owns the tests that secured streams are TLS: rustls as the peer, key changes on both sides, damaged records.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -30,11 +30,11 @@ fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()[0]).collect()
 }
 
-/// A vault that is nothing but rustls, and what dials it.
+/// Starts a vault that is only rustls; returns a client connected to it.
 fn vault(serve: impl FnOnce(Vault) + Send + 'static) -> (Secured, JoinHandle<()>) {
     let made = rcgen::generate_simple_self_signed(vec!["vault.test".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    // It sends tickets, as it does where nobody tells it not to.
+    // The server sends session tickets, which is the default of rustls.
     let config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .unwrap()
@@ -57,7 +57,7 @@ fn vault(serve: impl FnOnce(Vault) + Send + 'static) -> (Secured, JoinHandle<()>
 }
 
 fn write_all(stream: &Secured, bytes: &[u8]) {
-    // In parts of every kind: empty, odd, longer than a record.
+    // The parts are empty, odd, or longer than a record.
     let mut at = 0;
     while at < bytes.len() {
         let (near, far) = ((at + 41).min(bytes.len()), (at + 70_000).min(bytes.len()));
@@ -90,7 +90,7 @@ fn keys_change_on_both_sides_and_no_byte_is_lost() {
             vault.conn.refresh_traffic_keys().unwrap();
             vault.write_all(part).unwrap();
         }
-        // Ends when we do; what it hears until then was sealed after its own changes.
+        // Ends when the client does; these bytes were sealed after its key changes.
         let mut rest = Vec::new();
         let _ = vault.read_to_end(&mut rest);
         assert_eq!(rest, noise(5000));
@@ -108,7 +108,7 @@ fn keys_change_on_both_sides_and_no_byte_is_lost() {
 fn what_was_changed_on_the_way_ends_the_stream() {
     let (secured, serving) = vault(|mut vault| {
         vault.write_all(&noise(100)).unwrap();
-        // A record that the keys did not seal.
+        // A record that was not sealed with the keys.
         let forged = [&[23, 3, 3, 0, 40][..], &[7; 40]].concat();
         vault.sock.write_all(&forged).unwrap();
     });
@@ -130,7 +130,7 @@ fn what_came_before_an_alert_is_read_first() {
         while vault.conn.wants_write() {
             vault.conn.write_tls(&mut sealed).unwrap();
         }
-        // Records and alert lie in one piece where they are read.
+        // Records and alert arrive together.
         vault.sock.write_all(&sealed).unwrap();
     });
     serving.join().unwrap();

@@ -1,4 +1,4 @@
-//! Owns the question whom a lane's end trusts: an authority's certificates, or one certificate that was pinned.
+//! Owns the trust of a lane's end: certificates issued by an authority, or a pinned certificate.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use rustls::{
 use super::unusable;
 use crate::error::Result;
 
-/// The usual verifier, which refuses a self-signed certificate that could sign others; and the certificates that were handed over
-/// out of band, which need nobody's signature. Time limits hold for both.
+/// The standard verifier, which refuses a self-signed certificate that may sign others, and the pinned certificates
+/// exchanged out of band, which need no signature. Validity periods apply to both.
 #[derive(Debug)]
 pub struct Trusted<V: ?Sized> {
     pinned: Vec<CertificateDer<'static>>,
@@ -69,7 +69,7 @@ impl<V: ?Sized> Trusted<V> {
     }
 }
 
-/// The verifier looks at the time before it looks at anything else.
+/// Whether a certificate is refused for its validity period, which the verifier checks first.
 fn is_about_time(error: &TlsError) -> bool {
     use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
     matches!(
