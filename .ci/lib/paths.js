@@ -1,4 +1,4 @@
-// Owns where things lie in a checkout, for the scripts that must run before anything is installed.
+// Owns the paths of a checkout, for scripts that run before anything is installed.
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
