@@ -24,7 +24,7 @@ export function className(number: number): RecordClass {
   });
 }
 
-/** What a vault holds: records of one class, or of both. */
+/** Records that a vault holds: one class, or both. */
 export type VaultClass = RecordClass | "both";
 
 /** Number on the wire and in the native store; 0 stands for both. */

@@ -22,7 +22,7 @@ from report import markdown, summarize
 from rivals import RIVALS
 
 HERE = Path(__file__).resolve().parent
-#: Of this process's own network namespace.
+#: File in this process's own network namespace.
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 NAMESPACE_MARK = "RIVALS_PRIVATE_NETWORK"
 STOP_TIMEOUT_S = 60

@@ -232,7 +232,7 @@ function archiveStats(now: NonNullable<StoreDiskStats["archive"]>): m.ArchiveSta
   };
 }
 
-/** What the durable tier has done since the vault started. */
+/** Counters of the durable tier since the vault started. */
 function diskCounters(now: StoreDiskStats): Record<string, number> {
   return {
     disk_written: now.written,

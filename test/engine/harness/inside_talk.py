@@ -50,7 +50,7 @@ class _Ledger:
             yield group.index, self._hash_at(request, (index + 1) * group.block_tokens)
 
     def ideal(self, prompt: list[int]) -> int:
-        """Returns the deepest boundary below the prompt's end up to which blocks are computed, with states handed off."""
+        """Returns the deepest boundary below the prompt's end up to which blocks are computed and states handed off."""
         request = self.request(prompt)
         tokens = self._grid.limit(request)
         while tokens > 0 and not all(
