@@ -1,4 +1,4 @@
-// Owns the fuzz stage: builds the targets of crates/fuzz with coverage, on stable Rust, and runs each for a while from its corpus.
+// Owns the fuzz stage: builds the targets of crates/fuzz with coverage, on stable Rust, and runs each for a while.
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -9,11 +9,11 @@ import { run } from "./lib/process.js";
 
 const BUILD_TIMEOUT_MS = 10 * 60_000;
 const SECONDS = 60;
-/** What a loaded machine may add to the seconds asked for. */
+/** Allowance for a loaded machine. */
 const GRACE_MS = 2 * 60_000;
 const AT_A_TIME = 2;
 
-/** What libFuzzer reads: stable flags of the compiler, given to the target's code and not to build scripts. */
+/** Instrumentation that libFuzzer reads: stable compiler flags, for the target's code and not for build scripts. */
 const COVERAGE = [
   "-Cpasses=sancov-module",
   "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -27,7 +27,7 @@ const say = (text) => process.stdout.write(`${text}\n`);
 const crate = at("crates", "fuzz");
 const artifacts = join(LOGS, "fuzz");
 
-/** Builds every target; returns the folder of the programs. Throws with the compiler's last words. */
+/** Builds every target; returns the programs' folder. Throws with the compiler's last lines. */
 async function build() {
   const host = /^host: (.+)$/m.exec(execFileSync("cargo", ["-vV"], { encoding: "utf8" }))[1];
   const target = at("crates", "target", "fuzz");
@@ -42,7 +42,7 @@ async function build() {
   return join(target, host, "release");
 }
 
-/** Runs one target; true when it found nothing. New inputs go to a folder that is thrown away. */
+/** Runs one target; returns whether it found nothing. New inputs go to a temporary folder. */
 async function fuzz(folder, name, seconds) {
   const found = mkdtempSync(join(tmpdir(), `tierkv-fuzz-${name}-`));
   const flags = [`-max_total_time=${seconds}`, "-timeout=60", "-rss_limit_mb=1024"];

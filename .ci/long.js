@@ -1,4 +1,4 @@
-// Owns the long run: parts of it one after another until the time is up, each kept in test/faults/long-runs.json as soon as it has ended.
+// Owns the long run: its parts in turn until the time is up, each recorded in test/faults/long-runs.json when it ends.
 import { execFileSync } from "node:child_process";
 import { randomInt } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
@@ -12,28 +12,28 @@ const MINUTES = 120;
 const MINUTES_MAX = 24 * 60;
 const RECORD = at("test", "faults", "long-runs.json");
 const READS_TEST = "test/faults/reads.test.ts";
-/** Of a pool half as many. */
+/** Reads of one vault; a pool gets half as many. */
 const READS = 2_000_000;
 const SOAK_S = 900;
 const PACKETS_S = 600;
-/** At each of three doors. */
+/** Flips at each of three doors. */
 const FLIPS = 340_000;
 const FLIP_DOORS = 3;
 const CONNECTIONS = 10_000;
 const ENGINE_KILLS = 25;
-/** With 100, prompts of test_deaths.py are asked 10,000 times. */
+/** With 100 deaths, test_deaths.py asks its prompts 10,000 times. */
 const VAULT_DEATHS = 100;
 const FUZZ_S = 120;
-/** Of a vault's memory; `--churn-gb 16 --churn-minutes 60` has filled 16 GB for an hour. */
+/** Bytes of a vault's memory in GB; `--churn-gb 16 --churn-minutes 60` has filled 16 GB for an hour. */
 const CHURN_GB = 4;
 const CHURN_MINUTES = 10;
-/** Percent of what is counted: real memory beyond it. */
+/** Real memory beyond the counted bytes, in percent. */
 const FRAGMENTATION_MOST = 10;
 const PART_TIMEOUT_MS = 120 * 60_000;
 
 const say = (text) => process.stdout.write(`${text}\n`);
 
-/** Runs a part's tests; gives what was printed, and whether all passed. */
+/** Runs a part's tests; returns the printed lines, and whether all passed. */
 async function tests(name, command, args, env) {
   const lines = [];
   const ran = await run(command, args, {
@@ -52,7 +52,7 @@ const vitest = (name, files, env) =>
 const pytest = (name, file, env) =>
   tests(name, join(VENV_BIN, "python"), [...PYTEST, "-s", file], env);
 
-/** The JSON behind `word` in what a test printed. */
+/** Returns the JSON after `word` in a test's output. */
 function told(lines, word) {
   const line = lines.find((text) => text.includes(`${word} {`));
   return line === undefined ? {} : JSON.parse(line.slice(line.indexOf("{")));
@@ -60,7 +60,7 @@ function told(lines, word) {
 
 const failures = (hasPassed) => (hasPassed ? 0 : 1);
 
-/** Each gives what it counted; `failures` in all of them. */
+/** Parts by name; each returns its counts, always with `failures`. */
 const PARTS = {
   async reads(seed) {
     const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_READS: String(reads) };
@@ -119,7 +119,7 @@ const PARTS = {
   async soak(seed) {
     const env = { TIERKV_TEST_SEED: String(seed), TIERKV_TEST_SOAK_S: String(soakS) };
     const { lines, hasPassed } = await vitest("soak", ["test/faults/soak.test.ts"], env);
-    // A sum has no use for peaks one by one.
+    // Peaks are dropped, because sums of them mean nothing.
     const { seed: _seed, peaksMib: _peaks, ...counts } = told(lines, "soak");
     return { ...counts, failures: failures(hasPassed) };
   },

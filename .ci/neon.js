@@ -1,4 +1,4 @@
-// Owns the run of the codecs' tests as ARM code under qemu: the kernels for NEON give the bytes that every other instruction set gives. Without qemu it says so.
+// Owns the codecs' tests as ARM code under qemu, to compare NEON's bytes with other instruction sets; skips without qemu.
 import { spawnSync } from "node:child_process";
 import { join } from "node:path";
 import { compilerIn } from "../packaging/addon.js";

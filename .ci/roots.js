@@ -1,4 +1,4 @@
-// Owns the nightly run of packages in roots that hold a C library and Node.js of PyPI alone; those for ARM under qemu.
+// Owns the nightly run of packages in roots with only a C library and PyPI's Node.js; ARM ones run under qemu.
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
@@ -19,7 +19,7 @@ import { VENV_BIN, at } from "./lib/paths.js";
 
 const FOLDER = at(".venv-tools");
 const GNU = { suite: "bookworm", packages: ["libc6", "libstdc++6", "libgcc-s1"] };
-/** PyPI's Node.js has relocations that musl takes since 1.2.4. */
+/** Debian 13, because PyPI's Node.js has relocations that musl supports since 1.2.4. */
 const MUSL = { suite: "trixie", packages: ["musl"] };
 const ROOTS = [
   { name: "linux-x64-gnu", debian: "amd64", ...GNU },
@@ -33,7 +33,7 @@ const QEMU = { suite: "bookworm", debian: "amd64", packages: ["qemu-user-static"
 const READY_MS = 180_000;
 const PROGRAM = "/package/tierkv/_program/bin/tierkv.js";
 
-/** `--release`: packages that are there already; `--only`: some of the platforms. */
+/** `--release`: folder of existing packages; `--only`: some of the platforms. */
 const base = mkdtempSync("/tmp/tierkv-");
 const shared = join(base, "shared");
 const { values } = parseArgs({
@@ -53,7 +53,7 @@ function call(command, args, options = {}) {
   );
 }
 
-/** Debian's packages of another suite or processor, by lists of their own: nothing is installed. */
+/** Downloads Debian packages of another suite or processor with separate lists; installs nothing. */
 function download({ debian, suite, packages }) {
   const name = `${suite}-${debian}-${packages[0]}`;
   const folder = join(FOLDER, "debian", name);
@@ -81,7 +81,7 @@ function download({ debian, suite, packages }) {
   return folder;
 }
 
-/** PyPI's Node.js of a platform, as the extra `[node]` brings it. */
+/** Returns PyPI's Node.js for a platform, as the extra `[node]` brings it. */
 function nodeOf({ wheel }) {
   const folder = join(FOLDER, "node", wheel);
   if (existsSync(folder)) return folder;
@@ -96,18 +96,18 @@ function nodeOf({ wheel }) {
 const unzip = (wheel, folder) =>
   call(join(VENV_BIN, "python"), ["-m", "zipfile", "-e", wheel, folder]);
 
-/** A root with the package of a platform; the words that run its Node.js there. */
+/** Makes a root with the package of a platform; returns the command prefix that runs its Node.js there. */
 function makeRoot(root, release) {
   const target = TARGETS.find(({ name }) => name === root.name);
   const folder = join(base, root.name);
   for (const name of ["proc", "tmp", "run", "usr/lib", shared.slice(1)])
     mkdirSync(join(folder, name), { recursive: true, mode: 0o700 });
-  // musl's own package has its loader in /usr/lib alone.
+  // Linked, because musl's own package has its loader in /usr/lib alone.
   if (root.packages === MUSL.packages) symlinkSync("usr/lib", join(folder, "lib"));
   const debs = download(root);
   for (const name of readdirSync(debs)) call("dpkg-deb", ["-x", join(debs, name), folder]);
   const loader = readdirSync(join(folder, "usr/lib")).find((name) => name.startsWith("ld-musl-"));
-  // The name by which other distributions link it.
+  // Link name that other distributions use.
   if (loader !== undefined)
     symlinkSync(loader, join(folder, "usr/lib", loader.replace("ld-musl-", "libc.musl-")));
   call("cp", ["-r", nodeOf(target), join(folder, "node")]);
@@ -122,9 +122,9 @@ function makeRoot(root, release) {
   return { folder, words: ["/qemu", ...words] };
 }
 
-/** In the root, with nothing of this environment. */
+/** Returns the arguments that run a command in the root, without this environment. */
 function inside({ folder, words }, args) {
-  // A vault names the socket of its lanes by its path, so that is the same inside and out.
+  // Bound at the same path, because a vault names the socket of its lanes by path.
   const enter = `mount -t proc proc "$0/proc" && mount --bind ${shared} "$0${shared}" && exec chroot "$0" "$@"`;
   const command = ["--mount", "--fork", "--kill-child", "sh", "-c", enter, folder];
   return [...command, ...words, ...args];
@@ -132,7 +132,7 @@ function inside({ folder, words }, args) {
 const ENV = { PATH: "/nowhere", HOME: "/tmp", XDG_RUNTIME_DIR: "/run" };
 const OPTIONS = { env: { ...ENV, PATH: process.env.PATH } };
 
-/** A vault in the root gives back to a client outside what that has stored: encoded, sent, checked, decoded. */
+/** Checks that a vault in the root restores to an outside client the records that client stored. */
 async function serves(made) {
   const socket = join(shared, `${basename(made.folder)}.sock`);
   const args = ["vault", "--role=cold", `--listen=unix:${socket}`, "--max-bytes=256MiB"];
@@ -179,7 +179,7 @@ async function tryAll() {
   }
 }
 
-// A root is entered by root alone, and made of Debian's packages.
+// Needs root to enter roots, and apt-get to make them of Debian's packages.
 if (process.getuid() === 0 && spawnSync("apt-get", ["--version"]).status === 0) {
   await tryAll().finally(() => rmSync(base, { recursive: true, force: true }));
 } else say("packages: skipped, because roots need root and apt-get");

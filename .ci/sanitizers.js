@@ -1,4 +1,4 @@
-// Owns the runs under AddressSanitizer and ThreadSanitizer: `npm run test:asan` (the core; with `-- --node` its addon in Node), `npm run test:tsan`. Needs a nightly toolchain of Rust.
+// Owns AddressSanitizer and ThreadSanitizer runs: `npm run test:asan` (the core; `-- --node`: its addon), `npm run test:tsan`. Needs nightly Rust.
 import { execFileSync } from "node:child_process";
 import { copyFileSync } from "node:fs";
 import { join } from "node:path";
@@ -7,10 +7,10 @@ import { run } from "./lib/process.js";
 import { vitest } from "./lib/stages.js";
 
 const TIMEOUT_MS = 40 * 60_000;
-/** Tests that compare the process's memory with what is counted: the sanitizer's own would be counted, too. */
+/** Tests that compare the process's memory with the counted bytes, because the sanitizer's own would be included. */
 const LEFT_OUT = ["store_memory", "disk_full"];
 
-/** The standard library is not built anew: that needs its source, which not every toolchain has. */
+/** Built without -Zbuild-std, because not every toolchain has the standard library's source. */
 const SANITIZERS = {
   asan: {
     flags: "-Zsanitizer=address",
@@ -25,13 +25,13 @@ const which = process.argv.includes("--threads") ? "tsan" : "asan";
 const { flags, env } = SANITIZERS[which];
 const HOST = /^host: (.+)$/m.exec(execFileSync("cargo", ["-vV"], { encoding: "utf8" }))[1];
 const TARGET = at("crates", "target", which);
-/** Tests that use the addon in their own process. Programs that they start take the ordinary one. */
+/** Tests that use the addon in their own process. Programs that they start use the ordinary addon. */
 const IN_NODE = ["client", "core", "sidecar", "vault"].map((name) => `test/${name}`);
 const NOT_IN_NODE = ["kill", "overload"].map((name) => `**/*.${name}.test.ts`);
 
 const say = (text) => process.stdout.write(`${text}\n`);
 
-/** Names of the core's test programs, those apart that are left out. */
+/** Returns the names of the core's test programs, without LEFT_OUT. */
 function programs() {
   const metadata = execFileSync(
     "cargo",
@@ -52,7 +52,7 @@ const cargo = (args, rest) =>
     ...rest,
   });
 
-/** The core's own tests: how the run ended, and how many passed. */
+/** Runs the core's own tests; returns the result and the number passed. */
 async function inRust(logPath) {
   const passed = [];
   const tests = programs().flatMap((name) => ["--test", name]);
@@ -63,7 +63,7 @@ async function inRust(logPath) {
   return { ran, count: passed.reduce((sum, text) => sum + Number(text), 0) };
 }
 
-/** Builds the addon with the sanitizer: how that ended, and where it lies. */
+/** Builds the addon with the sanitizer; returns the result and the addon's path. */
 async function addon() {
   const strip = ["--config", "profile.release.strip='none'"];
   const args = ["build", "-p", "tierkv-node", "--release", "--features=test-exports", ...strip];
@@ -74,11 +74,11 @@ async function addon() {
   return { built, path };
 }
 
-/** The tests of the parts, on that addon: how the run ended, and how many passed. */
+/** Runs the tests of the rooms on that addon; returns the result and the number passed. */
 async function inNode(logPath) {
   const { built, path } = await addon();
   if (built.code !== 0) return { ran: built, count: 0 };
-  // rustc links no runtime into a library: the C compiler's must be there before Node itself.
+  // The C compiler's runtime is preloaded into Node, because rustc links none into a library.
   const runtime = execFileSync("gcc", ["-print-file-name=libasan.so"], { encoding: "utf8" });
   const left = NOT_IN_NODE.flatMap((pattern) => ["--exclude", pattern]);
   const stage = vitest(`${which}-node`, TIMEOUT_MS, ["--testTimeout=180000", ...left, ...IN_NODE]);
@@ -86,7 +86,7 @@ async function inNode(logPath) {
     ...stage,
     env: {
       LD_PRELOAD: runtime.trim(),
-      // V8 keeps what it allocated to the end.
+      // Leaks are not reported, because V8 keeps its allocations to the end.
       ASAN_OPTIONS: "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1",
       TIERKV_TEST_CORE: path,
     },

@@ -1,4 +1,4 @@
-// Owns set-up: turns a fresh clone into one that runs, and does nothing when nothing changed.
+// Owns set-up: turns a fresh clone into a runnable one, and does nothing when nothing changed.
 import { execFileSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { join, relative } from "node:path";
@@ -17,10 +17,10 @@ const STAMP = ".tierkv-stamp";
 const NETWORK_TROUBLE =
   /\b(ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|E40[137]|E429|E50\d|SELF_SIGNED_CERT\w*)\b|npm error network|could not resolve host|failed to (?:fetch|download)|dns error|error sending request|connection (?:refused|reset|timed out)|name resolution|max retries exceeded|network failure/i;
 
-/** A set-up failure: one line that says what broke and what to do. */
+/** A set-up failure: one line with the cause and the fix. */
 class SetupError extends Error {}
 
-/** Runs one command of a step; on failure says why in a line and shows the end of its log. */
+/** Runs one command of a step; on failure reports the reason in a line and the end of its log. */
 async function command(step, line, name, args, options = {}) {
   const logPath = join(LOGS, `setup-${step}.log`);
   const result = await run(name, args, {
@@ -42,7 +42,7 @@ async function command(step, line, name, args, options = {}) {
   throw new SetupError(`${step}: ${why}\n${shown}\n    full log: ${logPath}`);
 }
 
-/** Whether a short probe succeeds: the built thing exists and loads. */
+/** Returns whether a short probe succeeds, because a built thing must exist and load. */
 function works(name, args) {
   try {
     execFileSync(name, args, { cwd: at(), stdio: "ignore", timeout: PROBE_TIMEOUT_MS });
@@ -65,7 +65,7 @@ const nodeModules = {
   },
   intact: () => existsSync(join(NODE_BIN, "tsc")),
   async build(line) {
-    // No package needs its install script; the log level must not be the caller's "silent".
+    // Install scripts are off, because no package needs its own; the log level must not be the caller's "silent".
     const flags = ["--include=dev", "--ignore-scripts", "--no-audit", "--no-fund"];
     await command("node-modules", line, "npm", ["ci", ...flags, "--loglevel=notice"], {
       fix: 'npm ci failed; if it says that the lock file does not match, run "npm install" and commit it',
@@ -166,7 +166,7 @@ const engine = {
   },
 };
 
-/** One more environment: nothing but an engine, which shares its large files with the others. */
+/** One more environment with only an engine, which shares large files with the others. */
 const environment = ({ name, step, folder, lock, module }) => ({
   name,
   stampPath: () => join(folder, STAMP),
@@ -192,7 +192,7 @@ const engineOf = (release) =>
     module: "vllm",
   });
 
-/** For test/engine/test_mlx.py, which the nightly run has. */
+/** Environment of test/engine/test_mlx.py, for the nightly run. */
 const mlx = environment({
   name: "mlx-lm",
   step: "mlx",
@@ -207,7 +207,7 @@ async function main() {
   const startedMs = Date.now();
   const isNightly = process.argv.includes("--every-release");
   const releases = isNightly ? olderReleases() : [OLDEST_RELEASE];
-  // vLLM's CPU build is for the demo and tests: gigabytes that a vault or an engine's machine does not need.
+  // vLLM's CPU build is optional, because it takes gigabytes and only the demo and tests use it.
   const engines = process.argv.includes("--without-engine")
     ? []
     : [engine, ...releases.map(engineOf), ...(isNightly ? [mlx] : [])];
@@ -223,7 +223,7 @@ async function main() {
   process.stdout.write(`tierKV set-up (${summary})\n`);
   for (const step of steps) {
     if (isReady(step)) continue;
-    // Taken before building: what is edited meanwhile must be built again.
+    // Digested before building, because an edit during the build must trigger another.
     const inputs = step.inputs();
     rmSync(step.stampPath(), { force: true });
     const line = progress(step.name);

@@ -1,4 +1,4 @@
-// Owns two looks at what we are built from: `npm run supply-chain` refuses what may not be there, `npm run sbom` lists all (CycloneDX).
+// Owns two reports on our dependencies: `npm run supply-chain` refuses forbidden ones, `npm run sbom` lists all (CycloneDX).
 import { readFileSync } from "node:fs";
 import { at } from "./lib/paths.js";
 import { complaints, cratePackages, loosePins, nodePackages } from "./lib/supply-chain.js";

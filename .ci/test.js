@@ -15,7 +15,7 @@ const COLOURS = { FORCE_COLOR: "1", CARGO_TERM_COLOR: "always", PY_COLORS: "1" }
 const say = (text = "") => process.stdout.write(`${text}\n`);
 const env = {
   ...(process.stdout.isTTY ? COLOURS : { NO_COLOR: "1" }),
-  // An engine imports 5,500 modules: compiled by the first process, 14 s, and not by each one after it.
+  // Bytecode is cached for all processes, because an engine imports 5,500 modules and compiling them takes 14 s.
   PYTHONDONTWRITEBYTECODE: "",
   PYTHONPYCACHEPREFIX: join(VENV, "pycache"),
 };
@@ -24,7 +24,7 @@ const { values } = parseArgs({
   options: { only: { type: "string" }, nightly: { type: "boolean", default: false } },
 });
 
-/** Which stages and checks to run: all, or those named by `--only a,b`; with `--nightly` those of the long list. */
+/** Returns the stages and checks to run: all, or the ones named by `--only a,b`; `--nightly` uses the long list. */
 function chosen() {
   const stages = values.nightly ? NIGHTLY : STAGES;
   if (values.only === undefined) return stages;
@@ -45,7 +45,7 @@ function chosen() {
 
 const logOf = (name) => join(LOGS, `${name.replaceAll(" ", "-")}.log`);
 
-/** What is wrong with a finished command apart from the tests it counted, or null. */
+/** Returns the fault of a finished command beside its counted tests, or null. */
 function complaint(result, count) {
   if (result.timedOut) return "ran past its time limit";
   if (result.leftovers) return "left processes running";
@@ -54,7 +54,7 @@ function complaint(result, count) {
   return null;
 }
 
-/** Runs the checks, Rust's beside the others; shows a failed one's whole output. */
+/** Runs the checks, Rust's beside the others; prints a failed one's whole output. */
 async function runChecks(checks, tell) {
   const rows = [];
   const inTurn = async (some) => {
@@ -77,7 +77,7 @@ async function runCheck(check, tell) {
   return { name: check.name, failed };
 }
 
-/** Runs one test runner, its output streamed, and reads what it counted. */
+/** Runs one test runner, streams its output, and reads its counts. */
 async function runTests(stage, tell) {
   const logPath = logOf(stage.name);
   if (stage.report) rmSync(stage.report, { force: true });
@@ -116,13 +116,13 @@ function describe({ passed, failed, skipped }) {
 
 const keptAt = (name) => at("bench", "results", name);
 
-/** The rows of the nightly stages that ran before, each with the commit it ran at. */
+/** Returns the rows of earlier nightly stages, each with its commit. */
 function keptNightly() {
   const path = keptAt("nightly.json");
   return existsSync(path) ? JSON.parse(readFileSync(path, "utf8")).stages : [];
 }
 
-/** Keeps what each stage took and counted, the latest run only. The nightly run takes hours, so its stages may run one by one. */
+/** Records each stage's time and counts, latest run only. Nightly stages merge, because they may run one by one. */
 function keep(ran) {
   const commit = execFileSync("git", ["rev-parse", "--short", "HEAD"], { encoding: "utf8" }).trim();
   const date = new Date().toISOString().slice(0, 10);
@@ -142,7 +142,7 @@ function keep(ran) {
   writeFileSync(path, `${JSON.stringify({ cpu, stages }, null, 2)}\n`);
 }
 
-/** Runs one stage, what it says going to `tell`; returns its row of the summary. */
+/** Runs one stage with its output going to `tell`; returns its row of the summary. */
 async function runStage(stage, tell) {
   tell(`== ${stage.name}`);
   const startedMs = Date.now();
@@ -150,7 +150,7 @@ async function runStage(stage, tell) {
   return { name: stage.name, isPart: stage.isPart, ms: Date.now() - startedMs, ...ran };
 }
 
-/** Runs a stage and those beside it at once; what these say follows at the end. */
+/** Runs a stage and its `beside` stages at once; prints the output of the latter at the end. */
 async function runGroup([stage, ...beside]) {
   const lines = [];
   const others = beside.map((other) => runStage(other, (line) => lines.push(line)));

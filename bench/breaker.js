@@ -1,4 +1,4 @@
-// Owns the figures of the circuit breaker: from a vault's death, or its falling silent, until calls fail at once, and from its return until they go there again.
+// Owns the figures of the circuit breaker: time from a vault's death or silence until calls fail at once, and from its return.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createServer } from "node:net";
@@ -10,7 +10,7 @@ import { digest } from "./lib/blocks.js";
 import { figure } from "./lib/figures.js";
 import { TIERKV } from "./lib/paths.js";
 
-/** Look-ups as a sidecar makes them: with its default deadline, this often. */
+/** Interval of look-ups, which have the default deadline of a sidecar's. */
 const EVERY_MS = 20;
 const CALL_MS = RESTORE_STALL_MS_DEFAULT;
 const POLL_MS = 2;
@@ -70,7 +70,7 @@ function report({ died, returned, silent, spoke }) {
   };
 }
 
-/** Milliseconds until it is true. */
+/** Returns the milliseconds until `isTrue` holds. */
 async function until(isTrue) {
   const startMs = performance.now();
   while (!isTrue()) {

@@ -1,15 +1,15 @@
-// Owns the figures of the codecs: encode and decode on one core beside memcpy, INT8's held to the floor of the instruction set, and fidelity.
+// Owns the figures of the codecs: encode and decode on one core beside memcpy, with INT8's floors, and fidelity.
 import { runExample } from "./lib/cargo.js";
 import { describe } from "./lib/figures.js";
 
 const MIB = 2 ** 20;
 const ENCODE_LEAST = 0.45;
-/** By instruction set; other code is held to no floor. */
+/** Floors by instruction set; other codecs have none. */
 const DECODE_LEAST = { avx2: 0.55, avx512: 0.75, avx512bf16: 0.9 };
 
 export const title = "codecs on one core: strided page to payload and back in one pass";
 
-/** INT8's names are those of the figures that are kept. */
+/** INT8 keeps bare names, because saved figures have them. */
 const label = ({ codec, case: name }) => (codec === "int8" ? name : `${codec}, ${name}`);
 
 export async function run() {

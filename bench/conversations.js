@@ -1,4 +1,4 @@
-// Owns the figures of many conversations on one engine whose cache holds a tenth of them: hits and throughput, beside vLLM alone and its own offloading.
+// Owns the figures of many conversations on one engine whose cache holds a tenth of them, beside vLLM alone and its offloading.
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
@@ -12,7 +12,7 @@ const GIB = 2 ** 30;
 /** Llama-3.1-8B's KV of a token, all layers. */
 const TOKEN_BYTES = 128 * 2 ** 10;
 const GEOMETRY = "llama-3.1-8b";
-/** Computing short turns takes about as long as restoring them, long ones far longer: attention is quadratic. */
+/** Short turns compute about as fast as they restore; long ones compute far slower, because attention is quadratic. */
 const LOADS = [
   { conversations: 16, turns: 4, asked: 112, answered: 16 },
   { conversations: 12, turns: 4, asked: 496, answered: 16, pays: true },
@@ -117,8 +117,8 @@ async function measure({ kvBytes, offloadBytes, vaultBytes, codec }, load) {
       const options = { arenaBytes: ARENA_BYTES, codec, restore: "" };
       flags.socket = (await stand.sidecar(address, options)).socket;
     }
-    // The last core is left to sidecar and vault, because a GPU would leave all of them.
-    // vLLM prefers its variable over `kv_cache_memory_bytes`.
+    // The last core is left to sidecar and vault, because a GPU would leave all cores to them.
+    // Removed, because vLLM prefers this variable over `kv_cache_memory_bytes`.
     const own = cores.slice(0, Math.max(1, cores.length - 1));
     const { VLLM_CPU_KVCACHE_SPACE: _, ...env } = engineEnvironment(own);
     const args = Object.entries(flags).flatMap(([of, at]) => [`--${of}`, `${at}`]);

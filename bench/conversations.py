@@ -1,6 +1,6 @@
-"""Owns the measuring of many conversations at once: asked in rounds, a turn of each in a round, in random order.
+"""Owns the measuring of many conversations: each round asks the next turn of every conversation, in random order.
 
-Prints one JSON line: tokens asked, cached and generated, seconds, and what the sidecar counted as dropped.
+Prints one JSON line: tokens asked, cached and generated, seconds, and the sidecar's counters of drops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEED = 1
 
 
 def transfer_of(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Which connector the engine gets; none where it is measured alone."""
+    """Return the connector's configuration; None for an engine alone."""
     if options.socket is not None:
         return {
             "kv_connector": "TierKVConnector",

@@ -1,6 +1,6 @@
-"""Owns the worker that lets vLLM's own offloading to host memory run on a CPU, because vLLM has one for GPUs only.
+"""Owns the worker that runs vLLM's offloading to host memory on a CPU, because vLLM has one for GPUs only.
 
-The manager, its LRU and its connector are vLLM's; this copies pages by torch, within the step.
+The manager, its LRU and its connector are vLLM's; this worker copies pages with torch, within the step.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class CopyingWorker(OffloadingWorker):
 
     @override
     def wait(self, job_ids: set[int]) -> None:
-        """Nothing is under way after a call."""
+        """Does nothing, because every copy is done when its call returns."""
 
 
 class CopyingSpec(CPUOffloadingSpec):
-    """vLLM's offloading to host memory with the worker above; of one group and one block a chunk."""
+    """vLLM's offloading to host memory with the worker above, for one group and one block per chunk."""
 
     @override
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:

@@ -1,4 +1,4 @@
-// Owns the figures of 256 restores at once and of a short restore beside a long one, of Llama-3.1-8B's KV, by an engine that computes nothing.
+// Owns the figures of 256 simultaneous restores, and of a short restore beside a long one, by an engine that computes nothing.
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/stand/machine.js";
@@ -96,14 +96,14 @@ function notesOf({ errors, dropped, restored, asked }) {
   ];
 }
 
-/** `held`: how many prompts of that length a vault is to hold. */
+/** `held`: prompts of that length that the vault holds. */
 async function measure(work, { kvBytes, arenaBytes, held }) {
   const stand = new Stand();
   let watch;
   try {
     const { cores } = thisMachine();
     const model = await stand.makeModel({ geometry: "llama-3.1-8b" });
-    // INT8 needs a little over half.
+    // Records take a little over half of bf16, because they are INT8.
     const address = await stand.vault(Math.ceil(held * work.tokens * TOKEN_BYTES * 0.6));
     const { socket, pid } = await stand.sidecar(address, { arenaBytes, codec: "int8-had" });
     const memory = { peakBytes: 0 };

@@ -1,4 +1,4 @@
-"""Owns the measuring of many restores at once, and of a short one beside a long one: their engine computes nothing.
+"""Owns the measuring of many simultaneous restores, and of a short one beside a long one, on an engine without compute.
 
 Prints one JSON line: seconds of our calls by step, first tokens, tokens restored, exceptions counted.
 """
@@ -23,7 +23,7 @@ SAVED_S = 120.0
 
 
 class Crowd:
-    """An engine, and what was asked of it."""
+    """An engine, and the requests made of it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._socket = options.socket
@@ -47,7 +47,7 @@ class Crowd:
         return self.draw.choices(range(VOCAB), k=tokens)
 
     def keep(self, prompts: list[list[int]]) -> None:
-        """Have each computed and saved, and empty the engine's cache."""
+        """Have each prompt computed and saved, then empty the engine's cache."""
         connector = self.engine.engine_core.engine_core.scheduler.connector
         until = time.monotonic() + SAVED_S
         for prompt in prompts:
@@ -62,7 +62,7 @@ class Crowd:
         self.meter.forget_prefixes()
 
     def first_token(self, prompts: list[list[int]]) -> float:
-        """Ask all, the last a moment after the others; give the seconds until its answer begins."""
+        """Ask all prompts, the last one a moment later; return the seconds until its answer begins."""
         names = [f"first-{self._asked + number}" for number in range(len(prompts))]
         self._asked += len(prompts)
         asked_at = 0.0
@@ -81,7 +81,7 @@ class Crowd:
         return seconds
 
     def end(self, result: dict[str, Any]) -> None:
-        """Print a result with what both sides counted."""
+        """Print a result with the counters of both sides."""
         counters = status_of(self._socket)["counters"]
         ours = {**self.meter.scheduler.counters.snapshot(), **self.meter.worker.counters.snapshot()}
         result["errors"] = {
@@ -93,12 +93,12 @@ class Crowd:
         sys.stdout.write(json.dumps(result) + "\n")
 
 
-#: Of a long restore, when a short one comes.
+#: Seconds that a long restore runs before a short one arrives.
 HEAD_START_S = 0.1
 
 
 def at_once(crowd: Crowd, options: argparse.Namespace) -> dict[str, Any]:
-    """Ask many prompts at once, of which the vault holds all but the last tokens."""
+    """Ask many prompts at once; the vault holds all but their last tokens."""
     kept = [crowd.said(options.tokens) for _ in range(options.kept)]
     crowd.keep(kept)
     restored = crowd.meter.scheduler.counters.get("tokens_restored")
@@ -123,7 +123,7 @@ def at_once(crowd: Crowd, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def beside(crowd: Crowd, options: argparse.Namespace) -> dict[str, Any]:
-    """Time the first token of short prompts alone, and beside one of two long ones in turns: an arena holds one."""
+    """Time the first token of short prompts alone and beside a long one; two long ones alternate in the arena."""
     long = [crowd.said(options.longest) for _ in range(2)]
     short = [crowd.said(options.tokens) for _ in range(2 * options.prompts)]
     crowd.keep([*short, *long])

@@ -1,11 +1,11 @@
-// Owns the figures of the demo: times to the first token as `tierkv demo` measures and proves them.
+// Owns the figures of the demo: times to the first token, as `tierkv demo` measures and checks them.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { describe } from "./lib/figures.js";
 import { TIERKV } from "./lib/paths.js";
 
 const TIMEOUT_MS = 1_800_000;
-/** The demo's own signs of life within a step. */
+/** Progress lines of the demo within a step, which are left out. */
 const HEARTBEAT = /\] {2}\.\.\. /;
 
 export const title =
@@ -29,14 +29,14 @@ export async function run({ isQuick, say }) {
   return { figures, notes: [`${promptTokens} prompt tokens`], demo: result };
 }
 
-/** Runs it as a person would; its progress is passed on. */
+/** Runs the demo as a person would and passes its progress on. */
 async function runDemo(flags, say) {
   const args = [TIERKV, "demo", "--json", ...flags];
   const child = spawn(process.execPath, args, {
     stdio: ["ignore", "pipe", "pipe"],
     timeout: TIMEOUT_MS,
   });
-  // It ends everything it has started when it is asked to stop.
+  // The demo ends its own processes when it is stopped.
   const onExit = () => child.kill("SIGTERM");
   process.on("exit", onExit);
   let out = "";

@@ -1,10 +1,10 @@
-// Owns the figures of a vault's durable tier: its index, look-ups, reopening, cold reads against the disk itself, bytes written.
+// Owns the figures of a vault's durable tier: index, look-ups, reopening, cold reads beside raw ones, bytes written.
 import { runExample } from "./lib/cargo.js";
 import { describe } from "./lib/figures.js";
 
 export const title = "The vault's durable tier, beside raw reads of the same disk";
 
-/** By the beginning of a figure's name. */
+/** Floors by the beginning of a figure's name. */
 const FLOORS = [
   ["index of", { on: "value", most: 120 }],
   ["look-up of 2,000 keys, on disk, p99", { on: "value", most: 0.5 }],

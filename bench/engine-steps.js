@@ -1,4 +1,4 @@
-// Owns the figures of what an engine pays: time in our calls per step, payload copies apart, with its sidecar well and stopped.
+// Owns the figures of an engine's cost: time in our calls per step, without payload copies, with the sidecar running and stopped.
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
@@ -13,12 +13,12 @@ const MODEL_LEN = 4096;
 const FULL = { rounds: 6, prompts: 4, "prompt-tokens": 1500, "answer-tokens": 120 };
 const QUICK = { rounds: 2, prompts: 2, "prompt-tokens": 600, "answer-tokens": 40 };
 
-/** A step spends at most this long in our calls, whatever the sidecar does. */
+/** Bounds on a step's time in our calls, whatever the sidecar does. */
 const HEALTHY_P99 = { on: "value", most: 1 };
 const HEALTHY_P999 = { on: "value", most: 5 };
 const STOPPED_MAX = { on: "value", most: 20 };
 
-/** Which of the machine's cores the engine computes on; sidecar and vault take what is free. */
+/** Cores that the engine computes on; sidecar and vault take the rest. */
 const PARTS = { shared: "on all cores", reserved: "on all cores but one" };
 
 export const titleOf = (part) =>
@@ -33,7 +33,7 @@ export async function run({ isQuick, say, part }) {
     const shape = { ...MODEL, seed: 1, vocab: 1024, dtype, "max-position": MODEL_LEN };
     const model = await stand.makeModel(shape);
     const address = await stand.vault(GIB);
-    // The budgets of every installation: a stopped sidecar costs what it costs there.
+    // The default budgets, so that a stopped sidecar costs as much as in an installation.
     const options = {
       arenaBytes: GIB,
       codec: "int8",

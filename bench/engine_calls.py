@@ -1,6 +1,6 @@
-"""Owns what is seen of single calls on an engine's thread: processor and wall time, a control beside each, the slowest.
+"""Owns the timing of single calls on an engine's thread: processor and wall time, a control beside each, the slowest.
 
-The control is a loop of pure Python right after a call, about as long: what it takes beyond its usual time is not ours.
+The control is a loop of pure Python after each call, about as long; its excess over the usual time is the machine's.
 """
 
 import gc
@@ -18,13 +18,13 @@ CALIBRATION_ROUNDS = 200
 
 
 def spin(loops: int) -> None:
-    """Takes time in the interpreter, and nothing else: no call that could let go of the lock."""
+    """Takes time in the interpreter only: makes no call that could release the lock."""
     for _ in range(loops):
         pass
 
 
 def loops_of(seconds: float) -> int:
-    """Gives the loops of `spin` that take so long, at best."""
+    """Returns the loops of `spin` that take this long at best."""
     best = float("inf")
     for _ in range(CALIBRATION_ROUNDS):
         started = time.perf_counter()
@@ -34,7 +34,7 @@ def loops_of(seconds: float) -> int:
 
 
 class Watch:
-    """Wraps every timed call of one half of the shim. Seconds; payload copies are taken out of both times."""
+    """Wraps every timed call of one half of the shim. Times are in seconds, without payload copies."""
 
     def __init__(self) -> None:
         self.loops = 0
@@ -44,13 +44,13 @@ class Watch:
         gc.callbacks.append(self._on_collection)
 
     def restart(self) -> None:
-        """Forgets what was measured."""
+        """Forgets all measurements."""
         self.cpu_s = self.control_s = 0.0
         self.walls: list[float] = []
         self.slowest: list[dict[str, Any]] = []
 
     def take(self) -> tuple[float, float]:
-        """Gives processor time and control of the calls since the last time."""
+        """Returns processor time and control of the calls since the last call of this."""
         taken = self.cpu_s, self.control_s
         self.cpu_s = self.control_s = 0.0
         return taken
@@ -60,7 +60,7 @@ class Watch:
         self.loops = loops_of(statistics.median(self.walls))
 
     def over(self, half: Any, copies: dict[int, Any]) -> None:
-        """Wraps the calls of `half`, and the copies of its pages by group."""
+        """Wraps the calls of `half`, and the page copies of each group."""
         for name in CALLS:
             if hasattr(half, name):
                 setattr(half, name, self._watched(name, getattr(half, name)))

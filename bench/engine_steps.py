@@ -1,6 +1,6 @@
-"""Owns the measuring of an engine's steps: a real vLLM in this process, timed with its sidecar well and stopped.
+"""Owns the measuring of an engine's steps: a real vLLM in this process, timed with its sidecar running and stopped.
 
-Prints one JSON line: seconds per step spent in our calls, payload copies apart, for both states of the sidecar.
+Prints one JSON line: seconds per step in our calls, without payload copies, for both states of the sidecar.
 """
 
 import argparse
@@ -23,7 +23,7 @@ WAIT_S = 60
 
 
 def make_engine(options: argparse.Namespace) -> Any:
-    """Gives an LLMEngine whose scheduler and worker live in this process."""
+    """Returns an LLMEngine whose scheduler and worker live in this process."""
     transfer = {
         "kv_connector": "TierKVConnector",
         "kv_connector_module_path": "tierkv.connectors.vllm.connector",
@@ -45,7 +45,7 @@ def make_engine(options: argparse.Namespace) -> Any:
 
 
 class Meter:
-    """Steps an engine and notes what each step spent in our calls."""
+    """Steps an engine and notes each step's time in our calls."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -62,7 +62,7 @@ class Meter:
         self.restart()
 
     def _note_forwards(self, core: Any) -> None:
-        """Notes of each step whether the model ran: a step that only waits for blocks does little and is told apart."""
+        """Notes whether each step ran the model, because a step that only waits for blocks is counted apart."""
         step = core.step_fn
 
         def watched() -> Any:
@@ -72,7 +72,7 @@ class Meter:
         core.step_fn = watched
 
     def restart(self) -> None:
-        """Forgets what was measured."""
+        """Forgets all measurements."""
         self.steps: list[float] = []
         self.waits: list[float] = []
         self.cpu: list[float] = []
@@ -110,14 +110,14 @@ class Meter:
                 clock.samples.clear()
 
     def _take_arrivals(self) -> None:
-        """Note what each request cost as it came: an engine takes requests between its steps."""
+        """Notes the cost of each request's arrival, because an engine takes requests between its steps."""
         self.watch.take()
         for clock in self.clocks:
             self.arrivals.extend(clock.samples)
             clock.samples.clear()
 
     def forget_prefixes(self) -> None:
-        """Empties the engine's own cache, once it lets go of its blocks."""
+        """Empties the engine's own cache, once the engine has released its blocks."""
         until = time.monotonic() + WAIT_S
         while not self._engine.reset_prefix_cache():
             if time.monotonic() > until:
@@ -125,7 +125,7 @@ class Meter:
             self._engine.step()
 
     def wait_for_credits(self) -> None:
-        """Waits until the sidecar has granted slots: before that nothing is saved."""
+        """Waits until the sidecar has granted slots, because nothing is saved before."""
         until = time.monotonic() + WAIT_S
         while not self.worker.status()["credits"]:
             if time.monotonic() > until:
@@ -133,7 +133,7 @@ class Meter:
             time.sleep(0.05)
 
     def report(self) -> dict[str, Any]:
-        """Gives everything measured since `restart`."""
+        """Returns everything measured since `restart`."""
         copied = sum(clock.copy_s for clock in self.clocks)
         return {
             "steps": self.steps,
@@ -150,7 +150,7 @@ class Meter:
 
 
 def measure(options: argparse.Namespace, meter: Meter) -> dict[str, Any]:
-    """Saves and restores `rounds` sets of prompts with the sidecar well, then computes others with it stopped."""
+    """Saves and restores `rounds` sets of prompts with the sidecar running, then computes others with it stopped."""
     draw = random.Random(options.seed)
 
     def prompts() -> list[list[int]]:
@@ -207,7 +207,7 @@ def main() -> int:
     meter = Meter(make_engine(options))
     sys.stdout.write(json.dumps(measure(options, meter)) + "\n")
     sys.stdout.flush()
-    # The engine's threads need no goodbye, and its exit handlers take seconds.
+    # Exit at once, because the engine's exit handlers take seconds and its threads need no cleanup.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-// Owns the figures of how true `tierkv doctor` and the ledger are: what a prompt was to take, and was counted to save, over what it took.
+// Owns the accuracy of `tierkv doctor` and the ledger: forecast times and counted savings over measured ones.
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
@@ -10,7 +10,7 @@ const SCRIPT = fileURLToPath(new URL("./forecast.py", import.meta.url));
 const TIMEOUT_MS = 1_200_000;
 const GIB = 2 ** 30;
 const MODEL = { kind: "llama", hidden: 512, layers: 8, heads: 8, "kv-heads": 4, "head-dim": 64 };
-/** The longest that doctor forecasts; a prompt has one token less, because one is generated. */
+/** Longest prompt that doctor forecasts; measured prompts have one token less, because one is generated. */
 const MODEL_LEN = 12_288;
 const LENGTHS = [1024, 4096, MODEL_LEN];
 const ROUNDS = 5;
@@ -38,7 +38,7 @@ export async function run({ isQuick, say }) {
       doctor: JSON.stringify([process.execPath, TIERKV, "doctor", "--json", "--config", config]),
     };
     const args = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, String(value)]);
-    // One core is left to sidecar and vault.
+    // The last core is left to sidecar and vault.
     const env = engineEnvironment(cores.slice(0, Math.max(1, cores.length - 1)));
     return resultOf(await stand.python([SCRIPT, ...args], { env, timeoutMs: TIMEOUT_MS }));
   } finally {
@@ -66,7 +66,7 @@ function resultOf({ doctor, cells, ledger }) {
 
 const ms = (name) => (cell) => cell[name] * 1e3;
 
-/** Each prompt without its restore and with it: an A/B run of its own. */
+/** Compares the ledger with an A/B run: each prompt computed and restored. */
 function ledgerFigure({ savedS, restores }, cells) {
   if (restores !== cells.length) throw new Error(`${restores} of ${cells.length} were restored`);
   const measured = cells.map(({ computed, restored }) => computed - restored);

@@ -1,7 +1,7 @@
-"""Owns the measuring of what `tierkv doctor` forecasts and the ledger counts: prompts computed, then restored.
+"""Owns the measuring of doctor's forecasts and the ledger's counts: prompts computed, then restored.
 
-Prints one JSON line: what doctor said before, for each length and round the seconds to the first token, and what the
-ledger counted as saved in those rounds.
+Prints one JSON line: doctor's forecast before, the seconds to the first token for each length and round, and the
+ledger's savings in those rounds.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from never_slower import SETTLE_S, VOCAB, Child, status_of
 
 IDLE_S = 60.0
-#: Each length is asked so often before the forecast, so that the sidecar knows the engine's pace.
+#: Rounds of each length before the forecast, in which the sidecar learns the engine's pace.
 WARM_ROUNDS = 2
 
 
 def wait_saved(socket: str) -> None:
-    """Wait until the sidecar has sent what it was given."""
+    """Wait until the sidecar has sent all saves."""
     deadline = time.monotonic() + IDLE_S
     time.sleep(SETTLE_S)
     while status_of(socket)["saves"]["queuedBlocks"]:
@@ -32,7 +32,7 @@ def wait_saved(socket: str) -> None:
 
 
 def visits(engine: Child, socket: str, prompt: list[int]) -> tuple[float, float]:
-    """Give the seconds to the first token of a prompt that is computed, and of the same one restored."""
+    """Return the seconds to the first token of a prompt that is computed, and of the same one restored."""
     computed = engine.ask(prompt)["seconds"]
     wait_saved(socket)
     return computed, engine.ask(prompt)["seconds"]
@@ -54,7 +54,7 @@ def main() -> None:
         engine.heard()
         for tokens in options.lengths * WARM_ROUNDS:
             visits(engine, options.socket, draw.choices(range(VOCAB), k=tokens))
-        # Doctor's exit code says whether a restore helps; its answer is read either way.
+        # The exit code is ignored, because it says only whether a restore helps.
         doctor = subprocess.run(options.doctor, check=False, capture_output=True, text=True)
         before = status_of(options.socket)["ledger"]
         cells: list[dict[str, Any]] = []

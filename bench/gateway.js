@@ -1,4 +1,4 @@
-// Owns the figures of the gateway: what it adds to a first byte and to each event, what a decision takes, how often prompts are found.
+// Owns the figures of the gateway: added time per first byte and event, time of a decision, share of prompts found.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -59,7 +59,7 @@ export async function run({ isQuick, part }) {
   }
 }
 
-/** One request after the other, of one event each, directly and through the gateway. */
+/** Sends requests of one event, one after the other, directly and through the gateway. */
 async function addedTime(engine, plain, gateway, rounds) {
   const agent = new Agent({ keepAlive: true, maxSockets: 1000 });
   const measures = {
@@ -79,11 +79,11 @@ async function addedTime(engine, plain, gateway, rounds) {
   ];
 }
 
-/** CPU of the gateway's process for `streams` at once, of 50 events a second each. */
+/** Measures CPU of the gateway's process for `streams` streams at once, of 50 events a second each. */
 async function cpuPerEvent(plain, gateway, streams) {
   const events = 100;
   const measure = async ({ url, pid }) => {
-    // New for each: a connection that lay idle for 5 s is closed, perhaps as it is taken.
+    // New for each measure, because a connection that was idle for 5 s may close as it is used.
     const agent = new Agent({ keepAlive: true, maxSockets: streams });
     const before = cpuTicks(pid);
     await Promise.all(Array.from({ length: streams }, () => stream(url, events, agent)));
@@ -99,7 +99,7 @@ async function cpuPerEvent(plain, gateway, streams) {
   return [figure("CPU per event passed", "us", through, { ...beside, floor })];
 }
 
-/** Requests of one event, fifty at a time, by the CPU that they took. */
+/** Returns requests of one event, fifty at a time, per CPU second. */
 async function perCore(plain, gateway, requests) {
   const measure = async ({ url, pid }) => {
     const agent = new Agent({ keepAlive: true, maxSockets: 50 });
@@ -119,7 +119,7 @@ async function perCore(plain, gateway, requests) {
   return [figure("requests a second on one core", "1/s", through, beside)];
 }
 
-/** From when a client leaves in mid-stream until its engine knows. */
+/** Measures the time from a client leaving in mid-stream until its engine knows. */
 async function goneClients(engine, gateway, rounds) {
   const ms = [];
   for (let round = 0; round < rounds; round += 1) {
@@ -131,7 +131,7 @@ async function goneClients(engine, gateway, rounds) {
   return [figure("a client left: until its engine knows", "ms", ms, { floor })];
 }
 
-/** When it left, by the clock that both processes share. */
+/** Returns when the client left, by the clock that both processes share. */
 function leave(url) {
   const body = JSON.stringify({ model: "m", prompt: "p", stream: true, max_tokens: 1e6 });
   const headers = { "content-type": "application/json" };
@@ -166,7 +166,7 @@ function stream(url, events, agent) {
   });
 }
 
-/** A prompt of 100,000 tokens that all of four engines hold. */
+/** Times the decision for a prompt of 100,000 tokens that all four engines hold. */
 async function decisions(rounds) {
   const { made, index, router } = gatewayOf("earliest-token", 4);
   const tokens = Array.from({ length: 100_000 }, (_none, at) => (at * 7919 + 13) % 152_064);
@@ -194,12 +194,12 @@ async function decisions(rounds) {
 
 const PRESETS = ["round-robin", "least-load", "prefix-weighted", "earliest-token"];
 const SEEDS = [1, 2, 3];
-/** What is compared differs by little. */
+/** More seeds, because the compared values differ by little. */
 const MANY_SEEDS = [1, 2, 3, 4, 5, 6];
-/** Tokens that an engine holds: a third of what is in use, and all of it. */
+/** Tokens that an engine holds: a third of those in use, and all. */
 const [TIGHT, ROOMY] = [40_000, 400_000];
 
-/** In virtual time: the same figures on every machine. */
+/** Runs in virtual time, so that figures are the same on every machine. */
 async function simulated(requests) {
   return [
     ...(await presets(requests)),
@@ -211,7 +211,7 @@ async function simulated(requests) {
   ];
 }
 
-/** Requests of several seeds, one after the other. */
+/** Simulates requests of several seeds, one after the other. */
 async function runs(make, options, seeds = SEEDS) {
   const all = [];
   for (const seed of seeds) all.push(...(await simulate(make(), { ...options, seed })));
@@ -256,13 +256,13 @@ async function presets(requests) {
         value: ratioOf(of),
         floor: { on: "value", least },
       });
-    // Where caches hold everything, the least loaded engine has most prompts, too.
+    // Half the floor for roomy caches, because there the least loaded engine also holds most prompts.
     figures.push(line("p50", p50, cacheTokens === TIGHT ? 2 : 1), line("p99", p99, 1));
   }
   return figures;
 }
 
-/** All engines hold the one prefix soon: staying with the first that did would only make a queue there. */
+/** Every engine soon holds the one prefix, so staying with the first holder would only build a queue there. */
 async function alike(requests) {
   const figures = [];
   const times = {};
@@ -288,7 +288,7 @@ async function alike(requests) {
   return figures;
 }
 
-/** Prompts of 1,000 to 12,000 tokens, at half of what the engines can compute. */
+/** Predicts prompts of 1,000 to 12,000 tokens, at half of the engines' capacity. */
 async function predictions(requests) {
   const tokens = (chance) => 1000 + Math.floor(chance() * 11_000);
   const kinds = [{ perSecond: 9, tokens }];
@@ -307,7 +307,7 @@ async function predictions(requests) {
   return [line(0.5, 0.15), line(0.9, 0.35)];
 }
 
-/** Prompts of 200 tokens, without and with one of 12,000 a second between them. */
+/** Sends prompts of 200 tokens, without and with one prompt of 12,000 tokens a second among them. */
 async function longPrompts(requests) {
   const short = { kind: "short", perSecond: 40, tokens: () => 200 };
   const long = { kind: "long", perSecond: 1, tokens: () => 12_000 };
@@ -325,7 +325,7 @@ async function longPrompts(requests) {
   return figures;
 }
 
-/** Twice what the engines can compute, and a tenant that asks for a tenth beside that. */
+/** Sends twice the engines' capacity, and a tenant that asks for a tenth beside it. */
 async function overload(requests) {
   const ttftMs = 1000;
   const options = { preset: "earliest-token", cacheTokens: ROOMY, ttftMs };
@@ -365,7 +365,7 @@ async function overload(requests) {
   return figures;
 }
 
-/** Gateways that hear the same events and share nothing else. */
+/** Runs gateways that receive the same events and share nothing else. */
 async function sideBySide(requests) {
   const figures = [];
   for (const perSecond of [25, 45]) {

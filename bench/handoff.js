@@ -1,4 +1,4 @@
-// Owns the figures of a hand-off: one sidecar saves what another one waits for, through shared memory beside a vault on the loopback.
+// Owns the figures of a hand-off: one sidecar saves, another waits and restores, by shared memory and by a loopback vault.
 import { readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SidecarLink } from "../dist/cli/sidecar-link.js";
@@ -19,13 +19,13 @@ const PAGE_BYTES = 4 * MIB;
 /** 146.8 MB. */
 const BLOCKS = 35;
 const REGION_BYTES = 1024 * MIB;
-/** Full after seven rounds: whether it keeps what is handed over then is tried, too. */
+/** Full after seven rounds, to try whether a full vault keeps handed-over records. */
 const VAULT_BYTES = 1024 * MIB;
 const FLOOR = { on: "ratio", most: 0.5 };
 /** A prefill in chunks: blocks of each, and how long one takes to compute. */
 const CHUNK_BLOCKS = 5;
 const CHUNK_MS = 100;
-/** Hashes, slot numbers and words to the shim are said: a hundredth of what is handed over. */
+/** Bound on bytes through descriptors (hashes, slot numbers, frames), relative to the pages handed over. */
 const SAID_MAX = 0.01;
 
 export const title = "Hand-off of 146 MB: saved by one sidecar, waited for and restored by another";
@@ -59,7 +59,7 @@ async function measure(stand, path, { codec, rounds }) {
   const logger = createLogger("bench", { level: "silent" });
   const size = { maxBytes: REGION_BYTES, mustFit: true, coherence: "hardware" };
   const region = new SharedVault({ address: `shm:${path}`, name: "kv", logger, ...size });
-  // Its memory is there before the sidecars come, and they take it as it is.
+  // Closed at once: the region stays, and both sidecars open it as it is.
   region.close();
   const ways = {
     shared: await Pair.open(stand, `shm:${path}`, codec),
@@ -96,7 +96,7 @@ async function measure(stand, path, { codec, rounds }) {
   }
 }
 
-/** A sidecar that computes and one that answers, on the same vault. */
+/** A producing and a consuming sidecar on the same vault. */
 class Pair {
   static async open(stand, address, codec) {
     const pair = new Pair();
@@ -112,7 +112,7 @@ class Pair {
     return pair;
   }
 
-  /** Seconds. */
+  /** Returns the seconds of a hand-over. */
   async handOver(name) {
     const blocks = chain(name, BLOCKS, SHAPE.tokens);
     const handoff = BLOCKS * SHAPE.tokens;
@@ -125,7 +125,7 @@ class Pair {
     return seconds;
   }
 
-  /** Seconds from the announcement of the last chunk on: what came before is fetched while the producer computes. */
+  /** Returns the seconds from the last chunk's announcement on; earlier chunks are fetched while the producer computes. */
   async handOverChunks(name) {
     const blocks = chain(name, BLOCKS, SHAPE.tokens);
     const asked = this.consumer.restore(blocks, { handoff: BLOCKS * SHAPE.tokens });
@@ -147,7 +147,7 @@ class Pair {
     for (const [index, slot] of this.placed.entries()) {
       const page = this.consumer.readSlot(slot, PAGE_BYTES);
       const isSame = page.equals(noise(PAGE_BYTES, this.saved[index] + 1));
-      // INT8 is another page, and never the one that the slot had before.
+      // INT8 pages differ from the original, but must not be the slot's previous page.
       if (isSame !== (this.codec === "raw") || page.every((byte) => byte === 0)) {
         throw new Error(`block ${index} came with other bytes (${this.codec})`);
       }
@@ -187,7 +187,7 @@ async function start({ socket }, engine, hello) {
   return shim;
 }
 
-/** Of a process: sockets that speak to anybody but over a Unix socket. */
+/** Counts a process's open sockets other than Unix sockets. */
 function openNetworkSockets(pid) {
   const tables = ["tcp", "tcp6", "udp", "udp6"].map((name) =>
     readFileSync(`/proc/${pid}/net/${name}`, "utf8"),

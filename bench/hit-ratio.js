@@ -1,11 +1,11 @@
-// Owns the figures of what a full vault keeps: hit ratio of its store on seeded traces, beside a plain LRU of the same size.
+// Owns the figures of a full vault's evictions: hit ratio of its store on seeded traces, beside a plain LRU.
 import { runExample } from "./lib/cargo.js";
 import { describe } from "./lib/figures.js";
 
 export const title = "Hit ratio and look-up time of the vault's store, beside a plain LRU";
 
 const OURS = "tierKV";
-/** What it is held against, and must not lose to. */
+/** The policy to match or exceed. */
 const OTHER = "plain LRU";
 const NO_WORSE = { on: "ratio", least: 1 };
 

@@ -1,11 +1,11 @@
-// Owns the figures of the lanes: restore and save between two processes of the Rust core, beside plain TCP in the same rounds.
+// Owns the figures of the lanes: restore and save between two processes of the Rust core, beside plain TCP.
 import { runExample } from "./lib/cargo.js";
 import { describe, figure, median, quantile } from "./lib/figures.js";
 
 const MIB = 2 ** 20;
 const CONNECTIONS = [1, 2, 4];
 const LANES_DEFAULT = 4;
-/** What as many lanes as by default are held to. */
+/** Floors for the default number of lanes. */
 const FLOORS = {
   [`restoreInt8${LANES_DEFAULT}`]: { on: "ratio", least: 0.7 },
   [`saveInt8${LANES_DEFAULT}`]: { on: "ratio", least: 0.45 },
@@ -70,7 +70,7 @@ function laneFigures(samples, tcp, { what, codec, lanes }) {
   ];
 }
 
-/** How long a request takes on lanes that stores keep busy. */
+/** Returns the time of a request on lanes that stores keep busy. */
 function besideFigures(samples, lanes) {
   const ms = samples[`besideSaves${lanes}Ms`];
   return [0.5, 0.99].map((share) =>
@@ -82,7 +82,7 @@ function besideFigures(samples, lanes) {
   );
 }
 
-/** What the machine allows such work at most, and the default lanes beside that. */
+/** Returns the machine's ceiling for such work, and the default lanes beside it. */
 function ceilingFigures(samples, tcp, { what, codec }) {
   const direction = what === "save" ? `bareSave${codec}` : `bareRestore${codec}`;
   const { name, connections } = fastest(samples, direction);
@@ -99,7 +99,7 @@ function ceilingFigures(samples, tcp, { what, codec }) {
   ];
 }
 
-/** The number of connections with the best median. */
+/** Returns the number of connections with the best median. */
 function fastest(samples, direction) {
   const rate = (connections) => median(samples[`${direction}${connections}Gbps`]);
   const connections = CONNECTIONS.reduce((best, next) => (rate(next) > rate(best) ? next : best));

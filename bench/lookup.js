@@ -1,4 +1,4 @@
-// Owns the figures of small questions: 2,000 keys over a lane, through gRPC and by a sidecar, one block by a sidecar, and one turn to it.
+// Owns the figures of small requests: 2,000 keys by lane, gRPC and sidecar, one block by a sidecar, and a round trip to it.
 import { once } from "node:events";
 import { connect } from "node:net";
 import { countBits } from "../dist/block.js";
@@ -17,17 +17,17 @@ import { saveAll, touchAll } from "./lib/whole-way.js";
 
 const MIB = 2 ** 20;
 const KEYS = 2000;
-/** In blocks of 16. */
+/** Tokens of a prompt, in blocks of 16. */
 const PROMPT_TOKENS = 8192;
 const CALL_MS = 10_000;
 const WARM_UP = 100;
-/** One block of 256 KiB, and more of them than the arena keeps. */
+/** Blocks of 256 KiB, more of them than the arena keeps. */
 const GROUP = attentionGroup({ tokens: 16, layers: 4, heads: 8, dim: 128 });
 const BLOCKS = 256;
 const SAVED_AT_ONCE = 16;
 const PING = { t: "ping", n: 0 };
 const NAMESPACE = digest("bench lookup");
-/** Milliseconds. */
+/** Floors in milliseconds. */
 const FLOORS = {
   lane: { p50: 1, p99: 2 },
   grpc: { p50: 1 },
@@ -105,7 +105,7 @@ export async function run({ isQuick }) {
   }
 }
 
-/** Saves a set of blocks, then asks for one after the other, each long gone from the arena. */
+/** Saves a set of blocks, then restores one after the other, each evicted from the arena meanwhile. */
 class Engine {
   #next = 0;
 
@@ -150,7 +150,7 @@ async function lookUp(client, keys) {
   if (count !== KEYS / 2) throw new Error(`look-up found ${count} of ${KEYS / 2} records`);
 }
 
-/** A frame to a sidecar and its answer, each in one piece; or to who sends the same back. */
+/** Sends a frame to a sidecar or an echo process and reads the answer, each in one piece. */
 async function turn(socket, frame, wanted) {
   const answered = once(socket, "data");
   socket.write(encodeFrame(frame));

@@ -1,4 +1,4 @@
-// Owns the figure of memory over time: what a sidecar and a vault grow by while gigabytes pass through both.
+// Owns the figure of memory over time: growth of a sidecar and a vault while gigabytes pass through both.
 import { SidecarLink } from "../dist/cli/sidecar-link.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
@@ -18,7 +18,7 @@ const PAGE_BYTES = LAYERS * 64 * 1024;
 const VAULT_BYTES = 768 * MIB;
 const ARENA_BYTES = 1024 * MIB;
 const FLOOR = { on: "value", most: 5 };
-/** Node's heap has its size by then: in 60 GB a sidecar went from 121 to 150 MB within the first 20, and stayed below 157. */
+/** Traffic until Node's heap is stable: in 60 GB a sidecar grew from 121 to 150 MB in the first 20, and stayed below 157. */
 const WARM_UP_GB = 20;
 
 export const title = "Memory of a sidecar and a vault while records pass through";
@@ -67,12 +67,12 @@ export async function run({ isQuick, say }) {
   }
 }
 
-/** Saves and restores new blocks until so many bytes have passed. */
+/** Saves and restores new blocks until `bytes` have passed. */
 function passer(shim, link, vault) {
   let round = 0;
   return async (bytes, onRound = () => {}) => {
     for (let passed = 0; passed < bytes; passed += 2 * BLOCKS * PAGE_BYTES) {
-      // A full vault would evict some of a set before it is restored.
+      // Flushed before each round, because a full vault would evict part of a set before its restore.
       await vault.flush(null, CALL_MS);
       const blocks = chain(`memory ${(round += 1)}`, BLOCKS, SHAPE.tokens);
       await saveAll(shim, link, blocks);

@@ -1,4 +1,4 @@
-// Owns the figures of naming a model's files: how fast whole files are digested, and what a restart with known files costs.
+// Owns the figures of naming a model's files: digest rate of whole files, and the cost of a restart with known files.
 import { fileURLToPath } from "node:url";
 import { figure, gigabytesPerSecond } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
@@ -8,7 +8,7 @@ const TIMEOUT_MS = 600_000;
 const MIB = 2 ** 20;
 const FILE_BYTES = 256 * MIB;
 const ROUNDS = 5;
-/** A start waits for the digest of its configuration only; files are read in the background. */
+/** Bound on the digest of the configuration, because a start waits for that only; files are read in the background. */
 const START_MS_MOST = 100;
 const OFFLINE = { VLLM_LOGGING_LEVEL: "ERROR", HF_HUB_OFFLINE: "1" };
 

@@ -1,4 +1,4 @@
-"""Owns the measuring of naming: whole files by SHA-256, beside plain reading, and what a start waits for.
+"""Owns the measuring of naming: SHA-256 of whole files beside plain reading, and the time that a start waits.
 
 Prints one JSON line: bytes, threads, and seconds of each round.
 """
@@ -22,14 +22,14 @@ from vllm.engine.arg_utils import EngineArgs
 
 
 def seconds_of(paths: list[Path], store: DigestStore) -> float:
-    """Give how long naming the files takes."""
+    """Return the seconds that naming the files takes."""
     began = time.perf_counter()
     FileDigests(store, time.time_ns()).read(paths)
     return time.perf_counter() - began
 
 
 def bare_seconds(paths: list[Path]) -> float:
-    """Give how long one thread takes that does nothing but hash the files."""
+    """Return the seconds that one thread takes to hash the files."""
     began = time.perf_counter()
     for path in paths:
         with path.open("rb", buffering=0) as file:
@@ -38,7 +38,7 @@ def bare_seconds(paths: list[Path]) -> float:
 
 
 def start_seconds(folder: Path) -> float:
-    """Give what an engine's start waits for: its configuration is digested, for the first time in this process."""
+    """Return the seconds that an engine's start waits for the first digest of its configuration."""
     spec = Spec(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=64, vocab=512, dtype="float32")
     write_checkpoint(folder, spec)
     config = EngineArgs(model=str(folder), dtype="float32", skip_tokenizer_init=True)
@@ -62,7 +62,7 @@ def main() -> None:
             with path.open("wb") as file:
                 for _ in range(options.file_bytes // len(chunk)):
                     file.write(chunk)
-        # Files that have just changed are read again next time.
+        # Wait, because recently changed files are read again next time.
         time.sleep(limits.DIGEST_SETTLED_NS / 1e9 + 0.1)
         first, again, bare = [], [], []
         for number in range(options.rounds):

@@ -1,4 +1,4 @@
-// Owns the proof that tierKV never makes a first token come later: with over without, on shaped links, by prompt length.
+// Owns the proof that tierKV never delays a first token: times with it over times without, by link and prompt length.
 import { execFileSync } from "node:child_process";
 import { randomInt } from "node:crypto";
 import { fileURLToPath } from "node:url";
@@ -15,26 +15,26 @@ const GIB = 2 ** 30;
 const MODEL = { kind: "llama", hidden: 512, layers: 8, heads: 8, "kv-heads": 4, "head-dim": 64 };
 const MODEL_LEN = 4096;
 const BLOCK_TOKENS = 128;
-/** Prompts by their tokens, for each link: the more, the less theirs and the engine's noise differ. */
+/** Prompts by their tokens, for each link; more prompts narrow the noise. */
 const FEW = { 100: 9, 500: 6, 1000: 5, 2000: 3, 4000: 2 };
 const MANY = { 100: 7, 500: 7, 1000: 6, 2000: 4, 4000: 2 };
 const QUICK = { 100: 2, 1000: 2, 2000: 1 };
-/** Mb/s; 0: not shaped. Each part fits into a few minutes. */
+/** Links in Mb/s, 0 for unshaped. Each part takes a few minutes. */
 const PARTS = {
   open: { links: "0,10000", rounds: FEW, changes: 0, misses: 1 },
   gigabit: { links: "2500,1000", rounds: FEW, changes: 0, misses: 0 },
   100: { links: "100", rounds: FEW, changes: 1, misses: 0 },
   10: { links: "10", rounds: MANY, changes: 0, misses: 0 },
 };
-/** A ratio above 1 is allowed, beyond what an engine differs from itself. */
+/** Allowed ratio, beyond the engine's own noise. */
 const SLOWER_MOST = 1.03;
 const GAIN = { on: "value", least: 85 };
 const NEAR_HIT = { on: "ratio", most: 1.15 };
 const NEAR_HIT_MBIT = 1000;
-/** Of the time computing takes: where less could be gained, its share is noise. */
+/** Least gain relative to computing; below it the share is noise. */
 const GAIN_LEAST = 0.1;
 
-/** How often medians of the engine's own pairs are drawn, to see how far they may be from 1; and the share within it. */
+/** Draws of medians from the engine's own pairs, and the share of draws that the noise bound covers. */
 const DRAWS = 2000;
 const SURE = 0.95;
 
@@ -44,7 +44,7 @@ export const titleOf = (part) => {
 };
 
 export async function run({ isQuick, say, part }) {
-  // Throws where it is not allowed: nothing may be there yet that has to be closed.
+  // Made first, because it throws where it is not allowed and nothing is open yet.
   const network = new Network();
   const stand = new Stand();
   try {
@@ -61,7 +61,7 @@ export async function run({ isQuick, say, part }) {
     const flags = { model, dtype, socket, netns, here, there, ...work };
     const args = Object.entries(flags).flatMap(([name, value]) => [`--${name}`, String(value)]);
     say("two engines, one with tierKV: each prompt computed, then asked again over its link");
-    // A connector alone changes the binding: both engines get the same. One core is left to sidecar and vault.
+    // Both engines get the same binding, because a connector alone changes it. One core is left to sidecar and vault.
     const env = engineEnvironment(cores.slice(0, Math.max(1, cores.length - 1)));
     const measured = await stand.python([SCRIPT, ...args], { env, timeoutMs: TIMEOUT_MS });
     return resultOf(measured, accountsOf(config), rounds);
@@ -71,7 +71,7 @@ export async function run({ isQuick, say, part }) {
   }
 }
 
-/** What the sidecar tells of the engine's requests. */
+/** Returns the sidecar's explanations of the engine's requests. */
 function accountsOf(config) {
   const args = [TIERKV, "explain", "with-", "--json", "--config", config];
   return JSON.parse(execFileSync(process.execPath, args, { encoding: "utf8" })).requests;
@@ -108,14 +108,14 @@ function groups(cells, keyOf) {
   return [...new Set(cells.map(keyOf))].map((key) => cells.filter((cell) => keyOf(cell) === key));
 }
 
-/** Tokens that can be restored: whole blocks, and one token is always computed. */
+/** Tokens that can be restored: whole blocks, without the last token, which is always computed. */
 const usableOf = (tokens) => Math.floor((tokens - 1) / BLOCK_TOKENS) * BLOCK_TOKENS;
 
 const without = ({ first, second }) => (first + second) / 2;
 
 const besideOf = ({ beside }) => beside;
 
-/** By length, how far a median of `count` ratios of the engine without tierKV and itself is from 1, nearly always. */
+/** Returns, by length, how far from 1 a median of `count` A/A ratios lies in SURE of all draws. */
 function noiseOf(cells) {
   const byTokens = groups(cells, ({ tokens }) => tokens).map((group) => {
     const ratios = group.map(({ first, second }) => second / first);
@@ -182,7 +182,7 @@ function cellFigures(cells, { noise, bytesPerToken, accounts }) {
   return figures;
 }
 
-/** Where the time of a restore goes: medians, ms. */
+/** Returns the parts of a restore's time: medians in ms. */
 function partsOf(cells, wireS, accounts) {
   const found = cells.map((cell) => accountOf(cell, accounts)).filter((one) => one !== undefined);
   const ms = (values) => median(values).toFixed(1);
@@ -199,7 +199,7 @@ function changeFigure(cell, { noise, accounts }) {
   return { ...figure, note: choiceOf(cell, accounts) };
 }
 
-/** Each once, with how often it came. */
+/** Returns each choice once, with its count. */
 function withCounts(choices) {
   const each = [...new Set(choices)];
   const count = (choice) => choices.filter((one) => one === choice).length;
@@ -217,7 +217,7 @@ function choiceOf(cell, accounts) {
   return `${choice} (${why}), ${end}, ${placedTokens ?? 0} tokens placed`;
 }
 
-/** How far the time of what was chosen is from the time to the first token, where nothing changed after the choice. */
+/** Returns the error of the cost model: predicted over measured time, where the link did not change after the choice. */
 function errorFigures(cells, accounts) {
   const errors = cells.flatMap((cell) => {
     const account = accountOf(cell, accounts);
@@ -227,7 +227,7 @@ function errorFigures(cells, accounts) {
     const isRefused = choice === "recomputed" && recompute !== null;
     const isDone = choice !== "recomputed" && end === "complete" && compute !== null;
     if (!isRefused && !isDone) return [];
-    // Predicted is what differs between the ways; an answer from the engine's own cache is part of both.
+    // An own hit is added, because predictions cover only the differences between the choices.
     const { tokens } = cell;
     const rest = tokens / Math.max(BLOCK_TOKENS, usableOf(tokens));
     const seconds = isRefused ? (recompute / 1e3) * rest : (fetch + load) / 1e3 + cell.own;

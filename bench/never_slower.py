@@ -1,6 +1,6 @@
 """Owns the measuring of first tokens over shaped links: one engine with tierKV, one without, same prompts and cores.
 
-Prints one JSON line: for each link, length and round, and for each change of the link, what both engines took.
+Prints one JSON line: times of both engines for each link, length and round, and for each change of the link.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tierkv.connectors.vllm.frames import FrameDecoder, encode
 BLOCK_TOKENS = 128
 VOCAB = 256
 MODEL_LEN = 4096
-#: Long enough for engines' threads to stop spinning, s.
+#: Seconds until the engines' threads stop spinning.
 SETTLE_S = 0.3
 IDLE_S = 60.0
-#: Longer than LINK_STALE_MS of the sidecar.
+#: Seconds above LINK_STALE_MS of the sidecar.
 STALE_S = 5.5
-#: Two of these make a link known before it is measured.
+#: Tokens of a prompt; two such prompts teach the sidecar a link before it is measured.
 WARM_TOKENS = 500
-#: From, to (Mb/s), and how long after the request the link changes; None: before it.
+#: From, to (Mb/s), and seconds after the request until the link changes; None: before it.
 CHANGES = [(100, 10, 0.2), (1000, 10, None), (10, 1000, None)]
 
 Cell = dict[str, Any]
@@ -86,14 +86,14 @@ class Child:
         self._answers = os.fdopen(ours)
 
     def heard(self) -> Any:
-        """Gives what it says next: first, that it is ready."""
+        """Returns the engine's next line, of which the first reports readiness."""
         line = self._answers.readline()
         if not line:
             raise RuntimeError("an engine ended")
         return json.loads(line)
 
     def ask(self, prompt: list[int], *, reset: bool = True) -> Any:
-        """Gives the seconds to the first token, that token, and the request's name."""
+        """Returns the seconds to the first token, that token, and the request's name."""
         time.sleep(SETTLE_S)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"prompt": prompt, "reset": reset}) + "\n")
@@ -101,13 +101,13 @@ class Child:
         return self.heard()
 
     def end(self) -> None:
-        """Ends the process; its exit handlers take seconds and do nothing for us."""
+        """Kills the process, because its exit handlers take seconds."""
         self._process.kill()
         self._process.wait()
 
 
 class Bench:
-    """Both engines, and the link between the one's sidecar and its vault."""
+    """Both engines, and the link between the sidecar of one and its vault."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -120,14 +120,14 @@ class Bench:
         self.plain.heard()
 
     def prompt(self, tokens: int) -> list[int]:
-        """Gives a prompt that nobody has seen."""
+        """Returns a new random prompt."""
         return self._draw.choices(range(VOCAB), k=tokens)
 
     def shape(self, mbit: int, *, waits: bool = True) -> None:
-        """Shapes both directions of the link; 0: no limit. `waits`: until the sidecar doubts that it is slow."""
+        """Shapes both directions of the link; 0: no limit. `waits`: until the sidecar's estimate of it is stale."""
         is_faster = self._mbit > 0 and (mbit == 0 or mbit > self._mbit)
         self._mbit = mbit
-        # What was slow is tried again when it has not been measured for a while.
+        # A slow link is tried again only after its estimate is stale.
         time.sleep(STALE_S if is_faster and waits else 0)
         options = self._options
         inside = ["ip", "netns", "exec", options.netns]
@@ -137,13 +137,13 @@ class Bench:
                 quiet = subprocess.DEVNULL
                 subprocess.run([*tc, "del", "dev", device, "root"], check=False, stderr=quiet)
                 continue
-            # Room for what passes in 2 ms: with less, timers and not the rate would be the limit.
+            # The burst holds 2 ms of traffic, because with less the timers would limit and not the rate.
             burst = max(16_000, mbit * 250)
             limit = ["tbf", "rate", f"{mbit}mbit", "burst", str(burst), "latency", "50ms"]
             subprocess.run([*tc, "replace", "dev", device, "root", *limit], check=True)
 
     def wait_saved(self) -> None:
-        """Until the sidecar has sent what it was given."""
+        """Waits until the sidecar has sent all saves."""
         deadline = time.monotonic() + IDLE_S
         time.sleep(SETTLE_S)
         while status_of(self._options.socket)["saves"]["queuedBlocks"]:
@@ -152,7 +152,7 @@ class Bench:
             time.sleep(0.05)
 
     def seed(self, cells: list[Cell], *, misses: bool = False) -> None:
-        """Has every prompt computed and stored over the open link; `misses`: so does the plain engine."""
+        """Has every prompt computed and stored over the open link; `misses`: the plain engine computes it, too."""
         self.shape(0)
         for cell in cells:
             heard = self.ours.ask(cell["prompt"])
@@ -162,15 +162,15 @@ class Bench:
                 cell["beside"] = self.plain.ask(cell["prompt"])["seconds"]
 
     def make_known(self) -> None:
-        """Lets the sidecar meet the link as it is now."""
+        """Lets the sidecar learn the current link."""
         for prompt in self._warm.pop():
             self.ours.ask(prompt)
             self.wait_saved()
 
     def measure(self, cell: Cell, before: Any, change: tuple[int, float] | None = None) -> Any:
-        """Asks both engines; the one without tierKV before (`before` is what it said) and after, with the same tokens.
+        """Asks the tierKV engine, then the plain one; `before` is the plain engine's earlier reply for as many tokens.
 
-        `change`: the link becomes so fast (Mb/s) so long (s) after the request. Gives what the plain engine said last.
+        `change`: rate (Mb/s) and delay (s) of a link change during the request. Returns the plain engine's last reply.
         """
         prompt = cell.pop("prompt")
         timer = None
@@ -238,7 +238,7 @@ class Bench:
 
 
 def status_of(path: str) -> Any:
-    """Gives the sidecar's own account of itself."""
+    """Returns the sidecar's status."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(5)
         link.connect(path)

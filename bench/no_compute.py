@@ -9,7 +9,7 @@ import torch
 from vllm import LLM, SamplingParams
 
 VOCAB = 512
-#: A token behind so many takes twice as long as a prompt's first.
+#: Position at which a token takes twice as long as a prompt's first.
 ATTENDED = 8192
 
 
@@ -23,7 +23,7 @@ def make_engine(
     block: int,
     token_us: float,
 ) -> LLM:
-    """Give the engine, without tierKV where there is no socket; `token_us`: what a prompt's first token takes."""
+    """Return the engine, without tierKV where `socket` is None; `token_us`: time of a prompt's first token."""
     transfer = {
         "kv_connector": "TierKVConnector",
         "kv_connector_module_path": "tierkv.connectors.vllm.connector",
@@ -58,5 +58,5 @@ def make_engine(
 
 
 def params_of(tokens: int) -> SamplingParams:
-    """Ask for so many tokens."""
+    """Return parameters for exactly so many tokens."""
     return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)

@@ -1,4 +1,4 @@
-// Owns what the code of pools costs where there is one vault: beside a bare client of it, and a list of one beside one address.
+// Owns the cost of pool code with a single vault: beside a bare client, and a list of one beside one address.
 import { countBits, KeyPacker } from "../dist/block.js";
 import { createLogger } from "../dist/log.js";
 import { newSidecarCounters } from "../dist/metrics.js";
@@ -126,7 +126,7 @@ async function besideOneAddress(work, address, rounds) {
       });
     measures[`${name} flush`] = () => pool.flush();
   }
-  // Short ones take more rounds: a busy machine's pauses are longer than they are.
+  // Short measures get more rounds, because a busy machine's pauses are longer than they are.
   const seconds = {
     ...(await interleaved(rounds * ASKS, asks)),
     ...(await interleaved(rounds, measures)),

@@ -1,10 +1,10 @@
-// Owns the figures of what a pool of vaults keeps beside one vault with the memory of all: each vault evicts by itself and makes holes.
+// Owns the hit ratio of a pool of vaults beside one vault with the memory of all, because each vault evicts by itself.
 import { runExample } from "./lib/cargo.js";
 import { describe } from "./lib/figures.js";
 
 export const title = "Hit ratio of a pool of vaults, beside one vault with the memory of all";
 
-/** Four vaults; fewer consecutive blocks on one vault than this are shown, and not held to anything. */
+/** Consecutive blocks per vault from which on the floor applies. */
 const RUN_LEAST = 2;
 const FLOOR = { on: "ratio", least: 0.97 };
 

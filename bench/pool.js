@@ -1,4 +1,4 @@
-// Owns the figures of a pool of vaults: rates that add up over shaped links, what a loss and a slow vault cost, look-ups, and a drain.
+// Owns the figures of a pool of vaults: rates over shaped links, cost of a lost and a slow vault, look-ups, a drain.
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { chain, digest, records, storeAll } from "./lib/blocks.js";
@@ -56,7 +56,7 @@ export async function run({ isQuick, say, part }) {
 const PARTS = { links: overLinks, losses: withLosses, lookup: lookUps, drain: emptied };
 const megabytesPerSecond = (mbit) => mbit / 8;
 
-/** By label, megabytes a second of each round; `pools`: how many vaults, and their redundancy. */
+/** Returns MB/s of each round by label; `pools` lists counts of vaults and their redundancy. */
 async function ratesOf({ isQuick, say, ...work }, vaults, pools, figures) {
   const rates = {};
   for (const [count, redundancy, isFilled] of pools) {
@@ -127,7 +127,7 @@ async function withLosses(work) {
   return { figures, notes: notesOf(isQuick) };
 }
 
-/** The last of them is slow: with the share of the others, and with one like its link. */
+/** Restores with the last vault behind a slow link: with an equal share, and with one that matches the link. */
 async function besideSlow(work, vaults, rounds) {
   const slow = vaults.at(-1);
   const figures = [];
@@ -151,7 +151,7 @@ async function besideSlow(work, vaults, rounds) {
   return figures;
 }
 
-/** The last of them dies. */
+/** Restores after the last vault was killed. */
 async function withOneDead(work, vaults) {
   const pool = await PoolOfVaults.open(work, vaults, "parity");
   const prompts = ["first", "second"].map((name) => chain(`dead ${name}`, BLOCKS, GROUP.tokens));

@@ -1,4 +1,4 @@
-// Owns the figure of how true the gateway's predictions are: first tokens of real engines, predicted when they were sent, and measured.
+// Owns the accuracy of the gateway's predictions: predicted and measured first tokens of real engines.
 import { once } from "node:events";
 import { Agent, request } from "node:http";
 import { createServer } from "node:net";
@@ -14,10 +14,10 @@ const VOCAB = 1024;
 const MODEL_LEN = 13_312;
 const [SHORTEST, LONGEST] = [1000, 12_000];
 const START_MS = 600_000;
-/** One after the other, for the engines' pace; then this many, some of them behind a prompt that was sent before. */
+/** Prompts sent one after the other to teach the engines' rates; then measured ones, some of which extend earlier prompts. */
 const [WARM, MEASURED] = [12, 60];
 const GOES_ON = 0.3;
-/** Of what both engines compute: arrivals are by chance, so that some wait. */
+/** Share of both engines' capacity; arrivals are random, so that some requests wait. */
 const LOAD = 0.4;
 
 export const title =
@@ -85,7 +85,7 @@ async function freePort() {
   return port;
 }
 
-/** Decisions of those that were measured. */
+/** Returns the decisions of the measured requests. */
 async function load({ url, socket }, model, measured, say) {
   const { next: chance } = chanceOf(1);
   const agent = new Agent({ keepAlive: true });

@@ -1,4 +1,4 @@
-// Owns the figures of several rails: restores and saves over both beside their sum, and what a pulled cable costs.
+// Owns the figures of several rails: restores and saves over both beside their sum, and the cost of a pulled cable.
 import { execFileSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { figure } from "./lib/figures.js";

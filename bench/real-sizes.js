@@ -1,4 +1,4 @@
-// Owns the figures of prompts of real models' KV: how much of them is saved on the first visit, restored, and how soon.
+// Owns the figures of prompts with real models' KV: share saved at the first visit, share restored, time to the first token.
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/stand/machine.js";
@@ -11,7 +11,7 @@ const SCRIPT = fileURLToPath(new URL("./real_sizes.py", import.meta.url));
 const TIMEOUT_MS = 900_000;
 const GIB = 2 ** 30;
 const KIB = 2 ** 10;
-/** By name in python-shim/lab/geometries.py: KV of a token, all layers; of states the bytes of a few more tokens. */
+/** KV bytes of a token over all layers, by name in python-shim/lab/geometries.py; states count as a few more tokens. */
 const TOKEN_BYTES = {
   "llama-3.1-8b": 128 * KIB,
   "llama-3.1-70b": 320 * KIB,
@@ -21,7 +21,7 @@ const TOKEN_BYTES = {
   "qwen3.5-9b": 160 * KIB,
   "gemma-3-27b": 496 * KIB,
 };
-/** Shared memory that holds the whole restore beside saves, as src/arena/sizing.ts shares it out. */
+/** Factor for an arena that holds the whole restore beside saves, as src/arena/sizing.ts divides it. */
 const WHOLE_ARENA = 4 / 3;
 const SHORT = { prompts: 1, tokens: 2051, chunk: 1024 };
 const CASES = [
@@ -33,7 +33,7 @@ const CASES = [
     .filter((name) => name !== "llama-3.1-8b")
     .map((name) => ({ name, ...SHORT })),
 ];
-/** 4.3 GB, and about 17 GB of memory in all: asked for by name. */
+/** Run only by name, because it needs 4.3 GB of KV and about 17 GB of memory. */
 const LONG = {
   "llama-3.1-8b-16k": {
     name: "llama-3.1-8b",
@@ -54,7 +54,7 @@ const OVER_OWN_HIT = "an answer from the engine's own cache";
 
 export const title = "Prompts with the KV of published models (thin compute, over the loopback)";
 
-/** What `--geometry` may name. */
+/** Names that `--geometry` accepts. */
 export const geometries = [...Object.keys(TOKEN_BYTES), ...Object.keys(LONG)];
 
 export async function run({ isQuick, geometry, say }) {
@@ -111,11 +111,11 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given, beside
     watch = setInterval(() => {
       peakBytes = Math.max(peakBytes, stand.memoryBytes().sidecar);
     }, WATCH_MS);
-    // Where there are states, vLLM makes attention blocks as large as they are.
+    // Not fixed for models with states, because vLLM makes attention blocks as large as states.
     const fixedBlocks = name.startsWith("qwen3.5") ? 0 : 1;
     const flags = { model, socket, "kv-bytes": kvBytes, chunk, prompts, tokens };
     const args = Object.entries({ ...flags, "fixed-blocks": fixedBlocks, beside: Number(beside) });
-    // vLLM prefers its variable over `kv_cache_memory_bytes`.
+    // Removed, because vLLM prefers this variable over `kv_cache_memory_bytes`.
     const { VLLM_CPU_KVCACHE_SPACE: _, ...env } = engineEnvironment(cores);
     const measured = await stand.python(
       [SCRIPT, ...args.flatMap(([of, at]) => [`--${of}`, `${at}`])],
@@ -129,7 +129,7 @@ async function measure({ name, chunk, prompts, tokens, arenaBytes: given, beside
   }
 }
 
-/** What plain TCP takes for so many bytes, right after the restore. */
+/** Returns the seconds of plain TCP for so many bytes, right after the restore. */
 async function plainSeconds(stand, bytes) {
   const yardstick = await TcpYardstick.open(stand, WIRE_BYTES);
   try {
@@ -143,7 +143,7 @@ async function plainSeconds(stand, bytes) {
   }
 }
 
-/** A short prompt's restore beside a long one's, over its own alone. */
+/** Compares a short prompt's restore beside a long one with the same alone. */
 function besideOf(label, rounds) {
   if (rounds.length === 0) return [];
   const [alone, beside] = [0, 1].map((at) => rounds.map((round) => round[at] * 1e3));
@@ -206,7 +206,7 @@ function figuresOf(label, measured, { name, prompts, tokens, arenaBytes }) {
       value: peakBytes / 1e6,
       ratio: peakBytes / arenaHas,
       of: "the arena",
-      // Of a small arena the process itself is more than that.
+      // No floor for a small arena, because the process itself exceeds that share.
       ...(tokens >= LONG_TOKENS ? { floor: { on: "ratio", most: 0.1 } } : {}),
     }),
     describe({

@@ -1,7 +1,7 @@
-"""Owns the measuring of prompts of a published KV geometry: how much is saved on the first visit, and what comes back.
+"""Owns the measuring of prompts with a published KV geometry: blocks saved at the first visit, and tokens restored.
 
-Prints one JSON line: blocks, how many were saved, tokens restored, seconds of each visit and of short restores beside
-a long one, counters of what was lost.
+Prints one JSON line: blocks, blocks saved, tokens restored, seconds of each visit and of short restores beside
+a long one, counters of losses.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from vllm import LLM, SamplingParams
 BLOCK_TOKENS = 128
 VOCAB = 512
 SAVED_S = 180.0
-#: A short prompt comes so many seconds after a long one, whose restore takes longer.
+#: A short prompt arrives this many seconds after a long one, whose restore takes longer.
 BESIDE_TOKENS = 1027
 BESIDE_APART_S = 0.1
 BESIDE_ROUNDS = 5
 
 
 def saves(engine: LLM, socket: str) -> tuple[int, float]:
-    """Step as a server does until nothing waits to be saved; give how many blocks are stored, and the seconds."""
+    """Step as a server does until no save waits; return the number of stored blocks, and the seconds."""
     connector = engine.llm_engine.engine_core.engine_core.scheduler.connector
     began = time.monotonic()
     while time.monotonic() - began < SAVED_S:
@@ -55,7 +55,7 @@ def visit(engine: LLM, prompts: list[list[int]]) -> dict[str, Any]:
 
 
 def answered(engine: LLM, texts: list[list[int]], apart_s: float) -> list[float]:
-    """Ask for one token of each, `apart_s` between them; give the seconds from each question to its answer."""
+    """Ask for one token of each, `apart_s` between them; return the seconds from each request to its answer."""
     server = engine.llm_engine
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
     asked: dict[str, float] = {}
@@ -73,7 +73,7 @@ def answered(engine: LLM, texts: list[list[int]], apart_s: float) -> list[float]
 
 
 def beside(engine: LLM, socket: str, long: list[int], draw: random.Random) -> list[list[float]]:
-    """Restore a short prompt alone and while a long one is restored, in turns; give [alone, beside, long] of each."""
+    """Restore a short prompt alone and while a long one is restored, in turns; return [alone, beside, long] of each."""
     rounds = []
     for _ in range(BESIDE_ROUNDS):
         short = draw.choices(range(VOCAB), k=BESIDE_TOKENS)
@@ -134,7 +134,7 @@ def main() -> None:
     rounds = beside(engine, options.socket, prompts[0], draw) if options.beside else []
     status = status_of(options.socket)
     (seen,) = status["engines"]
-    # Of states there are as many as vLLM hands over.
+    # Blocks of states are not counted, because vLLM hands over only some.
     kept = [of["tokens"] for of in seen["groups"] if of["class"] == "kv"]
     blocks = options.prompts * sum((options.tokens - 1) // tokens for tokens in kept)
     is_plain = all(of["class"] == "kv" and of["tail"] == 0 for of in seen["groups"])

@@ -1,4 +1,4 @@
-// Owns `npm run bench`: which benches run, and where their figures go. Timing is no test: a missed floor is marked, not failed.
+// Owns `npm run bench`: the choice of benches, and the output. A missed floor is marked and fails nothing.
 import { parseArgs } from "node:util";
 import { missingFromSetup } from "./lib/paths.js";
 
@@ -14,7 +14,7 @@ const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [
   --save    write the results into bench/results: a file per bench, and the page of them all
 `;
 
-/** In the order of running: from the kernels outwards. */
+/** In the order of running, from kernels to whole engines. */
 const NAMES = [
   "codec",
   "hit-ratio",
@@ -60,7 +60,7 @@ const NAMES = [
   "demo",
 ];
 
-/** Only where they are named: each takes the better part of an hour. */
+/** Run only by name, because each takes most of an hour. */
 const BY_NAME = ["at-once"];
 
 const isOf = (asked, name) => name === asked || name.startsWith(`${asked}:`);
@@ -96,7 +96,7 @@ function readOptions() {
 
 const note = (text) => process.stderr.write(`${text}\n`);
 
-/** One bench; never throws: a crash is part of the result. */
+/** Runs one bench; never throws, because a crash is part of the result. */
 async function runOne(name, { quick: isQuick, geometry }) {
   const [file, part] = name.split(":");
   const bench = await import(`./${file}.js`);
@@ -131,7 +131,7 @@ async function main() {
     process.exitCode = EXIT_CRASHED;
     return;
   }
-  // Only now: these files read what set-up has built.
+  // Imported late, because these files read the build of set-up.
   const { describeMachine, machineLine } = await import("./lib/machine.js");
   const { textLines } = await import("./lib/report.js");
   const machine = describeMachine();
@@ -156,7 +156,7 @@ async function main() {
   }
 }
 
-// What a bench has started goes with this process.
+// Ends the processes of a bench together with this one.
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.once(signal, () => process.exit(130));
 
 try {

@@ -1,4 +1,4 @@
-// Owns the figures of memory that sidecars share: restore and save beside memcpy and beside a vault on the loopback, in the same rounds.
+// Owns the figures of shared memory between sidecars: restore and save beside memcpy and a loopback vault.
 import { rmSync } from "node:fs";
 import { BENCH_PAGE_BYTES, BenchSet } from "../dist/cli/bench-set.js";
 import { SharedVault } from "../dist/client/shared-vault.js";

@@ -1,4 +1,4 @@
-// Owns the figures of the whole way: engine pages in the arena to a vault and back, by a real sidecar, beside raw TCP and memcpy.
+// Owns the figures of a real sidecar: engine pages in the arena to a vault and back, beside raw TCP and memcpy.
 import { SidecarLink } from "../dist/cli/sidecar-link.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
@@ -16,7 +16,7 @@ const ARENA_BYTES = 2 ** 31;
 const LAYER = { tokens: 16, heads: 8, dim: 128 };
 const LAYER_BYTES = 64 * 1024;
 const SHAPES = [4, 16, 64].map((layers) => ({ layers, pageBytes: layers * LAYER_BYTES }));
-/** INT8 of numbers up to 2: half a step of 2/127, a little more as the scale is bf16, and the rounding of the result to bf16. */
+/** Bound for INT8 of numbers up to 2: half a step of 2/127, the bf16 rounding of the scale, and that of the result. */
 const INT8_ERROR_MAX = 1.01 / 127 + 2 ** -8;
 
 export const title =
@@ -96,7 +96,7 @@ class Bench {
     }
   }
 
-  /** Saves and restores one set and compares every page; also warms everything up. */
+  /** Saves and restores one set and compares every page; also warms up. */
   async #prove(shim, pageOf, count, pageBytes) {
     const blocks = chain("proof", count, LAYER.tokens);
     const saved = await saveAll(shim, this.link, blocks);
@@ -160,7 +160,7 @@ class Bench {
     ];
   }
 
-  /** Seconds of `work`; notes what it took besides. */
+  /** Returns the seconds of `work`, and notes its bytes and CPU time. */
   async #measured({ counter, wireBytes, cpuSeconds }, work) {
     const { [counter]: bytesBefore } = await this.#counters();
     const cpuBefore = this.stand.cpuSeconds();
@@ -182,7 +182,7 @@ class Bench {
   }
 }
 
-/** Writes every slot of a new arena, each with other numbers; returns what was written, by slot. */
+/** Writes every slot of a new arena with different numbers; returns the pages by slot. */
 function fillArena(shim, pageBytes) {
   const stepBytes = 64;
   const pool = noise(pageBytes + shim.slotCount * stepBytes);

@@ -1,4 +1,4 @@
-// Owns the figures of simulated pools: misses by cause over many seeds, and what a pool of up to 1,000 vaults costs on paper.
+// Owns the figures of simulated pools: misses by cause over many seeds, and the cost of a pool of up to 1,000 vaults.
 import { EngineRates } from "../dist/cost/engine-rates.js";
 import { Link } from "../dist/cost/link.js";
 import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS } from "../dist/limits/pool.js";
@@ -15,10 +15,10 @@ const SEEDS = 10_000;
 const QUICK_SEEDS = 500;
 const POOLS = 40;
 const SIZES = [4, 8, 16, 32, 63];
-/** More than a pool may have: from the growth up to there. */
+/** Size above a pool's limit, extrapolated from the growth below. */
 const PAPER = 1000;
 const ENGINES = 200;
-/** A list of members is asked for every ten seconds. */
+/** Seconds between a host's requests for the list of members. */
 const LIST_EVERY_S = 10;
 const PARTS = { Placement, LAYOUTS, RUN_BLOCKS, PART_BLOCKS };
 
@@ -110,7 +110,7 @@ function moves(size, quick, cut) {
   ];
 }
 
-/** Of each host, and of each vault; for 1,000 vaults from the growth between the last two sizes. */
+/** Returns the costs of each host and vault; those for 1,000 vaults are extrapolated from the last two sizes. */
 function costs() {
   const all = SIZES.map((size) => ({ size, ...lookupOf(1, size, PARTS) }));
   const [small, large] = all.slice(-2);
@@ -120,7 +120,7 @@ function costs() {
       onPaper([small.size, small[of]], [large.size, large[of]], PAPER),
     ]),
   );
-  // A part lies on one vault, and each vault is asked once.
+  // Estimated from parts, because a part lies on one vault and each vault is asked once.
   const parts = PROMPT_BLOCKS / PART_BLOCKS;
   paper.asked = PAPER * (1 - (1 - 1 / PAPER) ** parts);
   return [...all, { size: PAPER, ...paper }].flatMap(({ size, asked, us, firstUs, bytes }) => {

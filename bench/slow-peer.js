@@ -1,4 +1,4 @@
-// Owns the figure of a slow peer: restores from one vault while another brings 1 KB/s over the same client's lanes.
+// Owns the figure of a slow peer: restores from one vault while another sends 1 KB/s.
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -12,11 +12,11 @@ const MIB = 2 ** 20;
 const CALL_MS = 60_000;
 const BLOCKS = 4;
 const RAW = { codec: 0, fidelity: 0 };
-/** Restores timed in a stretch; stretches with and without the slow peer take turns. */
+/** Restores timed in a stretch; stretches with and without the slow peer alternate. */
 const STRETCH = 25;
 const BYTES_PER_SECOND = 1000;
 const TRICKLE_MS = 100;
-/** Another address of the same machine: lanes are dialled where gRPC is. */
+/** Another loopback address, because lanes are dialled at the address of gRPC. */
 const FRONT = "127.0.0.2";
 const FLOOR = { on: "ratio", most: 1.2 };
 
@@ -46,7 +46,7 @@ export async function run({ isQuick }) {
       const stop = await trickle(front, far.set);
       const beside = await restores(near);
       await stop();
-      // The first is for nothing.
+      // The first stretch is discarded, because it warms up.
       if (stretch > 0) {
         seconds.alone.push(...alone);
         seconds.beside.push(...beside);
@@ -92,7 +92,7 @@ function fetchInto(client, set, more = {}) {
   return client.fetchInto(set.namespace, set.plan(0, set.count), call);
 }
 
-/** A restore through the slow front, begun; resolves to what ends it. */
+/** Begins a restore through the slow front; resolves to a function that ends it. */
 async function trickle(front, set) {
   const client = newClient(front.address);
   const controller = new AbortController();
@@ -107,7 +107,7 @@ async function trickle(front, set) {
   };
 }
 
-/** The vault at `address` again, with lanes that bring BYTES_PER_SECOND. */
+/** Opens a front of the vault at `address` whose lanes deliver BYTES_PER_SECOND. */
 async function openFront(address) {
   const servers = [];
   let passed = 0;
@@ -128,7 +128,7 @@ async function openFront(address) {
     const timer = setInterval(() => {
       const data = from.read(share) ?? from.read();
       if (data === null) return;
-      // A welcome and small answers are no record.
+      // Small reads are not counted, because they are a welcome or an answer and no record.
       if (data.length === share) passed += data.length;
       to.write(data);
     }, TRICKLE_MS);

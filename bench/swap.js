@@ -1,4 +1,4 @@
-// Owns the figure of two models that take turns on one machine: a chat's first token after the swap, beside its own hit, as the nightly test plays it.
+// Owns the figure of two models that alternate on one machine: a chat's first token after the swap, beside its own hit.
 import { spawn } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { PYTEST } from "../.ci/lib/stages.js";
@@ -31,7 +31,7 @@ export async function run({ say }) {
   };
 }
 
-/** What the test prints: seconds by chat. Its own assertions hold: all tokens were equal. */
+/** Returns the times that the test prints: seconds by chat. The test itself asserts that all tokens were equal. */
 async function played() {
   const child = spawn(PYTHON, [...PYTEST, ...TEST], {
     cwd: ROOT,

@@ -1,4 +1,4 @@
-// Owns the figure of what the time of an answer tells one tenant of another's prompts.
+// Owns the figure of timing leaks between tenants: whether look-up times reveal another tenant's prompts.
 import { countBits, packKeys } from "../dist/block.js";
 import { VaultClient } from "../dist/client/vault-client.js";
 import { createLogger } from "../dist/log.js";
@@ -18,7 +18,7 @@ const NAMESPACE = digest("bench tenants");
 
 export const title = `What the time of an answer tells of another tenant's prompts of ${BLOCKS} blocks`;
 
-/** Hashes of a prompt, as an engine makes them: another `cache_salt`, other hashes. */
+/** Names a prompt's hashes as an engine does: another `cache_salt` gives other hashes. */
 const nameOf = (salt, prompt) => `${salt} prompt ${prompt}`;
 
 /** Keys of a prompt's blocks. */
@@ -32,11 +32,11 @@ async function fill(client) {
   }
 }
 
-/** Times of look-ups under `salt`: of prompts that the other tenant has stored, and of those that nobody has. */
+/** Times look-ups under `salt` of prompts that the other tenant has stored, and of unknown ones. */
 async function probe(client, salt, rounds) {
   const times = [[], []];
   for (let round = -WARM_UP; round < rounds; round += 1) {
-    // Which comes first changes, so that what the first pays for is no sign.
+    // The order alternates, so that the cost of going first is no sign.
     const pair = [(round + WARM_UP) * 2, (round + WARM_UP) * 2 + 1].map((of) => of % PROMPTS);
     for (const prompt of round % 2 === 0 ? pair : pair.toReversed()) {
       const keys = keysOf(salt, prompt);

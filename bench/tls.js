@@ -1,4 +1,4 @@
-// Owns the price of not being read: restores and saves under TLS, and of sealed records, beside both in clear; loopback and 5 Gb/s.
+// Owns the cost of encryption: restores and saves under TLS, and of sealed records, beside plaintext.
 import { runExample } from "./lib/cargo.js";
 import { figure } from "./lib/figures.js";
 import { Network } from "./lib/network.js";
@@ -7,7 +7,7 @@ const LINK_MBIT = 5000;
 const LINK = `${LINK_MBIT / 1000} Gb/s`;
 const LOOPBACK_FLOOR = { on: "ratio", least: 0.5 };
 const LINK_FLOOR = { on: "ratio", least: 0.85 };
-/** Of what a restore costs. */
+/** Bound relative to a restore's CPU time. */
 const CHECKSUM_FLOOR = { on: "ratio", most: 0.03 };
 
 export const title = "TLS under the lanes, and sealed records, beside both in clear";
@@ -43,7 +43,7 @@ async function overLink(size) {
   }
 }
 
-/** Checksums are always on: what they take, beside all that a restore takes. */
+/** Compares checksums, which are always on, with the CPU time of a restore. */
 function checksumFigure({ samples }) {
   const beside = samples.restoreInt8ClearCpuSPerGb;
   return figure("checksum of what travels, processor time", "s/GB", samples.checksumSPerGb, {

@@ -1,4 +1,4 @@
-// Owns the figure of what the time of a refusal tells: a token of which nearly all is right, against one of which nothing is.
+// Owns the figure of timing leaks in a refusal: a nearly correct token against an entirely wrong one.
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -25,7 +25,7 @@ export function run({ isQuick }) {
     const far = "!".repeat(token.length);
     const times = { near: [], far: [] };
     for (let round = -WARM_UP; round < rounds; round += 1) {
-      // Which comes first changes, so that what the first pays for is no sign.
+      // The order alternates, so that the cost of going first is no sign.
       const order = round % 2 === 0 ? ["near", "far"] : ["far", "near"];
       for (const which of order) {
         const begun = process.hrtime.bigint();

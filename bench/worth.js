@@ -1,4 +1,4 @@
-// Owns the figures of a link that carries a part of what is computed: what of it comes back, with returning prompts saved first and as they come.
+// Owns the figures of a link that carries only part of the saves: tokens restored, with and without saving returning prompts first.
 import { execFileSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { thisMachine } from "../dist/stand/machine.js";
@@ -17,7 +17,7 @@ const TOKEN_BYTES = 16 * 2 ** 10;
 const LOAD = { conversations: 12, texts: 6, once: 60 };
 const QUICK = { conversations: 6, texts: 3, once: 28 };
 const ENGINE_TOKENS = 24_576;
-/** Of saves; restores are not shaped, because they go first where several engines share a link. */
+/** Rate for saves; restores are not shaped, because they go first where engines share a link. */
 const UP_MBIT = 80;
 const AS_THEY_COME = "as they come";
 

@@ -1,6 +1,6 @@
-"""Owns the measuring of a link that carries a part of all saves: conversations and shared texts among other prompts.
+"""Owns the measuring of a link that carries part of all saves: conversations and shared texts among other prompts.
 
-Prints one JSON line: of the second round's tokens that came before, those restored; what was dropped in the first.
+Prints one JSON line: the share of the second round's repeated tokens that was restored; drops of the first round.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def options_of() -> argparse.Namespace:
 
 
 def engine_of(options: argparse.Namespace) -> LLM:
-    """Start it, perhaps as if no prompt had come before."""
+    """Start the engine; with `as_they_come` no prompt counts as returning."""
     engine = make_engine(
         options.model,
         options.socket,
@@ -74,7 +74,7 @@ def main() -> None:
         return cached, [list(output.outputs[0].token_ids) for output in outputs]
 
     ask([said(BLOCK_TOKENS * 4)])
-    time.sleep(1)  # the name is known, slots are granted
+    time.sleep(1)  # until the namespace is known and slots are granted
     talks = [said(TURN) for _ in range(options.conversations)]
     texts = [said(TEXT) for _ in range(options.texts)]
 
@@ -86,7 +86,7 @@ def main() -> None:
     began = time.monotonic()
     computed = 0
     for _ in range(TURNS):
-        # Each conversation's next turn, each text asked about anew, and a share of the prompts that come once.
+        # Each conversation's next turn, a new question about each text, and a share of the one-time prompts.
         round_: list[tuple[str, int]] = [("talk", at) for at in range(len(talks))]
         round_ += [("text", at) for at in range(len(texts))]
         round_ += [("once", 0)] * (options.once // TURNS)

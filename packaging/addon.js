@@ -1,4 +1,4 @@
-// Owns compiling the native core for a platform: by cargo-zigbuild, whose linker knows every libc; without what only tests call.
+// Owns the compiling of the native core for a platform by cargo-zigbuild, without test-only functions.
 import { copyFileSync, existsSync, readdirSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
@@ -6,21 +6,21 @@ import { at } from "../.ci/lib/paths.js";
 import { call } from "./call.js";
 
 const COMPILER = ["cargo-zigbuild==0.24.0", "ziglang==0.17.1", "setuptools==78.1.1"];
-/** What checks finished wheels. */
+/** Checkers of finished wheels. */
 const CHECKERS = ["auditwheel==6.8.2", "twine==7.0.0"];
 const CRATES = join(process.env.CARGO_HOME ?? join(homedir(), ".cargo"), "registry", "src");
 
-/** Paths of this machine would stand in the core's messages. */
+/** Returns flags that remap this machine's paths, because they would appear in the core's messages. */
 function remapped() {
   const registries = existsSync(CRATES) ? readdirSync(CRATES) : [];
   const crates = registries.map((name) => `--remap-path-prefix=${join(CRATES, name)}=crates`);
   return [...crates, `--remap-path-prefix=${at()}=tierkv`];
 }
 
-/** A cdylib for musl is linked with the musl of the machine that loads it. */
+/** A cdylib for musl links dynamically, because it must use the musl of the machine that loads it. */
 const MUSL_FLAGS = ["-Ctarget-feature=-crt-static"];
 
-/** The folder of a Python environment with the cross compiler; made where it is not there. */
+/** Returns the folder of a Python environment with the cross compiler, made where absent. */
 export function compilerIn(folder) {
   const bin = join(folder, "bin");
   if (!existsSync(join(bin, "pip"))) call("python3", ["-m", "venv", folder]);

@@ -1,4 +1,4 @@
-// Owns the program as packages carry it: JavaScript in few files without node_modules, the native core's loader, and the licences of all.
+// Owns the program as packages carry it: bundled JavaScript without node_modules, the native core's loader, all licences.
 import { execFileSync } from "node:child_process";
 import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -9,7 +9,7 @@ import { licences } from "./licences.js";
 
 const require = createRequire(import.meta.url);
 
-/** What shells and man read, laid out as below a prefix. */
+/** Files for shells and man, laid out as below a prefix. */
 export const SHARE = "share";
 const COMPLETIONS = {
   bash: "bash-completion/completions/tierkv",
@@ -18,13 +18,13 @@ const COMPLETIONS = {
 };
 export const MANUALS = "man/man1";
 
-/** Piscina starts this file from beside its own, by name. */
+/** File that Piscina starts from beside its own, by name. */
 const POOL_WORKER = "worker";
 
-/** It goes to the browser as it is. */
+/** Library that the browser gets unchanged. */
 const CHARTS = "uplot";
 
-/** What CommonJS modules ask for, for those in the bundle. */
+/** Names that CommonJS modules in the bundle use. */
 const COMMONJS_NAMES = [
   'import { dirname as dirnameOfBundle } from "node:path";',
   'import { fileURLToPath as pathOfBundle } from "node:url";',
@@ -32,7 +32,7 @@ const COMMONJS_NAMES = [
   "const __dirname = dirnameOfBundle(__filename);",
 ].join("\n");
 
-/** Files of a package beside the bundle: from the repository, by the name that the program knows. */
+/** Files copied from the repository, under the names that the program expects. */
 const COPIED = [
   "bin/tierkv.js",
   "proto/tierkv.proto",
@@ -43,8 +43,8 @@ const COPIED = [
 ];
 
 /**
- * Writes the program into `folder`: `bin/`, `dist/`, `proto/`, `core/` and `package.json`. The native addon is not among it.
- * `dist/` has to be built. Resolves to the names of the bundled npm packages.
+ * Writes the program into `folder`: `bin/`, `dist/`, `proto/`, `core/` and `package.json`, without the native addon.
+ * Needs a built `dist/`. Resolves to the names of the bundled npm packages.
  */
 export async function writeProgram(folder) {
   rmSync(folder, { recursive: true, force: true });
@@ -68,7 +68,7 @@ export async function writeProgram(folder) {
   return bundled;
 }
 
-/** Both say what this very program's commands are. */
+/** Generates manual pages and completions from this program's own commands. */
 function writeShare(folder) {
   const tierkv = (...args) =>
     execFileSync(process.execPath, [at("bin/tierkv.js"), ...args], { encoding: "utf8" });
@@ -78,7 +78,7 @@ function writeShare(folder) {
   }
 }
 
-/** Files for browsers, and beside them those of the library that draws. */
+/** Copies the page's files, and the chart library's beside them. */
 function writePage(folder) {
   cpSync(at("page"), folder, { recursive: true });
   for (const name of ["uPlot.esm.js", "uPlot.min.css"]) {
@@ -88,12 +88,12 @@ function writePage(folder) {
   }
 }
 
-/** Files lie as deep as in `dist` of a checkout, because paths beside the program are relative to them. */
+/** Bundles with the same depth as `dist` of a checkout, because the program finds its files by relative paths. */
 async function bundle(input, dir) {
   const build = await rolldown({
     input,
     platform: "node",
-    // The core is loaded by name; Piscina does without the other, which is native, too.
+    // The core is loaded by name; Piscina works without the other one, which is native, too.
     external: ["#core", "@napi-rs/nice"],
     logLevel: "warn",
     transform: { define: { TIERKV_VERSION: JSON.stringify(manifest().version) } },

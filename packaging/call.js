@@ -1,4 +1,4 @@
-// Owns running another program while packages are made: its output shown, its failure an error that names it.
+// Owns the running of programs while packages are made: shows output, and turns failures into errors that name the program.
 import { spawnSync } from "node:child_process";
 
 export function call(command, args, options = {}) {

@@ -1,4 +1,4 @@
-// Owns the checks of finished wheels: PyPI takes their texts, and they ask for no newer C library than their names say.
+// Owns the checks of finished wheels: texts that PyPI accepts, and no newer C library than the name says.
 import { spawnSync } from "node:child_process";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
@@ -6,13 +6,13 @@ import { call } from "./call.js";
 
 const TAG = /^(manylinux|musllinux)_(\d+)_(\d+)_\w+$/;
 
-/** `tools`: a folder with twine and auditwheel. Throws at the first wheel that is not what it says. */
+/** `tools`: a folder with twine and auditwheel. Throws at the first wheel that fails a check. */
 export function checkWheels({ folder, targets, tools }) {
   const wheels = readdirSync(folder).filter((name) => name.endsWith(".whl"));
   call(join(tools, "twine"), ["check", "--strict", ...wheels.map((name) => join(folder, name))]);
   for (const { wheel } of targets.filter((target) => TAG.test(target.wheel))) {
     const name = wheels.find((one) => one.endsWith(`-${wheel}.whl`));
-    // Nothing is looked for on this machine, because a linker script named libc.so is an error to auditwheel.
+    // The library path is narrowed, because auditwheel fails on a linker script named libc.so of this machine.
     const show = ["show", "--json", "--ldpaths", folder, join(folder, name)];
     const { stdout, stderr } = spawnSync(join(tools, "auditwheel"), show, { encoding: "utf8" });
     const found = tagIn(stdout);
@@ -22,7 +22,7 @@ export function checkWheels({ folder, targets, tools }) {
   }
 }
 
-/** What auditwheel found; "" where it found nothing. musl's loader is its own libc.so, which auditwheel knows by another name. */
+/** Returns auditwheel's tag, "" for none. musl's loader is its own libc.so, which auditwheel counts as external. */
 function tagIn(stdout) {
   if (stdout === "") return "";
   const { overall_tag: overall, sym_tag: symbols, external_libs: libraries } = JSON.parse(stdout);

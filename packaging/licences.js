@@ -1,16 +1,16 @@
-// Owns the text of the licences of everything that a package carries: bundled JavaScript and compiled crates.
+// Owns the licence texts of everything that a package carries: bundled JavaScript and compiled crates.
 import { execFileSync } from "node:child_process";
 import { readFileSync, readdirSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { at } from "../.ci/lib/paths.js";
 
 const LICENCE_FILE = /^(?:licen[cs]e|copying|notice)/i;
-/** Whose crates are named: on others, the same. */
+/** Platform whose crates are listed, because other platforms have the same. */
 const PLATFORM = "x86_64-unknown-linux-gnu";
 const METADATA_BYTES_MAX = 64 * 2 ** 20;
 const RULE = `${"-".repeat(80)}\n`;
 
-/** One text: each package with its version, its licence's name, and the licence as the package has it. */
+/** Returns one text: each package with its version, its licence's name, and its licence files. */
 export function licences(npmPackages) {
   const parts = [...npmPackages.map(ofNpm), ...crates()];
   return parts.map(({ title, texts }) => `${RULE}${title}\n\n${texts.join("\n\n")}\n`).join("\n");
@@ -22,7 +22,7 @@ function ofNpm(name) {
   return { title: `${name} ${version} (npm), ${license}`, texts: textsIn(folder) };
 }
 
-/** Crates that the addon is linked with, not those that only build or test it. */
+/** Returns the crates linked into the addon, without build and test dependencies. */
 function crates() {
   const manifest = at("crates", "Cargo.toml");
   const format = ["metadata", "--format-version", "1", "--locked", "--filter-platform", PLATFORM];

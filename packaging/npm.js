@@ -1,4 +1,4 @@
-// Owns the npm packages: the program, and one package per platform with its native core, of which npm installs the right one.
+// Owns the npm packages: the program, and one package per platform with its native core, of which npm installs one.
 import {
   copyFileSync,
   cpSync,
@@ -16,7 +16,7 @@ import { MANUALS, SHARE } from "./bundle.js";
 import { call } from "./call.js";
 import { addonName } from "./targets.js";
 
-/** Writes `tierkv-PLATFORM-VERSION.tgz` into `folder`: the addon alone. */
+/** Writes `tierkv-PLATFORM-VERSION.tgz`, with the addon alone, into `folder`. */
 export function makePlatformPackage({ target, addon, folder, manifest }) {
   const file = addonName(target);
   const about = { name: `tierkv-${target.name}`, main: file, files: [file], ...target.npm };
@@ -26,7 +26,7 @@ export function makePlatformPackage({ target, addon, folder, manifest }) {
   });
 }
 
-/** Writes `tierkv-VERSION.tgz`: the program, which asks for the package of the platform it is installed on. */
+/** Writes `tierkv-VERSION.tgz`: the program, which depends on the package of its platform. */
 export function makeProgramPackage({ targets, program, folder, manifest }) {
   pack(folder, (stage) => {
     cpSync(program, stage, { recursive: true });

@@ -1,4 +1,4 @@
-// Owns `npm run release`: every artefact of this version in `release/`, with checksums, a bill of materials and where it came from.
+// Owns `npm run release`: all artefacts of this version in `release/`, with checksums, a bill of materials and provenance.
 import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import {
@@ -59,7 +59,7 @@ if (existsSync(folder) && readdirSync(folder).length > 0 && !existsSync(join(fol
 }
 rmSync(folder, { recursive: true, force: true });
 mkdirSync(folder, { recursive: true });
-// The next run may empty the folder, also where this one fails.
+// Written first, so that the next run may empty the folder also after a failure.
 writeFileSync(join(folder, SUMS), "");
 
 const bundled = await writeProgram(program);
@@ -91,7 +91,7 @@ for (const name of artefacts) {
   if (name.endsWith(".whl") && size > WHEEL_BYTES_MAX) throw new Error(`${name} is above 15 MB`);
 }
 
-/** What the artefacts were made of and by. */
+/** Returns the commit, tools and platforms of the artefacts. */
 function provenance() {
   const git = (...args) => output("git", ["-C", at(), ...args]);
   return {

@@ -1,4 +1,4 @@
-"""Owns the tag of the wheel: nothing in it is of one Python, but its native core is of one platform."""
+"""Owns the tag of the wheel: any Python 3, but one platform, because of the native core."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 
 
 class Platform(Distribution):
-    """What is installed where compiled files belong."""
+    """A distribution with compiled files, so that it installs where they belong."""
 
     def has_ext_modules(self) -> bool:
         return True

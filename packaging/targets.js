@@ -1,6 +1,6 @@
-// Owns the platforms that packages are made for: how the native core is compiled, and what each registry calls the platform.
+// Owns the platforms of the packages: the core's compile target, and each registry's name for the platform.
 
-/** `rust`: the target, with the oldest glibc that it may ask for on Linux; `node`: napi's name; `npm`: what an installer compares. */
+/** `rust`: the target, with the oldest required glibc on Linux; `name`: napi's name; `npm`: fields that an installer compares. */
 export const TARGETS = [
   {
     name: "linux-x64-gnu",

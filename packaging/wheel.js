@@ -21,7 +21,7 @@ export function makeWheel({ target, program, addon, folder, python }) {
     copyFileSync(at("LICENSE"), join(stage, "LICENSE"));
     const inside = join(stage, "tierkv", "_program");
     cpSync(program, inside, { recursive: true });
-    // Where pip puts them, man and the shells of the environment look.
+    // Moved to where pip installs shared files, because man and shells of the environment look there.
     renameSync(join(inside, SHARE), join(stage, SHARE));
     copyFileSync(addon, join(inside, "core", addonName(target)));
     const args = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"];
@@ -32,5 +32,5 @@ export function makeWheel({ target, program, addon, folder, python }) {
   }
 }
 
-/** Times in the archive, the same for every build: the least that a zip file can say. */
+/** Timestamp of all archive entries, the earliest that a zip file can hold, so that builds are equal. */
 const EPOCH = "315532800";

@@ -25,7 +25,7 @@ export function className(number: number): RecordClass {
   });
 }
 
-/** What a vault holds: records of one class, or of both. */
+/** Records that a vault holds: one class, or both. */
 export type VaultClass = RecordClass | "both";
 
 export function isVaultClass(given: unknown): given is VaultClass {
@@ -37,7 +37,7 @@ export function classesOf(vaultClass: VaultClass): readonly RecordClass[] {
   return vaultClass === "both" ? RECORD_CLASSES : [vaultClass];
 }
 
-/** On the wire and in the native store; 0 stands for both. */
+/** Number on the wire and in the native store; 0 stands for both. */
 export function vaultClassNumber(vaultClass: VaultClass): RecordClassNumber | 0 {
   return vaultClass === "both" ? 0 : classNumber(vaultClass);
 }
@@ -47,10 +47,10 @@ export function vaultClassName(number: number): VaultClass {
   return number === 0 ? "both" : className(number);
 }
 
-/** Set in the group of a key: it names a parity record; docs/protocol.md section 1.2. */
+/** Bit of a key's group that marks a parity record; docs/protocol.md section 1.2. */
 export const PARITY_GROUP = 0x8000;
 
-/** What became of one item; the numbers are those of proto/tierkv.proto. */
+/** Outcome of one item; the numbers are those of proto/tierkv.proto. */
 export const ItemStatus = {
   UNSPECIFIED: 0,
   ACCEPTED: 1,
@@ -72,12 +72,12 @@ export type ItemStatusName = keyof typeof ItemStatus;
 
 const STATUS_NAMES = Object.keys(ItemStatus) as ItemStatusName[];
 
-/** Lower-case name for counters and texts: `bad_record`. A number of a newer release reads as `unknown`. */
+/** Returns the lower-case name for counters and texts: `bad_record`. Numbers of a newer release read as `unknown`. */
 export function statusName(status: number): string {
   return STATUS_NAMES[status]?.toLowerCase() ?? "unknown";
 }
 
-/** 32 bytes that say what makes records comparable; checked once, where it enters. */
+/** Digest of everything that makes records comparable, 32 bytes; checked once, at the border. */
 export type Namespace = Buffer & { readonly brand: "namespace" };
 
 export function toNamespace(bytes: Uint8Array): Namespace {
@@ -116,11 +116,11 @@ const WORD_BYTES = 4;
 const HASH_WORDS = HASH_BYTES / WORD_BYTES;
 const KEY_WORDS = PACKED_KEY_BYTES / WORD_BYTES;
 
-/** Keys of many blocks, written word by word: byte by byte takes three times as long. */
+/** Keys of many blocks, written word by word, because byte by byte takes three times as long. */
 export class KeyPacker {
   readonly #words: Uint32Array<ArrayBuffer>;
   #at = 0;
-  /** Where the last ones came from: making a view takes as long as a key. */
+  /** Cached view of the last hashes, because making a view takes as long as a key. */
   #hashes: Uint8Array | null = null;
   #from: Uint32Array = new Uint32Array(0);
 
@@ -132,7 +132,7 @@ export class KeyPacker {
     return Buffer.from(this.#words.buffer);
   }
 
-  /** All shards of the hash at `index`, behind those before. */
+  /** Appends the keys of all shards of the hash at `index`. */
   add(hashes: Uint8Array, index: number, group: number, shards: number): void {
     if (hashes !== this.#hashes) {
       this.#hashes = hashes;
@@ -160,7 +160,7 @@ export function hashAt({ hashes }: { hashes: Buffer }, index: number): Buffer {
   return hashes.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
 }
 
-/** How many keys a packed buffer holds. Throws BAD_ARGUMENT for a partial key. */
+/** Returns the number of keys in a packed buffer. Throws BAD_ARGUMENT for a partial key. */
 export function keyCount(keys: Uint8Array): number {
   const count = keys.length / PACKED_KEY_BYTES;
   if (!Number.isInteger(count)) {
@@ -187,29 +187,29 @@ export function setBit(bitmap: Uint8Array, index: number): void {
   bitmap[byte] = (bitmap[byte] ?? 0) | (1 << (index & 7));
 }
 
-/** False past the end: a short bitmap promises nothing. */
+/** False past the end, because a short bitmap promises nothing. */
 export function hasBit(bitmap: Uint8Array, index: number): boolean {
   return (((bitmap[index >>> 3] ?? 0) >>> (index & 7)) & 1) === 1;
 }
 
-/** How many of the first `count` bits are set. */
+/** Returns the number of bits set among the first `count`. */
 export function countBits(bitmap: Uint8Array, count: number): number {
   let total = 0;
   for (let index = 0; index < count; index += 1) if (hasBit(bitmap, index)) total += 1;
   return total;
 }
 
-/** Length of the leading run of set bits within the first `count`: a prefix that is held without a gap. */
+/** Returns the length of the leading run of set bits within the first `count`: a prefix without a gap. */
 export function leadingBits(bitmap: Uint8Array, count: number): number {
   let run = 0;
   while (run < count && hasBit(bitmap, run)) run += 1;
   return run;
 }
 
-/** How the namespaces of measuring commands begin; those of engines are digests. */
+/** Prefix of the namespaces of measuring commands; engines' namespaces are digests. */
 const MEASURING = Buffer.from("tierkv measuring", "latin1");
 
-/** A namespace of nobody else, for records that go after a measurement. */
+/** Returns a new namespace for records that are dropped after a measurement. */
 export function measuringNamespace(): Namespace {
   return toNamespace(Buffer.concat([MEASURING, randomToken(NAMESPACE_BYTES - MEASURING.length)]));
 }

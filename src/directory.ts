@@ -1,25 +1,25 @@
-// Owns the making of a private directory, with what is missing above it, and whether it could be made.
+// Owns the making of a private directory with its missing parents, and the check whether it could be made.
 import { accessSync, constants, mkdirSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 
-/** Throws what the system says; what exists already stays as it is. Node's own recursive way never ends below /proc. */
+/** Makes a directory; an existing one stays unchanged. Throws the system's error. Not recursive mkdir, because Node's never ends below /proc. */
 export function makeDirectory(path: string): void {
   if (statSync(path, { throwIfNoEntry: false }) !== undefined) return;
   makeDirectory(dirname(path));
   try {
     mkdirSync(path, { mode: 0o700 });
   } catch (error) {
-    // Somebody else was quicker.
+    // Another process made it first.
     if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
   }
 }
 
-/** Whether it is there, with these rights for this process; false: it could be made. Nothing is. Throws what the system says. */
+/** Returns whether the directory exists with these rights; false: it could be made. Makes nothing. Throws the system's error. */
 export function isThere(path: string, rights: number): boolean {
   let there = path;
   while (statSync(there, { throwIfNoEntry: false }) === undefined) there = dirname(there);
   const isWhole = there === path;
-  // The dot, because a file is no directory whatever it lets do.
+  // The dot, because a file with these rights is still no directory.
   accessSync(`${there}/.`, isWhole ? rights : constants.W_OK | constants.X_OK);
   return isWhole;
 }

@@ -1,4 +1,4 @@
-// Owns the catalogue of errors: every code with its text, exit code, retry rule and gRPC status, and the one door for unknown throws.
+// Owns the catalogue of errors: every code with its text, exit code, retry rule and gRPC status; and the conversion of unknown throws.
 import { inspect } from "node:util";
 import { printable } from "./printable.ts";
 
@@ -19,11 +19,11 @@ export type GrpcStatusName =
   | "UNAVAILABLE"
   | "DATA_LOSS";
 
-/** What kind of failure a code is decides how programs treat it. */
+/** The kind of a failure decides how programs treat it. */
 export interface ErrorKind {
-  /** Exit code of a command that ends with it: 1 = failed while running, 2 = asked or configured wrongly. */
+  /** Exit code of a command that ends with it: 1 = failed while running, 2 = wrong arguments or configuration. */
   exitCode: 1 | 2;
-  /** True when the same call may succeed later without anybody changing anything. */
+  /** Whether the same call may succeed later without any change. */
   retryable: boolean;
   grpcStatus: GrpcStatusName;
 }
@@ -55,7 +55,7 @@ const KINDS: Readonly<Record<ErrorKindName, ErrorKind>> = {
 
 /** code: [kind, text]. `{name}` in the text is filled from the error's details. */
 const CATALOGUE = {
-  // Asked or configured wrongly.
+  // Wrong arguments or configuration.
   USAGE: ["user", "{reason}"],
   NAMES_UNRESOLVED: ["down", "{address} stands for no vault: {reason}; {fix}"],
   CONFIG_UNREADABLE: ["user", "{path}: cannot be read: {reason}; {fix}"],
@@ -70,7 +70,7 @@ const CATALOGUE = {
   FAILPOINTS: ["user", "{key} = {value}: {reason}; {fix}"],
   JOIN_CODE: ["user", "this is no join code: {reason}; {fix}"],
 
-  // The machine is not set up for it.
+  // A machine that is not set up.
   CORE_MISSING: ["setup", "the native core cannot be loaded: {reason}; run `npm run setup`"],
   ADDRESS_IN_USE: ["setup", "{address} is in use by another process; {fix}"],
   LISTEN_FAILED: ["setup", "cannot listen on {address}: {reason}; {fix}"],
@@ -217,7 +217,7 @@ export class TierkvError<C extends ErrorCode = ErrorCode> extends Error {
   }
 }
 
-/** True for our own errors, also those of another copy of this module: matched by code, not by class. */
+/** Whether the error is ours, also from another copy of this module, because it is matched by code. */
 export function isTierkvError(error: unknown): error is TierkvError {
   return (
     error instanceof Error &&
@@ -255,7 +255,7 @@ export function fetchReason(error: unknown): string {
   return cause instanceof Error ? cause.message : String(cause);
 }
 
-/** The one door for anything caught: our own errors pass, the rest get a code. Never throws. */
+/** Converts anything caught: our own errors pass, the rest get a code. Never throws. */
 export function toTierkvError(error: unknown): TierkvError {
   if (isTierkvError(error)) return error;
   if (!(error instanceof Error)) {
@@ -267,7 +267,7 @@ export function toTierkvError(error: unknown): TierkvError {
   }
   const coded = fromCodedText(error);
   if (coded !== null) return coded;
-  // Node's system errors say what, where and why in one line ("EACCES: permission denied, open '/x'").
+  // Node's system errors already name operation, path and reason in one line ("EACCES: permission denied, open '/x'").
   const isSystem = "syscall" in error && "errno" in error;
   return new TierkvError(
     isSystem ? "SYSTEM" : "INTERNAL",

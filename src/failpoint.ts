@@ -1,11 +1,11 @@
-// Owns failpoints: named places where a test makes a step fail or wait, or ends the process; none is armed unless TIERKV_FAILPOINTS says so at start.
+// Owns failpoints: named places where a test makes a step fail, wait or crash; armed only by TIERKV_FAILPOINTS at start.
 import { TierkvError } from "./errors.ts";
 import type { Logger } from "./log.ts";
 import { sleep } from "./time.ts";
 
 export const FAILPOINTS_VARIABLE = "TIERKV_FAILPOINTS";
 
-/** Every failpoint of the two processes, by what is true there. None gives a value: none can make a byte wrong. */
+/** Every failpoint of the sidecar, with the state at that point. None returns a value, so none can make a byte wrong. */
 export const FAILPOINTS = {
   "sidecar.save.taken": "a save is the sidecar's, its slots with it; nothing is encoded",
   "sidecar.save.encoded": "records are encoded and their slots free; nothing is sent",
@@ -16,13 +16,13 @@ export const FAILPOINTS = {
 } as const;
 
 export type Failpoint = keyof typeof FAILPOINTS;
-/** What the shim has of its own, in the same variable. */
+/** Prefix of the shim's own failpoints in the same variable. */
 const SHIM_PREFIX = "shim.";
 
 const ACTIONS = ["off", "return", "sleep", "abort"] as const;
 type Action = (typeof ACTIONS)[number];
 
-/** `[count*]action[(ms)]`, as in tikv's fail crate; without a count: from then on. */
+/** `[count*]action[(ms)]`, as in tikv's fail crate; without a count the action repeats for ever. */
 interface Term {
   action: Action;
   ms: number;
@@ -35,7 +35,7 @@ const TERM = /^(?:(\d{1,6})\*)?(\w+)(?:\((\d{1,6})\))?$/;
 let armed: ReadonlyMap<string, Term[]> = new Map();
 let acting: Logger | null = null;
 
-/** How many are armed in this process; 0 wherever nobody tests. */
+/** Number of failpoints armed in this process; 0 outside of tests. */
 export function armedFailpoints(): number {
   return armed.size;
 }
@@ -43,12 +43,12 @@ export function armedFailpoints(): number {
 export interface Circumstances {
   /** TIERKV_FAILPOINTS: `name=3*off->1*return;name=sleep(50)`. */
   text: string | undefined;
-  /** Whether another machine is served, or asked. */
+  /** Whether the process serves or asks another machine. */
   isOnNetwork: boolean;
   logger: Logger;
 }
 
-/** Arms those of a sidecar, loudly. Throws FAILPOINTS for what it does not know, and where other machines would suffer from it. */
+/** Arms a sidecar's failpoints and logs an error. Throws FAILPOINTS for unknown ones, and where other machines would suffer. */
 export function armFailpoints({ text, isOnNetwork, logger }: Circumstances): void {
   if (text === undefined || text === "") return;
   const all = parseFailpoints(text);
@@ -63,7 +63,7 @@ export function armFailpoints({ text, isOnNetwork, logger }: Circumstances): voi
   );
 }
 
-/** What a text arms, by name. Throws FAILPOINTS. */
+/** Parses failpoints by name. Throws FAILPOINTS. */
 function parseFailpoints(text: string): Map<string, Term[]> {
   const points = text.split(";").filter((part) => part.trim() !== "");
   return new Map(
@@ -94,14 +94,14 @@ function refusal(value: string, reason: string, fix: string): TierkvError {
   return new TierkvError("FAILPOINTS", { key: FAILPOINTS_VARIABLE, value, reason, fix });
 }
 
-/** Stands where a step may wait. Throws FAILPOINT when it is to fail. */
+/** Marks a step that may wait. Throws FAILPOINT when armed to fail. */
 export async function failpoint(name: Failpoint): Promise<void> {
   if (armed.size === 0) return;
   const ms = strike(name);
   if (ms > 0) await sleep(ms);
 }
 
-/** How long to wait; throws, or ends the process as a crash does, when it is the turn of that. */
+/** Returns the ms to wait; throws or crashes the process where armed for that. */
 function strike(name: Failpoint): number {
   const term = armed.get(name)?.find(({ left }) => left > 0);
   if (term === undefined || term.action === "off") {

@@ -1,19 +1,19 @@
-// Owns what an address says: its host and port, and whether to listen on it lets other machines in.
+// Owns the parsing of addresses: host, port, source, and whether listening there admits other machines.
 import { isIPv4 } from "node:net";
 
 const UNIX_PREFIX = "unix:";
-/** Who keeps processors' caches together where memory is shared. */
+/** Keeper of coherence between processors' caches where memory is shared. */
 export type Coherence = "hardware" | "clflush";
 
 const SHARED_PREFIX = "shm:";
 
-/** A machine to wake: the host of its vault's address, and its network card's address, twelve hexadecimal digits. */
+/** A machine to wake: its vault's host, and its network card's address as twelve hexadecimal digits. */
 export interface Sleeper {
   readonly host: string;
   readonly mac: string;
 }
 
-/** Where memory of this machine lies that an address names; null: it names something else. */
+/** Returns the path of the shared memory that an address names; null: another kind of address. */
 export function sharedPath(address: string): string | null {
   return address.startsWith(SHARED_PREFIX) ? address.slice(SHARED_PREFIX.length) : null;
 }
@@ -23,7 +23,7 @@ export function unixPath(address: string): string | null {
   return address.startsWith(UNIX_PREFIX) ? address.slice(UNIX_PREFIX.length) : null;
 }
 
-/** Of `host:port`; the brackets of an IPv6 address are no part of the host. */
+/** Splits `host:port`; the brackets of an IPv6 address are no part of the host. */
 export function splitAddress(address: string): { host: string; port: number } {
   const colon = address.lastIndexOf(":");
   const host = address.slice(0, colon).replace(/^\[(.*)\]$/, "$1");
@@ -38,17 +38,17 @@ export function connectionTo(address: string): { path: string } | { host: string
 
 const SOURCES = ["dns", "pool", "etcd"] as const;
 
-/** Who is asked for the vaults that an address stands for; null: it is a vault's own. */
+/** Returns the source that lists the vaults of an address; null: the address is a vault's own. */
 export function sourceOf(address: string): (typeof SOURCES)[number] | null {
   return SOURCES.find((source) => address.startsWith(`${source}:`)) ?? null;
 }
 
-/** True of an address that stands for vaults that come and go. */
+/** Whether an address stands for a changing list of vaults. */
 export function isNames(address: string): boolean {
   return sourceOf(address) !== null;
 }
 
-/** What such an address says behind its prefix. */
+/** Returns the part of such an address behind its prefix. */
 export function namesIn(address: string): string {
   return address.slice(address.indexOf(":") + 1);
 }

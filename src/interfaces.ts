@@ -1,4 +1,4 @@
-// Owns which addresses this machine has, on all of its network interfaces.
+// Owns the list of this machine's addresses, on all network interfaces.
 import { networkInterfaces } from "node:os";
 import type { NetworkInterfaceInfo } from "node:os";
 

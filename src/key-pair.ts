@@ -1,4 +1,4 @@
-// Owns a certificate with its key: read together, and refused where the one is not the other's.
+// Owns a certificate with its key: read together, and refused where they do not match.
 import { createSecureContext } from "node:tls";
 import { TierkvError, toTierkvError } from "./errors.ts";
 import { readPrivate, readPublic } from "./private-file.ts";

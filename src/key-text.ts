@@ -1,20 +1,20 @@
-// Owns the text of a packed key: the one name that a record, or a block, has in maps.
+// Owns the text of a packed key, which names a record or a block in maps.
 import { HASH_BYTES, PACKED_KEY_BYTES, packKeys } from "./block.ts";
 
-/** A packed key up to its shard names the block: hash and group. */
+/** Characters of a packed key before its shard; they name the block by hash and group. */
 const BLOCK_CHARS = PACKED_KEY_BYTES - 2;
 
-/** A character per byte of the packed key, then the namespace's. */
+/** Returns a character per byte of the packed key, then of the namespace. */
 export function recordKey(namespace: Buffer, key: Buffer): string {
   return `${key.toString("latin1")}${namespace.toString("latin1")}`;
 }
 
-/** A block goes by its first shard's key. */
+/** Names a block by its first shard's key. */
 export function blockKey(namespace: Buffer, group: number, hash: Buffer): string {
   return blockKeys(namespace, group, hash)(0);
 }
 
-/** Of one group's blocks by index, from hashes of 32 bytes each: what all have in common is made once, with the first. */
+/** Returns the names of one group's blocks by index, from hashes of 32 bytes; the common part is made once. */
 export function blockKeys(
   namespace: Buffer,
   group: number,
@@ -30,12 +30,12 @@ export function blockKeys(
   };
 }
 
-/** The part of a key's text that is the same in every namespace, and for all shards. */
+/** Returns the part of a key's text that is the same in every namespace and for all shards. */
 export function blockOf(key: string): string {
   return key.slice(0, BLOCK_CHARS);
 }
 
-/** The same of a packed key. */
+/** Returns the same from a packed key. */
 export function blockText(key: Buffer): string {
   return key.toString("latin1", 0, BLOCK_CHARS);
 }

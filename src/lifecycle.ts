@@ -1,22 +1,22 @@
-// Owns how a process starts and stops: named start steps with timeouts, drain on a signal, exit at once on the second.
+// Owns the start and stop of a process: named start steps with timeouts, drain on a signal, exit at once on the second.
 import { isTierkvError, TierkvError, toTierkvError } from "./errors.ts";
 import { DRAIN_TIMEOUT_MS, START_STEP_TIMEOUT_MS } from "./limits/general.ts";
 import type { Logger } from "./log.ts";
 import { withDeadline } from "./time.ts";
 
-/** Something that runs until closed. `close` drains, is bounded, and may be called twice. */
+/** A running part. `close` drains, is bounded, and may be called twice. */
 export interface Running {
   close(): Promise<void>;
 }
 
-/** One step of a start. What it returns, if anything, is closed when a later step fails or the whole stops. */
+/** One step of a start. The part it returns is closed when a later step fails or the whole stops. */
 export interface StartStep {
   name: string;
   run(): Promise<Running | undefined>;
   timeoutMs?: number;
 }
 
-/** Runs steps in order; a hung or failed one is named and everything before it is closed. Closing goes in reverse order. */
+/** Runs steps in order; a hung or failed step is named and earlier parts are closed. Closes in reverse order. */
 export async function startSteps(steps: readonly StartStep[]): Promise<Running> {
   const open: Running[] = [];
   for (const step of steps) {
@@ -55,7 +55,7 @@ async function closeAll(open: Running[]): Promise<void> {
   if (failure !== undefined) throw toTierkvError(failure);
 }
 
-/** The part of `process` that signals go through; a test hands in its own. */
+/** The part of `process` that handles signals; a test passes its own. */
 export interface SignalSource {
   on(signal: NodeJS.Signals, listener: (signal: NodeJS.Signals) => void): unknown;
   off(signal: NodeJS.Signals, listener: (signal: NodeJS.Signals) => void): unknown;
@@ -65,7 +65,7 @@ export interface SignalSource {
 export interface RunOptions {
   logger: Logger;
   drainTimeoutMs?: number;
-  /** Fires when it is to stop without a signal; its reason, a text, is logged. */
+  /** Stops the process without a signal; its reason, a text, is logged. */
   stop?: AbortSignal | undefined;
   source?: SignalSource;
 }

@@ -1,4 +1,4 @@
-// Owns how often one thing may be logged: what a peer makes a process say a million times is said a few times, and counted.
+// Owns the limit on repeated log lines: a burst per message, then few, with the suppressed ones counted.
 import { LOG_KINDS_MAX, LOG_LINES_BURST, LOG_REFILL_MS } from "./limits/access.ts";
 import { nowMs } from "./time.ts";
 
@@ -8,11 +8,11 @@ interface Kind {
   suppressed: number;
 }
 
-/** Lines by kind; our messages are constants, so that the message is the kind. */
+/** Budget per kind of line; the message is the kind, because our messages are constants. */
 export class LogBudget {
   readonly #kinds = new Map<string, Kind>();
 
-  /** null: this one is not said. Else how many of its kind were not said since the last one. */
+  /** Returns how many lines of this kind were suppressed since the last one; null: suppress this one, too. */
   spend(message: string): number | null {
     const kind = this.#kindOf(message);
     const now = nowMs();
@@ -29,7 +29,7 @@ export class LogBudget {
     return suppressed;
   }
 
-  /** What comes when the table is full is of one kind. */
+  /** Messages beyond LOG_KINDS_MAX share one kind. */
   #kindOf(message: string): Kind {
     const name = this.#kinds.size < LOG_KINDS_MAX || this.#kinds.has(message) ? message : "";
     const known = this.#kinds.get(name);

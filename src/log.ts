@@ -1,4 +1,4 @@
-// Owns logging: pino to stderr, lines for people on a terminal, coloured unless NO_COLOR is set, and JSON elsewhere; never payload bytes, never stack traces.
+// Owns logging: pino to stderr, coloured lines on a terminal unless NO_COLOR is set, else JSON; never payload bytes or stack traces.
 import { pino } from "pino";
 import type { DestinationStream, Logger as PinoLogger, LoggerOptions } from "pino";
 import { PinoPretty } from "pino-pretty";
@@ -12,17 +12,17 @@ export type LogLevel = (typeof LOG_LEVELS)[number];
 
 export interface LogOptions {
   level: LogLevel;
-  /** Lines for people instead of JSON; default: whether stderr is a terminal. */
+  /** Whether to print lines for people instead of JSON; default: stderr is a terminal. */
   tty?: boolean;
-  /** Where lines go; default: stderr, written at once so that the last line before an exit is never lost. */
+  /** Sink of lines; default: stderr, written synchronously, because the last line before an exit must not be lost. */
   destination?: DestinationStream;
 }
 
 const STDERR = 2;
-/** Of pino. */
+/** Pino's number of the debug level. */
 const DEBUG = 20;
 
-/** A logger whose lines carry `name` (the process's role). */
+/** Returns a logger whose lines carry `name` (the process's role). */
 export function createLogger(name: string, options: LogOptions): Logger {
   const settings: LoggerOptions = {
     name,
@@ -59,14 +59,14 @@ function prettyStream(destination: DestinationStream | undefined): DestinationSt
   });
 }
 
-/** https://no-color.org: set to anything but nothing, it asks for none. */
+/** https://no-color.org: any value but the empty one disables colour. */
 function isColourWanted(): boolean {
   return (process.env["NO_COLOR"] ?? "") === "";
 }
 
 type LogMethod = NonNullable<NonNullable<LoggerOptions["hooks"]>["logMethod"]>;
 
-/** Debug lines were asked for by somebody: all of them come. */
+/** Debug lines are never limited, because an operator asked for them. */
 function withinBudget(budget: LogBudget): LogMethod {
   return function limit(args, method, level) {
     const [first, second] = args as [unknown, unknown];
@@ -78,13 +78,13 @@ function withinBudget(budget: LogBudget): LogMethod {
   };
 }
 
-/** Errors in a log are a code and a line; the stack stays out. */
+/** Errors are logged as a code and a line, without the stack. */
 function describeError(error: unknown): { code: string; message: string } {
   const { code, message } = toTierkvError(error);
   return { code, message };
 }
 
-/** A buffer in a log is a mistake that must not spill what it holds; a text may come from a peer. */
+/** Hides bytes, because a logged buffer is a mistake that must not leak; escapes texts, because peers may send them. */
 function safely(fields: Record<string, unknown>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, safe(value)]));
 }

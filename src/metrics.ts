@@ -1,4 +1,4 @@
-// Owns the inventory of counters: every name a process may count, and the class that counts them.
+// Owns the inventory of counters, every name a process may count, and the class that counts them.
 import { COUNTER_NAMES_MAX } from "./limits/general.ts";
 
 /** Counters of a sidecar. Bytes are decoded bytes unless the name says `fetched` or `sent` (those travelled). */
@@ -114,7 +114,7 @@ export const VAULT_COUNTERS = [
   "spans_dropped",
 ] as const;
 
-/** The inventory and the families whose last part is only known at run time. */
+/** The inventory and the families whose last part is known only at run time. */
 export type SidecarCounter =
   | (typeof SIDECAR_COUNTERS)[number]
   | `dropped_${string}`
@@ -124,13 +124,13 @@ export type SidecarCounter =
   | `shim_${string}`;
 export type VaultCounter = (typeof VAULT_COUNTERS)[number] | `refused_${string}`;
 
-/** What a request's parts took: until it was known what is held, fetching it, and the engine's copying it. */
+/** Parts of a request that are timed: look-up, fetch, and the engine's copy. */
 export type SidecarTime = "lookup" | "fetch" | "load";
 
 export interface HistogramSnapshot {
   /** Upper bounds, ascending. */
   bounds: readonly number[];
-  /** How many stayed within each bound, and above the one before. */
+  /** Values within each bound and above the previous one. */
   counts: number[];
   sum: number;
   count: number;

@@ -1,9 +1,9 @@
-// Owns the border to the native core: the only file that names '#core'; it gives the core's errors their codes.
+// Owns the border to the native core: the only file that names '#core', and the conversion of the core's errors to codes.
 import type * as core from "#core";
 import { TierkvError, toTierkvError } from "./errors.ts";
 import { packageVersion } from "./version.ts";
 
-/** What crates/node/index.d.ts declares: names, order and types are the core's own. */
+/** Declarations of crates/node/index.d.ts: names, order and types are the core's own. */
 type Core = typeof core;
 
 export type ArenaOptions = core.ArenaOptions;
@@ -32,7 +32,7 @@ async function loadCore(): Promise<Core> {
   }
 }
 
-/** One that was built from other sources may understand bytes in another way. */
+/** Refuses a core built from other sources, because it may read bytes differently. */
 function checkRelease(core: Core): void {
   const { version } = core.coreInfo();
   if (version === packageVersion()) return;
@@ -42,7 +42,7 @@ function checkRelease(core: Core): void {
 const loaded = await loadCore();
 
 declare const OF: unique symbol;
-/** What the core calls one of its objects. Only types tell an arena's number from a store's: the core would take either. */
+/** Id of one of the core's objects. Only its type keeps kinds apart, because the core would accept any number. */
 type Id<Of extends string> = number & { readonly [OF]: Of };
 export type ArenaId = Id<"arena">;
 export type GeometryId = Id<"geometry">;
@@ -54,7 +54,7 @@ export type StoreId = Id<"store">;
 export type StripeId = Id<"stripe">;
 export type TokenizerId = Id<"tokenizer">;
 
-/** Parameters of which the first are ids. */
+/** Parameters whose first ones become ids. */
 type Led<Ids extends readonly unknown[], Rest extends readonly unknown[]> = Ids extends readonly [
   infer First,
   ...infer Others,
@@ -63,20 +63,20 @@ type Led<Ids extends readonly unknown[], Rest extends readonly unknown[]> = Ids 
     ? [First, ...Led<Others, After>]
     : Rest
   : Rest;
-/** A function of the core, its first parameters typed. */
+/** A function of the core with typed ids as its first parameters. */
 type Takes<F extends keyof Core, Ids extends readonly unknown[]> = Core[F] extends (
   ...args: infer Args
 ) => infer Result
   ? (...args: Led<Ids, Args>) => Result
   : never;
-/** One that gives an object's id, alone or in what it says of it. */
+/** A function that returns an object's id, alone or as a field. */
 type Gives<F, Given> = F extends (...args: infer Args) => infer Result
   ? (...args: Args) => Result extends { id: number } ? Result & { id: Given } : Given
   : never;
 
 type NativeFunction = (...args: never[]) => unknown;
 
-/** The same function, throwing coded errors instead of napi's. */
+/** Wraps a function to throw coded errors instead of napi's. */
 function coded<F extends NativeFunction>(call: F): F {
   const guarded = (...args: never[]): unknown => {
     try {
@@ -88,7 +88,7 @@ function coded<F extends NativeFunction>(call: F): F {
   return guarded as F;
 }
 
-/** The same for one that answers later. */
+/** The same for an async function. */
 function codedLater<F extends (...args: never[]) => Promise<unknown>>(call: F): F {
   const guarded = async (...args: never[]): Promise<unknown> => {
     try {

@@ -1,9 +1,9 @@
-// Owns opening a file that this user or root wrote, and nobody else: checked by its descriptor, without waiting for a pipe's other end.
+// Owns the opening of a file that only this user or root can have written, checked by descriptor, never blocking on a pipe.
 import { closeSync, constants, fstatSync, lstatSync, openSync } from "node:fs";
 import type { Stats } from "node:fs";
 
 const ROOT_UID = 0;
-/** ELOOP, as some systems say it of a link. */
+/** Codes of a refused link, which differ by system. */
 const LINK_CODES: ReadonlySet<unknown> = new Set(["ELOOP", "EMLINK", "EFTYPE"]);
 
 export interface OwnFile {
@@ -11,10 +11,10 @@ export interface OwnFile {
   stats: Stats;
 }
 
-/** Tells why a file is not taken; must throw. `fix` null: name another file. */
+/** Reports why a file is refused; must throw. `fix` null: name another file. */
 type Refuse = (reason: string, fix: string | null) => never;
 
-/** The caller closes the handle. Throws what the system says, and what `refuse` throws for a file that is not ours. */
+/** Opens the file; the caller closes the handle. Throws the system's error, or what `refuse` throws for a foreign file. */
 export function openOwn(path: string, refuse: Refuse): OwnFile {
   const handle = openUnlinked(path, refuse);
   try {
@@ -30,7 +30,7 @@ export function openOwn(path: string, refuse: Refuse): OwnFile {
   }
 }
 
-/** A link is followed when we or root made it: nobody else can turn it round. */
+/** Follows a link only of ours or root's, because nobody else can redirect that. */
 function openUnlinked(path: string, refuse: Refuse): number {
   const flags = constants.O_RDONLY | constants.O_NONBLOCK;
   try {

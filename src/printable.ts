@@ -1,10 +1,10 @@
-// Owns what a terminal may be given: what controls it, or turns its text round, is shown as \u escapes.
+// Owns the escaping of text for a terminal: control characters and changes of direction become \u escapes.
 
-/** Also what separates lines, and what changes their direction. */
+/** Also line separators and changes of direction. */
 const CONTROLS = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/gu;
 const HARMLESS = "\t\n";
 
-/** The same text; inside a JSON string it still means what it did. */
+/** Returns the text escaped; inside a JSON string it keeps its meaning. */
 export function printable(text: string): string {
   return text.replace(CONTROLS, (control) =>
     HARMLESS.includes(control)

@@ -1,4 +1,4 @@
-// Owns files with secrets: mode 0600 from their first moment, in a directory that nobody else may write; read only when they still are.
+// Owns files with secrets: created with mode 0600 in a directory only we may write, and read only if both still hold.
 import {
   closeSync,
   constants,
@@ -16,16 +16,16 @@ import { SECRET_FILE_BYTES_MAX } from "./limits/access.ts";
 import { openOwn } from "./own-file.ts";
 import { randomId } from "./time.ts";
 
-/** Bits that let group or others in, and those that let them write. */
+/** Mode bits that let group or others in, and those that let them write. */
 const FOREIGN_BITS = 0o077;
 const FOREIGN_WRITE_BITS = 0o022;
 
-/** The text of a secret. Throws CREDENTIALS when it cannot be read, or others may read it. */
+/** Returns a secret's text. Throws CREDENTIALS when it cannot be read, or others may read it. */
 export function readPrivate(path: string, key: string): string {
   return readChecked(path, key, true);
 }
 
-/** The text of a certificate: nobody else may change it, all may read it. Throws CREDENTIALS when it is none, too. */
+/** Returns a certificate's text; others may read it but not write. Throws CREDENTIALS, also where it is no certificate. */
 export function readPublic(path: string, key: string): string {
   const text = readChecked(path, key, false);
   if (text.includes("-----BEGIN CERTIFICATE-----")) return text;
@@ -59,7 +59,7 @@ function readChecked(path: string, key: string, isSecret: boolean): string {
   }
 }
 
-/** Whether there is no such file at all. Throws CREDENTIALS when that cannot be told. */
+/** Whether no such file exists. Throws CREDENTIALS when that cannot be determined. */
 export function isAbsent(path: string, key: string): boolean {
   try {
     return statSync(path, { throwIfNoEntry: false }) === undefined;
@@ -68,12 +68,12 @@ export function isAbsent(path: string, key: string): boolean {
   }
 }
 
-/** Writes a secret in one step, over what was there. Throws CREDENTIALS. */
+/** Replaces a secret in one step. Throws CREDENTIALS. */
 export function writePrivate(path: string, text: string, key: string): void {
   writeFresh(path, text, key, (fresh) => renameSync(fresh, path));
 }
 
-/** Writes a secret where there is none yet; false when somebody was quicker. Throws CREDENTIALS. */
+/** Writes a secret unless the file exists; then returns false. Throws CREDENTIALS. */
 export function createPrivate(path: string, text: string, key: string): boolean {
   let isOurs = true;
   writeFresh(path, text, key, (fresh) => {
@@ -102,7 +102,7 @@ function writeFresh(path: string, text: string, key: string, place: (fresh: stri
   }
 }
 
-/** Whether a secret could be written there, found without making anything. Throws CREDENTIALS. */
+/** Checks without side effects that a secret could be written there. Throws CREDENTIALS. */
 export function checkRoom(directory: string, key: string): void {
   try {
     if (isThere(directory, constants.W_OK | constants.X_OK)) checkOwn(directory, key);

@@ -1,6 +1,6 @@
-// Owns the roles of those who call a vault.
+// Owns the roles of a vault's callers.
 
-/** Each may do what the one before it may. */
+/** In ascending order: each role includes the earlier ones. */
 export const ROLES = ["read", "write", "admin"] as const;
 export type Role = (typeof ROLES)[number];
 

@@ -1,15 +1,15 @@
-// Owns Ed25519 keys that are derived from a secret, and the files that hold such a secret.
+// Owns Ed25519 keys derived from a secret, and the files that hold such a secret.
 import { createPrivateKey, createPublicKey, hkdfSync, sign, verify } from "node:crypto";
 import type { KeyObject } from "node:crypto";
 import { TierkvError } from "./errors.ts";
 import { readPrivate } from "./private-file.ts";
 
 const SEED_BYTES = 32;
-/** What stands before the 32 bytes of an Ed25519 key in DER (RFC 8410). */
+/** DER bytes before the 32 bytes of an Ed25519 key (RFC 8410). */
 const PRIVATE_DER = Buffer.from("302e020100300506032b657004220420", "hex");
 const PUBLIC_DER = Buffer.from("302a300506032b6570032100", "hex");
 
-/** One secret gives as many keys as there are purposes. */
+/** Derives one key per purpose from a secret. */
 export function derive(secret: Buffer, purpose: string, salt: Buffer = Buffer.alloc(0)): Buffer {
   return Buffer.from(hkdfSync("sha256", secret, salt, purpose, SEED_BYTES));
 }
@@ -31,14 +31,14 @@ export class SigningKey {
   }
 }
 
-/** Throws for what is no key. */
+/** Throws for an invalid public key. */
 export function isSignedBy(publicKey: Buffer, bytes: Buffer, signature: Buffer): boolean {
   const der = Buffer.concat([PUBLIC_DER, publicKey]);
   const key = createPublicKey({ key: der, format: "der", type: "spki" });
   return verify(null, bytes, key, signature);
 }
 
-/** A file of one key of 64 hexadecimal digits. Throws CREDENTIALS. */
+/** Reads a file of one key of 64 hexadecimal digits. Throws CREDENTIALS. */
 export function readSecret(path: string, key: string, use: string): Buffer {
   const text = readPrivate(path, key).trim();
   if (/^[\da-f]{64}$/i.test(text)) return Buffer.from(text, "hex");

@@ -1,4 +1,4 @@
-// Owns the socket file: a private directory, one live owner, mode 0600 before anybody can see it, and removal of what a dead owner left.
+// Owns the socket file: private directory, one live owner, mode 0600 before it is visible, removal after a dead owner.
 import { lstatSync } from "node:fs";
 import { chmod, lstat, rename, stat, unlink } from "node:fs/promises";
 import { connect } from "node:net";
@@ -18,7 +18,7 @@ const FOREIGN_WRITE_BITS = 0o022;
 
 const ROOT_UID = 0;
 
-/** Whether the process at the other end is of our own user, or root: a second lock behind the mode of file and directory. */
+/** Whether the peer process runs as our user or root, a second check behind the modes of file and directory. */
 export function isOwnPeer(socket: Socket): boolean {
   const { _handle: handle } = socket as { _handle?: { fd?: number } | null };
   if (handle?.fd === undefined || handle.fd < 0) return false;
@@ -27,8 +27,8 @@ export function isOwnPeer(socket: Socket): boolean {
 }
 
 /**
- * Why a socket may be another user's; null: it and its folder are ours or root's, or not there. Who connects asks
- * `isOwnPeer` then, before the first byte.
+ * Returns why a socket may be another user's; null: it and its folder are ours or root's, or absent. Clients also call
+ * `isOwnPeer` before they send the first byte.
  */
 export function strangeSocket(path: string, key = "[sidecar] socket"): string | null {
   const folder = dirname(path);
@@ -54,13 +54,13 @@ function isTrusted(uid: number): boolean {
   return uid === ROOT_UID || uid === process.geteuid?.();
 }
 
-/** What is made to listen on a socket file. */
+/** A server that can listen on a socket file. */
 export interface SocketListener {
   listen(path: string): Promise<void>;
   close(): void;
 }
 
-/** A server of Node's as such. */
+/** Adapts a Node server. */
 export function ofServer(server: Server): SocketListener {
   return {
     close: () => void server.close(),
@@ -75,21 +75,21 @@ export function ofServer(server: Server): SocketListener {
   };
 }
 
-/** Where to listen, and what to tell people when that cannot be. */
+/** Path to listen on, and texts for errors. */
 export interface SocketPlace {
   path: string;
   /** The key that sets the path. */
   key: "[sidecar] socket" | "[vault] listen" | "[gateway] socket";
-  /** What to do when somebody serves it already. */
+  /** Fix to suggest when another process serves it already. */
   whenTaken: string;
 }
 
 /**
- * Makes `listener` listen and returns how to stop that and take the file away again. Throws ADDRESS_IN_USE when somebody
- * serves the place already, LISTEN_FAILED when it is not fit for a socket.
+ * Makes `listener` listen and returns a function that stops it and removes the file. Throws ADDRESS_IN_USE when the place
+ * is already served, LISTEN_FAILED when it is not fit for a socket.
  *
- * A lock beside the socket, which the system frees when its holder dies, lets one server at a time through. The socket
- * is bound under a private name, gets its mode, and only then takes its place.
+ * A lock beside the socket admits one server at a time, because the system frees it when its holder dies. The socket
+ * is bound under a private name, gets its mode, and only then moves to its place.
  */
 export async function listenOn(
   listener: SocketListener,
@@ -148,7 +148,7 @@ function takeLock(place: SocketPlace): LockId {
   return lock;
 }
 
-/** What is there may be replaced only if it is a socket that nobody listens on: the lock guards against sidecars only. */
+/** Allows replacing only a socket that nobody listens on, because the lock guards only against other sidecars. */
 async function checkPlace(place: SocketPlace): Promise<void> {
   const found = await lstat(place.path).catch(() => null);
   if (found === null) return;
@@ -189,7 +189,7 @@ function checkLength(place: SocketPlace, privatePath: string): void {
   throw failed(place, `its path is longer than ${most} bytes`, `set a shorter ${place.key}`);
 }
 
-/** Only a refused connection proves that nobody listens: silence or a full backlog may be a busy owner. */
+/** Only a refused connection proves that nobody listens, because a busy owner may be silent or have a full backlog. */
 function answers(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path);

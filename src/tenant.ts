@@ -1,10 +1,10 @@
-// Owns what a tenant is known by: a number made of its `cache_salt`, as the shim makes it.
+// Owns the number of a tenant, made from its `cache_salt` as the shim makes it.
 import { createHmac } from "node:crypto";
 
 const DOMAIN = "tierkv tenant";
 const NUMBER_BYTES = 6;
 
-/** Below 2^48; 0 without a salt. Where records are sealed, vaults know it by what `recordKeysTenant` makes of it. */
+/** Returns a number below 2^48; 0 without a salt. Where records are sealed, vaults see `recordKeysTenant` of it instead. */
 export function tenantOf(salt: string): number {
   if (salt === "") return 0;
   const digest = createHmac("sha256", DOMAIN).update(salt).digest();

@@ -37,34 +37,34 @@ export async function becomes(
   return true;
 }
 
-/** Lets the event loop serve what waits, then goes on. */
+/** Yields once to the event loop. */
 export function yieldToLoop(): Promise<void> {
   return new Promise((resolve) => {
     setImmediate(resolve);
   });
 }
 
-/** A random number of milliseconds in [minMs, maxMs): keeps many clients from retrying in step. */
+/** Returns random milliseconds in [minMs, maxMs), because clients must not retry in step. */
 export function jitterMs(minMs: number, maxMs: number): number {
   return minMs + Math.random() * (maxMs - minMs);
 }
 
-/** `bytes` random bytes as hex: ids that must not be guessed or meet. */
+/** Returns `bytes` random bytes as hex, for ids that must be unique and unguessable. */
 export function randomId(bytes = 8): string {
   return randomBytes(bytes).toString("hex");
 }
 
-/** `bytes` random bytes that nobody can guess. */
+/** Returns `bytes` unguessable random bytes. */
 export function randomToken(bytes: number): Buffer {
   return randomBytes(bytes);
 }
 
-/** A random number in [1, 2^48): exact as a JavaScript number and in any 64-bit field. */
+/** Returns a random number in [1, 2^48), exact as a JavaScript number and in any 64-bit field. */
 export function randomNumber48(): number {
   return randomBytes(6).readUIntBE(0, 6) || 1;
 }
 
-/** Settles like `promise`, or rejects with DEADLINE naming `what`. The work itself goes on: cancel it with a signal. */
+/** Settles like `promise`, or rejects with DEADLINE naming `what`. The work itself goes on; cancel it with a signal. */
 export async function withDeadline<T>(
   promise: Promise<T>,
   timeoutMs: number,
@@ -81,7 +81,7 @@ export async function withDeadline<T>(
   }
 }
 
-/** A signal with a deadline. Call `clear` when the work ended, so that timer and listener go. */
+/** A signal with a deadline. Call `clear` when the work ended, to drop timer and listener. */
 export interface Deadline {
   signal: AbortSignal;
   clear(): void;
@@ -110,7 +110,7 @@ export function deadlineSignal(
   };
 }
 
-/** Adds up the time in which anything is under way, told in whole microseconds as often as it falls idle. */
+/** Sums the time in which any work is open, reported in whole microseconds whenever it falls idle. */
 export class BusyTime {
   readonly #onIdle: (us: number) => void;
   #open = 0;

@@ -1,7 +1,7 @@
-// Owns W3C trace context: what a client's `traceparent` says, and the bytes in which lanes carry it.
+// Owns W3C trace context: the parsing of a client's `traceparent`, and the bytes that lanes carry.
 import { randomId } from "./time.ts";
 
-/** A span as one of its parts knows it. */
+/** Ids of one span. */
 export interface TraceContext {
   traceId: string;
   spanId: string;
@@ -14,7 +14,7 @@ const TRACEPARENT =
   /^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})/;
 const SAMPLED = 1;
 
-/** null for what is no context; its sender may not want spans. */
+/** Returns null for an invalid context; `isSampled` says whether its sender wants spans. */
 export function parseTraceparent(text: string): (TraceContext & { isSampled: boolean }) | null {
   const [, traceId, spanId, flags] = TRACEPARENT.exec(text) ?? [];
   if (traceId === undefined || spanId === undefined || flags === undefined) return null;
@@ -29,7 +29,7 @@ export function newSpanId(): string {
   return randomId(SPAN_ID_BYTES);
 }
 
-/** Trace, span and flags: 25 bytes. What is not sampled has no context. */
+/** Returns 25 bytes: trace, span and flags. Only sampled spans have a context. */
 export function contextBytes({ traceId, spanId }: TraceContext): Buffer {
   return Buffer.from(`${traceId}${spanId}0${SAMPLED}`, "hex");
 }
@@ -38,7 +38,7 @@ export function isContext(bytes: Buffer): boolean {
   return bytes.length === TRACE_ID_BYTES + SPAN_ID_BYTES + 1;
 }
 
-/** Of `contextBytes`. */
+/** Parses the bytes of `contextBytes`. */
 export function contextOf(bytes: Buffer): TraceContext {
   const spanAt = TRACE_ID_BYTES + SPAN_ID_BYTES;
   return {

@@ -1,7 +1,7 @@
-// Owns the version of this release: that of package.json, which lies as far above src as above dist.
+// Owns the version of this release, from package.json, which lies as far above src as above dist.
 import { readFileSync } from "node:fs";
 
-/** Written in by packaging/bundle.js, whose files lie elsewhere. */
+/** Defined by packaging/bundle.js, because bundled files lie elsewhere. */
 declare const TIERKV_VERSION: string | undefined;
 
 export function packageVersion(): string {

@@ -1,5 +1,6 @@
 // Owns the proof that the house rules hold, and that each of them notices a breach.
 import { describe, expect, test } from "vitest";
+import { COMMENT_RULES } from "./tidy/comments.ts";
 import { DOC_RULES } from "./tidy/docs.ts";
 import { FAILPOINT_RULES } from "./tidy/failpoints.ts";
 import { FAULT_RULES } from "./tidy/faults.ts";
@@ -14,6 +15,7 @@ const RULES = [
   ...IMPORT_RULES,
   ...SHAPE_RULES,
   ...WORD_RULES,
+  ...COMMENT_RULES,
   ...PYTHON_RULES,
   ...DOC_RULES,
   ...FORBIDDEN_RULES,

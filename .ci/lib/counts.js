@@ -1,10 +1,10 @@
-// Owns reading how many tests a runner executed, from the report or the lines it left.
+// Owns the counts of executed tests, read from each runner's report or log.
 import { existsSync, readFileSync } from "node:fs";
 import { stripVTControlCharacters } from "node:util";
 
 const NONE = Object.freeze({ passed: 0, failed: 0, skipped: 0 });
 
-/** Sums of several counts. */
+/** Returns the sums of several counts. */
 export function sum(counts) {
   const total = { ...NONE };
   for (const key of Object.keys(total)) {
@@ -38,7 +38,7 @@ export function fuzzCounts(logPath) {
   return { ...NONE, passed: count(/^fuzz \w+: ok/gm), failed: count(/^fuzz \w+: FAILED/gm) };
 }
 
-/** Files of which vitest heard no more: their process died. It names none of them itself. */
+/** Returns the files whose process died, each with its pending test, because vitest names none itself. */
 export function vitestUnfinished(reportPath) {
   if (!existsSync(reportPath)) return [];
   const { testResults } = JSON.parse(readFileSync(reportPath, "utf8"));
@@ -63,7 +63,7 @@ export function vitestCounts(reportPath) {
   };
 }
 
-/** "file > test" of what failed, or the file where it failed before its first test. */
+/** Returns "file > test" of each failed test, or the file where it failed before its first test. */
 export function vitestFailures(reportPath) {
   if (!existsSync(reportPath)) return [];
   const { testResults } = JSON.parse(readFileSync(reportPath, "utf8"));
@@ -74,7 +74,7 @@ export function vitestFailures(reportPath) {
   });
 }
 
-/** "class::test" of each case with a failure or an error. */
+/** Returns "class::test" of each case with a failure or an error. */
 export function pytestFailures(reportPath) {
   if (!existsSync(reportPath)) return [];
   const cases = readFileSync(reportPath, "utf8").split("<testcase ").slice(1);

@@ -1,4 +1,4 @@
-// Owns where things lie in a checkout, for the scripts that must run before anything is installed.
+// Owns the paths of a checkout, for scripts that run before anything is installed.
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -7,7 +7,7 @@ export const at = (...parts) => join(ROOT, ...parts);
 
 export const LOGS = at(".ci", "logs");
 export const VENV = at(".venv");
-/** The environment of a vLLM release beside the one in VENV, or of `mlx`. */
+/** Returns the environment of a vLLM release beside the one in VENV, or of `mlx`. */
 export const releaseVenv = (release) => at(`.venv-${release}`);
 export const VENV_BIN = at(".venv", "bin");
 export const NODE_BIN = at("node_modules", ".bin");

@@ -1,4 +1,4 @@
-// Owns the list of what must be on the machine before set-up, and how to get what is missing.
+// Owns the list of programs that set-up needs, and how to install missing ones.
 import { execFile } from "node:child_process";
 import { accessSync, constants } from "node:fs";
 import { delimiter, join } from "node:path";
@@ -13,7 +13,7 @@ const PYTHONS = ["python3", "python3.14", "python3.13", "python3.12", "python3.1
 const PYTHON_PROBE =
   "import sys, venv, ensurepip; print(sys.executable, '.'.join(map(str, sys.version_info[:3])))";
 
-/** What a command prints, or null when it is absent or fails. */
+/** Returns a command's output, or null when it is absent or fails. */
 function ask(command, args) {
   return new Promise((resolve) => {
     execFile(command, args, { timeout: PROBE_TIMEOUT_MS }, (error, stdout) =>
@@ -61,7 +61,7 @@ function pythonFix() {
 }
 
 /**
- * Looks for everything at once, so that one run names all that is missing.
+ * Checks everything at once, so that one run names all missing programs.
  * @returns {Promise<{missing: string[], python: {path: string, version: string} | null, summary: string}>}
  */
 export async function prerequisites() {

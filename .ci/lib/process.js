@@ -1,4 +1,4 @@
-// Owns child processes: runs one in its own process group, with a log, a deadline and no leftovers.
+// Owns child processes: runs each in its own process group, with a log, a deadline and no leftovers.
 import { spawn } from "node:child_process";
 import { createWriteStream, existsSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { dirname } from "node:path";
@@ -19,7 +19,7 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
   });
 }
 
-/** Sends a signal to a whole group; false when no process of it is left. */
+/** Sends a signal to a whole group; returns false when none of its processes is left. */
 function signalGroup(pid, signal) {
   try {
     process.kill(-pid, signal);
@@ -29,7 +29,7 @@ function signalGroup(pid, signal) {
   }
 }
 
-/** Whether a group still runs; the dead that nobody has collected yet do not count. */
+/** Returns whether a group still runs; zombies do not count. */
 function isRunning(pid) {
   if (!signalGroup(pid, 0)) return false;
   if (!existsSync("/proc/self/stat")) return true;
@@ -45,7 +45,7 @@ function isRunning(pid) {
   });
 }
 
-/** Ends a group: asks first, then insists. */
+/** Ends a group with SIGTERM, then SIGKILL. */
 async function endGroup(pid) {
   const deadline = Date.now() + KILL_GRACE_MS;
   signalGroup(pid, "SIGTERM");
@@ -53,7 +53,7 @@ async function endGroup(pid) {
   signalGroup(pid, "SIGKILL");
 }
 
-/** True when processes of the group outlive their leader for longer than the grace period. */
+/** Returns whether processes of the group outlive their leader beyond the grace period. */
 async function leftBehind(pid) {
   const deadline = Date.now() + LEFTOVER_GRACE_MS;
   while (isRunning(pid)) {
@@ -64,7 +64,7 @@ async function leftBehind(pid) {
 }
 
 /**
- * Runs a command to its end; never throws for what the command does.
+ * Runs a command to its end; never throws for the command's failure.
  * Both output streams go line by line to `logPath` and to `onLine`.
  * @returns {Promise<{code: number, ms: number, timedOut: boolean, leftovers: boolean, tail: string[]}>}
  */
@@ -113,7 +113,7 @@ export async function run(command, args, { cwd, env, timeoutMs, logPath, onLine 
   return { code, ms: Date.now() - startedMs, timedOut, leftovers, tail };
 }
 
-/** Waits until the last lines of an ended process were read. */
+/** Waits until the last lines of an ended process are read. */
 async function drained(streams) {
   const deadline = Date.now() + LEFTOVER_GRACE_MS;
   while (streams.some((stream) => !stream.readableEnded) && Date.now() < deadline) {

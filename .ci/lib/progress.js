@@ -1,11 +1,11 @@
-// Owns what a person sees while set-up works: one line per step, alive on a terminal, sparse in a log.
+// Owns set-up's progress display: one line per step, updated on a terminal, sparse in a log.
 import { elapsed } from "./process.js";
 
 const TICK_MS = 1_000;
 const SPARSE_MS = 30_000;
 const NAME_WIDTH = 14;
 
-/** Shows a step as running until `done` is called; `note` tells the last thing it did. */
+/** Shows a step as running until `done` is called; `note` sets its latest output. */
 export function progress(name) {
   const tty = process.stdout.isTTY;
   const label = `  ${name.padEnd(NAME_WIDTH)}`;

@@ -1,10 +1,10 @@
-// Owns the answer to "did the inputs change since this was built": a hash kept inside the built thing.
+// Owns build stamps: a hash of the inputs, kept inside the built thing, that tells whether it is current.
 import { createHash } from "node:crypto";
 import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join, relative } from "node:path";
 import { ROOT, at } from "./paths.js";
 
-/** All files under the given paths, sorted; `skip` sees a path relative to the repository root. */
+/** Returns all files under the given paths, sorted; `skip` gets paths relative to the repository root. */
 export function filesUnder(paths, skip = () => false) {
   const found = [];
   const visit = (path) => {
@@ -17,7 +17,7 @@ export function filesUnder(paths, skip = () => false) {
   return found.sort();
 }
 
-/** Digest of the names and bytes of files, and of further values such as tool versions. */
+/** Returns a digest of the names and bytes of files, and of further values such as tool versions. */
 export function digest(files, ...values) {
   const hash = createHash("sha256");
   for (const file of files) {

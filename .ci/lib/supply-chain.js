@@ -1,10 +1,10 @@
-// Owns what is known of every package we are built from: name, version, licence, origin; read from the lock files, without a network.
+// Owns the facts about every dependency (name, version, licence, origin), read from lock files without a network.
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { at } from "./paths.js";
 import { filesUnder } from "./stamp.js";
 
-/** What may go into the program; build and test tools may also have TOOL_LICENCES. */
+/** Licences allowed in the program; build and test tools may also have TOOL_LICENCES. */
 const LICENCES = new Set([
   "0BSD",
   "Apache-2.0",
@@ -16,7 +16,7 @@ const LICENCES = new Set([
   "Zlib",
 ]);
 const TOOL_LICENCES = new Set([...LICENCES, "MPL-2.0", "PSF-2.0"]);
-/** Packages whose own install script we do not run, and need not. */
+/** Packages whose install script we do not run, because nothing of ours needs it. */
 const SCRIPTS_NOT_RUN = new Set(["protobufjs", "zeromq"]);
 const CRATES_REGISTRY = /^(?:registry|sparse)\+/;
 const METADATA_BYTES_MAX = 64 * 2 ** 20;
@@ -24,7 +24,7 @@ const METADATA_BYTES_MAX = 64 * 2 ** 20;
 /** @typedef {{ ecosystem: string, name: string, version: string, licence: string, isTool: boolean, integrity?: string, hasScript?: boolean, isForeign: boolean }} Package */
 
 /**
- * Packages of package-lock.json: `isTool` where they are not shipped.
+ * Returns the packages of package-lock.json; `isTool` marks packages that are not shipped.
  * @returns {Package[]}
  */
 export function nodePackages() {
@@ -44,7 +44,7 @@ export function nodePackages() {
 }
 
 /**
- * Packages of crates/Cargo.lock.
+ * Returns the packages of crates/Cargo.lock.
  * @returns {Package[]}
  */
 export function cratePackages() {
@@ -67,7 +67,7 @@ const PYTHON_LOCKS = ["engine-lock.txt", "releases"];
 const EXACT = /^[\w.[\]-]+==[\w.+!-]+(?:\s*;.*)?$/;
 
 /**
- * Lines of the Python lock files that do not name one exact version.
+ * Returns the lines of the Python lock files that do not name one exact version.
  * @returns {string[]}
  */
 export function loosePins() {
@@ -84,7 +84,7 @@ export function loosePins() {
 }
 
 /**
- * Whether an SPDX expression can be met: one side of OR, both sides of AND.
+ * Returns whether an SPDX expression can be met: one side of OR, both sides of AND.
  * @param {string} expression
  * @param {ReadonlySet<string>} allowed
  * @returns {boolean}
@@ -100,7 +100,7 @@ export function isAllowed(expression, allowed) {
 }
 
 /**
- * One line per package that must not be there as it is.
+ * Returns one line per violation of a package.
  * @param {readonly Package[]} packages
  * @returns {string[]}
  */

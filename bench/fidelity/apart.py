@@ -1,6 +1,6 @@
-"""Owns the question whether layers, K and V need bits of their own: what each costs alone, what the best split saves.
+"""Owns the test whether layers, K and V need their own bit widths: cost of each alone, and gain of the best split.
 
-`.venv/bin/python bench/fidelity/apart.py` prints both. K is turned by a Hadamard matrix, V is not, as in int8-had.
+`.venv/bin/python bench/fidelity/apart.py` prints both. As in int8-had, a Hadamard matrix turns K and not V.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from transformers.cache_utils import DynamicCache
 from tried import Codec, scaled, turned
 
 PROMPTS, BITS = 16, (4, 5, 6, 7, 8)
-#: Bytes of a scale for each head vector, in bits a number.
+#: Size of a scale per head vector, in bits per number.
 SCALE_BITS = 16 / 64
-#: Uniform widths that a split is compared with.
+#: Uniform widths to compare a split with.
 TARGETS = (5, 6, 7)
 Split = dict[tuple[int, int], int]
 
@@ -58,7 +58,7 @@ class Bench:
 
 
 def best(alone: dict[tuple[int, int], dict[int, float]], most: float) -> Split:
-    """Fewest bits whose divergences, each alone, add up to `most` at most."""
+    """Returns the split of fewest bits whose divergences, each measured alone, sum to `most` at most."""
     slots = list(alone)
     choices = itertools.product(BITS, repeat=len(slots))
     within = (

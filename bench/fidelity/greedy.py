@@ -1,4 +1,4 @@
-"""Owns the count of greedy answers that stay the same: prompts whose K and V were coded, beside those computed.
+"""Owns the count of greedy answers that stay the same when K and V of their prompts were coded.
 
 `.venv/bin/python bench/fidelity/greedy.py` prints the table: 1,000 prompts of 199 tokens, 64 tokens each.
 """
@@ -15,7 +15,7 @@ from table import Table
 from transformers.cache_utils import DynamicCache
 
 RESTORED, PROMPT, ANSWER, BATCH = 192, 199, 64, 50
-#: In float32 nothing but the codec changes a value. Raw and lossless blocks are the very bytes.
+#: Computed in float32, so that only the codec changes values. Raw and lossless restore all bytes and are left out.
 CODECS = {"int8-had": 3, "int8": 2}
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=1000)
     options = options_of(parser)
-    # Vectors are coded one by one, so blocks may be as long as what is restored.
+    # Blocks may span the whole restored prefix, because vectors are coded one by one.
     ladder.BLOCK = RESTORED
     model = load(options)
     same = dict.fromkeys(CODECS, 0)

@@ -1,7 +1,7 @@
-"""Owns the comparison of codecs for K and V on the trained model: what each costs, and what others would.
+"""Owns the comparison of codecs for K and V on the trained model: the cost of each, and of codecs tierKV lacks.
 
-K and V of prompts are coded and decoded, and the probabilities of the text's continuation compared with those
-without. Codecs that tierKV has are its own, by way of crates/core/examples/through_codec.rs.
+K and V of prompts are coded and decoded; then the probabilities of the text's continuation are compared with those
+of unchanged K and V. tierKV's codecs run in crates/core/examples/through_codec.rs.
 `.venv/bin/python bench/fidelity/ladder.py` prints the table of docs/fidelity.md.
 """
 
@@ -27,23 +27,23 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "crates" / "target" / "release" / "examples" / "through_codec"
 MODEL = ROOT / "bench" / "fidelity" / "model"
 CONTEXT, CONTINUED = 192, 64
-#: All of a conversation within the length that the model learnt on: beyond it, divergence grows by itself.
+#: Keeps a whole conversation within the training length, because divergence grows by itself beyond.
 TURN, TURNS = 32, 11
 #: Tokens of a block, and ids of dtypes (docs/protocol.md, section 1).
 BLOCK, BF16, FLOAT32 = 16, 1, 3
-#: Channels whose K is made larger, with their partners of the rotation, and how much; Q is made smaller by as much.
+#: Channels whose K is enlarged, with their partners of the rotation, and the factor; Q is reduced by the same factor.
 OUTLIERS, OUTLIER_SCALE = (5, 19), 16.0
 
 
 def build_codecs() -> None:
     if shutil.which("cargo") is None and PROGRAM.exists():
-        return  # carried to a machine without a compiler
+        return  # built elsewhere, because this machine has no compiler
     build = ["cargo", "build", "--release", "-p", "tierkv-core", "--example", "through_codec"]
     subprocess.run(build, cwd=ROOT / "crates", check=True)
 
 
 class Stored:
-    """A codec of tierKV's: blocks of K and V go through the core and come back."""
+    """A codec of tierKV: sends blocks of K and V through the core and back."""
 
     def __init__(self, codec: int, dtype: int = FLOAT32) -> None:
         self._codec, self._dtype = codec, dtype
@@ -83,7 +83,7 @@ class Stored:
 
 
 class Outliers:
-    """As if the model had channels of large K: the same function with other numbers. Synthetic."""
+    """Imitates a model with channels of large K: the same function with other numbers. Synthetic."""
 
     def __init__(self, code: Stored) -> None:
         self._code = code
@@ -127,7 +127,7 @@ def held_out(count: int, size: int, folder: Path = MODEL) -> list[torch.Tensor]:
 
 
 class Row:
-    """Sums of one codec."""
+    """Sums for one codec."""
 
     def __init__(self) -> None:
         self.divergences: list[torch.Tensor] = []
@@ -160,7 +160,7 @@ class Row:
 
 @torch.no_grad()
 def measure(model: torch.nn.Module, prompts: list[torch.Tensor]) -> tuple[list[Row], float]:
-    """A row for each codec, and the entropy of the exponents of K and V in bfloat16."""
+    """Return a row for each codec, and the entropy of the exponents of K and V in bfloat16."""
     rows = [Row() for _ in LADDER]
     exponents = torch.zeros(256, dtype=torch.long)
     for prompt in prompts:
@@ -190,7 +190,7 @@ def measure(model: torch.nn.Module, prompts: list[torch.Tensor]) -> tuple[list[R
 
 @torch.no_grad()
 def drift(model: torch.nn.Module, texts: list[torch.Tensor], codec: Stored) -> list[float]:
-    """Mean divergence of each turn, computed on what the codec left of all before it, and then coded itself."""
+    """Return the mean divergence of each turn, computed on coded K and V of all turns before and then coded itself."""
     sums = [0.0] * TURNS
     for text in texts:
         exact, lossy = DynamicCache(), DynamicCache()
@@ -204,7 +204,7 @@ def drift(model: torch.nn.Module, texts: list[torch.Tensor], codec: Stored) -> l
 
 
 def leave(_: DynamicCache) -> None:
-    """Changes nothing."""
+    """Change nothing."""
 
 
 def go_on(
@@ -213,7 +213,7 @@ def go_on(
     rest: torch.Tensor,
     change: Callable[[DynamicCache], None],
 ) -> torch.Tensor:
-    """Log-probabilities of what follows each token of `rest`, after the context's cache was changed."""
+    """Return log-probabilities of the token after each one of `rest`, after the context's cache was changed."""
     cache = DynamicCache()
     said(model, context, cache)
     change(cache)
@@ -221,13 +221,13 @@ def go_on(
 
 
 def said(model: torch.nn.Module, tokens: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
-    """Log-probabilities of what follows each token, on the processor; their K and V are added to the cache."""
+    """Return log-probabilities of the token after each one, on the CPU; K and V of `tokens` join the cache."""
     logits = model(tokens[None].to(model.device), past_key_values=cache).logits[0]
     return torch.log_softmax(logits.double().cpu(), -1)
 
 
 def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Adds what all programs beside this one take."""
+    """Add the options that all programs beside this one take."""
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--save", action="store_true", help="keep the table for docs/fidelity.md")
@@ -244,7 +244,7 @@ def load(options: argparse.Namespace) -> torch.nn.Module:
 
 
 def kept_as(name: str, options: argparse.Namespace) -> str:
-    """The name of a table: that of the small model's has none of the model."""
+    """Return the name of a table; the small model's has no suffix."""
     return name if options.model == MODEL else f"{name}-{options.model.name}"
 
 

@@ -1,8 +1,8 @@
-"""Owns what the offered codecs cost over long contexts: divergence and perplexity by length, and retrieval by depth.
+"""Owns the cost of the offered codecs over long contexts: divergence and perplexity by length, and retrieval by depth.
 
-`.venv/bin/python bench/fidelity/long.py` prints both tables. The small model learnt on 512 positions; perplexity says
-how little it knows beyond them. Retrieval is copying (induction): a run of tokens drawn at random, other text, the
-beginning of the run again; what follows is in the context and nowhere else.
+`.venv/bin/python bench/fidelity/long.py` prints both tables. The small model was trained on 512 positions, so
+perplexity rises beyond them. Retrieval is copying (induction): random tokens, other text, then the beginning
+of the random tokens again; only the context holds their continuation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicCache
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 CONTINUED = 64
-#: A run that is to be copied, how much of it is said again, and how far away it lies.
+#: Tokens of a run to copy, tokens of it repeated, and distances between both.
 RUN, SAID, DEPTHS, RUNS = 48, 16, (0, 64, 128, 256, 384, 1024), 24
 OFFERED = {"int8-had": 3, "int8": 2}
 
@@ -42,7 +42,7 @@ def answers(
 
 def by_length(model: torch.nn.Module, options: argparse.Namespace) -> Table:
     table = Table(["context", "perplexity", *OFFERED], is_numbers=True)
-    # Vectors are coded one by one, so blocks may be longer.
+    # Blocks may be longer, because vectors are coded one by one.
     ladder.BLOCK = LENGTHS[0]
     for length in LENGTHS:
         count = max(1, min(options.texts, LENGTHS[-1] // length))

@@ -1,4 +1,4 @@
-"""Owns the question what a changed value costs where a model computes in bfloat16: its last bit, beside a codec.
+"""Owns the cost of a changed last bit where a model computes in bfloat16, beside that of a codec.
 
 `.venv/bin/python bench/fidelity/rounding.py` prints the table: divergence from the same model with unchanged K and V.
 """
@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 Change = Callable[[DynamicCache], None]
-#: Elements of K whose last bit is flipped.
+#: Shares of K's elements with a flipped last bit.
 SHARES = (0.0001, 0.01, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Owns what codecs of K and V, and forms of recurrent states, cost a hybrid model (Gated DeltaNet and attention).
+"""Owns the cost of codecs for K and V, and of forms of states, in a hybrid model (Gated DeltaNet and attention).
 
 `.venv/bin/python bench/fidelity/train.py --shape hybrid --steps 300 --into DIR` trains one in seven minutes; then
 `PYTHONPATH=python-shim .venv/bin/python bench/fidelity/states.py DIR` prints the table, with the shim's own forms.
@@ -96,7 +96,7 @@ def measure(model: torch.nn.Module, texts: list[torch.Tensor]) -> None:
 
 @torch.no_grad()
 def generations(model: torch.nn.Module, texts: list[torch.Tensor]) -> None:
-    """Restored, continued and saved again, ten times: does it drift?"""
+    """Print the divergence of ten turns that are restored, continued and saved again."""
     for name in ("KV int8-had", "states bf16", "states int8"):
         sums = [0.0] * (GENERATIONS + 1)
         for text in texts:

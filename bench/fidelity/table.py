@@ -12,7 +12,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results" / "fidelity"
 
 
 class Table:
-    """The first column is text unless all are numbers."""
+    """A Markdown table; the first column is text unless `is_numbers`."""
 
     def __init__(self, head: Sequence[str], *, is_numbers: bool = False) -> None:
         self._lines: list[str] = []

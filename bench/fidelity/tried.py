@@ -1,8 +1,8 @@
-"""Owns the codecs that tierKV does not have, worked out in float32: what they would cost.
+"""Owns the codecs that tierKV does not have, computed in float32 to estimate their cost.
 
 TurboQuant's are those of vLLM 0.32 (`--kv-cache-dtype turboquant_...`), whose kernels need a GPU: K turned by a
-Hadamard matrix and coded with the best levels for a normal distribution, its norm mended; V in whole numbers between
-its least and its most.
+Hadamard matrix, coded with the best levels for a normal distribution and rescaled to its norm; V in integers
+between its least and its most.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Tried:
-    """Codecs of K and V; `bits` of a number by head dim, scales included."""
+    """Codecs for K and V; `bits`: bits per number by head dim, scales included."""
 
     def __init__(self, k: Codec, v: Codec, bits: Callable[[int], float]) -> None:
         self._k, self._v, self._bits = k, v, bits
@@ -39,7 +39,7 @@ class Tried:
         return self._k(k), self._v(v)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing, because no process runs."""
 
 
 def rounded(x: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
 
 
 def scaled(bits: int, group: int | None = None) -> Codec:
-    """Whole numbers with one bfloat16 scale per group; none: per head vector."""
+    """Codes as integers with one bfloat16 scale per group; `group` None: per head vector."""
     top = (1 << (bits - 1)) - 1
 
     def code(x: torch.Tensor) -> torch.Tensor:
@@ -59,7 +59,7 @@ def scaled(bits: int, group: int | None = None) -> Codec:
 
 
 def between(bits: int) -> Codec:
-    """Whole numbers from the least to the most of a head vector, both in fp16."""
+    """Codes as integers between the least and the most of a head vector, both in fp16."""
     top = (1 << bits) - 1
 
     def code(x: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ def between(bits: int) -> Codec:
 
 
 def normal(bits: int, *, keeps_norm: bool = False) -> Codec:
-    """Levels for values that are normally distributed, with one scale per vector; its norm may be mended."""
+    """Codes with levels for normally distributed values and one scale per vector, which may preserve its norm."""
     half = LEVELS[bits]
     levels = torch.tensor([*(-level for level in reversed(half)), *half])
     edges = (levels[1:] + levels[:-1]) / 2

@@ -1,4 +1,4 @@
-"""Owns the stand-in for a vLLM that is not installed: the shim's copies ask nothing of it, but their imports do."""
+"""Owns the stand-in for a missing vLLM, which the shim's copies import but never call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _Nothing(type):
-    """A class that has any attribute: another one like it."""
+    """A class with any attribute, each another class like it."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -19,7 +19,7 @@ class _Nothing(type):
 
 
 class _Absent(ModuleType):
-    """A module of which anything can be imported."""
+    """A module from which anything can be imported."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -45,5 +45,5 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Put it before an installed vLLM, too: the kit measures copies, and needs no engine to start."""
+    """Shadow an installed vLLM, too, because the kit measures copies and needs no engine to start."""
     sys.meta_path.insert(0, _Finder())

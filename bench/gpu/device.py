@@ -1,4 +1,4 @@
-"""Owns what the kit asks of the machine it runs on: a GPU, or its processor in the place of one."""
+"""Owns the machine that the kit runs on: a GPU, or a CPU in place of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: About 0.2 s of a GPU of 1 to 2 GHz.
+#: About 0.2 s on a GPU of 1 to 2 GHz.
 HOLD_CYCLES = 300_000_000
 
 
@@ -32,11 +32,11 @@ class Gpu:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def seconds(self, work: Callable[[], None], beside: Callable[[], None] | None = None) -> float:
-        """What the device took for `work`, by its own clock; what `beside` queues starts at the same moment."""
+        """Return the device's time for `work` by its own clock; work queued by `beside` starts at the same moment."""
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.wait()
         if beside is not None:
-            torch.cuda._sleep(HOLD_CYCLES)  # noqa: SLF001 - until all of it is queued
+            torch.cuda._sleep(HOLD_CYCLES)  # noqa: SLF001 - until everything is queued
             beside()
         first.record()
         work()
@@ -62,7 +62,7 @@ class _Event:
 
 
 class ProcessorCalls:
-    """The calls of cuda.py where every copy is done when it returns."""
+    """The calls of cuda.py on a CPU, where every copy is done when it returns."""
 
     def stream(self) -> Any:
         return _Stream()

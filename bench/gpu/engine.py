@@ -1,7 +1,7 @@
-"""Owns the GPU kit's part with a real engine: first tokens of long prompts, computed, its own cache's, restored.
+"""Owns the GPU kit's part with a real engine: first tokens of long prompts, computed, from its own cache, restored.
 
-Starts one vLLM with random weights of a published model's sizes. It answers first while no sidecar runs; then, for each
-codec, beside a vault and a sidecar (`--tierkv`) of its own. Answers of restored prompts are compared with the engine's.
+Starts one vLLM with random weights of a published model's sizes, first without a sidecar; then, for each codec,
+with its own vault and sidecar (`--tierkv`). Answers of restored prompts are compared with the engine's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SAVED_S = 60.0
 QUIET_S = 2.0
 START_S = 30.0
 MODELS = ("llama-3.1-8b", "qwen3.5-9b", "small")
-#: What the lab's geometries leave out: the widths that make a published model compute as much as it does.
+#: Widths that the lab's geometries leave out, so that the model computes as much as the published one.
 WIDTHS: dict[str, Json] = {
     "llama-3.1-8b": {"hidden": 4096, "intermediate": 14_336, "heads": 32, "vocab": 128_256},
     "qwen3.5-9b": {"hidden": 4096, "intermediate": 12_288, "heads": 16, "vocab": 248_320},
@@ -47,7 +47,7 @@ WARM = 2048
 
 
 def spec_of(name: str) -> Spec:
-    """Give a published model's sizes, or a small model's, which tries this script without a GPU."""
+    """Return a published model's sizes, or a small model's for trying this script without a GPU."""
     if name == "small":
         return Spec(hidden=64, vocab=512, max_position=32_768)
     return replace(GEOMETRIES[name], **WIDTHS[name], max_position=POSITIONS_MAX)
@@ -61,7 +61,7 @@ def write_model(name: str, folder: Path) -> Path:
 
 
 class Services:
-    """A vault and a sidecar, each a process of its own; `close` ends both."""
+    """A vault and a sidecar, each a process; `close` ends both."""
 
     def __init__(
         self, command: list[str], folder: Path, socket: str, codec: str, options: argparse.Namespace
@@ -69,7 +69,7 @@ class Services:
         self._command, self._folder = command, folder / codec
         self._folder.mkdir(mode=0o700)
         self._processes: list[subprocess.Popen[bytes]] = []
-        # In the clear: both are on this machine.
+        # Plaintext, because both are on this machine.
         clear = "insecure_lan = true\n"
         listen = f'listen = "127.0.0.1:0"\nmax_bytes = {options.vault_gib * GIB}\n{clear}'
         vault = f'[cluster]\nrole = "cold"\n\n[vault]\n{listen}'
@@ -100,11 +100,11 @@ class Services:
         raise RuntimeError(f"{name} did not start:\n{log.read_text()[-2000:]}")
 
     def tail(self, name: str) -> str:
-        """Give the end of a log."""
+        """Return the end of a log."""
         return (self._folder / f"{name}.log").read_text()[-3000:]
 
     def close(self) -> None:
-        """End both."""
+        """End both processes."""
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
@@ -115,7 +115,7 @@ class Services:
 
 
 class Engine:
-    """One vLLM, in the way `vllm serve` runs it: its core in a process of its own."""
+    """One vLLM as `vllm serve` runs it, with its core in a process of its own."""
 
     def __init__(self, model: Path, socket: str, options: argparse.Namespace) -> None:
         from vllm import LLM, SamplingParams  # noqa: PLC0415 - seconds, and not for `--help`
@@ -143,7 +143,7 @@ class Engine:
         self._asked = 0
 
     def facts(self) -> Json:
-        """Say what vLLM made of its settings."""
+        """Return the settings that vLLM resolved."""
         config = self._llm.llm_engine.vllm_config
         return {
             "block_size": config.cache_config.block_size,
@@ -155,7 +155,7 @@ class Engine:
         }
 
     def ask(self, prompt: list[int]) -> Json:
-        """Give the seconds to the first token and to the last, the answer, and the tokens that were not computed."""
+        """Return the seconds to the first and last token, the answer, and the tokens that were not computed."""
         engine = self._llm.llm_engine
         self._asked += 1
         began = time.perf_counter()
@@ -182,12 +182,12 @@ class Engine:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """End it."""
+        """End the engine."""
         self._llm.llm_engine.engine_core.shutdown()
 
 
 def settled(socket: str) -> Json:
-    """Wait until nothing has been saved for QUIET_S; give how many blocks are, and how long it took until then."""
+    """Wait until nothing has been saved for QUIET_S; return the blocks saved and the seconds until the last one."""
     from never_slower import status_of  # noqa: PLC0415 - beside the other benches
 
     began = changed = time.monotonic()
@@ -243,7 +243,7 @@ def measure(engine: Engine, socket: str | None, options: argparse.Namespace) -> 
 
 
 def connected(engine: Engine, socket: str, prompt: Callable[[int], list[int]]) -> None:
-    """Ask until something has been saved: the arena is mapped and pinned then."""
+    """Ask until something is saved, because the arena is mapped and pinned then."""
     until = time.monotonic() + SAVED_S
     while not settled(socket)["saved"]:
         if time.monotonic() > until:
@@ -252,7 +252,7 @@ def connected(engine: Engine, socket: str, prompt: Callable[[int], list[int]]) -
 
 
 def counters_of(socket: str) -> Json:
-    """Give the sidecar's counters."""
+    """Return the sidecar's counters."""
     from never_slower import status_of  # noqa: PLC0415 - beside the other benches
 
     counters: Json = status_of(socket)["counters"]
@@ -260,13 +260,13 @@ def counters_of(socket: str) -> Json:
 
 
 def changes(before: Json, after: Json) -> Json:
-    """Give the counters that moved, and by how much."""
+    """Return the counters that moved, and by how much."""
     moved = {name: after[name] - before.get(name, 0) for name in after}
     return {name: count for name, count in moved.items() if count}
 
 
 def said_of(one: Json) -> str:
-    """Give a round in a line: milliseconds to the first token, and tokens that were not computed."""
+    """Return a round as a line: milliseconds to the first token, and tokens that were not computed."""
     asked = {name: one[name] for name in ("cold", "own", "restored") if one[name] is not None}
     return ", ".join(
         f"{name} {each['first'] * 1e3:.1f} ms ({each['cached']})" for name, each in asked.items()
@@ -274,7 +274,7 @@ def said_of(one: Json) -> str:
 
 
 def cell_of(tokens: int, rounds: list[Json]) -> Json:
-    """Give the medians of a length, and whether any answer differed."""
+    """Return the medians of a length, and the number of equal answers."""
 
     def ms(name: str) -> Json | None:
         if rounds[0][name] is None:
@@ -309,7 +309,7 @@ def cell_of(tokens: int, rounds: list[Json]) -> Json:
 
 
 def run(options: argparse.Namespace) -> Json:
-    """Give everything that was found."""
+    """Return the report of all measurements."""
     import torch  # noqa: PLC0415 - seconds, and not for `--help`
     import vllm  # noqa: PLC0415 - the same
 
@@ -341,13 +341,13 @@ def run(options: argparse.Namespace) -> Json:
 
 
 def save(report: Json, out: Path | None) -> None:
-    """Keep what is known so far."""
+    """Write the report so far."""
     if out is not None:
         out.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def main() -> int:
-    """Write the report; 1 where a restored answer was not the engine's own, or nothing was restored."""
+    """Write the report; return 1 where a restored answer differed from the engine's own, or nothing was restored."""
     parser = argparse.ArgumentParser(prog="bench/gpu/engine.py", description=__doc__)
     parser.add_argument("--tierkv", default="tierkv", help="the command, with its first arguments")
     parser.add_argument("--model", choices=MODELS, default="llama-3.1-8b")

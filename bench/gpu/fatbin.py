@@ -1,7 +1,7 @@
-"""Owns the thinning of CUDA libraries: kernels of other architectures become zeros, which pack to nothing.
+"""Owns the thinning of CUDA libraries: kernels of other architectures become zeros, which compress to nothing.
 
 Source of the layout: the fat binary section's header (magic 0xBA55ED50, version 1) and its entries, each with kind
-(1: PTX, 2: machine code), length of its header, length of what follows, and the architecture at byte 28.
+(1: PTX, 2: machine code), length of its header, length of its content, and the architecture at byte 28.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _HEADER = struct.Struct("<4xHHQ")
 _ENTRY = struct.Struct("<HHIQ12xI")
 _MACHINE_CODE = 2
 
-#: Where what follows an entry's header begins and ends, its kind, its architecture.
+#: Begin and end of an entry's content, its kind, its architecture.
 Entry = tuple[int, int, int, int]
 
 
 def thin(library: bytearray, architecture: int) -> int:
-    """Keep the kernels of one architecture (90 for Hopper), or PTX where there are none; give the bytes zeroed."""
+    """Keep the kernels of one architecture (90 for Hopper), or PTX where it has none; return the bytes zeroed."""
     zeroed = 0
     for entries in _containers(library):
         has_own = any(kind == _MACHINE_CODE and arch == architecture for *_, kind, arch in entries)

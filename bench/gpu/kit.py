@@ -1,7 +1,7 @@
-"""Owns the GPU kit: the shim's own copies on a GPU without vLLM and without a network, bytes compared and timed.
+"""Owns the GPU kit: the shim's own copies on a GPU, compared and timed without vLLM and without a network.
 
 One command on a machine with torch and an NVIDIA GPU, in the repository's root: `python3 bench/gpu/kit.py --out FILE`.
-`--device cpu` runs the same logic without one (its figures say nothing); `--quick` leaves the timed part out.
+`--device cpu` runs the same logic without one (its figures mean nothing); `--quick` leaves the timed part out.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 ROUNDS = 7
-#: Of what takes a hundred times as long.
+#: Rounds of page-by-page copies, because those take a hundred times as long.
 PAGES_ROUNDS = 2
-#: A copy that leaves 3 % of a running multiplication alone, and reaches 0.9 of a plain copy of pinned memory.
+#: Bounds: at most 3 % slowdown of a running multiplication, and at least 0.9 of the rate of a plain pinned copy.
 SLOWDOWN_MAX = 1.03
 RATIO_MIN = 0.9
 MATRIX = 8192
 MULTIPLICATIONS = 20
-#: A device takes about a thousand commands ahead; one more would wait for the first.
+#: Below a device's queue of about a thousand commands, because one more would wait for the first.
 COPIES_QUEUED = 512
 
 
@@ -59,13 +59,13 @@ def prepare(copier: CudaCopier, arena: Arena) -> None:
 
 
 def copy_each(cache: Cache, *, to_slot: bool) -> None:
-    """Copy every block page by page, as a processor does."""
+    """Copy every block page by page, as the CPU path does."""
     for block_id, slot in cache.batch().pairs:
         cache.pages.copy(block_id, cache.arena.slot(slot), to_slot=to_slot)
 
 
 def check_bytes(entry: Json, machine: Any, arena_id: int) -> Json:
-    """Save every block, wipe the pages, load them: all memory must be as it was, and other blocks untouched."""
+    """Save every block, wipe the pages, load them; compare all memory, other blocks included."""
     copier = CudaCopier(machine.device, machine.calls)
     cache = Cache(entry, machine.device, arena_id)
     prepare(copier, cache.arena)
@@ -95,7 +95,7 @@ def check_bytes(entry: Json, machine: Any, arena_id: int) -> Json:
 
 
 def time_copies(entry: Json, machine: Any, arena_id: int) -> Json:
-    """Time both ways beside one plain copy of as many pinned bytes, in the same rounds."""
+    """Time both directions beside one plain copy of as many pinned bytes, in the same rounds."""
     copier = CudaCopier(machine.device, machine.calls)
     cache = Cache(entry, machine.device, arena_id)
     prepare(copier, cache.arena)
@@ -148,7 +148,7 @@ def time_copies(entry: Json, machine: Any, arena_id: int) -> Json:
 
 
 def time_pinning(machine: Any, size: int) -> Json:
-    """Time the pinning of an arena, and the longest that short work waited meanwhile, beside without."""
+    """Time the pinning of an arena, and the longest wait of short work with and without it."""
     slot = 2 << 20
     arena = make_arena(99, slot, size // slot)
     arena.populate()
@@ -181,7 +181,7 @@ def time_pinning(machine: Any, size: int) -> Json:
 
 
 def time_computing(entry: Json, machine: Any, arena_id: int, matrix: int) -> Json:
-    """Time multiplications alone and while blocks are saved and loaded beside them."""
+    """Time multiplications alone and beside blocks that are saved and loaded."""
     copier = CudaCopier(machine.device, machine.calls)
     cache = Cache(entry, machine.device, arena_id)
     prepare(copier, cache.arena)
@@ -219,7 +219,7 @@ def time_computing(entry: Json, machine: Any, arena_id: int, matrix: int) -> Jso
 
 
 def run(machine: Any, *, is_quick: bool) -> Json:
-    """Give everything that was found."""
+    """Return the report of all measurements."""
     known = json.loads((HERE / "layouts.json").read_text())
     of_size: dict[str, list[Json]] = {"small": [], "large": []}
     for entry in known["entries"]:
@@ -242,7 +242,7 @@ def run(machine: Any, *, is_quick: bool) -> Json:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the report; 1 where a byte was wrong."""
+    """Write the report; return 1 where a byte was wrong."""
     parser = argparse.ArgumentParser(prog="bench/gpu/kit.py")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="bytes only, and one round of figures")

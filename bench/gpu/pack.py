@@ -1,8 +1,8 @@
-"""Owns the packing of all that `engine.py` needs on a GPU machine without a network: vLLM, its packages, Node, tierKV.
+"""Owns the packing of all that `engine.py` needs on a GPU machine without a network: vLLM, packages, Node, tierKV.
 
 Needs pip, a Python of the machine's release, and a wheel of tierKV (`npm run release`). Writes pieces that
-`unpack.sh` puts together there. Torch, Triton and transformers are the machine's own: vLLM's libraries of 0.28 and
-newer are of torch's stable ABI, and load with an older torch than the wheel asks for (2.11 with 0.32, tried).
+`unpack.sh` joins there. Torch, Triton and transformers are the machine's own, because vLLM's libraries of 0.28 and
+newer use torch's stable ABI and load with an older torch than the wheel asks for (2.11 with 0.32, tried).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fatbin import thin
 
-#: Of vLLM's own list: what a model of plain attention imports beside torch. Packages of kernels are left out.
+#: Packages from vLLM's list that a model of plain attention imports beside torch. Packages of kernels are left out.
 PACKAGES = [
     "anthropic",
     "blake3",
@@ -61,7 +61,7 @@ PACKAGES = [
     "xgrammar",
 ]
 LIBRARIES = ("vllm/_C_stable_libtorch.abi3.so", "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so")
-#: Large, and never read here.
+#: Large files that are never read here.
 LEFT_OUT = re.compile(
     r"__pycache__/|^vllm/vllm-rs$|^vllm/third_party/.*(?<!\.py)$|\.(?:so|jpg|png|cuh?|hp?p?)$"
     r"|mistral_common/data/|pycountry/locales/|(?:^|/)tests?/"
@@ -79,7 +79,7 @@ def download(vllm: str, folder: Path) -> Path:
 
 
 def take_vllm(wheel: Path, site: Path, architecture: int) -> None:
-    """Unpack what is used of it, with kernels of one architecture."""
+    """Unpack the needed files, with kernels of one architecture."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if name in LIBRARIES:
@@ -93,7 +93,7 @@ def take_vllm(wheel: Path, site: Path, architecture: int) -> None:
 
 
 def take_packages(site: Path, present: set[str]) -> None:
-    """Copy what was installed beside this Python and is not present there."""
+    """Copy packages that are installed beside this Python and absent there."""
     for found in importlib.metadata.distributions():
         name = plain(found.metadata["Name"])
         if name in present or name in ("pip", "setuptools") or name.startswith("nvidia-"):
@@ -108,12 +108,12 @@ def take_packages(site: Path, present: set[str]) -> None:
 
 
 def plain(name: str) -> str:
-    """Give a package's name in the form that can be compared."""
+    """Return a package's name in normalised form."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def write_pieces(site: Path, node: Path, out: Path, piece_bytes: int) -> None:
-    """Pack Node and the packages, and cut them."""
+    """Pack Node and the packages, and cut the archive into pieces."""
     out.mkdir(parents=True, exist_ok=True)
     whole = out / "site.tar.xz"
     with tarfile.open(whole, "w:xz", preset=5) as archive:

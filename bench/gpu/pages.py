@@ -1,4 +1,4 @@
-"""Owns the pages the kit copies: tensors where layouts.json says vLLM puts them, and an arena like a sidecar's."""
+"""Owns the pages that the kit copies: tensors at vLLM's places from layouts.json, and an arena like a sidecar's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def group_of(entry: Json) -> Group:
 
 
 def make_arena(arena_id: int, slot_bytes: int, slots: int) -> Arena:
-    """A sealed memfd, as the sidecar makes it."""
+    """Make a sealed memfd, as the sidecar does."""
     slot_bytes = -(-slot_bytes // PAGE_BYTES) * PAGE_BYTES
     fd = os.memfd_create("tierkv-kit", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -46,7 +46,7 @@ def make_arena(arena_id: int, slot_bytes: int, slots: int) -> Arena:
 
 
 class Cache:
-    """An engine's KV memory in one layout, every byte drawn by a seed, and the arena beside it."""
+    """An engine's KV memory in one layout, every byte drawn by a seed, and its arena."""
 
     def __init__(self, entry: Json, device: torch.device, arena_id: int, seed: int = 1) -> None:
         self.entry = entry
@@ -65,12 +65,12 @@ class Cache:
         self.arena = make_arena(arena_id, self.group.block_bytes, len(self.blocks))
 
     def batch(self, blocks: range | None = None) -> Batch:
-        """Blocks with the slots they are saved into."""
+        """Return blocks with the slots that save them."""
         chosen = blocks if blocks is not None else self.blocks
         return Batch(self.pages, self.arena, [(block, block - 1) for block in chosen])
 
     def wipe(self) -> None:
-        """Overwrite every page of every block but the null block's; what lies between pages stays."""
+        """Overwrite every page except the null block's; bytes between pages stay."""
         for layer in self.layers.values():
             per_block = layer.shape[0] // self.entry["blocks"]
             layer[per_block:].fill_(7)

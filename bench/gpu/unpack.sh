@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts together what pack.py wrote: unpack.sh PIECES FOLDER. Afterwards PYTHONPATH=FOLDER/site, and FOLDER/node is Node.
+# Joins the pieces of pack.py: unpack.sh PIECES FOLDER. Afterwards PYTHONPATH=FOLDER/site, and FOLDER/node is Node.
 set -eu
 pieces=$1 folder=$2
 mkdir -p "$folder/site"
@@ -14,4 +14,4 @@ with tarfile.open(folder / "site.tar.xz") as site:
     site.extractall(folder / "site", filter="data")
 PY
 rm "$folder/site.tar.xz"
-python3 -m compileall -q -j 0 "$folder/site" > /dev/null 2>&1 || true # a start takes half as long
+python3 -m compileall -q -j 0 "$folder/site" > /dev/null 2>&1 || true # halves the time of a start

@@ -1,14 +1,14 @@
-// Owns the bytes the benches move: bf16 numbers that look random, hashes of a chain, and whole records of them.
+// Owns the bytes that benches move: random bf16 numbers, hash chains, and whole records.
 import { createHash } from "node:crypto";
 import { ItemStatus, packKeys } from "../../dist/block.js";
 import { outboxDrop, outboxPut, writeRecord } from "../../dist/native.js";
 import { anchorOf } from "../../dist/pool/placement.js";
 
-/** Sixteen bits each: any sign and mantissa, magnitude 0.5 to 2, so that every codec takes them for numbers. */
+/** Sixteen bits each: any sign and mantissa, magnitude 0.5 to 2, so that every codec accepts them as numbers. */
 const BF16_MASK = 0x80ff_80ff;
 const BF16_ONE = 0x3f00_3f00;
 
-/** `bytes` (a multiple of 4) of bf16 numbers that depend on `seed` alone. */
+/** Returns `bytes` (a multiple of 4) of bf16 numbers that depend on `seed` alone. */
 export function noise(bytes, seed = 1) {
   const words = new Uint32Array(bytes / 4);
   let state = (Math.imul(seed, 0x9e37_79b9) | 1) >>> 0;
@@ -25,7 +25,7 @@ export function digest(text) {
   return createHash("sha256").update(text).digest();
 }
 
-/** A chain of block hashes: `[{ hash, parent, endTokens, anchor }]`. */
+/** Returns a chain of block hashes: `[{ hash, parent, endTokens, anchor }]`. */
 export function chain(name, count, tokens) {
   const hashes = Array.from({ length: count }, (_none, index) => digest(`${name} ${index}`));
   return hashes.map((hash, index) => ({
@@ -48,7 +48,7 @@ const ONE_SHARD = {
   dimV: 0,
 };
 
-/** Raw records of `payloadBytes` each for a chain of blocks, as a vault takes them: `[{ key, record }]`. */
+/** Returns raw records of `payloadBytes` each for a chain of blocks: `[{ key, record }]`. */
 export function records(namespace, name, count, payloadBytes) {
   const step = 4096;
   const pool = noise(payloadBytes + step * 64);
@@ -62,7 +62,7 @@ export function records(namespace, name, count, payloadBytes) {
   });
 }
 
-/** Stores records of `records`. Throws unless all are taken. */
+/** Stores records of `records`. Throws unless all are accepted. */
 export async function storeAll(client, namespace, items, timeoutMs) {
   const outgoing = items.map(({ key, record }) => ({
     key,

@@ -1,4 +1,4 @@
-// Owns running the measuring programs of the Rust core, built for release, and reading what they print.
+// Owns the running of the Rust core's measuring programs, built for release, and the parsing of their output.
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { at } from "./paths.js";

@@ -1,4 +1,4 @@
-// Owns the far side of a bare turn: a process that sends back what it gets over a Unix socket.
+// Owns the far side of a bare round trip: a process that echoes bytes over a Unix socket.
 import { createServer } from "node:net";
 
 const [path] = process.argv.slice(2);

@@ -1,6 +1,6 @@
-// Owns the environment of a bench's engine: on given cores, all in the one process that reads the clocks, without a network.
+// Owns the environment of a bench's engine: given cores, one process for all its parts, no network.
 
-/** `cores`: those its threads are bound to. */
+/** `cores`: the cores that its threads are bound to. */
 export function engineEnvironment(cores) {
   return {
     VLLM_ENABLE_V1_MULTIPROCESSING: "0",
@@ -16,8 +16,8 @@ export function engineEnvironment(cores) {
 }
 
 /**
- * What vLLM gives the worker processes it starts (utils/ompmultiprocessing.py, 0.32); a worker in the engine's own
- * process gets nothing from VLLM_CPU_OMP_THREADS_BIND and would compute on all cores.
+ * Settings that vLLM gives its worker processes (utils/ompmultiprocessing.py, 0.32); a worker in the engine's own
+ * process ignores VLLM_CPU_OMP_THREADS_BIND and would compute on all cores.
  */
 function boundTo(cores) {
   const list = cores.join(",");

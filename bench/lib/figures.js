@@ -1,4 +1,4 @@
-// Owns what a figure is: samples with their median and range, beside what they are compared with, and the floor they are held to.
+// Owns the form of a figure: samples with median and range, a comparison, and a floor.
 
 export function quantile(samples, share) {
   const ordered = [...samples].sort((a, b) => a - b);
@@ -12,8 +12,8 @@ export function median(samples) {
 }
 
 /**
- * One line of the result. `samples` are in `unit`. `beside` are samples of the same rounds to divide by: the ratio is the
- * median of the ratios round by round, so that what slows the machine for a while slows both. `floor` bounds the value or
+ * One line of the result. `samples` are in `unit`. `beside` are samples of the same rounds as divisors: the ratio is the
+ * median of the ratios round by round, because a slow moment of the machine slows both. `floor` bounds the value or
  * the ratio: `{ on: "ratio", least: 0.45 }`, `{ on: "value", most: 1 }`.
  */
 export function figure(name, unit, samples, { beside = null, of = null, floor = null, note } = {}) {
@@ -38,7 +38,7 @@ export function figure(name, unit, samples, { beside = null, of = null, floor = 
   });
 }
 
-/** A figure that somebody else has measured: one value, perhaps with a ratio. */
+/** A figure measured elsewhere: one value, perhaps with a ratio. */
 export function describe(given) {
   const { floor } = given;
   if (floor === undefined) return given;
@@ -47,7 +47,7 @@ export function describe(given) {
   return { ...given, isMet };
 }
 
-/** Bytes (1e9 to the GB) by seconds, for each measured time. */
+/** Returns GB/s (1e9 bytes) for each measured time. */
 export function gigabytesPerSecond(bytes, seconds) {
   return seconds.map((each) => bytes / each / 1e9);
 }
@@ -56,14 +56,14 @@ export function perGigabyte(seconds, bytes) {
   return seconds.map((each) => (each / bytes) * 1e9);
 }
 
-/** Seconds that `work` takes. */
+/** Returns the seconds that `work` takes. */
 export async function timed(work) {
   const startedNs = process.hrtime.bigint();
   await work();
   return Number(process.hrtime.bigint() - startedNs) / 1e9;
 }
 
-/** Runs every measure once a round, so that all of them see the same machine; seconds by name. */
+/** Runs every measure once a round, so that all see the same machine; returns seconds by name. */
 export async function interleaved(rounds, measures) {
   const seconds = Object.fromEntries(Object.keys(measures).map((name) => [name, []]));
   for (let round = 0; round < rounds; round += 1) {
@@ -74,7 +74,7 @@ export async function interleaved(rounds, measures) {
   return seconds;
 }
 
-/** How well `one` and `other` can be told apart (area under the curve): 0.5 is a guess, 1 is certainty. */
+/** Returns how well `one` and `other` can be told apart (area under the curve): 0.5 is a guess, 1 is certainty. */
 export function auc(one, other) {
   const all = [
     ...Array.from(one, (value) => ({ value, isOther: 0 })),

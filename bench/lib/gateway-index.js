@@ -1,4 +1,4 @@
-// Owns the figures of the gateway's index: events that it takes, bytes that a block takes, and how soon a saved one is warm.
+// Owns the figures of the gateway's index: events per second, bytes per block, and the time to load a saved index.
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import { setTimeout } from "node:timers/promises";
@@ -12,7 +12,7 @@ import { BLOCK } from "../sim/fleet.js";
 import { describe, figure, interleaved, timed } from "./figures.js";
 
 const ENGINES = 4;
-/** Of one batch, as a long prompt leaves them. */
+/** Blocks per batch, as after a long prompt. */
 const BATCH = 256;
 const ROUNDS = 5;
 
@@ -25,7 +25,7 @@ export function stored(tokens, firstHash = 1n) {
   return { kind: "stored", tier: "gpu", parent: null, blockSize: BLOCK, blocks, group: 0 };
 }
 
-/** As vLLM publishes it: maps, hashes of 32 bytes. */
+/** Encodes a batch as vLLM publishes it: maps, hashes of 32 bytes. */
 function batchOf(number) {
   const drawn = randomBytes(BATCH * 32);
   const hashes = Array.from({ length: BATCH }, (_none, at) =>
@@ -46,7 +46,7 @@ function batchOf(number) {
   return Buffer.from(encode([1.5, [event], null]));
 }
 
-/** Blocks a second of processor time, collection of garbage with it, from bytes to an index that grows from nothing. */
+/** Measures blocks per second of CPU, GC included, from bytes to an index that grows from empty. */
 export function eventRate(blocks) {
   const batches = Array.from({ length: Math.ceil(blocks / BATCH) }, (_none, at) => batchOf(at));
   const rates = [];
@@ -61,7 +61,7 @@ export function eventRate(blocks) {
   return [figure("events: million blocks a second of processor time", "1/us", rates, { floor })];
 }
 
-/** Typed arrays are all of it. Each engine holds blocks of its own, and half as many went before. */
+/** Measures the index's typed arrays. Each engine holds its own blocks; half as many were evicted before. */
 export async function bytesPerBlock(blocks) {
   const before = await bytesInUse();
   const index = new BlockIndex(ENGINES, blocks);
@@ -74,7 +74,7 @@ export async function bytesPerBlock(blocks) {
   return describe({ name, unit: "B", value: bytes / held, floor });
 }
 
-/** Freed buffers are counted for a turn or two after they were collected. */
+/** Collects several times, because freed buffers are still counted for a turn or two. */
 async function bytesInUse() {
   setFlagsFromString("--expose-gc");
   const collect = runInNewContext("gc");
@@ -95,7 +95,7 @@ function fill(index, blocks) {
   }
 }
 
-/** An index of four engines, written and read again. */
+/** Times an index of four engines, written and read again. */
 export async function warmStart(folder, blocks) {
   const path = join(folder, "index");
   const index = new BlockIndex(ENGINES);

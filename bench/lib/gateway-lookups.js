@@ -1,4 +1,4 @@
-// Owns the look-up that the gateway makes for one prompt: its hashes made, and a vault asked for all of them.
+// Owns the look-up of the gateway for one prompt: hashing it, and asking a vault for all hashes.
 import { UNCOUNTED } from "../../dist/client/found.js";
 import { Agreement } from "../../dist/gateway/hashes/agreement.js";
 import { hashOfBlock, lowOf, NOT_APART, rootOf } from "../../dist/gateway/hashes/forms.js";
@@ -9,7 +9,7 @@ import { Lookups } from "../../dist/gateway/vaults/lookups.js";
 const SIZE = 16;
 const BOUND_MS = 10_000;
 
-/** Asks for another prompt each time: the same one is not asked for again at once. */
+/** Asks for a new prompt each time, because the gateway does not repeat a recent look-up. */
 export class AskingGateway {
   #prompts = 0;
   #outcome = "";
@@ -38,7 +38,7 @@ export class AskingGateway {
     });
   }
 
-  /** Tokens of which a vault holds nothing. */
+  /** Returns a prompt of which the vault holds nothing. */
   prompt(tokens) {
     this.#prompts += 1;
     const made = Array.from({ length: tokens + 1 }, (_none, at) => this.#prompts * 1000 + at);

@@ -1,4 +1,4 @@
-// Owns a watch over the event loop of the process it is imported into: the longest pause of each tenth of a second, in a file.
+// Owns a watch on the importing process's event loop: the longest pause of each tenth of a second, in a file.
 import { appendFileSync } from "node:fs";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 

@@ -1,10 +1,10 @@
-// Owns the description of where and when figures were taken; figures without it mean nothing.
+// Owns the description of machine and time, because figures mean nothing without it.
 import { execFileSync } from "node:child_process";
 import { availableParallelism, cpus, loadavg, release, totalmem } from "node:os";
 import { coreInfo } from "../../dist/native.js";
 import { at } from "./paths.js";
 
-/** What a command prints; empty when it is absent. */
+/** Returns a command's output; empty when the command is absent. */
 function ask(command, args) {
   try {
     const stdio = ["ignore", "pipe", "ignore"];

@@ -1,16 +1,16 @@
-// Owns a network of its own for a bench: a namespace behind a pair of virtual interfaces, whose pace can be set by tc.
+// Owns a bench's own network: a namespace behind a pair of virtual interfaces, shaped by tc.
 import { execFileSync } from "node:child_process";
 
-/** From the block that is set aside for benchmarks (RFC 2544). */
+/** From the range reserved for benchmarks (RFC 2544). */
 const BLOCK = "198.18.77";
 
 const run = (...argv) =>
   execFileSync(argv[0], argv.slice(1), { stdio: ["ignore", "ignore", "pipe"] });
 const ip = (...args) => run("ip", ...args);
 
-/** Needs root. Throws what `ip` says where it is not allowed, or where another run has the addresses. */
+/** Needs root. Throws the error of `ip` where that is not allowed, or where another run has the addresses. */
 export class Network {
-  /** `at`: which of several, 0 to 63. */
+  /** `at`: index among several networks, 0 to 63. */
   constructor(at = 0) {
     const name = `${process.pid}${at === 0 ? "" : `-${at}`}`;
     const [netns, here, there] = [`tierkv-${name}`, `tkb${name}a`, `tkb${name}b`];
@@ -29,7 +29,7 @@ export class Network {
 
   /** Shapes both directions. */
   pace(mbit) {
-    // Room for what passes in 2 ms: with less, timers and not the rate would be the limit.
+    // The burst holds 2 ms of traffic, because with less the timers would limit and not the rate.
     const shape = ["tbf", "rate", `${mbit}mbit`, "burst", `${mbit * 250}`, "latency", "50ms"];
     run("tc", "qdisc", "replace", "dev", this.here, "root", ...shape);
     run("tc", "-n", this.netns, "qdisc", "replace", "dev", this.there, "root", ...shape);
@@ -40,7 +40,7 @@ export class Network {
     this.#remove();
   }
 
-  /** The interfaces go with the namespace. */
+  /** Deletes the namespace, and the interfaces with it. */
   #remove() {
     ip("netns", "del", this.netns);
   }

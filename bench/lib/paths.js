@@ -1,4 +1,4 @@
-// Owns where the benches find what `npm run setup` made, and the one line they say when it is not there.
+// Owns the paths of the files that `npm run setup` makes, and the check that they exist.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -16,7 +16,7 @@ const MADE_BY_SETUP = [
   ".venv/bin/python",
 ];
 
-/** The first thing that set-up makes and that is not there, or null. */
+/** Returns the first path that set-up makes and that is missing, or null. */
 export function missingFromSetup() {
   return MADE_BY_SETUP.find((path) => !existsSync(at(path))) ?? null;
 }

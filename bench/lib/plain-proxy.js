@@ -1,4 +1,4 @@
-// Owns the least that a proxy for streams can do, in a process of its own: what the gateway's bench is measured beside.
+// Owns a minimal streaming proxy in its own process, as the yardstick of the gateway's bench.
 import { createServer } from "node:http";
 import { Pool } from "undici";
 

@@ -1,4 +1,4 @@
-// Owns a pool of vaults behind links of their own for a bench: a sidecar in front of it, and the rates and the room of both together.
+// Owns a pool of vaults behind separate links with a sidecar in front, and the measuring of its rates and capacity.
 import { countBits, packKeys } from "../../dist/block.js";
 import { SidecarLink } from "../../dist/cli/sidecar-link.js";
 import { VaultClient } from "../../dist/client/vault-client.js";
@@ -13,10 +13,10 @@ const CALL_MS = 30_000;
 /** Four layers of a block: 16 tokens, 8 heads of 128, K and V, bf16. */
 export const GROUP = { tokens: 16, layers: 4, heads: 8, dim: 128 };
 export const PAGE_BYTES = 4 * 64 * 1024;
-/** Of a prompt: 4,096 tokens. */
+/** Blocks of a prompt: 4,096 tokens. */
 export const BLOCKS = 256;
 const ARENA_BYTES = 6 * BLOCKS * PAGE_BYTES;
-/** Filled with so many times what it has room for. */
+/** Factor of the vaults' capacity that is saved to fill them. */
 export const OVERFILL = 2;
 const CAPACITY_FLOOR = { on: "ratio", least: 0.95 };
 
@@ -31,9 +31,9 @@ export async function vaultsBehindLinks({ stand, networks }, count, mbit, maxByt
   return vaults;
 }
 
-/** A sidecar in front of vaults, and what takes itself for an engine. */
+/** A sidecar in front of vaults, and a stand-in for an engine. */
 export class PoolOfVaults {
-  /** `kvCold`: how the configuration writes them. */
+  /** `kvCold`: the vaults as the configuration writes them. */
   static async open({ stand, opened }, vaults, redundancy, kvCold = vaults) {
     const pool = new PoolOfVaults();
     opened.push(pool);
@@ -71,7 +71,7 @@ export class PoolOfVaults {
     await saveAll(this.shim, this.link, blocks);
   }
 
-  /** Megabytes a second of each round. */
+  /** Returns MB/s of each round. */
   async rates(rounds, label) {
     const ofSeconds = (seconds) => seconds.map((each) => (BLOCKS * PAGE_BYTES) / each / 1e6);
     const prompts = Array.from({ length: rounds + 1 }, (_none, round) =>
@@ -86,7 +86,7 @@ export class PoolOfVaults {
         }),
       flush: () => this.flush(),
     };
-    // Learns the links.
+    // One save and restore first, because the sidecar learns the links.
     await measures.save(rounds);
     await measures.restore(rounds);
     const { save, restore } = await interleaved(rounds, measures);

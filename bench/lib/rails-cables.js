@@ -1,4 +1,4 @@
-// Owns network namespaces, cables between them and vaults in them, for scenes of several ways to one vault.
+// Owns network namespaces, cables between them and vaults in them, for scenes with several rails to one vault.
 import { execFileSync, spawn } from "node:child_process";
 import { readFileSync, readlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -7,7 +7,7 @@ import { TIERKV } from "./paths.js";
 
 const PORT = 50_051;
 const MIB = 2 ** 20;
-/** From the block that is set aside for benchmarks (RFC 2544). */
+/** From the range reserved for benchmarks (RFC 2544). */
 const net = (number) => `198.18.${70 + number}`;
 const ONE_NET = net(20);
 const SLOW_SHUT_MS = 20_000;
@@ -21,7 +21,7 @@ export function killAll() {
   for (const child of children) child.kill("SIGKILL");
 }
 
-/** A namespace, as long as this process lives. */
+/** Makes a namespace that lives as long as this process. */
 async function newSpace() {
   const child = spawn("unshare", ["-n", "sleep", "600"], { stdio: "ignore" });
   children.push(child);
@@ -38,14 +38,14 @@ async function newSpace() {
 const spaceOf = (pid) => readlinkSync(`/proc/${pid}/ns/net`);
 const isOwnSpace = (pid) => spaceOf(pid) !== spaceOf(process.pid);
 
-/** `mbit` null: as fast as it goes. */
+/** `mbit` null: not shaped. */
 function shape(pid, device, mbit) {
   if (mbit === null) return;
   const pace = ["rate", `${mbit}mbit`, "burst", "128kb", "latency", "50ms"];
   within(pid, "tc", "qdisc", "add", "dev", device, "root", "tbf", ...pace);
 }
 
-/** A cable between two namespaces. */
+/** Joins two namespaces by a cable. */
 function plug([pid, device], [otherPid, other], mbit) {
   const peer = ["type", "veth", "peer", "name", other, "netns", String(otherPid)];
   within(pid, "ip", "link", "add", device, ...peer);
@@ -55,7 +55,7 @@ function plug([pid, device], [otherPid, other], mbit) {
   shape(otherPid, other, mbit);
 }
 
-/** A vault that listens at the first address, and tells of the others. */
+/** Starts a vault that listens at the first address and reports the others. */
 async function startVault(pid, dir, name, addresses) {
   const state = join(dir, name);
   const listen = `${addresses[0]}:${PORT}`;
@@ -91,7 +91,7 @@ async function startVault(pid, dir, name, addresses) {
   return { address: listen, security };
 }
 
-/** Each cable is a network of its own; beside them an address without a cable, and one where another vault answers. */
+/** Makes each cable a network; adds an address without a cable, and one where another vault answers. */
 export async function networks(dir, paces) {
   const [space, strange] = [await newSpace(), await newSpace()];
   const cable = (pid, number, pace) => {
@@ -116,7 +116,7 @@ export async function networks(dir, paces) {
   };
 }
 
-/** Whose packets leave by the cable of the address that they come from, as an operator sets it up. */
+/** Routes packets by source address to that address's cable, as an operator would. */
 function route(pid, device, address, table) {
   within(pid, "ip", "addr", "add", `${address}/24`, "dev", device);
   within(pid, "ip", "route", "add", `${ONE_NET}.0/24`, "dev", device, "table", String(table));
@@ -131,8 +131,8 @@ function route(pid, device, address, table) {
 }
 
 /**
- * All cables end at one switch, and all addresses are of one network. The engine's host has one cable of each pace, and an
- * address that nothing leads back to; the vault has `vaults`, one address each.
+ * Joins all cables in one switch and one network. The engine's host has one cable per rate, and one address without
+ * a way back; the vault has `vaults` addresses.
  */
 export async function oneNetwork(dir, paces, vaults) {
   const [middle, space] = [await newSpace(), await newSpace()];

@@ -1,4 +1,4 @@
-// Owns a scene of two rails to one vault, in network namespaces of its own: `unshare -rn node rails-scene.js JSON` prints JSON.
+// Owns a scene of two rails to one vault, in its own network namespaces: `unshare -rn node rails-scene.js JSON` prints JSON.
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -11,18 +11,18 @@ import { createLogger } from "../../dist/log.js";
 import { killAll, networks, oneNetwork } from "./rails-cables.js";
 
 /**
- * What is asked for: the pace of each rail in Mb/s, blocks of one restore, rounds, and restores with a cut. With `vaults` all is
- * one network, in which the vault has so many addresses; else each rail is a network of its own.
+ * Parameters: each rail's rate in Mb/s, blocks per restore, rounds, and the rails to cut. With `vaults` there is one
+ * network, in which the vault has that many addresses; else each rail is its own network.
  */
 const { paces, blocks, rounds, cuts, vaults = 0 } = JSON.parse(process.argv[2]);
 const CALL_MS = 120_000;
 const HELLO_MS = 1000;
-/** A way that was cut again and again is left out for longer each time. */
+/** Long, because a rail that was cut repeatedly is left out for longer each time. */
 const BACK_MS_MAX = 150_000;
 
 const isTaken = (statuses) => [...statuses].every((status) => status === 1 || status === 10);
 
-/** As a sidecar does it: windows in need order, some at once. */
+/** Restores as a sidecar does: windows in need order, several at once. */
 async function restore(client, set, onProgress = () => {}) {
   const step = Math.max(1, Math.floor(FETCH_WINDOW_BYTES / (set.wireBytes / set.count)));
   let [next, missed] = [0, 0];
@@ -50,7 +50,7 @@ async function save(client, set) {
   return performance.now() - begunMs;
 }
 
-/** The way that is tried first may be one that does not work. */
+/** Retries the hello, because the first rail tried may not work. */
 async function untilGreeted(client) {
   for (let left = BACK_MS_MAX; ; left -= HELLO_MS) {
     try {
@@ -70,7 +70,7 @@ async function untilOver(client, ways) {
 
 const rate = (set, ms) => (set.wireBytes * 8) / ms / 1e3;
 
-/** Bytes over each cable so far: column 0 of the kernel's counts came, column 8 went. */
+/** Returns the bytes over each cable so far; of the kernel's counts, column 0 is received and column 8 is sent. */
 function carried(column) {
   const lines = readFileSync("/proc/self/net/dev", "utf8").split("\n");
   return paces.map((_, number) => {
@@ -141,5 +141,5 @@ try {
   killAll();
   rmSync(dir, { recursive: true, force: true });
 }
-// A connection that was cut may take minutes to end.
+// Exit at once, because a connection that was cut may take minutes to end.
 process.exit();

@@ -1,4 +1,4 @@
-// Owns how results look: the table for people, and the same as Markdown.
+// Owns the rendering of results: a table for the terminal, and the same as Markdown.
 import { table } from "../../dist/demo/format.js";
 
 const HEAD = ["figure", "value", "min - max", "unit", "ratio", "of", "floor", ""];
@@ -35,7 +35,7 @@ function cells(figure) {
   ];
 }
 
-/** Columns that say nothing about any of these figures are left out. */
+/** Leaves out columns that are empty for all of these figures. */
 function rowsOf(figures) {
   const rows = [HEAD, ...figures.map(cells)];
   const isUsed = HEAD.map((_head, column) => rows.slice(1).some((row) => row[column] !== ""));
@@ -47,14 +47,14 @@ function notesOf({ figures, notes = [] }) {
   return [...notes, ...own.map(({ name, note }) => `${name}: ${note}`)];
 }
 
-/** One bench, for a terminal. */
+/** Renders one bench for a terminal. */
 export function textLines(result) {
   if (result.error !== undefined) return [`${result.title}: FAILED: ${result.error}`];
   const notes = notesOf(result).map((note) => `  ${note}`);
   return [result.title, ...table(rowsOf(result.figures)).map((line) => `  ${line}`), ...notes];
 }
 
-/** One bench, for a page. */
+/** Renders one bench for a page. */
 export function markdownLines(result) {
   const [head, ...rows] = rowsOf(result.figures);
   const line = (row) => `| ${row.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;

@@ -1,4 +1,4 @@
-// Owns what a saved run leaves behind: one file of figures per bench, the latest run only, and the page of all their tables.
+// Owns the files of a saved run: figures per bench, latest run only, and the page of all tables.
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { machineLine } from "./machine.js";
@@ -10,7 +10,7 @@ const PAGE = `${FOLDER}/README.md`;
 
 const fileOf = (name) => `${FOLDER}/${name.replace(":", "-")}.json`;
 
-/** Writes the files of these results, and the page; returns their paths. `order` is that of the page. */
+/** Writes the files of these results, and the page in `order`; returns their paths. */
 export function save({ command, machine, results }, order) {
   mkdirSync(at(FOLDER), { recursive: true });
   const paths = results.map((result) => {

@@ -1,4 +1,4 @@
-// Owns a stand-in for the shim that costs next to nothing: the frames of one engine of one rank, and its arena by file descriptor.
+// Owns a cheap stand-in for the shim: the frames of one engine of one rank, and its arena by file descriptor.
 import { once } from "node:events";
 import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
@@ -6,7 +6,7 @@ import { HASH_BYTES } from "../../dist/block.js";
 import { encodeFrame, FrameDecoder } from "../../dist/sidecar/socket/frames.js";
 import { LOCAL_PROTOCOL } from "../../dist/sidecar/socket/hello.js";
 
-/** Node cannot take the descriptor that came with the frame: the memory of that label is found in /proc, in some process. */
+/** Finds the arena by its label in /proc, because Node cannot receive the descriptor that comes with the frame. */
 function openArena(label) {
   const name = new RegExp(`tierkv-arena-(\\d+-\\d+-)?${label}( |$)`);
   for (const pid of readdirSync("/proc").filter((entry) => /^\d+$/.test(entry))) {
@@ -33,7 +33,7 @@ function linkOf(path) {
 }
 
 const BF16_BYTES = 2;
-/** Of the engine's own cache; the arena's size does not follow from it. */
+/** Blocks of the engine's own cache; the arena's size does not depend on it. */
 const KV_BLOCKS = 1024;
 const SAVE_ITEMS_MAX = 512;
 
@@ -48,7 +48,7 @@ export function attentionGroup({ tokens, layers, heads, dim }) {
   return { ...what, ...counts, layer_bytes: heads * headStride, ...where, ...strides };
 }
 
-/** One connection; `onFrame` hears every frame, and the end of the connection as `{ t: "closed" }`. */
+/** One connection; `onFrame` gets every frame, and the connection's end as `{ t: "closed" }`. */
 class Line {
   constructor(path, onFrame) {
     const decoder = new FrameDecoder("the sidecar");
@@ -66,7 +66,7 @@ class Line {
   }
 }
 
-/** What the sidecar takes for an engine of one rank. */
+/** A stand-in for an engine of one rank. */
 export class Shim {
   #credits = [];
   #arena = null;
@@ -76,10 +76,10 @@ export class Shim {
   #placed = [];
   #held = null;
   #failure = null;
-  /** Looked at after every frame: resolves what waits once its condition holds. */
+  /** Promise to settle once its condition holds; checked after every frame. */
   #waiting = null;
 
-  /** Up: the arena is mapped, restores are on, credits are there. */
+  /** Starts and waits until the arena is mapped, restores are on and credits are there. */
   static async start(path, { engine, group, maxModelLen, namespace, hello: more = {} }) {
     const shim = new Shim();
     shim.#namespace = namespace;
@@ -120,7 +120,7 @@ export class Shim {
     return page;
   }
 
-  /** Announces the blocks as saved, each in the slot that is free next; resolves to those slots when all are announced. */
+  /** Announces the blocks as saved, each in the next free slot; resolves to the slots when all are announced. */
   async save(blocks) {
     const slots = [];
     while (slots.length < blocks.length) {
@@ -137,7 +137,7 @@ export class Shim {
     return slots;
   }
 
-  /** Restores the blocks; resolves to their slots when the last is placed. `handoff`: tokens that somebody saves now. */
+  /** Restores the blocks; resolves to their slots when the last is placed. `handoff`: tokens that a producer saves now. */
   async restore(blocks, options = {}) {
     const placed = await this.ask(blocks, options);
     if (placed.length === blocks.length) return placed;
@@ -145,14 +145,14 @@ export class Shim {
     throw new Error(`${length} of ${blocks.length} blocks were restored (${this.doneReason})`);
   }
 
-  /** The same of what is held of them. */
+  /** Restores the blocks that are held; resolves to their slots. */
   async ask(blocks, { handoff = 0 } = {}) {
     this.#prefetch(Buffer.concat(blocks.map(({ hash }) => hash)), 0, handoff);
     await this.#until(() => this.doneReason !== null);
     return this.#placed;
   }
 
-  /** Asks which blocks are held, and fetches none; resolves to the bitmap. */
+  /** Asks which blocks are held, without fetching; resolves to the bitmap. */
   async lookUp(hashes) {
     this.#prefetch(hashes, hashes.length / HASH_BYTES);
     await this.#until(() => this.#held !== null);
@@ -168,7 +168,7 @@ export class Shim {
     this.scheduler.send({ t: "prefetch", req: "bench", plan: this.#plan, groups, handoff });
   }
 
-  /** Gives the slots of the last restore back. */
+  /** Returns the slots of the last restore. */
   release() {
     this.scheduler.send({ t: "release", req: "bench", plan: this.#plan });
   }

@@ -1,10 +1,10 @@
-// Owns the far side of the gateway's bench: an engine that streams events at once, or one after the other, in a process of its own.
+// Owns the far side of the gateway's bench: an engine that streams events, in a process of its own.
 import { createServer } from "node:http";
 
 const GAP_MS = 20;
 const EVENT = `data: ${JSON.stringify({ id: "cmpl-0", object: "text_completion", model: "m", choices: [{ index: 0, text: " token", logprobs: null, finish_reason: null }], usage: null })}\n\n`;
 
-/** When a client broke off, and who waits to hear it. */
+/** Times at which clients broke off, and the requests that wait for them. */
 const gone = [];
 const asking = [];
 function match() {

@@ -1,4 +1,4 @@
-// Owns the real processes a bench measures: vaults, a sidecar and a TCP peer in a directory of their own, gone when it ends.
+// Owns the processes that a bench measures: vaults, a sidecar and a TCP peer, in a directory removed at the end.
 import {
   existsSync,
   mkdtempSync,
@@ -22,15 +22,15 @@ const ECHO_PEER = fileURLToPath(new URL("./echo-peer.js", import.meta.url));
 const LOOP_FILE = "loop";
 const NEVER = new AbortController().signal;
 
-/** Restores of a bench are never cut short: what takes long shall be seen as slow. */
+/** Restores of a bench are never cut short, because slow ones must show as slow. */
 const RESTORE = '[restore]\nwait_ms = 60000\nstall_ms = 30000\nwhen = "always"\n';
 
-/** The failure of a process and the last lines of its log. */
+/** Adds the last lines of a process's log to its failure. */
 function withTail(error, failed) {
   return new Error([error.message, ...failed.tail()].join("\n"), { cause: error });
 }
 
-/** Of user and system time in /proc; the kernel's ABI fixes them. */
+/** Ticks of user and system time in /proc, fixed by the kernel's ABI. */
 const TICKS_PER_SECOND = 100;
 
 function cpuTicks(pid) {
@@ -42,7 +42,7 @@ function cpuTicks(pid) {
   return Number(utime) + Number(stime);
 }
 
-/** RssAnon: arenas are shared memory. 0 of one that has ended and is not waited for yet. */
+/** Returns RssAnon, because arenas are shared memory; 0 for an ended process. */
 function privateBytes(pid) {
   const found = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "latin1"));
   return Number(found?.[1] ?? 0) * 1024;
@@ -50,7 +50,7 @@ function privateBytes(pid) {
 
 export class Stand {
   #processes = [];
-  /** By address. */
+  /** Vaults by address. */
   #vaults = new Map();
   #files = 0;
 
@@ -64,10 +64,10 @@ export class Stand {
     return join(this.dir, name);
   }
 
-  /** A vault of attention KV (`cold`: and of states), here or inside a Network; resolves to its address. */
+  /** Starts a vault of attention KV (`cold`: also of states), here or inside a Network; resolves to its address. */
   async vault(maxBytes, network = null, role = "kv_cold") {
     const host = network?.host ?? "127.0.0.1";
-    // The network is one of the bench alone, in a namespace of its own.
+    // Allowed, because the network is a private namespace of this bench.
     const vault = `[vault]\nlisten = "${host}:0"\nmax_bytes = ${maxBytes}\ninsecure_lan = true\n`;
     const config = this.#config(`[cluster]\nrole = "${role}"\n\n${vault}`);
     const inside = network === null ? [] : ["ip", "netns", "exec", network.netns];
@@ -80,7 +80,7 @@ export class Stand {
     this.#vaults.get(address).kill();
   }
 
-  /** A sidecar in front of that vault, or of a pool of several; `codec`: as `[codec] kv` names it; `isWatched`: for `pauseMs`. */
+  /** Starts a sidecar before that vault or pool; `codec` is `[codec] kv`; `isWatched` enables `pauseMs`. */
   async sidecar(kvCold, { isWatched = false, ...given }) {
     const socket = this.path(`sidecar-${this.#files}.sock`);
     const config = this.#sidecarConfig({ kvCold, socket, ...given });
@@ -88,14 +88,14 @@ export class Stand {
     return { socket, pid, config };
   }
 
-  /** The longest pause of the sidecar's event loop between two times of day, in ms. */
+  /** Returns the longest pause of the sidecar's event loop between two times of day, in ms. */
   pauseMs([from, to]) {
     const lines = readFileSync(this.path(LOOP_FILE), "latin1").trim().split("\n");
     const told = lines.map((line) => line.split(" ").map(Number));
     return Math.max(...told.filter(([when]) => when >= from && when <= to).map(([, ms]) => ms));
   }
 
-  /** `tierkv gateway` of these lines, before engines that answer; resolves to its address and socket. */
+  /** Starts `tierkv gateway` with these lines, before engines that answer; resolves to its address and socket. */
   async gateway(lines) {
     const socket = this.path("gateway.sock");
     const own = { listen: "127.0.0.1:0", socket, index_file: this.path("index") };
@@ -105,7 +105,7 @@ export class Stand {
     return { url, socket };
   }
 
-  /** A server in Python, until it answers at `url`. */
+  /** Starts a server in Python and waits until it answers at `url`. */
   async server(args, { env, url, timeoutMs }) {
     const server = this.#launch("server", PYTHON, args, env);
     const isUp = () =>
@@ -120,21 +120,21 @@ export class Stand {
     }
   }
 
-  /** The other side of plain TCP: see tcp-peer.js. Resolves to the port it serves. */
+  /** Starts the far side of plain TCP (tcp-peer.js); resolves to its port. */
   async tcpPeer(sinkPort, bytes) {
     const args = [TCP_PEER, String(sinkPort), String(bytes)];
     const { port } = await this.#ready(this.#launch("tcp-peer", process.execPath, args));
     return port;
   }
 
-  /** A process that does nothing but send back what it gets; resolves to its Unix socket. */
+  /** Starts a process that echoes; resolves to its Unix socket. */
   async echo() {
     const socket = this.path("echo.sock");
     await this.#ready(this.#launch("echo", process.execPath, [ECHO_PEER, socket]));
     return socket;
   }
 
-  /** Runs one of the Python programs to its end; resolves to the object it prints last. */
+  /** Runs a Python program to its end; resolves to the object it prints last. */
   async python(args, { env = {}, timeoutMs }) {
     const python = this.#launch("python", PYTHON, args, { PYTHONPATH: at("python-shim"), ...env });
     try {
@@ -145,7 +145,7 @@ export class Stand {
     return JSON.parse(python.tail().at(-1));
   }
 
-  /** A checkpoint with seeded random weights; resolves to its folder. */
+  /** Writes a checkpoint with seeded random weights; resolves to its folder. */
   async makeModel(shape) {
     const flags = Object.entries(shape).flatMap(([name, value]) => [`--${name}`, String(value)]);
     const args = ["-m", "lab.checkpoint", "--out", this.path("model"), ...flags];
@@ -153,14 +153,14 @@ export class Stand {
     return path;
   }
 
-  /** Processor seconds that this process and all it has started have used, kernel included. */
+  /** Returns the CPU seconds of this process and all it started, kernel included. */
   cpuSeconds() {
     const { user, system } = process.cpuUsage();
     const started = this.#processes.map(({ pid }) => cpuTicks(pid) / TICKS_PER_SECOND);
     return started.reduce((sum, seconds) => sum + seconds, (user + system) / 1e6);
   }
 
-  /** Private resident bytes of each process that runs, by name. */
+  /** Returns private resident bytes of each running process, by name. */
   memoryBytes() {
     const running = this.#processes.filter(({ pid }) => existsSync(`/proc/${pid}`));
     return Object.fromEntries(running.map(({ name, pid }) => [name, privateBytes(pid)]));
@@ -181,7 +181,7 @@ export class Stand {
   #sidecarConfig({ kvCold, socket, arenaBytes, codec, ...given }) {
     const { restore = RESTORE, ssmCold = null, redundancy = "none" } = given;
     const ssm = ssmCold === null ? "" : `ssm_cold = "${ssmCold}"\n`;
-    // Vaults of a bench are on this machine, if in a network of their own.
+    // Allowed, because a bench's vaults are on this machine or in its own namespaces.
     const kept = `insecure_lan = true\nredundancy = "${redundancy}"\n`;
     const cluster = `[cluster]\nrole = "inference"\nkv_cold = ${JSON.stringify(kvCold)}\n${ssm}${kept}`;
     const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n`;
@@ -210,7 +210,7 @@ export class Stand {
     return started;
   }
 
-  /** Waits for the line that says it serves, and returns it. */
+  /** Waits for the line that reports readiness, and returns it. */
   async #ready(service) {
     const readyLine = () =>
       service

@@ -1,10 +1,10 @@
-// Owns the far side of the plain TCP figures: a process that sends a set of bytes when asked, and takes one into memory.
+// Owns the far side of the plain TCP figures: a process that sends a set of bytes on request and receives one.
 import { connect, createServer } from "node:net";
 import { pump, receiver, setOf } from "./tcp.js";
 
 const [sinkPort, bytes] = process.argv.slice(2).map(Number);
 
-// Takes: connects, because only the connecting side can name the memory that reads go to.
+// Receives: connects, because only the connecting side can choose the memory that reads go to.
 const target = setOf(bytes);
 let taken = 0;
 const sink = connect({
@@ -20,7 +20,7 @@ const sink = connect({
 sink.setNoDelay(true);
 sink.on("close", () => process.exit(0));
 
-// Sends: one set for each byte it gets.
+// Sends one set for each byte received.
 const source = setOf(bytes);
 const server = createServer((socket) => {
   socket.setNoDelay(true);

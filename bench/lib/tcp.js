@@ -1,17 +1,17 @@
-// Owns plain TCP as the yardstick: two Node processes, one connection each way, 1 MiB writes, reads straight into memory made before.
+// Owns plain TCP as the yardstick: two Node processes, one connection each way, reads into preallocated memory.
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import { noise } from "./blocks.js";
 
 const MIB = 2 ** 20;
 const WRITE_BYTES = MIB;
-/** Bytes handed to the kernel's queue ahead: enough that it never runs dry. */
+/** Bytes queued in the kernel ahead, enough that it never runs dry. */
 const AHEAD_BYTES = 4 * MIB;
 
 export const TCP_SAYS =
   "raw TCP: two Node processes over loopback, one connection, 1 MiB writes, reads straight into memory touched before; nothing is checked";
 
-/** `bytes` of touched memory, larger than any cache when `bytes` is. */
+/** Returns `bytes` of touched memory, larger than any cache when `bytes` is. */
 export function setOf(bytes) {
   return noise(bytes);
 }
@@ -24,7 +24,7 @@ export async function pump(socket, data) {
   }
 }
 
-/** `onread` of a socket: each read lands where the last one ended, around and around `target`. */
+/** Returns `onread` options of a socket: each read continues where the last ended, wrapping around `target`. */
 export function receiver(target, onBytes) {
   let at = 0;
   return {
@@ -37,7 +37,7 @@ export function receiver(target, onBytes) {
   };
 }
 
-/** The near side. `send` and `receive` move one set of `bytes` and resolve when its last byte is in memory there or here. */
+/** The near side. `send` and `receive` move one set of `bytes` and resolve when its last byte has arrived. */
 export class TcpYardstick {
   #wake = () => {};
   #left = 0;

@@ -1,4 +1,4 @@
-// Owns what benches of the whole way share: waiting until an arena is touched, and until the last block of a save is in the vault.
+// Owns two waits of benches that use a whole sidecar: for a touched arena, and for a finished save.
 import { setTimeout as sleep } from "node:timers/promises";
 
 const CALL_MS = 30_000;
@@ -6,7 +6,7 @@ const SAVE_MS_MAX = 120_000;
 const STATUS_POLL_MS = 5;
 const TOUCH_POLL_MS = 50;
 
-/** Waits until the sidecar has touched the whole arena: before that, slots are not ours to fill, and slow. */
+/** Waits until the sidecar has touched the whole arena, because untouched slots are slow and not leased. */
 export async function touchAll(link, engine) {
   for (;;) {
     const { engines } = await link.status(CALL_MS);
@@ -16,7 +16,7 @@ export async function touchAll(link, engine) {
   }
 }
 
-/** Saves blocks; resolves to their slots when the vault has accepted the last one. */
+/** Saves blocks; resolves to their slots when the vault has accepted the last. */
 export async function saveAll(shim, link, blocks) {
   const counters = async () => (await link.status(CALL_MS)).counters;
   const before = await counters();

@@ -1,4 +1,4 @@
-"""One rival and one shape in a process of its own: does one restore, or one series of calls, whenever it is told.
+"""One rival and one shape in a process of its own: runs one restore, or one series of calls, on each command.
 
 Started by run.py: `cell.py RIVAL BLOCK_BYTES BLOCKS LANES`. Each line on its input is a command (`restore`, `latency`,
 `lookup`, `end`), each line on its output the JSON of what was measured; the first line says what storing took.
@@ -41,7 +41,7 @@ class Cell:
         self.turn = 0
 
     def store(self) -> dict[str, Any]:
-        # Each prefix holds the blocks in another order: a block under the wrong key is noticed.
+        # Each prefix has the blocks in another order, so that a block under the wrong key is noticed.
         self.prefixes = [
             (new_keys(f"prefix {n}", len(self.source)), self.source[n:] + self.source[:n])
             for n in range(PREFIXES)
@@ -61,7 +61,7 @@ class Cell:
                 raise AssertionError(f"get_into() returned wrong bytes for {key}")
 
     def restore(self) -> dict[str, Any]:
-        """One restore of a whole prefix: its speed, what it cost, and how busy the machine was with other work."""
+        """Restore a whole prefix once; return its speed, its cost, and the machine's other load."""
         keys, _ = self.prefixes[self.turn % PREFIXES]
         self.turn += 1
         gigabytes = sum(len(block.view) for block in self.target) / 1e9
@@ -79,14 +79,14 @@ class Cell:
         }
 
     def latency(self) -> dict[str, Any]:
-        """Restores of single blocks, of the prefix whose last restore is longest ago."""
+        """Time restores of single blocks, from the prefix restored longest ago."""
         keys, _ = self.prefixes[self.turn % PREFIXES]
         calls = [keys[number % len(keys)] for number in range(min(LATENCY_SAMPLES, len(keys)))]
         seconds = [timed(self.rival.get_into, [key], self.target[:1]) for key in calls]
         return {"latency_ms": [1e3 * each for each in seconds]}
 
     def lookup(self) -> dict[str, Any]:
-        """One batch of existence checks, the first half of the keys stored and the rest not."""
+        """Time batches of existence checks, with the first half of the keys stored."""
         half = LOOKUP_KEYS // 2
         keys = new_keys("lookup", LOOKUP_KEYS)
         self.rival.put(keys[:half], self.arena.blocks(0, LOOKUP_BLOCK_BYTES, half))
@@ -100,7 +100,7 @@ class Cell:
 
 
 def finite_bf16(size: int) -> bytes:
-    """Random bytes that are finite bf16 numbers, so that a codec of numbers takes them too."""
+    """Return random bytes that are finite bf16 numbers, so that a codec of numbers accepts them."""
     data = bytearray(os.urandom(size))
     table = bytes(value & 0xBF for value in range(256))
     data[1::2] = data[1::2].translate(table)
@@ -119,7 +119,7 @@ def is_same(got: memoryview, wanted: memoryview, is_exact: bool) -> bool:
 
 
 def usage(rival: Rival) -> dict[str, float]:
-    """CPU seconds of the client, its servers and the whole machine (niced work yields, so it does not count)."""
+    """Return CPU seconds of the client, its servers and the machine (without niced work, which yields)."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     servers = [psutil.Process(pid).cpu_times() for pid in rival.server_pids()]
     machine = psutil.cpu_times()

@@ -1,4 +1,4 @@
-"""What the samples say: medians, ratios round by round with their 95 % interval, and the tables."""
+"""Evaluation of the samples: medians, ratios round by round with their 95 % interval, and the tables."""
 
 import random
 from statistics import mean, median, quantiles
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def summarize(shape: tuple[int, int], cells: dict[str, Row]) -> list[Row]:
-    """One row for each rival of one shape."""
+    """Return one row for each rival of one shape."""
     size, count = shape
     rows = []
     for name, cell in cells.items():
@@ -32,7 +32,7 @@ def summarize(shape: tuple[int, int], cells: dict[str, Row]) -> list[Row]:
 
 
 def ratio(ours: list[Row], theirs: list[Row]) -> Row:
-    """Median of the ratios round by round, and its 95 % interval by resampling the rounds."""
+    """Return the median of the ratios round by round, and its 95 % interval by resampling the rounds."""
     ratios = [a["gb_s"] / b["gb_s"] for a, b in zip(ours, theirs, strict=True)]
     dice = random.Random(SEED)
     medians = sorted(median(dice.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
@@ -52,7 +52,7 @@ def spread(values: list[float]) -> Row:
 
 
 def markdown(rows: list[Row]) -> list[str]:
-    """One table: what each rival did, and how many times faster tierKV was in the same rounds."""
+    """Return one table: the results of each rival, and the ratio of tierKV in the same rounds."""
     head = [
         "blocks",
         "store",

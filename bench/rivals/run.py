@@ -22,7 +22,7 @@ from report import markdown, summarize
 from rivals import RIVALS
 
 HERE = Path(__file__).resolve().parent
-#: Of this process's own network namespace.
+#: File in this process's own network namespace.
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 NAMESPACE_MARK = "RIVALS_PRIVATE_NETWORK"
 STOP_TIMEOUT_S = 60
@@ -147,7 +147,7 @@ class CellProcess:
 def measure(
     options: argparse.Namespace, shape: tuple[int, int], *, with_lookup: bool
 ) -> dict[str, dict[str, Any]]:
-    """All rivals of one shape; one that fails is reported and left out."""
+    """Measure all rivals of one shape; a failing one is reported and left out."""
     with ExitStack() as stack:
         found: dict[str, dict[str, Any]] = {}
         cells: dict[str, CellProcess] = {}
@@ -174,7 +174,7 @@ def measure(
 
 
 def rotated(cells: dict[str, CellProcess], number: int) -> list[tuple[str, CellProcess]]:
-    """Another one goes first in every round."""
+    """Rotate the order, so that another rival goes first in every round."""
     items = list(cells.items())
     first = number % len(items)
     return items[first:] + items[:first]

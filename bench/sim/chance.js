@@ -1,6 +1,6 @@
-// Owns chance by seed: the same numbers in the same order, wherever a simulation is run again.
+// Owns seeded randomness: the same numbers in the same order in every run of a simulation.
 
-/** Mulberry32. Numbers from 0 up to 1. */
+/** Mulberry32. Numbers in [0, 1). */
 export function chanceOf(seed) {
   let state = seed >>> 0;
   const next = () => {

@@ -1,7 +1,7 @@
-// Owns virtual time: while a simulation runs, the process's clock says what the simulation does.
+// Owns virtual time: a simulation sets the process's clock while it runs.
 
 /**
- * Runs `work`, which may not wait, with the time that `clock.ms` says; the process's own comes back after it.
+ * Runs synchronous `work` with `performance.now` returning `clock.ms`, then restores it.
  * @template T
  * @param {{ ms: number }} clock
  * @param {() => T} work

@@ -1,4 +1,4 @@
-// Owns a simulated fleet in virtual time: engines with a queue, a cache and quadratic prefill, behind gateways that decide as the real one does.
+// Owns a simulated fleet in virtual time: engines with queue, cache and quadratic prefill, behind real gateway code.
 import { Engine } from "../../dist/gateway/engines/engine.js";
 import { namesOf, newSeeds } from "../../dist/gateway/index/chain.js";
 import { BlockIndex } from "../../dist/gateway/index/index-of-blocks.js";
@@ -7,11 +7,11 @@ import { Tokenizer } from "../../dist/gateway/tokens/tokenizer.js";
 import { chanceOf } from "./chance.js";
 
 export const BLOCK = 16;
-/** Milliseconds of a prefill, as published for gpt-oss-120b on an H200: each, per token, per pair of tokens. */
+/** Milliseconds of a prefill, as published for gpt-oss-120b on an H200: fixed, per token, per pair of tokens. */
 const [EACH_MS, TOKEN_MS, PAIR_MS] = [26, 0.0246, 6.2e-7];
-/** No two of them take the same: this share more or less. */
+/** Random relative change of each prefill's time. */
 const NOISE = 0.15;
-/** Until the answer's end, from its first token on. */
+/** Milliseconds from an answer's first token to its end. */
 const ANSWER_MS = 1000;
 const IN_FLIGHT_MAX = 64;
 
@@ -19,7 +19,7 @@ function prefillMs(from, to) {
   return EACH_MS + TOKEN_MS * (to - from) + (PAIR_MS * (to * to - from * from)) / 2;
 }
 
-/** One engine: prompts are computed one after the other, ends of prefixes are evicted first. */
+/** One engine: computes prompts one after the other, and evicts ends of prefixes first. */
 class SimEngine {
   #held = new Map();
   freeMs = 0;
@@ -28,7 +28,7 @@ class SimEngine {
     this.blocksMax = blocksMax;
   }
 
-  /** Tokens that were held, and what it tells of its cache. */
+  /** Returns the tokens that were held, and the cache events. */
   take(names, tokens) {
     const missing = names.findIndex((name) => !this.#held.has(name));
     const first = missing < 0 ? names.length : missing;
@@ -53,12 +53,12 @@ class SimEngine {
       told.push({ kind: "stored", tier: "gpu", parent, blockSize: BLOCK, blocks, group: 0 });
     }
     if (gone.length > 0) told.push({ kind: "removed", tier: "gpu", hashes: gone, group: 0 });
-    // The last token is computed always.
+    // Capped, because the last token is always computed.
     return { held: Math.min(first * BLOCK, tokens.length - 1), told };
   }
 }
 
-/** One gateway, as the real one is put together, without its front. */
+/** Builds one gateway from the real parts, without its front. */
 export function gatewayOf(preset, engines, { ttftMs = null, seeds = newSeeds(), blocksMax } = {}) {
   const made = Array.from(
     { length: engines },
@@ -95,7 +95,7 @@ export const asked = (tokens, fairness = "") => ({
   objective: "",
 });
 
-/** Runs `work` with a clock and chance of its own; the process's come back after it. */
+/** Runs `work` with its own clock and randomness, then restores the process's. */
 async function inVirtualTime(clock, chance, work) {
   const { now } = performance;
   const { random } = Math;
@@ -114,8 +114,8 @@ async function inVirtualTime(clock, chance, work) {
 }
 
 /**
- * What became of the requests that `next` makes: it is given the time and a chance, and gives `{ gapMs, tokens, kind, key, done }`
- * until it gives null. Each goes to one of `gateways`, which see the same events and share nothing else.
+ * Returns the results of the requests that `next` makes from a time and a source of randomness: `{ gapMs, tokens, kind, key, done }`
+ * or null at the end. Each goes to one of `gateways`, which receive the same events and share nothing else.
  */
 export function simulate(
   next,
@@ -201,7 +201,7 @@ const exponential = (mean, chance) => -mean * Math.log(1 - chance());
 const GROUPS = 40;
 const [SYSTEM, TURN, TURNS] = [1408, 400, 6];
 
-/** Conversations behind shared system prompts: about two thirds of a prompt are shared by one group, and the rest by its own turns. */
+/** Conversations behind shared system prompts: about two thirds of a prompt are shared by a group, the rest by its own turns. */
 export function conversations(requests, perSecond) {
   const idle = [];
   let left = requests;
@@ -228,7 +228,7 @@ export function conversations(requests, perSecond) {
   };
 }
 
-/** Prompts that all begin alike and share nothing else. */
+/** Prompts with one common prefix and nothing else in common. */
 export function onePrefix(requests, perSecond) {
   let left = requests;
   let unique = 1_000_000;

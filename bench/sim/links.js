@@ -1,23 +1,23 @@
-// Owns simulated links and one engine's time in a simulated world: the real cost model decides by what it has seen, and the link as it is answers.
+// Owns simulated links and one engine's time: the real cost model decides by its samples, the true link answers.
 
 const BLOCK_TOKENS = 16;
-/** Of one block: Llama-3.1-8B with 8 bits a number. */
+/** Bytes of one block: Llama-3.1-8B with 8 bits a number. */
 const BLOCK_BYTES = 16 * 64 * 1024;
 const LOAD_BYTES_PER_S = 8e9;
 const QUESTION_MS = 1;
 const KEY_BYTES = 48;
-/** Mb/s: some links are too slow to be worth it. */
+/** Mb/s; some links are too slow to be useful. */
 const PACES = [100, 1000, 10_000, 40_000];
-/** What was seen last says so much of the rate. */
+/** Weight of the latest sample in the estimated rate. */
 const SMOOTHING = 0.7;
-/** Within this share of the truth a pace counts as known, and that of computing after so many steps. */
+/** Relative error below which a rate counts as known, and the steps after which that of computing does. */
 const [KNOWN, STEPS_KNOWN] = [0.1, 10];
-/** An answer counts as late that took so many times what computing would have. */
+/** Factor over the time of computing above which an answer counts as late. */
 const LATE = 1.25;
 
 const isNear = (seen, truth) => Math.abs(seen / truth - 1) < KNOWN;
 
-/** From one host to one vault. */
+/** Link from one host to one vault. */
 export class Way {
   #seen = null;
 
@@ -35,7 +35,7 @@ export class Way {
     return isNear(this.#seen ?? 0, this.bytesPerS);
   }
 
-  /** Seconds that it takes to bring so much. */
+  /** Returns the seconds to transfer so many bytes. */
   secondsOf(bytes) {
     return QUESTION_MS / 1000 + bytes / this.bytesPerS;
   }
@@ -45,7 +45,7 @@ export class Way {
   }
 }
 
-/** An engine that computes in one step whatever is not restored. */
+/** An engine that computes everything not restored in one step. */
 export class Engine {
   constructor(chance, { EngineRates }) {
     this.rates = new EngineRates();
@@ -67,7 +67,7 @@ export class Engine {
     return seconds;
   }
 
-  /** A prompt of so many blocks, of which the first are held: `held` says how many on which way. Returns the seconds that it took. */
+  /** Answers a prompt of `blocks` blocks; `held` has the leading blocks held per link. Returns the seconds it took. */
   ask(blocks, held) {
     const { rates, counts } = this;
     const end = blocks * BLOCK_TOKENS;
@@ -81,7 +81,7 @@ export class Engine {
     const decision = rates.choose(0, end, [{ tokens, fetchS, loadBytes: bytes }]);
     const truth = Math.max(0, ...ways.map((one) => one.way.secondsOf(one.bytes)));
     const loadS = bytes / LOAD_BYTES_PER_S;
-    // What is not known, or was not seen for long, is tried, and costs what it costs.
+    // Unknown links, or stale ones, are tried and not judged.
     const isKnown =
       rates.prefill.samples > STEPS_KNOWN &&
       isNear(rates.loadS(bytes), loadS) &&

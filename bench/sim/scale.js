@@ -1,8 +1,8 @@
-// Owns what a pool costs as it grows, from the real placement: what moves, how uneven it is, who is asked, what a host computes and keeps.
+// Owns the cost of a growing pool, from the real placement: moved blocks, imbalance, vaults asked, time and memory of a host.
 import { hash } from "node:crypto";
 
 const PROMPTS = 50;
-/** Of 16 tokens: 16,384 tokens. */
+/** Blocks of 16 tokens: 16,384 tokens. */
 export const PROMPT_BLOCKS = 1024;
 
 const namesOf = (seed, count) =>
@@ -10,7 +10,7 @@ const namesOf = (seed, count) =>
 const shareOf = (owners, is) =>
   owners.reduce((sum, owner, at) => sum + Number(is(owner, at)), 0) / owners.length;
 
-/** Of `count` vaults of one capacity: one more comes, and one goes. `cut`: "parts" for blocks, "whole" for states. */
+/** Simulates one more and one fewer among `count` vaults of equal capacity. `cut`: "parts" for blocks, "whole" for states. */
 export function movesOf(seed, count, { Placement, cut }) {
   const names = namesOf(seed, count + 1);
   const [less, before, more] = [count - 1, count, count + 1].map((size) =>
@@ -21,7 +21,7 @@ export function movesOf(seed, count, { Placement, cut }) {
   return {
     join: shareOf(before, (owner, at) => more[at] !== owner),
     leave: shareOf(before, (owner, at) => less[at] !== owner),
-    /** Moved between vaults that neither came nor went: the larger one of both. */
+    /** Share moved between vaults that neither came nor went, the larger of both cases. */
     astray: Math.max(
       shareOf(before, (owner, at) => more[at] !== owner && more[at] !== count),
       shareOf(before, (owner, at) => less[at] !== owner && owner !== count - 1),
@@ -30,7 +30,7 @@ export function movesOf(seed, count, { Placement, cut }) {
   };
 }
 
-/** What one engine's host does for a prompt of 16,384 tokens, and keeps. */
+/** Measures an engine host's time and memory for prompts of 16,384 tokens. */
 export function lookupOf(seed, count, { Placement, LAYOUTS, RUN_BLOCKS, PART_BLOCKS }) {
   const placement = new Placement(namesOf(seed, count));
   const prompts = Array.from({ length: PROMPTS }, (_none, prompt) =>
@@ -52,7 +52,7 @@ export function lookupOf(seed, count, { Placement, LAYOUTS, RUN_BLOCKS, PART_BLO
   return { asked, us, firstUs: first.us, bytes };
 }
 
-/** By the power of the size that two measured ones tell: what no such pool was made for. */
+/** Extrapolates by the power law through two measured sizes, because no pool of that size exists. */
 export function onPaper([small, atSmall], [large, atLarge], size) {
   const power = Math.log(atLarge / atSmall) / Math.log(large / small);
   return atLarge * (size / large) ** power;

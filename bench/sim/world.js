@@ -1,4 +1,4 @@
-// Owns one simulated world: hosts that see a pool through the real placement, vaults that come, go, forget and evict, and a ledger of every run.
+// Owns one simulated world: hosts with the real placement, vaults that come, go and evict, and the outcome of every run.
 import { createHash, hash } from "node:crypto";
 import { chanceOf } from "./chance.js";
 import { inVirtualTime } from "./clock.js";
@@ -8,23 +8,23 @@ const HASH_BYTES = 32;
 const REQUESTS = 40;
 const DOCUMENTS = 6;
 const RUNS_MAX = 6;
-/** Of a run, each on another vault. */
+/** Parts of a run, each on another vault. */
 const PARTS = 4;
 const HOSTS = 2;
 const VAULTS_MAX = 7;
 const GIB = 2 ** 30;
-/** So many worlds have vaults of the same names, because layouts of parts follow from names and take long to make. */
+/** Worlds that share vault names, because layouts of parts depend on names and take long to make. */
 const NAMED_ALIKE = 1000;
-/** One world in so many has vaults of unlike capacity, and one in so many has vaults that are full. */
+/** One world in so many has vaults of different capacity, and one in so many has full vaults. */
 const [UNLIKE_EVERY, FULL_EVERY] = [8, 3];
-/** One request in so many meets an event, and one host in so many hears its news meanwhile, or probes who is down. */
+/** One request in so many meets an event; one host in so many updates its members, or probes vaults that are down. */
 const [EVENT_EVERY, NEWS_EVERY, PROBE_EVERY] = [20, 4, 4];
-/** One request in so many finds another link. */
+/** One request in so many changes a link's rate. */
 const LINK_EVERY = 15;
-/** Between two requests at most, and once in so many, besides what the one before took: some views of before are forgotten in a world. */
+/** Longest pause between requests, and a long one once in so many, so that some old views expire within a world. */
 const [PAUSE_MS, LONG_PAUSE_MS, LONG_EVERY] = [2000, 1_800_000, 8];
 
-/** What one vault holds: runs, the least recently used first. */
+/** The runs that one vault holds, least recently used first. */
 class Vault {
   constructor(name, capacityBytes, runsMax) {
     this.name = name;
@@ -44,7 +44,7 @@ class Vault {
     this.runs.set(run, true);
   }
 
-  /** Returns the runs that went to make room. */
+  /** Returns the runs evicted to make room. */
   keep(run) {
     this.touch(run);
     const gone = [];
@@ -57,7 +57,7 @@ class Vault {
   }
 }
 
-/** An engine's host: its own clients, and the real pool over them. It hears of members late, and of a death when it asks. */
+/** An engine's host: its clients, and the real pool over them. Learns of members late, and of deaths when it asks. */
 class Host {
   constructor(vaults, isDouble, chance, parts) {
     this.chance = chance;
@@ -73,7 +73,7 @@ class Host {
     this.hear(vaults);
   }
 
-  /** Who is a member now. */
+  /** Updates the members. */
   hear(vaults) {
     for (const vault of vaults) {
       if (!vault.isMember) this.members.delete(vault);
@@ -86,7 +86,7 @@ class Host {
     }
   }
 
-  /** Whether a vault answers; what does not counts as down until it is probed. */
+  /** Returns whether a vault answers; an unreachable one counts as down until it is probed. */
   reaches(client) {
     client.isOpen = !client.vault.isUp;
     return client.vault.isUp;
@@ -96,7 +96,7 @@ class Host {
     for (const client of this.clients) if (client.isOpen) this.reaches(client);
   }
 
-  /** It knows the pool as it is. */
+  /** Returns whether its view equals the real pool. */
   knows(vaults) {
     return (
       vaults.every((vault) => this.members.has(vault) === vault.isMember) &&
@@ -123,7 +123,7 @@ class World {
     );
     this.stored = new Set();
     this.evicted = new Set();
-    /** Nothing has happened so far that hosts could have seen differently. */
+    /** Whether no event has happened that hosts could see differently. */
     this.isCalm = true;
     const misses = { fresh: 0, evicted: 0, lost: 0, elsewhere: 0, calmElsewhere: 0 };
     this.counts = { seed, isDouble, runs: 0, found: 0, ...misses, losses: 0, asked: 0, events: 0 };
@@ -135,7 +135,7 @@ class World {
     this.vaults.push(new Vault(name, capacity, this.runsMax));
   }
 
-  /** One vault is lost in a world at most: copies are for one loss. */
+  /** Lets one event happen; at most one vault is lost per world, because copies cover one loss. */
   happen() {
     const { chance, vaults, counts } = this;
     const up = vaults.filter(({ isUp, isMember }) => isUp && isMember);
@@ -156,7 +156,7 @@ class World {
     this.isCalm = false;
   }
 
-  /** A prompt: a document's first runs, and sometimes one that never comes again. */
+  /** Returns a prompt: a document's first runs, and sometimes a run that never returns. */
   prompt() {
     const { chance, seed, parts } = this;
     const document = Math.floor(chance.next() ** 2 * DOCUMENTS);
@@ -185,7 +185,7 @@ class World {
     for (const [at, run] of runs.entries()) {
       const holder = this.restore(host, places, at, run);
       isHole ||= holder === undefined;
-      // Behind a hole nothing is restored: it is computed and saved.
+      // Runs behind a hole are computed and saved, because nothing behind it can be restored.
       if (isHole) this.save(host, hashes, at, run);
       else held.set(holder.way, (held.get(holder.way) ?? 0) + this.parts.RUN_BLOCKS);
     }
@@ -194,7 +194,7 @@ class World {
     this.clock.ms += tookS * 1000 + chance.below(isLong ? LONG_PAUSE_MS : PAUSE_MS);
   }
 
-  /** Of engines whose links and paces were known: what their choices cost, in all. */
+  /** Returns the total times of engines whose links and rates were known. */
   get times() {
     const sum = { restored: 0, computed: 0, tookS: 0, bestS: 0, late: 0 };
     for (const { engine } of this.hosts)
@@ -238,14 +238,14 @@ class World {
   }
 }
 
-/** The block that stands for run `at`: of every part in turns. */
+/** Returns the block that represents run `at`, from each part in turn. */
 function blockOf(at, { RUN_BLOCKS }) {
   return at * RUN_BLOCKS + ((at % PARTS) * RUN_BLOCKS) / PARTS;
 }
 
 /**
  * Runs one seed. `parts`: the real Pool, NO_VAULT, RUN_BLOCKS, EngineRates and Link. Misses by cause: `fresh` was never stored, `evicted` and
- * `lost` are with no vault any more, `elsewhere` lies on a vault that this host did not ask, because hosts saw the pool differently.
+ * `lost` are on no vault any more, `elsewhere` is on a vault that this host did not ask, because hosts saw the pool differently.
  */
 export function runSeed(seed, parts) {
   const clock = { ms: 1 };

@@ -1,4 +1,4 @@
-// Owns the size of an arena: how many slots of how many bytes an engine gets, and how many of them saves may take.
+// Owns the size of an arena: slots, bytes per slot, and the slots that saves may take.
 import { TierkvError } from "../errors.ts";
 import {
   ARENA_BYTES_DEFAULT,
@@ -13,13 +13,13 @@ import {
 
 const PAGE_BYTES = 4096;
 
-/** What one block of one group takes on one rank. */
+/** Memory of one block of one group on one rank. */
 export interface BlockShape {
   /** layers * bytes per layer. */
   bytes: number;
   /** Tokens per block. */
   tokens: number;
-  /** How many of its last blocks a restore needs; 0: all of them. */
+  /** Last blocks of the group that a restore needs; 0: all. */
   tail: number;
 }
 
@@ -28,31 +28,31 @@ export interface ArenaNeeds {
   /** Per rank, per group. */
   ranks: readonly (readonly BlockShape[])[];
   maxModelLen: number;
-  /** Tokens that the engine computes in one step, at most. */
+  /** Most tokens that the engine computes in one step. */
   stepTokens: number;
-  /** What the configuration allows; null: it does not say. */
+  /** Limit from the configuration; null: not set. */
   bytesMax: number | null;
-  /** Memory the machine has left now. */
+  /** Free memory of the machine now. */
   freeBytes: number;
 }
 
 export interface ArenaPlan {
   slotBytes: number;
   slotCount: number;
-  /** Slots each rank's worker may hold for saves, being filled or waiting to be encoded. */
+  /** Slots that each rank's worker may hold for saves, being filled or waiting to be encoded. */
   saveSlots: number;
 }
 
-/** The most that an engine's arena may take where the configuration does not say. */
+/** Returns the most that an engine's arena may take where the configuration sets no limit. */
 export function arenaCeiling(freeBytes: number): number {
   return Math.max(ARENA_BYTES_DEFAULT, Math.floor(freeBytes * ARENA_FREE_SHARE));
 }
 
 /**
- * Room for two restores of the longest prompt on all groups and ranks (one being loaded while one arrives), plus the
- * saves' own share, so that neither starves the other; within the ceiling and half of the free memory. Saves have what a
- * step computes, up to an eighth of the arena; what they have anyway, SAVE_CREDIT_BYTES, up to a quarter.
- * Throws ENGINE_REFUSED when not even the fewest useful slots fit. The formula stands in docs/how-to/sizes.md.
+ * Plans room for two restores of the longest prompt on all groups and ranks (one loads while one arrives), plus the saves'
+ * own share, so that neither starves the other; within the ceiling and half of the free memory. Saves get one step's blocks,
+ * up to an eighth of the arena, or SAVE_CREDIT_BYTES, up to a quarter.
+ * Throws ENGINE_REFUSED when not even the fewest useful slots fit. docs/how-to/sizes.md has the formula.
  */
 export function planArena(needs: ArenaNeeds): ArenaPlan {
   const shapes = needs.ranks.flat();
@@ -88,12 +88,12 @@ export function planArena(needs: ArenaNeeds): ArenaPlan {
   return { slotBytes, slotCount, saveSlots };
 }
 
-/** Bytes of an arena in which so many slots are left for restores, whatever saves take of it. */
+/** Returns the bytes of an arena that leaves so many slots for restores, whatever saves take. */
 export function arenaBytesFor(restoreSlots: number, slotBytes: number): number {
   return Math.ceil((restoreSlots * 4) / 3) * slotBytes;
 }
 
-/** Blocks of a group that a restore of so many tokens needs. */
+/** Returns the blocks of a group that a restore of so many tokens needs. */
 function restoredBlocks({ tokens, tail }: BlockShape, promptTokens: number): number {
   const all = Math.ceil(promptTokens / tokens);
   return tail === 0 ? all : Math.min(tail, all);

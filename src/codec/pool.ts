@@ -1,4 +1,4 @@
-// Owns the encode threads: a bounded piscina pool that is given batches by descriptor (arena, slots, geometry); and deferred records, which need none.
+// Owns the encode threads, a bounded piscina pool that takes batches by descriptor, and the making of deferred records.
 import { availableParallelism } from "node:os";
 import { Piscina } from "piscina";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -16,10 +16,10 @@ import type { MakeDeferred } from "./record.ts";
 import { nativeItems } from "./task.ts";
 import type { EncodeTask, WeighTask } from "./task.ts";
 
-// The built file, also when the sources are run: a worker thread of Node 20 cannot read TypeScript.
+// The built file, also when the sources run, because a worker thread of Node 20 cannot read TypeScript.
 const WORKER_FILE: string = new URL("../../dist/codec/worker.js", import.meta.url).href;
 
-// Piscina requires a file before it imports it, and Node dies where a thread ends while it requires an ES module (IsGraphAsync).
+// Piscina requires a file before it imports it, and Node crashes when a thread ends while requiring an ES module (IsGraphAsync).
 const NO_REQUIRE = "--no-experimental-require-module";
 const WORKER_ARGV: string[] = process.allowedNodeEnvironmentFlags.has(NO_REQUIRE)
   ? [NO_REQUIRE]
@@ -38,18 +38,18 @@ export class EncodePool {
       maxQueue: ENCODE_QUEUE_MAX,
       niceIncrement: ENCODE_NICE,
       execArgv: WORKER_ARGV,
-      // Waiting on shared memory would keep a thread from its other messages; a task is milliseconds long.
+      // Waiting on shared memory would block a thread's other messages; a task takes milliseconds.
       atomics: "disabled",
     });
   }
 
-  /** One record per block, in order. Throws the native core's coded error, DEADLINE, or OVERLOAD when too much waits. */
+  /** Returns one record per block, in order. Throws the native core's coded error, DEADLINE, or OVERLOAD when too many wait. */
   async encode(task: EncodeTask): Promise<OutboxRecord[]> {
     const run = this.#begin(task, "encode");
     try {
       return toRecords(await withDeadline(run, ENCODE_TIMEOUT_MS, "encoding a batch"), null);
     } catch (error) {
-      // What comes after the deadline may have been read from slots that hold other blocks by then.
+      // Records finished after the deadline are dropped, because their slots may hold other blocks by then.
       run
         .then((pairs) => toRecords(pairs, null).forEach((record) => record.drop()))
         .catch(() => {});
@@ -57,7 +57,7 @@ export class EncodePool {
     }
   }
 
-  /** The same records at once: a lane makes each as it sends it, a thread of ours all that are left once one is to be made. */
+  /** Returns deferred records at once: a lane encodes each as it sends it; `make` lets a thread encode all that are left. */
   defer(task: EncodeTask): OutboxRecord[] {
     const { arena, geometry, codec, fidelity, namespace } = task;
     let made: ReturnType<MakeDeferred> | null = null;
@@ -74,7 +74,7 @@ export class EncodePool {
     return new Map(ids.map((id, index) => [id, lengths[index] ?? 0]));
   }
 
-  /** Tries codecs on a leased slot; those that cannot take it are left out. Throws as `encode`. */
+  /** Tries codecs on a leased slot; unsuitable ones are left out. Throws as `encode` does. */
   async weigh(task: WeighTask): Promise<CodecWeight[]> {
     const run = this.#begin<CodecWeight[]>(task, "weigh");
     return await withDeadline(run, ENCODE_TIMEOUT_MS, "weighing codecs");
@@ -106,7 +106,7 @@ function toRecords(pairs: Float64Array, make: MakeDeferred | null): OutboxRecord
   );
 }
 
-/** Half of the processors: the other half belongs to the engine and to sending. */
+/** Half of the processors, because the other half belongs to the engine and to sending. */
 function defaultThreads(): number {
   return Math.max(1, Math.min(ENCODE_THREADS_MAX, Math.floor(availableParallelism() / 2)));
 }

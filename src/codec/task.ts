@@ -1,4 +1,4 @@
-// Owns the description of blocks to encode: flat arrays, so that handing one to another thread copies only what it names.
+// Owns the description of blocks to encode, as flat arrays, because passing one to a thread copies only descriptors.
 import { HASH_BYTES } from "../block.ts";
 import type { ArenaId, EncodeItem, GeometryId } from "../native.ts";
 
@@ -51,7 +51,7 @@ export function packBlocks(
   return { slots, hashes, endTokens };
 }
 
-/** The blocks of a task as the native core takes them. */
+/** Returns the blocks of a task in the native core's form. */
 export function nativeItems({
   slots,
   hashes,

@@ -1,4 +1,4 @@
-// Owns the work of one encode thread: native encoding of what is named by descriptor; no payload byte passes through JavaScript.
+// Owns the work of one encode thread: native encoding by descriptor; no payload byte passes through JavaScript.
 import { toTierkvError } from "../errors.ts";
 import { encodeSlots, outboxMake, weighSlot } from "../native.ts";
 import type { CodecWeight } from "../native.ts";
@@ -13,17 +13,17 @@ export function encode(task: EncodeTask): Float64Array {
   );
 }
 
-/** Makes deferred records of the native outbox; per record its length, 0 where it cannot be made any more. */
+/** Makes deferred records of the native outbox; returns each length, 0 where one cannot be made any more. */
 export function make(records: Uint32Array): Float64Array {
   return coded(() => outboxMake(records));
 }
 
-/** What codecs make of a slot. */
+/** Returns the weight of each codec on a slot. */
 export function weigh({ arena, geometry, slot, generation, codecs }: WeighTask): CodecWeight[] {
   return coded(() => weighSlot(arena, geometry, slot, generation, Uint8Array.from(codecs)));
 }
 
-/** Only the message of an error survives the way between threads. */
+/** Errors keep their code in the message, because only the message survives the way between threads. */
 function coded<T>(work: () => T): T {
   try {
     return work();

@@ -1,4 +1,4 @@
-// Owns what open pages are told: accounts of sidecar and gateway again and again, and points of the past for their charts.
+// Owns the events sent to open pages: the status of sidecar and gateway, and past points for charts.
 import type { ServerResponse } from "node:http";
 import { toTierkvError } from "../errors.ts";
 import type { ShownFleet } from "../gateway/control.ts";
@@ -11,9 +11,9 @@ import {
 } from "../limits/seen.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 
-/** What is shown: accounts, and what is wrong. */
+/** The status that a page shows, and its findings. */
 export interface View {
-  /** null: no sidecar runs, but a gateway. */
+  /** null: only a gateway runs. */
   status: SidecarStatus | null;
   /** null: no gateway runs. */
   fleet: ShownFleet | null;
@@ -24,14 +24,14 @@ export interface View {
 export interface ExplainedRequest {
   req: string;
   at: number;
-  /** Why its first missing block is missing; null: nothing was. */
+  /** Reason for its first missing block; null: none missed. */
   miss: string | null;
   lines: readonly string[];
 }
 
 export interface PageSource {
   view(): Promise<View>;
-  /** The latest, the latest last. */
+  /** Returns the latest requests, newest last. */
   requests(): Promise<ExplainedRequest[]>;
 }
 
@@ -59,7 +59,7 @@ export class Feed {
     void this.#sample();
   }
 
-  /** Streams events to a page until either side ends it; false: there are too many. */
+  /** Streams events to a page until either side ends it; false when too many pages are open. */
   join(response: ServerResponse): boolean {
     if (this.#viewers.size >= PAGE_VIEWERS_MAX) return false;
     this.#viewers.add(response);
@@ -91,7 +91,7 @@ export class Feed {
   }
 
   #keep(point: Point): void {
-    // Totals that fell are another sidecar's.
+    // Totals that fell belong to another sidecar, so the points start anew.
     const last = this.#points.at(-1);
     if (last !== undefined && point.fetchedBytes < last.fetchedBytes) this.#points.length = 0;
     this.#points.push(point);
@@ -118,7 +118,7 @@ function pointOf({ at, counters }: SidecarStatus): Point {
   };
 }
 
-/** JSON has no line breaks of its own, which would end the event. */
+/** JSON text contains no line breaks, which would end the event. */
 function event(name: string, data: unknown): string {
   return `event: ${name}\ndata: ${JSON.stringify(data)}\n\n`;
 }

@@ -1,4 +1,4 @@
-// Owns the files that the page is made of: read once, from beside the program.
+// Owns the files of the page, read once from beside the program.
 import { existsSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
@@ -19,7 +19,7 @@ const TYPES: Readonly<Record<string, string>> = {
 const OWN = ["index.html", "page.css", "page.js", "tables.js", "charts.js", "icon.svg"] as const;
 const CHARTS = ["uPlot.esm.js", "uPlot.min.css"] as const;
 
-/** By the path that a browser asks for. */
+/** Returns the files by the path that a browser asks for. */
 export function readPageFiles(): ReadonlyMap<string, PageFile> {
   const files = new Map<string, PageFile>();
   for (const name of OWN) files.set(`/${name}`, read(FOLDER, name));
@@ -29,7 +29,7 @@ export function readPageFiles(): ReadonlyMap<string, PageFile> {
   return files;
 }
 
-/** A package carries the library beside the page; a checkout has it among its packages. */
+/** A package has the chart library beside the page, a checkout among its packages. */
 function chartsFolder(): string {
   const packaged = join(FOLDER, "uplot");
   return existsSync(packaged)

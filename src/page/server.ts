@@ -1,4 +1,4 @@
-// Owns the address of the page: who may look, which few paths there are, and what a browser may do with them.
+// Owns the page's HTTP server: access checks, its few paths, and the headers that restrict the browser.
 import { createHash, timingSafeEqual } from "node:crypto";
 import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener, Server, ServerResponse } from "node:http";
@@ -15,11 +15,11 @@ import { readPageFiles } from "./files.ts";
 export interface PageOptions {
   /** Port 0: the system chooses one. */
   readonly listen: { readonly host: string; readonly port: number; readonly text: string };
-  /** The key that sets it, for errors. */
+  /** The configuration key that sets it, for errors. */
   readonly key: string;
   /** As PEM; null: plain HTTP. */
   readonly tls: { readonly cert: string; readonly key: string } | null;
-  /** Who shows it may look; null: everybody may. */
+  /** Token that a browser must show; null: none is needed. */
   readonly token: string | null;
   readonly source: PageSource;
 }
@@ -29,7 +29,7 @@ export interface PageServer extends Running {
   readonly url: string;
 }
 
-/** Nothing but our own files and our own address: no inline script or style, no frame around it. */
+/** Allows only our own files and address: no inline script or style, no frame around it. */
 const POLICY = [
   "default-src 'none'",
   "script-src 'self'",
@@ -103,12 +103,12 @@ interface Refusal {
   text: string;
 }
 
-/** null: it may be answered. */
+/** Returns why a request is refused; null: it may be answered. */
 function refusalOf(request: IncomingMessage, { listen, token }: PageOptions): Refusal | null {
   const { method, headers } = request;
   const hasBody = (headers["content-length"] ?? "0") !== "0" || "transfer-encoding" in headers;
   if (method !== "GET" || hasBody) return { status: 405, text: "only GET" };
-  // A page of somebody else's may send a browser here under a name of its own.
+  // DNS rebinding: a foreign page may send a browser here under its own host name.
   if (isLocal(listen) && !isLocalName(headers.host ?? "")) {
     return { status: 421, text: "ask for localhost, or for an address of the loopback" };
   }
@@ -121,7 +121,7 @@ function isLocalName(host: string): boolean {
   return isLocal({ host: name, text: host });
 }
 
-/** As a bearer, or as the password that a browser asks for; no comparison tells how much of a wrong one was right. */
+/** Checks the token, sent as bearer or as the browser's password, in constant time. */
 function isShown(authorization: string, token: string): boolean {
   const [, bearer] = /^bearer +(\S+)$/i.exec(authorization) ?? [];
   const [, basic] = /^basic +(\S+)$/i.exec(authorization) ?? [];
@@ -145,7 +145,7 @@ function refuse(response: ServerResponse, { status, text }: Refusal): void {
 
 function sendEvents(response: ServerResponse, feed: Feed): void {
   response.writeHead(200, { ...HEADERS, "content-type": "text/event-stream" });
-  // It says something every second, and asks nothing.
+  // No time-out, because the page sends nothing while it reads events.
   response.socket?.setTimeout(0);
   if (!feed.join(response))
     response.end('event: trouble\ndata: {"text":"too many pages are open"}\n\n');

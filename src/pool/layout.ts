@@ -1,4 +1,4 @@
-// Owns how the parts of one run are laid over vaults: each part ranks all of them by draws of its own, and none takes more than its share of a stretch.
+// Owns the layout of a run's parts over vaults: each part ranks all vaults by its own draws, within quotas per stretch.
 import { hash } from "node:crypto";
 import {
   PART_BLOCKS,
@@ -10,14 +10,14 @@ import {
 
 const RUN_PARTS: number = RUN_BLOCKS / PART_BLOCKS;
 const WORDS = 2 ** 32;
-/** Costs are sorted as numbers with their pair in the last digits, because that is ten times as fast as by a function. */
+/** Costs carry their pair in the last digits, because sorting plain numbers is ten times as fast as sorting by a function. */
 const PAIRS_MAX = RUN_PARTS * POOL_CLIENTS_MAX;
 const COST_STEPS = 2 ** 30;
-/** Above it a cost is never the least one. */
+/** Cap on a cost; a capped one is never the least. */
 const COST_MOST = 255;
 
 export interface Member {
-  /** The same on every machine. */
+  /** The same on every machine, because placement hashes it. */
   name: string;
   node: number;
   weight: number;
@@ -25,13 +25,13 @@ export interface Member {
 
 /** Vaults by rank, `members.length` for each part. */
 export interface Layout {
-  /** The first one owns the part while all are up. */
+  /** The first vault of a part owns it while all are up. */
   readonly parts: Uint8Array;
-  /** For each `width` parts that share parity records: the first one outside of them keeps those. */
+  /** Ranks for each `width` parts that share parity records; the first vault outside their owners keeps the parity. */
   readonly parity: Uint8Array;
 }
 
-/** `width`: so many consecutive parts lie on distinct vaults, because they share parity records; 0: there are none. */
+/** `width` consecutive parts lie on distinct vaults, because they share parity records; 0: no parity. */
 export function layoutOf(members: readonly Member[], name: string, width: number): Layout {
   const pairs = cheapestFirst(members, name, RUN_PARTS);
   const parts = rankedBy(members, pairs, RUN_PARTS);
@@ -48,7 +48,7 @@ export function layoutOf(members: readonly Member[], name: string, width: number
   return { parts, parity };
 }
 
-/** By part, members from the cheapest on. */
+/** Returns, for each part, the members from the cheapest on. */
 function rankedBy(members: readonly Member[], pairs: Uint16Array, count: number): Uint8Array {
   const ranked = new Uint8Array(pairs.length);
   const ends = Uint16Array.from({ length: count }, (_none, part) => part * members.length);
@@ -61,7 +61,7 @@ function rankedBy(members: readonly Member[], pairs: Uint16Array, count: number)
   return ranked;
 }
 
-/** A pair is a part and a member: `part * members.length + member`. */
+/** Returns pairs of part and member, as `part * members.length + member`. */
 function cheapestFirst(members: readonly Member[], name: string, count: number): Uint16Array {
   const costs = costsOf(members, name, count);
   const keys = new Float64Array(members.length * count);
@@ -77,8 +77,8 @@ function cheapestFirst(members: readonly Member[], name: string, count: number):
 }
 
 /**
- * By member, what it costs to lie there: the least of all wins in proportion to weights, and another vault changes no cost of the
- * others. Draws of a stretch are one of each level, because free ones would spread parts less evenly.
+ * Returns each member's cost of owning each part. The least cost wins in proportion to weights, and another vault
+ * changes no cost of the others. Draws of a stretch are one per level, because free draws would spread parts less evenly.
  */
 function costsOf(members: readonly Member[], name: string, count: number): Float64Array[] {
   const most = Math.max(...members.map(({ weight }) => weight));
@@ -99,7 +99,7 @@ function costsOf(members: readonly Member[], name: string, count: number): Float
   });
 }
 
-/** By part; the cheapest pair first. One whose quota is used up takes no more, unless nobody else may. */
+/** Returns each part's owner, cheapest pair first; a member with its quota used up takes more only as the last choice. */
 function ownersOf(members: readonly Member[], pairs: Uint16Array, width: number): number[] {
   const quotas = new Quotas(members);
   const owners = Array<number>(RUN_PARTS).fill(-1);
@@ -120,7 +120,7 @@ function ownersOf(members: readonly Member[], pairs: Uint16Array, width: number)
   return owners;
 }
 
-/** What each member may take of the run, and of each stretch of it. */
+/** Parts that each member may take of the run, and of each stretch. */
 class Quotas {
   readonly #members: number;
   readonly #inRun: readonly number[];
@@ -156,13 +156,13 @@ class Quotas {
   }
 }
 
-/** What each takes at most of so many parts. */
+/** Returns the most that each member may take of `parts` parts. */
 function quotasOf(members: readonly Member[], parts: number): number[] {
   const total = members.reduce((sum, { weight }) => sum + weight, 0);
   return members.map(({ weight }) => Math.ceil((parts * weight) / total + SHARE_SLACK));
 }
 
-/** Numbers from 0 on, below 1, that the name decides: xorshift with 128 bits of state. */
+/** Returns a generator of numbers in [0, 1) seeded by the name: xorshift with 128 bits of state. */
 function drawsOf(name: string): () => number {
   const seed = hash("md5", name, "buffer");
   const state = Int32Array.from({ length: 4 }, (_none, at) => seed.readInt32LE(at * 4));

@@ -1,13 +1,13 @@
-// Owns the layouts of the last lists of vaults, because a pool places by the list before a change, too, and often comes back to it.
+// Owns a cache of layouts by list of vaults, because a pool also places by the list before a change.
 import { LAYOUT_LISTS_MAX } from "../limits/pool.ts";
 import { layoutOf } from "./layout.ts";
 import type { Layout, Member } from "./layout.ts";
 
 type Made = Map<number, Layout>;
-/** The one that was used last is the last. */
+/** In order of use, most recent last. */
 const lists = new Map<string, Made>();
 
-/** Layouts of one list by number, each made when it is wanted first. */
+/** Returns the layouts of one list by number, each made at its first use. */
 export function layoutsOf(members: readonly Member[], width: number): (number: number) => Layout {
   const list = JSON.stringify([members, width]);
   const made = lists.get(list) ?? new Map<number, Layout>();

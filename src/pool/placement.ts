@@ -1,4 +1,4 @@
-// Owns which vaults of a pool hold a block: parts of runs of consecutive blocks by the hash of the first, the next live ones where the owner is down.
+// Owns the choice of vaults for a block: parts of runs by the hash of the run's first block, live vaults first.
 import { HASH_BYTES } from "../block.ts";
 import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS, SHARE_SAMPLES } from "../limits/pool.ts";
 import type { Layout, Member } from "./layout.ts";
@@ -6,12 +6,12 @@ import { layoutsOf } from "./layouts.ts";
 import { placeOf, Ring } from "./ring.ts";
 import { Stripe, widthOf } from "./stripes.ts";
 
-/** Stands for a vault where there is none: above POOL_CLIENTS_MAX. */
+/** Stands for no vault, because it is above POOL_CLIENTS_MAX. */
 export const NO_VAULT = 0xff;
-/** Stands for the vaults that hold what a block can be rebuilt from: above POOL_SEATS_MAX. */
+/** Stands for the vaults from which a block can be rebuilt; also above POOL_CLIENTS_MAX. */
 export const REBUILT = 0xfe;
 
-/** Hexadecimal ones of a digest that choose a layout. */
+/** Hexadecimal digits of a digest that choose a layout. */
 const PLACE_DIGITS = 8;
 
 /** Index of the first block of the run that block `index` of a prompt lies in. */
@@ -19,34 +19,34 @@ export function anchorOf(index: number): number {
   return index - (index % RUN_BLOCKS);
 }
 
-/** Where a block lies, and where its second copy does. */
+/** The vault that owns a block, and the one of its second copy. */
 export interface Home {
   owner: number;
   second: number;
 }
 
-/** By block of a prompt. */
+/** The same by block of a prompt. */
 export interface Homes {
   owners: Uint8Array;
-  /** NO_VAULT: there is none. */
+  /** NO_VAULT: no second copy. */
   seconds: Uint8Array;
 }
 
-/** whole: each block by its own hash, because it is needed alone · parts: runs in parts · parity: the same, and parts share parity records. */
+/** whole: each block by its own hash, because it is needed alone · parts: runs in parts · parity: parts that share parity records. */
 export type Cut = "whole" | "parts" | "parity";
 type IsDown = (vault: number) => boolean;
 
-/** The vaults of one class, by their place in the list that was given. */
+/** The vaults of one class, by their position in the given list. */
 export class Placement {
   readonly #members: readonly Member[];
   /** null: runs are cut, by layouts. */
   readonly #ring: Ring<number> | null;
   /** null: nothing is cut. */
   readonly #layoutOf: ((number: number) => Layout) | null;
-  /** Records that one parity record stands for; 0: there is no parity. */
+  /** Records that one parity record covers; 0: no parity. */
   readonly width: number;
 
-  /** `names`: the same on every machine, in any order; `weights`: their shares, 0 for one that owns nothing. */
+  /** `names`: the same on every machine, in any order; `weights`: their shares, 0 for a vault that owns nothing. */
   constructor(
     names: readonly string[],
     weights: readonly number[] = names.map(() => 1),
@@ -55,16 +55,16 @@ export class Placement {
     this.#members = names
       .map((name, node) => ({ name, node, weight: weights[node] ?? 0 }))
       .filter(({ weight }) => weight > 0)
-      // Equal costs go by this order, which is the same on every machine.
+      // Ties in cost go by this order, which is the same on every machine.
       .toSorted((a, b) => (a.name < b.name ? -1 : 1));
-    // A vault alone owns everything without a ring.
+    // A vault alone owns everything, so it needs no ring.
     this.#ring = cut === "whole" ? new Ring(this.#isAlone ? [] : this.#members) : null;
     this.width = cut === "parity" ? widthOf(this.#members.length) : 0;
     const isCut = this.#ring === null && !this.#isAlone;
     this.#layoutOf = isCut ? layoutsOf(this.#members, this.width) : null;
   }
 
-  /** null: there is no parity. */
+  /** null: no parity. */
   stripeOf(anchor: Buffer, isDown: IsDown): Stripe | null {
     return this.width === 0 ? null : this.#cut(anchor, isDown);
   }
@@ -80,8 +80,8 @@ export class Placement {
   }
 
   /**
-   * Who holds block `index` of the run whose first one has this hash: the owner, and the one that would own it next. Those that are down
-   * (`isDown`) are passed over, so that all who know that they are agree; the owner itself where all are.
+   * Returns the owner of block `index` of the run that begins with hash `anchor`, and the next owner. Vaults that are down
+   * are skipped, so that all clients with the same view agree; where all are down, the owner itself.
    */
   homeOf(anchor: Buffer, isDown: IsDown, index = 0): Home {
     if (this.#isAlone) return { owner: this.#members[0]?.node ?? 0, second: NO_VAULT };
@@ -107,7 +107,7 @@ export class Placement {
     return { owner, second };
   }
 
-  /** Of the blocks of a prompt, from its first one on. */
+  /** Returns the homes of a prompt's blocks, from the first on. */
   homesOf(hashes: Buffer, isDown: IsDown, hasSeconds = true): Homes {
     const count = hashes.length / HASH_BYTES;
     const owners = new Uint8Array(count);
@@ -126,7 +126,7 @@ export class Placement {
     return { owners, seconds };
   }
 
-  /** Owners of the same blocks of made-up prompts each time. */
+  /** Returns the owners of made-up blocks, the same ones each time. */
   samples(): Uint8Array {
     const run = this.#ring === null ? RUN_BLOCKS : 1;
     const hashes = Buffer.alloc(SHARE_SAMPLES * HASH_BYTES);
@@ -134,7 +134,7 @@ export class Placement {
     return this.homesOf(hashes, () => false, false).owners;
   }
 
-  /** By vault: about which share of all blocks it owns, from samples. */
+  /** Returns each vault's approximate share of all blocks, from samples. */
   shares(): Map<number, number> {
     const counts = new Map(this.#members.map(({ node }) => [node, 0]));
     for (const owner of this.samples()) counts.set(owner, (counts.get(owner) ?? 0) + 1);

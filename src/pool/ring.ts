@@ -1,16 +1,16 @@
-// Owns the hash ring: who owns a name, the same on every machine that knows the same nodes, with little moved when one comes or goes.
+// Owns the hash ring: the owner of a name, equal on all machines that know the same nodes; changes move few names.
 import { hash } from "node:crypto";
 import { RING_NODES, RING_SAMPLES, RING_TURNS } from "../limits/pool.ts";
 
 export interface RingNode<Node> {
-  /** Places it on the ring: the same on every machine. */
+  /** Positions the node on the ring; the same on every machine. */
   name: string;
   node: Node;
-  /** Its share of names beside the others, above 0; 1 when left out. */
+  /** Share of names relative to the other nodes, above 0; default 1. */
   weight?: number;
 }
 
-/** Whole digests: the published ring whose owners these are compares all 128 bits. In hex, because texts compare fast. */
+/** Returns the whole digest, because the published ring that this one must match compares 128 bits; hex compares fast. */
 export function placeOf(name: string | Buffer): string {
   return hash("md5", name, "hex");
 }
@@ -21,7 +21,7 @@ const placesOf = (name: string): string[] =>
 export class Ring<Node> {
   readonly #places: readonly string[];
   readonly #nodes: readonly Node[];
-  /** Of nodes whose weights differ; null: all weigh the same. */
+  /** Nodes when their weights differ; null: all weigh the same. */
   readonly #weighted: readonly Weighted<Node>[] | null;
 
   constructor(nodes: readonly RingNode<Node>[]) {
@@ -34,12 +34,12 @@ export class Ring<Node> {
     if (this.#weighted !== null) evenOut(this.#weighted);
   }
 
-  /** The owner of a name first, then who would own it without that one, and so on; each node once. */
+  /** Yields the owner of a name, then the owner without that node, and so on; each node once. */
   ownersOf(name: string | Buffer): Generator<Node> {
     return this.ownersAt(placeOf(name));
   }
 
-  /** The same of a place, as `placeOf` gives it. */
+  /** Yields the same for a place, as `placeOf` returns it. */
   *ownersAt(place: string): Generator<Node> {
     if (this.#weighted !== null) {
       yield* nearestFirst(this.#weighted, place);
@@ -56,7 +56,7 @@ export class Ring<Node> {
   }
 }
 
-/** Distances are told apart by this many leading bits of a digest: a double holds no more. */
+/** Leading bits of a digest that distances use, because a double holds no more. */
 const DISTANCE_BITS = 52;
 const DISTANCES = 2 ** DISTANCE_BITS;
 
@@ -65,13 +65,13 @@ function numberOf(place: string): number {
 }
 
 /**
- * The owner on the ring is the node with the shortest way from a name to one of its positions. Here ways count as divided by
- * weights: shares are as weights are, alike ones give the ring itself, and another node or weight moves next to nothing between the others.
+ * A name's owner is the node with the shortest distance from the name to one of its positions. Here distances are divided by
+ * weights: shares follow weights, equal weights give the plain ring, and a change of one node moves few names between others.
  */
 class Weighted<Node> {
   readonly node: Node;
   readonly weight: number;
-  /** What ways are divided by. */
+  /** Divisor of distances. */
   pull: number;
   readonly #places: readonly number[];
 
@@ -84,12 +84,12 @@ class Weighted<Node> {
       .toSorted((a, b) => a - b);
   }
 
-  /** Not yet divided. */
+  /** Returns the distance before division. */
   wayFrom(place: number): number {
     return this.#wayTo(after(this.#places, place), place);
   }
 
-  /** The same of many places, in ascending order. */
+  /** Returns the same for many places, in ascending order. */
   waysFrom(places: Float64Array): Float64Array {
     let next = 0;
     return places.map((place) => {
@@ -104,7 +104,7 @@ class Weighted<Node> {
   }
 }
 
-/** A hundred positions leave shares a tenth off: corrected until those of evenly spread places are as the weights are. */
+/** Corrects the divisors until sampled shares match the weights, because a hundred positions leave shares a tenth off. */
 function evenOut<Node>(nodes: readonly Weighted<Node>[]): void {
   const total = nodes.reduce((sum, { weight }) => sum + weight, 0);
   const places = Float64Array.from({ length: RING_SAMPLES }, (_none, at) => at + 0.5);
@@ -140,7 +140,7 @@ function nearestFirst<Node>(nodes: readonly Weighted<Node>[], place: string): No
     .map(({ node }) => node);
 }
 
-/** The first position behind `place`; as many as there are: none. */
+/** Returns the index of the first position behind `place`, or the length where none is. */
 function after<Place extends string | number>(places: readonly Place[], place: Place): number {
   let [low, high] = [0, places.length];
   while (low < high) {

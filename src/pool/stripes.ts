@@ -1,4 +1,4 @@
-// Owns the vaults of one run of blocks while some are down, and which of its blocks share a parity record.
+// Owns the vaults of one run of blocks while some are down, and the groups of blocks that share a parity record.
 import {
   PARITY_MEMBERS,
   PARITY_MEMBERS_WIDE,
@@ -11,13 +11,13 @@ import type { Layout } from "./layout.ts";
 
 type IsFit = (vault: number) => boolean;
 
-/** Records that one parity record stands for; 0: there are too few vaults. */
+/** Returns the records that one parity record covers; 0: too few vaults. */
 export function widthOf(vaults: number): number {
   if (vaults < PARITY_VAULTS_MIN) return 0;
   return vaults < PARITY_VAULTS_WIDE ? PARITY_MEMBERS : PARITY_MEMBERS_WIDE;
 }
 
-/** The blocks of a prompt that share a parity record with block `index`, it included, in order. */
+/** Returns the blocks of a prompt that share a parity record with block `index`, itself included, in order. */
 export function membersOf(index: number, width: number): number[] {
   const first = index - (index % (width * PART_BLOCKS)) + (index % PART_BLOCKS);
   return Array.from({ length: width }, (_none, at) => first + at * PART_BLOCKS);
@@ -30,7 +30,7 @@ export class Stripe {
   readonly #width: number;
   readonly #isDown: IsFit;
 
-  /** `vaults`: how many there are. */
+  /** `vaults`: number of vaults. */
   constructor(layout: Layout, vaults: number, width: number, isDown: IsFit) {
     this.#layout = layout;
     this.#vaults = vaults;
@@ -38,12 +38,12 @@ export class Stripe {
     this.#isDown = isDown;
   }
 
-  /** Who holds block `index` of a prompt while all are up. */
+  /** Returns the vault of block `index` of a prompt while all are up. */
   usualOf(index: number): number {
     return this.#layout.parts[partOf(index) * this.#vaults] ?? 0;
   }
 
-  /** Who holds it where no parity is kept, and who would next, `most` of them: the first that are up, whatever they hold of the run. */
+  /** Returns up to `most` vaults for the block where no parity is kept: the first live ones, whatever else they hold. */
   homesOf(index: number, most: number): number[] {
     const homes: number[] = [];
     for (const vault of this.#ranked(index)) {
@@ -53,7 +53,7 @@ export class Stripe {
     return homes;
   }
 
-  /** Who holds it where parity is kept. Where one is down another takes its part, and all others keep theirs. */
+  /** Returns the block's vault where parity is kept; of a vault that is down another takes its part, and all others keep theirs. */
   ownerOf(index: number): number {
     const usual = this.usualOf(index);
     if (!this.#isDown(usual)) return usual;
@@ -67,7 +67,7 @@ export class Stripe {
     return other ?? usual;
   }
 
-  /** Where the parity record that stands for block `index` is looked for; null: nowhere. */
+  /** Returns the vault of the parity record that covers block `index`; null: none. */
   parityOf(index: number): number | null {
     const usual = this.#parityVault(index);
     return usual === null || !this.#isDown(usual)
@@ -75,7 +75,7 @@ export class Stripe {
       : this.#parityVault(index, (vault) => !this.#isDown(vault));
   }
 
-  /** Where it is stored: null where the loss of one vault would take two of what belongs together. */
+  /** Returns the vault to store that parity on; null where one lost vault would take two records of the group. */
   parityFor(index: number): number | null {
     const vault = this.parityOf(index);
     if (vault === null) return null;
@@ -100,7 +100,7 @@ export class Stripe {
   }
 }
 
-/** The first vault that is fit by the first rule, else by the next. */
+/** Returns the first vault that satisfies the first rule, else the next rule, and so on. */
 function firstOf(vaults: Uint8Array, rules: readonly IsFit[]): number | null {
   for (const isFit of rules) {
     const found = vaults.find((vault) => isFit(vault));

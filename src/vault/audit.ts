@@ -1,4 +1,4 @@
-// Owns the audit log: who was refused, who changed what, what came in damaged; lines of JSON, appended, bounded, without secrets.
+// Owns the audit log: refusals, changes by administrators and damaged records, as bounded JSON lines without secrets.
 import { appendFileSync, renameSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { makeDirectory } from "../directory.ts";
@@ -14,7 +14,7 @@ import {
 import type { Logger } from "../log.ts";
 import { nowMs, wallClockMs } from "../time.ts";
 
-/** What is written down; names stand in docs/security.md. */
+/** Event names, as documented in docs/security.md. */
 export type AuditEvent =
   | "started"
   | "auth_failed"
@@ -30,7 +30,7 @@ export type AuditEvent =
 
 export type AuditFields = Readonly<Record<string, string | number | boolean | readonly string[]>>;
 
-/** Who can cause an event: nobody drowns what others did. Those of the vault itself and of administration are never dropped. */
+/** The group that can cause an event. Strangers and clients have separate budgets; the vault's own events are never dropped. */
 const WHOSE: Readonly<Record<AuditEvent, "own" | "client" | "stranger">> = {
   started: "own",
   auth_failed: "stranger",
@@ -45,7 +45,7 @@ const WHOSE: Readonly<Record<AuditEvent, "own" | "client" | "stranger">> = {
   lanes_refused: "stranger",
 };
 
-/** Lines that may be written: some at once, then so many in a second. */
+/** Token bucket of lines: a burst, then `perS` lines per second. */
 class LineBudget {
   readonly #most: number;
   readonly #perS: number;
@@ -59,7 +59,7 @@ class LineBudget {
     this.#left = most;
   }
 
-  /** How many were dropped since the last one; null: this one is, too. */
+  /** Returns the lines dropped since the last one written, or null when this line is dropped, too. */
   take(): number | null {
     const now = nowMs();
     this.#left = Math.min(this.#most, this.#left + ((now - this.#atMs) / 1_000) * this.#perS);
@@ -78,7 +78,7 @@ class LineBudget {
 /** Characters of a hash that are shown: enough to find it, too few to use it. */
 const HASH_CHARS = 8;
 
-/** The beginning of a hash. */
+/** Returns the first HASH_CHARS digits of a hash. */
 export function shortHash(hash: Buffer): string {
   return hash.toString("hex").slice(0, HASH_CHARS);
 }
@@ -108,7 +108,7 @@ export class AuditLog {
     }
   }
 
-  /** Appends one line. Never throws: a disk that is full is told of in the log, once. */
+  /** Appends one line. Never throws: a failing disk is logged once. */
   record(event: AuditEvent, fields: AuditFields = {}): void {
     if (this.#path === null) return;
     const whose = WHOSE[event];
@@ -142,7 +142,7 @@ export class AuditLog {
   }
 }
 
-/** Counters that grow only when something belongs into the audit log, and under which name. */
+/** Counters whose growth goes into the audit log, with the event's name. */
 const WATCHED: Readonly<Record<string, AuditEvent>> = {
   refused_bad_record: "records_bad",
   refused_wrong_key: "records_bad",
@@ -152,7 +152,7 @@ const WATCHED: Readonly<Record<string, AuditEvent>> = {
   tls_refused: "lanes_refused",
 };
 
-/** Tells the audit log of counters that grew, also of those that are counted on lanes. */
+/** Writes an event when a watched counter grew, including counters of lanes. */
 export class AuditWatch {
   readonly #audit: AuditLog;
   readonly #counts: () => Readonly<Record<string, number>>;
@@ -175,7 +175,7 @@ export class AuditWatch {
     this.#last = now;
   }
 
-  /** Writes down what came since the last look. Idempotent. */
+  /** Writes the growth since the last look. Idempotent. */
   close(): void {
     clearInterval(this.#timer);
     this.look();

@@ -1,4 +1,4 @@
-// Owns what a vault demands of a request before it touches the store; every refusal names the value and the limit.
+// Owns the checks of a request's keys before it touches the store; each refusal names value and limit.
 import { keyCount, toNamespace } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";

@@ -1,4 +1,4 @@
-// Owns what every call of one vault shares: its store, its identity, its counters.
+// Owns the state that all calls of one vault share: store, identity, counters.
 import type { VaultClass } from "../block.ts";
 import type { Durability } from "../config/config.ts";
 import type { Gossip } from "../discovery/gossip.ts";
@@ -25,17 +25,17 @@ export interface VaultContext {
   /** Id of the native RAM store. */
   readonly store: StoreId;
   readonly recordClass: VaultClass;
-  /** Changes with every start: the memory of the run before is gone. */
+  /** Changes with every start, because the memory of the previous run is gone. */
   readonly epoch: number;
   readonly version: string;
   readonly recordVersion: number;
   readonly maxRecordBytes: number;
-  /** Record bytes that calls under way may reserve, all together. */
+  /** Record bytes that all open calls together may reserve. */
   readonly maxReservedBytes: number;
   /** null: nothing is kept on disk. */
   readonly durability: Durability | null;
   readonly startedMs: number;
-  /** null: nobody wants spans of what is asked. */
+  /** null: spans are off. */
   readonly spans: LookupSpans | null;
   readonly counters: VaultCounters;
   readonly logger: Logger;
@@ -44,19 +44,19 @@ export interface VaultContext {
   readonly models: ModelNames;
   readonly leases: Leases;
   readonly sessions: Sessions;
-  /** null: nobody joins this vault. */
+  /** null: machines cannot join this vault. */
   readonly members: Members | null;
-  /** null: nobody is asked who he is. */
+  /** null: callers are not authenticated. */
   gate: Gate | null;
   readonly flushes: FlushLog;
   readonly weight: Weight;
   readonly watchers: Watchers;
-  /** null: it belongs to no pool that keeps a list. */
+  /** null: the vault belongs to no pool with a signed list. */
   readonly pool: Gossip | null;
   readonly poolCalls: PoolCalls;
   /** null until it is open. */
   listener: VaultListener | null;
-  /** null until it serves. */
+  /** null until the vault serves. */
   rates: Rates | null;
   /** null: nothing is kept on disk. */
   diskWatch: DiskWatch | null;

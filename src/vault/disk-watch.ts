@@ -1,4 +1,4 @@
-// Owns what a vault's log says of its disk: what came back at the start, that writing fails and why, what is lost at the end.
+// Owns the log lines about a vault's disk: records recovered at start, write failures, records lost at the end.
 import { statSync } from "node:fs";
 import { DISK_WATCH_MS } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
@@ -11,7 +11,7 @@ const GONE =
   "its directory was removed, or another one lies there: what is written is lost at the next start; start the vault again";
 const FIX_ARCHIVE = "it is tried again; check [vault] archive and the AWS_ variables of the vault";
 
-/** Looks every DISK_WATCH_MS; each change is one line, so that a disk that stays full is told of once. */
+/** Looks every DISK_WATCH_MS and logs changes only, so that a disk that stays full makes one line. */
 export class DiskWatch {
   readonly #store: StoreId;
   readonly #dataDir: string;
@@ -21,9 +21,9 @@ export class DiskWatch {
   #isRecovering = true;
   #isFailing = false;
   #isArchiveFailing = false;
-  /** Of the directory that the files are in; null: it is not known. */
+  /** Device and inode of the data directory; null: unknown. */
   readonly #identity: string | null;
-  /** Files that are open go on where their directory is not any more. */
+  /** Whether the directory was removed or replaced; writes to open files still succeed then. */
   isGone = false;
 
   constructor(store: StoreId, dataDir: string, logger: Logger) {
@@ -35,7 +35,7 @@ export class DiskWatch {
     this.#timer.unref();
   }
 
-  /** Says what has changed since it looked last. */
+  /** Logs the changes since the last look. */
   look(): void {
     const now = storeDiskStats(this.#store);
     if (now === null || now === undefined) return;
@@ -77,7 +77,7 @@ export class DiskWatch {
     }
   }
 
-  /** After the last drain: what still waits will never be written. */
+  /** Called after the last drain, so that records still queued are lost and logged. */
   close(): void {
     clearInterval(this.#timer);
     this.look();

@@ -1,4 +1,4 @@
-// Owns a vault's door for its own process: a socket of this user, also while nobody else is served.
+// Owns a Unix socket into a vault for its own user, open also while other clients are not served.
 import type { Socket } from "node:net";
 import { ServerCredentials } from "@grpc/grpc-js";
 import type { Running } from "../lifecycle.ts";
@@ -9,7 +9,7 @@ import { Health } from "./health.ts";
 import { newServer } from "./services.ts";
 import { OpenStreams } from "./streams.ts";
 
-/** The same records and lists, other connections. */
+/** Serves the same records and lists over connections of its own. */
 export async function openDoor(vault: VaultContext, path: string): Promise<Running> {
   const streams = new OpenStreams();
   const own: VaultContext = { ...vault, gate: null, listener: null, spans: null, streams };

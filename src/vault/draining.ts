@@ -1,4 +1,4 @@
-// Owns the calls by which a vault is emptied or weighs otherwise: it takes nothing new, tells all who watch, and lists what it holds.
+// Owns the calls Drain, List and Weigh, which empty a vault or change its weight.
 import { className, classNumber } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits/pool.ts";

@@ -1,4 +1,4 @@
-// Owns the flushes a vault remembers: numbered, in a file before anything is dropped, told to whoever missed some.
+// Owns the log of flushes: numbered, written before records are dropped, replayed to sidecars that missed some.
 import { existsSync } from "node:fs";
 import { basename, dirname } from "node:path";
 import { toNamespace } from "../block.ts";
@@ -15,18 +15,18 @@ import { isTenant } from "../tenant.ts";
 import { wallClockMs } from "../time.ts";
 import type { FlushNews } from "../wire/messages.ts";
 
-/** Each flush may name every namespace that has a model, in hexadecimal, and a name of which JSON escapes every byte. */
+/** Worst case: each flush names every namespace in hexadecimal, and JSON escapes every byte of its model's name. */
 const FILE_BYTES_MAX = FLUSHES_KEPT_MAX * (VAULT_MODELS_MAX * 68 + NAME_BYTES_MAX * 6 + 128);
 
-/** What one flush took. */
+/** The records that one flush covers. */
 export interface FlushScope {
   /** In hexadecimal; null: every namespace. */
   namespaces: string[] | null;
-  /** 0: both. */
+  /** 0: both classes. */
   recordClass: number;
-  /** As an engine was given it; empty: not flushed by model. */
+  /** The model's name as given to the engine; empty: not flushed by model. */
   model: string;
-  /** As sidecars name it; 0: every one. */
+  /** The tenant's number as sidecars send it; 0: all tenants. */
   tenant: number;
 }
 
@@ -35,9 +35,9 @@ interface Entry extends FlushScope {
 }
 
 interface Kept {
-  /** Flushes up to it may be forgotten. */
+  /** Flushes up to this number may be forgotten. */
   base: number;
-  /** Flushes up to it have been carried out. */
+  /** Flushes up to this number have been carried out. */
   done: number;
   flushes: Entry[];
 }
@@ -47,14 +47,14 @@ export class FlushLog {
   readonly #logger: Logger;
   #kept: Kept = { base: 0, done: 0, flushes: [] };
 
-  /** `file` null: the flushes of this process only. */
+  /** With `file` null, a restart forgets the flushes. */
   constructor(file: string | null, logger: Logger) {
     this.#file = file;
     this.#logger = logger;
     if (file !== null && existsSync(file)) this.#read(file);
   }
 
-  /** Of the last flush; 0: there was none. */
+  /** Number of the last flush; 0: none yet. */
   get number(): number {
     return this.#kept.flushes.at(-1)?.number ?? this.#kept.base;
   }
@@ -67,15 +67,15 @@ export class FlushLog {
     return this.#kept.flushes;
   }
 
-  /** Those that an earlier run began and did not end. */
+  /** Flushes that an earlier run began but did not finish. */
   get undone(): readonly Readonly<Entry>[] {
     return this.#kept.flushes.filter(({ number }) => number > this.#kept.done);
   }
 
-  /** Numbers one flush more; `isKept`: it is on disk, or there is no file for it. */
+  /** Numbers and writes a new flush; `isKept` is false when the file could not be written. */
   begin(scope: FlushScope): { number: number; isKept: boolean } {
     const { flushes } = this.#kept;
-    // Also above those of a file that was lost: nobody takes one flush for another.
+    // The clock keeps numbers above those of a lost file, so that no number ever names two flushes.
     const number = Math.max(this.number + 1, wallClockMs());
     flushes.push({ number, ...scope });
     while (flushes.length > FLUSHES_KEPT_MAX) {
@@ -84,14 +84,14 @@ export class FlushLog {
     return { number, isKept: this.#write() };
   }
 
-  /** It was carried out, and stays so over a restart. */
+  /** Marks a flush as carried out, also over a restart. */
   end(number: number): void {
     if (number <= this.#kept.done) return;
     this.#kept.done = number;
     this.#write();
   }
 
-  /** What somebody who knows of flushes up to `known` has to drop. */
+  /** Returns the flushes after `known`, or `everything` when the log cannot name them all. */
   since(known: number): FlushNews {
     const { number } = this;
     const { base, flushes } = this.#kept;
@@ -113,7 +113,7 @@ export class FlushLog {
       if (!isKept(kept)) throw new Error("it holds something else");
       this.#kept = kept;
     } catch (error) {
-      // Nobody who knew of a flush finds its number here again, and drops all.
+      // The new base matches no number that a sidecar knows, so every sidecar drops everything.
       this.#kept = { base: wallClockMs(), done: 0, flushes: [] };
       this.#logger.warn({ err: error, file }, "the flushes of earlier runs could not be read");
       this.#write();

@@ -1,4 +1,4 @@
-// Owns the Flush call: written down first, then dropped in memory and on disk, then told to every sidecar.
+// Owns the Flush call: logged first, then dropped in memory and on disk, then sent to every sidecar.
 import { toNamespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { storeFlush, storeForgetFlushes, storeNoteFlush } from "../native.ts";
@@ -33,7 +33,7 @@ export async function flush(
   return total;
 }
 
-/** Before it serves: what an earlier run began is ended, and what was made before its flushes stays out. */
+/** Runs before the vault serves: finishes flushes of an earlier run, and bars records older than a flush. */
 export async function recallFlushes(
   vault: Pick<VaultContext, "flushes" | "logger" | "store">,
 ): Promise<void> {
@@ -79,7 +79,7 @@ function scopeOf({ models }: VaultContext, request: m.FlushRequest): FlushScope 
   return { namespaces: named, ...of };
 }
 
-/** null: every one. */
+/** A null stands for every namespace. */
 function namespacesOf({ namespaces }: Pick<FlushScope, "namespaces">): (Buffer | null)[] {
   return namespaces?.map((name) => toNamespace(Buffer.from(name, "hex"))) ?? [null];
 }

@@ -1,4 +1,4 @@
-// Owns the gate of a vault that other machines reach: every call shows a token or a client certificate before a byte of its body is read.
+// Owns the gate of a vault: every call needs a token or client certificate before its body is read.
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
@@ -18,44 +18,44 @@ import type { AuditLog } from "./audit.ts";
 import type { Member, Members } from "./members.ts";
 import type { TokenFile } from "./tokens.ts";
 
-/** A client certificate of our CA that names no role. */
+/** Role of a client certificate that names none. */
 const CERTIFICATE_ROLE: Role = "write";
-/** Another vault of the pool, which gives records away; who has the pool's key could sign himself such a machine as well. */
+/** Role of another vault of the pool; `write`, because a holder of the pool's key could sign such a machine anyway. */
 const POOL_ROLE: Role = "write";
 
 export interface GateOptions {
   /** null: client certificates alone open the vault. */
   tokens: TokenFile | null;
-  /** null: nobody joins. */
+  /** null: machines cannot join. */
   members: Members | null;
-  /** Knows the token of the pool's other vaults; null: there are none. */
+  /** Checks the pool's token; null: the vault belongs to no pool. */
   gossip: Gossip | null;
   audit: AuditLog;
   counters: VaultCounters;
 }
 
-/** Who made a call. */
+/** The caller of a call, as the gate identified it. */
 export interface Caller {
   role: Role;
   /** Address and port. */
   peer: string;
-  /** Of the credential of one machine; 0: nobody's in particular. */
+  /** Account of the machine whose credential was shown; 0: no machine's. */
   account: number;
-  /** What it was let in with, where that may be redeemed. */
+  /** The invitation that admitted this call of Redeem; null: another call. */
   invitation: string | null;
 }
 
-/** What a credential says of who shows it. */
+/** The role and machine that a credential stands for. */
 interface Known {
   role: Role;
-  /** null: it is no machine's own. */
+  /** null: the credential belongs to no single machine. */
   member: Member | null;
 }
 
-/** Of calls that were let in; a handler finds its own by the metadata it was given. */
+/** Callers of admitted calls, by the metadata object that the handler also gets. */
 const CALLERS = new WeakMap<Metadata, Caller>();
 
-/** A vault without a gate is reached by its own user alone, or by everybody because somebody wanted that. */
+/** Returns the caller. Without a gate everyone is admin, because only this user reaches the vault or insecure_lan is set. */
 export function callerOf(call: { metadata: Metadata; getPeer(): string }): Caller {
   const known = CALLERS.get(call.metadata);
   return known ?? { role: "admin", peer: call.getPeer(), account: 0, invitation: null };
@@ -63,11 +63,11 @@ export function callerOf(call: { metadata: Metadata; getPeer(): string }): Calle
 
 interface Connection {
   socket: Socket;
-  /** What is wrong with the certificate that came; null: nothing, or none came. */
+  /** OpenSSL's complaint about the client's certificate; null: no fault, or no certificate. */
   flaw: string | null;
-  /** Accounts of those that were let in on it. */
+  /** Accounts whose calls were admitted on it. */
   accounts: Set<number>;
-  /** Attempts that are left to it. */
+  /** Failed attempts left before the connection is closed. */
   tries: number;
 }
 
@@ -81,7 +81,7 @@ export class Gate {
     this.#options = options;
   }
 
-  /** Takes a new connection, before its TLS. Where its address has failed too often it may fail once: a neighbour may stand behind it. */
+  /** Takes a new connection before TLS. An address over its limit still gets one attempt, because machines may share it. */
   accept(socket: Socket): void {
     const { remoteAddress = "", remotePort = 0 } = socket;
     const isSpent = this.#attempts.isSpent(remoteAddress);
@@ -92,21 +92,21 @@ export class Gate {
     socket.once("close", () => this.#connections.delete(peer));
   }
 
-  /** A connection did not get through its TLS handshake. */
+  /** Counts a failed TLS handshake. */
   handshakeFailed(address: string, reason: string): void {
     this.#fail({ address, peer: address, call: "TLS handshake" }, reason);
   }
 
-  /** The handshake is done; a certificate that does not hold is written down with the calls that come on it. */
+  /** Notes an invalid client certificate after the handshake; the audit log shows it with the calls it is refused for. */
   greeted(socket: TLSSocket): void {
     const connection = this.#connections.get(`${socket.remoteAddress}:${socket.remotePort}`);
-    // Node's types say Error; it is the code of OpenSSL.
+    // Node types this as Error; in fact OpenSSL's code is in it.
     const flaw = socket.authorizationError as unknown;
     const hasOne = Object.keys(socket.getPeerCertificate()).length > 0;
     if (connection !== undefined && hasOne && typeof flaw === "string") connection.flaw = flaw;
   }
 
-  /** Ends the connections on which an account was let in; its own call of `peer` is still answered. */
+  /** Closes the connections of an account; the one of `peer` lingers, so that its call is answered. */
   expel(account: number, peer: string): void {
     for (const [name, { socket, accounts }] of this.#connections) {
       if (!accounts.has(account)) continue;
@@ -120,7 +120,7 @@ export class Gate {
       this.#judge(method.path, call, metadata);
     return new ServerInterceptingCall(call, {
       start: (next) => {
-        // Its connection ends in a moment: nothing more is looked at.
+        // The connection is about to close, so nothing more is judged.
         if (this.#connections.get(call.getPeer())?.tries === 0) {
           reset(call);
           return;
@@ -184,14 +184,14 @@ export class Gate {
     return isRole(unit) ? { role: unit, member: null } : null;
   }
 
-  /** For the audit log; the peer hears less. */
+  /** Reason for the audit log; the peer is told less. */
   #reason(peer: string, token: string | null): string {
     if (token !== null) return "a token that is not one of the vault's";
     const flaw = this.#connections.get(peer)?.flaw ?? null;
     return flaw === null ? "no token, and no certificate of a known role" : `certificate: ${flaw}`;
   }
 
-  /** What opens few calls and nothing else: an invitation, the pool's token. */
+  /** Whether the token opens this call only: an invitation for Redeem, or the pool's token for its calls. */
   #isForThatAlone(path: string, token: string | null): boolean {
     if (token === null) return false;
     const { members, gossip } = this.#options;

@@ -49,7 +49,7 @@ export class Health {
     call.write({ status: this.#statusOf(service) });
   };
 
-  /** From now on not serving: watchers are told, and their calls end. */
+  /** Reports NOT_SERVING from now on; watchers are told and their calls end. */
   stop(): void {
     this.#isServing = false;
     for (const stop of this.#onStop) stop();

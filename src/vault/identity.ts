@@ -1,4 +1,4 @@
-// Owns what makes a vault closed to strangers: its certificate and key, and who may come in; made at the first start where there is none.
+// Owns a vault's credentials: certificate, key and tokens, made at the first start where absent.
 import { X509Certificate } from "node:crypto";
 import { dirname, join } from "node:path";
 import { TierkvError } from "../errors.ts";
@@ -21,7 +21,7 @@ import { TokenFile } from "./tokens.ts";
 const DAY_S = 86_400;
 const STATE_KEY = "[vault] state_dir";
 
-/** What a vault that other machines reach brings to its listening sockets. */
+/** Credentials for the listening sockets and the gate. */
 export interface VaultSecurity {
   readonly certPem: Buffer;
   readonly keyPem: Buffer;
@@ -33,7 +33,7 @@ export interface VaultSecurity {
   readonly members: Members | null;
 }
 
-/** Where the parts stand; null: made in `stateDir`, or not wanted. */
+/** Paths of the parts; null: made in `stateDir`, or not wanted. */
 export interface SecurityFiles {
   readonly stateDir: string;
   readonly tlsCert: string | null;
@@ -44,11 +44,11 @@ export interface SecurityFiles {
 
 export interface OpenedSecurity {
   security: VaultSecurity;
-  /** Whether the vault made its tokens just now: nobody has joined yet. */
+  /** Whether the tokens were made just now, so that no machine can have joined yet. */
   isNew: boolean;
 }
 
-/** Reads all parts, and makes those that are the vault's own. Throws CREDENTIALS. */
+/** Reads all parts and makes absent ones that belong to the vault. Throws CREDENTIALS. */
 export function openSecurity(files: SecurityFiles, logger: Logger): OpenedSecurity {
   const { certPem, keyPem, path } = ownCertificate(files);
   checkPair(path, certPem, keyPem);
@@ -68,7 +68,7 @@ export function openSecurity(files: SecurityFiles, logger: Logger): OpenedSecuri
   };
 }
 
-/** The same of what is there, without making anything. Throws CREDENTIALS. */
+/** Checks the same parts without making any. Throws CREDENTIALS. */
 export function checkSecurity(files: SecurityFiles, logger: Logger): void {
   const { tlsCert, tlsClientCa, tokens } = files;
   if (tlsCert === null && isAbsent(certificatePath(files), STATE_KEY)) {
@@ -91,12 +91,12 @@ function openToTokens(
   return { tokens, members: new Members(join(files.stateDir, "members.json"), logger) };
 }
 
-/** The file of tokens that holds for these settings. */
+/** Returns the path of the token file for these settings. */
 export function tokensPath({ stateDir, tokens }: SecurityFiles): string {
   return tokens ?? join(stateDir, "tokens");
 }
 
-/** Key and certificate in one file, so that they can only come together. */
+/** Key and certificate share one file, so that neither ever exists without the other. */
 export function certificatePath({ stateDir }: Pick<SecurityFiles, "stateDir">): string {
   return join(stateDir, "vault.pem");
 }
@@ -122,7 +122,7 @@ function pick(text: string, label: string): Buffer {
   return Buffer.from(found);
 }
 
-/** Nothing changes where there is one already: clients have pinned it. */
+/** Keeps an existing certificate, because clients have pinned it. */
 function makeOwnCertificate(path: string): void {
   if (!isAbsent(path, STATE_KEY)) return;
   const { certPem, keyPem } = certify({
@@ -133,7 +133,7 @@ function makeOwnCertificate(path: string): void {
   createPrivate(path, keyPem + certPem, STATE_KEY);
 }
 
-/** A new key with its certificate, good from now on. */
+/** Makes a new key and its certificate, valid from now on. */
 export function certify(
   about: Pick<CertificateOptions, "usage" | "commonName" | "hosts"> & { unit?: string },
   issuer: CertificateIssuer | null = null,
@@ -144,7 +144,7 @@ export function certify(
   return makeCertificate({ unit: "", ...about, notBeforeS, notAfterS }, issuer);
 }
 
-/** false when there are tokens already. */
+/** Returns false when the file exists already. */
 function makeTokens(path: string): boolean {
   const line = (role: string): string =>
     `${role}:${randomToken(TOKEN_BYTES).toString("base64url")}`;

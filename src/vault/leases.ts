@@ -1,4 +1,4 @@
-// Owns the leases of measuring commands: what `bench`, `doctor` and `chaos` store goes when they say so, and after minutes by itself.
+// Owns the leases of measuring commands: their records go when the command ends, or when the lease expires.
 import { isMeasuring, toNamespace } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
@@ -8,11 +8,11 @@ import type { StoreId } from "../native.ts";
 import { storeFlush } from "../native.ts";
 import type { ModelNames } from "./models.ts";
 
-/** By this name such a namespace outlives the process, where records do. */
+/** Model name that marks such namespaces in the file of names, so that a restart finds them. */
 const MODEL = "tierkv measuring";
 const EVERY_CLASS = 0;
 const EVERYBODY = 0;
-/** No sidecar holds a copy of these: nothing is to be told or refused. */
+/** Number of no flush: sidecars hold no copies of these records, so none need be told. */
 const NO_FLUSH = 0;
 
 export interface Dropped {
@@ -28,7 +28,7 @@ export class Leases {
   /** By namespace, in hexadecimal. */
   readonly #timers = new Map<string, NodeJS.Timeout>();
 
-  /** Takes up again what the run before has left on the disk. */
+  /** Renews the leases of namespaces that an earlier run left on disk. */
   constructor(
     store: StoreId,
     models: ModelNames,
@@ -42,7 +42,7 @@ export class Leases {
     for (const key of models.namespacesOf(MODEL)) this.#arm(toNamespace(Buffer.from(key, "hex")));
   }
 
-  /** Begins a lease, or begins it anew. Throws BAD_ARGUMENT for a namespace that engines could have, OVERLOAD beyond the limit. */
+  /** Begins or renews a lease. Throws BAD_ARGUMENT for a namespace not of a measuring command, OVERLOAD beyond MEASURES_MAX. */
   begin(namespace: Namespace): void {
     checkMeasuring(namespace);
     const isNew = !this.#timers.has(namespace.toString("hex"));
@@ -54,7 +54,7 @@ export class Leases {
     this.#arm(namespace);
   }
 
-  /** Drops what is stored under it, in memory and on disk. */
+  /** Ends a lease and drops its records in memory and on disk. */
   async end(namespace: Namespace): Promise<Dropped> {
     checkMeasuring(namespace);
     const key = namespace.toString("hex");

@@ -1,4 +1,4 @@
-// Owns the spans of look-ups that come over gRPC: a client asks so while its lanes are down. Those of lanes are the core's.
+// Owns the spans of look-ups over gRPC, which clients use while their lanes are down; the core owns those of lanes.
 import { SPANS_QUEUED_MAX } from "../limits/seen.ts";
 import type { LaneSpans } from "../native.ts";
 import { nowMs, wallClockMs } from "../time.ts";
@@ -7,7 +7,7 @@ import { isContext } from "../trace-context.ts";
 export class LookupSpans {
   #ended: LaneSpans = { spans: [], dropped: 0 };
 
-  /** Runs a look-up of so many records, and keeps a span of it where `context` is one. `count`: how many are held. */
+  /** Runs a look-up of `records` keys and keeps its span where `context` is valid; `count` returns the hits. */
   run<Found>(
     context: Buffer,
     records: number,
@@ -26,7 +26,7 @@ export class LookupSpans {
     return found;
   }
 
-  /** With those of lanes: what ended since the last time. */
+  /** Returns the spans of lanes and of gRPC that ended since the last call. */
   takeWith(lanes: LaneSpans): LaneSpans {
     const own = this.#ended;
     this.#ended = { spans: [], dropped: 0 };

@@ -1,4 +1,4 @@
-// Owns the machines that joined: a credential for each, invitations that make one, all kept hashed in one private file.
+// Owns the machines that joined: their credentials and open invitations, hashed in one private file.
 import { createHash } from "node:crypto";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
@@ -22,14 +22,14 @@ const KEY = "[vault] state_dir";
 export interface Member {
   readonly name: string;
   readonly role: Role;
-  /** 1 and more; what it stores is on this account. Not given to another while it is known. */
+  /** Number its records are stored under, from 1; not reused while the machine is known. */
   readonly account: number;
   /** SHA-256 of its token, in hexadecimal. */
   readonly digest: string;
   readonly joinedMs: number;
   /** 0: never. */
   seenMs: number;
-  /** From where it was seen last; empty: never. */
+  /** Address it was last seen at; empty: never. */
   address: string;
 }
 
@@ -41,7 +41,7 @@ interface Invitation {
 }
 
 interface Kept {
-  /** The account given last. */
+  /** The last account assigned. */
   last: number;
   members: Member[];
   invitations: Invitation[];
@@ -56,7 +56,7 @@ export class Members {
   #isStale = false;
   #onChange: (member: Member, isGone: boolean) => void = () => {};
 
-  /** Nobody has joined while there is no file. Throws CREDENTIALS for one that cannot be used. */
+  /** A missing file means no members. Throws CREDENTIALS for an unusable one. */
   constructor(path: string, logger: Logger) {
     this.#path = path;
     this.#logger = logger;
@@ -66,17 +66,17 @@ export class Members {
     this.#index();
   }
 
-  /** Hears of who joins from now on, and whose credential is revoked. */
+  /** Sets the callback for machines that join or are revoked from now on. */
   listen(onChange: (member: Member, isGone: boolean) => void): void {
     this.#onChange = onChange;
   }
 
-  /** Those that joined, in that order. */
+  /** Members in the order they joined. */
   get all(): readonly Member[] {
     return this.#kept.members;
   }
 
-  /** A secret that lets `uses` machines in within `forS` seconds. Throws BAD_ARGUMENT, OVERLOAD or CREDENTIALS. */
+  /** Returns a secret that admits `uses` machines within `forS` seconds. Throws BAD_ARGUMENT, OVERLOAD or CREDENTIALS. */
   invite(role: Role, forS: number, uses: number): string {
     checkRange("seconds of an invitation", forS, INVITATION_S_MAX);
     checkRange("uses of an invitation", uses, MEMBERS_MAX);
@@ -94,7 +94,7 @@ export class Members {
     return this.#open().some((invitation) => invitation.digest === digest);
   }
 
-  /** Uses an invitation once: a credential for the machine, whose token is known to the answer alone. Throws STRANGER, OVERLOAD or CREDENTIALS. */
+  /** Uses an invitation once and returns the machine's token, which is kept only as a digest. Throws STRANGER, OVERLOAD or CREDENTIALS. */
   redeem(secret: string, machine: string): { member: Member; token: string } {
     const digest = digestOf(secret);
     const open = this.#open();
@@ -109,7 +109,7 @@ export class Members {
     return { member, token };
   }
 
-  /** Lets in a machine that joined another vault of the pool. Throws OVERLOAD or CREDENTIALS. */
+  /** Adds a machine that joined another vault of the pool. Throws OVERLOAD or CREDENTIALS. */
   adopt({ digest, name, role }: Pick<Member, "digest" | "name" | "role">): void {
     this.#add(this.#newMember(name, role, digest), this.#kept.invitations);
   }
@@ -128,12 +128,12 @@ export class Members {
     this.#onChange(member, false);
   }
 
-  /** Whose token it is; null: nobody's. */
+  /** Returns the member with this token; null: none. */
   find(token: string): Member | null {
     return this.#byDigest.get(digestOf(token)) ?? null;
   }
 
-  /** A call of this machine was let in; kept on disk at most once in MEMBERS_SAVE_MS. */
+  /** Notes an admitted call of this machine; written to disk at most once per MEMBERS_SAVE_MS. */
   seen(member: Member, address: string): void {
     member.seenMs = wallClockMs();
     member.address = address;
@@ -141,7 +141,7 @@ export class Members {
     if (nowMs() - this.#savedMs >= MEMBERS_SAVE_MS) this.#keep();
   }
 
-  /** From now on its token opens nothing. Throws CREDENTIALS when a restart would let it in again. */
+  /** Revokes a member's token at once. Throws CREDENTIALS when the file still has it, so that a restart would admit it. */
   revoke(member: Member): void {
     const members = this.#kept.members.filter((one) => one !== member);
     this.#kept = { ...this.#kept, members };
@@ -153,7 +153,7 @@ export class Members {
     }
   }
 
-  /** Keeps what was not kept yet. Idempotent. */
+  /** Writes pending changes. Idempotent. */
   close(): void {
     if (this.#isStale) this.#keep();
   }
@@ -172,7 +172,7 @@ export class Members {
     return name;
   }
 
-  /** Ascending, so that what a revoked machine left is nobody else's for as long as possible. */
+  /** Ascending, so that a revoked machine's account is reused as late as possible. */
   #nextAccount(): number {
     const taken = new Set(this.#kept.members.map(({ account }) => account));
     let account = this.#kept.last;
@@ -193,7 +193,7 @@ export class Members {
     this.#isStale = false;
   }
 
-  /** When somebody was seen is worth no failure. */
+  /** Writes last-seen times; a failure is only logged, because no call depends on them. */
   #keep(): void {
     this.#savedMs = nowMs();
     try {
@@ -228,7 +228,7 @@ function parse(text: string, path: string): Kept {
     const kept = JSON.parse(text) as Kept;
     if (isSound(kept)) return kept;
   } catch {
-    // No JSON, or of another shape.
+    // Not JSON, or of another shape.
   }
   const fix = "restore it, or remove it and let every machine join again";
   throw new TierkvError("CREDENTIALS", { path, reason: "this is no file of machines", fix });

@@ -1,4 +1,4 @@
-// Owns the calls of a vault about who may come in: Invite, Redeem, Peers, Revoke.
+// Owns the membership calls of a vault: Invite, Redeem, Peers, Revoke.
 import { TierkvError } from "../errors.ts";
 import { isRole } from "../roles.ts";
 import type * as m from "../wire/messages.ts";
@@ -39,7 +39,7 @@ export function peers(vault: VaultContext): m.PeersReply {
   };
 }
 
-/** What is open with the credential ends here, before the answer says so. */
+/** Closes the machine's connections and lanes before the answer says that it is revoked. */
 export function revoke(
   vault: VaultContext,
   { name }: m.RevokeRequest,

@@ -1,4 +1,4 @@
-// Owns which model each namespace belongs to: told by sidecars, kept beside the records, used to flush by model.
+// Owns the model name of each namespace: sent by sidecars, kept beside the records, used to flush by model.
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../limits/general.ts";
@@ -6,13 +6,13 @@ import type { Logger } from "../log.ts";
 import { readOwnFile, writeOwnFile } from "../native.ts";
 
 const FILE = "models.json";
-/** A namespace in hexadecimal, a name of which JSON escapes every byte, and what stands between them. */
+/** Worst case per entry: a hexadecimal namespace, a name with every byte escaped by JSON, and punctuation. */
 const FILE_BYTES_MAX = VAULT_MODELS_MAX * (NAME_BYTES_MAX * 6 + 72);
 
 export class ModelNames {
   /** By namespace, in hexadecimal. */
   readonly #models = new Map<string, string>();
-  /** null: nothing outlives this process. */
+  /** null: names are not kept over a restart. */
   readonly #dataDir: string | null;
   readonly #logger: Logger;
 
@@ -22,7 +22,7 @@ export class ModelNames {
     if (dataDir !== null) this.#read(dataDir);
   }
 
-  /** Whether the namespace was not known. Throws BAD_ARGUMENT for a name that is none, OVERLOAD when there are too many. */
+  /** Names a namespace and returns whether it was new. Throws BAD_ARGUMENT for an invalid name, OVERLOAD beyond VAULT_MODELS_MAX. */
   learn(namespace: Namespace, model: string): boolean {
     const bytes = Buffer.byteLength(model);
     if (bytes === 0 || bytes > NAME_BYTES_MAX) {
@@ -45,7 +45,7 @@ export class ModelNames {
     if (this.#models.delete(namespace.toString("hex"))) this.#write();
   }
 
-  /** Empty: nobody has said. */
+  /** Returns the model's name; empty: unknown. */
   modelOf(namespace: Buffer): string {
     return this.#models.get(namespace.toString("hex")) ?? "";
   }
@@ -64,7 +64,7 @@ export class ModelNames {
         if (/^[0-9a-f]{64}$/.test(key) && typeof model === "string") this.#models.set(key, model);
       }
     } catch (error) {
-      // Names are for people: records are found without them, and sidecars tell them again.
+      // A warning suffices, because look-ups need no names and sidecars send them again.
       this.#logger.warn({ err: error, dataDir }, "the names of models could not be read");
     }
   }

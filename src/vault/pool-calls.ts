@@ -1,4 +1,4 @@
-// Owns who waits for another list of a pool's vaults: calls of Pool, answered where there is news.
+// Owns the calls of Pool, each held until the pool's list of vaults changes.
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import type { Gossip } from "../discovery/gossip.ts";
 import { TierkvError } from "../errors.ts";
@@ -20,7 +20,7 @@ export class PoolCalls {
     gossip?.listen(() => this.#answerAll());
   }
 
-  /** Answers at once where there is news, else when there is, or after WATCH_HOLD_MS. */
+  /** Answers at once when the caller's list is outdated, else on the next change or after WATCH_HOLD_MS. */
   readonly pool: handleUnaryCall<m.PoolRequest, m.PoolReply> = (call, callback) => {
     const { mark, epoch } = call.request;
     const answer = (): void => {
@@ -43,7 +43,7 @@ export class PoolCalls {
     if (isNews || this.#isStopped) answer();
   };
 
-  /** Holds no call any more. */
+  /** Answers all held calls, and holds none from now on. */
   stop(): void {
     this.#isStopped = true;
     this.#answerAll();

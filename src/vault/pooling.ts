@@ -1,4 +1,4 @@
-// Owns a vault's part in its pool's list: the calls Gossip and Admit, and that a machine which joined one vault has joined all.
+// Owns a vault's part in its pool: the calls Gossip and Admit, and sharing joined machines among vaults.
 import type { MachineEntry } from "../discovery/entry.ts";
 import type { Gossip } from "../discovery/gossip.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -28,7 +28,7 @@ function poolOf({ pool }: VaultContext): Gossip {
   throw new TierkvError("BAD_ARGUMENT", { reason });
 }
 
-/** Tells the pool of those that joined this vault, and lets in here those that joined another. */
+/** Publishes this vault's members to the pool, and follows the pool's joins and revocations here. */
 export function shareMachines(vault: VaultContext): void {
   const { pool, members, logger } = vault;
   if (pool === null || members === null) return;
@@ -68,7 +68,7 @@ function follow(vault: VaultContext, { digest, name, role, gone }: MachineEntry)
   logger.info({ name }, "a machine's credential was revoked in the pool");
 }
 
-/** What the pool knows already is not said again. */
+/** Publishes a member's state, unless the pool knows it already. */
 function tell(pool: Gossip, { digest, name, role }: Member, gone: boolean): void {
   const known = pool.book.machine(digest);
   if (known === null ? gone : known.gone === gone) return;

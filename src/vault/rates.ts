@@ -1,4 +1,4 @@
-// Owns how fast records have lately left a vault and reached it.
+// Owns the recent rates at which records leave and reach a vault.
 import { RATE_SAMPLE_MS, RATE_SPAN_MS } from "../limits/general.ts";
 import { nowMs } from "../time.ts";
 
@@ -11,10 +11,10 @@ export interface Moved {
 export class Rates {
   readonly #read: () => Moved;
   readonly #timer: NodeJS.Timeout;
-  /** The oldest first, over about RATE_SPAN_MS. */
+  /** Oldest first, covering about RATE_SPAN_MS. */
   #samples: { atMs: number; moved: Moved }[] = [];
 
-  /** `read` tells the bytes since the start. */
+  /** `read` returns the bytes moved since the start. */
   constructor(read: () => Moved) {
     this.#read = read;
     this.sample();
@@ -22,14 +22,14 @@ export class Rates {
     this.#timer.unref();
   }
 
-  /** Notes where the bytes stand; done every RATE_SAMPLE_MS. */
+  /** Takes a sample; called every RATE_SAMPLE_MS. */
   sample(): void {
     const atMs = nowMs();
     const isRecent = (sample: { atMs: number }): boolean => atMs - sample.atMs <= RATE_SPAN_MS;
     this.#samples = [...this.#samples.filter(isRecent), { atMs, moved: this.#read() }];
   }
 
-  /** Of the time since the oldest sample: about RATE_SPAN_MS, less after a start. */
+  /** Average since the oldest sample: about RATE_SPAN_MS, less after a start. */
   get perSecond(): Moved {
     const [oldest] = this.#samples;
     const ms = nowMs() - (oldest?.atMs ?? 0);

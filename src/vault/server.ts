@@ -45,13 +45,13 @@ import { countsOf, movedOf, stats } from "./unary.ts";
 import { Watchers } from "./watchers.ts";
 import { shareBytes, Weight, weightFile } from "./weight.ts";
 
-/** Where records are kept on disk. */
+/** The disk tier. */
 export interface VaultDisk {
   readonly dataDir: string;
   readonly diskBytes: number;
   readonly durability: Durability;
   readonly diskTtlS: number | null;
-  /** Where full files go besides; none: nowhere. */
+  /** Archive that full segments are copied to; absent: none. */
   readonly archive?: VaultArchive;
 }
 
@@ -64,26 +64,26 @@ export interface VaultArchive {
 export interface VaultOptions {
   config: {
     readonly listen: ListenAddress;
-    /** Further ones, which clients are told of. */
+    /** Further addresses, which Hello reports. */
     readonly addresses?: readonly ListenAddress[];
     readonly maxBytes: number;
-    /** What each tenant keeps; none: they are not told apart. */
+    /** Bytes guaranteed to each tenant; null: tenants are not told apart. */
     readonly tenantBytes?: number | null;
-    /** Of the memory, what sessions may keep. */
+    /** Percent of the memory that sessions may keep. */
     readonly keptPercent?: number;
     readonly disk?: VaultDisk | null;
-    /** Where flushes, and beside it the weight, are remembered by a vault without a disk; null: they are not, over a restart. */
+    /** File of flushes for a vault without a disk, with the weight's beside it; null: a restart forgets both. */
     readonly flushFile?: string | null;
-    /** Lets other machines in without TLS and token. */
+    /** Admits other machines without TLS and token. */
     readonly insecureLan?: boolean;
-    /** null: nothing is written. */
+    /** Path of the audit log; null: none. */
     readonly auditLog?: string | null;
-    /** Requests that bring a trace's context become spans, for `spans()`. */
+    /** Whether requests with a trace context become spans, for `spans()`. */
     readonly traces?: boolean;
   };
-  /** null: in the clear, and nobody is asked who he is. */
+  /** null: plaintext, and callers are not authenticated. */
   security?: VaultSecurity | null;
-  /** null: it belongs to no pool that keeps a list. Closed with the vault. */
+  /** null: the vault belongs to no pool with a signed list. Closed with the vault. */
   gossip?: Gossip | null;
   recordClass: VaultClass;
   logger: Logger;
@@ -93,23 +93,23 @@ export interface VaultOptions {
 export interface RunningVault extends Running {
   /** `host:port` with the real port, or `unix:/path`. */
   readonly address: string;
-  /** What it has counted so far, by name. */
+  /** Counters so far, by name. */
   counts(): Readonly<Record<string, number>>;
-  /** What Stats answers. */
+  /** The reply of the call Stats. */
   stats(): StatsReply;
-  /** Of requests of traces that ended since the last time. */
+  /** Spans of traced requests that ended since the last call. */
   spans(): LaneSpans;
-  /** Why it does not do all that it is there for; null: it does. */
+  /** Reason why the vault does not serve fully; null: none. */
   trouble(): string | null;
 }
 
-/** One that nobody can reach for a time, with all that it holds. */
+/** A vault that can stop serving for a while without losing its records. */
 export interface PausableVault extends RunningVault {
-  /** Cuts everybody, and takes nobody. */
+  /** Cuts all connections and accepts none. */
   pause(): Promise<void>;
-  /** Listens where it did. Throws as a start does. */
+  /** Listens at the same address again. Throws as a start does. */
   resume(): Promise<void>;
-  /** Lets this user in at a socket, whoever else is let in. */
+  /** Opens a Unix socket for this user, which serves also while the vault is paused. */
   door(path: string): Promise<Running>;
 }
 
@@ -182,7 +182,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
   };
 }
 
-/** Opens the listener: connections of gRPC go to the server, TLS taken off before. */
+/** Returns a function that opens the listener and passes its gRPC connections, already decrypted, to the server. */
 function listening(
   vault: VaultContext,
   server: Server,
@@ -198,12 +198,12 @@ function listening(
   return (at) => VaultListener.open(at, handlers, config.addresses);
 }
 
-/** Where to listen again: at the port that the system chose. */
+/** Returns the address to listen at again, with the port that the system chose. */
 export function addressAgain(first: ListenAddress, address: string): ListenAddress {
   return first.host === "" ? first : { ...first, port: splitAddress(address).port };
 }
 
-/** What other machines reach is closed, unless somebody wanted it open. */
+/** Refuses to expose a vault without credentials to other machines, unless insecure_lan is set. */
 function checkExposure({ config, security = null }: VaultOptions): void {
   const { listen: at, addresses = [], insecureLan = false } = config;
   if ([at, ...addresses].every(isLocal) || security !== null || insecureLan) return;
@@ -222,10 +222,10 @@ function newContext(options: VaultOptions): VaultContext {
   const flushFile = disk === null ? (config.flushFile ?? null) : join(disk.dataDir, "flushes.json");
   const epoch = randomNumber48();
   const core = coreInfo();
-  // First: it may throw, and a store that is open already would stay so.
+  // Opened first, because it may throw and would leave an open store behind.
   const audit = new AuditLog(config.auditLog ?? null, logger);
   const store = newStore(options, maxRecordBytes);
-  // Only now: where the disk was lost, the archive has brought both files back.
+  // Opened after the store, because the archive restores both files when the disk was lost.
   const flushes = new FlushLog(flushFile, logger);
   const weight = new Weight(weightFile(flushFile), logger);
   const models = new ModelNames(disk?.dataDir ?? null, logger);
@@ -304,7 +304,7 @@ interface Parts {
   activity: ConnectionActivity;
 }
 
-/** Takes nothing new, finishes what is open for VAULT_DRAIN_MS, then cuts it off. */
+/** Takes nothing new, lets open calls finish for VAULT_DRAIN_MS, then cuts them off. */
 async function drain(parts: Parts): Promise<void> {
   const { vault, health, server, listener, watch, trim, activity } = parts;
   health.stop();
@@ -331,7 +331,7 @@ async function drain(parts: Parts): Promise<void> {
   trim.close();
   vault.members?.close();
   await vault.streams.idle();
-  // What was accepted reaches the disk, and the next start finds footers.
+  // Accepted records and segment footers reach the disk before the store closes.
   await storeDrain(vault.store);
   vault.diskWatch?.close();
   closeStore(vault.store);

@@ -1,4 +1,4 @@
-// Owns which handler answers which call of a vault.
+// Owns the table of handlers for a vault's calls.
 import { Server } from "@grpc/grpc-js";
 import { serverOptions } from "../wire/options.ts";
 import { healthService, vaultService } from "../wire/service.ts";
@@ -24,14 +24,14 @@ import {
   unaryLater,
 } from "./unary.ts";
 
-/** Without a gate everybody who comes is let in. */
+/** Without a gate every caller is admitted. */
 export function newServer(
   vault: VaultContext,
   health: Health,
   activity: ConnectionActivity,
   gate: Gate | null,
 ): Server {
-  // The first stands next to the wire: what the gate refuses goes no further.
+  // The first interceptor sees a call first, so that refused calls go no further.
   const interceptors = [
     ...(gate === null ? [] : [gate.interceptor]),
     activity.interceptor,

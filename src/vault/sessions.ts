@@ -1,4 +1,4 @@
-// Owns the sessions a vault knows: by name, namespace and tenant; until when they are kept, and what becomes of them then.
+// Owns the sessions a vault knows, by name, namespace and tenant, and when they expire.
 import { toNamespace } from "../block.ts";
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
@@ -15,15 +15,15 @@ import type { ModelNames } from "./models.ts";
 type SessionStats = ReturnType<typeof storeSessionStats>;
 
 interface Session {
-  /** In the store. */
+  /** Number of the session in the store. */
   id: number;
   name: string;
   namespace: Namespace;
   tenant: number;
-  /** null: it is not kept. */
+  /** Monotonic time until which its records are kept, in ms; null: not kept. */
   untilMs: number | null;
   timer?: NodeJS.Timeout;
-  /** Of its records, those that the quota had no room for when it was looked at last. */
+  /** Its records beyond the quota at the last look. */
   refused: number;
 }
 
@@ -38,7 +38,7 @@ const NO_KEYS = Buffer.alloc(0);
 
 export class Sessions {
   readonly #options: SessionsOptions;
-  /** The one that was heard of last is the last. */
+  /** In order of last use, most recent last. */
   readonly #known = new Map<string, Session>();
   #lastId = 0;
 
@@ -50,7 +50,7 @@ export class Sessions {
     return this.#known.size;
   }
 
-  /** Throws BAD_ARGUMENT for what is no request, OVERLOAD where all that are known are kept. */
+  /** Answers Keep. Throws BAD_ARGUMENT for an invalid request, OVERLOAD when SESSIONS_MAX sessions are all kept. */
   receive(request: m.KeepRequest): m.KeepReply {
     checkRequest(request);
     const named =
@@ -77,7 +77,7 @@ export class Sessions {
     });
   }
 
-  /** In the store; 0: it is not known, and has nothing. */
+  /** Returns the session's number in the store; 0: unknown, so without records. */
   numberOf({
     session: name,
     namespace,
@@ -114,7 +114,7 @@ export class Sessions {
     throw new TierkvError("OVERLOAD", { what: "sessions that are kept", ...limit });
   }
 
-  /** How many of its records the quota has no room for. */
+  /** Returns how many of its records are beyond the quota. */
   #add(session: Session, { namespace, keys, superseded, keepS }: m.KeepRequest): number {
     if (keepS > 0) {
       session.untilMs = nowMs() + keepS * 1000;
@@ -132,7 +132,7 @@ export class Sessions {
     return session.refused;
   }
 
-  /** What is stored after it was heard of may be above the quota, too. */
+  /** Called by `list`, too, because records stored after Keep may also exceed the quota. */
   #note(session: Session, { records, kept }: SessionStats): void {
     const { counters, logger } = this.#options;
     const refused = session.untilMs === null ? 0 : records - kept;
@@ -147,7 +147,7 @@ export class Sessions {
     session.refused = refused;
   }
 
-  /** It is remembered, and may be evicted. */
+  /** Ends the keeping: the session stays known, its records may be evicted. */
   #expire(session: Session): void {
     session.untilMs = null;
     this.#options.counters.add("sessions_expired");

@@ -1,4 +1,4 @@
-// Owns the handing back of memory that a vault keeps for its next records and does not need.
+// Owns the trimming of spare record memory that a vault does not need.
 import { SPARE_TRIM_MS } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import type { StoreId } from "../native.ts";

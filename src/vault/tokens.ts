@@ -1,4 +1,4 @@
-// Owns the tokens that open a vault: read from a file, again when it changes, and compared in a time that tells nothing of them.
+// Owns the tokens that open a vault: read from a file, reread when it changes, compared in constant time.
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { statSync } from "node:fs";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -21,7 +21,7 @@ export interface Token {
   token: string;
 }
 
-/** `role:token` lines; empty ones and those that begin with `#` say nothing. Throws CREDENTIALS naming the line, never the token. */
+/** Parses `role:token` lines and skips empty ones and `#` comments. Throws CREDENTIALS naming the line, never the token. */
 export function parseTokens(text: string, path: string): Token[] {
   const tokens: Token[] = [];
   const refuse = (line: number, reason: string): never => {
@@ -58,7 +58,7 @@ interface Entry {
 export class TokenFile {
   readonly path: string;
   readonly #logger: Logger;
-  /** Of this process alone: what is compared cannot be known outside. */
+  /** Random per process, so that the compared digests cannot be predicted. */
   readonly #salt = randomToken(32);
   #entries: Entry[];
   #seen: string;
@@ -73,7 +73,7 @@ export class TokenFile {
     this.#entries = this.#read();
   }
 
-  /** What the token may do; null: nothing. Takes as long for a near miss as for a far one. */
+  /** Returns the token's strongest role; null: unknown. Takes constant time, so that a near miss looks like any other. */
   roleOf(presented: string): Role | null {
     this.#renew();
     const digest = this.#digest(presented);
@@ -99,7 +99,7 @@ export class TokenFile {
     return tokens.map(({ role, token }) => ({ role, digest: this.#digest(token) }));
   }
 
-  /** A file that became unusable changes nothing: the tokens that held go on holding. */
+  /** Rereads a changed file; where it is unusable, the previous tokens stay valid. */
   #renew(): void {
     if (nowMs() - this.#lookedMs < TOKEN_FILE_POLL_MS) return;
     this.#lookedMs = nowMs();
@@ -111,12 +111,12 @@ export class TokenFile {
       this.#logger.info({ path: this.path, tokens: this.#entries.length }, "tokens read again");
     } catch (error) {
       const { message: reason } = toTierkvError(error);
-      this.#logger.error({ reason }, "the tokens could not be read again: those before it hold");
+      this.#logger.error({ reason }, "the tokens could not be read again: the old ones stay valid");
     }
   }
 }
 
-/** Changes when the file does; empty while it cannot be looked at. */
+/** Returns a text that changes with the file; empty while the file cannot be inspected. */
 export function versionOf(path: string): string {
   try {
     const { ino, mtimeNs, size } = statSync(path, { bigint: true });

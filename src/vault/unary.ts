@@ -1,4 +1,4 @@
-// Owns the calls of a vault that are one question and one answer: Hello, Lookup, Report, Keep, Sessions, Stats, Name, Measure.
+// Owns the unary calls of a vault: Hello, Lookup, Report, Keep, Sessions, Stats, Name, Measure.
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import {
   countBits,
@@ -24,7 +24,7 @@ import type { Caller } from "./gate.ts";
 import type { Moved } from "./rates.ts";
 import { shareBytes } from "./weight.ts";
 
-/** A gRPC handler from a plain function; what it throws becomes a status, is counted and logged. */
+/** Makes a gRPC handler from a function; its errors become statuses, counted and logged. */
 export function unary<Request, Reply>(
   vault: VaultContext,
   call: string,
@@ -39,7 +39,7 @@ export function unary<Request, Reply>(
   };
 }
 
-/** The same for an answer that waits for the disk. */
+/** Makes the same from an async function. */
 export function unaryLater<Request, Reply>(
   vault: VaultContext,
   call: string,
@@ -114,7 +114,7 @@ export function lookup(vault: VaultContext, request: m.LookupRequest): m.LookupR
   const hits = (found: Buffer): number => countBits(found, count);
   const present = vault.spans?.run(trace, count, look, hits) ?? look();
   const durable = request.askDurable ? storeDurable(vault.store, namespace, keys) : NOTHING;
-  // The hit rate is that of engines' requests.
+  // Not counted, because the hit rate covers engines' requests only.
   if (request.uncounted === true || isMeasuring(namespace))
     return { present, durable: Buffer.from(durable) };
   vault.counters.add("lookups");
@@ -150,7 +150,7 @@ export function sessions(vault: VaultContext): m.SessionsReply {
   return { sessions: vault.sessions.list() };
 }
 
-/** Counts of calls come from the counters, what the store knows better comes from the store. */
+/** Counts of calls come from the counters; occupancy and evictions come from the store. */
 export function stats(vault: VaultContext): m.StatsReply {
   const now = storeStats(vault.store);
   const onDisk = storeDiskStats(vault.store) ?? null;
@@ -195,7 +195,7 @@ export function movedOf(vault: VaultContext): Moved {
   return { out, in: stored };
 }
 
-/** All counters: what happens at the listener and on lanes is counted there, under the same names. */
+/** Returns the vault's counters plus those of the listener and lanes, which use the same names. */
 export function countsOf({ counters, listener }: VaultContext): Record<string, number> {
   const counts = counters.snapshot();
   for (const [name, count] of Object.entries(listener?.counts() ?? {})) {
@@ -232,7 +232,7 @@ function archiveStats(now: NonNullable<StoreDiskStats["archive"]>): m.ArchiveSta
   };
 }
 
-/** What the durable tier has done since the vault started. */
+/** Counters of the durable tier since the vault started. */
 function diskCounters(now: StoreDiskStats): Record<string, number> {
   return {
     disk_written: now.written,

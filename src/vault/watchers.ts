@@ -1,4 +1,4 @@
-// Owns who is told of flushes, and of the vault's share of its pool: one held call per sidecar and class, what each confirmed, and who has not yet.
+// Owns the held Watch calls, one per sidecar and class: news of flushes and shares, and what each confirmed.
 import type { handleUnaryCall } from "@grpc/grpc-js";
 import { TierkvError } from "../errors.ts";
 import {
@@ -15,12 +15,12 @@ import type { FlushLog } from "./flush-log.ts";
 
 interface Watcher {
   name: string;
-  /** It has dropped what flushes up to this one took. */
+  /** Number of the last flush that it confirmed. */
   flushed: number;
-  /** What it dropped for the last one. */
+  /** Amounts it dropped for that flush. */
   dropped: { blocks: number; bytes: number; saves: number };
   seenMs: number;
-  /** Answers the call that is held; null: none is. */
+  /** Answers the held call; null: none is held. */
   answer: (() => void) | null;
 }
 
@@ -28,20 +28,20 @@ export class Watchers {
   readonly #log: FlushLog;
   readonly #epoch: number;
   readonly #shareBytes: () => number;
-  /** By the id that each gave itself; who called last comes last. */
+  /** By the id that each sidecar chose. */
   readonly #watchers = new Map<string, Watcher>();
   readonly #onConfirmed = new Set<() => void>();
   #isStopped = false;
   #isDraining = false;
 
-  /** `shareBytes`: the vault's capacity as it counts in a pool. */
+  /** `shareBytes` returns the vault's weighted capacity in its pool. */
   constructor(log: FlushLog, epoch: number, shareBytes: () => number) {
     this.#log = log;
     this.#epoch = epoch;
     this.#shareBytes = shareBytes;
   }
 
-  /** Answers at once where there is news, else when there is, or after WATCH_HOLD_MS. */
+  /** Answers at once where there is news, else with the next news or after WATCH_HOLD_MS. */
   readonly watch: handleUnaryCall<WatchRequest, WatchReply> = (call, callback) => {
     const { request } = call;
     try {
@@ -74,23 +74,23 @@ export class Watchers {
     }
   };
 
-  /** The vault takes no new records. */
+  /** Whether the vault takes no new records. */
   get isDraining(): boolean {
     return this.#isDraining;
   }
 
-  /** Those whose call is held hear of it now, the others with their next one. */
+  /** Answers all held calls; other sidecars learn it with their next call. */
   tellDraining(isDraining: boolean): void {
     this.#isDraining = isDraining;
     this.tellShare();
   }
 
-  /** The same of another weight. */
+  /** Answers all held calls, because the share has changed. */
   tellShare(): void {
     for (const { answer } of this.#watchers.values()) answer?.();
   }
 
-  /** Tells all of flush `number`, and waits for those that are connected, FLUSH_CONFIRM_MS at most. */
+  /** Announces flush `number`, then waits at most FLUSH_CONFIRM_MS for connected sidecars to confirm. */
   async tell(number: number): Promise<FlushedSidecar[]> {
     const told = [...this.#watchers.values()].filter(({ answer }) => answer !== null);
     for (const { answer } of told) answer?.();
@@ -116,7 +116,7 @@ export class Watchers {
     });
   }
 
-  /** Holds no call any more. */
+  /** Answers all held calls with CLOSED, and refuses later ones the same way. */
   stop(): void {
     this.#isStopped = true;
     for (const { answer } of this.#watchers.values()) answer?.();
@@ -132,7 +132,7 @@ export class Watchers {
     return !isSame || (capacityBytes > 0 && capacityBytes !== this.#shareBytes());
   }
 
-  /** Takes note of a call, and of what it confirms. Throws OVERLOAD when too many watch. */
+  /** Registers a caller and what it confirms. Throws OVERLOAD when too many watch. */
   #enter({ client, name: given, flushed, blocks, bytes, saves }: WatchRequest): Watcher {
     const name = given.slice(0, NAME_BYTES_MAX);
     if (client.length > NAME_BYTES_MAX) {
@@ -155,7 +155,7 @@ export class Watchers {
     return watcher;
   }
 
-  /** Those that ended without a word: they are quiet for long, or `newcomer` has their name. */
+  /** Forgets sidecars that left without notice: silent for long, or replaced by `newcomer` of the same name. */
   #forgetOthers(newcomer: { client: string; name: string } | null): void {
     for (const [client, { name, answer, seenMs }] of this.#watchers) {
       if (answer !== null || client === newcomer?.client) continue;

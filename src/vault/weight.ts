@@ -1,4 +1,4 @@
-// Owns a vault's weight: what its capacity counts times as its share of a pool, as an admin said it last, kept over a restart.
+// Owns a vault's weight, the factor on its capacity in a pool: set by an admin, kept over a restart.
 import { basename, dirname, join } from "node:path";
 import { toTierkvError } from "../errors.ts";
 import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits/pool.ts";
@@ -13,7 +13,7 @@ export class Weight {
   readonly #logger: Logger;
   #value = 1;
 
-  /** `file` null: of this process only. */
+  /** With `file` null, a restart forgets the weight. */
   constructor(file: string | null, logger: Logger) {
     this.#file = file;
     this.#logger = logger;
@@ -24,7 +24,7 @@ export class Weight {
     return this.#value;
   }
 
-  /** False: a restart will forget it. */
+  /** Returns whether a restart will keep it. */
   set(value: number): boolean {
     this.#value = value;
     if (this.#file === null) return false;
@@ -51,13 +51,13 @@ export class Weight {
   }
 }
 
-/** Beside the file of flushes, by the same rule. */
+/** Returns the path beside the file of flushes, named alike. */
 export function weightFile(flushFile: string | null): string | null {
   if (flushFile === null) return null;
   return join(dirname(flushFile), basename(flushFile).replace("flushes", "weight"));
 }
 
-/** The vault's share of a pool: its larger tier, because what is in memory is on the disk, too. */
+/** Returns the vault's share of a pool: its larger tier, because the disk also holds the records in memory. */
 export function shareBytes({ store, weight }: { store: StoreId; weight: Weight }): number {
   const capacity = Math.max(storeStats(store).maxBytes, storeDiskStats(store)?.maxBytes ?? 0);
   return Math.max(1, Math.round(capacity * weight.value));

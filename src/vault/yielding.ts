@@ -1,4 +1,4 @@
-// Owns a vault that gives way to its machine's user: silent while somebody is there, its memory given back when they stay.
+// Owns a vault that yields to its machine's user: paused while the machine is used, its memory freed if use goes on.
 import { toTierkvError } from "../errors.ts";
 import { YIELD_POLL_MS, YIELD_RETRY_MS } from "../limits/user.ts";
 import type { Logger } from "../log.ts";
@@ -8,32 +8,32 @@ import type { StatsReply } from "../wire/messages.ts";
 import type { PausableVault, RunningVault } from "./server.ts";
 import type { Source } from "./user/source.ts";
 
-/** `paused`: nobody reaches it, it keeps its records. `released`: its memory is given back. */
+/** `paused`: no client is served, records are kept. `released`: the memory is freed. */
 export type YieldState = "serving" | "paused" | "released";
 
-/** What is given to others before the memory goes. */
+/** Moves hot records to other vaults before the memory is freed. */
 export interface HandOver {
-  /** Learns who takes something, while the vault still serves; short, whatever others do. */
+  /** Finds vaults that take records while this one still serves; bounded in time. */
   prepare(): Promise<void>;
-  /** Until the signal, at most for a while. */
+  /** Moves records until the signal fires or its own time limit passes. */
   run(vault: PausableVault, signal: AbortSignal): Promise<void>;
-  /** Nothing is given before the next `prepare`. */
+  /** Forgets the targets until the next `prepare`. */
   close(): void;
 }
 
 export interface YieldingOptions {
   vault: PausableVault;
-  /** Starts it again where it was, after its memory was given back. */
+  /** Starts the vault again at the same address, after its memory was freed. */
   open(): Promise<PausableVault>;
-  /** Left out: nobody gets anything. */
+  /** Absent: no records are moved. */
   handOver?: HandOver;
   /** Closed with the vault. */
   user: Source;
-  /** Nobody is there after so many milliseconds without a sign. */
+  /** Milliseconds without activity after which the user counts as away. */
   awayMs: number;
-  /** How long somebody is there before memory is given back, in ms. */
+  /** Milliseconds of use before the memory is freed. */
   graceMs: number;
-  /** How soon a failed start is tried again, in ms. */
+  /** Milliseconds before a failed start is tried again. */
   retryMs?: number;
   logger: Logger;
 }
@@ -60,7 +60,7 @@ export class YieldingVault implements RunningVault {
     return this.#state;
   }
 
-  /** Of a vault that gave its memory back, as they were then. */
+  /** Counters; once released, those from before the memory was freed. */
   counts(): Readonly<Record<string, number>> {
     return this.#last?.counts ?? this.#vault.counts();
   }
@@ -121,7 +121,7 @@ export class YieldingVault implements RunningVault {
   }
 
   async #release(): Promise<void> {
-    // Whoever leaves meanwhile has it all back.
+    // When the user leaves meanwhile, the vault keeps its records.
     if (!(await this.#handOver())) return;
     this.#last = { counts: this.#vault.counts(), stats: this.#vault.stats() };
     this.#state = "released";
@@ -129,7 +129,7 @@ export class YieldingVault implements RunningVault {
     this.#options.logger.info("the vault's memory is given back: what it has on disk stays");
   }
 
-  /** False: the user has left, or the vault is being closed. */
+  /** Returns false when the user left or the vault is closing. */
   async #handOver(): Promise<boolean> {
     const { handOver, user, awayMs, logger } = this.#options;
     if (handOver === undefined) return true;
@@ -150,7 +150,7 @@ export class YieldingVault implements RunningVault {
     return !ended.signal.aborted;
   }
 
-  /** Serves again; what failed is tried again later. */
+  /** Serves again; a failed attempt is retried after `retryMs`. */
   async #serve(): Promise<void> {
     const { retryMs = YIELD_RETRY_MS } = this.#options;
     if (nowMs() - this.#triedMs < retryMs) return;

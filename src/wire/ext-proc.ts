@@ -1,4 +1,4 @@
-// Owns the service by which Envoy asks where a request goes: proto/ext_proc.proto, and the shapes of its messages.
+// Owns Envoy's service for picking an endpoint: proto/ext_proc.proto, and the shapes of its messages.
 import { fileURLToPath } from "node:url";
 import type { MethodDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
@@ -41,7 +41,7 @@ interface CommonResponse {
   };
 }
 
-/** Of protobuf's Struct: texts and structs alone. */
+/** Subset of protobuf's Struct: texts and structs alone. */
 export interface Struct {
   fields: Record<string, { stringValue: string } | { structValue: Struct }>;
 }
@@ -65,7 +65,7 @@ export interface ProcessingResponse {
 
 const OVERWRITE = 2;
 
-/** Sets headers of a request or an answer, whatever was there. */
+/** Sets headers of a request or an answer, over existing ones. */
 export function headersSet(headers: Readonly<Record<string, string>>): HeaderMutation {
   return {
     setHeaders: Object.entries(headers).map(([key, value]) => ({

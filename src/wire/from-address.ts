@@ -1,17 +1,17 @@
-// Owns gRPC targets that are reached from one address of this machine, so that calls take the cable of that address.
+// Owns gRPC targets bound to one local address, so that calls take the cable of that address.
 import { isIP } from "node:net";
 import { experimental } from "@grpc/grpc-js";
 import { splitAddress } from "../hosts.ts";
 
 const SCHEME = "tierkv-from";
 
-/** A target for a channel to `address`, whose sockets are bound to `local`. */
+/** Returns a target for a channel to `address` whose sockets are bound to `local`. */
 export function targetFrom(address: string, local: string): string {
   experimental.registerResolver(SCHEME, FromResolver);
   return `${SCHEME}://${local}/${address}`;
 }
 
-/** Resolves no name: the socket does, in the family of the address that it is bound to. */
+/** Resolves no name itself: the socket does, in the family of its local address. */
 class FromResolver implements experimental.Resolver {
   readonly #answer: () => void;
   #isAnswered = false;
@@ -20,13 +20,13 @@ class FromResolver implements experimental.Resolver {
     { authority: local = "", path }: experimental.GrpcUri,
     listener: experimental.ResolverListener,
   ) {
-    // gRPC hands these to `net.connect` as they are.
+    // gRPC passes these options to `net.connect` unchanged.
     const socket = { ...splitAddress(path), localAddress: local, family: isIP(local) };
     const found = experimental.statusOrFromValue([{ addresses: [socket] }]);
     this.#answer = () => void listener(found, {}, null, "");
   }
 
-  /** Once: an answer after each failure would end the pause before the next attempt. */
+  /** Answers once, because an answer after each failure would end the pause before the next attempt. */
   updateResolution(): void {
     if (this.#isAnswered) return;
     this.#isAnswered = true;

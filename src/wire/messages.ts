@@ -1,4 +1,4 @@
-// Owns the TypeScript shapes of every message in proto/tierkv.proto and proto/health.proto; that file says what each field means.
+// Owns the TypeScript shapes of every message in proto/tierkv.proto and proto/health.proto, which document each field.
 // 64-bit fields are numbers (exact below 2^53), enums are their numbers, bytes are Buffers.
 
 export interface HelloRequest {
@@ -10,11 +10,11 @@ export interface HelloRequest {
   flushed: number;
 }
 
-/** What a client has to drop that missed some flushes. */
+/** Flushes that a client has to follow. */
 export interface FlushNews {
-  /** Of the last flush; 0: there was none. */
+  /** Number of the last flush; 0: none yet. */
   number: number;
-  /** Which ones were missed is not known any more: nothing may be kept. */
+  /** The vault cannot name the missed flushes: the client drops everything. */
   everything: boolean;
   /** Ascending. */
   flushes: FlushedScope[];
@@ -27,24 +27,24 @@ export interface FlushedScope {
   recordClass: number;
   /** Not empty: also namespaces of this model that the vault had not heard of. */
   model: string;
-  /** 0: of every one. */
+  /** 0: all tenants. */
   tenant: number;
 }
 
 export interface WatchRequest {
-  /** Of this sidecar and class alone. */
+  /** Id of this sidecar and class alone. */
   client: string;
   /** For people. */
   name: string;
-  /** What flushes up to this one took is dropped here. */
+  /** Number of the last flush that was followed here. */
   flushed: number;
-  /** What was dropped since the call before: blocks of arenas, their bytes, saves under way. */
+  /** Dropped since the previous call: blocks of arenas, their bytes, saves under way. */
   blocks: number;
   bytes: number;
   saves: number;
-  /** It ends, and holds nothing any more. */
+  /** The sidecar ends and holds nothing any more. */
   leaving: boolean;
-  /** What it believes of the vault; capacity 0: nothing. */
+  /** The client's view of the vault; capacity 0: unknown. */
   draining: boolean;
   capacityBytes: number;
 }
@@ -63,7 +63,7 @@ export interface ListRequest {
   session: string;
   namespace: Buffer;
   tenant: number;
-  /** What was used again since it came, or is kept, alone. */
+  /** Only records used again since they came, or kept. */
   hot?: boolean;
 }
 
@@ -71,9 +71,9 @@ export interface ListReply {
   namespace: Buffer;
   /** 84 bytes each. */
   rows: Buffer;
-  /** Empty: there are no more. */
+  /** Empty: the last page. */
   last: Buffer;
-  /** Empty: it is not known. */
+  /** Empty: unknown. */
   model: string;
 }
 
@@ -90,7 +90,7 @@ export interface WeighRequest {
 }
 
 export interface WeighReply {
-  /** Over a restart. */
+  /** Whether a restart keeps it. */
   kept: boolean;
 }
 
@@ -100,7 +100,7 @@ export interface SignedEntry {
 }
 
 export interface PoolRequest {
-  /** Of the reply before, and of who gave it; 0: nothing is known. */
+  /** From the previous reply, with its vault's epoch; 0: none. */
   mark: number;
   epoch: number;
 }
@@ -143,10 +143,10 @@ export interface HelloReply {
   readOnly: boolean;
   flushes: FlushNews | null;
   capacityBytes: number;
-  /** It takes no new records. */
+  /** The vault takes no new records. */
   draining: boolean;
   addresses: string[];
-  /** Requests on lanes may bring a trace's context. */
+  /** Requests on lanes may carry a trace context. */
   traced: boolean;
 }
 
@@ -154,9 +154,9 @@ export interface LookupRequest {
   namespace: Buffer;
   keys: Buffer;
   askDurable?: boolean;
-  /** Context of the span that asks. */
+  /** Context of the asking span. */
   trace?: Buffer;
-  /** No request asks: the hit rate leaves it out. */
+  /** Left out of the hit rate, because no request of an engine asks. */
   uncounted?: boolean;
 }
 
@@ -189,15 +189,15 @@ export interface StatsReply {
   namespaces: number;
   counters: Record<string, number>;
   disk?: DiskStats | null;
-  /** Connections open on which records travel. */
+  /** Open connections that carry records. */
   lanes: number;
   outBytesPerS: number;
   inBytesPerS: number;
-  /** Memory of records that are gone, kept for the next ones. */
+  /** Memory of dropped records, kept for new ones. */
   spareBytes: number;
   draining: boolean;
   weight: number;
-  /** Of usedBytes: records that sessions keep. */
+  /** Part of usedBytes that sessions keep. */
   keptBytes: number;
   sessions: number;
 }
@@ -252,13 +252,13 @@ export interface MeasureReply {
 
 export interface KeepRequest {
   session: string;
-  /** Empty: every session of that name. */
+  /** Empty: every session with that name. */
   namespace: Buffer;
   tenant: number;
   keys: Buffer;
   /** Groups whose other records leave the session. */
   superseded: number[];
-  /** 0: as before. */
+  /** 0: unchanged. */
   keepS: number;
   release: boolean;
 }
@@ -283,7 +283,7 @@ export interface Session {
   records: number;
   kept: number;
   keptBytes: number;
-  /** How long it is still kept; 0: it is not. */
+  /** Time until it is no longer kept; 0: not kept. */
   leftMs: number;
 }
 
@@ -291,20 +291,20 @@ export interface FlushReply {
   records: number;
   bytes: number;
   diskBytes: number;
-  /** The disk did not take note: they may come back when the vault is started again. */
+  /** The disk has not recorded the flush: records may come back after a restart of the vault. */
   volatile: boolean;
-  /** Of the flush, as its vault counts them; 0: there was none. */
+  /** Number of the flush at its vault; 0: none. */
   number: number;
-  /** Those that the vault knows, once per class of records. */
+  /** The sidecars that the vault knows, once per class of records. */
   sidecars: FlushedSidecar[];
 }
 
-/** What a sidecar dropped for one class of records. */
+/** Amounts that a sidecar dropped for one class of records. */
 export interface FlushedSidecar {
   name: string;
-  /** False: it has not said so yet, and may still hold what was flushed. */
+  /** False: the sidecar may still hold flushed records. */
   confirmed: boolean;
-  /** How long nothing was heard of it; 0: it is connected. */
+  /** Time since it was last heard; 0: connected. */
   quietMs: number;
   blocks: number;
   bytes: number;

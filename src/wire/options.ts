@@ -10,7 +10,7 @@ import {
   STREAMS_MAX,
 } from "../limits/general.ts";
 
-// Dead peers (half-open TCP, a stopped process) are found by pings, also while no call runs.
+// Pings find dead peers (half-open TCP, a stopped process), also while no call runs.
 const COMMON: ChannelOptions = {
   "grpc.max_send_message_length": MESSAGE_BYTES_MAX,
   "grpc.max_receive_message_length": MESSAGE_BYTES_MAX,

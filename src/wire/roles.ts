@@ -1,4 +1,4 @@
-// Owns who may call what: the role that every call of a vault needs; a call without a row is denied.
+// Owns the role that every call of a vault needs; a call without a row is denied.
 import type { Role } from "../roles.ts";
 import type { HealthService, VaultService } from "./service.ts";
 import { healthService, vaultService } from "./service.ts";
@@ -8,7 +8,7 @@ export const REDEEM_PATH: string = vaultService.Redeem.path;
 /** The one call that takes the pool's token. */
 export const GOSSIP_PATH: string = vaultService.Gossip.path;
 
-/** What the pool's token opens: another vault tells, and gives records. */
+/** Calls that the pool's token opens, because other vaults gossip and move records. */
 export const POOL_PATHS: ReadonlySet<string> = new Set(
   (["Gossip", "Hello", "Lookup", "List", "Name"] as const).map((name) => vaultService[name].path),
 );
@@ -16,15 +16,15 @@ export const POOL_PATHS: ReadonlySet<string> = new Set(
 const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem" | "Gossip">, Role>> = {
   Hello: "read",
   Lookup: "read",
-  // The vault looks for itself before it drops anything.
+  // Readers may report, because the vault checks a record itself before it drops it.
   Report: "read",
   Stats: "read",
-  // Who may read holds copies, and must hear of flushes.
+  // Readers watch, because they hold copies that flushes must reach.
   Watch: "read",
   Name: "write",
   Keep: "write",
   Sessions: "read",
-  // Only namespaces that no engine can have.
+  // Only in namespaces that no engine can have.
   Measure: "write",
   Flush: "admin",
   Invite: "admin",
@@ -33,7 +33,7 @@ const VAULT: Readonly<Record<Exclude<keyof VaultService, "Redeem" | "Gossip">, R
   List: "admin",
   Drain: "admin",
   Weigh: "admin",
-  // Who may read may know where.
+  // Readers may know the vaults of the pool.
   Pool: "read",
   Admit: "admin",
 };
@@ -53,7 +53,7 @@ function row(service: object, name: string, role: Role): [string, Role] {
   return [path, role];
 }
 
-/** Role that the call of this path (`/package.Service/Call`) needs; null: nobody may. */
+/** Returns the role that the call of this path (`/package.Service/Call`) needs; null: nobody may call it. */
 export function roleNeeded(path: string): Role | null {
   return NEEDED.get(path) ?? null;
 }

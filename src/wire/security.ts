@@ -1,4 +1,4 @@
-// Owns how a client of a vault proves whom it talks to, and who it is: TLS 1.3 and, with each call, a token.
+// Owns a client's side of trust in a vault: TLS 1.3 for the vault's identity, a token per call for its own.
 import { X509Certificate } from "node:crypto";
 import { isIP } from "node:net";
 import { checkServerIdentity, createSecureContext } from "node:tls";
@@ -6,25 +6,25 @@ import type { PeerCertificate } from "node:tls";
 import { ChannelCredentials, credentials, Metadata } from "@grpc/grpc-js";
 import type { ChannelOptions } from "@grpc/grpc-js";
 
-/** The name in the certificate that a vault makes itself: its clients pin it, wherever it is. */
+/** Name in the certificate that a vault makes itself; clients pin it at any address. */
 export const VAULT_SERVER_NAME = "tierkv-vault";
 export const TLS_MIN_VERSION = "TLSv1.3";
 export const ALPN: readonly string[] = ["h2"];
 
 export interface ChannelSecurity {
-  /** The vault's own certificate, or that of its CA. */
+  /** The vault's certificate, or its CA's. */
   readonly caPem: Buffer;
-  /** Whom its certificate must name: a host name, an IP address, or VAULT_SERVER_NAME. */
+  /** Name that the certificate must carry: a host name, an IP address, or VAULT_SERVER_NAME. */
   readonly serverName: string;
-  /** `caPem` is the one certificate that the vault may show, whoever signed it. */
+  /** `caPem` is the only certificate accepted, whoever signed it. */
   readonly isPinned?: true;
   readonly certPem: Buffer | null;
   readonly keyPem: Buffer | null;
-  /** As it stands now; null: the certificate says who we are. */
+  /** Returns the current token; null: the client certificate identifies us. */
   token(): string | null;
 }
 
-/** null: in the clear. */
+/** null: plaintext. */
 export function channelCredentials(security: ChannelSecurity | null): ChannelCredentials {
   if (security === null) return credentials.createInsecure();
   const { caPem, certPem, keyPem, serverName, isPinned = false } = security;
@@ -44,7 +44,7 @@ function checkPin(caPem: Buffer, { raw }: PeerCertificate): Error | undefined {
   return new X509Certificate(caPem).raw.equals(raw) ? undefined : new Error("another certificate");
 }
 
-/** TLS names no IP addresses to a server; which vault it is says its certificate. */
+/** Asks for VAULT_SERVER_NAME where the vault goes by an IP address, because TLS sends no IP addresses as server names. */
 export function securityOptions(security: ChannelSecurity | null): ChannelOptions {
   if (security === null) return {};
   const { serverName } = security;
@@ -62,7 +62,7 @@ export function callMetadata(security: ChannelSecurity | null): Metadata {
   return metadata;
 }
 
-/** Takes the token out of a call's metadata; null: none came. */
+/** Removes the token from a call's metadata and returns it; null: none. */
 export function takeToken(metadata: Metadata): string | null {
   const [value, ...more] = metadata.get(AUTHORIZATION);
   metadata.remove(AUTHORIZATION);

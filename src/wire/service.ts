@@ -4,7 +4,7 @@ import type { MethodDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import type * as m from "./messages.ts";
 
-// src and dist lie equally deep, so one relative URL serves both.
+// One relative URL serves src and dist, because both lie equally deep.
 const PROTO_DIR = new URL("../../proto/", import.meta.url);
 
 const loaded = loadSync(

@@ -3,21 +3,21 @@ import { status as GrpcStatus } from "@grpc/grpc-js";
 import type { StatusObject } from "@grpc/grpc-js";
 import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
 
-/** Which call to which vault; fills the texts of client errors. */
+/** The call that failed; fills the texts of client errors. */
 export interface CallContext {
   /** The vault's name in the config: kv or ssm. */
   name: string;
   address: string;
   call: string;
   timeoutMs: number;
-  /** How we speak to it. */
+  /** How the client speaks to the vault. */
   way?: "clear" | "tls" | "socket";
 }
 
 /** Any other status means that the vault or the link broke the protocol. */
 const CLIENT_CODES: Partial<Record<GrpcStatus, ClientCode>> = {
   [GrpcStatus.UNAVAILABLE]: "VAULT_DOWN",
-  // We hear of our own cancelling through the signal, so here it was the vault's side.
+  // A cancellation of our own arrives through the signal, so this one came from the vault.
   [GrpcStatus.CANCELLED]: "VAULT_DOWN",
   [GrpcStatus.DEADLINE_EXCEEDED]: "VAULT_DEADLINE",
   [GrpcStatus.RESOURCE_EXHAUSTED]: "VAULT_BUSY",
@@ -37,7 +37,7 @@ type ClientCode =
   | "VAULT_LOCKED"
   | "VAULT_BROKEN";
 
-/** How Node words that a certificate does not hold, and what to do about it. */
+/** Node's texts for an invalid certificate, each with its fix. */
 const CERTIFICATE_TROUBLE: readonly (readonly [RegExp, string])[] = [
   [
     /certificate has expired|certificate is not yet valid/i,
@@ -53,13 +53,13 @@ const CERTIFICATE_TROUBLE: readonly (readonly [RegExp, string])[] = [
   ],
 ];
 
-/** What a server answers for a thrown error: code and one line; never a stack. */
+/** Returns the status of a thrown error: code and one line, never a stack. */
 export function toGrpcStatus(error: unknown): Pick<StatusObject, "code" | "details"> {
   const known = toTierkvError(error);
   return { code: GrpcStatus[known.grpcStatus], details: known.message };
 }
 
-/** A coded error for whatever a gRPC call ended with. Our own errors pass unchanged. */
+/** Returns a coded error for the end of a gRPC call; our own errors pass unchanged. */
 export function fromGrpcError(error: unknown, context: CallContext): TierkvError {
   if (isTierkvError(error)) return error;
   const status = grpcCode(error);
@@ -73,7 +73,7 @@ export function fromGrpcError(error: unknown, context: CallContext): TierkvError
   return new TierkvError(CLIENT_CODES[status] ?? "VAULT_BROKEN", details, { cause: error });
 }
 
-/** What a vault that speaks TLS looks like to one that does not. */
+/** Adds a hint where a plaintext connection looks cut by a vault that speaks TLS. */
 function withHint(reason: string, status: GrpcStatus, { way }: CallContext): string {
   const isCut = /Failed to connect|Connection dropped|ECONNRESET|socket hang up/.test(reason);
   if (way !== "clear" || status !== GrpcStatus.UNAVAILABLE || !isCut) return reason;
@@ -90,7 +90,7 @@ function grpcDetails(error: unknown): string {
     error instanceof Error && "details" in error && typeof error.details === "string"
       ? error.details
       : String(error);
-  // grpc-js wraps the one thing worth reading ("connect ECONNREFUSED 10.0.0.1:50051") in its own history.
+  // grpc-js wraps the useful part ("connect ECONNREFUSED 10.0.0.1:50051") in its own history.
   return details
     .replace(/\s*\n\s*/g, " ")
     .replace(/^No connection established\. Last error: (?:Error: )?/, "")

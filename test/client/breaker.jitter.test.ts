@@ -1,4 +1,4 @@
-// Owns the proof that clients who lost one vault at the same moment do not come back at the same moment.
+// Owns the proof that clients which lost a vault together do not return together.
 import { expect, test, vi } from "vitest";
 import { Breaker } from "../../src/client/breaker.ts";
 import { TierkvError } from "../../src/errors.ts";
@@ -7,7 +7,7 @@ import type * as Time from "../../src/time.ts";
 
 const { pauses } = vi.hoisted(() => ({ pauses: [] as number[] }));
 
-// Nobody waits: what counts is how long each would.
+// Waits are recorded, not made.
 vi.mock("../../src/time.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Time>()),
   sleep: (ms: number) => {
@@ -16,7 +16,7 @@ vi.mock("../../src/time.ts", async (importOriginal) => ({
   },
 }));
 
-test("F34 those who lost one vault together probe it spread over the whole pause", () => {
+test("F34 clients that lost one vault together probe it spread over the whole pause", () => {
   const failure = new TierkvError("SYSTEM", { reason: "connect refused" });
   for (let client = 0; client < 400; client += 1) {
     const breaker = new Breaker({ probe: () => Promise.resolve(), onChange: () => {} });
@@ -29,6 +29,6 @@ test("F34 those who lost one vault together probe it spread over the whole pause
     expect(pause).toBeGreaterThanOrEqual(PROBE_MIN_MS);
     quarters[Math.floor(((pause - PROBE_MIN_MS) / span) * 4)]! += 1;
   }
-  // A hundred each, give or take seven times their spread.
+  // A hundred each, within seven standard deviations.
   for (const count of quarters) expect(count).toBeGreaterThan(40);
 });

@@ -1,4 +1,4 @@
-// Owns the proof that a channel which is closed lets calls that were made before end by themselves.
+// Owns the proof that a closed channel lets earlier calls finish.
 import { setImmediate as turn } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../src/client/channel.ts";
@@ -9,7 +9,7 @@ import { closeAfterTest, openVault, SOON_MS, until } from "../support/vaults.ts"
 test("a call that the vault has not read yet is answered after its channel was closed", async () => {
   const vault = await openVault();
   const options = { timeoutMs: SOON_MS, signal: new AbortController().signal };
-  // How far a call has come is a matter of turns of the loop.
+  // Tried after each turn of the loop, because the call's progress depends on turns.
   for (let turns = 0; turns < 12; turns += 1) {
     const channel = closeAfterTest(new VaultChannel(vault.address));
     await channel.unary(vaultService.Stats, {}, options);

@@ -1,4 +1,4 @@
-// Owns the proof that a vault's hit rate is that of requests: what an engine's audits and sidecars ask by themselves stays out.
+// Owns the proof that a vault's hit rate covers requests only, and leaves out audits and re-offers.
 import { expect, test } from "vitest";
 import { UNCOUNTED } from "../../src/client/found.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";

@@ -1,4 +1,4 @@
-// Owns the proof of a client's lanes: records pass JavaScript by, what breaks goes on over new lanes, and no request hangs.
+// Owns the proof of a client's lanes: no record enters JavaScript, broken requests go on over new lanes, none hangs.
 import { describe, expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
@@ -91,7 +91,7 @@ describe("lanes that break", () => {
     expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0b11]);
     front.relay.cut();
     await until(() => client.lanes === "broken", "the break to be noticed");
-    // Meanwhile look-ups go over gRPC, where this front knows of nothing.
+    // Look-ups go over gRPC meanwhile, where this front holds nothing.
     expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0]);
     expect(await fetchInto(client, pages)).toEqual([ACCEPTED, ACCEPTED]);
     expect(client.lanes).toBe("up");

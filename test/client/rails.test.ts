@@ -1,4 +1,4 @@
-// Owns the proof of several ways to one vault: one that is cut or wrong costs nothing but itself.
+// Owns the proof of several rails to one vault: a cut or wrong one costs nothing but itself.
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
@@ -17,7 +17,7 @@ import type { TestVault } from "../support/vaults.ts";
 const { ACCEPTED } = ItemStatus;
 const BLOCKS = 16;
 
-/** Its second address is told of; the first is behind a proxy. */
+/** Opens a vault that reports a second address; the first is behind a proxy. */
 async function openTwoWays(): Promise<{ vault: TestVault; weather: Weather; address: string }> {
   const vault = await openVault({ maxBytes: 256 * MIB, second: `127.0.0.2:${await freePort()}` });
   const weather = new Weather(1);
@@ -25,7 +25,7 @@ async function openTwoWays(): Promise<{ vault: TestVault; weather: Weather; addr
   return { vault, weather, address };
 }
 
-/** Before a vault: notes where connections come from; over those of one address nothing passes once it is cut. */
+/** Opens a door before a vault that notes source addresses; connections from one address can be cut. */
 async function openDoor(
   vault: string,
 ): Promise<{ address: string; seen: string[]; cut(from: string): void }> {
@@ -64,16 +64,16 @@ async function bothUp(client: VaultClient): Promise<void> {
   await until(() => client.lanes === "up" && client.lanesOver === 2, "lanes over both ways");
 }
 
-// Elsewhere the loopback has one address.
+// Linux only, because elsewhere the loopback has one address.
 describe.skipIf(process.platform !== "linux")("two ways", () => {
   test("F85 one that falls silent in the middle of a fetch: what it had comes over the other, and it is used again later", async () => {
     const { weather, address } = await openTwoWays();
     const client = openClient({ address });
     await bothUp(client);
-    // Enough to be in the middle of it.
+    // Large enough to be cut in the middle.
     const pages = await Pages.open(BLOCKS, 4 * MIB);
     await client.store(NAMESPACE, pages.encode(), SOON_MS);
-    // On a busy machine the proxy may have stood still for too long.
+    // On a busy machine the proxy may have been stalled for too long.
     await until(() => client.lanesOver === 2, "lanes over both ways");
     weather.set({ bytesPerSecond: 4 * MIB });
     let arrived = 0;
@@ -87,7 +87,7 @@ describe.skipIf(process.platform !== "linux")("two ways", () => {
       expect(pages.fetched(index).equals(noise(pages.bytes, index))).toBe(true);
     }
     expect(weather.counts.lost).toBeGreaterThan(0);
-    // Calls go the other way, too.
+    // Calls use the other rail, too.
     expect((await client.stats(SOON_MS)).records).toBe(BLOCKS);
     expect([client.state, client.lanesOver]).toEqual(["up", 1]);
     expect(client.retries.taken).toBeGreaterThan(0);

@@ -1,4 +1,4 @@
-// Owns the proof that a client's second tries are few: one for a request, so many for a vault, none at one that is down.
+// Owns the proof that a client's retries are few: one per request, a budget per vault, none while it is down.
 import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
@@ -17,7 +17,7 @@ import { lanePeer } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { closeAfterTest, openClient, SOON_MS, until } from "../support/vaults.ts";
 
-// A vault that is down is not probed during a test.
+// Probes are off, because a vault that is down must stay so.
 vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   PROBE_MIN_MS: 3_600_000,
@@ -35,7 +35,7 @@ test("F33 second tries end with the budget, which answers and time bring back", 
     Array.from({ length: 1_000 }, () => retries.take()).filter(Boolean).length;
   expect(taken()).toBe(RETRY_TOKENS_MAX);
   expect(retries.counts).toEqual({ taken: RETRY_TOKENS_MAX, refused: 1_000 - RETRY_TOKENS_MAX });
-  // A tenth is no exact number: one more.
+  // One more than the quotient, because a tenth is inexact.
   for (let answer = 0; answer <= 5 / RETRY_TOKENS_PER_ANSWER; answer += 1) retries.answered();
   expect(taken()).toBe(5);
   vi.advanceTimersByTime(3_000);

@@ -1,4 +1,4 @@
-// Owns the proof that a vault that comes back is said to have what its disk holds, or nothing.
+// Owns the proof that a returning vault counts as holding its disk's records, or nothing.
 import { expect, test } from "vitest";
 import { splitAddress } from "../../src/hosts.ts";
 import { createLogger } from "../../src/log.ts";

@@ -1,4 +1,4 @@
-// Owns the proof that a region whose lock nobody gives up costs calls their time and nothing else, until its owner is gone.
+// Owns the proof that a region with a stuck lock costs calls only their time, until the owner is gone.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { once } from "node:events";
@@ -12,7 +12,7 @@ import { openShared, pathOf, regionAddress } from "../support/regions.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, SOON_MS, until } from "../support/vaults.ts";
 
-/** Takes the lock of a region, in the page behind its superblock, and keeps it. */
+/** Script that takes a region's lock, in the page behind its superblock, and keeps it. */
 const HOLDER = `
 import ctypes, mmap, os, sys, time
 fd = os.open(sys.argv[1], os.O_RDWR)
@@ -22,7 +22,7 @@ print(ctypes.CDLL(None).pthread_mutex_lock(ctypes.c_void_p(at)), flush=True)
 time.sleep(600)
 `;
 
-/** A process that has the lock of a region. */
+/** Starts a process that holds the lock of a region. */
 async function holderOf(address: string): Promise<ChildProcess> {
   const holder = spawn("python3", ["-c", HOLDER, pathOf(address)]);
   closeAfterTest({ close: () => holder.kill("SIGKILL") });
@@ -54,7 +54,7 @@ test("while another process keeps the lock calls end in time and turns go on; on
   expect([...(await vault.lookup(NAMESPACE, KEY, SOON_MS))]).toEqual([0]);
 });
 
-test("a file that was replaced is told of once and used no more, because flushes of the new one do not reach it", async () => {
+test("a file that was replaced is reported once and used no more, because flushes of the new one do not reach it", async () => {
   const address = regionAddress();
   const warned: string[] = [];
   const destination = { write: (line: string): void => void warned.push(line) };
@@ -76,7 +76,7 @@ test("a file that was replaced is told of once and used no more, because flushes
   await expect(vault.lookup(NAMESPACE, KEY, SOON_MS)).rejects.toMatchObject({ code: "VAULT_DOWN" });
 });
 
-test("who opens a region while another process keeps its lock is told so, and does not wait for ever", async () => {
+test("opening a region whose lock is held reports that, and does not wait for ever", async () => {
   const address = regionAddress();
   openShared(address);
   const holder = await holderOf(address);

@@ -1,4 +1,4 @@
-// Owns the tests of cutting large requests into calls that a vault accepts.
+// Owns the tests of splitting large requests into calls that a vault accepts.
 import { describe, expect, test } from "vitest";
 import { keyCount, PACKED_KEY_BYTES } from "../../src/block.ts";
 import { splitKeys } from "../../src/client/split.ts";

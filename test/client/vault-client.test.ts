@@ -15,7 +15,7 @@ function coded(code: string, text = ""): Record<string, unknown> {
   return { name: "TierkvError", code, message: expect.stringContaining(text) };
 }
 
-/** Milliseconds until `promise` settles, whatever it settles to. */
+/** Returns the milliseconds until `promise` settles. */
 async function timed(promise: Promise<unknown>): Promise<number> {
   const startMs = performance.now();
   await promise.catch(() => {});

@@ -1,4 +1,4 @@
-// Owns the tests of waking a machine: what the packet holds, how often it is sent, and that a wanted vault that is down asks for it.
+// Owns the tests of waking a machine: the packet's content, its rate, and its trigger by a wanted vault that is down.
 import { createSocket } from "node:dgram";
 import type { Socket } from "node:dgram";
 import { expect, test } from "vitest";
@@ -42,7 +42,7 @@ test("F89 a wanted vault that does not answer has its machine woken, once a minu
   }, "the packet");
   expect(packets[0]?.toString("hex")).toBe("ff".repeat(6) + "001122aabbcc".repeat(16));
   for (let again = 0; again < 5; again += 1) await ask().catch(() => {});
-  // What was sent before this one has come by then.
+  // Sent last, so that earlier packets have arrived by then.
   socket.send("last", socket.address().port, "127.0.0.1");
   await until(() => String(packets.at(-1)) === "last", "the last packet");
   expect(packets.length).toBe(2);

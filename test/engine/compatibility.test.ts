@@ -1,4 +1,4 @@
-// Owns the proof that docs/compatibility.md says what the engine tests found, and that nothing on record failed.
+// Owns the proof that docs/compatibility.md agrees with the recorded engine tests, and that none of them failed.
 import { expect, test } from "vitest";
 import { readResults, renderCompatibilityPage } from "../support/compatibility-page.ts";
 import { gpuTable, readGpuResults } from "../support/gpu-table.ts";

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _NUMBERS = itertools.count(1)
 os.environ[reaper.MARK] = uuid.uuid4().hex
-#: Kept for as long as this process lives: it waits for the end of that.
+#: Kept alive as long as this process, because the reaper waits for its end.
 _REAPER = reaper.start(os.environ[reaper.MARK])
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything of this run; pytest keeps the last three, with all logs."""
+    """Returns the run's folder; pytest keeps the last three, with all logs."""
     made = tmp_path_factory.mktemp("e", numbered=False)
-    # What earlier runs left in the user's own state would be heard of: flushes of a vault at the same port.
+    # Set here, because the user's state holds leftovers of earlier runs, such as flushes of a vault at the same port.
     os.environ["XDG_STATE_HOME"] = str(made / "state")
     return made
 
@@ -48,7 +48,7 @@ def all_engines(folder: Path) -> Iterator[Engines]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_behind(folder: Path, all_engines: Engines) -> Iterator[None]:
-    """After each module: no process, no shared memory, no socket of ours but the zygote's."""
+    """After each module, expects no process, shared memory or socket of ours except the zygote's."""
     yield
     all_engines.end_all()
 
@@ -78,7 +78,7 @@ def new_cluster(folder: Path) -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture(scope="module")
 def engines(all_engines: Engines) -> Iterator[Engines]:
-    """Engines that end with the module."""
+    """Starts engines that end with the module."""
     yield all_engines
     all_engines.end_all()
 
@@ -87,7 +87,7 @@ def engines(all_engines: Engines) -> Iterator[Engines]:
 def release_engines(
     request: pytest.FixtureRequest, folder: Path, all_engines: Engines
 ) -> Iterator[Engines]:
-    """Engines of one vLLM release after the other; those of the main one come from the run's own zygote."""
+    """Starts engines of one vLLM release after the other; the main release uses the run's own zygote."""
     if request.param == MAIN:
         yield all_engines
         all_engines.end_all()
@@ -103,7 +103,7 @@ _WITHOUT_VLLM = ("test_mlx.py", "test_exo.py")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes how each test ended; what failed once stays failed."""
+    """Notes each test's outcome; a test that failed once stays failed."""
     name = report.nodeid.rpartition("/")[2]
     if report.when == "call" or report.outcome != "passed":
         before = _OUTCOMES.get(name, "passed")
@@ -113,14 +113,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _record(name: str) -> None:
-    """Adds an outcome to the file that docs/compatibility.md is made from, where the run is a nightly one."""
+    """In a nightly run, adds the outcomes to the file that docs/compatibility.md is made from."""
     record = os.environ.get("TIERKV_TEST_RECORD")
     if record is None:
         return
     path = Path(record)
     known = json.loads(path.read_text()) if path.exists() else {}
     outcomes = known.setdefault("mlx-lm" if name.startswith(_WITHOUT_VLLM) else _RUN, {})
-    # The short form skips what the long one ran.
+    # The short form skips tests that the long form ran.
     if _OUTCOMES[name] != "skipped" or name not in outcomes:
         outcomes[name] = _OUTCOMES[name]
     path.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-// Owns the proof that the tables of docs/fidelity.md are those that its scripts kept.
+// Owns the proof that the tables of docs/fidelity.md equal the ones that its scripts kept.
 import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 

@@ -1,4 +1,4 @@
-"""What becomes of copies in an arena: offered again to a vault that lost its memory, and gone with a flush."""
+"""Copies in an arena: offered again to a vault that lost its memory, and gone with a flush."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def start(engines: Engines, cluster: Cluster, models: Models) -> Engine:
 
 
 def ask(engine: Engine, texts: list[list[int]], salt: str | None = None) -> list[dict[str, Any]]:
-    """One after the other: what one of them saves is of no use to the next."""
+    """Texts in order, because saves of one text are of no use to the next."""
     return [engine.ask(text, salt=salt) for text in texts]
 
 
 def keep_copies(
     engine: Engine, cluster: Cluster, texts: list[list[int]], salt: str | None = None
 ) -> list[list[int]]:
-    """Computes, saves and restores texts: their blocks lie in the arena. Gives the right answers."""
+    """Computes, saves and restores texts, so that their blocks are in the arena. Returns the right answers."""
     before = cluster.saved()
     right = [answer["tokens"] for answer in ask(engine, texts, salt)]
     cluster.wait_saved(before + BLOCKS * len(texts))
@@ -98,7 +98,7 @@ def test_f60_after_a_flush_a_running_engine_and_a_new_one_compute(
         assert [one["confirmed"] for one in flushed["sidecars"]] == [True], said
         before = cluster.counters()
         engine.empty()
-        # Each text once: what is computed now is saved anew.
+        # Each text once, because computed blocks are saved anew.
         computed = ask(engine, texts[:2])
         assert [answer["cached"] for answer in computed] == [0, 0]
         assert [answer["tokens"] for answer in computed] == right[:2]
@@ -110,7 +110,7 @@ def test_f60_after_a_flush_a_running_engine_and_a_new_one_compute(
         after = cluster.counters()
         for name in ("blocks_restored_vault", "blocks_restored_local"):
             assert after[name] == before[name], name
-        # What was under way during the flush was answered as ever.
+        # Requests during the flush were answered as before.
         engine.empty()
         again = ask(engine, traffic)
         known = {tuple(text): answer["tokens"] for text, answer in zip(traffic, again, strict=True)}
@@ -133,7 +133,7 @@ def test_f70_after_a_flush_of_one_tenant_it_computes_and_another_restores(
         assert dropped == [(True, BLOCKS * len(texts))], said
         other = new_cluster(beside=cluster)
         with start(engines, other, models) as second:
-            # Each text of the tenant once: what is computed now is saved anew.
+            # Each text of the tenant once, because computed blocks are saved anew.
             for asked, text in ((engine, 0), (second, 1)):
                 asked.empty()
                 for salt, cached in (("gone", 0), ("kept", TOKENS)):

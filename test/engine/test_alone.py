@@ -1,4 +1,4 @@
-"""An engine without anything else on its machine: it starts a sidecar, which keeps a vault and ends when idle."""
+"""An engine alone on its machine starts a sidecar, which keeps a vault and ends when idle."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_engine_alone_starts_saves_restores_and_leaves_no_sidecar(
 
     with engines.start(vllm=options) as first:
         first.wait_up()
-        # The sidecar is there before its vault and before the engine has slots: early blocks are lost.
+        # Early blocks are lost, because the sidecar starts before its vault and before the engine has slots.
         seeds = itertools.count(720)
 
         def is_saving() -> bool:

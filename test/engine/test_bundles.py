@@ -1,4 +1,4 @@
-"""A long prompt computed on one machine goes to a fresh one as a bundle: its first request there is restored."""
+"""A long prompt computed on one machine moves to a fresh one as a bundle: its first request there is restored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.nightly
 
 BLOCK = 32
 TOKENS = 10_000
-#: What a moved prompt must bring of itself.
+#: Share of a moved prompt that must be restored.
 SHARE = 0.95
 LONG = Spec(**{**PLAIN.__dict__, "max_position": 16_384})
 
@@ -54,7 +54,7 @@ def test_a_handbook_of_10000_tokens_is_restored_by_a_machine_that_never_computed
     with start(here).wait_up() as engine:
         cold = ask(engine, session="handbook", keep_s=3600)
         here.wait_saved(TOKENS // BLOCK)
-        # It is told to the vault in the sidecar's own time.
+        # Polled, because the sidecar reports sessions in its own time.
         wait_until(lambda: _records(here) == TOKENS // BLOCK, "the session is known")
     bundle = str(folder / "handbook")
     keys = ["--sign", _key(folder / "sign.key", "1"), "--seal", _key(folder / "seal.key", "2")]
@@ -65,7 +65,7 @@ def test_a_handbook_of_10000_tokens_is_restored_by_a_machine_that_never_computed
 
     take = ["bundle", "import", bundle, "--trust", made["signer"], *keys[2:]]
     with start(there).wait_up() as engine:
-        # It has a name to compare with from its first request on.
+        # A namespace to compare with exists only after the first request.
         code, taken = there.command(*take, "--namespace", made["namespace"])
         assert code == 0, taken
         assert (taken["stored"], taken["blocks"]) == (made["records"], made["blocks"])
@@ -124,7 +124,7 @@ def test_a_hybrid_models_states_travel_with_its_attention_and_leave_receipts(
 
 
 def _layers(bundle: str) -> list[dict[str, Any]]:
-    """What the config of a bundle names."""
+    """Returns the facts that a bundle's config names."""
     manifest = _blob(bundle, json.loads(Path(bundle, "index.json").read_text())["manifests"][0])
     return list(_blob(bundle, manifest["config"])["layers"])
 

@@ -1,4 +1,4 @@
-"""tierKV together with what else an engine may use: drafts, another connector, pictures, embeddings in and out."""
+"""tierKV together with other features of an engine: drafts, another connector, pictures, embeddings in and out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
 def test_with_speculative_decoding_only_what_was_accepted_comes_back(
     engines: Engines, cluster: Cluster, models: Models
 ) -> None:
-    """Drafts come from the prompt itself; those the model rejects have left their KV in blocks for a while."""
+    """Drafts come from the prompt itself; KV of rejected ones stays in blocks for a while."""
     options = {**OPTIONS, "model": models.path(PLAIN)}
     text = prompt(910, 2 * BLOCK) * 2
     with engines.start(vllm=options) as plain:
@@ -87,7 +87,7 @@ def test_beside_another_connector_ours_restores_and_counts(
 def test_a_picture_is_found_again_and_never_taken_for_another(
     engines: Engines, cluster: Cluster, folder: Path
 ) -> None:
-    """The same text around each picture: one block before it, which all share, and three from it on."""
+    """The same text around each picture: one shared block before it, and three from it on."""
     text = [*prompt(913, BLOCK + 8, PICTURE), PICTURE, *prompt(914, 3 * BLOCK, PICTURE)]
     whole = (len(text) - 1 + PICTURE_TOKENS) // BLOCK * BLOCK
     options = {**OPTIONS, "model": write_sighted(folder / "sighted"), "skip_tokenizer_init": False}
@@ -110,7 +110,7 @@ def test_a_picture_is_found_again_and_never_taken_for_another(
         engine.empty()
         stranger = engine.ask(text, picture=3)
         assert stranger["cached"] == BLOCK
-        # Who asks for the log-probs of the prompt is given nothing from any cache.
+        # A request for the log-probs of the prompt gets nothing from any cache.
         alone = engine.ask(text, picture=3, prompt_logprobs=0)
         assert (alone["cached"], alone["tokens"]) == (0, stranger["tokens"])
 
@@ -121,7 +121,7 @@ def counters(engine: Engine) -> set[str]:
 
 def test_a_pooling_model_runs_untouched(engines: Engines, cluster: Cluster, models: Models) -> None:
     options = {**OPTIONS, "model": models.path(PLAIN), "runner": "pooling"}
-    options["skip_tokenizer_init"] = False  # LLM.embed asks for it
+    options["skip_tokenizer_init"] = False  # because LLM.embed requires it
     text = prompt(920, 3 * BLOCK)
     with engines.start(vllm=options) as plain:
         wanted = plain.call("embed", prompt=text)
@@ -149,7 +149,7 @@ def test_a_prompt_given_as_embeddings_runs_untouched(
 def test_adapters_run_untouched_beside_requests_that_are_restored(
     engines: Engines, cluster: Cluster, models: Models, folder: Path
 ) -> None:
-    """Block hashes name an adapter, not its weights: what it computes is neither saved nor restored."""
+    """Adapters are neither saved nor restored, because block hashes name an adapter and not its weights."""
     options = {**OPTIONS, "model": models.path(PLAIN), "enable_lora": True, "max_lora_rank": 8}
     adapter = write_adapter(folder / "adapter", PLAIN)
     text = prompt(930, 4 * BLOCK + 3)

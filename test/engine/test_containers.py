@@ -1,4 +1,4 @@
-"""A real engine in a PID and mount namespace of its own, as in a container, its sidecar outside: saved, restored."""
+"""A real engine in its own PID and mount namespace, as in a container, with its sidecar outside: saved, restored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 32
 BLOCKS: Final = 4
-#: With a /proc of its own, so that nothing of the sidecar's is to be found there.
+#: Command prefix with a private /proc, so that nothing of the sidecar is visible there.
 APART: Final = ["unshare", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
 
 
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.skipif(not can_unshare(), reason="namespaces cannot be 
 
 
 class EnginesApart(Engines):
-    """Engines of a zygote that is process 1 of its namespace."""
+    """Starts engines of a zygote that is process 1 of its namespace."""
 
     under = APART
 
     def start(self, **config: Any) -> Engine:
         engine = super().start(**config)
-        engine.pid = 0  # a number of the other namespace: nobody may be signalled by it here
+        engine.pid = 0  # because the other namespace's number must not be signalled here
         return engine
 
 

@@ -1,4 +1,4 @@
-"""kill -9 of the vault in the middle of restores, again and again: all is answered, right, and hardly later."""
+"""kill -9 of the vault in the middle of restores, again and again: every answer is right and hardly later."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 
 BLOCK = 32
 BLOCKS = 5
-#: How often in a run of the tests; the long run asks for more.
+#: Deaths in a run of the tests; the long run asks for more.
 DEATHS = int(os.environ.get("TIERKV_TEST_DEATHS", "2"))
 IS_TIMED = "TIERKV_TEST_DEATHS" in os.environ
 SEED = int(os.environ.get("TIERKV_TEST_SEED", "20261122"))
-#: Prompts of a batch: with 40 deaths they are 1,000, with 100 they are asked for 10,000 times.
+#: Prompts of a batch: 1,000 with 40 deaths, 10,000 requests with 100.
 EACH = 25
-#: How often each of them is asked: cold, from the own cache, with a death meanwhile, and restored.
+#: Requests of each prompt: cold, from the own cache, with a death meanwhile, and restored.
 KINDS = 4
-#: Of all blocks that were asked for.
+#: Share of all requested blocks.
 DROPPED_SHARE_MAX = 0.02
 
-#: Loading takes long enough to be cut short, computing longer by far: 25 MB and a forward pass over 1,000 tokens.
+#: Loading takes long enough to be cut, computing far longer: 25 MB and a forward pass over 1,000 tokens.
 HEAVY = Spec(layers=3, hidden=512, heads=8, kv_heads=8, head_dim=128, vocab=512, dtype="float32")
 HEAVY_BLOCK = 128
 HEAVY_BLOCKS = 8
-#: As a sidecar has it that was not told otherwise (src/limits/general.ts).
+#: Defaults of a sidecar (src/limits/general.ts).
 AS_SHIPPED = {"stall_ms": 400, "wait_ms": 5_000, "when": "faster"}
-#: When it dies, after a request was sent, by what looking up and fetching take.
+#: Latest moment of a death after the request, in multiples of the time for look-up and fetch.
 FETCH_SHARE_MAX = 2
-#: What a death may cost (G9): so many times what computing takes, and so much.
+#: Bound on a death's cost (G9): a factor on computing, and a constant.
 SHARE_MOST = 1.05
 ADDED_MOST_S = 0.25
 
 
 def tokens_of(engine: Engine, texts: list[list[int]]) -> tuple[list[list[int]], int]:
-    """The answers, and the tokens that were found in caches."""
+    """Returns the answers, and the tokens found in caches."""
     answers = engine.call("generate", prompts=texts)
     return [answer["tokens"] for answer in answers], sum(answer["cached"] for answer in answers)
 
 
 def wait_up(cluster: Cluster) -> None:
-    """Until the sidecar asks the vault again, over lanes."""
+    """Waits until the sidecar uses the vault again, over lanes."""
 
     def is_up() -> bool:
         (vault,) = cluster.status()["vaults"]["kv"]
@@ -63,14 +63,14 @@ def wait_up(cluster: Cluster) -> None:
 
 
 def settled(cluster: Cluster) -> tuple[int, int]:
-    """Blocks that shim and sidecar have no more to do with, and those of them that were dropped."""
+    """Returns the settled blocks of shim and sidecar, and the dropped ones among them."""
     counters = cluster.counters()
     dropped = sum(n for name, n in counters.items() if "dropped_" in name)
     return counters["blocks_saved"] + counters["saves_present"] + dropped, dropped
 
 
 def wait_durable(cluster: Cluster, blocks: int) -> None:
-    """Until so many blocks are settled; those that were not dropped are on the vault's disk then."""
+    """Waits until so many blocks are settled; the ones that were not dropped are on the vault's disk then."""
     wait_until(lambda: settled(cluster)[0] >= blocks, f"{blocks} blocks are saved or dropped")
     cluster.wait_idle()
 
@@ -102,7 +102,7 @@ def test_f1_a_vault_that_dies_again_and_again_costs_hits_and_no_answer(
         wait_durable(cluster, before + EACH * BLOCKS)
         dropped = settled(cluster)[1] - dropped_before
         engine.empty()
-        # The first is dead before it is asked: that the others cost nothing would else prove nothing.
+        # The first death precedes all prompts, because later ones may come too late to cost hits.
         killer = threading.Timer(rng.uniform(0, took), cluster.vault.kill)
         killer.start()
         if death == 0:
@@ -111,13 +111,13 @@ def test_f1_a_vault_that_dies_again_and_again_costs_hits_and_no_answer(
         killer.join()
         cluster.vault.start()
         wait_up(cluster)
-        # What came before the death the sidecar still has, the rest the vault's disk.
+        # Blocks from before the death are in the sidecar, the rest on the vault's disk.
         engine.empty()
         started = time.monotonic()
         found["restored"] = tokens_of(engine, texts)
         took = time.monotonic() - started
         assert [found[kind][1] for kind in ("cold", "warm")] == [0, whole]
-        # A save that meets a vault just come back may be dropped, and cuts its own prompt short.
+        # A save that meets a restarting vault may be dropped, which cuts its own prompt short.
         assert found["restored"][1] >= whole - dropped * BLOCKS * BLOCK
         droppings += dropped
         lost += found["faulted"][1] < whole
@@ -156,7 +156,7 @@ def test_a_vault_that_dies_in_the_middle_of_a_load(
         cluster.wait_saved(before + HEAVY_BLOCKS)
         return text
 
-    for _ in range(3):  # what computing and loading take is learned
+    for _ in range(3):  # the sidecar learns the times of computing and loading
         ask(engine, seeded())
     _, told = cluster.command("explain")
     took = told["requests"][-1]["actual"]

@@ -1,4 +1,4 @@
-"""A vault with a disk is killed, and everything is started anew: another engine restores what the first has saved."""
+"""A vault with a disk is killed, and everything restarts: another engine restores the first one's blocks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_a_new_engine_restores_from_a_killed_vault(
         cold = first.ask(TEXT)
         cluster.wait_saved(BLOCKS)
 
-        # Accepted is not durable: the second word comes some ms later.
+        # Polled, because durability follows acceptance by some ms.
         def is_durable() -> bool:
-            vault = cluster.vault_status()  # the sidecar's canaries may be among its records
+            vault = cluster.vault_status()  # its records may include the sidecar's canaries
             return bool(vault["disk"]["durableRecords"] >= max(BLOCKS, vault["records"]))
 
         wait_until(is_durable, "all blocks are durable")

@@ -1,4 +1,4 @@
-"""KV-cache events of the storage tier, heard by a real subscriber: what vaults hold, and what they do not."""
+"""KV-cache events of the storage tier, received by a real subscriber: the blocks that vaults hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Event = dict[str, Any]
 
 
 class Subscriber:
-    """Hears an engine's events as any router does; keeps what the storage tier holds by them."""
+    """Receives an engine's events as any router does; keeps the storage tier's blocks."""
 
     def __init__(self, place: str) -> None:
         self._socket: Any = zmq.Context.instance().socket(zmq.SUB)
@@ -41,7 +41,7 @@ class Subscriber:
         self.storage: dict[int, Event] = {}
 
     def wait_connected(self) -> None:
-        """What an engine publishes before is lost, and it answers sooner than a socket connects again."""
+        """Waits for the subscription, because earlier events are lost and the engine answers before it is connected."""
         assert self._states.poll(CONNECT_MS), "the engine's publisher was not found"
 
     def hear(self) -> None:
@@ -58,7 +58,7 @@ class Subscriber:
         held = self.storage if is_storage else self.engine
         if event["type"] == "BlockRemoved":
             for name in event["block_hashes"]:
-                del held[name]  # whoever withdraws has claimed before
+                del held[name]  # each removal follows a store
         elif event["type"] == "BlockStored":
             size, parent = event["block_size"], event["parent_block_hash"]
             for at, name in enumerate(event["block_hashes"]):
@@ -67,7 +67,7 @@ class Subscriber:
                 parent = name
 
     def wait(self, blocks: int, engine: Engine) -> None:
-        """Until the storage tier holds so many blocks; vLLM publishes with a step, so the engine is given some."""
+        """Waits until the storage tier holds so many blocks; steps the engine, because vLLM publishes with a step."""
 
         def has() -> bool:
             engine.call("generate", prompts=[[1, 2, 3]], max_tokens=1)
@@ -119,19 +119,19 @@ def test_a_subscriber_hears_what_a_vault_holds_and_when_it_does_not(
     chain = sorted(subscriber.storage.values(), key=lambda block: TEXT.index(block["tokens"][0]))
     assert sorted(token for block in chain for token in block["tokens"]) == sorted(TEXT[:-1])
     for name, block in subscriber.storage.items():
-        assert subscriber.engine[name] == block  # the names are those of the engine's own blocks
+        assert subscriber.engine[name] == block  # named like the engine's own blocks
     assert cluster.command("flush", "--yes")[0] == 0
     subscriber.wait(0, engine)
     engine.call("generate", prompts=[OTHER])
     subscriber.wait(BLOCKS, engine)
     cluster.vault.kill()
     subscriber.wait(0, engine)
-    assert len(subscriber.engine) >= 2 * BLOCKS  # the engine's own cache is another thing
+    assert len(subscriber.engine) >= 2 * BLOCKS  # the engine's own cache is separate
     cluster.vault.start()
     seeds = itertools.count(80)
 
     def is_told() -> bool:
-        """What is computed while the vault is not found again is stored nowhere, so each time something else is."""
+        """Computes new text each time, because blocks computed while the vault is away are stored nowhere."""
         engine.call("generate", prompts=[prompt(next(seeds), BLOCKS * BLOCK + 1)], max_tokens=1)
         subscriber.hear()
         return len(subscriber.storage) > 0

@@ -1,4 +1,4 @@
-"""EXO's own prefix cache, continued in vaults by one file in its environment; a variable names a checkout."""
+"""EXO's own prefix cache, stored in vaults by one file in its environment; a variable names a checkout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNKS = TOKENS // 256
 
 
 def changes(checkout: Path) -> str:
-    """What git says of the checkout."""
+    """Returns git's description of the checkout."""
     command = ["git", "-C", str(checkout), "status", "--porcelain"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

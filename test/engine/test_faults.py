@@ -1,4 +1,4 @@
-"""Faults: sidecar absent, hung or killed, vault hung or killed, at chosen moments: right tokens, no wait, recovery."""
+"""Faults at chosen moments: sidecar absent, hung or killed, vault hung or killed: right tokens, no wait, recovery."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ BLOCK = 32
 BLOCKS = 5
 STALL_MS = 500
 WAIT_MS = 3000
-#: The longest any call of ours may keep the engine's thread, whatever has happened to the sidecar.
+#: Longest time that any call of ours may block the engine's thread, whatever the sidecar's state.
 CALL_MAX_S = 2.0
-#: What a request may cost beside its restore budget, on a machine that is ten times slower than it should be.
+#: Seconds of a request beside its restore budget, on a machine ten times slower than expected.
 SLACK_S = 30.0
 _SEEDS = itertools.count(600)
 
 
 class Bench:
-    """An engine with tierKV, one without that knows the right answers, and the cluster that is to be broken."""
+    """An engine with tierKV, one without as the reference, and the cluster to break."""
 
     def __init__(self, engine: Engine, plain: Engine, cluster: Cluster) -> None:
         self.engine = engine
@@ -44,7 +44,7 @@ class Bench:
         return list(answer["tokens"])
 
     def ask(self, text: list[int]) -> int:
-        """Answers a prompt, checks the answer, gives the tokens that were found in caches."""
+        """Answers a prompt, checks the answer, returns the tokens found in caches."""
         answer = self.engine.ask(text)
         assert answer["tokens"] == self.right(text)
         return int(answer["cached"])
@@ -53,7 +53,7 @@ class Bench:
         self.engine.empty()
 
     def heal(self) -> None:
-        """Everything runs and the engine may restore."""
+        """Waits until everything runs and the engine may restore."""
         for process in (self.cluster.vault, self.cluster.sidecar):
             if process.is_running:
                 process.thaw()
@@ -62,7 +62,7 @@ class Bench:
         self.engine.wait_up()
 
     def seed(self) -> list[int]:
-        """A prompt whose blocks the vault holds and the engine does not."""
+        """Returns a prompt with its blocks in the vault and not in the engine."""
         text = self.new_prompt()
         before = self.cluster.saved()
         self.ask(text)
@@ -74,10 +74,10 @@ class Bench:
         return int(self.engine.call("status")["counters"].get(name, 0))
 
     def check_recovery(self) -> None:
-        """With everything running again, a prompt is saved and restored, without anyone's help."""
+        """Expects a save and restore of a prompt, with everything running again and without help."""
         self.heal()
         deadline = time.monotonic() + WAIT_S
-        while True:  # the sidecar finds a vault that is back by probing it now and then
+        while True:  # because the sidecar probes a returning vault only now and then
             text = self.new_prompt()
             self.ask(text)
             self.cluster.wait_idle()
@@ -95,14 +95,14 @@ class Bench:
         assert status["max_s"] < CALL_MAX_S, status
 
     def begin(self, text: list[int], moment: str, held: Process | None = None) -> None:
-        """Begins request `r` and stops at a moment of its life; `held` hangs meanwhile, so that it cannot pass."""
+        """Begins request `r` and stops at a moment of its life; `held` hangs meanwhile, so that the moment lasts."""
         if held is not None:
             held.freeze()
         self.engine.call("begin", prompts={"r": text})
         self.engine.call("go_on_until", moment=moment)
 
     def finish(self, text: list[int]) -> int:
-        """Ends request `r`: right answer, within the restore budget; gives the tokens found in caches."""
+        """Ends request `r`: right answer, within the restore budget; returns the tokens found in caches."""
         started = time.monotonic()
         answer = self.engine.call("finish")["r"]
         assert time.monotonic() - started < WAIT_MS / 1000 + SLACK_S
@@ -115,14 +115,14 @@ class Bench:
             assert answers[name]["tokens"] == self.right(text)
 
     def dropped(self) -> int:
-        """Blocks that were not saved, whoever dropped them."""
+        """Returns the blocks that were not saved, whoever dropped them."""
         counters = self.engine.call("status")["counters"]
         return sum(count for name, count in counters.items() if name.startswith("dropped_"))
 
 
 @pytest.fixture(scope="module")
 def one_engine(engines: Engines, new_cluster: Callable[..., Cluster], models: Models) -> Bench:
-    """The engine starts before there is a sidecar."""
+    """Starts the engine before any sidecar."""
     cluster = new_cluster(stall_ms=STALL_MS, wait_ms=WAIT_MS)
     assert cluster.sidecar.stop() == 0
     options = {"model": models.path(PLAIN), "dtype": PLAIN.dtype, "block_size": BLOCK}
@@ -152,7 +152,7 @@ def test_without_a_sidecar_at_start_the_engine_runs_and_finds_a_late_one(bench: 
     text = bench.new_prompt()
     assert bench.ask(text) == 0
     assert bench.ask(text) == BLOCKS * BLOCK  # its own cache
-    # No name is whole without a sidecar, so nothing is offered.
+    # Not offered, because no namespace is complete without a sidecar.
     assert bench.counter("steps_unnamed") > 0
     bench.check_tidy()
     bench.check_recovery()
@@ -170,11 +170,11 @@ def test_f18_a_sidecar_that_fails_during_a_restore(bench: Bench, moment: str, fa
     if fault == "kill":
         bench.engine.call("go_on_until", moment="down")
     found = bench.finish(text)
-    # Once admitted its pages are mapped and nobody's to overwrite: the load goes on without the sidecar.
+    # An admitted load goes on without the sidecar, because its pages are mapped and protected.
     is_restored = moment == "loading" or (moment, fault) == ("placed", "freeze")
     assert found == (BLOCKS * BLOCK if is_restored else 0)
     bench.check_recovery()
-    assert bench.ask(text) == BLOCKS * BLOCK  # the vault has it still
+    assert bench.ask(text) == BLOCKS * BLOCK  # the vault still has it
 
 
 def test_f19_while_the_sidecar_hangs_only_the_first_request_waits(bench: Bench) -> None:
@@ -192,7 +192,7 @@ def test_f19_while_the_sidecar_hangs_only_the_first_request_waits(bench: Bench) 
 
 
 def many_prompts() -> dict[str, list[int]]:
-    """More than one step computes, and more blocks than a worker may have in slots for saves."""
+    """More blocks than one step computes, and than a worker may have in slots for saves."""
     return {str(number): prompt(next(_SEEDS), 20 * BLOCK) for number in range(6)}
 
 
@@ -245,7 +245,7 @@ def test_f1_a_vault_killed_during_saves_loses_them_and_nothing_else(bench: Bench
 def test_a_vault_that_hangs_during_saves_has_them_in_the_end(bench: Bench) -> None:
     bench.heal()
     text, before = bench.new_prompt(), bench.cluster.saved()
-    # Its look-up is answered: failed ones would have the vault down before there is anything to save.
+    # The look-up is answered, because failed look-ups would mark the vault as down before any save.
     bench.begin(text, "looked_up")
     bench.cluster.vault.freeze()
     assert bench.finish(text) == 0

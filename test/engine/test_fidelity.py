@@ -1,4 +1,4 @@
-"""`tierkv fidelity` against a real server with the trained model: what it measures, and its verdict."""
+"""`tierkv fidelity` against a real server with the trained model: its measurements and its verdict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.processes import Cluster
 
 PROMPTS = 12
-#: The command's bound, and what the model may lose over more tokens than it learnt on (docs/fidelity.md).
+#: Bound of the command, and of the model beyond its training length (docs/fidelity.md).
 KLD_MAX, BEYOND_ITS_LENGTH_MAX = 1e-4, 3e-4
 _, WITH_VAULTS = launch_lines(ROOT / "README.md")
 
@@ -66,9 +66,9 @@ def test_the_command_starts_an_engine_for_a_models_files() -> None:
     found = json.loads(ran.stdout)
     print(found)
     assert (found["codec"], found["restored"]) == ("int8-had", PROMPTS)
-    # In float32 computed answers are those of the own cache.
+    # In float32, computed answers equal the own cache's.
     assert found["ownCache"]["kldMean"] == pytest.approx(0, abs=1e-9)
-    # Prompts are longer than the 512 tokens that the model learnt on, where codecs cost it more.
+    # Prompts exceed the 512 tokens of the training, beyond which codecs cost the model more.
     assert 0 < found["tierkv"]["kldMean"] < BEYOND_ITS_LENGTH_MAX
     assert found["isWithin"] == (found["tierkv"]["kldMean"] <= KLD_MAX)
     assert ran.returncode == (0 if found["isWithin"] else 1)

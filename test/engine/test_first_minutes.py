@@ -1,4 +1,4 @@
-"""README's first commands, as they stand there: from `pip install` beside vLLM to a restore that is seen."""
+"""README's first commands as printed: from `pip install` beside vLLM to a visible restore."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TARGET = "linux-x64-gnu"
 
 
 class Machine:
-    """One with Python and no Node.js, and what its user types there."""
+    """A machine with Python and no Node.js, and its user's commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class Machine:
         return done.stdout
 
     def page_says(self) -> dict[str, Any]:
-        """What the page in a browser is told first, of the sidecar."""
+        """Returns the sidecar's status as the browser's page gets it first."""
         command = ["sh", "-c", f"exec {WATCH} --web --json"]
         web = subprocess.Popen(
             command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
@@ -86,7 +86,7 @@ class Machine:
 
 @pytest.fixture
 def machine(folder: Path) -> Iterator[Machine]:
-    """The wheel lies in `release/`, as README says; vLLM is in the environment, and its tierKV is not seen."""
+    """The wheel is in `release/`, as README says; vLLM is in the environment, but its tierKV is hidden."""
     made = Machine(folder / "f")
     addon = ROOT / "crates" / "node" / f"tierkv-core.{TARGET}.node"
     release = ["node", "packaging/release.js", "--only", TARGET, "--addon", str(addon)]
@@ -100,7 +100,7 @@ def machine(folder: Path) -> Iterator[Machine]:
     asked = "import vllm, pathlib; print(pathlib.Path(vllm.__file__).parents[1])"
     vllm = subprocess.check_output([python_of(MAIN), "-c", asked], text=True).splitlines()[-1]
     (site,) = made.folder.glob("venv/lib/python3*/site-packages")
-    # It comes behind what is installed here, so that the wheel's tierKV goes before the checkout's.
+    # Added behind the installed packages, so that the wheel's tierKV precedes the checkout's.
     (site / "vllm.pth").write_text(f"{vllm}\n")
     config = made.folder / ".config" / "tierkv"
     config.mkdir(mode=0o700, parents=True)
@@ -160,7 +160,7 @@ def test_from_pip_install_to_a_restore_that_is_seen(
         seen = top()
         on_page = machine.page_says()
         ended("restored and seen")
-        # As from a machine that has nothing of the engine's but its address and its config.json.
+        # Run as on a machine that has only the engine's address and config.json.
         elsewhere = f"HOME={machine.folder / 'release'} XDG_RUNTIME_DIR= tierkv doctor"
         asked = f"--engine http://127.0.0.1:{server.port} --model {models.path(MODEL)} --json"
         far = json.loads(machine.types(f"{elsewhere} {asked}"))

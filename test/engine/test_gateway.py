@@ -1,4 +1,4 @@
-"""The gateway before two real engines: it believes of each what that engine says it reused; one may end."""
+"""The gateway before two real engines: its beliefs equal the engines' reported reuse; one engine may end."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from harness.processes import Cluster
 
 BLOCK = 32
-#: Of `--num-gpu-blocks-override 32`: three prompts fit, more push others out.
+#: Three prompts fit into `--num-gpu-blocks-override 32`, more evict others.
 TOKENS = 9 * BLOCK + 5
 PROMPTS = 5
-#: GATEWAY_SPECULATION_MS, and a little more: what was just sent counts as held until then.
+#: A little above GATEWAY_SPECULATION_MS, until which new requests count as held.
 SPECULATION_S = 2.2
 
 
@@ -46,7 +46,7 @@ class Gateway:
         self._url = self.process.start()["url"]
 
     def ask(self, path: str, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The answer and its headers."""
+        """Returns the answer and its headers."""
         request = urllib.request.Request(
             f"{self._url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
         )
@@ -54,7 +54,7 @@ class Gateway:
             return json.loads(response.read()), dict(response.headers)
 
     def complete(self, model: str, text: list[int]) -> tuple[str, int, int]:
-        """Which engine answered, the tokens believed to be held there, and those it reused."""
+        """Returns the engine that answered, the tokens believed to be held there, and the reused ones."""
         body = {"model": model, "prompt": text, "max_tokens": 2, "ignore_eos": True}
         answer, headers = self.ask("/v1/completions", body)
         believed = int(headers["x-tierkv-hit-tokens"].split("/")[0])
@@ -63,13 +63,13 @@ class Gateway:
         return served, believed, details.get("cached_tokens") or 0
 
     def command(self, *arguments: str) -> str:
-        """What it prints."""
+        """Returns its output."""
         argv = ["node", "bin/tierkv.js", "gateway", *arguments, "--config", str(self._config)]
         done = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
         return done.stdout.decode()
 
     def metric(self, name: str, label: str = "") -> list[float]:
-        """Of each engine, and of each tier where there are such; those with this among their labels."""
+        """Returns the values of each engine, and of each tier if any, filtered by label."""
         with urllib.request.urlopen(f"{self._url}/metrics", timeout=CALL_S) as response:
             lines = response.read().decode().splitlines()
         return [
@@ -115,7 +115,7 @@ def test_what_is_believed_of_engines_is_what_they_reuse(folder: Path, models: Mo
         for server in servers:
             stack.enter_context(server)
         early = prompt(700, TOKENS)
-        # Before the gateway came: it learns of this by the replay.
+        # Sent before the gateway starts, so that it learns of this by replay.
         servers[0].complete(early)
         gateway = Gateway(place, engines_at(servers, events))
         stack.callback(gateway.process.end)
@@ -131,7 +131,7 @@ def test_what_is_believed_of_engines_is_what_they_reuse(folder: Path, models: Mo
                 time.sleep(SPECULATION_S)
                 seen.append(gateway.complete(model, prompt(710 + seed, TOKENS))[1:])
         assert all(believed == cached for believed, cached in seen), seen
-        # Some were held and some had been pushed out: else this would prove nothing.
+        # Some prompts must be held and some evicted, because otherwise this would prove nothing.
         assert {0, 288} <= {cached for _, cached in seen}, seen
 
         servers[0].__exit__()
@@ -160,7 +160,7 @@ def test_what_one_engine_saved_another_one_is_believed_to_pull_and_does(
         for server in servers:
             stack.enter_context(server)
         cluster.wait_restoring(2)
-        # It is told of no engine: the sidecar that both are connected to knows them, and their events.
+        # The gateway learns the engines and their events from the sidecar that both are connected to.
         gateway = Gateway(place, f'[sidecar]\nsocket = "{cluster.socket}"\n')
         stack.callback(gateway.process.end)
         wait_until(
@@ -171,7 +171,7 @@ def test_what_one_engine_saved_another_one_is_believed_to_pull_and_does(
             return gateway.metric("tierkv_gateway_indexed_blocks", names[at])[1]
 
         def vaulted(at: int, blocks: int) -> None:
-            """An engine publishes with a step, so it is given some."""
+            """Steps the engine, because it publishes with a step."""
 
             def is_told() -> bool:
                 servers[at].complete([1, 2, 3])
@@ -182,7 +182,7 @@ def test_what_one_engine_saved_another_one_is_believed_to_pull_and_does(
         text = prompt(730, TOKENS)
         servers[0].complete(text)
         vaulted(0, 9)
-        # The second engine has told of a vault, too, and of nothing of this prompt.
+        # The second engine has reported a vault, too, but nothing of this prompt.
         servers[1].complete(prompt(731, TOKENS))
         vaulted(1, 9)
         gateway.command("drain", names[0])
@@ -193,7 +193,7 @@ def test_what_one_engine_saved_another_one_is_believed_to_pull_and_does(
         assert headers["x-tierkv-vault-tokens"] == "288"
         assert headers["x-tierkv-reason"] == "vault"
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 288
-        # Once no vault holds it, it is not believed any more.
+        # The belief ends once no vault holds the prompt.
         assert cluster.command("flush", "--yes")[0] == 0
         wait_until(
             lambda: bool(servers[1].complete([1, 2, 3])) and in_vaults(1) == 0,
@@ -224,7 +224,7 @@ def test_a_gateway_that_starts_late_makes_the_engines_hashes_and_asks_the_vault(
         text = prompt(760, TOKENS)
         servers[0].complete(text)
         wait_until(lambda: cluster.counters()["blocks_saved"] >= 9, "it lies in the vault")
-        # No replays: what was told by now is lost on the gateway.
+        # Without replays, so that earlier events are lost to the gateway.
         lines = engines_at(servers, events).splitlines()[:2]
         own = f'lookup_ms = 1000\n[cluster]\nkv_cold = "{cluster.vault_address}"\n'
         gateway = Gateway(place, "\n".join([*lines, own]))
@@ -235,7 +235,7 @@ def test_a_gateway_that_starts_late_makes_the_engines_hashes_and_asks_the_vault(
         seeds = itertools.count(761)
 
         def is_known() -> bool:
-            """An engine says again with its steps by what vaults know it."""
+            """Steps the engine, because it repeats its namespace with its steps."""
             for server in servers:
                 server.complete(prompt(next(seeds), TOKENS))
             found = json.loads(gateway.command("status", "--json"))["engines"]
@@ -287,7 +287,7 @@ def test_one_engine_computes_prompts_that_another_one_answers(
             return choice["token_ids"], details.get("cached_tokens") or 0, served
 
         seeds = range(740, 746)
-        # At once, so that whoever answers is busy: an idle one computes by itself.
+        # All at once, so that the answering engine is busy, because an idle one computes by itself.
         with ThreadPoolExecutor(len(seeds)) as pool:
             answers = list(pool.map(ask, seeds))
         (handed_over,) = gateway.metric("tierkv_gateway_handoffs_total", "handed_over")
@@ -295,7 +295,7 @@ def test_one_engine_computes_prompts_that_another_one_answers(
         assert [cached for _, cached, _ in answers].count(9 * BLOCK) == handed_over
         for seed, (tokens, _, served) in zip(seeds, answers, strict=True):
             assert served == f"127.0.0.1:{servers[1].port}"
-            # Who computes for others restores nothing: these are its own.
+            # Hits of the computing engine are its own, because it restores nothing.
             body = json.dumps(question(seed)).encode()
             (choice,) = json.loads(servers[0].post("/v1/completions", body))["choices"]
             assert choice["token_ids"] == tokens
@@ -303,7 +303,7 @@ def test_one_engine_computes_prompts_that_another_one_answers(
         assert (counters["handoffs"], counters["handoffs_late"]) == (handed_over, 0)
 
 
-#: Their prompts are more than one engine's memory holds.
+#: Sequences with more prompts than one engine's memory holds.
 SEQUENCES = 12
 WORKERS = 3
 
@@ -318,7 +318,7 @@ def test_sequences_of_a_worker_that_left_are_restored_from_the_pool(
     cluster = new_cluster(more_vaults=1)
     transfer = ["--kv-transfer-config", json.dumps(cluster.transfer_config)]
     line = [*line_of(free_port(), free_port()), *transfer]
-    # Nobody listens to events here: the ring needs none.
+    # No events are configured, because the ring needs none.
     line = [
         word for at, word in enumerate(line) if "--kv-events-config" not in line[at - 1 : at + 1]
     ]
@@ -338,7 +338,7 @@ def test_sequences_of_a_worker_that_left_are_restored_from_the_pool(
         wait_until(lambda: gateway.metric("tierkv_gateway_engine_up") == up, "all are up")
 
         def ask(sequence: int) -> tuple[str, int, list[int]]:
-            """Which worker answered, the tokens it had, and those it made."""
+            """Returns the worker that answered, the tokens it had, and the computed ones."""
             text = prompt(760 + sequence, TOKENS)
             body = {"model": model, "prompt": text, "max_tokens": 4, "ignore_eos": True}
             more = {"user": f"seq-{sequence}", "temperature": 0, "return_token_ids": True}
@@ -366,7 +366,7 @@ def test_sequences_of_a_worker_that_left_are_restored_from_the_pool(
         after = cluster.counters()
         names = ("blocks_restored_vault", "blocks_restored_local")
         moves = {name: after[name] - before[name] for name in names}
-        # None of it is of the new owner's own memory.
+        # All of it is from vaults, not from the new owner's memory.
         assert sum(moves.values()) * BLOCK == restored, moves
         for sequence in range(SEQUENCES):
             if sequence not in moved:

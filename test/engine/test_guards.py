@@ -1,4 +1,4 @@
-"""An exception in any of our methods, during saves and restores: right tokens, no block lost, and tierKV is off."""
+"""An exception in any of our methods during saves and restores: right tokens, no lost block, and tierKV is off."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 BLOCK = 32
 BLOCKS = 5
-#: Pages of a prompt take several steps to be copied.
+#: Blocks per step, so that pages of a prompt take several steps to copy.
 STEP_BLOCKS = 2
 
-#: Our half's method, and the entry point of the connector that an exception of it reaches.
+#: Methods of our half, and the connector's entry point that each one's exception reaches.
 SCHEDULER = {
     "on_new_request": "on_new_request",
     "get_num_new_matched_tokens": "get_num_new_matched_tokens",
@@ -36,7 +36,7 @@ WORKER = {
     "take_finished": "get_transfer_results",
     "take_receipts": "build_connector_worker_meta",
 }
-#: Those that also raise when they have done what they do.
+#: Methods that also raise after their work.
 LATE = [
     "get_num_new_matched_tokens",
     "update_state_after_alloc",
@@ -47,7 +47,7 @@ LATE = [
     "take_finished",
     "take_receipts",
 ]
-#: Those that promise most: the short form runs no others.
+#: The most important ones, which the short form runs.
 SHORT = [
     ("scheduler", "update_state_after_alloc", True),
     ("scheduler", "build_connector_meta", False),
@@ -58,7 +58,7 @@ SHORT = [
 
 
 class Bench:
-    """A cluster, and an engine without tierKV that knows the right answers."""
+    """A cluster, and an engine without tierKV as the reference."""
 
     def __init__(self, engines: Engines, cluster: Cluster, options: dict[str, object]) -> None:
         self.engines = engines
@@ -75,14 +75,14 @@ class Bench:
         )
 
     def check(self, engine: Engine, *texts: list[int]) -> list[int]:
-        """Answers of prompts that run side by side are right; gives the tokens found in caches."""
+        """Checks answers of prompts that run side by side; returns the tokens found in caches."""
         wanted = self.plain.call("generate", prompts=list(texts))
         answers = engine.call("generate", prompts=list(texts))
         assert [answer["tokens"] for answer in answers] == [answer["tokens"] for answer in wanted]
         return [int(answer["cached"]) for answer in answers]
 
     def seed(self, engine: Engine, text: list[int]) -> None:
-        """The vault holds a prompt, the engine does not."""
+        """Puts a prompt into the vault and not into the engine."""
         engine.wait_up()
         before = self.cluster.saved()
         self.check(engine, text)
@@ -126,7 +126,7 @@ def test_an_exception_costs_restores_and_nothing_else(
 
 
 def check_off(engine: Engine, entry: str) -> None:
-    """Nothing is under way, and both halves are off, because of one exception that was said once."""
+    """Expects no open work and both halves off, because of one exception that was logged once."""
     assert engine.call("reset")
     status = engine.call("status")
     assert (status["requests"], status["blocks_in_use"]) == (0, 0)

@@ -1,4 +1,4 @@
-"""One engine computes a prompt, another one answers it: what is handed over is restored, what is lost is computed."""
+"""One engine computes a prompt, another answers it: handed-over blocks are restored, lost ones are computed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ STALL_MS = 5_000
 
 @pytest.fixture(scope="module")
 def producers(new_cluster: Callable[..., Cluster]) -> Cluster:
-    """A vault, and the sidecar of who computes."""
+    """A vault, and the sidecar of the computing engine."""
     return new_cluster()
 
 
 @pytest.fixture(scope="module")
 def consumers(new_cluster: Callable[..., Cluster], producers: Cluster) -> Cluster:
-    """The sidecar of who answers, on the same vault."""
+    """The sidecar of the answering engine, on the same vault."""
     return new_cluster(beside=producers, wait_ms=WAIT_MS, stall_ms=STALL_MS, when="faster")
 
 
@@ -53,7 +53,7 @@ def start(engines: Engines, models: Models) -> Start:
 
 @pytest.fixture(scope="module")
 def alone(start: Start) -> Engine:
-    """An engine without a connector: what the others' tokens must be."""
+    """An engine without a connector, as the reference for the others' tokens."""
     return start(None, "")
 
 
@@ -73,7 +73,7 @@ def test_a_consumer_restores_what_a_producer_computed(
     producer = start(producers, "kv_producer")
     told = producer.ask(text, max_tokens=1)["transfer"]
     assert told["tierkv"]["handoff"]["tokens"] == BLOCKS * BLOCK
-    # The router passes on what it was told, as it is.
+    # The router passes the parameters on unchanged.
     restored = consumer.ask(text, transfer=told)
     assert restored["cached"] == BLOCKS * BLOCK
     assert restored["transfer"] is None
@@ -83,7 +83,7 @@ def test_a_consumer_restores_what_a_producer_computed(
     assert (counters["handoffs"], counters["handoffs_late"]) == (1, 0)
     assert counters["blocks_restored_vault"] == BLOCKS
     assert counters["decided_loaded_handed_over"] == 1
-    # Who answers saves nothing, and who computes restores nothing.
+    # The answering engine saves nothing, and the computing one restores nothing.
     assert counters["blocks_saved"] + counters["saves_present"] == 0
     assert producer.call("reset")
     assert producer.ask(text, max_tokens=1)["cached"] == 0
@@ -98,7 +98,7 @@ def test_f76_a_producer_killed_before_its_blocks_are_there_costs_a_bounded_wait(
     text = prompt(1001, TOKENS)
     producer = start(producers, "kv_producer")
     before = consumers.counters()
-    producers.sidecar.freeze()  # its blocks are computed, and never leave
+    producers.sidecar.freeze()  # its computed blocks never leave
     told = producer.ask(text, max_tokens=1)["transfer"]
     answers: list[tuple[dict[str, Any], float]] = []
 
@@ -109,7 +109,7 @@ def test_f76_a_producer_killed_before_its_blocks_are_there_costs_a_bounded_wait(
 
     asking = threading.Thread(target=answer)
     asking.start()
-    consumers.wait_count("lookup_keys", before["lookup_keys"] + 2 * BLOCKS)  # it waits
+    consumers.wait_count("lookup_keys", before["lookup_keys"] + 2 * BLOCKS)  # until it waits
     os.kill(producer.pid, signal.SIGKILL)
     producers.sidecar.kill()
     asking.join()
@@ -144,7 +144,7 @@ def test_f77_a_handoff_that_is_not_its_own_is_counted_and_computed(
 def test_most_of_a_long_prompt_is_there_before_it_is_computed(
     start: Start, producers: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
-    """Its blocks leave with each chunk, while the next ones are computed."""
+    """Blocks leave with each chunk, while the next ones are computed."""
     chunk, blocks = 128, 48
     producer = start(
         producers,

@@ -1,4 +1,4 @@
-"""INT8: what comes back lies within the codec's bound, takes half the bytes, and never meets an exact engine."""
+"""INT8: restored values lie within the codec's bound, take half the bytes, and never reach an exact engine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ BLOCK, BLOCKS = 32, 6
 #: Source bytes of a head vector over its codes and its scale.
 RATIOS = {"bfloat16": 2 * 64 / 66, "float32": 4 * 64 / 66}
 HEADER_BYTES = 192
-#: Least signal to noise, and the widest distance of log-probs while the tokens are alike. A wide fence: a model of
-#: random weights is nearly undecided between tokens.
+#: Least signal to noise, and largest distance of log-probs while the tokens are equal. The bound is wide, because a
+#: model of random weights is nearly undecided between tokens.
 SNR_DB, STATE_SNR_DB, LOGPROB = 35, {"bf16": 50, "int8": 35}, 0.5
 
 
@@ -131,7 +131,7 @@ def test_windows_and_whole_attention_lie_within_the_codecs_bound(
         groups = engine.call("facts")["groups"]
         text = prompt(13, BLOCKS * BLOCK + 5)
         distance = there_and_back(engine, lossy, text, BLOCKS * BLOCK, len(groups) * BLOCKS)
-        # The window's last three blocks in each of its groups, and all of the others'.
+        # The last three blocks of the window in each of its groups, and all blocks of the others.
         windows = groups.count(WINDOW)
         assert distance["kv"]["blocks"] == 3 * windows + (len(groups) - windows) * BLOCKS
     report(record_property, "sliding window", distance)
@@ -155,7 +155,7 @@ def test_restored_states_lie_within_the_bound_of_their_form(
     ) as engine:
         step = engine.call("facts")["step"]
         text = prompt(14, 2 * step + 7)
-        # Where the engine itself rounds its states to 16 bits, the first token may already be another.
+        # Where the engine itself rounds its states to 16 bits, even the first token may differ.
         alike_min = int(dtype == "float32")
         distance = there_and_back(engine, cluster, text, 2 * step, 2, alike_min)
         states = distance["ssm"]

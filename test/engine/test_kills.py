@@ -1,4 +1,4 @@
-"""kill -9 of a real engine while it saves and loads: what others find is right, and nothing it held stays held."""
+"""kill -9 of a real engine while it saves and loads: other engines find right blocks, and nothing stays held."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 BLOCK = 32
 BLOCKS = 12
-#: How often in a run of the tests; the long run asks for more.
+#: Kills in a run of the tests; the long run asks for more.
 KILLS = int(os.environ.get("TIERKV_TEST_ENGINE_KILLS", "2"))
 SEED = int(os.environ.get("TIERKV_TEST_SEED", "20261122"))
-#: From the engine's second batch on: a load, a step or a save is under way at any of it.
+#: Latest kill after the engine's second batch, during which a load, a step or a save is always open.
 KILL_AFTER_MAX_S = 0.6
-#: Prompts of earlier engines that each new one is asked, beside as many new ones.
+#: Prompts of earlier engines for each new one, beside as many new prompts.
 EACH = 3
 
 
 class Ledger:
-    """Every answer that an engine gave before it was killed, kept away from all of them."""
+    """Every answer that an engine gave before it was killed, kept apart from all engines."""
 
     def __init__(self) -> None:
         self.rng = random.Random(SEED)
@@ -54,13 +54,13 @@ class Ledger:
 def work_until_killed(engine: Engine, ledger: Ledger, cluster: Cluster) -> None:
     texts = ledger.batch()
     ledger.note(texts, engine.call("generate", prompts=texts))
-    cluster.wait_saved(1)  # else a machine that is slow enough would prove nothing
+    cluster.wait_saved(1)  # because a slow machine would otherwise prove nothing
     delay_s = ledger.rng.uniform(0, KILL_AFTER_MAX_S)
     killer = threading.Timer(delay_s, os.kill, (engine.pid, signal.SIGKILL))
     killer.start()
     try:
         while True:
-            # Each batch begins with nothing but what the vault brings.
+            # Each batch begins with an empty engine cache.
             engine.call("reset")
             engine.call("spoil")
             texts = ledger.batch()
@@ -83,7 +83,7 @@ def test_f20_engines_that_are_killed_leave_right_blocks_and_hold_nothing(
     assert len(ledger.prompts) >= KILLS * EACH
     assert cluster.vault.is_running and cluster.sidecar.is_running
 
-    # One that lives asks for all of it: right by the account of one that never had a connector.
+    # A surviving engine asks for everything, with an engine without a connector as the reference.
     plain, last = engines.start(vllm=options), engines.start(vllm=shared).wait_up()
     for text in ledger.prompts:
         answer = last.ask(text)

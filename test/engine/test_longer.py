@@ -1,4 +1,4 @@
-"""An engine with blocks of 128 tokens computes a prompt, one with blocks of 32 answers it: what it restores was cut."""
+"""An engine with blocks of 128 tokens computes a prompt, one with blocks of 32 answers it from cut records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LONG, SHORT = 128, 32
 TOKENS = 5 * LONG
-#: The rest is computed, as the last token always is.
+#: Tokens beyond the cut blocks are computed, as the last token always is.
 PROMPT = TOKENS + SHORT + 5
 
 
@@ -56,7 +56,7 @@ def test_a_prompt_computed_in_longer_blocks_is_cut_and_no_other_is(
     told = producer.ask(text, max_tokens=1)["transfer"]
     said = told["tierkv"]["handoff"]
     assert (said["tokens"], said["block_tokens"]) == (TOKENS, LONG)
-    # Of another prompt, and of one that another tenant may have.
+    # Parameters of another prompt, and of another tenant's.
     for wrong in ({"text": other}, {"text": text, "salt": "another tenant"}):
         foreign = shim(consumer, "handoffs_foreign")
         asked = {**wrong, "transfer": told}
@@ -87,7 +87,7 @@ def test_through_a_vault_and_only_for_a_consumer_of_the_same_model(
     restored = engine.ask(text, transfer=told)
     assert (restored["cached"], restored["tokens"]) == (TOKENS, answer)
     assert consumers.counters()["blocks_restored_vault"] == TOKENS // SHORT
-    # The last one saves the prompt, in blocks of its own.
+    # The last engine saves the prompt in its own blocks.
     for role, spec in (("kv_consumer", replace(PLAIN, seed=PLAIN.seed + 1)), ("kv_both", PLAIN)):
         engine = start(consumers, role, spec=spec)
         computed = engine.ask(text, transfer=told)

@@ -1,4 +1,4 @@
-"""mlx-lm through sidecar and vaults: what one process has kept, the next restores, bit for bit; nobody else does."""
+"""mlx-lm through sidecar and vaults: the next process restores kept prompts bit for bit; other models do not."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.nightly
 CHUNK = 256
 CHUNKS = 5
 TEXT = list(range(CHUNKS + 1))
-#: A little more than five chunks: 1280 of these can be restored.
+#: Slightly more than five chunks, of which 1280 tokens can be restored.
 TOKENS = CHUNKS * CHUNK + 20
-#: Groups that are saved at every chunk, and those saved at the last boundary only.
+#: Groups that are saved at every chunk, and ones saved at the last boundary only.
 SHAPES = {
     "llama": (1, 0),
     "quantised": (1, 0),
@@ -86,11 +86,11 @@ def test_other_weights_and_other_orders_share_nothing(
     swapped = first.run([text[1], text[0], *text[2:]], TOKENS)
     assert swapped["restored"] == 0
     later = first.run([text[0], text[2], text[1], *text[3:]], TOKENS)
-    # Of a model with a window nothing is kept between the places where computing stopped.
+    # A model with a window keeps nothing between the places where computing stopped.
     assert later["restored"] == (CHUNK if shape == "llama" else 0)
     stranger = start(shape, "stranger", seed=2)
     assert stranger.run(text, TOKENS)["restored"] == 0
-    # The comparison sees a difference: with keys in another order the logits are others.
+    # The comparison must detect a difference: reordered keys give other logits.
     spoiled = start(shape, "spoiled").run(text, TOKENS, spoil=True)
     assert spoiled["restored"] == CHUNKS * CHUNK
     assert spoiled["logits"] != own["logits"]
@@ -100,7 +100,7 @@ def test_a_state_that_has_seen_more_than_the_tokens_is_not_kept_for_them(
     start: Callable[..., MlxProgram],
 ) -> None:
     program = start("hybrid", "ahead")
-    # With five answers it is whole chunks; mlx-lm has computed one token more by then.
+    # After five answers the tokens fill whole chunks, but mlx-lm has computed one more.
     answer = program.run(list(range(400, 403)), 3 * CHUNK - 5)
     assert answer["kept"] == 0
     assert answer["counters"]["bytes_offered"] > 0
@@ -128,7 +128,7 @@ def test_weights_that_are_written_in_place_have_no_name(
     assert len(answer["tokens"]) == 6
 
 
-#: Models that differ only in what a function of theirs has kept when it was made.
+#: Models that differ only in values that a function captured when it was made.
 _KEPT = """
 import functools, sys
 sys.path.insert(0, sys.argv[1])
@@ -228,7 +228,7 @@ def test_a_server_that_is_started_again_goes_on_where_the_killed_one_was(
         server = MlxServer(folder, name, models.path(PLAIN))
         server.start()
         try:
-            # The model is named in the background: a short prompt brings it, and computes nothing of the other.
+            # A short prompt makes the server name the model in the background, and computes nothing of the other.
             server.complete("hello")
             cluster.wait_restoring()
             answers.append(server.complete(text))

@@ -1,4 +1,4 @@
-"""Engines whose blocks differ never meet, however alike their files and their command lines are."""
+"""Engines with different blocks never share any, however alike their files and command lines are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BLOCK = 32
 BLOCKS = 4
 TEXT = prompt(340, BLOCKS * BLOCK + 3)
-#: Factors of LongRoPE: the long ones hold for an engine that takes more tokens than the model was first trained for.
+#: Factors of LongRoPE: the long ones apply to an engine for more tokens than the original training length.
 ORIGINAL_TOKENS = 512
 PAIRS = 32
 
@@ -86,4 +86,4 @@ def test_f25_an_engine_of_another_length_is_another_model_where_rope_depends_on_
     with start(engines, cluster, model, max_model_len=2 * ORIGINAL_TOKENS) as engine:
         other = ask(engine)
     assert other["cached"] == 0
-    assert other["logprobs"] != pytest.approx(short["logprobs"], abs=1e-6)  # it computes otherwise
+    assert other["logprobs"] != pytest.approx(short["logprobs"], abs=1e-6)  # its results differ

@@ -1,4 +1,4 @@
-"""Restore or compute, by a real engine: fast links lead to restoring, slow ones to computing, with the same answer."""
+"""Restore or compute, by a real engine: fast links restore, slow ones compute, with the same answer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 BLOCK = 128
 BLOCKS = 8
-#: Computing a prompt takes this model far longer than loading one, on any machine.
+#: A model that computes a prompt far slower than it loads one, on any machine.
 HEAVY = Spec(layers=6, hidden=1024, heads=16, kv_heads=1, head_dim=64, vocab=512, dtype="float32")
-#: A prompt's blocks take a quarter of an hour at this pace.
+#: Rate at which a prompt's blocks take a quarter of an hour.
 SLOW_BYTES_PER_S = 4_000
-#: Neither ends a restore here: only the choice does.
+#: Long enough that only the choice ends a restore.
 PATIENT_MS = 60_000
-#: A machine that stands still for a moment during a look-up loses that one hit, by design.
+#: Attempts, because a machine that pauses during a look-up loses that hit by design.
 TRIES = 6
 
 
 class Bench:
-    """One engine behind a link whose pace can be set."""
+    """One engine behind a link with an adjustable rate."""
 
     def __init__(self, engine: Engine, cluster: Cluster) -> None:
         self.engine = engine
@@ -35,7 +35,7 @@ class Bench:
         self.saved = 0
 
     def seed(self, number: int) -> tuple[list[int], list[int]]:
-        """A prompt that the vault holds, and its answer. All are of one length: that must be enough to learn from."""
+        """Returns a prompt in the vault, and its answer. All have one length, which must suffice for learning."""
         text = prompt(number, BLOCKS * BLOCK + 3)
         answer = self.engine.ask(text)
         self.saved += BLOCKS
@@ -43,7 +43,7 @@ class Bench:
         return text, list(answer["tokens"])
 
     def again(self, seeded: tuple[list[int], list[int]]) -> int:
-        """Answers it once more from an empty engine; gives the tokens found in caches."""
+        """Answers it again with an empty engine; returns the tokens found in caches."""
         text, right = seeded
         self.engine.empty()
         answer = self.engine.ask(text)
@@ -55,7 +55,7 @@ class Bench:
         self.cluster.proxy.set_faults(**faults)
 
     def wait_learned(self) -> None:
-        """Until the sidecar knows what computing costs here."""
+        """Waits until the sidecar knows the cost of computing here."""
 
         def knows() -> bool:
             (engine,) = self.cluster.status()["engines"]
@@ -67,7 +67,7 @@ class Bench:
         return int(self.cluster.counters().get(name, 0))
 
     def told(self) -> list[dict[str, Any]]:
-        """The sidecar's accounts, the latest last."""
+        """Returns the sidecar's accounts, the latest last."""
         code, told = self.cluster.command("explain")
         assert code == 0
         return list(told["requests"])

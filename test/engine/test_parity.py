@@ -1,4 +1,4 @@
-"""Parity: what comes back from the vault is byte for byte what was saved, and the engine says the same with it."""
+"""Parity: restored bytes equal saved ones, and the engine's answer is the same with them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def start(engines: Engines, cluster: Cluster, models: Models, of: Geometry, **mo
 
 
 def same(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float = 1e-6) -> None:
-    """The restored answer is the own hit's answer: same tokens, same log-probabilities."""
+    """Expects the answer of the own hit: same tokens, same log-probabilities."""
     assert ours["tokens"] == theirs["tokens"]
     assert ours["logprobs"] == pytest.approx(theirs["logprobs"], abs=tolerance)
 
@@ -99,7 +99,7 @@ def test_a_restore_equals_the_engines_own_hit(
         assert engine.call("pages", prompt=text) == saved
         same(restored, own_hit)
 
-    if of is GEOMETRIES[-1]:  # what is in the vault outlives engine and sidecar
+    if of is GEOMETRIES[-1]:  # records in the vault outlive engine and sidecar
         assert cluster.sidecar.stop() == 0
         cluster.sidecar.start()
     before = cluster.counters()
@@ -120,7 +120,7 @@ def test_a_restore_equals_the_engines_own_hit(
 def test_in_the_usual_several_processes_it_is_the_same(
     engines: Engines, cluster: Cluster, models: Models
 ) -> None:
-    of, blocks = GEOMETRIES[1], 6  # float32: the two kinds of engine round differently
+    of, blocks = GEOMETRIES[1], 6  # float32, because the two kinds of engine round differently
     texts = {
         name: prompt(seed, blocks * of.block + 5) for seed, name in enumerate(("ours", "mp"), 2)
     }
@@ -141,7 +141,7 @@ def test_in_the_usual_several_processes_it_is_the_same(
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + blocks)
         own_hit = engine.ask(texts["mp"])
         assert own_hit["cached"] == blocks * of.block
-        # Other prompts take all 63 blocks, so that no page holds by chance what is to be restored.
+        # Other prompts take all 63 blocks, so that no page holds restored content by chance.
         assert engine.call("reset")
         engine.call("generate", prompts=[prompt(seed, 20 * of.block) for seed in range(50, 54)])
         assert engine.call("reset")

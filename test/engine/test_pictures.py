@@ -1,4 +1,4 @@
-"""A picture that is seen otherwise, or that its client has named, restores nothing of another."""
+"""A picture processed differently, or named by its client, restores nothing of another."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(
 
 BLOCK = 32
 SHOWN = [*prompt(940, 8, PICTURE), PICTURE, *prompt(941, 3 * BLOCK, PICTURE)]
-#: The first of them shows the picture.
+#: Tokens of whole blocks, the first of which shows the picture.
 WHOLE = (len(SHOWN) - 1 + PICTURE_TOKENS) // BLOCK * BLOCK
-#: Without it, pixels keep their range: the same file gives other values.
+#: Without normalisation pixels keep their range, so that the same file gives other values.
 UNNORMALIZED = {"do_normalize": False}
 
 
@@ -54,7 +54,7 @@ def ask(engine: Engine, picture: int = 1, **options: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def saved(engines: Engines, cluster: Cluster, model: Path) -> dict[str, Any]:
-    """What an engine answers and saves; a second one of the same kind has found it, so that others could."""
+    """Records an engine's answers and saves; a second engine of the same kind has found them, so others could."""
     before = cluster.saved()
     with start(engines, model, cluster) as engine:
         cold = ask(engine)
@@ -94,7 +94,7 @@ def test_f25_a_processor_edited_in_place_restores_nothing(
 def test_f25_pictures_that_clients_gave_one_name_are_not_taken_for_each_other(
     engines: Engines, cluster: Cluster, model: Path
 ) -> None:
-    """Within one engine that name is its client's promise; the second engine's client has promised nothing."""
+    """Within one engine a name is its client's promise; the second engine's client has promised nothing."""
     with start(engines, model, None) as alone:
         wanted = [ask(alone, picture) for picture in (3, 4)]
     assert wanted[0]["tokens"] != wanted[1]["tokens"]

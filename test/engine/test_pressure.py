@@ -1,4 +1,4 @@
-"""Pressure: a cache too small for the work, shared prefixes, aborts and preemptions; every answer as without tierKV."""
+"""Pressure: a small cache, shared prefixes, aborts and preemptions; every answer as without tierKV."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PRESS_S = 700.0
 
 @dataclass(frozen=True)
 class Case:
-    """A model under pressure. `unit`: tokens that prompts are measured in; `cache`: what eight requests do not fit in.
+    """A model under pressure. `unit`: tokens by which prompts are measured; `cache`: too small for eight requests.
 
-    `is_equal`: it computes the same tokens whatever the schedule, so with and without tierKV.
+    `is_equal`: whether it computes the same tokens under any schedule, so with and without tierKV.
     """
 
     spec: Spec
@@ -50,7 +50,7 @@ if IS_LONG:
 
 
 def make_work(unit: int) -> dict[str, Any]:
-    """Prompts of one to eight units, most of them with one of six prefixes, and how long each answer is."""
+    """Returns prompts of one to eight units, most with one of six prefixes, and the answers' lengths."""
     chance = random.Random(11)
     prefixes = [prompt(400 + number, chance.randrange(2, 6) * unit) for number in range(6)]
     prompts = []
@@ -61,7 +61,7 @@ def make_work(unit: int) -> dict[str, Any]:
 
 
 def runnable() -> list[Any]:
-    """The cases, those skipped that the main release refuses."""
+    """Returns the cases, skipping ones that the main release refuses."""
     skip = pytest.mark.skipif(MAIN == OLDEST, reason="needs vLLM 0.29")
     return [pytest.param(name, marks=[skip] if name == "hybrid" else []) for name in CASES]
 
@@ -92,7 +92,7 @@ def test_under_pressure_every_answer_is_the_one_without_tierkv(
 
     with engines.start(
         vllm={**options, "kv_transfer_config": cluster.transfer_config},
-        shim_limits={"LOAD_BYTES_PER_STEP_MAX": 1},  # loads take as many steps as blocks
+        shim_limits={"LOAD_BYTES_PER_STEP_MAX": 1},  # so that loads take a step for each block
     ).wait_up() as engine:
         result = engine.call(
             "press", PRESS_S, **work, in_flight=IN_FLIGHT, aborts=ABORTS_PER_STEP, seed=3

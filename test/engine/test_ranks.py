@@ -1,4 +1,4 @@
-"""Two ranks, of tensors or of a pipeline: each saves its shard, a block counts only with all, both restore or none."""
+"""Two ranks, of tensors or of a pipeline: each saves its shard, a block needs all shards, both restore or none."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 BLOCK = 32
 BLOCKS = 6
 TEXT = prompt(900, BLOCKS * BLOCK + 5)
-#: KV heads of the model, and so into how many records a block of two ranks is cut; one head lies on both.
+#: KV heads of the model, which give the records of a block on two ranks; one head is on both.
 HEADS = (2, 1)
-#: A miss that is asked again, TRIES times at most: on two cores that two ranks keep busy the vault may be silent for so
-#: long that the sidecar gives it up, and says so. Any other miss fails at once.
+#: Misses that are retried, TRIES times at most, because on two cores kept busy by two ranks the vault may be silent
+#: until the sidecar gives up and reports it. Any other miss fails at once.
 STARVED = {"misses_vault_down", "misses_deadline"}
 TRIES = 5
 
@@ -51,7 +51,7 @@ def test_two_stages_of_a_pipeline_save_and_restore_every_block_together(
 def there_and_back(
     engines: Engines, cluster: Cluster, parallel: dict[str, Any], records: int
 ) -> None:
-    """Saves a prompt, as so many records of each block; restores it in the engine, emptied, and in another one."""
+    """Saves a prompt as so many records of each block; restores it in the emptied engine and in another one."""
     options = {**parallel, "block_size": BLOCK, "kv_transfer_config": cluster.transfer_config}
 
     def start() -> Engine:
@@ -85,7 +85,7 @@ def check(restored: dict[str, Any], own_hit: dict[str, Any]) -> None:
 
 
 def restore(engine: Engine) -> dict[str, Any]:
-    """The answer when the engine's cache holds nothing of the prompt, and no page what is to be restored."""
+    """Returns the answer when the engine's cache and pages hold nothing of the prompt."""
     for _ in range(TRIES):
         engine.empty()
         engine.wait_up()
@@ -100,6 +100,6 @@ def restore(engine: Engine) -> dict[str, Any]:
 
 
 def misses(engine: Engine) -> Counter[str]:
-    """Why requests that asked got nothing, so far."""
+    """Returns the reasons of misses so far."""
     counted = engine.call("status")["counters"]
     return Counter({name: n for name, n in counted.items() if name.startswith("misses_")})

@@ -1,4 +1,4 @@
-"""README's launch lines start a server that answers, has our connector and saves; a small model stands for theirs."""
+"""README's launch lines start a server that answers, with our connector, and saves; a small model replaces theirs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from harness.processes import Cluster
 
-#: More than two blocks of what vLLM takes for one on a CPU.
+#: Tokens above two of vLLM's default blocks on a CPU.
 TOKENS = 300
 READY_S = 600.0
 ALONE, WITH_VAULTS = launch_lines(ROOT / "README.md")
 
 
 def engines_of(socket: Path | str) -> list[dict[str, Any]]:
-    """The engines that the sidecar there names; none where it does not run yet."""
+    """Returns the engines that the sidecar there names; none while no sidecar runs."""
     try:
         return list(sidecar_status(str(socket))["engines"])
     except OSError:
@@ -31,7 +31,7 @@ def engines_of(socket: Path | str) -> list[dict[str, Any]]:
 
 
 def check_saves(server: Server, model: str, socket: Path | str) -> None:
-    """The server answers, its engine is known to the sidecar, and blocks of its prompts are saved there."""
+    """Expects the server to answer, its engine to be known to the sidecar, and its blocks to be saved."""
     seeds = itertools.count(950)
 
     def is_saving() -> bool:
@@ -45,16 +45,16 @@ def check_saves(server: Server, model: str, socket: Path | str) -> None:
 
     assert server.complete(prompt(949, TOKENS))["usage"]["completion_tokens"] == 4
     wait_until(lambda: engines_of(socket), "the sidecar names the engine", READY_S)
-    # The sidecar is there before its vault and before the engine has a name: early blocks are lost.
+    # Early blocks are lost, because the sidecar starts before its vault and before the engine has a name.
     wait_until(is_saving, "blocks are saved", READY_S)
     (engine,) = engines_of(socket)
     assert engine["model"] == model
 
 
-# A server imports vLLM twice; the printed lines are parsed, and engines alone started, for every change.
+# Nightly, because a server imports vLLM twice; every change parses the lines and starts engines alone.
 @pytest.mark.nightly
 def test_the_line_for_one_machine_needs_nothing_else(models: Models, folder: Path) -> None:
-    """Nothing is started or configured before, but how much memory may be taken and how soon all of it ends."""
+    """Configured in advance: only the memory limit and the time to end."""
     home = folder / "r"
     config = home / ".config" / "tierkv"
     config.mkdir(mode=0o700, parents=True)

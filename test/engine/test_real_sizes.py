@@ -1,4 +1,4 @@
-"""Published KV geometries with thin compute: prompts of hundreds of megabytes are saved whole on their first visit."""
+"""Published KV geometries with thin compute: prompts of hundreds of megabytes are saved whole at the first visit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from harness.processes import Cluster
     from lab.checkpoint import Spec
 
-#: 4 MiB of KV each, 128 KiB a token. A step of 2,048 tokens computes twice what slots take.
+#: 4 MiB of KV each, 128 KiB a token. A step of 2,048 tokens computes twice the slots' capacity.
 BLOCK = 32
 BLOCKS = 72
 TOKENS = BLOCKS * BLOCK + 3
-#: Longer than Gemma's window, in steps that are shorter.
+#: Longer than Gemma's window, in shorter steps.
 NIGHTLY_TOKENS = 2051
 NIGHTLY_CHUNK = 1024
 
@@ -91,7 +91,7 @@ def test_every_published_geometry_is_saved_on_its_first_visit_and_restored_whole
         "num_gpu_blocks_override": None,
         "kv_cache_memory_bytes": 1536 << 20,
     }
-    if not has_states:  # there vLLM makes attention blocks as large as states
+    if not has_states:  # because vLLM makes attention blocks as large as states
         options["block_size"] = BLOCK
     text = prompt(820, NIGHTLY_TOKENS)
     with _start(engines, cluster, models, spec, **options) as engine:
@@ -103,7 +103,7 @@ def test_every_published_geometry_is_saved_on_its_first_visit_and_restored_whole
         assert engine.call("reset")
         again = engine.ask(text)
         groups = cluster.status()["engines"][0]["groups"]
-    # Of windows no more is sure to be kept than what a restore of the whole prompt needs.
+    # A window keeps only the blocks that a restore of the whole prompt needs.
     of_kv = [of for of in groups if of["class"] == "kv"]
     whole = sum(of["tail"] or (NIGHTLY_TOKENS - 1) // of["tokens"] for of in of_kv)
     print(name, {"groups": groups, "needed": whole, "saved": saved, "lost": _lost(cluster)})

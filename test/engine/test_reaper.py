@@ -1,4 +1,4 @@
-"""A run of tests that is killed leaves nothing: what its processes started in sessions of their own ends, too."""
+"""A killed test run leaves nothing: processes in sessions of their own end, too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import reaper
 from harness.processes import ROOT, wait_until
 
-#: As conftest.py does, then an orphan in a session of its own, as an engine's worker is once its engine was killed.
+#: Imitates conftest.py, then leaves an orphan in its own session, like a killed engine's worker.
 _RUN = """
 import os, subprocess, sys, time
 from harness import reaper
@@ -24,7 +24,7 @@ time.sleep(600)
 
 
 def _is_named(word: str) -> bool:
-    """Whether a process has it in its command line."""
+    """Returns whether a process has it in its command line."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if word.encode() in entry.read_bytes():
@@ -43,7 +43,7 @@ def test_what_a_killed_run_started_is_ended() -> None:
         try:
             assert run.stdout is not None
             orphan = int(run.stdout.readline())
-            # Who started it may not have ended yet.
+            # The process that started it may not have ended yet.
             wait_until(lambda: [pid for pid, _ in reaper.marked(mark)] == [orphan], "the orphan")
         finally:
             run.kill()

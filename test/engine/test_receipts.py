@@ -1,4 +1,4 @@
-"""A request that asks for a receipt names one in its answer, and the vault holds what it says, until it does not."""
+"""A request that asks for a receipt names one in its answer; the vault confirms it until its records go."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_f96_a_restored_answer_names_its_receipt_and_the_vault_holds_what_that_s
         cold = ask(engine, receipt=True)["transfer"]["tierkv"]
         assert (cold["restored_tokens"], cold.get("receipt")) == (0, None)
         cluster.wait_saved(20)
-        # The engine keeps a part itself.
+        # A part that the engine keeps itself.
         own = prompt(961, TOKENS)[: 5 * BLOCK + 1]
         assert engine.call("reset")
         engine.call("generate", prompts=[own], transfer={"max_load_tokens": 0})

@@ -25,7 +25,7 @@ Answer = dict[str, Any]
 
 
 class Bench:
-    """One engine of a release, with what an earlier engine of that release has put into the vault."""
+    """One engine of a release, with blocks in the vault from an earlier engine of that release."""
 
     def __init__(self, engine: Engine, cluster: Cluster, shared: Answer, pages: list[str]) -> None:
         self.engine = engine
@@ -37,7 +37,7 @@ class Bench:
         return self.engine.ask(text, **options)
 
     def seed(self, text: list[int], **options: Any) -> Answer:
-        """Puts a prompt's blocks into the vault and empties the engine; gives the engine's own hit."""
+        """Puts a prompt's blocks into the vault and empties the engine; returns the engine's own hit."""
         cold = self.ask(text, **options)
         assert cold["cached"] == 0
         self.cluster.wait_idle()
@@ -65,7 +65,7 @@ def one_engine(
         cluster.wait_saved(BLOCKS)
         own_hit = first.ask(SHARED)
         pages = first.call("pages", prompt=SHARED)
-    # A load takes as many steps as it has blocks, so that it can be caught.
+    # A step for each block, so that a load can be caught.
     limits = {"LOAD_BYTES_PER_STEP_MAX": BLOCK_BYTES}
     engine = release_engines.start(vllm=options, shim_limits=limits).wait_up()
     assert engine.call("facts")["release"].startswith(release_engines.release)

@@ -1,4 +1,4 @@
-"""Restores in one engine through a fault proxy: how much is restored, when nothing is, and what spoils an answer."""
+"""Restores in one engine through a fault proxy: amounts, misses, and causes of a wrong answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from harness.processes import Cluster
 
 BLOCK = 32
-#: A healthy call of the engine's thread takes 10 ms at most in 99 of 100 cases; the machine may be ten times slower.
+#: Bound on 99 of 100 calls: 10 ms on the engine's thread, times ten for a slow machine.
 P99_MAX_S = 0.1
 
 Answer = dict[str, Any]
 
 
 class Bench:
-    """The engine, its cluster, and what most tests do with them."""
+    """The engine, its cluster, and common steps of the tests."""
 
     def __init__(self, engine: Engine, cluster: Cluster) -> None:
         self.engine = engine
@@ -32,7 +32,7 @@ class Bench:
         return self.engine.ask(text, **options)
 
     def seed(self, text: list[int], **options: Any) -> Answer:
-        """Puts a prompt's blocks into the vault; gives the engine's own hit and empties its cache."""
+        """Puts a prompt's blocks into the vault; returns the engine's own hit and empties its cache."""
         before = self.cluster.saved()
         blocks = (len(text) + len(self.ask(text, **options)["tokens"]) - 1) // BLOCK
         self.cluster.wait_saved(before + blocks)
@@ -44,13 +44,13 @@ class Bench:
         self.engine.empty()
 
     def found(self, answer: Answer, blocks: int) -> None:
-        """The answer's prompt was found in caches for exactly so many blocks."""
+        """Expects exactly so many blocks of the answer's prompt from caches."""
         if answer["cached"] != blocks * BLOCK:
             counts = {"shim": self.engine.call("status"), "sidecar": self.cluster.counters()}
             pytest.fail(f"{answer['cached']} tokens cached, not {blocks} blocks: {counts}")
 
     def restored(self) -> int:
-        """Tokens restored so far."""
+        """Returns the tokens restored so far."""
         return int(self.engine.call("status")["counters"].get("tokens_restored", 0))
 
     def faults(self, **faults: Any) -> None:
@@ -114,7 +114,7 @@ def test_a_local_hit_that_grew_since_arrival_is_not_loaded_over(bench: Bench) ->
     before = bench.restored()
     bench.cluster.sidecar.freeze()
     bench.engine.call("begin", prompts={"r": system + tail})  # asks for all six blocks
-    # This one reads no cache: it computes the system prompt while the other waits.
+    # This request reads no cache: it computes the system prompt while the other waits.
     other = {"other": system + prompt(207, 5)}
     bench.engine.call("begin", prompts=other, prompt_logprobs=0)
     bench.engine.call("go_on_until", moment="running")
@@ -137,7 +137,7 @@ def test_only_the_shared_part_of_a_prompt_is_restored(bench: Bench) -> None:
 
 @pytest.mark.parametrize("answer", [BLOCK, BLOCK + 1, BLOCK + 2])
 def test_the_next_turn_restores_what_the_last_turn_said(bench: Bench, answer: int) -> None:
-    """The last token of an answer is sampled, never computed: its block may be full and is not saved."""
+    """The last token of an answer is sampled, never computed, so a block that it fills is not saved."""
     text = prompt(220 + answer, 3 * BLOCK)
     said = bench.seed(text, max_tokens=answer)["tokens"]
     blocks = (len(text) + answer - 1) // BLOCK

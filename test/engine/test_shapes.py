@@ -1,4 +1,4 @@
-"""Every shape a model keeps: saved by one engine, restored by every engine; tokens as without us, pages as saved."""
+"""Every shape of cached state: saved by one engine, restored by every engine; tokens as without us, pages as saved."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def same(ours: Answer, theirs: Answer, tolerance: float = 1e-6) -> None:
 
 
 def check_pages(restored: dict[str, dict[str, str]], saved: dict[str, dict[str, str]]) -> None:
-    """What the engine's cache holds after a restore is what it held after computing, in every group."""
+    """Expects the engine's cache after a restore to equal the one after computing, in every group."""
     for group, pages in restored.items():
         assert pages, f"group {group} holds nothing"
         assert pages.items() <= saved[group].items()
 
 
 def check_plan(cluster: Cluster, model: str, shape: Shape) -> None:
-    """`tierkv plan` says of the model's config.json what it says of its engine, but for headers of records."""
+    """Expects `tierkv plan` to say the same of the model's config.json as of its engine, except for record headers."""
     (running,) = cluster.command("plan")[1]["models"]
     cache = shape.options.get("kv_cache_dtype")
     dtype = [] if cache is None else ["--kv-dtype", cache]
@@ -48,7 +48,7 @@ def check_plan(cluster: Cluster, model: str, shape: Shape) -> None:
 
 
 def texts_of(step: int) -> list[list[int]]:
-    """Prompts that end one token below, at and above a boundary, and well within a block."""
+    """Returns prompts that end one token below, at and above a boundary, and well within a block."""
     return [prompt(800 + more, 3 * step + more) for more in (-1, 0, 1, step // 2)]
 
 
@@ -98,13 +98,13 @@ def test_what_one_engine_saved_every_engine_restores(
 def hybrid(engines: Engines, cluster: Cluster, models: Models) -> Engine:
     if MAIN == OLDEST:
         pytest.skip("refused at start")
-    # A load takes as many steps as it has blocks, so that it can be caught.
+    # A step for each block, so that a load can be caught.
     limits = {"LOAD_BYTES_PER_STEP_MAX": 1}
     return Starter(engines, cluster, models, SHAPES["hybrid"])(shim_limits=limits)
 
 
 def seed(engine: Engine, cluster: Cluster, text: list[int], **options: Any) -> Answer:
-    """Puts what a prompt needs into the vaults and empties the engine; gives its own hit."""
+    """Puts a prompt's blocks into the vaults and empties the engine; returns its own hit."""
     before, offered = cluster.counters(), counters(engine)["blocks_offered"]
     engine.ask(text, **options)
     new = counters(engine)["blocks_offered"] - offered
@@ -160,7 +160,7 @@ def test_a_conversation_restores_the_deepest_boundary_at_every_turn(
     step = hybrid.call("facts")["step"]
     turns = [prompt(830 + turn, step * 2 // 3) for turn in range(6)]
     talk, hits, said = list[int](), list[int](), list[list[int]]()
-    for turn in turns:  # the engine keeps its cache: what it can hit is what can be restored
+    for turn in turns:  # the engine keeps its cache, so that its hits are the restorable tokens
         talk += turn
         answer = hybrid.ask(talk)
         hits.append(answer["cached"])
@@ -173,7 +173,7 @@ def test_a_conversation_restores_the_deepest_boundary_at_every_turn(
     for turn, hit, words in zip(turns, hits, said, strict=True):
         talk += turn
         answer = hybrid.ask(talk)
-        # More than the engine hit itself: the vaults know of a boundary behind it by now.
+        # More than the engine's own hit, where the vaults know a deeper boundary by now.
         assert answer["cached"] >= hit
         assert answer["tokens"] == words
         talk += words
@@ -192,7 +192,7 @@ def test_a_hybrid_prompt_is_aborted_while_it_loads_preempted_and_restored_again(
     assert hybrid.call("finish") == {}
     hybrid.empty()
     before = counters(hybrid)["tokens_restored"]
-    # What was said before the preemption is computed again in one go, which rounds in its own way; so the reference is
+    # Tokens from before the preemption are computed again in one pass, which rounds differently; so the reference is
     # preempted, too, and reads no cache.
     answers = []
     for reads in (False, True):
@@ -221,7 +221,7 @@ def test_a_prompt_below_one_hybrid_block_is_counted_and_named_once(hybrid: Engin
 def test_an_engine_without_prefix_caching_runs_untouched(
     engines: Engines, cluster: Cluster, models: Models
 ) -> None:
-    """Where a backend cannot compute on from cached tokens, vLLM turns it off itself (its MLA on most CPUs)."""
+    """Where a backend cannot continue from cached tokens, vLLM disables caching itself (its MLA on most CPUs)."""
     plain = Shape(SMALL, {ATTENTION}, {"block_size": 32, "enable_prefix_caching": False})
     text = prompt(860, 100)
     options = {"model": models.path(plain.spec), "dtype": plain.spec.dtype, **plain.options}

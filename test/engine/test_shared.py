@@ -1,4 +1,4 @@
-"""Shared memory instead of a vault: what one engine computes another restores, each with a sidecar of its own."""
+"""Shared memory instead of a vault: one engine restores another's blocks, each with its own sidecar."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_engine_restores_what_another_computed_whose_sidecar_was_killed(
     counters = second.counters()
     assert counters["blocks_restored_shared"] == BLOCKS
     assert counters["blocks_restored_vault"] == 0
-    first.sidecar.start()  # takes the socket of the dead one away with it
+    first.sidecar.start()  # also removes the dead one's socket
 
 
 @pytest.mark.parametrize("spec", [PLAIN, HYBRID], ids=["attention", "recurrent states"])

@@ -1,4 +1,4 @@
-"""Two models take turns on one machine, each stopped for the other: a chat that is kept goes on where it was."""
+"""Two models alternate on one machine, each stopped for the other: a kept chat goes on at its place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nightly
 
 BLOCK = 32
-#: 64 KiB each: three times what the vault holds is computed by the other model.
+#: 64 KiB a block: the other model computes three times the vault's capacity.
 TURN = 24 * BLOCK + 3
 OTHER_TURNS = 30
 LONG = 12_000
@@ -37,7 +37,7 @@ def say(engine: Engine, text: list[int], **session: Any) -> dict[str, Any]:
 
 
 def sessions(cluster: Cluster) -> dict[str, tuple[int, int]]:
-    """Records in memory, and those kept, by session."""
+    """Returns the records in memory, and the kept ones, by session."""
     code, said = cluster.command("session", "ls")
     assert code == 0
     return {one["name"]: (one["records"], one["kept"]) for one in said["sessions"]}
@@ -113,6 +113,6 @@ def test_chats_of_12000_tokens_go_on_after_a_swap_and_sooner_than_computed(
         assert cold[name]["tokens"] == own[name]["tokens"]
     each = {"cold": cold, "own": own, "after": after}
     seconds = {what: [one["seconds"] for one in of.values()] for what, of in each.items()}
-    # Against its own hit it is a matter of milliseconds, which busy machines have not: `npm run bench -- --only swap`.
+    # Not compared with the own hit, because milliseconds need a quiet machine: `npm run bench -- --only swap`.
     print(json.dumps({"tokens": LONG, **seconds}))
     assert median(seconds["after"]) < median(seconds["cold"])

@@ -1,4 +1,4 @@
-"""Random conversations on a cache too small for them: how much is found beside what could have been; nothing leaks."""
+"""Random conversations on a cache too small for them: tokens found beside the most possible; nothing leaks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REQUESTS = 24
 LONG_REQUESTS = 300
-#: In the long form each so many-th request is asked again, for the engine's own hit.
+#: In the long form, one request in so many is repeated for the engine's own hit.
 OWN_HIT_EVERY = 3
 KINDS = tuple(SHAPES) if IS_LONG else ("hybrid",)
 TURNS_MAX = 6
@@ -38,7 +38,7 @@ class Talks:
         self._number = 0
 
     def next(self) -> tuple[list[int], bool]:
-        """A prompt, and whether its client goes away."""
+        """Returns a prompt, and whether its client goes away."""
         self._number += 1
         past = self._chance.choice(self._turns)
         if len(past) > TURNS_MAX * self._step or self._chance.random() > 1 - BRANCHES / 3:
@@ -51,7 +51,7 @@ class Talks:
 
 
 def play(engine: Engine, cluster: Cluster, requests: int) -> dict[str, int]:
-    """Plays the requests one after the other, each when the vaults have what the one before left."""
+    """Plays the requests one after the other, each when the vaults have the previous one's blocks."""
     talks = Talks(engine.call("facts")["step"])
     total = dict.fromkeys(
         ("found", "ideal", "short", "strange", "aborted", "compared", "answers_apart"), 0
@@ -74,7 +74,7 @@ def play(engine: Engine, cluster: Cluster, requests: int) -> dict[str, int]:
         if IS_LONG and answer["cached"] and number % OWN_HIT_EVERY == 0:
             own_hit = engine.call("talk", prompt=text, max_tokens=3 + number % 9)
             cluster.wait_idle()
-            # Only where both begin at the same place does the engine compute the rest in the same shape.
+            # Only equal starting places make the engine compute the rest in the same shape.
             if own_hit["cached"] == answer["cached"]:
                 total["compared"] += 1
                 total["answers_apart"] += own_hit["tokens"] != answer["tokens"]
@@ -104,7 +104,7 @@ def test_nearly_everything_that_could_be_found_is_found(
     for name, value in {**total, "share": round(share, 3)}.items():
         record_property(name, value)
     assert (total["strange"], total["answers_apart"]) == (0, 0)
-    # Few begin at the same place: on so small a cache the own hit is seldom as deep. Void without any.
+    # Few start at the same place, because on so small a cache the own hit is seldom as deep. Void without any.
     assert total["compared"] > 0 or not IS_LONG
     assert share >= FOUND_MIN
     assert status["counters"].get("tokens_restored", 0) > 0

@@ -1,4 +1,4 @@
-"""tierKV as a secondary tier of vLLM's own offloading: what the primary tier has lost comes back, or is computed."""
+"""tierKV as a secondary tier of vLLM's own offloading: blocks lost by the primary tier come back, or are computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BLOCK = 32
 BLOCKS = 12
-#: Of the primary tier, in chunks of one block.
+#: Bytes of the primary tier, in chunks of one block.
 CHUNK_BYTES = 2 * 2 * 2 * 64 * BLOCK * 4
 
 
@@ -27,7 +27,7 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
 
 
 class Bench:
-    """Starts engines that offload, and ends them as vLLM does: nothing may be left in shared memory."""
+    """Starts engines that offload, and ends them as vLLM does; nothing may be left in shared memory."""
 
     def __init__(self, engines: Engines, cluster: Cluster, models: Models) -> None:
         self._engines = engines
@@ -66,7 +66,7 @@ class Bench:
         """Answers a prompt and waits until the vault has its chunks."""
         before = self.cluster.saved()
         answer = engine.ask(text)
-        engine.ask(prompt(9999, 3))  # a store begins with the step after its own
+        engine.ask(prompt(9999, 3))  # because a store begins with the step after its own
         self.cluster.wait_saved(before + blocks)
         return answer
 
@@ -100,7 +100,7 @@ def test_chunks_come_back_after_the_primary_tier_was_reset_and_in_another_engine
     other = bench.start()
     found = other.ask(text)
     assert (found["cached"], found["tokens"]) == (BLOCKS * BLOCK, cold["tokens"])
-    # The comparison sees a difference: with bytes in another order the answer is another.
+    # The comparison must detect a difference: reordered bytes give another answer.
     assert other.call("reset_all")
     other.call("reverse_promotions")
     spoiled = other.ask(text)
@@ -108,7 +108,7 @@ def test_chunks_come_back_after_the_primary_tier_was_reset_and_in_another_engine
     assert spoiled["tokens"] != cold["tokens"]
     state = other.call("offloading")
     assert (state["plans"], state["is_busy"]) == (0, False)
-    assert state["requests"] <= 1  # vLLM says with the next step that the last one is over
+    assert state["requests"] <= 1  # vLLM reports the end of the last one with the next step
 
 
 def test_f82_chunks_of_another_size_or_of_other_weights_are_never_taken(
@@ -121,7 +121,7 @@ def test_f82_chunks_of_another_size_or_of_other_weights_are_never_taken(
     cold = bench.save(engine, text, BLOCKS // 2)
     assert cold["cached"] == 0
     assert engine.call("reset_all")
-    again = engine.ask(text)  # the control: its own are found again
+    again = engine.ask(text)  # the control: its own chunks are found again
     assert (again["cached"], again["tokens"]) == (BLOCKS * BLOCK, cold["tokens"])
     saved = bench.cluster.saved()
     engine.call("change_weights", how="reload", folder=models.path(replace(PLAIN, seed=7)))
@@ -149,7 +149,7 @@ def test_f82_a_vault_that_dies_while_it_is_asked_costs_what_it_held_and_no_more(
     assert (answer["cached"], answer["tokens"]) == (0, cold["tokens"])
     assert engine.ask(text_of(8204))["cached"] == 0
     cluster.vault.start()
-    # Its memory was lost; what is new is kept again.
+    # Earlier records are lost with its memory; new ones are kept again.
     fresh = text_of(8205)
     first = wait_until(lambda: kept(bench, engine, fresh), "it stores again", 60.0)
     assert engine.call("reset_all")
@@ -157,7 +157,7 @@ def test_f82_a_vault_that_dies_while_it_is_asked_costs_what_it_held_and_no_more(
 
 
 def kept(bench: Bench, engine: Engine, text: list[int]) -> dict[str, Any] | None:
-    """Computes a prompt anew; its answer once the vault has taken all of it."""
+    """Computes a prompt anew; returns its answer once the vault has all of it."""
     before = bench.cluster.saved()
     assert engine.call("reset_all")
     answer = engine.ask(text)

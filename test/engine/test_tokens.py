@@ -1,4 +1,4 @@
-"""The tokens that the gateway makes are those that a real engine makes of the same prompts."""
+"""The gateway's tokens equal a real engine's tokens of the same prompts."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_texts_and_chats_become_the_engines_tokens(
             compared += 1
     assert compared > len(prompts) + CHATS / 2
 
-    # The gateway knows the folder from the engine; it compares, and from then on asks it no more.
+    # The gateway learns the folder from the engine, compares, and then asks the engine no more.
     with contextlib.ExitStack() as stack:
         gateway = Gateway(folder / "tokens", told)
         stack.callback(gateway.process.end)
         answers = iter(talk for talk in talks if "tools" in talk and len(json.dumps(talk)) < 1200)
 
         def ask() -> tuple[int, int]:
-            """Tokens of a chat as the gateway counts them, and as the engine does."""
+            """Returns a chat's tokens as counted by the gateway and by the engine."""
             body = {**next(answers), "max_tokens": 1, "tool_choice": "none"}
             answer, headers = gateway.ask("/v1/chat/completions", body)
             counted = int(headers["x-tierkv-hit-tokens"].split("/")[1])

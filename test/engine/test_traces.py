@@ -1,4 +1,4 @@
-"""A client's trace: spans of vLLM, sidecar and vault arrive at one collector, read with OpenTelemetry's classes."""
+"""A client's trace: spans of vLLM, sidecar and vault reach one collector, parsed with OpenTelemetry's classes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
-#: vLLM's blocks are of 128 tokens on a CPU.
+#: vLLM's blocks have 128 tokens on a CPU.
 TEXT = prompt(83, 3 * 128 + 1)
 RESTORED = 3 * 128
 OF_ALL = {"tierkv.request", "llm_request", "tierkv.vault.lookup", "tierkv.vault.fetch"}
 
 
 class Collector:
-    """What a collector hears, by trace: spans by name."""
+    """Spans that a collector received, by trace and name."""
 
     def __init__(self) -> None:
         self.traces: dict[str, dict[str, Any]] = defaultdict(dict)
@@ -65,7 +65,7 @@ def parse_protobuf(body: bytes) -> Any:
 
 
 def parse_json(body: bytes) -> Any:
-    """OTLP's JSON is protobuf's, but for its ids: they are hexadecimal. Unknown fields are refused."""
+    """OTLP's JSON is protobuf's except for hexadecimal ids. Unknown fields are refused."""
     tree = json.loads(body)
     spans = [
         span
@@ -112,7 +112,7 @@ def test_a_restore_joins_the_trace_of_its_client(
         cluster.wait_restoring()
         server.complete(TEXT)
         cluster.wait_saved(3)
-        # What a sidecar stored itself it asks no vault for.
+        # Stopped, because a sidecar asks no vault for blocks that it stored itself.
         cluster.sidecar.stop()
         cluster.sidecar.start()
         cluster.wait_restoring()

@@ -1,4 +1,4 @@
-"""The trained model: answers that come back exact are the cold ones, those of lossy codecs lie within their bound."""
+"""The trained model: exact restores give the cold answers, lossy ones lie within their bound."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 PROMPTS, BLOCK, BLOCKS, TAIL, ANSWER = 50, 32, 6, 7, 32
 MANY, LONG_ANSWER = 1_000, 64
-#: What docs/fidelity.md says of lossy codecs: `max_kld`, and answers that are the cold ones to the last token.
+#: Bounds of docs/fidelity.md for lossy codecs: `max_kld`, and shares of answers equal to the last token.
 KLD_MAX, SAME_ANSWERS_MIN, SAME_LONG_MIN = 1e-4, 0.8, 0.7
-#: Bytes of a block of bfloat16 over those of its record.
+#: Bytes of a block of bfloat16 over its record's.
 RATIO_MIN = 1.35
 MODEL_BYTES_MAX = 8 << 20
 
@@ -58,13 +58,13 @@ def test_restored_answers_are_the_cold_ones(
     record_property: Callable[[str, Any], None],
 ) -> None:
     cluster = new_cluster(kv=codec)
-    # In float32 nothing but the codec changes a value: in bfloat16 the order of sums does, too.
+    # In float32 only the codec changes values; in bfloat16 the order of sums does, too.
     options = {"model": str(MODEL), "dtype": "float32", "block_size": BLOCK}
     options |= {"num_gpu_blocks_override": 512, "kv_transfer_config": cluster.transfer_config}
     prompts = held_out_prompts(count, BLOCKS * BLOCK + TAIL)
     cold, restored = [], []
     with engines.start(vllm=options).wait_up() as engine:
-        # A batch at a time: what is saved must fit the vault, and is not dropped for want of room on the way.
+        # A batch at a time, because saves must fit the vault and none may be dropped for lack of room.
         for part in batched(prompts, PROMPTS):
             assert engine.call("reset")
             cold += engine.call("weigh", prompts=part, max_tokens=answer)

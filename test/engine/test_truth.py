@@ -1,4 +1,4 @@
-"""The check of truth on real engines: restored is what they compute, and where it is not, nothing is used any more."""
+"""The check of truth on real engines: restored values equal computed ones, and a difference ends their use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def started(engines: Engines, cluster: Cluster, folder: str, dtype: str) -> Engi
 
 
 def ask(engine: Engine, text: list[int]) -> dict[str, Any]:
-    """With nothing in the engine's own cache, and its pages overwritten."""
+    """Answers with an empty cache and overwritten pages."""
     engine.empty()
     return engine.ask(text)
 
@@ -64,13 +64,13 @@ def test_f69_weights_written_behind_everybodys_back_are_found_out(
     ask(engine, TEXT)
     cluster.wait_saved(BLOCKS)
     engine.call("scale_weights", scale=1.5)
-    # This one stands on old blocks; what it finds out ends that.
+    # This request uses old blocks; its finding ends that.
     assert ask(engine, TEXT)["cached"] == (BLOCKS - 1) * BLOCK
     cluster.wait_count("shim_truth_mismatches", 1)
     cluster.wait_count("namespaces_quarantined", 1)
     right = ask(engine, TEXT)
     assert right["cached"] == 0
-    # Another engine of that name believes it no more, and nothing is saved under it.
+    # Another engine of that name distrusts it as well, and nothing is saved under it.
     beside = started(engines, cluster, models.path(PLAIN), PLAIN.dtype)
     saved = cluster.saved()
     assert ask(beside, TEXT)["cached"] == 0

@@ -1,4 +1,4 @@
-"""Two engines on one sidecar: one model shares what either saved, others never meet; and what is refused at start."""
+"""Two engines on one sidecar: one model shares the blocks of both, others never meet; refusals at start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BLOCK = 32
 BLOCKS = 4
 TEXT = prompt(300, BLOCKS * BLOCK + 3)
-#: A text no other engine of this module has computed.
+#: A text that no other engine of this module has computed.
 FRESH_TEXT = prompt(301, BLOCKS * BLOCK + 3)
 
 
@@ -74,7 +74,7 @@ def test_a_second_engine_restores_what_the_first_has_saved(first: Engine, start:
         assert restored["cached"] == BLOCKS * BLOCK
         assert restored["tokens"] == own_hit["tokens"]
         assert second.call("pages", prompt=TEXT) == first.call("pages", prompt=TEXT)
-        assert restored["transfer"] is None  # nobody asked
+        assert restored["transfer"] is None  # the request did not ask for it
         assert second.call("reset")
         again = ask(second, transfer={"tierkv": {}, "max_load_tokens": 2 * BLOCK + 1})
         said = again["transfer"]["tierkv"]
@@ -129,14 +129,14 @@ def test_f25_another_engine_finds_nothing_of_the_first(
     before = cluster.counters()
     with start(spec, **changes).wait_up() as second:
         assert ask(second)["cached"] == 0
-        after = cluster.counters()  # before it can find what it has saved itself
+        after = cluster.counters()  # before it can find its own saves
         assert ask(second)["cached"] > 0  # its own cache works
     assert after["lookup_keys"] > before["lookup_keys"]
     for name in ("lookup_hits", "blocks_restored_vault", "blocks_restored_local"):
         assert after[name] == before[name], name
 
 
-#: README's launch line; only the block size is not its 16: vLLM's CPU attention takes multiples of 32.
+#: README's launch line with another block size than its 16, because vLLM's CPU attention takes multiples of 32.
 LAUNCH_LINE = """
   --kv-transfer-config '{
     "kv_connector": "TierKVConnector",

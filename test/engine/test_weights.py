@@ -1,4 +1,4 @@
-"""Weights that change while an engine runs: nothing old is restored, no other engine meets what they compute."""
+"""Weights that change while an engine runs: nothing old is restored, and no other engine gets their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
 
 
 class Pair:
-    """An engine whose weights change, one beside it that keeps those on disk, and what pure weights answer."""
+    """An engine with changing weights, one beside it with the weights on disk, and the answers of pure weights."""
 
     def __init__(self, engines: Engines, cluster: Cluster, models: Models) -> None:
         self.cluster = cluster
@@ -40,17 +40,17 @@ class Pair:
         del options["kv_transfer_config"]
         self.pure = engines.start(vllm={**options, "model": self.folders[1]})
         self.weights = 0
-        #: What the weights on disk say; its blocks are in the vault.
+        #: Answer of the weights on disk; its blocks are in the vault.
         self.before = self.changed.ask(TEXT)["tokens"]
         cluster.wait_saved(BLOCKS)
 
     def ask_emptied(self, engine: Engine, text: list[int]) -> dict[str, Any]:
-        """With nothing in the engine's own cache, and its pages overwritten."""
+        """Answers with an empty cache and overwritten pages."""
         engine.empty()
         return engine.ask(text)
 
     def right(self, text: list[int]) -> list[int]:
-        """What the weights that `changed` holds now answer, computed by an engine that never had others."""
+        """Returns the answer of `changed`'s present weights, computed by an engine that never had others."""
         engine = (self.beside, self.pure)[self.weights]
         return list(self.ask_emptied(engine, text)["tokens"])
 
@@ -62,7 +62,7 @@ class Pair:
         self.changed.call("change_weights", how=how, folder=self.folders[self.weights])
 
     def check_new_generation(self, seed: int) -> None:
-        """Nothing old comes back; what is saved now comes back here, and nowhere else."""
+        """Expects nothing old to come back, and new saves to come back here and nowhere else."""
         fresh = prompt(seed, BLOCKS * BLOCK + 3)
         assert len(set(self.names().values())) <= 2
         before = self.cluster.saved()
@@ -88,7 +88,7 @@ def pair(engines: Engines, cluster: Cluster, models: Models) -> Pair:
 
 
 def test_f48_a_sleep_that_keeps_the_weights_keeps_what_is_stored(pair: Pair) -> None:
-    """vLLM's CPU worker takes the call and frees no memory; what is emptied and told is the same."""
+    """vLLM's CPU worker accepts the call and frees no memory; caches and messages are the same."""
     assert pair.ask_emptied(pair.beside, TEXT)["cached"] == BLOCKS * BLOCK
     names = pair.names()
     pair.changed.call("sleep", level=1)
@@ -105,7 +105,7 @@ def test_f48_weights_replaced_in_place_begin_a_new_generation(
 ) -> None:
     before = pair.cluster.saved()
     pair.change(how)
-    # Until the engine's own cache is emptied new blocks stand on old ones: nothing is saved or restored.
+    # Until the engine's own cache is emptied, new blocks depend on old ones, so nothing is saved or restored.
     mixed = prompt(910, BLOCKS * BLOCK + 3)
     assert pair.changed.ask(mixed)["cached"] == 0
     assert pair.changed.call(reset)

@@ -1,4 +1,4 @@
-// Owns the proof that no bytes and no values make a decoder of ours fail in any way but its own: a million cases with parsers.test.ts.
+// Owns the proof that no bytes and no values make a decoder fail with a foreign error: a million cases with parsers.test.ts.
 import { encode } from "@msgpack/msgpack";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
@@ -29,7 +29,7 @@ const REGISTER: Frame = {
 const NAMESPACE: Frame = { t: "namespace", namespace: HASH, model: "test/model", parts: {} };
 const HELLO_OF = { protocol: 2, engine: "e", rank: 1, world: 4, shards: 2, pid: 7, shim: "1" };
 
-/** One of each message, as a shim sends it. */
+/** One message of each kind, as a shim sends it. */
 const MESSAGES: readonly Frame[] = [
   REGISTER,
   NAMESPACE,
@@ -51,13 +51,13 @@ function copy(from: unknown): unknown {
   return Object.fromEntries(Object.entries(from).map(([name, of]) => [name, copy(of)]));
 }
 
-/** Every map and array in a frame: wherever a field can stand. */
+/** Returns every map and array in a frame, where a field can stand. */
 function places(frame: unknown): object[] {
   if (typeof frame !== "object" || frame === null || Buffer.isBuffer(frame)) return [];
   return [frame, ...Object.values(frame).flatMap(places)];
 }
 
-/** Good messages, of which up to four fields are others than they should be, or none at all. */
+/** Makes valid messages with up to four wrong fields, or none. */
 function wrong(messages: readonly Frame[]): fc.Arbitrary<Frame> {
   const change = fc.tuple(fc.nat(99), fc.nat(99), fc.oneof(value, fc.constant(undefined)));
   const changes = fc.array(change, { maxLength: 4 });
@@ -84,7 +84,7 @@ describe("F10 decoders meet anything", { timeout: TEST_MS_MAX }, () => {
       bytes(260),
     );
     const taken = await meet(200_000, records, ["BAD_RECORD"], verifyRecord);
-    // Bytes that stay as they were are a good record still.
+    // Unchanged bytes are still a valid record.
     expect(taken).toBeLessThan(20_000);
     const headers = damage.map((harm) => harm(header));
     await meet(200_000, headers, ["BAD_RECORD"], parseRecordHeader);

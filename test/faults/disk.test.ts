@@ -1,4 +1,4 @@
-// Owns the proof that a vault whose disk hangs goes on over the network: what memory holds is served, and what it took meanwhile is written once the disk goes on.
+// Owns the proof that a vault with a hanging disk still serves records in memory, and writes queued ones once the disk recovers.
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../src/block.ts";
@@ -13,9 +13,9 @@ import { FLOOR, openStand, underLoad } from "./lib/stand.ts";
 import type { Stand } from "./lib/stand.ts";
 
 const TEST_MS_MAX = 300_000;
-/** What a client over gRPC asks for while the disk hangs. */
+/** Keys of a client's call over gRPC while the disk hangs. */
 const ASKED = 32;
-/** A call that needs no disk; a machine that does much else included. */
+/** Bound on a call that needs no disk, on a busy machine. */
 const QUICK_MS = 5000;
 
 interface Scene {
@@ -34,10 +34,10 @@ async function openScene(disk: HungDisk): Promise<Scene> {
   return { stand, vault, disk, stats };
 }
 
-/** Threads of the vault that the disk keeps. */
+/** Threads of the vault that wait for the disk. */
 const waiting = ({ vault }: Scene): number => threadsAtDisk(vault.pid);
 
-/** Look-ups and memory's records come over gRPC and on lanes, as if nothing were. */
+/** Expects look-ups and records in memory to work over gRPC and lanes. */
 async function networkLives({ stand, vault }: Scene): Promise<void> {
   const { load, sidecar } = stand;
   const fromVault = (): number => sidecar.counters.get("blocks_restored_vault");
@@ -46,7 +46,7 @@ async function networkLives({ stand, vault }: Scene): Promise<void> {
   await until(() => fromVault() > before + FLOOR, "restores on lanes while the disk hangs");
   const client = openClient(vault, "kv", { lanes: 0 });
   const { namespace } = load.engine;
-  // Of all chains: some are new, and not stored yet.
+  // Sampled from all chains, of which some are new and not stored yet.
   const every = Math.ceil(load.blocks.length / ASKED);
   const asked = load.blocks.filter((_, index) => index % every === 0);
   const keys = asked.map(({ hash }) => packKeys(hash, 0, 0));
@@ -58,7 +58,7 @@ async function networkLives({ stand, vault }: Scene): Promise<void> {
   client.close();
 }
 
-/** What was taken meanwhile is durable now, too. */
+/** Expects records stored meanwhile to become durable. */
 async function recovers({ stats }: Scene): Promise<void> {
   const isWritten = async (): Promise<boolean> => {
     const { queuedRecords, failing } = await stats();
@@ -91,7 +91,7 @@ test("F14 a disk that gives no more reads", { timeout: TEST_MS_MAX }, async ({ s
   const { stand, vault, disk } = scene;
   let goOn = async (): Promise<void> => {};
   await underLoad(stand, {
-    // What it held is on disk only: memory knows nothing of it.
+    // The vault is restarted, so that its records are on disk only.
     inject: async () => {
       await vault.stop();
       await vault.startAgain({ under: disk.under });
@@ -103,7 +103,7 @@ test("F14 a disk that gives no more reads", { timeout: TEST_MS_MAX }, async ({ s
   });
 });
 
-/** What needs no read of the disk goes on: look-ups, and what is stored now and comes back from memory. */
+/** Expects everything without a disk read to work: look-ups, and records stored now and fetched from memory. */
 async function others({ vault }: Scene): Promise<void> {
   const client = openClient(vault);
   for (let turn = 0; turn < 5; turn += 1) {

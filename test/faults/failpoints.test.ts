@@ -1,4 +1,4 @@
-// Owns the proof that a step which fails, waits or crashes at any failpoint of a sidecar costs hits and nothing else.
+// Owns the proof that a step that fails, waits or crashes at any failpoint of a sidecar costs hits only.
 import { expect, test } from "vitest";
 import { FAILPOINTS, FAILPOINTS_VARIABLE } from "../../src/failpoint.ts";
 import type { Failpoint } from "../../src/failpoint.ts";
@@ -12,10 +12,10 @@ const TEST_MS_MAX = 180_000;
 const SLEEP_MS = 300;
 const FAILURES = 4;
 const SLEEPS = 2;
-/** Passes before it acts, and between its actions: enough plans for the floor. */
+/** Passes before an action, and between actions, enough plans for the floor. */
 const BEFORE = 60;
 const BETWEEN = 8;
-/** Passes per save or restore, where that is more than one. */
+/** Passes per save or restore, where more than one. */
 const PASSES: Partial<Record<Failpoint, number>> = {
   "sidecar.save.taken": 3,
   "sidecar.save.encoded": 3,
@@ -50,7 +50,7 @@ async function openScene(name: Failpoint): Promise<Scene> {
   return { vault, sidecar, load };
 }
 
-/** Waits until it has acted so; gives how many plans had brought all by then. */
+/** Waits until the failpoint has acted; returns the number of whole plans by then. */
 async function acted({ sidecar, load }: Scene, name: Failpoint, action: string): Promise<number> {
   const isIt = (line: Record<string, unknown>): boolean =>
     line["failpoint"] === name && line["action"] === action;

@@ -1,4 +1,4 @@
-// Owns the proof that a machine whose memory runs out loses its sidecar or its vault, and with it hits, before its engine.
+// Owns the proof that a machine out of memory loses its sidecar or vault, and with it hits, before its engine.
 import { spawn } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { expect, test } from "vitest";
@@ -14,19 +14,19 @@ const NO_GROUPS = "needs a memory control group of version 1 that can be divided
 const MIB = 1024 * 1024;
 const GROUP_BYTES = 256 * MIB;
 const ENGINE_BYTES = 80 * MIB;
-/** An engine that holds most of what its machine has. */
+/** Engine that holds most of the machine's memory. */
 const ENGINE = `
 const kept = Buffer.alloc(${ENGINE_BYTES}, 1);
 process.on("SIGUSR2", () => console.log("here", kept.length));
 setInterval(() => {}, 1000);
 console.log("up");
 `;
-/** What takes the last of the memory; the kernel may have to choose a second time before that is free again. */
+/** Process that takes the last memory; the kernel may kill a second time before that memory is free. */
 const HUNGRY = `
 const kept = [];
 setInterval(() => kept.push(Buffer.alloc(512 * 1024, 1)), 4);
 `;
-/** Behind the sidecar and before the engine, whatever either of them holds of the group's memory. */
+/** Puts it behind the sidecar and before the engine, whatever memory both hold. */
 const HUNGRY_RAISE = 400;
 
 /** A script in the group, ended after the test. */
@@ -55,7 +55,7 @@ test(
     const stand = await openStand({ vault, grain: COARSE, chains: 48 });
     let hungry: ReturnType<typeof spawnUnder> | null = null;
     await underLoad(stand, {
-      // It may hold less than the vault: what the kernel is told decides.
+      // Killed first by its OOM score, even if it holds less than the vault.
       inject: () => {
         writeFileSync(`/proc/${vault.pid}/oom_score_adj`, "1000");
         hungry = spawnUnder(group, 0, HUNGRY);

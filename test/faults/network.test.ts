@@ -1,4 +1,4 @@
-// Owns the proof that whatever a network does under load costs hits and nothing else; each fault acts on gRPC and on lanes.
+// Owns the proof that network faults under load cost hits only; each fault acts on gRPC and on lanes.
 import { describe, expect, test } from "vitest";
 import type { WireCounts, WireFaults } from "./lib/byte-proxy.ts";
 import { openStand, underLoad } from "./lib/stand.ts";
@@ -8,7 +8,7 @@ const KIB = 1024;
 interface Case {
   title: string;
   faults: Partial<WireFaults>;
-  /** What the proxy must have done, at least. */
+  /** Least counts of the proxy's actions. */
   acted: Partial<WireCounts>;
 }
 
@@ -77,7 +77,7 @@ describe("records on lanes", () => {
       acted: hasActed,
       heal: () => {
         weather.set({});
-        // HTTP/2 that was garbled is silent until its pings are missed, after 40 s: connections end with what garbled them.
+        // Cut at once, because garbled HTTP/2 stays silent until its pings are missed, after 40 s.
         if (faults.duplicateEvery !== undefined || faults.reorderEvery !== undefined) {
           proxy.cut();
         }

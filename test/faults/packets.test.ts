@@ -1,28 +1,28 @@
-// Owns the worst network of all: a fifth of the packets lost, jitter, damage, repeats and slices, all at once and for a while.
+// Owns the worst network: a fifth of the packets lost, jitter, damage, repeats and slices, all at once.
 import { expect, test } from "vitest";
 import { until } from "../support/vaults.ts";
 import type { WireCounts } from "./lib/byte-proxy.ts";
 import { expectNothingLeft, FLOOR, openStand, resources } from "./lib/stand.ts";
 
-/** TIERKV_TEST_PACKETS_S: how long; ten minutes in a long run (goal G12). */
+/** Seconds, from TIERKV_TEST_PACKETS_S; ten minutes in a long run (goal G12). */
 const SECONDS = Number(process.env["TIERKV_TEST_PACKETS_S"] ?? 6);
-/** What an Ethernet frame carries of a TCP stream. */
+/** Bytes of a TCP stream in one Ethernet frame. */
 const PACKET_BYTES = 1448;
 const JITTER = { jitterMs: 50, sliceBytes: PACKET_BYTES };
-/** 20 % lost: TCP repeats them, and nothing passes meanwhile. */
+/** 20 % lost: nothing passes until TCP repeats them. */
 const LOSSES = { stallEvery: PACKET_BYTES * 5 };
-/** 1 % damaged or repeated in a way that TCP does not see. */
+/** 1 % damaged or repeated undetected by TCP. */
 const DAMAGE = { corruptEvery: PACKET_BYTES * 100, duplicateEvery: PACKET_BYTES * 100 };
-/** In turn: all at once, and each alone, since a vault that all of it strikes is soon one to which nobody talks. */
+/** All together and each alone, in turn, because under all of them the vault is soon down. */
 const MIXES = [
   { ...JITTER, ...DAMAGE },
   { ...JITTER, ...LOSSES, ...DAMAGE },
   { ...JITTER, ...LOSSES },
 ] as const;
 const TURN_MS = Math.min(10_000, (SECONDS * 1000) / (MIXES.length * 2));
-/** Of a fault each: a run in which they hardly act is void. */
+/** Least actions per fault, because a run in which faults hardly act is void. */
 const ACTED: Partial<WireCounts> = { stall: 10, corrupt: 1, duplicate: 1, sliced: 100 };
-/** Longest that a plan may take: its wait, and what a machine full of other work adds. */
+/** Longest time of a plan: its wait, plus the delay of a busy machine. */
 const PLAN_MS_MAX = 60_000;
 
 test(
@@ -40,7 +40,7 @@ test(
       Object.entries(ACTED).every(([name, least]) => weather.counts[name as never] >= least);
     for (let turn = 0; performance.now() < endMs || !hasActed(); turn += 1) {
       weather.set(MIXES[turn % MIXES.length]!);
-      // HTTP/2 that was garbled is silent until its pings are missed: connections end with what garbled them.
+      // Cut at once, because garbled HTTP/2 stays silent until its pings are missed.
       proxy.cut();
       const turnEndMs = performance.now() + TURN_MS;
       while (performance.now() < turnEndMs) {
@@ -64,7 +64,7 @@ test(
     process.stdout.write(`packets ${JSON.stringify(result)}\n`);
     expect(placed, "blocks that came through all the same").toBeGreaterThan(0);
     expect(longestMs).toBeLessThan(PLAN_MS_MAX);
-    // An engine whose request fails ends its connection.
+    // A failed request would have ended the engine's connection.
     expect(load.engine.scheduler.isClosed).toBe(false);
   },
   (SECONDS + 300) * 1000,

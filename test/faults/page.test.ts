@@ -1,4 +1,4 @@
-// Owns the proof that docs/reliability.md and docs/faults.md say what the tables say.
+// Owns the proof that docs/reliability.md and docs/faults.md agree with the tables.
 import { expect, test } from "vitest";
 import { renderFaultsPage, renderReliabilityPage } from "../support/reliability-page.ts";
 

@@ -1,4 +1,4 @@
-// Owns the proof that no text which people write or copy makes its parser fail in any way but its own, or change what it must not.
+// Owns the proof that no text makes a parser fail with a foreign error, or change what it must keep.
 import { createHash } from "node:crypto";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
@@ -48,7 +48,7 @@ describe("F10 texts meet their parsers", { timeout: TEST_MS_MAX }, () => {
       const found = decodeJoinCode(code);
       expect(found.fingerprint).toHaveLength(32);
       expect(found.secret).toMatch(/^[\x21-\x7e]+$/);
-      // Bytes that are no text of an address are not the same again.
+      // Only printable addresses round-trip.
       if (/^[ -~]+$/.test(found.address)) expect(encodeJoinCode(found)).toBe(code);
     });
     expect(taken).toBeGreaterThan(0);
@@ -79,7 +79,7 @@ describe("F10 texts meet their parsers", { timeout: TEST_MS_MAX }, () => {
   });
 
   test("F10 configuration files: 30,000 cases", async () => {
-    // What is wrong with a file is told as a list, never thrown.
+    // Faults of a file are returned as a list, never thrown.
     const files = edited(TOML, TOML_PIECES, 6);
     await meet(30_000, files, [], (text) => checkConfig(text, NO_FILE, {}));
   });
@@ -97,7 +97,7 @@ describe("F10 texts meet their parsers", { timeout: TEST_MS_MAX }, () => {
   });
 });
 
-/** Lines that do not stand in `after`, where the others stand in their order. */
+/** Returns the lines missing from `after`, if the others keep their order. */
 function missing(before: readonly string[], after: readonly string[]): string[] {
   let at = 0;
   return before.filter((line) => {

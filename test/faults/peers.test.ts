@@ -1,4 +1,4 @@
-// Owns the proof that peers of other versions, vaults that are away and messages that are no data cost hits and nothing else.
+// Owns the proof that peers of other versions, absent vaults and invalid messages cost hits only.
 import { connect } from "node:http2";
 import type { IncomingHttpHeaders } from "node:http2";
 import { gzipSync } from "node:zlib";
@@ -53,14 +53,14 @@ test("F33 while the only vault is away a storm of plans asks it no more often th
       const beganMs = performance.now();
       await load.plansMore(PLANS * 10);
       const probes = Math.ceil((performance.now() - beganMs) / PROBE_MIN_MS);
-      // A channel that a probe opens tries by itself, too, until the next probe takes its place.
+      // A probe's channel also retries by itself, until the next probe replaces it.
       expect(weather.counts.refused - before).toBeLessThan(10 + probes * 10);
     },
     heal: () => weather.set({}),
   });
 });
 
-/** One unary call of a message that says of itself that it is compressed; its gRPC status, or how the stream ended. */
+/** Makes one unary call with a message marked as compressed; returns its gRPC status, or how the stream ended. */
 async function callCompressed(address: string, path: string, message: Buffer): Promise<string> {
   const session = connect(`http://${address}`);
   closeAfterTest({ close: () => session.destroy() });

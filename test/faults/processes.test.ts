@@ -1,4 +1,4 @@
-// Owns the proof that processes which die, pause or have their clock moved under load cost hits and nothing else.
+// Owns the proof that processes that die, pause or have their clock moved under load cost hits only.
 import { spawnSync } from "node:child_process";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
@@ -14,11 +14,11 @@ import { expectEven, FLOOR, openStand, underLoad } from "./lib/stand.ts";
 import type { Stand } from "./lib/stand.ts";
 
 const TEST_MS_MAX = 300_000;
-/** More than the 5 s that a plan of these sidecars may take, and all that is shorter. */
+/** Above the 5 s limit of a plan of these sidecars, and all shorter limits. */
 const LONG_PAUSE_MS = 6000;
-/** More than a fetch of theirs may bring nothing. */
+/** Above the stall limit of a fetch of theirs. */
 const SHORT_PAUSE_MS = 1500;
-/** A small disk of its own needs a mount that nobody else sees. */
+/** A small disk needs a private mount. */
 const canMount = spawnSync("unshare", ["--mount", "true"]).status === 0;
 
 async function openKillable(
@@ -50,7 +50,7 @@ test("F2 a vault that comes back empty, at once", { timeout: TEST_MS_MAX }, asyn
       await vault.startAgain();
       before = missed();
     },
-    // Nothing that it held before is believed to be there.
+    // Missed, because no earlier record counts as held.
     acted: () => missed() > before,
     heal: () => {},
   });
@@ -74,7 +74,7 @@ test("F3 a vault with a disk that is killed", { timeout: TEST_MS_MAX }, async ()
 
 test.skipIf(!canMount)("F12 a vault whose disk is full", { timeout: TEST_MS_MAX }, async () => {
   const folder = testDirectory();
-  // Large enough for what the vault is told to keep, and full of what is not its own.
+  // Sized for the vault's own limit, but mostly filled with other data.
   const mounted = `mount -t tmpfs -o size=70m tmpfs ${folder} && head -c 64m /dev/zero >${folder}/other && exec "$@"`;
   const shape = { isDurable: true, dataDir: join(folder, "data"), diskBytes: "64MiB" };
   const vault = await KillableVault.start({
@@ -97,13 +97,13 @@ test("F16 a vault that pauses for longer than any lease", { timeout: TEST_MS_MAX
   const { stand, vault } = await openKillable();
   await underLoad(stand, {
     inject: () => vault.pause(),
-    // Every plan and every call that it was part of has been given up, and lies in its sockets still.
+    // Every plan and call during the pause has been given up, and still lies in its sockets.
     acted: () => vaultState(stand) === "down",
     heal: () => vault.goOn(),
   });
 });
 
-/** A sidecar of its own process, and the load on it. */
+/** Opens a sidecar in its own process, and the load on it. */
 async function openOwn(): Promise<{ vault: KillableVault; sidecar: KillableSidecar; load: Load }> {
   const vault = await KillableVault.start();
   const sidecar = await KillableSidecar.start({ vault });
@@ -166,7 +166,7 @@ test("F45 a sidecar that is told to stop under load", { timeout: TEST_MS_MAX }, 
   await goesOn(scene);
 });
 
-/** Moves the wall clock of this process, in which vault, sidecar and gRPC run, to and fro. */
+/** Moves the wall clock of this process, in which vault, sidecar and gRPC run, back and forth. */
 class WallClock {
   reads = 0;
   readonly #real = Date;
@@ -234,7 +234,7 @@ test("F20 engines that die in the middle of saves and restores", async () => {
     const engine = await open(`dying ${number}`);
     engine.save(chains[number]!);
     const plan = engine.prefetch(hashesOf(chains[Math.floor(number / 2)]!));
-    // At once, or at the answer, or when blocks lie in its slots.
+    // Dies at once, at the answer, or when blocks are in its slots.
     if (number % 3 > 0) await until(() => engine.view(plan).held !== null, "an answer");
     if (number % 3 > 1) await engine.done(plan);
     engine.close();

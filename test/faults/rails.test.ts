@@ -1,4 +1,4 @@
-// Owns the proof that a pulled cable, and addresses that do not lead to the vault, cost no block; in network namespaces of its own.
+// Owns the proof that a pulled cable, and addresses that do not lead to the vault, cost no block; in network namespaces.
 import { execFile, spawnSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
@@ -9,7 +9,7 @@ const BLOCKS = 8;
 const TRY =
   "ip link add x0 type veth peer name x1 && tc qdisc add dev x0 root tbf rate 1mbit burst 2kb latency 9ms";
 
-/** null: not on this machine. */
+/** null: not possible on this machine. */
 async function play(more: object): Promise<Scene | null> {
   if (spawnSync("unshare", ["-rn", "sh", "-c", TRY]).status !== 0) {
     process.stderr.write("skipped: this machine does not let us make network namespaces\n");
@@ -27,7 +27,7 @@ async function play(more: object): Promise<Scene | null> {
 }
 
 interface Scene {
-  /** As the client found them: both cables, one that is not plugged in, one to another vault. */
+  /** Rails as the client found them: both cables, one unplugged, one to another vault. */
   ways: { isOpen: boolean; local: string | null }[];
   /** Bytes over each cable, and those of the records. */
   carried: { saved: number[]; restored: number[]; each: number };

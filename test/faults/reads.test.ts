@@ -1,4 +1,4 @@
-// Owns the count that stands behind "never wrong bytes": 200,000 reads through faults of all kinds, each compared with what was written.
+// Owns the count behind "never wrong bytes": 200,000 reads through faults of all kinds, each compared with its original.
 import { expect, test } from "vitest";
 import type { TestSidecar } from "../support/sidecars.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
@@ -6,7 +6,7 @@ import { Load } from "./lib/load.ts";
 import { openStand } from "./lib/stand.ts";
 import type { StandOptions } from "./lib/stand.ts";
 
-/** TIERKV_TEST_READS: more of them, for a long run. */
+/** Number of reads from TIERKV_TEST_READS, for a long run. */
 const LONG = process.env["TIERKV_TEST_READS"];
 const READS = Number(LONG ?? 200_000);
 const POOL_READS = Number(LONG ?? 20_000);
@@ -14,7 +14,7 @@ const TEST_MS_MAX = 800_000 * Math.max(1, READS / 200_000);
 const KIB = 1024;
 const SHAPE = { chains: 24, length: 128, arenaBytes: 1536 * KIB };
 
-/** One after another, round and round: a chain of one engine is about 150 KiB on the wire. */
+/** Faults in rotation; a chain of one engine is about 150 KiB on the wire. */
 const WEATHERS = [
   { corruptEvery: 200 * KIB },
   { corruptEvery: 400 * KIB, sliceBytes: 1500 },
@@ -25,7 +25,7 @@ const WEATHERS = [
 
 const FAULTS = ["corrupt", "reset", "duplicate", "reorder", "sliced"] as const;
 
-/** Until so many were read and each fault has acted; gives the sidecar. */
+/** Reads until the count is reached and each fault has acted; returns the sidecar. */
 async function readThroughFaults(
   word: string,
   reads: number,
@@ -55,7 +55,7 @@ async function readThroughFaults(
   expect(sum("wrong"), `seed ${seed}`).toBe(0);
   const bad = sidecar.counters.get("bad_records");
   expect(bad).toBeGreaterThan(0);
-  // For who keeps a record of long runs.
+  // Printed for the record of long runs.
   const { corrupt, reset, duplicate, reorder } = counts;
   const read = sum("placed") - before;
   const asked = sum("asked") - askedBefore;

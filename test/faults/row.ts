@@ -1,14 +1,14 @@
-// Owns the form of a fault row: what may go wrong, what must then happen, and which tests drive it.
+// Owns the form of a fault row: the fault, the required behaviour, and its tests.
 
 export interface FaultRow {
   id: string;
   fault: string;
   behaviour: string;
-  /** Files with a test whose title begins with the id: the fault is injected and what must happen is checked. */
+  /** Files with a test whose title begins with the id, which injects the fault and checks the behaviour. */
   tests: readonly string[];
-  /** What no test drives yet. */
+  /** Part that no test drives yet. */
   open?: string;
-  /** Why no test drives it under load. */
+  /** Reason why no test drives it under load. */
   unloaded?: string;
 }
 
@@ -20,5 +20,5 @@ export const row = (
   rest: Pick<FaultRow, "open" | "unloaded"> = {},
 ): FaultRow => ({ id, fault, behaviour, tests, ...rest });
 
-/** Why load would prove nothing. */
+/** Reason why load would prove nothing. */
 export const AT_START = { unloaded: "settled before anything is served" };

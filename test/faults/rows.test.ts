@@ -1,4 +1,4 @@
-// Owns the proof that damage at rest, wrong senders, crowds and other engines cost hits and nothing else, under load.
+// Owns the proof that damage at rest, faulty senders, crowds and other engines cost hits only, under load.
 import { expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../src/block.ts";
 import { isTierkvError } from "../../src/errors.ts";
@@ -18,7 +18,7 @@ import type { Fault, Stand, StandOptions } from "./lib/stand.ts";
 const TEST_MS_MAX = 300_000;
 const DAMAGED = 200;
 
-/** Flips a byte of records of this shard that the vault holds, each at another place. */
+/** Flips a byte in each of the vault's records of this shard, at varying places. */
 async function damage({ load, vault }: Stand, shard: number): Promise<void> {
   const client = openClient(vault, "kv", { lanes: 0 });
   const { namespace } = load.engine;
@@ -36,7 +36,7 @@ const vaultCount = async ({ vault }: Stand, name: string): Promise<number> => {
   return counters[name] ?? 0;
 };
 
-/** Frames of the local socket that nobody sends who means well: too long, empty, no frame at all, and a part of one. */
+/** Invalid frames of the local socket: too long, empty, malformed, and incomplete. */
 const FRAMES = ["ffffffff", "00000000", "08000000c1c1c1c1c1c1c1c1", "10000000aa"];
 const SENDERS = 20;
 
@@ -48,7 +48,7 @@ interface Row {
 
 const ROWS: readonly Row[] = [
   {
-    title: "F9 records that change where they lie",
+    title: "F9 records that change at rest",
     fault: (stand) => ({
       inject: () => damage(stand, 0),
       acted: async () =>
@@ -58,7 +58,7 @@ const ROWS: readonly Row[] = [
     }),
   },
   {
-    title: "F10 senders of frames that are none",
+    title: "F10 senders of invalid frames",
     fault: ({ sidecar }) => ({
       inject: () => {
         for (let number = 0; number < SENDERS; number += 1) {
@@ -94,7 +94,7 @@ const ROWS: readonly Row[] = [
     }),
   },
   {
-    title: "F29 two who store the same at once",
+    title: "F29 two clients that store the same at once",
     fault: (stand) => ({
       inject: async () => {
         const clients = [openClient(stand.vault), openClient(stand.vault)];
@@ -200,7 +200,7 @@ test.each<{ title: string; manners: Manner[]; count: number }>([
     count: 2,
   },
 ])("$title", { timeout: TEST_MS_MAX }, async ({ manners, count }) => {
-  // In a process of its own: what floods it must not be what has to answer for the load.
+  // In its own process, because the flooded process must not also serve the load.
   const vault = await KillableVault.start();
   const stand = await openStand({ vault });
   const crowd = new Crowd();

@@ -1,4 +1,4 @@
-// Owns the soak: traffic for a while with another fault every so often, after which nothing may have grown.
+// Owns the soak: traffic with changing faults, after which nothing may have grown.
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { until } from "../support/vaults.ts";
@@ -6,13 +6,13 @@ import { Dice } from "./lib/random.ts";
 import { expectNothingLeft, FLOOR, openStand, resources } from "./lib/stand.ts";
 
 const KIB = 1024;
-/** TIERKV_TEST_SOAK_S: how long; an hour in a long run. */
+/** Seconds, from TIERKV_TEST_SOAK_S; an hour in a long run. */
 const SECONDS = Number(process.env["TIERKV_TEST_SOAK_S"] ?? 10);
-/** Of the process' memory, later peaks over earlier ones (goal G17). */
+/** Growth of the process's later memory peaks over earlier ones (goal G17). */
 const GROWN_PERCENT_MAX = 5;
-/** In a long run a fault comes every ten seconds, and the weather is fair between them; in a short one each follows another. */
+/** Period of faults in a long run, with none in between; in a short run they follow each other. */
 const PERIOD_MS = SECONDS > 60 ? 10_000 : 0;
-/** Plans that end under each, and under those that let nothing pass. */
+/** Plans that end under each fault, and under faults that block everything. */
 const PLANS = PERIOD_MS > 0 ? 10 : 40;
 const PLANS_BLOCKED = 3;
 const WEATHERS = [
@@ -57,7 +57,7 @@ test(
     await until(() => stand.sidecar.status().vaults.kv[0]!.state === "up", "the vault to be up");
     await expectNothingLeft(stand, before);
     const { placed, saved, wrong, plans } = load.ledger;
-    // Later peaks over earlier ones, after a third of the time for growing up.
+    // Compares later peaks with earlier ones, after a third of the time for growth.
     const third = Math.floor(rss.length / 3);
     const peak = (from: number, to: number): number => Math.max(...rss.slice(from, to));
     const grown = (peak(third * 2, rss.length) / peak(third, third * 2 + 1) - 1) * 100;
@@ -67,7 +67,7 @@ test(
     const result = { seed, ops: placed + saved, plans, wrong, weathers: rss.length };
     const memory = { peaksMib, grownPercent: grown };
     process.stdout.write(`soak ${JSON.stringify({ ...result, ...memory })}\n`);
-    // A short one is still growing up.
+    // Skipped in a short run, which still grows.
     if (SECONDS >= 60)
       expect(grown, `seed ${seed}: ${peaksMib.join(", ")} MiB`).toBeLessThan(GROWN_PERCENT_MAX);
   },

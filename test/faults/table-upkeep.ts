@@ -1,8 +1,8 @@
-// Owns the faults of upkeep: flushes, copies that are offered again, sizes, leases, credentials, pools with two copies.
+// Owns the faults of upkeep: flushes, re-offered copies, sizes, leases, credentials, pools with two copies.
 import { AT_START, row } from "./row.ts";
 import type { FaultRow } from "./row.ts";
 
-/** A flush under way is its own load. */
+/** A flush under load is its own load. */
 const FLUSHED = { unloaded: "is driven beside restores and saves of its own" };
 const AGAIN = { unloaded: "happens only while nothing else goes on" };
 const MEASURED = { unloaded: "concerns records that no engine can name" };

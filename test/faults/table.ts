@@ -1,9 +1,9 @@
-// Owns the list of faults as data: what may go wrong, what must then happen, and which tests drive it.
+// Owns the list of faults as data: each with its required behaviour and its tests.
 import { AT_START, row } from "./row.ts";
 import type { FaultRow } from "./row.ts";
 import { UPKEEP } from "./table-upkeep.ts";
 
-/** Files whose tests run under load, with a floor of traffic, a ledger of every byte, and proof that the fault acted. */
+/** Files whose tests run under load, with a traffic floor, a ledger of all bytes, and proof of the fault's effect. */
 const LOADED =
   /^test\/(?:faults\/(?:disk|failpoints|memory|network|peers|processes|reads|rows|soak)|(?:sidecar\/sidecar|vault\/server)\.kill)\.test\.ts$|^crates\/core\/tests\/lanes\/failpoints\.rs$/;
 
@@ -17,9 +17,9 @@ const ROWS = "test/faults/rows.test.ts";
 const RUST = "crates/core/tests/";
 const SHIM = "python-shim/tests/";
 
-/** Why no other load is needed. */
+/** Reason why no other load is needed. */
 const OWN_LOAD = { unloaded: "is a load of its own, before simulated engines" };
-/** Why load would prove nothing. */
+/** Reason why load would prove nothing. */
 const BY_NAME = { unloaded: "settled by the names of things, whatever the traffic" };
 
 export const FAULTS: readonly FaultRow[] = [

@@ -1,4 +1,4 @@
-// Owns the proof of who may talk to a sidecar and how: hello, roles, versions, bad frames, slow readers, status.
+// Owns the proof of a sidecar's socket: hello, roles, versions, bad frames, slow readers, status.
 import { chmodSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { Writable } from "node:stream";
@@ -98,7 +98,7 @@ test("a refusal is logged once for each cause, whatever numbers are in it, and c
   expect(said).toHaveLength(2);
 });
 
-test("who says nothing is refused in time", async () => {
+test("a silent connection is refused in time", async () => {
   const { socketPath } = await openSidecar();
   const client = new ShimClient(socketPath);
   const startMs = performance.now();
@@ -167,13 +167,13 @@ test("a frame that comes byte by byte is read", async () => {
   expect(await client.wait("pong")).toEqual({ t: "pong", n: 3 });
 });
 
-test("who does not read is cut off before much piles up", async () => {
+test("a peer that does not read is cut off before much piles up", async () => {
   const { socketPath, counters } = await openSidecar();
   const client = new ShimClient(socketPath);
   client.send(helloFrame({ role: "status" }));
   await client.wait("welcome");
   client.pause();
-  // Each answer is several hundred bytes; the kernel buffers a part of them.
+  // Each answer has several hundred bytes; the kernel buffers some of them.
   for (let count = 0; count < 60_000; count += 1) client.send({ t: "status" });
   await until(() => counters.get("frames_refused") === 1, "the cut");
 });

@@ -1,4 +1,4 @@
-// Owns the proof that with two copies a pool of real vault processes loses nothing with any one of them: killed, hung, or come back empty.
+// Owns the proof that with two copies a pool of real vaults loses nothing with any one of them: killed, hung, or empty.
 import { expect, test, vi } from "vitest";
 import type * as Again from "../../src/limits/again.ts";
 import type * as Limits from "../../src/limits/pool.ts";
@@ -40,7 +40,7 @@ test("F71 two copies: each record lies on two vaults, and with one killed no blo
   expect(counters.get("replicas_dropped")).toBe(0);
   expect(counters.get("replicas_sent_bytes")).toBe(counters.get("bytes_sent"));
   process.kill(pool.vaults[1]!.pid, "SIGKILL");
-  // The first one may be what finds out that it is gone.
+  // The first restore may be the one that detects the loss.
   expectWhole(pool, await askFor(pool));
   expect(counters.get("lookup_hits")).toBe(LENGTH);
   const reader = await openReader(pool);
@@ -62,12 +62,12 @@ test("F72 two copies: a vault that came back empty is offered what it held, as o
   const held = await emptyTheSecond(pool);
   expectWhole(pool, await askFor(pool));
   await until(async () => (await held()) === before[1], "all that it held");
-  // It counts what the vault has answered.
+  // Counter of offers that the vault has answered.
   const offered = (): number => pool.sidecar.counters.get("copies_offered");
   await until(() => offered() === before[1], "all to be counted");
 });
 
-test("while a flush is on its way to all vaults, what the last of them still holds is not offered to the first", async () => {
+test("while a flush is on its way to all vaults, records still on the last vault are not offered to the first", async () => {
   const { vaults, clients, sidecar, blocks } = await openPool("halfway", COPIES);
   const admins = vaults.map((vault) => openClient(vault));
   await admins[0]!.flush(null, SOON_MS);
@@ -78,7 +78,7 @@ test("while a flush is on its way to all vaults, what the last of them still hol
   const view = await reader.done(reader.prefetch(hashesOf(blocks)));
   expect(view.placed.get(0)?.length).toBe(LENGTH);
   reader.release(view.plan);
-  // Several looks at what vaults lack.
+  // Waits for several looks.
   await new Promise((resolve) => {
     setTimeout(resolve, 1000);
   });

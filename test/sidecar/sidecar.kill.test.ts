@@ -1,4 +1,4 @@
-// Owns the proof that kill -9 of a sidecar costs nothing but the hits of the moment: twenty times, under load, against a ledger.
+// Owns the proof that kill -9 of a sidecar costs only the hits of the moment: twenty times, under load, against a ledger.
 import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -14,26 +14,26 @@ import type { TestVault } from "../support/vaults.ts";
 const KILLS = 20;
 const PAGE = 8192;
 const CHAIN = 8;
-/** Of a machine that is busy with other things. */
+/** Time-out for a busy machine. */
 const TEST_MS_MAX = 180_000;
 
 const CHAINS = new Map<number, Block[]>();
 
-/** The same number always gives the same blocks. */
+/** Makes a chain; the same number always gives the same blocks. */
 function chain(number: number): Block[] {
   const known = CHAINS.get(number) ?? makeBlocks(`chain ${number}`, CHAIN, PAGE);
   CHAINS.set(number, known);
   return known;
 }
 
-/** What engines have saved and been given, kept away from the sidecar. */
+/** Blocks that engines saved and got, kept apart from the sidecar. */
 class Ledger {
   saved = 0;
   placed = 0;
   wrong = 0;
   turns = 0;
 
-  /** Saves new chains, and asks for old ones, until the sidecar is gone. */
+  /** Saves new chains and asks for old ones until the sidecar is gone. */
   async load(engine: FakeEngine): Promise<void> {
     const [worker] = engine.workers;
     for (this.turns = 0; !engine.scheduler.isClosed; this.turns += 1) {
@@ -42,7 +42,7 @@ class Ledger {
     }
   }
 
-  /** Every block that is said to be placed is the one that was saved. */
+  /** Checks that every placed block equals the saved one. */
   async read(engine: FakeEngine, number: number): Promise<void> {
     const blocks = chain(number);
     const plan = engine.prefetch(hashesOf(blocks));
@@ -101,7 +101,7 @@ test("F18 twenty times kill -9 of a sidecar", { timeout: TEST_MS_MAX }, async ()
     expect(readdirSync(place.arenas), "the arenas of the dead are gone").toEqual([]);
     const engine = await FakeEngine.start(place.socket, { engine: `engine-${round}` });
     const load = ledger.load(engine);
-    // From the first plan on to some later one, and anywhere within it.
+    // Kills at any point from the first plan to a later one.
     await until(() => ledger.turns > round % 5, "load");
     await new Promise((resolve) => {
       setTimeout(resolve, (round * 29) % 31);

@@ -1,4 +1,4 @@
-// Owns the proof that a pool follows a DNS name without a restart: who comes gets its share, who leaves is asked on, and its records move.
+// Owns the proof that a pool follows a DNS name without a restart: new vaults get a share, records of leaving ones move.
 import { expect, test, vi } from "vitest";
 import { hasBit, packKeys } from "../../src/block.ts";
 import { addressesOf } from "../../src/discovery/dns.ts";
@@ -37,7 +37,7 @@ const BLOCKS = 197;
 const LONG = { maxModelLen: 16 * BLOCKS };
 const NAME = "vaults.example";
 
-/** Of attention KV. */
+/** Makes a source for attention KV. */
 function polled(ask: () => Promise<string[]>): MemberSource {
   const source = new PolledSource("dns", ask, logger);
   return {
@@ -49,13 +49,13 @@ function polled(ask: () => Promise<string[]>): MemberSource {
   };
 }
 
-/** Of this sidecar, by the last number of a vault's address. */
+/** Returns the shares by the last number of a vault's address. */
 const sharesOf = (sidecar: TestSidecar): Record<string, number> =>
   Object.fromEntries(
     sidecar.status().vaults.kv.map(({ address, share }) => [address.split(/[.:]/)[3]!, share]),
   );
 
-/** Whether each block lies on one of these vaults: some lie on two, so that numbers of records do not say it. */
+/** Returns whether each block is on one of these vaults; record counts do not tell, because some blocks are on two. */
 async function isHeldBy(vaults: readonly Place[], blocks: readonly Block[]): Promise<boolean> {
   const keys = packKeys(hashesOf(blocks), 0, 0);
   const held = await Promise.all(
@@ -70,7 +70,7 @@ async function isHeldBy(vaults: readonly Place[], blocks: readonly Block[]): Pro
   return blocks.every((_block, at) => held.some((found) => hasBit(found, at)));
 }
 
-/** An engine without anything of its own: all must come from vaults. */
+/** Uses a fresh engine, so that all blocks must come from vaults. */
 async function expectAllFound(
   sidecar: TestSidecar,
   name: string,
@@ -107,13 +107,13 @@ test("F35 the vaults of a name come and go: nothing that is held is missed, and 
   await saveAll({ engine, sidecar }, blocks);
   expect((await records(0)) + (await records(1))).toBe(BLOCKS);
 
-  // One comes: it owns a third, and holds nothing yet.
+  // A new vault owns a third, and holds nothing yet.
   names.set(NAME, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]);
   await until(() => sharesOf(sidecar)["3"]! > 0.2, "the one that came");
   const reader = await expectAllFound(sidecar, "after one came", blocks);
   await until(async () => (await records(2)) >= 32, "what it owns now to come to it");
 
-  // One leaves: it owns nothing, is asked on, and what it held moves to the others.
+  // A leaving vault owns nothing, is still asked, and its records move to the others.
   names.set(NAME, ["127.0.0.2", "127.0.0.3"]);
   await until(() => sharesOf(sidecar)["1"] === 0, "the one that left");
   await expectAllFound(sidecar, "after one left", blocks);
@@ -121,7 +121,7 @@ test("F35 the vaults of a name come and go: nothing that is held is missed, and 
   process.kill(vaults[0]!.pid, "SIGKILL");
   await expectAllFound(sidecar, "after it is gone", blocks);
 
-  // A name that nobody answers for leaves everything as it is.
+  // A name without an answer changes nothing.
   close();
   const before = asked();
   await new Promise((resolve) => {
@@ -133,7 +133,7 @@ test("F35 the vaults of a name come and go: nothing that is held is missed, and 
   await expectNoLeak({ engine: reader, sidecar });
 });
 
-/** A pool of two vaults, which follows `list`, with blocks on both. */
+/** Opens a pool of two vaults that follows `list`, with blocks on both. */
 async function following(label: string): Promise<{
   sidecar: TestSidecar;
   engine: FakeEngine;
@@ -179,9 +179,9 @@ test("F101 the list changes between look-up and fetch: one comes, one leaves, an
   await expectNoLeak({ engine, sidecar });
 });
 
-test("a flush reaches what a vault holds that has left: it is asked no more", async () => {
+test("a flush reaches the records of a vault that has left: it is asked no more", async () => {
   const { sidecar, engine, vaults, list } = await following("left");
-  // Of 12 prompts some begin on either vault.
+  // Twelve prompts, so that some begin on each vault.
   const prompts = Array.from({ length: 12 }, (_none, at) => makeBlocks(`left-${at}`, 2, PAGE));
   for (const blocks of prompts) await saveAll({ engine, sidecar }, blocks);
   const gone = list.pop()!;
@@ -210,7 +210,7 @@ test("a vault that comes back after it was asked no more is one of the pool agai
   const seen = () => sidecar.status().vaults.kv.find(({ address }) => address === away)!;
   kept.ms = 0;
   await until(() => seen().share === 0, "the one that left");
-  // One turn more, at which it is forgotten.
+  // Waits one more poll, at which it is forgotten.
   await new Promise((resolve) => {
     setTimeout(resolve, 300);
   });

@@ -1,4 +1,4 @@
-// Owns the proof that memory of a machine stands before the vaults of a pool: asked first, filled too, and never in the way of them.
+// Owns the proof that shared memory stands before a pool's vaults: asked first, filled too, and never in their way.
 import { expect, test } from "vitest";
 import { recordsOf } from "../support/pools.ts";
 import { damageAll, openShared, regionAddress } from "../support/regions.ts";
@@ -18,7 +18,7 @@ interface Machine {
   engine: FakeEngine;
 }
 
-/** A sidecar with a region, and vaults behind it. */
+/** Opens a sidecar with a region and vaults behind it. */
 async function machineOn(
   address: string,
   vaults: readonly { address: string }[],
@@ -31,7 +31,7 @@ async function machineOn(
   return { sidecar, engine };
 }
 
-/** How many blocks came back, each byte for byte. */
+/** Returns how many blocks came back, each byte for byte. */
 async function restored({ engine, sidecar }: Machine, blocks: readonly Block[]): Promise<number> {
   const view = await engine.done(engine.prefetch(hashesOf(blocks)));
   const count = view.placed.get(0)?.length ?? 0;
@@ -41,7 +41,7 @@ async function restored({ engine, sidecar }: Machine, blocks: readonly Block[]):
   return count;
 }
 
-test("what one sidecar saves lies in both, and another of the machine asks no vault for it", async () => {
+test("blocks that one sidecar saves lie in both, and another of the machine asks no vault for it", async () => {
   const address = regionAddress();
   const vaults = [await openVault(), await openVault()];
   const one = await machineOn(address, vaults);
@@ -57,7 +57,7 @@ test("what one sidecar saves lies in both, and another of the machine asks no va
   const asked = (): number =>
     vaults.reduce((sum, { counters: of }) => sum + of.get("lookup_keys"), 0);
   let other = one;
-  // A region that is slower than a machine should be is not waited for.
+  // Retried, because a region slower than expected is not awaited.
   await until(async () => {
     other = await machineOn(address, vaults);
     const before = asked();
@@ -65,7 +65,7 @@ test("what one sidecar saves lies in both, and another of the machine asks no va
     return asked() === before;
   }, "a restore that asks no vault");
   expect(other.sidecar.counters.get("blocks_restored_shared")).toBe(BLOCKS);
-  // Nor does another engine of the sidecar that saved it, which has an arena of its own.
+  // Another engine of the saving sidecar asks no vault either, although it has its own arena.
   let engines = 0;
   await until(async () => {
     const shape = { engine: `neighbour ${(engines += 1)}`, maxModelLen: 16 * BLOCKS };
@@ -95,7 +95,7 @@ test("another machine gets it from the vaults, half of it from its own region", 
   expect(counters.get("blocks_restored_vault")).toBe(BLOCKS - 32);
 });
 
-test("what is damaged in the region comes from the vaults", async () => {
+test("blocks damaged in the region come from the vaults", async () => {
   const address = regionAddress();
   const vaults = [await openVault()];
   const one = await machineOn(address, vaults);
@@ -107,7 +107,7 @@ test("what is damaged in the region comes from the vaults", async () => {
   expect(other.sidecar.counters.get("bad_records")).toBeGreaterThan(0);
 });
 
-test("with its vaults dead a machine goes on with its region, and what they miss is counted", async () => {
+test("with its vaults dead a machine goes on with its region, and their misses are counted", async () => {
   const address = regionAddress();
   const vaults = [await startVaultProcess(), await startVaultProcess()];
   const one = await machineOn(address, vaults);

@@ -1,4 +1,4 @@
-// Owns the proof that a crowd at a sidecar's socket, or a vault that takes nothing, costs it neither memory nor those it serves.
+// Owns the proof that a crowd at a sidecar's socket, or a vault that accepts nothing, costs neither memory nor engines.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -11,7 +11,7 @@ import { FakeEngine, makeBlocks, ShimClient } from "../support/shim-client.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, MIB, openVault, SOON_MS, until } from "../support/vaults.ts";
 
-/** TIERKV_TEST_CONNECTIONS: how many; ten thousand in a long run (goal G16). */
+/** Connections, from TIERKV_TEST_CONNECTIONS; ten thousand in a long run (goal G16). */
 const CONNECTIONS = Number(process.env["TIERKV_TEST_CONNECTIONS"] ?? 1_000);
 const ARENA_BYTES = 64 * MIB;
 const SLACK_BYTES = ARENA_BYTES / 10 + 64 * MIB;
@@ -73,7 +73,7 @@ test(
   TEST_MS_MAX,
 );
 
-test("F37 a frame that is longer than who sends it may is refused before its bytes are kept, with the limit", async () => {
+test("F37 a frame above its sender's limit is refused before its bytes are kept, with the limit", async () => {
   const { socket } = await startSidecar();
   const length = Buffer.alloc(4);
   length.writeUInt32LE(GREETING_BYTES_MAX + 1);

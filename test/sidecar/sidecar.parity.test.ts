@@ -1,4 +1,4 @@
-// Owns the proof that with parity a pool of real vault processes loses nothing with any one of them, and never gives wrong bytes, however many records are wrong.
+// Owns the proof that with parity a pool of real vaults loses nothing with any one of them, and never gives wrong bytes.
 import { expect, test, vi } from "vitest";
 import type * as Again from "../../src/limits/again.ts";
 import {
@@ -22,7 +22,7 @@ vi.mock("../../src/limits/again.ts", async (importOriginal) => ({
   AGAIN_ASK_MS: 100,
 }));
 
-/** With all its parity records. */
+/** Opens a pool whose parity records are all stored. */
 async function open(name: string, options: PoolOptions = {}): Promise<Pool> {
   const pool = await openPool(name, { redundancy: "parity", ...options });
   const parity = BLOCKS / ((options.count ?? 3) < 5 ? 2 : 4);
@@ -44,7 +44,7 @@ test.each([
     expect(records.reduce((sum, of) => sum + of, 0)).toBe(BLOCKS + BLOCKS / width);
     expect(counters.get("parity_incomplete")).toBe(0);
     process.kill(pool.vaults[1]!.pid, "SIGKILL");
-    // The first one may be what finds out that it is gone.
+    // The first restore may be the one that detects the loss.
     expectWhole(pool, await askFor(pool));
     expect(counters.get("lookup_hits")).toBe(BLOCKS);
     expect(counters.get("blocks_rebuilt")).toBeGreaterThan(0);
@@ -89,11 +89,11 @@ test("F78 parity: what is flushed while a vault is down is not brought back by w
   const reader = await openReader(pool);
   const view = await askFor(reader);
   expect(reader.sidecar.counters.get("blocks_rebuilt")).toBe(0);
-  // What the paused one alone was not told of, up to the first block of another.
+  // Only records of the paused vault may still be found, up to another vault's first block.
   expect(view.placed.get(0)?.length ?? 0).toBeLessThan(16);
 });
 
-test("F78 parity: a vault that came back empty is offered what it held", async () => {
+test("F78 parity: a vault that came back empty is offered its lost records", async () => {
   const pool = await open("empty");
   const held = await emptyTheSecond(pool);
   expectWhole(pool, await askFor(pool));

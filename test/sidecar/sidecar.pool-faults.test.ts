@@ -1,4 +1,4 @@
-// Owns the proof of what goes wrong between the vaults of a pool and costs misses at most: some see one and some do not, two share an address, clocks differ, one is slow.
+// Owns the proof that faults between vaults of a pool cost misses at most: partial reachability, one address for two, clocks, slowness.
 import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
@@ -22,7 +22,7 @@ interface Host {
   sidecar: TestSidecar;
   clients: TestClient[];
   engine: FakeEngine;
-  /** Asks for a prompt; every block that comes is of the right bytes. */
+  /** Restores a prompt; every block that comes must have the right bytes. */
   read(blocks: readonly Block[]): Promise<{ placed: number; view: PlanView }>;
 }
 
@@ -49,7 +49,7 @@ test("F87 a vault that one machine reaches and another does not: misses for one,
   const relay = await openRelay(vaults[1]!);
   const near = await hostOf(vaults.map((vault) => openClient(vault)));
   const cut = openClient(relay);
-  // The same vault to the ring, another way there.
+  // The same vault to the ring, over another route.
   Object.defineProperty(cut, "address", { value: vaults[1]!.address });
   const far = await hostOf([openClient(vaults[0]!), cut, openClient(vaults[2]!)]);
   const blocks = makeBlocks("partitioned", BLOCKS, 8192);
@@ -62,7 +62,7 @@ test("F87 a vault that one machine reaches and another does not: misses for one,
     await cut.stats(SOON_MS).catch(() => {});
     return cut.isOpen;
   }, "the one machine to give it up");
-  // Nothing of its own may answer for the vault.
+  // A fresh engine, so that its own cache cannot answer for the vault.
   const fresh = makeBlocks("meanwhile", BLOCKS, 8192);
   await saveAll(near, fresh);
   const kept = (await near.clients[1]!.stats(SOON_MS)).records - lost;
@@ -94,7 +94,7 @@ test("F87 two vaults behind one address are one that forgets: misses at most, an
   }
   const other = openClient(others[0]);
   let own = 0;
-  // What was just offered is queued a moment later.
+  // Polled, because an offer is queued a moment later.
   await until(async () => {
     const isSaved = host.sidecar.status().saves.queuedBlocks === 0;
     own = (await other.stats(SOON_MS)).records;
@@ -108,7 +108,7 @@ test("F87 two vaults behind one address are one that forgets: misses at most, an
   await expectNoLeak(host);
 });
 
-test("F87 vaults whose clocks are hours apart: what is flushed goes everywhere, and what comes after it stays", async () => {
+test("F87 vaults whose clocks are hours apart: flushed records go everywhere, and later ones stay", async () => {
   const hours = [-5, 0, 5];
   const vaults = await Promise.all(
     hours.map((off) => {
@@ -131,7 +131,7 @@ test("F87 vaults whose clocks are hours apart: what is flushed goes everywhere, 
   }
 });
 
-test("F87 a slow vault of a pool: a restore ends in time with what lies before its blocks, and nobody counts as down", async () => {
+test("F87 a slow vault of a pool: a restore ends in time with the blocks before its own, and no vault counts as down", async () => {
   const vaults = [await openVault(), await openVault(), await openVault()];
   const near = await hostOf(vaults.map((vault) => openClient(vault)));
   const blocks = makeBlocks("slow", BLOCKS, 8192);

@@ -1,4 +1,4 @@
-// Owns the proof that several vaults of a class are one pool: each prompt lies on all, comes from all, and outlives the loss of one.
+// Owns the proof that several vaults of a class are one pool: each prompt lies on all and outlives the loss of one.
 import { expect, test } from "vitest";
 import { hasBit } from "../../src/block.ts";
 import { PART_BLOCKS } from "../../src/limits/pool.ts";
@@ -15,7 +15,7 @@ const BLOCKS = 197;
 const LONG = { maxModelLen: 16 * BLOCKS };
 const ALWAYS = { when: "always", waitMs: 20_000 } as const;
 
-/** Placed blocks of a plan's only group. */
+/** Returns the placed blocks of a plan's only group. */
 const placedOf = (view: PlanView): number => view.placed.get(0)?.length ?? 0;
 const statesOf = (sidecar: TestSidecar): string[] =>
   sidecar.status().vaults.kv.map(({ state }) => state);
@@ -29,7 +29,7 @@ test("a prompt lies on all vaults in parts of runs, and another engine's sidecar
   await saveAll({ engine, sidecar: first }, blocks);
   const records = await recordsOf(clients);
   expect(records.reduce((sum, count) => sum + count, 0)).toBe(BLOCKS);
-  // The last part is the only one that is not whole.
+  // Only the last part may be incomplete.
   for (const count of records) expect([0, BLOCKS % PART_BLOCKS]).toContain(count % PART_BLOCKS);
   for (const count of records) expect(count).toBeLessThanOrEqual(BLOCKS / 2);
   expect(records.every((count) => count > 0)).toBe(true);
@@ -58,7 +58,7 @@ test("a vault that is killed costs its own blocks: the rest is found, and saved 
     engine.release(view.plan);
     return view;
   };
-  // The first ones may find out that it is gone.
+  // The first restores may be the ones that detect the loss.
   await until(async () => {
     const found = sidecar.counters.get("lookup_hits");
     await asked();
@@ -66,7 +66,7 @@ test("a vault that is killed costs its own blocks: the rest is found, and saved 
     return isDown && sidecar.counters.get("lookup_hits") - found === BLOCKS - lost;
   }, "the vault to count as down, and everything else to be found");
   expect(statesOf(sidecar)).toEqual(["up", "down", "up"]);
-  // The engine computes what is missing, and saves what no vault said it has.
+  // The engine computes missing blocks, and saves those that no vault reported.
   const { held } = await asked();
   const missing = blocks.filter((_block, at) => !hasBit(held!, at));
   expect(missing).toHaveLength(lost);

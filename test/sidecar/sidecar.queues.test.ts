@@ -1,4 +1,4 @@
-// Owns the proof that where saves pile up, saves go first, the least useful before the others, and restores are answered.
+// Owns the proof that where saves pile up the least useful are shed first, and restores are answered.
 import { expect, test, vi } from "vitest";
 import type * as Limits from "../../src/limits/general.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
@@ -12,7 +12,7 @@ const PAGE = 8192;
 vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   SAVE_QUEUE_BYTES_MAX: 8 * 8192,
-  // Else the queue takes what slots hold.
+  // Off, because the queue would otherwise grow by the engines' slots.
   SAVE_AHEAD_BYTES_MAX: -Infinity,
   SAVE_BATCH_ITEMS: 1,
   STORE_TIMEOUT_MS: 600_000,
@@ -24,7 +24,7 @@ test("F32 a full queue sheds saves, the deepest first, by reason; a restore is a
   const engine = await FakeEngine.start(sidecar.socketPath);
   const count = (name: string): number => sidecar.counters.get(`dropped_${name}`);
   const deep = makeBlocks("deep", 24, PAGE);
-  // Two are on their way, six wait.
+  // Two blocks are on their way, six wait.
   engine.save(deep.slice(8, 16));
   await until(() => sidecar.status().saves.queuedBlocks === 8, "a full queue");
   engine.save(deep.slice(16));

@@ -79,7 +79,7 @@ async function restored(engine: FakeEngine, blocks: readonly Block[]): Promise<P
 
 const placedOf = (view: PlanView): number => view.placed.get(0)?.length ?? 0;
 
-/** Bytes that passed any descriptor of a process, sockets among them. */
+/** Returns the bytes that passed any descriptor of a process, sockets included. */
 function descriptorBytes(pid: number): number {
   const text = readFileSync(`/proc/${pid}/io`, "utf8");
   return [...text.matchAll(/^[rw]char: (\d+)$/gm)].reduce(
@@ -88,7 +88,7 @@ function descriptorBytes(pid: number): number {
   );
 }
 
-/** The same once the process has read its own files, which encode threads do after it is ready. */
+/** Returns the same once the process has read its own files, which encode threads do after readiness. */
 async function settledBytes(pid: number): Promise<number> {
   let bytes = descriptorBytes(pid);
   const isSettled = async (): Promise<boolean> => {
@@ -101,7 +101,7 @@ async function settledBytes(pid: number): Promise<number> {
   return bytes;
 }
 
-/** Sockets of a process that speak to anybody but over a Unix socket. */
+/** Returns a process's sockets other than Unix sockets. */
 function networkSockets(pid: number): string[] {
   const tables = ["tcp", "tcp6", "udp", "udp6"].map((name) =>
     readFileSync(`/proc/${pid}/net/${name}`, "utf8"),
@@ -119,7 +119,7 @@ function networkSockets(pid: number): string[] {
   });
 }
 
-/** A sidecar of this process on a region. */
+/** Opens a sidecar of this process on a region. */
 async function sidecarOn(
   address: string,
   kv: KvCodec = "raw",
@@ -140,7 +140,7 @@ test.each([
   async (_of, one, other) => {
     const address = regionAddress();
     const first = writeConfig(address, "", one);
-    // Slower, and no other on a machine that keeps its caches together.
+    // Slower, but equal on a machine with coherent caches.
     const second = writeConfig(address, "", `${other}coherence = "clflush"\n`);
     await startProgram(first);
     const reading = await startProgram(second);
@@ -159,7 +159,7 @@ test.each([
     const view = await restored(reader, blocks);
     const passed = descriptorBytes(pid) - before;
     expect([view.reason, placedOf(view)]).toEqual(["complete", CHAIN]);
-    // Hashes and slot numbers do; as INT8 the blocks would be more than half of their pages.
+    // Only hashes and slot numbers pass; INT8 blocks alone would exceed half of the pages.
     expect(passed).toBeLessThan((CHAIN * PAGE) / 2);
     expect(networkSockets(pid)).toEqual([]);
 
@@ -198,7 +198,7 @@ test.each([
   },
 );
 
-test("kill -9 of one in the middle of saving leaves the other right, and nothing of the dead behind", async () => {
+test("kill -9 of one in the middle of saving leaves the other right, and nothing of the dead one behind", async () => {
   const address = regionAddress();
   const { sidecar, engine } = await sidecarOn(address);
   const watcher = openShared(address);
@@ -227,7 +227,7 @@ test("kill -9 of one in the middle of saving leaves the other right, and nothing
     for (let number = 0; number < saved; number += 1) {
       placed += placedOf(await restored(engine, chainOf(number)));
     }
-    // Whoever lives goes on.
+    // The surviving sidecar goes on.
     const own = makeBlocks(`own ${round}`, CHAIN, PAGE);
     await saveAll({ engine, sidecar }, own);
     expect(placedOf(await restored(engine, own))).toBe(CHAIN);
@@ -237,7 +237,7 @@ test("kill -9 of one in the middle of saving leaves the other right, and nothing
   await expectNoLeak({ engine, sidecar });
 });
 
-test("a flush empties the region, and what sidecars had of it", async () => {
+test("a flush empties the region, and the sidecars' copies", async () => {
   const address = regionAddress();
   const [one, other] = [await sidecarOn(address), await sidecarOn(address)];
   const blocks = makeBlocks("flushed", CHAIN, PAGE);
@@ -271,7 +271,7 @@ test("a flush empties the region, and what sidecars had of it", async () => {
   await until(isGone, "the flush of the model to be heard of");
 });
 
-test("what was made before a flush is not stored after it", async () => {
+test("records made before a flush are not stored after it", async () => {
   const vault = openShared(regionAddress());
   const set = closeAfterTest(await BenchSet.open(2, "kv", { codec: 0, fidelity: 0 }));
   const stored = async (known: number): Promise<number[]> => {
@@ -294,7 +294,7 @@ test.each(["int8-had", "lossless"] as const)(
     const address = regionAddress();
     const [one, other] = [await sidecarOn(address, kv), await sidecarOn(address, kv)];
     const blocks = makeBlocks(`noise ${kv}`, CHAIN, PAGE);
-    // A NaN, which INT8 has no code for; noise, in which lossless saves nothing.
+    // A NaN, for which INT8 has no code, and noise, which lossless cannot shorten.
     for (const { pages } of blocks) for (const page of pages) page.writeUInt16LE(0x7fc1, 500);
     await saveAll(one, blocks);
     expect(placedOf(await restored(other.engine, blocks))).toBe(CHAIN);
@@ -320,7 +320,7 @@ test("damaged bytes are a counted miss, and their record goes", async () => {
   expect(placedOf(await restored(other.engine, blocks))).toBe(CHAIN);
 });
 
-test("with record keys nothing stands there in the clear, and only those who have them read it", async () => {
+test("with record keys the region holds no plaintext, and only sidecars with the keys read it", async () => {
   const address = regionAddress();
   const keys = join(testDirectory(), "keys");
   writeFileSync(keys, `${"5a".repeat(32)}\n`, { mode: 0o600 });

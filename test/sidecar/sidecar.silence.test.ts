@@ -1,4 +1,4 @@
-// Owns the proof that each wait for another process ends by its bound when that process says nothing: one silent peer for each.
+// Owns the proof that each wait for another process ends at its bound when that process is silent: one silent peer for each.
 import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
@@ -26,7 +26,7 @@ vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STORE_TIMEOUT_MS: 1_000,
   CALL_TIMEOUT_MS: 1_000,
-  // A busy machine must not miss them: the first call is answered within one, the last one arrives within the other.
+  // Wide enough for a busy machine: the first call is answered within one, the last arrives within the other.
   WATCH_TIMEOUT_MS: 2_000,
   FLUSH_LEAVE_MS: 3_000,
   FLUSH_CONFIRM_MS: 300,
@@ -35,11 +35,11 @@ vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
 }));
 
 const PAGE = 8192;
-/** What each call is given; the peers below never answer. */
+/** Deadline of each call; the peers below never answer. */
 const MS = 1_000;
 const never = (): void => {};
 
-/** Takes connections and says nothing. */
+/** Opens a server that takes connections and stays silent. */
 async function openMute(): Promise<{ address: string; connections(): number }> {
   let connections = 0;
   const server = createServer((socket) => {
@@ -55,7 +55,7 @@ async function openMute(): Promise<{ address: string; connections(): number }> {
   return { address: `127.0.0.1:${port}`, connections: () => connections };
 }
 
-/** A vault that says hello, and what `handlers` say. */
+/** A vault that says hello and has only `handlers`. */
 const SILENT = {
   Lookup: never,
   Report: never,
@@ -122,7 +122,7 @@ test("lanes that are taken and say nothing, and those that are never welcomed", 
   const fetching = client.fetchInto(NAMESPACE, pages.plan(), { deadlineMs: MS, onProgress: never });
   await Promise.all([
     expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
-    // Given up by its own time, or with the lanes when another one is.
+    // Ends at its own time, or with the lanes when another fetch is given up.
     fetching.catch(never),
     expect(client.store(NAMESPACE, pages.encode(), MS)).rejects.toMatchObject(late),
   ]);
@@ -147,7 +147,7 @@ test("lanes that broke at a vault that has fallen silent are waited for as long 
   await until(() => hellos >= 3, "the second attempt to bring them back");
 });
 
-/** Lanes that answer look-ups with these bits, and nothing else. */
+/** Opens lanes that answer look-ups with these bits and nothing else. */
 const lookupsOnly = (bits: number): ReturnType<typeof lanePeer> => lanePeer(onlyLookups(bits));
 
 async function openPatient(
@@ -187,7 +187,7 @@ test("a sidecar whose vault takes no saves lets them go, and the engine, and its
   await sidecar.close();
 });
 
-test("copies are looked at again where a vault does not say whether it holds them, what room it has, or that it took them", async () => {
+test("re-offers are tried again where a vault does not report holdings, room or acceptance", async () => {
   const said: [object, object][] = [
     [SILENT, lanePeer(never)],
     [SILENT, lookupsOnly(0)],
@@ -209,7 +209,7 @@ test("a vault that never says whether it flushed is asked again, and left", asyn
     done: (error: null, reply: object) => void,
   ): void => {
     asked += 1;
-    // The first is answered: from then on the sidecar says when it leaves.
+    // The first is answered, so that the sidecar announces its leaving.
     if (asked === 1) done(null, { epoch: 1, flushes: { number: 0 } });
     else if (request.leaving) asked = 100;
   };
@@ -225,7 +225,7 @@ test("a vault that never says whether it flushed is asked again, and left", asyn
   await expect(watched).rejects.toMatchObject(late);
 });
 
-test("a sidecar that is told of a flush and says nothing keeps it from ending for a while", async () => {
+test("a sidecar that is told of a flush and stays silent delays its end for a while", async () => {
   const vault = await openVault();
   const [admin, sidecar] = [openClient(vault), openClient(vault)];
   const said = { client: "a", name: "a", blocks: 0, bytes: 0, saves: 0, leaving: false };

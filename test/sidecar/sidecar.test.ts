@@ -1,4 +1,4 @@
-// Owns the proof of the main path: blocks saved by one engine come back to it, byte for byte, and nothing is left over.
+// Owns the proof of the main path: blocks saved by one engine return to it byte for byte, without leftovers.
 import { describe, expect, test } from "vitest";
 import { countBits } from "../../src/block.ts";
 import { inboxStatus, outboxStatus } from "../support/native.ts";
@@ -54,7 +54,7 @@ describe("save and restore", () => {
     await until(() => sidecar.status().engines[0]!.plans === 0, "the plan to go");
     const [status] = sidecar.status().engines;
     expect(status!.retainedBlocks).toBe(12);
-    // Leased: the credits, and the blocks that stay for the next plan.
+    // Leased slots: the credits, and the blocks that stay for the next plan.
     expect(status!.arena!.leasedSlots).toBe(most + 12);
     expect(status!.arena!.freeSlots).toBe(status!.arena!.slotCount - most - 12);
     expect(inboxStatus()).toEqual({ records: 0, bytes: 0 });
@@ -97,7 +97,7 @@ describe("save and restore", () => {
     expect(engine.holds(view, 0, blocks[5]!)).toBe(true);
   });
 
-  test("a hole ends the hit, and what lies behind it is not fetched", async () => {
+  test("a hole ends the hit, and blocks behind it are not fetched", async () => {
     const { sidecar } = await openStack();
     const engine = await FakeEngine.start(sidecar.socketPath);
     const blocks = makeBlocks("chain", 9, PAGE);
@@ -152,7 +152,7 @@ describe("save and restore", () => {
   });
 });
 
-/** How many credits a worker holds once no more come. */
+/** Returns the credits of a worker once no more come. */
 async function creditsSettled(credits: readonly unknown[]): Promise<number> {
   let last = -1;
   await until(async () => {

@@ -1,4 +1,4 @@
-// Owns a real kube-apiserver for tests, before a real etcd: what it admits is stored, and no controller acts on it.
+// Owns a real kube-apiserver for tests, before a real etcd: admitted objects are stored, and no controller acts on them.
 import { execFileSync, spawn } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { request } from "node:https";
@@ -12,7 +12,7 @@ const PROGRAM = process.env["TIERKV_TEST_APISERVER"] ?? "";
 const DEFINITIONS = (process.env["TIERKV_TEST_CRDS"] ?? "").split(":").filter(Boolean);
 const TOKEN = "of-this-test-alone";
 
-/** Tests that need it are skipped without. */
+/** Tests that need the server are skipped without it. */
 export const HAS_API_SERVER: boolean = PROGRAM !== "" && DEFINITIONS.length > 0;
 
 export interface Answer {
@@ -21,7 +21,7 @@ export interface Answer {
 }
 
 export interface ApiServer {
-  /** For helm and its like. */
+  /** Path of a kubeconfig for helm and other clients. */
   kubeconfig: string;
   call(method: string, path: string, yaml?: string): Promise<Answer>;
 }
@@ -43,7 +43,7 @@ export async function startApiServer(): Promise<ApiServer> {
     `--service-account-signing-key-file=${at("accounts.key")}`,
     "--service-cluster-ip-range=10.0.0.0/24",
     "--authorization-mode=RBAC",
-    // Nobody makes accounts of services here.
+    // Disabled, because no controller makes service accounts here.
     "--disable-admission-plugins=ServiceAccount",
   ];
   const child = spawn(PROGRAM, args, { stdio: "ignore" });
@@ -82,7 +82,7 @@ interface Definition {
   spec: { group: string; names: { plural: string }; versions: { name: string; served: boolean }[] };
 }
 
-/** A definition is taken before its kind is. Whoever asks which kinds there are is answered later still. */
+/** Waits for a definition's kind, because it is served only some time after the definition is stored. */
 async function isServed(call: ApiServer["call"], { spec }: Definition): Promise<boolean> {
   const groups = await call("GET", "/apis");
   if (!groups.text.includes(`"${spec.group}"`)) return false;

@@ -1,4 +1,4 @@
-// Owns what each archive must do, whatever kind it is: a lost disk comes back from it bit-equal, and without what was flushed.
+// Owns the common test of archives: a lost disk comes back bit-equal, without flushed records.
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -12,10 +12,10 @@ import { closeAfterTest, logger, MIB, SOON_MS, until } from "./vaults.ts";
 
 const MEMORY = 16 * MIB;
 const BATCH = 8;
-/** Of a mebibyte, so that an object has parts. */
+/** Bytes of a record, so large that an object has parts. */
 const PAYLOAD = 500_000;
 
-/** A vault process with an archive, its disk, and what was stored in it. */
+/** A vault process with an archive, its disk, and the records stored in it. */
 export class ArchivedVault {
   readonly config: string;
   readonly dataDir: string;
@@ -61,7 +61,7 @@ export class ArchivedVault {
     this.client.close();
   }
 
-  /** What kills a machine and its disk. */
+  /** Kills the vault and removes its disk. */
   async loseDisk(): Promise<void> {
     await this.kill();
     rmSync(this.dataDir, { recursive: true });
@@ -97,7 +97,7 @@ export class ArchivedVault {
     return served;
   }
 
-  /** Until the archive has that many bytes, and no file waits for it. */
+  /** Waits until the archive has that many bytes and no file is pending. */
   async settled(bytes: number): Promise<void> {
     await until(async () => {
       const { usedBytes, pendingBytes, failing } = await this.archive();
@@ -109,13 +109,13 @@ export class ArchivedVault {
 export const bytesOf = (records: readonly TestRecord[]): number =>
   records.reduce((sum, { record }) => sum + record.length, 0);
 
-/** Records of one namespace, from a number on. */
+/** Returns records of one namespace, from a number on. */
 export const someRecords = (namespace: Buffer, first: number, count: number): TestRecord[] =>
   Array.from({ length: count }, (_, at) =>
     makeRecord(first + at, { namespace, payloadBytes: PAYLOAD }),
   );
 
-/** kill -9, then no disk: records that were stored come back, and those that were flushed do not. */
+/** Kills the vault, loses its disk, and expects stored records back without flushed ones. */
 export async function losesDiskAndServes(vault: ArchivedVault): Promise<void> {
   const kept = someRecords(NAMESPACE, 0, 40);
   const flushed = someRecords(OTHER_NAMESPACE, 100, 20);
@@ -134,7 +134,7 @@ export async function losesDiskAndServes(vault: ArchivedVault): Promise<void> {
   expect([counters["archive_failures"], counters["quarantined"]]).toEqual([0, 0]);
   expect(counters["archive_read"]).toBeGreaterThan(0);
 
-  // What comes after it goes there, too, and a restart with the disk needs nothing from there.
+  // Later records are archived, too, and a restart with the disk reads nothing from the archive.
   const more = someRecords(NAMESPACE, 200, 10);
   await vault.put(NAMESPACE, more);
   await vault.settled(bytesOf([...kept, ...more]));

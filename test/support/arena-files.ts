@@ -1,12 +1,12 @@
-// Owns how a test finds the memory of an arena: Node cannot take a descriptor that came over a socket.
+// Owns the search for an arena's memory, because Node cannot receive a descriptor over a socket.
 import { openSync, readdirSync, readlinkSync } from "node:fs";
 
-/** The memory of that label is found in /proc, in some process. */
+/** Opens the memory with that label, found in /proc. */
 export function openArena(label: number): number {
   return openSync(arenaPath(label), "r+");
 }
 
-/** Where that memory is found. */
+/** Returns the path of that memory. */
 export function arenaPath(label: number): string {
   const others = readdirSync("/proc").filter((name) => /^\d+$/.test(name));
   for (const pid of [String(process.pid), ...others]) {

@@ -1,4 +1,4 @@
-// Owns what a row of a table of bad configurations is, and the test of one: refused within a second with line, key, value and fix.
+// Owns the test of bad configurations: each row is refused within a second with line, key, value and fix.
 import { expect, test } from "vitest";
 import { checkConfig } from "../../src/config/check.ts";
 
@@ -9,7 +9,7 @@ export interface Bad {
   toml: string;
   line: number;
   code: string;
-  /** What the one-line message must contain: key, value, fix. */
+  /** Parts of the one-line message: key, value, fix. */
   says: string[];
 }
 
@@ -17,7 +17,7 @@ export function bad(toml: string, line: number, code: string, ...says: string[])
   return { toml, line, code, says };
 }
 
-/** One test per row. */
+/** Makes one test per row. */
 export function testRefusals(table: Readonly<Record<string, Bad>>): void {
   test.each(Object.entries(table))("refuses %s", (_name, { toml, line, code, says }) => {
     const startMs = performance.now();

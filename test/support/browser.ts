@@ -1,12 +1,12 @@
-// Owns a real browser for tests: the system's, or the one of a development package; as much of its driver as tests use.
+// Owns a real browser for tests: the system's or a development package's, with the driver calls that tests use.
 import { existsSync } from "node:fs";
 
-/** Both are large, and loaded by the few tests that want them alone. */
+/** Both are loaded on demand, because they are large and few tests need them. */
 const DRIVER = "playwright-core";
 const PACKAGE = "@sparticuz/chromium";
 const SYSTEM = "/usr/bin/chromium";
 
-/** Chromium's own protocol. */
+/** A session of Chromium's own protocol. */
 export interface Session {
   send(method: "HeapProfiler.collectGarbage"): Promise<unknown>;
   send(method: "Runtime.getHeapUsage"): Promise<{ usedSize: number }>;
@@ -45,7 +45,7 @@ interface Driver {
   chromium: { launch(options: { executablePath: string; args: string[] }): Promise<Browser> };
 }
 
-/** Resolves to why there is none, in one line. */
+/** Resolves to a browser, or to the reason why there is none, in one line. */
 export async function launchBrowser(): Promise<Browser | string> {
   try {
     const { chromium } = (await import(DRIVER)) as Driver;

@@ -1,4 +1,4 @@
-// Owns what tests of bundles share: key files, a session that vaults hold, the commands, and what an engine gets back of it.
+// Owns the parts of bundle tests: key files, a session in vaults, the commands, and the check of restored blocks.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect } from "vitest";
@@ -16,7 +16,7 @@ export const PAGE = 8192;
 const SIGN = "1a".repeat(32);
 export const SIGNER: string = bundleKey(Buffer.from(SIGN, "hex")).publicKey.toString("hex");
 
-/** A key file of mode 0600. */
+/** Writes a key file of mode 0600. */
 export function keyFile(text: string = SIGN): string {
   const path = join(testDirectory(), "key");
   writeFileSync(path, `${text}\n`, { mode: 0o600 });
@@ -29,7 +29,7 @@ export interface Machine {
   config: string;
 }
 
-/** A sidecar with so many kv vaults of its own, and their configuration. */
+/** Opens a sidecar with so many kv vaults, and writes their configuration. */
 export async function openMachine(
   count: number,
   options: TestSidecarOptions & { vaultBytes?: number; more?: string } = {},
@@ -40,7 +40,7 @@ export async function openMachine(
   return await machineOf(vaults, options, more);
 }
 
-/** The same with vaults that are there. */
+/** Does the same with existing vaults. */
 export async function machineOf<V extends { address: string }>(
   vaults: V[],
   options: TestSidecarOptions = {},
@@ -59,7 +59,7 @@ export async function machineOf<V extends { address: string }>(
 
 export const shapeOf = (blocks: number): EngineShape => ({ maxModelLen: 16 * (blocks + 1) });
 
-/** Blocks of a session that the vaults know. */
+/** Returns blocks of a session that the vaults know. */
 export async function converse(
   { sidecar }: Pick<Machine, "sidecar">,
   session: string,
@@ -84,7 +84,7 @@ export async function converse(
   return { engine, blocks };
 }
 
-/** How many blocks a fresh engine gets back; each has the right bytes. */
+/** Returns how many blocks a fresh engine gets back; each must have the right bytes. */
 export async function restored(
   { sidecar }: Pick<Machine, "sidecar">,
   blocks: readonly Block[],
@@ -101,16 +101,16 @@ export async function restored(
 export interface Ran {
   exitCode: number | null;
   stderr: string;
-  /** What it printed as JSON. */
+  /** The command's JSON output. */
   result: Record<string, unknown>;
 }
 
-/** `tierkv bundle` inside this process. */
+/** Runs `tierkv bundle` inside this process. */
 export async function bundle(config: string, ...words: string[]): Promise<Ran> {
   const argv = ["bundle", ...words, "--json", "--config", config];
   const { exitCode, stdout, stderr } = await runInside(argv);
   return { exitCode, stderr, result: JSON.parse(stdout || "{}") as Record<string, unknown> };
 }
 
-/** A directory that is not there yet. */
+/** Returns the path of a directory that does not exist yet. */
 export const freshPath = (): string => join(testDirectory(), "bundle");

@@ -8,10 +8,10 @@ import type { Config } from "../../src/config/config.ts";
 import { loadConfig } from "../../src/config/load.ts";
 
 export const CHART: string = fileURLToPath(new URL("../../deploy/helm/tierkv", import.meta.url));
-/** `node .ci/tools.js chart` brings it, and what else is asked for here. */
+/** Provided by `node .ci/tools.js chart`, together with the other tools of these tests. */
 const HELM = process.env["TIERKV_TEST_HELM"] ?? "helm";
 const TIMEOUT_MS = 60_000;
-/** A helm that go made does not know which cluster it is for. */
+/** Given explicitly, because a helm built by go does not know its cluster's version. */
 export const KUBE: readonly string[] = ["--kube-version", "1.31.0"];
 
 export type Json = Record<string, unknown>;
@@ -55,7 +55,7 @@ export interface Rendered {
 export interface Chart {
   helm(...args: string[]): string;
   render(...set: string[]): Rendered[];
-  /** The configuration of a part, as it is read. */
+  /** Returns the parsed configuration of a part. */
   configOf(all: readonly Rendered[], part: string): Config;
 }
 
@@ -70,7 +70,7 @@ function hasHelm(): boolean {
   }
 }
 
-/** Helm keeps its own there, too. */
+/** Runs helm on the chart, with helm's own folders in `dir`. */
 export function chartIn(dir: string): Chart {
   const env = { ...process.env, HELM_CACHE_HOME: dir, HELM_CONFIG_HOME: dir, HELM_DATA_HOME: dir };
   const stdio = ["ignore", "pipe", "pipe"] as ["ignore", "pipe", "pipe"];

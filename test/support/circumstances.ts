@@ -1,8 +1,8 @@
-// Owns circumstances a test runs a program under: without the powers of root, with few open files, with a full disk.
+// Owns the circumstances under which a test runs a program: without root's powers, with few open files, with a full disk.
 import { spawnSync } from "node:child_process";
 import { chownSync } from "node:fs";
 
-/** A command that runs what stands behind it in other circumstances; null where this machine does not let us. */
+/** Command prefix that runs another command in special circumstances; null where this machine does not allow it. */
 export type Under = readonly string[] | null;
 
 function usable(under: readonly string[]): Under {
@@ -13,21 +13,21 @@ function usable(under: readonly string[]): Under {
 
 const IS_ROOT = process.getuid?.() === 0;
 
-/** File permissions hold: root is asked to do without ignoring them. */
+/** Drops the capability to ignore file permissions, because tests may run as root. */
 export const UNDER_PERMISSIONS: Under = IS_ROOT
   ? usable(["setpriv", "--bounding-set=-dac_override,-dac_read_search"])
   : [];
 
-/** Fewer open files than are needed, and enough to load the program. */
+/** Limits open files below the needed number, but high enough to load the program. */
 export const UNDER_FEW_FILES: Under = ["sh", "-c", 'ulimit -n 192 && exec "$@"', "sh"];
 
-/** With a file system of 1 MiB at `dir`, for this program alone. */
+/** Mounts a file system of 1 MiB at `dir` for this program alone. */
 export function underSmallDisk(dir: string): Under {
   const mount = 'mount -t tmpfs -o size=1M none "$0" && exec "$@"';
   return usable(["unshare", "--mount", "sh", "-c", mount, dir]);
 }
 
-/** Makes `dir` another user's, or names a directory that is. */
+/** Makes `dir` another user's, or returns a directory that is. */
 export function foreignDirectory(dir: string): string {
   if (!IS_ROOT) return "/usr";
   chownSync(dir, 65_534, 65_534);

@@ -1,4 +1,4 @@
-// Owns vaults that are closed to strangers, for tests: a CA, certificates good and bad, tokens of each role, and calls over plain HTTP/2.
+// Owns closed vaults for tests: a CA, good and bad certificates, tokens of each role, and calls over plain HTTP/2.
 import { writeFileSync } from "node:fs";
 import { connect } from "node:http2";
 import type { ClientHttp2Session } from "node:http2";
@@ -20,7 +20,7 @@ import { closeAfterTest, logger, MIB } from "./vaults.ts";
 export const CA_NAME = "test CA";
 const DAY_S = 86_400;
 
-/** From `fromDays` to `toDays` from now. */
+/** Makes a certificate valid from `fromDays` to `toDays` from now. */
 export function certificate(
   usage: "ca" | "server" | "client",
   ca: CertifiedKey | null = null,
@@ -40,7 +40,7 @@ export function certificate(
   return makeCertificate({ usage, commonName, unit, hosts: names, notBeforeS, notAfterS }, issuer);
 }
 
-/** A file of mode 0600 in a directory of its own. */
+/** Writes a file of mode 0600 in its own directory. */
 export function secretFile(text: string, name = "secret"): string {
   const path = join(testDirectory(), name);
   writeFileSync(path, text, { mode: 0o600 });
@@ -55,14 +55,14 @@ export const TOKENS = {
 
 export interface ClosedVault extends PausableVault {
   ca: CertifiedKey;
-  /** What clients trust. */
+  /** Certificate that clients trust. */
   caPem: string;
   auditLog: string;
   tokensFile: string;
   counter(name: VaultCounter): number;
 }
 
-/** What a client trusts and shows. */
+/** Returns the trust and credentials of a client. */
 export function shown({ caPem }: ClosedVault, token: string | null): ChannelSecurity {
   const [certPem, keyPem] = [null, null];
   return {
@@ -126,17 +126,17 @@ export function connectTo(vault: ClosedVault, { certificate: own }: Shown): Clie
 }
 
 export interface RawAnswer {
-  /** null: the connection ended without one. */
+  /** gRPC status; null: the connection ended without one. */
   status: number | null;
   message: string;
-  /** Bytes of the body that left for the vault. */
+  /** Body bytes that left for the vault. */
   sent: number;
 }
 
-/** What the body of a call with an empty message has. */
+/** Body bytes of a call with an empty message. */
 export const EMPTY_BYTES = 5;
 
-/** One call whose body goes on for `bodyBytes` (or a chunk more), whatever the vault says. */
+/** Makes one call whose body goes on for `bodyBytes` (or a chunk more), whatever the vault answers. */
 export async function rawCall(
   session: ClientHttp2Session,
   path: string,

@@ -1,4 +1,4 @@
-// Owns a collector of traces for tests: what it was called with, and the spans that came, with who sent them.
+// Owns a trace collector for tests: the requests it received, and the spans with their senders.
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { IncomingMessage, ServerResponse } from "node:http";
@@ -16,7 +16,7 @@ interface Called {
 export interface Collector {
   endpoint: string;
   calls: Called[];
-  /** In the order of their arrival. */
+  /** Spans in the order of their arrival. */
   spans(): (Span & { service: string })[];
 }
 

@@ -1,4 +1,4 @@
-// Owns running the command line in a test: inside this process with a made-up outside, or as the real program.
+// Owns running the command line in a test: inside this process with a fake environment, or as the real program.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { once } from "node:events";
@@ -18,9 +18,9 @@ export interface Outcome {
 
 export interface Outside {
   env?: Record<string, string>;
-  /** What the person at the terminal answers; without it there is no terminal. */
+  /** Answer of the person at the terminal; without it there is no terminal. */
   answer?: string;
-  /** What comes on standard input. */
+  /** Text on standard input. */
   input?: string;
   /** Whether results go to a terminal. */
   isTerminal?: boolean;
@@ -52,16 +52,16 @@ export async function runInside(
 }
 
 const BIN = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
-/** Of the programs of one test file that have no home of their own, because what an earlier run left in the user's own would be heard of: flushes, weights, tokens. */
+/** State folder of programs without their own, because the user's may hold flushes, weights and tokens of earlier runs. */
 const STATE = mkdtempSync(join(tmpdir(), "tierkv-state-"));
-// vitest ends its processes without their exit handlers.
+// Removed here, because vitest ends its processes without their exit handlers.
 afterAll(() => rmSync(STATE, { recursive: true, force: true }));
 
 export interface ProgramOptions {
   env?: Record<string, string>;
-  /** A command that runs what stands behind it, in other circumstances. */
+  /** Command prefix for special circumstances. */
   under?: readonly string[];
-  /** Another copy of the program. */
+  /** Path of another copy of the program. */
   bin?: string;
 }
 
@@ -113,7 +113,7 @@ export class Program {
   }
 }
 
-/** A program that should have ended long ago is killed: the test fails, and nothing stays behind. */
+/** Time after which a program is killed, so that its test fails and nothing stays behind. */
 const PROGRAM_MS_MAX = 40_000;
 
 /** Runs the real program to its end. */
@@ -131,12 +131,12 @@ export async function runProgram(
 }
 
 const REFUSAL_MS_MAX = 1000;
-/** The machine may be busy with something else: the quickest of these many counts. */
+/** Attempts, of which the quickest counts, because the machine may be busy. */
 const ATTEMPTS = 3;
-/** What a refusal may take, in starts of a program that does nothing: on a quiet machine four are less than a second. */
+/** Time that a refusal may take, in starts of an empty program; on a quiet machine four are less than a second. */
 const STARTS = 4;
 
-/** Runs what must end at once. `ms` is how long it took, `msMax` a second, or more where every start takes longer now. */
+/** Runs a program that must end at once. `ms` is its time, `msMax` a second, or more on a slow machine. */
 export async function quickest(
   run: () => Promise<Outcome>,
 ): Promise<Outcome & { ms: number; msMax: number }> {

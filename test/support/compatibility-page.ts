@@ -1,9 +1,9 @@
-// Owns docs/compatibility.md: which test proves which line on which release, and why something cannot be.
+// Owns docs/compatibility.md: the test that proves each line on each release, and reasons for the impossible.
 import { readFileSync } from "node:fs";
 import { gpuTable } from "./gpu-table.ts";
 import type { GpuResults } from "./gpu-table.ts";
 
-/** Release -> test -> how it ended; written by runs of the engine tests with TIERKV_TEST_RECORD set. */
+/** Outcomes by release and test; written by runs of the engine tests with TIERKV_TEST_RECORD set. */
 export type Results = Readonly<Record<string, Readonly<Record<string, string>>>>;
 
 export function readResults(): Results {
@@ -14,18 +14,18 @@ export function readResults(): Results {
 const RELEASES = ["0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0"] as const;
 const NEWEST = "0.32.0";
 type Release = (typeof RELEASES)[number];
-/** The newest release on the model runner that GPUs have. */
+/** The newest release on the model runner that GPUs use. */
 const ON_V2 = `${NEWEST} V2`;
 
 interface Line {
   what: string;
-  /** The test that proves it; `*` stands for the release. */
+  /** Test that proves the line; `*` stands for the release. */
   proof: string;
-  /** Where the newest release has a longer test. */
+  /** Longer test for the newest release. */
   newest?: string;
-  /** Where V2 runs another test. */
+  /** Test for V2, where it runs another one. */
   v2?: string;
-  /** Releases on which it cannot be, and the number of the reason. */
+  /** Releases on which the line is impossible, with the number of the reason. */
   no?: Partial<Record<Release, number>>;
 }
 
@@ -189,7 +189,7 @@ function cellOnV2(line: Line, results: Results): string {
   return ended === "passed" ? "yes" : ended.replace("skipped", "not run");
 }
 
-/** Without vLLM: what is kept, and the test that proves it. */
+/** Lines without vLLM, each with the test that proves it. */
 const MLX_LINES: readonly (readonly [string, string])[] = [
   ["KVCache (Llama)", `${KEPT}[llama]`],
   ["QuantizedKVCache (Llama, 8 bits)", `${KEPT}[quantised]`],

@@ -1,4 +1,4 @@
-// Owns a stand-in for an arena with one block, and for the threads that make a record of it: what is offered again, without an engine.
+// Owns a stand-in for an arena with one block and for encode threads, to test re-offers without an engine.
 import { toNamespace } from "../../src/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { EncodePool } from "../../src/codec/pool.ts";
@@ -19,17 +19,17 @@ import { openLinks } from "../../src/sidecar/vaults/vaults.ts";
 import { makeRecords, NAMESPACE } from "./records.ts";
 import { logger, MIB } from "./vaults.ts";
 
-/** What a vault of 1 MiB says that holds nothing. */
+/** Answers stats as an empty vault of 1 MiB. */
 export const roomy = (_call: unknown, done: (error: null, reply: object) => void): void =>
   done(null, { maxBytes: MIB, usedBytes: 0, reservedBytes: 0, records: 0 });
 
-/** Every block as it is. */
+/** Stores every block raw. */
 export const RAW_BLOCKS: CodecChoice = new CodecChoice(
   chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } }),
   { threads: 1, maxKld: 0, logger },
 );
 
-/** `count`: how often it has looked at the vault. */
+/** `count` returns how often the vault was looked at. */
 export function openReoffer(client: VaultClient): { count(): number; close(): void } {
   const counters = newSidecarCounters();
   const vaults = { kv: [client], ssm: [] };

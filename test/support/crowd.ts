@@ -1,19 +1,19 @@
-// Owns peers that mean no good: many connections that are silent, slow or send too much, and raw HTTP/2 frames.
+// Owns hostile peers: many connections that are silent, slow or flood, and raw HTTP/2 frames.
 import { readFileSync } from "node:fs";
 import { connect } from "node:net";
 import type { NetConnectOpts, Socket } from "node:net";
 import { closeAfterTest } from "./vaults.ts";
 
-/** Another address of this machine than the one that tests use. */
+/** Another address of this machine than the tests' own. */
 export const ELSEWHERE = "127.0.0.2";
 
-/** Resident memory of a process, in bytes. */
+/** Returns the resident bytes of a process. */
 export function residentBytes(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
   return Number(kib) * 1024;
 }
 
-/** Processor time of a process so far, in seconds. */
+/** Returns the CPU seconds of a process so far. */
 export function processorSeconds(pid: number): number {
   const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
   const [user = 0, system = 0] = stat
@@ -24,17 +24,17 @@ export function processorSeconds(pid: number): number {
   return (user + system) / 100;
 }
 
-/** What a connection sends: at first, and then as often as it may. */
+/** Bytes that a connection sends: at first, and then repeatedly. */
 export interface Manner {
   first?: Buffer;
-  /** Small pieces with pauses between them, or as much as the peer takes. */
+  /** slow: small pieces with pauses; fast: as much as the peer takes. */
   pace?: "slow" | "fast";
   next?(): Buffer;
 }
 
 const PAUSE_MS = 100;
 
-/** Connections that know no manners. */
+/** Connections that behave as their manner says. */
 export class Crowd {
   readonly #sockets: Socket[] = [];
   #closed = 0;
@@ -47,7 +47,7 @@ export class Crowd {
     return this.#sockets.length;
   }
 
-  /** How many the other side has ended. */
+  /** Connections that the other side has ended. */
   get closed(): number {
     return this.#closed;
   }
@@ -56,7 +56,7 @@ export class Crowd {
     const socket = connect(to);
     this.#sockets.push(socket);
     socket.on("error", () => {});
-    // What is not read would hide the end.
+    // Data is discarded, because unread data would hide the end.
     socket.resume();
     socket.on("close", () => {
       this.#closed += 1;
@@ -94,7 +94,7 @@ const TYPES = {
 
 export const END_HEADERS = 4;
 
-/** One HTTP/2 frame, as long as it says or not. */
+/** Returns one HTTP/2 frame, whose length field may be wrong. */
 export function frame(
   type: keyof typeof TYPES,
   flags: number,
@@ -117,12 +117,12 @@ export const PREFACE: Buffer = Buffer.concat([
 
 const literal = (text: string): Buffer => Buffer.from([text.length, ...Buffer.from(text)]);
 
-/** A header that is put into no table (RFC 7541, 6.2.2). */
+/** Returns a header that is not added to any table (RFC 7541, 6.2.2). */
 export function header(name: string, value: string): Buffer {
   return Buffer.concat([Buffer.from([0]), literal(name), literal(value)]);
 }
 
-/** The headers of a call of Hello, before any further ones. */
+/** Headers of a call of Hello, before any further ones. */
 export const CALL_HEADERS: Buffer = Buffer.concat([
   Buffer.from([0x83, 0x86, 0x04]),
   literal("/tierkv.v1.Vault/Hello"),

@@ -1,4 +1,4 @@
-// Owns a DNS server for tests, on the loopback: answers A, AAAA and SRV questions from a table that a test changes.
+// Owns a DNS server for tests, on the loopback: answers A, AAAA and SRV queries from a table that a test changes.
 import { createSocket } from "node:dgram";
 import { Resolver } from "node:dns/promises";
 import { once } from "node:events";
@@ -7,17 +7,17 @@ import { closeAfterTest } from "./vaults.ts";
 
 const TYPES = { A: 1, AAAA: 28, SRV: 33 } as const;
 const [IN, NAME_ERROR] = [1, 3];
-/** An answer, authoritative, recursion as asked for. */
+/** Flags: an authoritative answer, recursion available. */
 const ANSWER = 0x8580;
-/** The name of an answer is that of the question, at byte 12. */
+/** Pointer to the query's name, at byte 12. */
 const SAME_NAME = 0xc00c;
 
 export interface DnsServer {
-  /** By name: IPv4 addresses, or `host:port` of services. */
+  /** Records by name: IPv4 addresses, or `host:port` of services. */
   readonly names: Map<string, readonly string[]>;
   readonly resolver: Resolver;
   readonly asked: () => number;
-  /** Silent from now on. */
+  /** Stops answering. */
   close(): void;
 }
 

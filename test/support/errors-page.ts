@@ -16,7 +16,7 @@ const MEANINGS: Readonly<Record<ErrorKindName, string>> = {
   bug: "A mistake in tierKV itself. Please report it with the whole line.",
 };
 
-/** docs/errors.md, whole. */
+/** Returns the whole docs/errors.md. */
 export function renderErrorsPage(): string {
   const kinds = Object.entries(MEANINGS) as [ErrorKindName, string][];
   const sections = kinds.map(([kind, meaning]) => {

@@ -1,4 +1,4 @@
-// Owns a real etcd for tests, where the machine has one: on the loopback, with its data in a directory of the test's.
+// Owns a real etcd for tests, where the machine has one: on the loopback, with its data in the test's directory.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { createServer } from "node:net";
@@ -9,15 +9,15 @@ import { closeAfterTest, until } from "./vaults.ts";
 
 const PROGRAM = process.env["TIERKV_TEST_ETCD"] ?? "";
 
-/** Tests that need it are skipped without. */
+/** Tests that need etcd are skipped without it. */
 export const HAS_ETCD: boolean = PROGRAM !== "";
 
 export interface TestEtcd {
   endpoint: string;
   kill(signal: NodeJS.Signals): void;
-  /** With the data of before. */
+  /** Starts with the earlier data. */
   start(tls?: TestEtcdTls): void;
-  /** One user, who may do all; nobody else may do anything. */
+  /** Adds the only user with access. */
   addUser(name: string, password: string): Promise<void>;
 }
 

@@ -1,15 +1,15 @@
-// Owns the reading of the failpoints that each language declares, and where each of them may stand and is driven.
+// Owns the reading of each language's failpoints, and the rules where they may stand and which test drives them.
 
 export interface FailpointTable {
-  /** The file that declares them. */
+  /** File of the table. */
   path: string;
-  /** One entry of its table: name and place. */
+  /** Matches one entry of the table: name and place. */
   entry: RegExp;
-  /** Files in which they may stand. */
+  /** Files that may contain failpoints. */
   where: RegExp;
-  /** A call with a name. */
+  /** Matches a call with a name. */
   call: RegExp;
-  /** The test that goes over the whole table, and how it does. */
+  /** Test that drives the whole table, and the text that shows it does. */
   driver: { path: string; over: string };
 }
 
@@ -40,7 +40,7 @@ export const FAILPOINT_TABLES: Readonly<Record<"ts" | "python" | "rust", Failpoi
   },
 };
 
-/** Name and place of each. */
+/** Returns name and place of each failpoint. */
 export function readFailpoints({ entry }: FailpointTable, text: string): [string, string][] {
   return [...text.matchAll(entry)].map(([, name = "", where = ""]) => [name, where]);
 }

@@ -1,4 +1,4 @@
-// Owns a gRPC server that answers hello like a vault and everything else as a test says: peers that break the protocol.
+// Owns a gRPC server that answers hello like a vault and everything else as the test says, to break the protocol.
 import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
@@ -26,7 +26,7 @@ export const HELLO: HelloReply = {
   traced: false,
 };
 
-/** A hello, and who takes the lanes that come. */
+/** A hello, and a handler for incoming lanes. */
 export interface FakeHello extends Partial<HelloReply> {
   onLane?: (socket: Socket) => void;
 }

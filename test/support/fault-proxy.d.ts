@@ -1,26 +1,26 @@
-// Owns the types of fault-proxy.js, which is JavaScript so that Node runs it as it is.
+// Owns the types of fault-proxy.js, which is JavaScript because Node runs it without a build.
 
-/** Which faults to act. `...At` counts chunks of the chosen direction from when the faults were set; 0 = never. */
+/** Faults to inject. `...At` counts chunks of the chosen direction since the faults were set; 0 = never. */
 export interface Faults {
-  /** Which chunks are counted and damaged: what a vault sends (fetch) or what a client sends (store). */
+  /** Direction of counted and damaged chunks: from a vault (fetch) or from a client (store). */
   direction: "fetch" | "store";
   /** Flips one payload bit in every N-th chunk. */
   corruptEvery: number;
   /** Flips one payload bit in the N-th chunk. */
   corruptAt: number;
-  /** Swaps the item numbers of the N-th chunk, a whole record, and of the next that is one. */
+  /** Swaps the item numbers of the N-th chunk, a whole record, and the next whole one. */
   swapAt: number;
   /** Resets every client connection instead of passing on the N-th chunk. */
   dropAt: number;
   /** Swallows the N-th chunk and all that follows on its lane. */
   hangAt: number;
-  /** Waits before every chunk, and before whatever a client asks. */
+  /** Waits before every chunk, and before every request of a client. */
   delayMs: number;
-  /** Lets so many record bytes pass per second, both directions and all lanes together; 0: all. */
+  /** Limits record bytes per second over both directions and all lanes; 0: no limit. */
   bytesPerSecond: number;
 }
 
-/** What really happened: a test asserts these, so that a fault that did not act cannot pass. */
+/** Faults that really happened; tests assert them, because a fault that did not act must not pass. */
 export interface FaultCounts {
   connections: number;
   chunks: number;
@@ -34,7 +34,7 @@ export interface FaultCounts {
 export interface FaultProxy {
   readonly address: string;
   counts(): FaultCounts;
-  /** Replaces all faults; those not named are off. */
+  /** Replaces all faults; unnamed ones are off. */
   set(faults: Partial<Faults>): void;
   close(): Promise<void>;
 }

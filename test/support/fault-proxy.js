@@ -1,4 +1,4 @@
-// Owns a relay between a client and a vault that damages, drops, delays or hangs the records on their lanes; also a command of its own.
+// Owns a relay between a client and a vault that injects faults into records on lanes; also a command of its own.
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import { createInterface } from "node:readline";
@@ -33,7 +33,7 @@ const NO_COUNTS = {
   delayed: 0,
 };
 
-/** Listens and relays until closed. Types and the meaning of every fault: fault-proxy.d.ts. */
+/** Listens and relays until closed. fault-proxy.d.ts has the types and the meaning of every fault. */
 export async function startFaultProxy({ target, listen = "127.0.0.1:0", faults = {} }) {
   const relay = new Relay(target, faults);
   const listener = createServer((socket) => relay.adopt(socket));
@@ -58,12 +58,12 @@ class Relay {
   #faults;
   #target;
   #sockets = new Set();
-  /** Those of which a direction hangs. */
+  /** Lanes with a hanging direction. */
   #hung = new Set();
-  /** Chunks seen since the faults were set: `...At` counts these. */
+  /** Chunks counted for `...At` since the faults were set. */
   #chunk = 0;
   #freeAtMs = 0;
-  /** A whole record that waits for another one to be taken for. */
+  /** A whole record that waits for another to swap with. */
   #swapping = null;
 
   constructor(target, faults) {
@@ -75,7 +75,7 @@ class Relay {
     this.#faults = { ...NO_FAULTS, ...change };
     this.#chunk = 0;
     this.#freeAtMs = 0;
-    // What was swallowed is not there any more.
+    // Hung connections are reset, because their swallowed chunks are lost.
     for (const socket of this.#hung) socket.resetAndDestroy();
     this.#hung.clear();
   }
@@ -102,7 +102,7 @@ class Relay {
     for (const socket of this.#sockets) socket.resetAndDestroy();
   }
 
-  /** Frame by frame on a lane, as it comes on other connections: a stopped reader stops the sender. */
+  /** Reads lanes frame by frame and other connections as data comes; a stopped reader stops the sender. */
   #pipe(from, to, direction) {
     let rest = Buffer.alloc(0);
     let isLane = null;
@@ -114,7 +114,7 @@ class Relay {
     };
     const take = async (data) => {
       rest = Buffer.concat([rest, data]);
-      // A vault speaks second, in the words of its client.
+      // A vault speaks second, in the client's protocol.
       isLane ??= rest.subarray(0, MAGIC.length).toString("latin1") === MAGIC;
       if (!isLane) {
         if (direction === "store") await this.#delay();
@@ -143,7 +143,7 @@ class Relay {
     from.on("end", () => void passing.then(() => to.end()));
   }
 
-  /** What is passed on instead of a frame; null: nothing more. */
+  /** Returns the bytes to pass on instead of a frame; null: nothing more. */
   async #pass(frame, direction) {
     const isChunk = frame[AT.kind] === CHUNK;
     if (!isChunk) {
@@ -159,7 +159,7 @@ class Relay {
     await this.#delay();
     const isDue = corruptEvery > 0 && number % corruptEvery === 0;
     if (isDue || number === corruptAt) {
-      // Payload, never a header.
+      // The flipped byte lies in the payload, never in a header.
       frame[frame.length - 1] ^= 1;
       this.counts.corrupted += 1;
     }
@@ -175,7 +175,7 @@ class Relay {
     return this.#swapped(frame, number === swapAt);
   }
 
-  /** Gives two whole records each other's item number: right checksums, wrong keys. */
+  /** Swaps the item numbers of two whole records: valid checksums, wrong keys. */
   #swapped(frame, isDue) {
     const isWhole =
       frame.readUInt32LE(AT.bodyBytes) === Number(frame.readBigUInt64LE(AT.recordBytes));
@@ -197,7 +197,7 @@ class Relay {
     if (bytesPerSecond === 0) return;
     const nowMs = performance.now();
     this.#freeAtMs = Math.max(this.#freeAtMs, nowMs) + (bytes / bytesPerSecond) * 1000;
-    // What is still on its way keeps nobody from ending.
+    // Unreferenced, so that data still on its way delays no exit.
     await delay(this.#freeAtMs - nowMs, undefined, { ref: false });
   }
 

@@ -23,12 +23,12 @@ export interface Scene {
   url: string;
   socket: string;
   extProc: string | null;
-  /** As it says them once it listens. */
+  /** Engines as the gateway lists them once it listens. */
   known: readonly string[];
   close(): Promise<void>;
 }
 
-/** A gateway before engines of these models; all end with the test. */
+/** Starts a gateway before engines of these models; all end with the test. */
 export async function gatewayBefore(
   models: readonly (readonly string[])[],
   given: Partial<GatewayConfig> = {},
@@ -88,14 +88,14 @@ export async function gatewayBefore(
 
 const addressOf = (text: string): Address => ({ ...splitAddress(text), text });
 
-/** Of mode 0700; goes with the test. */
+/** Returns a folder of mode 0700, removed after the test. */
 export function testFolder(): string {
   const path = mkdtempSync(join(tmpdir(), "gateway-"));
   onTestFinished(() => rmSync(path, { recursive: true, force: true }));
   return path;
 }
 
-/** A file of keys, of lines `NAME KEY` and what stands behind; lines of `*` and comments stay. */
+/** Writes a key file of lines `NAME KEY` with options; `*` lines and comments stay unchanged. */
 export function keyFile(...lines: readonly string[]): string {
   const path = join(testFolder(), "keys");
   const written = lines.map((line) => {
@@ -123,7 +123,7 @@ export function call(
     method?: string;
     body?: string | Buffer;
     headers?: OutgoingHttpHeaders;
-    /** Of an `https:` address. */
+    /** CA of an `https:` address. */
     ca?: Buffer;
     onRequest?: (asked: ClientRequest) => void;
     onChunk?: (chunk: string) => void;
@@ -156,7 +156,7 @@ export function complete(url: string, isStream: boolean, model = "m"): Promise<A
   return call(url, "/v1/completions", { body, headers: { "content-type": "application/json" } });
 }
 
-/** Resolves when `is` holds; the test's own time-out ends the wait. */
+/** Resolves when `is` holds; the test's own time-out bounds the wait. */
 export async function until(is: () => boolean | Promise<boolean>): Promise<void> {
   while (!(await is())) await new Promise((resolve) => setTimeout(resolve, 5));
 }

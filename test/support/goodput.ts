@@ -1,4 +1,4 @@
-// Owns a link's rate as a test wants it: what the core would say.
+// Owns a fake of the core's measured link rate, set by the test.
 import type { Goodput } from "../../src/native.ts";
 
 export function goodputOf(rate: number, idleMs = 0): Goodput {

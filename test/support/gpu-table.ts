@@ -1,7 +1,7 @@
-// Owns the part of docs/compatibility.md about GPUs: what bench/results/gpu.json has of a run, and what it has not, by name.
+// Owns the GPU part of docs/compatibility.md: results from bench/results/gpu.json, and the missing ones by name.
 import { readFileSync } from "node:fs";
 
-/** A prompt that was computed, found in the engine's own cache, and restored; null: nothing was restored in that run. */
+/** A prompt that was computed, found in the engine's own cache, and restored; null: not restored in that run. */
 interface Cell {
   tokens: number;
   restored: { "not computed": readonly number[] } | null;
@@ -25,13 +25,13 @@ export function readGpuResults(): GpuResults {
   return JSON.parse(readFileSync(path, "utf8")) as GpuResults;
 }
 
-/** What of a prompt must come back for a "yes". */
+/** Share of a prompt that must come back for a "yes". */
 const RESTORED_MIN = 0.95;
 const LENGTHS = [8192, 32_768, 100_000] as const;
-/** A run of before says nothing of it. */
+/** Time of the fix; earlier runs say nothing about it. */
 const MENDED = "2026-11-26, 18:32 UTC";
 
-/** What is measured, and the run that has it. */
+/** Measured lines, each with the run that has it. */
 const ROWS: readonly (readonly [what: string, run: (results: GpuResults) => Run | undefined])[] = [
   ["Llama, bf16 cache, stored as it is", ({ engine }) => engine["llama-3.1-8b"]],
   ["Llama, fp8 cache, stored as it is", ({ engine }) => engine["llama-3.1-8b, fp8 cache"]],

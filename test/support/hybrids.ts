@@ -11,9 +11,9 @@ export const STATES = 1;
 
 export interface Hybrid extends TestStack {
   engine: FakeEngine;
-  /** Looks a prompt of these blocks up and restores what there is. */
+  /** Looks a prompt of these blocks up and restores the held ones. */
   ask(blocks: readonly Block[]): Promise<void>;
-  /** Until the vaults have them. */
+  /** Waits until the vaults have the blocks. */
   store(blocks: readonly Block[], group: number): Promise<void>;
 }
 

@@ -1,4 +1,4 @@
-// Owns lanes by hand: peers of a real vault that say hello, ask, and read nothing of what comes.
+// Owns hand-made lanes: peers of a real vault that say hello, send requests, and read no answers.
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { laneFrame, laneToken, openChannel } from "./raw-calls.ts";
@@ -10,7 +10,7 @@ export interface Hosted {
   readonly port: number;
 }
 
-/** Sessions of one lane each, from `localAddress`, welcomed; from then on nothing is read. */
+/** Opens welcomed sessions of one lane each from `localAddress`; nothing is read afterwards. */
 export async function silentLanes(
   vault: Hosted,
   localAddress: string,

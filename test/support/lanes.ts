@@ -1,4 +1,4 @@
-// Owns peers for lane tests: a page set in an arena to store and land, lanes by hand, and a vault whose lanes pass a relay.
+// Owns peers for lane tests: pages in an arena to store and land, hand-made lanes, and a vault behind a relay.
 import type { Socket } from "node:net";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { packKeys } from "../../src/block.ts";
@@ -18,7 +18,7 @@ import type { Relay } from "./tcp-relay.ts";
 import { closeAfterTest, openClient, SOON_MS, until } from "./vaults.ts";
 import type { TestVault } from "./vaults.ts";
 
-/** `count` blocks in an arena, and as many slots more to land in. */
+/** `count` blocks in an arena, with as many slots to land in. */
 export class Pages {
   readonly #arena: Arena;
   readonly #geometry: GeometryId;
@@ -46,7 +46,7 @@ export class Pages {
     this.#geometry = registerOpaque(bytes);
   }
 
-  /** Records of all blocks in the native outbox; dropped after the test. */
+  /** Encodes all blocks into the native outbox; dropped after the test. */
   encode(): StoreItem[] {
     const items = Array.from({ length: this.count }, (_, index) => ({
       slot: this.#leases[index * 2]!,
@@ -65,7 +65,7 @@ export class Pages {
     });
   }
 
-  /** All blocks into the other slots. */
+  /** Plans all blocks into the other slots. */
   plan(): FetchPlan {
     return {
       arena: this.#arena.id,
@@ -76,7 +76,7 @@ export class Pages {
     };
   }
 
-  /** What was fetched of block `index`. */
+  /** Returns the fetched page of block `index`. */
   fetched(index: number): Buffer {
     return readSlot(this.#arena.id, this.#leases[(this.count + index) * 2]!);
   }
@@ -85,7 +85,7 @@ export class Pages {
 const FRAME_BYTES = 40;
 const TOKEN_BYTES = 32;
 
-/** A frame from a vault: welcome is kind 2, found 4. */
+/** Makes a frame from a vault: welcome is kind 2, found 4. */
 function frame(kind: number, request = 0, body: Buffer = Buffer.alloc(0), code = 0): Buffer {
   const header = Buffer.alloc(FRAME_BYTES);
   header.write("TKVL\u0001", "latin1");
@@ -99,7 +99,7 @@ function frame(kind: number, request = 0, body: Buffer = Buffer.alloc(0), code =
 
 const LOOKUP = 3;
 
-/** For `lanePeer`: a vault that answers look-ups with the same bits for all, and takes everything else without a word. */
+/** Handler for `lanePeer`: answers look-ups with the same bits for all, and ignores everything else. */
 export function onlyLookups(bits: number): (socket: Socket, data: Buffer) => void {
   const rests = new Map<Socket, Buffer>();
   return (socket, data) => {
@@ -116,7 +116,7 @@ export function onlyLookups(bits: number): (socket: Socket, data: Buffer) => voi
   };
 }
 
-/** For a fake vault: takes lanes, welcomes each, and passes on what comes then. */
+/** Hook for a fake vault: takes lanes, welcomes each, and passes on later data. */
 export function lanePeer(
   onData: (socket: Socket, data: Buffer) => void,
 ): Required<Pick<FakeHello, "laneToken" | "onLane">> {
@@ -136,18 +136,18 @@ export function lanePeer(
 }
 
 /**
- * A front of `vault` whose lanes pass a relay that can be cut, and may let only so many bytes through at a time; it answers
- * look-ups itself: nothing is there.
+ * Opens a front of `vault` whose lanes pass a relay that can be cut or throttled. The front answers look-ups itself:
+ * nothing is held.
  */
 export async function openFront(
   vault: TestVault,
   slow?: { bytesPerTick: number },
 ): Promise<{ address: string; relay: Relay }> {
   const inner = openClient(vault);
-  // Its own lanes take the token of its first one.
+  // The front's own hello takes the first token.
   await inner.hello(SOON_MS);
   const relay = relayTo(vault, slow);
-  // Each hello needs a token of its own.
+  // Fetches a new token for each hello.
   const answer = async (done: (error: null, reply: HelloReply) => void): Promise<void> => {
     const reply = await inner.hello(SOON_MS);
     done(null, reply);

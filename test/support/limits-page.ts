@@ -1,4 +1,4 @@
-// Owns the text of docs/limits.md: the limits that an operator can meet, made from the files of limits.
+// Owns the text of docs/limits.md: limits that an operator can meet, from the limits files.
 import { readFileSync } from "node:fs";
 
 interface Limit {
@@ -10,9 +10,9 @@ interface Limit {
 interface Origin {
   title: string;
   path: string;
-  /** Finds one limit: groups `why` (may be absent), `name`, `value`. */
+  /** Matches one limit: groups `why` (may be absent), `name`, `value`. */
   pattern: RegExp;
-  /** Names, with white space between them. */
+  /** Names of the listed limits, separated by white space. */
   met: string;
 }
 
@@ -22,7 +22,7 @@ const TYPESCRIPT =
 const SHIM = /(?:^#: (?<why>.+)\n)?^(?<name>[A-Z]+_\w+): Final = (?<value>.+)$/gm;
 const CORE = /(?:^\/\/\/ (?<why>.+)\n)?^pub const (?<name>\w+): \w+ = (?<value>[^;]+);/gm;
 
-/** What somebody who runs tierKV can meet: an error or a line of status names it, or it sizes a machine. */
+/** Limits that an operator can meet: named in an error or status line, or used to size a machine. */
 const ORIGINS: readonly Origin[] = [
   {
     title: "Sidecar, vault and commands",
@@ -57,7 +57,7 @@ const ORIGINS: readonly Origin[] = [
   },
 ];
 
-/** Throws for a name that the file has not. */
+/** Throws for a name that the file lacks. */
 function limitsOf({ path, pattern, met }: Origin): Limit[] {
   const text = readFileSync(new URL(`../../${path}`, import.meta.url), "utf8");
   const all = new Map<string, Limit>();
@@ -72,7 +72,7 @@ function limitsOf({ path, pattern, met }: Origin): Limit[] {
   });
 }
 
-/** `4 * MIB`, `64 << 10` and `2_000` as people write them. */
+/** Returns `4 * MIB`, `64 << 10` and `2_000` in readable form. */
 function plain(value: string): string {
   return value
     .replace(/ as u64$/, "")
@@ -85,7 +85,7 @@ function plain(value: string): string {
     .replace(/^[\d_.]+$/, (number) => number.replaceAll("_", ""));
 }
 
-/** docs/limits.md, whole. */
+/** Returns the whole docs/limits.md. */
 export function renderLimitsPage(): string {
   const sections = ORIGINS.map((origin) => {
     const rows = limitsOf(origin).map(

@@ -1,9 +1,9 @@
-// Owns the text of docs/metrics.md: every family that our processes show, as they show it.
+// Owns the text of docs/metrics.md: every metric family of our processes.
 import type { Family } from "../../src/exposition/text.ts";
 
 export interface Part {
   title: string;
-  /** Where it is scraped, and what is not seen from its table. */
+  /** Address of the scrape, and remarks beside the table. */
   text: string;
   rows: readonly Row[];
 }
@@ -24,7 +24,7 @@ export function rowsOf(families: readonly Family[]): Row[] {
   });
 }
 
-/** Of the text that is scraped, where nothing else says what there is. */
+/** Parses families from scraped text, where no table lists them. */
 export function rowsOfText(text: string): Row[] {
   const helps = [...text.matchAll(/^# HELP (\S+) (.*)\n# TYPE \S+ (\S+)$/gm)];
   return helps.map(([, name = "", help = "", kind = ""]) => {

@@ -1,4 +1,4 @@
-// Owns the functions of the core that only tests call: a build without the feature `test-exports`, as packages have it, lacks them.
+// Owns the core's test-only functions, which builds without the feature `test-exports` (packages) lack.
 import { readdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
@@ -7,13 +7,13 @@ import type { RecordHeader } from "../../src/native.ts";
 
 const FOLDER = fileURLToPath(new URL("../../crates/node/", import.meta.url));
 
-/** How full the inbox or the outbox is. */
+/** Fill of the inbox or the outbox. */
 interface MemoryStatus {
   records: number;
   bytes: number;
 }
 
-/** crates/node/src/testing.rs. */
+/** Functions of crates/node/src/testing.rs. */
 interface TestExports {
   /** Records and bytes. */
   inboxStatus: () => [number, number];
@@ -40,7 +40,7 @@ interface TestExports {
   corruptRecord: (id: number, namespace: Uint8Array, packed: Uint8Array, offset: number) => void;
 }
 
-/** The addon that the product has loaded: a second load gives the same memory. */
+/** Returns the addon that the product has loaded, because a second load shares its memory. */
 function addon(): TestExports {
   const own = readdirSync(FOLDER).find((name) => name.endsWith(".node")) ?? "no addon";
   const path = process.env["NAPI_RS_NATIVE_LIBRARY_PATH"] ?? FOLDER + own;
@@ -49,7 +49,7 @@ function addon(): TestExports {
 
 const loaded = addon();
 
-/** The function, throwing coded errors as those of src/native.ts do. */
+/** Returns the function, throwing coded errors like src/native.ts. */
 function coded<Name extends keyof TestExports>(name: Name): TestExports[Name] {
   const call = loaded[name] as ((...args: unknown[]) => unknown) | undefined;
   if (call === undefined)
@@ -67,13 +67,13 @@ function coded<Name extends keyof TestExports>(name: Name): TestExports[Name] {
 const inbox = coded("inboxStatus");
 const outbox = coded("outboxStatus");
 
-/** Records in the middle of arriving. */
+/** Returns the records that are arriving. */
 export function inboxStatus(): MemoryStatus {
   const [records, bytes] = inbox();
   return { records, bytes };
 }
 
-/** Records that were not dropped, and the bytes of all that are still in memory. */
+/** Returns the undropped records, and the bytes of all still in memory. */
 export function outboxStatus(): MemoryStatus {
   const [records, bytes] = outbox();
   return { records, bytes };

@@ -20,7 +20,7 @@ export async function openRestored(): Promise<Scene> {
   return scene;
 }
 
-/** What the engine holds already comes from shared memory. */
+/** Restores the same blocks again, which now come from shared memory. */
 export async function restoreAgain({ engine, sidecar }: Scene): Promise<void> {
   const before = sidecar.status().ledger.restores;
   const asked = engine.prefetch(hashesOf(makeBlocks("a", BLOCKS, PAGE)));

@@ -1,4 +1,4 @@
-// Owns vaults that keep a list, and sidecars that follow one, as processes of their own, for tests.
+// Owns vaults that keep a list and sidecars that follow it, as separate processes, for tests.
 import { randomBytes } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -10,25 +10,25 @@ export interface PooledVault {
   address: string;
   pid: number;
   config: string;
-  /** As it wrote it at its first start. */
+  /** Returns the join line of its first start. */
   joinLine(): string;
-  /** Its log so far. */
+  /** Returns its log so far. */
   said(): string;
 }
 
 export interface PooledOptions {
-  /** Left out: it keeps no list. */
+  /** Absent: it keeps no list. */
   key?: string;
   peers?: readonly string[];
-  /** TLS and tokens. */
+  /** Whether it uses TLS and tokens. */
   isClosed?: boolean;
   role?: "kv_cold" | "ssm_cold" | "cold";
-  /** One that ran before: the same state and place. */
+  /** An earlier vault whose state and address it takes. */
   again?: PooledVault;
   more?: string;
 }
 
-/** A file with a new key of a pool. */
+/** Writes a file with a new pool key. */
 export function poolKey(): string {
   const path = join(testDirectory(), "pool-key");
   writeFileSync(path, `${randomBytes(32).toString("hex")}\n`, { mode: 0o600 });
@@ -53,7 +53,7 @@ export async function startPooled(options: PooledOptions): Promise<PooledVault> 
   const program = new Program(["vault", "--json", "--config", config]);
   closeAfterTest({ close: () => program.signal("SIGKILL") });
   const address = String((await program.firstResult())["address"]);
-  // For commands on its machine, and for another start at the same place.
+  // Written down for commands on its machine, and for another start at the same address.
   const text = readFileSync(config, "utf8");
   writeFileSync(config, text.replace(/listen = .*/, `listen = "${address}"`));
   return {
@@ -67,13 +67,13 @@ export async function startPooled(options: PooledOptions): Promise<PooledVault> 
 
 export interface Following {
   config: string;
-  /** By address; empty: the sidecar does not answer yet. */
+  /** Vaults by address; empty while the sidecar does not answer. */
   seen(): Promise<Map<string, { source: string; state: string; lanes: string; share: number }>>;
   counter(name: string): Promise<number>;
   kill(): void;
 }
 
-/** A sidecar of the configuration, whose `[sidecar]` is written here. */
+/** Starts a sidecar with this `[cluster]`; `[sidecar]` is added here. */
 export async function followVaults(cluster: string, folder = testDirectory()): Promise<Following> {
   const config = join(folder, "tierkv.toml");
   const socket = join(testDirectory(), "s.sock");

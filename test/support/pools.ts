@@ -1,4 +1,4 @@
-// Owns a scene for tests of pools: vault processes, a sidecar with redundancy, an engine, and a prompt that lies on all of the vaults.
+// Owns a scene for pool tests: vault processes, a sidecar with redundancy, an engine, and a prompt on all vaults.
 import { expect } from "vitest";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import { armFailpoints } from "../../src/failpoint.ts";
@@ -12,7 +12,7 @@ import type { Place } from "./vault-process.ts";
 import { closeAfterTest, logger, openClient, SOON_MS, until } from "./vaults.ts";
 
 const PAGE = 8192;
-/** Of a prompt of twelve runs. */
+/** Blocks of a prompt of twelve runs. */
 export const BLOCKS: number = 192;
 const LONG = { maxModelLen: 16 * (BLOCKS + 16) };
 const PATIENT = { when: "always", waitMs: 30_000 } as const;
@@ -27,9 +27,9 @@ export interface Pool {
 }
 
 export interface PoolOptions extends TestSidecarOptions {
-  /** Vaults; three where nothing else is said. */
+  /** Number of vaults, default three. */
   count?: number;
-  /** Of the prompt. */
+  /** Blocks of the prompt. */
   blocks?: number;
 }
 
@@ -39,7 +39,7 @@ export async function openPool(name: string, options: PoolOptions): Promise<Pool
   for (let vault = 0; vault < count; vault += 1) vaults.push(await startVaultProcess());
   const clients = vaults.map((vault) => openClient(vault));
   const sidecar = await openSidecar({ vaults: { kv: clients, ssm: null }, ...PATIENT, ...options });
-  // What waits for a vault's first word may be from before a flush, and is dropped.
+  // Greeted first, because saves that wait for a vault's hello may predate a flush and be dropped.
   await Promise.all(clients.map((client) => client.hello(SOON_MS)));
   const engine = await FakeEngine.start(sidecar.socketPath, LONG);
   const blocks = makeBlocks(name, length, PAGE);
@@ -47,7 +47,7 @@ export async function openPool(name: string, options: PoolOptions): Promise<Pool
   return { vaults, clients, sidecar, engine, blocks, options };
 }
 
-/** The same vaults by a sidecar that does not know where anything was. */
+/** Opens the same vaults through a sidecar without any knowledge of them. */
 export async function openReader(pool: Pool): Promise<Pool> {
   const { redundancy } = pool.options;
   const clients = pool.vaults.map((vault) => openClient(vault));
@@ -67,7 +67,7 @@ export const recordsOf = async (clients: readonly VaultClient[]): Promise<number
 export const askFor = ({ engine, blocks }: Pool): Promise<PlanView> =>
   engine.done(engine.prefetch(hashesOf(blocks)));
 
-/** All of it came, with the right bytes. */
+/** Expects that all of it came with the right bytes. */
 export function expectWhole({ engine, blocks }: Pool, view: PlanView): void {
   expect([view.reason, view.placed.get(0)?.length ?? 0]).toEqual(["complete", blocks.length]);
   expect(blocks.filter((block, at) => !engine.holds(view, at, block))).toEqual([]);
@@ -82,7 +82,7 @@ export const VAULT_FAULTS = [
 const arm = (action: string): void =>
   armFailpoints({ text: `sidecar.fetch.begun=${action}`, isOnNetwork: false, logger });
 
-/** A signal to a vault between look-up and fetch leaves the restore whole; `counter` says by what. */
+/** Signals a vault between look-up and fetch and expects a whole restore; `counter` shows the rescue. */
 export async function expectWholeAfter(
   pool: Pool,
   signal: "SIGKILL" | "SIGSTOP",
@@ -92,7 +92,7 @@ export async function expectWholeAfter(
   closeAfterTest({ close: () => arm("off") });
   arm("sleep(400)");
   const plan = engine.prefetch(hashesOf(blocks));
-  // Known to be held, and not asked for yet.
+  // True once all are known to be held, before they are fetched.
   const isFound = (): boolean => sidecar.counters.get("lookup_hits") === blocks.length;
   await until(isFound, "the look-up");
   const { pid } = vaults[2]!;
@@ -103,7 +103,7 @@ export async function expectWholeAfter(
   await expectNoLeak({ engine, sidecar });
 }
 
-/** The second vault ends and comes back with nothing; gives how many records it holds, -1 while it is away. */
+/** Restarts the second vault empty; returns a function for its records, -1 while it is away. */
 export async function emptyTheSecond({ vaults, clients }: Pool): Promise<() => Promise<number>> {
   const { pid, port } = vaults[1]!;
   process.kill(pid, "SIGKILL");

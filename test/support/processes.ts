@@ -1,7 +1,7 @@
-// Owns finding the processes of a test by what stands in their command line. Linux only.
+// Owns the search for a test's processes by their command line. Linux only.
 import { readdirSync, readFileSync } from "node:fs";
 
-/** Ids of the running processes whose command line has every one of `words`. */
+/** Returns the ids of running processes whose command line has all of `words`. */
 export function processesWith(...words: string[]): number[] {
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
@@ -9,7 +9,7 @@ export function processesWith(...words: string[]): number[] {
     .filter((pid) => words.every((word) => commandLine(pid).includes(word)));
 }
 
-/** Empty for a process that has ended, and for a dead one that nobody has collected. */
+/** Returns "" for an ended process or a zombie. */
 function commandLine(pid: number): string {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ");

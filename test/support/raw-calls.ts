@@ -1,4 +1,4 @@
-// Owns calls and a lane without our client's manners, to see what a vault does with a peer that has none.
+// Owns hand-made calls and lanes without our client's safeguards, to test a vault with faulty peers.
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { VaultChannel } from "../../src/client/channel.ts";
@@ -29,7 +29,7 @@ export function openChannel(vault: { address: string }): VaultChannel {
   return closeAfterTest(new VaultChannel(vault.address));
 }
 
-/** One that opens a lane, once. */
+/** Returns a token that opens a lane, once. */
 export async function laneToken(channel: VaultChannel): Promise<Buffer> {
   const versions = { protocolMin: PROTOCOL_MIN, protocolMax: PROTOCOL_MAX };
   const request = { ...versions, clientVersion: "t", clientName: "t", flushed: 0 };
@@ -40,7 +40,7 @@ export async function laneToken(channel: VaultChannel): Promise<Buffer> {
 
 export interface FrameFields {
   request?: number;
-  /** Of a hello: how many lanes there will be. */
+  /** Code of a hello: number of lanes to come. */
   code?: number;
   item?: number;
   offset?: number;
@@ -66,23 +66,23 @@ export function laneFrame(
   return Buffer.concat([header, body]);
 }
 
-/** Records of one offer, or of one fetch, on a session of one lane. */
+/** Records of one offer or one fetch, on a session of one lane. */
 export class RawLane {
   readonly socket: Socket;
-  /** By item: what became of it. */
+  /** Statuses by item. */
   readonly statuses = new Map<number, number>();
-  /** By item: bytes that came. */
+  /** Received bytes by item. */
   readonly records = new Map<number, Buffer>();
-  /** Bytes of records. */
+  /** Record bytes received. */
   got = 0;
-  /** What the vault said of an offer; null: nothing yet. */
+  /** The vault's answer to an offer; null: none yet. */
   wanted: number[] | null = null;
-  /** Why the session ended. */
+  /** Reason why the session ended. */
   error: string | null = null;
   isOver = false;
   #rest: Buffer = Buffer.alloc(0);
 
-  /** `reads`: false: what comes is left where it is. */
+  /** `reads` false: received data is left unread. */
   static async open(vault: { address: string }, reads = true): Promise<RawLane> {
     const token = await laneToken(openChannel(vault));
     const [host = "", port = ""] = vault.address.split(":");
@@ -118,7 +118,7 @@ export class RawLane {
     this.socket.write(laneFrame("offer", body, { request: 1, recordBytes: MADE_NOW }));
   }
 
-  /** `length` bytes of a record from `offset` on, as one chunk. */
+  /** Sends `length` bytes of a record from `offset` on as one chunk. */
   chunk(item: number, record: Buffer, offset = 0, length = record.length - offset): void {
     const body = record.subarray(offset, offset + length);
     const fields = { request: 1, item, offset, recordBytes: record.length };
@@ -168,7 +168,7 @@ export class RawLane {
   }
 }
 
-/** Whole records as they lie in a vault, also such as no `makeRecord` made. */
+/** Returns whole records as a vault holds them, also ones that `makeRecord` did not make. */
 export async function rawRecords(
   vault: { address: string },
   namespace: Buffer,

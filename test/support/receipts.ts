@@ -1,4 +1,4 @@
-// Owns what tests of receipts share: a restore behind some tokens of the engine's own, and the command.
+// Owns the parts of receipt tests: a restore behind some tokens of the engine's own, and the command.
 import { join } from "node:path";
 import { openMachine, PAGE, shapeOf } from "./bundles.ts";
 import type { Machine } from "./bundles.ts";
@@ -16,7 +16,7 @@ export const NAME = "0f3c5a7e9b1d2f4a6c8e0b2d4f6a8c1e";
 
 export interface Scene extends Machine {
   dir: string;
-  /** One that restored `BLOCKS` blocks of 16 tokens behind its own first two, one of which it had not when it asked. */
+  /** Engine that restored `BLOCKS` blocks of 16 tokens behind its own first two, of which it had one when it asked. */
   reader: FakeEngine;
 }
 
@@ -46,7 +46,7 @@ export async function openScene(
 export const written = async ({ sidecar }: Scene): Promise<void> =>
   until(() => sidecar.counters.get("receipts_written") === 1, "the receipt to be written");
 
-/** `tierkv verify` inside this process. */
+/** Runs `tierkv verify` inside this process. */
 export async function verify(
   { config }: Pick<Machine, "config">,
   ...words: string[]

@@ -1,4 +1,4 @@
-// Owns a client for tests that moves whole records: given as bytes, and back as bytes, over lanes like any others.
+// Owns a test client that stores and fetches whole records as bytes, over lanes like any other client.
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { ItemStatus, keyAt, keyCount } from "../../src/block.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
@@ -14,10 +14,10 @@ import { registerOpaque } from "./slots.ts";
 
 const PAGE = 4096;
 
-/** What came of a fetch, item by item. */
+/** Result of a fetch, item by item. */
 export class Fetched {
   readonly records = new Map<number, Buffer>();
-  /** Those that did not come, and why. */
+  /** Items that did not come, with their status. */
   readonly missed = new Map<number, ItemStatus>();
 }
 
@@ -41,7 +41,7 @@ export class TestClient extends VaultClient {
     }
   }
 
-  /** Fetches records of this process' `makeRecord`: the payload is what came, the header what it was checked against. */
+  /** Fetches records of this process's `makeRecord`: payloads as received, headers as verified. */
   async take(
     namespace: Buffer,
     keys: Buffer,
@@ -86,7 +86,7 @@ export class TestClient extends VaultClient {
   }
 }
 
-/** Of what nobody made, any shape will do. */
+/** Returns any shape for records that nobody made. */
 function shapeOf(header: Buffer | null): { geometry: GeometryId; bytes: number } {
   const parsed = header === null ? null : parseRecordHeader(header);
   const bytes = parsed?.payloadBytes ?? PAGE;

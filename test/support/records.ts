@@ -1,4 +1,4 @@
-// Owns valid records for tests: opaque pages of any length, with keys, hashes and payloads made from a seed.
+// Owns valid records for tests: opaque pages of any length, with keys, hashes and payloads from a seed.
 import { createCipheriv, createHash } from "node:crypto";
 import { classNumber, packKeys } from "../../src/block.ts";
 import type { RecordClass } from "../../src/block.ts";
@@ -8,19 +8,19 @@ export const HEADER_BYTES = 192;
 export const NAMESPACE: Buffer = digest("namespace a");
 export const OTHER_NAMESPACE: Buffer = digest("namespace b");
 
-/** 32 bytes that depend on `text` alone. */
+/** Returns 32 bytes that depend on `text` alone. */
 export function digest(text: string): Buffer {
   return createHash("sha256").update(text).digest();
 }
 
-/** Bytes that look random, never repeat, and depend on `seed` alone. */
+/** Returns bytes that look random, never repeat, and depend on `seed` alone. */
 export function noise(bytes: number, seed: number): Buffer {
   const key = digest(`noise ${seed}`).subarray(0, 16);
   return createCipheriv("aes-128-ctr", key, Buffer.alloc(16)).update(Buffer.alloc(bytes));
 }
 
 export interface TestRecord {
-  /** Packed, 36 bytes. */
+  /** Packed key, 36 bytes. */
   key: Buffer;
   record: Buffer;
 }
@@ -31,11 +31,11 @@ export interface RecordShape {
   recordClass?: RecordClass;
   group?: number;
   shard?: number;
-  /** What an engine calls it; else the test's own name. */
+  /** Block hash as an engine has it; default: the test's own. */
   blockHash?: Buffer;
 }
 
-/** The `index`-th record of a test; the same index gives the same bytes. */
+/** Returns the `index`-th record of a test; the same index gives the same bytes. */
 export function makeRecord(index: number, shape: RecordShape = {}): TestRecord {
   const { payloadBytes = 1000, namespace = NAMESPACE, recordClass = "kv" } = shape;
   const { group = 0, shard = 0 } = shape;
@@ -74,7 +74,7 @@ const headers = new Map<string, Buffer>();
 const nameOf = (namespace: Buffer, key: Buffer): string =>
   namespace.toString("latin1") + key.toString("latin1");
 
-/** Of the record that was made last under this key; null: none was. */
+/** Returns the header of the record last made under this key; null: none. */
 export function headerOf(namespace: Buffer, key: Buffer): Buffer | null {
   return headers.get(nameOf(namespace, key)) ?? null;
 }
@@ -83,12 +83,12 @@ export function makeRecords(count: number, shape: RecordShape = {}): TestRecord[
   return Array.from({ length: count }, (_, index) => makeRecord(index, shape));
 }
 
-/** The packed keys of `records`, in order. */
+/** Returns the packed keys of `records`, in order. */
 export function keysOf(records: readonly TestRecord[]): Buffer {
   return Buffer.concat(records.map(({ key }) => key));
 }
 
-/** A copy of `bytes` with one bit flipped at `at` (negative: from the end). */
+/** Returns a copy of `bytes` with one bit flipped at `at` (negative: from the end). */
 export function flipped(bytes: Buffer, at: number): Buffer {
   const copy = Buffer.from(bytes);
   const index = at < 0 ? copy.length + at : at;

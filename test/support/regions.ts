@@ -1,4 +1,4 @@
-// Owns shared regions for tests: a file in memory that goes after the test, and clients of it.
+// Owns shared regions for tests: a memory file removed after the test, and its clients.
 import { closeSync, openSync, readFileSync, readSync, rmSync, writeSync } from "node:fs";
 import type { RecordClass } from "../../src/block.ts";
 import { SharedVault } from "../../src/client/shared-vault.ts";
@@ -8,7 +8,7 @@ import { closeAfterTest, logger, MIB } from "./vaults.ts";
 
 export const REGION_BYTES: number = 32 * MIB;
 
-/** An address of nobody else's; there is no region yet. */
+/** Returns a unique address without a region yet. */
 export function regionAddress(): string {
   const path = `/dev/shm/tierkv-test-${process.pid}-${randomId(6)}`;
   closeAfterTest({ close: () => rmSync(path, { force: true }) });
@@ -47,7 +47,7 @@ export function damageAll(address: string): void {
   closeSync(fd);
 }
 
-/** Whether these bytes stand anywhere in it. */
+/** Returns whether the region contains these bytes. */
 export function regionHolds(address: string, bytes: Buffer): boolean {
   return readFileSync(pathOf(address)).includes(bytes);
 }

@@ -1,4 +1,4 @@
-// Owns a registry that a test can have fail: the OCI distribution API, with tokens for whoever logs in, and blobs from another place.
+// Owns an OCI registry with injectable faults: tokens for logged-in clients, and blobs redirected to another place.
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener, Server, ServerResponse } from "node:http";
@@ -15,13 +15,13 @@ export interface TestRegistry {
   address: string;
   blobs: Map<string, Buffer>;
   manifests: Map<string, Buffer>;
-  /** Method and path of what was asked, in order. */
+  /** Method and path of each request, in order. */
   asked: string[];
-  /** Headers with which blobs were asked for where they are. */
+  /** Authorization headers of requests for blobs at their place. */
   told: (string | undefined)[];
-  /** What becomes of a blob on its way out; null: the connection ends in the middle. */
+  /** Changes a blob on its way out; null: the connection breaks off. */
   spoil: (bytes: Buffer) => Buffer | null;
-  /** Uploads above this number are answered with 503. */
+  /** Uploads beyond this number are answered with 503. */
   uploadsMax: number;
 }
 
@@ -80,7 +80,7 @@ export async function startRegistry(identity: CertifiedKey | null): Promise<Test
   });
   const elsewhere = await listening(store);
   const own = (): string => `${scheme}://${registry.address}`;
-  /** For whoever logs in. */
+  /** Grants a token to logged-in clients. */
   const grant = ({ url, login }: Asked): Answer => {
     if (login !== `Basic ${Buffer.from(LOGIN).toString("base64")}`) return [401];
     const token = randomUUID();

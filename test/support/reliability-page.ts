@@ -1,4 +1,4 @@
-// Owns the text of docs/reliability.md and docs/faults.md, made from the table of faults, the goals and the record of long runs.
+// Owns the text of docs/reliability.md and docs/faults.md, from the fault table, the goals and the record of long runs.
 import { readFileSync } from "node:fs";
 import type { FaultRow } from "../faults/row.ts";
 import { FAULTS, isLoaded } from "../faults/table.ts";
@@ -8,14 +8,14 @@ interface Goal {
   id: string;
   goal: string;
   target: string;
-  /** Words that begin with @ stand for sums over the record of long runs. */
+  /** Text in which words beginning with @ stand for sums over the record of long runs. */
   measured: string;
   state: "met" | "part" | "missed" | "not done";
   how: string;
   date: string;
 }
 
-/** A bug that is fixed: by which commit, and file and title of the test that is about it; null: there is none. */
+/** A fixed bug: its commit, and the file and title of its test; null: no test. */
 interface Replay {
   commit: string;
   bug: string;
@@ -29,7 +29,7 @@ export interface LongRun {
   part: string;
   seconds: number;
   seeds: number[];
-  /** What was counted; `wrong` and `failures` among it. */
+  /** Counts of the run; always with `wrong` and `failures`. */
   counts: Record<string, number>;
 }
 
@@ -49,7 +49,7 @@ function total(part: string, name: string): number {
   );
 }
 
-/** What a word beginning with @ means. */
+/** Returns the values of the words that begin with @. */
 function sums(): Record<string, string> {
   const driven = FAULTS.filter(({ tests }) => tests.length > 0).length;
   const reads = `${number(total("reads", "read"))} in long runs and 200,000 in every run of the tests, ${number(total("reads", "wrong"))} wrong; of a pool that keeps parity ${number(total("poolReads", "read"))} and 20,000, ${number(total("poolReads", "wrong"))} wrong`;
@@ -122,7 +122,7 @@ const replayRow = ({ commit, bug, test }: Replay): string[] => [
   test === null ? "**none**" : `\`${test[0]}\`: ${test[1]}`,
 ];
 
-/** Name and place, as each language declares them. */
+/** Returns name and place of each failpoint, as each language declares them. */
 function failpoints(): string[][] {
   return Object.values(FAILPOINT_TABLES)
     .flatMap((each) =>
@@ -131,7 +131,7 @@ function failpoints(): string[][] {
     .map(([name, where]) => [`\`${name}\``, where]);
 }
 
-/** One row for each part: its runs, their time, and what they counted in all. */
+/** Returns one row for each part: its runs, their time, and their total counts. */
 function longRuns(): string[][] {
   return [...new Set(RUNS.map(({ part }) => part))].map((part) => {
     const runs = RUNS.filter((run) => run.part === part);
@@ -148,7 +148,7 @@ const MADE =
   "<!-- Made from test/faults/ by test/faults/page.test.ts, which also says how to renew it. -->";
 const page = (...parts: string[]): string => `${parts.join("\n\n")}\n`;
 
-/** docs/reliability.md, whole. */
+/** Returns the whole docs/reliability.md. */
 export function renderReliabilityPage(): string {
   return page(
     "# Reliability",
@@ -167,7 +167,7 @@ keeps each finished part with its commit, seeds and counts. The sums:`,
   );
 }
 
-/** docs/faults.md, whole. */
+/** Returns the whole docs/faults.md. */
 export function renderFaultsPage(): string {
   return page(
     "# Faults",

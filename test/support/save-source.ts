@@ -1,8 +1,8 @@
-// Owns a stand-in for where saved blocks come from: one group of one worker, whose slots are only counted.
+// Owns a stand-in for the source of saved blocks: one group of one worker, whose slots are only counted.
 import type { ArenaId, GeometryId } from "../../src/native.ts";
 import type { SaveSource } from "../../src/sidecar/save/source.ts";
 
-/** Blocks of `sourceBytes`; slots that are of no use any more go to `finished`. */
+/** Makes blocks of `sourceBytes`; slots that are done go to `finished`. */
 export function saveSource(sourceBytes: number, finished: number[], isShort = false): SaveSource {
   return {
     arena: 1 as ArenaId,

@@ -1,4 +1,4 @@
-// Owns a scene for restore tests: a vault behind a fault proxy, a sidecar and an engine, and the check that nothing is left over.
+// Owns a scene for restore tests: a vault behind a fault proxy, a sidecar, an engine, and the leak check.
 import { expect } from "vitest";
 import type { FaultProxy } from "./fault-proxy.js";
 import { startFaultProxy } from "./fault-proxy.js";
@@ -17,10 +17,10 @@ export interface Scene {
   engine: FakeEngine;
 }
 
-/** An engine and its sidecar, whatever stands behind them. */
+/** An engine and its sidecar, with any vault. */
 export type Saving = Pick<Scene, "sidecar" | "engine">;
 
-/** A vault behind a fault proxy, a sidecar, an engine. */
+/** Opens a vault behind a fault proxy, a sidecar and an engine. */
 export async function openScene(
   options: TestSidecarOptions & { vaultBytes?: number } = {},
   shape: EngineShape = {},
@@ -50,11 +50,11 @@ export async function saveAll(
   await until(isSaved, "all saves");
 }
 
-/** Nothing of the restore side is left but what waits on the cache to be used again. */
+/** Expects nothing on the restore side except idle blocks in the cache. */
 export async function expectNoLeak({ sidecar, engine }: Saving): Promise<void> {
   await until(() => sidecar.status().engines[0]!.plans === 0, "plans to go");
   await until(() => sidecar.status().engines[0]!.fetches === 0, "fetches to end");
-  // Credits for slots that have just come free may still be on their way.
+  // Polled, because credits for slots just freed may still be on their way.
   const isAccounted = (): boolean => {
     const { arena, retainedBlocks } = sidecar.status().engines[0]!;
     const credits = engine.workers.reduce((sum, worker) => sum + worker.credits.length, 0);

@@ -1,4 +1,4 @@
-// Owns a stand-in for the shim: it speaks the frames over the real socket and fills and reads slots of the arena, found in /proc.
+// Owns a stand-in for the shim: sends real frames over the real socket, and fills and reads arena slots found in /proc.
 import { closeSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
 import type { Socket } from "node:net";
@@ -20,7 +20,7 @@ export interface GroupShape {
   dim?: number;
 }
 
-/** A `register` group as the real shim sends it: per layer (head, token, K|V), bf16. */
+/** Makes a `register` group as the real shim sends it: per layer (head, token, K|V), bf16. */
 export function makeGroup(shape: GroupShape = {}): Record<string, number | string> {
   const { group = 0, tokens = 16, layers = 2, heads = 2, dim = 32 } = shape;
   const tokenStride = dim * 2 * 2;
@@ -43,13 +43,13 @@ export function makeGroup(shape: GroupShape = {}): Record<string, number | strin
   };
 }
 
-/** One connection; keeps every frame it got, in order. */
+/** One connection; keeps every received frame, in order. */
 export class ShimClient {
   readonly frames: Fields[] = [];
   isClosed = false;
   readonly #socket: Socket;
   readonly #decoder = new FrameDecoder("the sidecar");
-  /** Called with each frame as it comes. */
+  /** Called with each frame on arrival. */
   onFrame: (frame: Fields) => void = () => {};
 
   constructor(path: string) {
@@ -76,7 +76,7 @@ export class ShimClient {
     this.#socket.write(bytes);
   }
 
-  /** Stops reading: what the sidecar sends piles up. */
+  /** Stops reading, so that the sidecar's data piles up. */
   pause(): void {
     this.#socket.pause();
   }
@@ -121,7 +121,7 @@ export function helloFrame(fields: Frame): Frame {
   };
 }
 
-/** A worker rank: maps the arena by itself and collects its credits. */
+/** A worker rank: maps the arena and collects its credits by itself. */
 export class FakeWorker extends ShimClient {
   readonly rank: number;
   readonly groups: readonly Record<string, number | string>[];
@@ -174,17 +174,17 @@ export class FakeWorker extends ShimClient {
 }
 
 export interface EngineShape {
-  /** More of the scheduler's hello. */
+  /** More fields of the scheduler's hello. */
   hello?: Frame;
   engine?: string;
   world?: number;
-  /** Fewer than `world`: neighbouring ranks hold the same pages. */
+  /** Below `world`: neighbouring ranks hold the same pages. */
   shards?: number;
   groups?: readonly Record<string, number | string>[];
   maxModelLen?: number;
-  /** false: its workers leave the arena alone. */
+  /** false: its workers do not map the arena. */
   isMapping?: boolean;
-  /** null: the scheduler does not send one. */
+  /** null: the scheduler sends none. */
   namespace?: Buffer | null;
 }
 
@@ -194,11 +194,11 @@ export interface Block {
   /** Hash of the first block of its run. */
   anchor: Buffer;
   endTokens: number;
-  /** The page of each rank. */
+  /** Page of each rank. */
   pages: Buffer[];
 }
 
-/** Blocks of one chain; the same name, index and rank give the same page. */
+/** Makes blocks of one chain; the same name, index and rank give the same page. */
 export function makeBlocks(name: string, count: number, pageBytes: number, world = 1): Block[] {
   const hashOf = (index: number): Buffer => digest(`${name} ${index}`);
   const seed = digest(name).readUInt32LE(0);
@@ -217,14 +217,14 @@ export function hashesOf(blocks: readonly Block[]): Buffer {
   return Buffer.concat(blocks.map(({ hash }) => hash));
 }
 
-/** What the sidecar said about one plan so far. */
+/** The sidecar's frames about one plan so far. */
 export interface PlanView {
   plan: number;
   held: Uint8Array | null;
-  /** Per group: slots in order, `shards` per block. */
+  /** Slots in order by group, `shards` per block. */
   placed: Map<number, number[]>;
   reason: string | null;
-  /** Of the same frame; null where it says none. */
+  /** Reason in the same frame; null: none. */
   why: string | null;
 }
 
@@ -234,9 +234,9 @@ export class FakeEngine {
   readonly world: number;
   readonly shards: number;
   readonly namespace: Buffer;
-  /** Whose its next requests are; 0: nobody's in particular. */
+  /** Tenant of its next requests; 0: none. */
   tenant = 0;
-  /** Of their client; empty: none. */
+  /** Trace context of the client; empty: none. */
   traceparent = "";
   readonly scheduler: ShimClient;
   readonly workers: FakeWorker[];
@@ -270,7 +270,7 @@ export class FakeEngine {
     });
   }
 
-  /** Up and ready for restores, with credits on every rank. */
+  /** Starts and waits until it may restore and every rank has credits. */
   static async start(path: string, shape: EngineShape = {}): Promise<FakeEngine> {
     const engine = new FakeEngine(path, shape);
     await engine.ready();
@@ -282,7 +282,7 @@ export class FakeEngine {
     await until(() => this.workers.every(({ credits }) => credits.length > 0), "credits");
   }
 
-  /** Copies the blocks into slots it holds credits for and sends one `save` per rank. */
+  /** Copies the blocks into slots with credits and sends one `save` per rank. */
   save(blocks: readonly Block[], group = 0): void {
     for (const worker of this.workers) this.saveOn(worker, blocks, group);
   }
@@ -330,7 +330,7 @@ export class FakeEngine {
     return this.#lastPlan;
   }
 
-  /** `loaded`: the tokens that it has copied, and behind how many of its own. */
+  /** `loaded`: tokens that it has copied, and the count of its own tokens before them. */
   release(plan: number, loaded: Frame = {}): void {
     this.scheduler.send({ t: "release", req: "request", plan, ...loaded });
   }
@@ -358,7 +358,7 @@ export class FakeEngine {
     return this.view(plan);
   }
 
-  /** True when the placed block at `index` holds the pages of `block`, byte for byte, on every rank. */
+  /** Returns whether the placed block at `index` has the pages of `block`, byte for byte, on every rank. */
   holds(view: PlanView, index: number, block: Block, group = 0): boolean {
     const slots = view.placed.get(group)!;
     return this.workers.every(({ rank }, at) => {

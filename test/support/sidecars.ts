@@ -1,4 +1,4 @@
-// Owns real sidecars for tests: a socket in a directory of its own, vaults beside it, closed after each test.
+// Owns real sidecars for tests: a socket in its own directory, vaults beside it, closed after each test.
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -18,7 +18,7 @@ import { corruptRecord } from "./native.ts";
 import { closeAfterTest, logger, MIB, openClient, openVault } from "./vaults.ts";
 import type { TestVault } from "./vaults.ts";
 
-/** A directory of mode 0700 that goes after the test. */
+/** Makes a directory of mode 0700, removed after the test. */
 export function testDirectory(): string {
   const path = mkdtempSync(join(tmpdir(), "tierkv-test-"));
   closeAfterTest({ close: () => rmSync(path, { recursive: true, force: true }) });
@@ -33,22 +33,22 @@ export interface TestSidecarOptions {
   stallMs?: number;
   when?: "faster" | "always";
   redundancy?: "none" | "parity" | "copies:2";
-  /** Whether attention KV is stored as INT8; what most tests compare is bytes, so it is off. */
+  /** Whether attention KV is stored as INT8; off, because most tests compare bytes. */
   int8?: boolean;
-  /** Instead of `int8`. */
+  /** Codec, overrides `int8`. */
   kv?: KvCodec;
   kvDim?: number | null;
-  /** Where receipts lie; without it nobody asks for one. */
+  /** Options of receipts; absent: none are written. */
   receipts?: Partial<Config["receipts"]>;
   maxKld?: number;
   logger?: Logger;
   members?: MemberSource;
   onEnded?: (ended: Ended) => void;
-  /** One of a class, several, or none. */
+  /** Vaults of a class: one, several, or none. */
   vaults?: Record<RecordClass, Vault | readonly Vault[] | null>;
 }
 
-/** As the sidecar takes them. */
+/** Returns the clients in the form that a sidecar takes. */
 export function clientsOf({ kv, ssm }: NonNullable<TestSidecarOptions["vaults"]>): VaultClients {
   return { kv: [kv ?? []].flat(), ssm: [ssm ?? []].flat() };
 }
@@ -58,7 +58,7 @@ function codecOf({ kv, int8, kvDim, maxKld }: TestSidecarOptions): Partial<Confi
   return { kv: kv ?? (isLossy ? "int8" : "raw"), ...(maxKld === undefined ? {} : { maxKld }) };
 }
 
-/** The defaults, but for what tests must not touch or wait for. */
+/** Returns the defaults, except for what tests must not touch or wait for. */
 export function testConfig(options: TestSidecarOptions & { socket: string }): Config {
   const { config } = checkConfig("", null, {});
   if (config === null) throw new Error("the defaults are no configuration");
@@ -120,19 +120,19 @@ export async function openSidecar(options: TestSidecarOptions = {}): Promise<Tes
   });
 }
 
-/** Flips a byte of a record in whichever vault of this process holds it. Throws when none does. */
+/** Flips a byte of a record in this process's vault that holds it. Throws when none does. */
 export function corruptStored(namespace: Buffer, key: Buffer, offset: number): void {
   inSomeStore((store) => corruptRecord(store, namespace, key, offset));
 }
 
 function inSomeStore(work: (store: number) => void): void {
-  // Ids of stores are small numbers, given one after another.
+  // Ids of stores are small consecutive numbers.
   for (let store = 1; store < 10_000; store += 1) {
     try {
       work(store);
       return;
     } catch {
-      // Closed, or without that record: the next one.
+      // A closed store, or one without that record.
     }
   }
   throw new Error("no vault of this process holds the record");
@@ -144,7 +144,7 @@ export interface TestStack {
   ssm: TestVault;
 }
 
-/** A kv vault, an ssm vault and a sidecar that uses both. */
+/** Opens a kv vault, an ssm vault and a sidecar that uses both. */
 export async function openStack(options: TestSidecarOptions = {}): Promise<TestStack> {
   const kv = await openVault();
   const ssm = await openVault({ recordClass: "ssm" });

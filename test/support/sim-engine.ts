@@ -1,10 +1,10 @@
-// Owns a simulated engine: the part of vLLM's HTTP API that the gateway meets, with failures on demand.
+// Owns a simulated engine: the part of vLLM's HTTP API that the gateway uses, with failures on demand.
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 
-/** What it does with the next completions; `silent`: the head of an answer, and then nothing. */
+/** Behaviour for the next completions; `silent`: the head of an answer, and then nothing. */
 export type Fault =
   | "none"
   | "unserved"
@@ -23,36 +23,36 @@ export interface Asked {
 
 /** Answers a completion with `tokens` events that name this engine and count up. */
 export class SimEngine {
-  /** An adapter is `NAME@MODEL`. */
+  /** Models; an adapter is `NAME@MODEL`. */
   readonly models: string[];
   readonly asked: Asked[] = [];
-  /** Connections that a client closed while an answer was under way. */
+  /** Connections that a client closed during an answer. */
   aborted = 0;
   fault: Fault = "none";
-  /** Of a stream, and what each event is filled up to. */
+  /** Events of a stream, and the size each one is padded to. */
   tokens = 5;
   eventBytes = 0;
-  /** Of streams, as far as connections took them. */
+  /** Bytes of streams, as far as connections took them. */
   sentBytes = 0;
   /** Completions are held until it resolves. */
   gate: Promise<void> = Promise.resolve();
-  /** A stream waits behind its first events. */
+  /** Pauses a stream behind its first events. */
   hold: { after: number; until: Promise<void> } | null = null;
   isHealthy = true;
-  /** Its events have the form of the API, with texts `t0 `, `t1 ` and their ids. */
+  /** Whether events have the form of the API, with texts `t0 `, `t1 ` and their ids. */
   hasChoices = false;
-  /** Questions for the tokens of a prompt. */
+  /** Requests for the tokens of a prompt. */
   tokenized = 0;
-  /** A token for each character. */
+  /** Makes a token for each character. */
   tokenize: (body: string) => number[] | Promise<number[]> = (body) => {
     const { prompt, messages } = JSON.parse(body) as { prompt?: string; messages?: unknown };
     return tokensOf(prompt ?? JSON.stringify(messages));
   };
-  /** Where it says it has its models. */
+  /** Reported folder of its models. */
   root: string | undefined;
-  /** Takes what each completion leaves in the cache. */
+  /** Receives the tokens that each completion leaves in the cache. */
   onPrompt: (tokens: number[]) => Promise<void> = () => Promise.resolve();
-  /** More of whole answers. */
+  /** Additional fields of whole answers. */
   more: object = {};
   #server: Server;
   #port = 0;
@@ -66,7 +66,7 @@ export class SimEngine {
     return `127.0.0.1:${this.#port}`;
   }
 
-  /** On the port it had, if it ran before. */
+  /** Starts on its earlier port, if any. */
   async start(): Promise<this> {
     this.#server = this.#make();
     this.#server.listen(this.#port, "127.0.0.1");
@@ -149,7 +149,7 @@ export class SimEngine {
   }
 }
 
-/** A token for each character. */
+/** Returns a token for each character. */
 export function tokensOf(prompt: string | readonly number[]): number[] {
   if (typeof prompt !== "string") return [...prompt];
   return Array.from(prompt, (character) => character.codePointAt(0)!);

@@ -1,4 +1,4 @@
-// Owns the events of a simulated engine over real ZeroMQ: a cache of blocks, what it publishes, what it replays, what gets lost.
+// Owns the events of a simulated engine over real ZeroMQ: its block cache, published batches, replays, and losses.
 import { encode } from "@msgpack/msgpack";
 import { Publisher, Router } from "zeromq";
 import { hashOfBlock, lowOf } from "../../src/gateway/hashes/forms.ts";
@@ -16,18 +16,18 @@ export interface SimBlock {
 type Wire = Record<string, unknown>;
 
 export interface PublisherOptions {
-  /** Batches that are kept for replays; 0: it replays nothing. */
+  /** Batches kept for replays; 0: no replays. */
   kept?: number;
-  /** Positional arrays, as older engines send them. */
+  /** Whether fields are positional arrays, as older engines send them. */
   isPositional?: boolean;
-  /** Answers of a replay carry the topic, as newer engines send them. */
+  /** Whether answers of a replay carry the topic, as newer engines send them. */
   hasTopic?: boolean;
   blockSize?: number;
-  /** Its hashes are vLLM's own, as releases since 0.32 make them; else another for each process. */
+  /** Base of vLLM's own hashes, as releases since 0.32 make them; else another for each process. */
   base?: Base;
 }
 
-/** How a batch comes: `late` is behind the next one. */
+/** Delivery of a batch: `late` comes after the next one. */
 export type Arrival = "once" | "never" | "twice" | "late";
 
 /** The cache of one engine, least recently used block first, and its two sockets. */
@@ -36,7 +36,7 @@ export class SimPublisher {
   readonly blockSize: number;
   readonly #options: Required<Omit<PublisherOptions, "base">>;
   readonly #base: Base | undefined;
-  /** Hashes of 32 bytes, by what is published of them. */
+  /** Hashes of 32 bytes, by their published form. */
   readonly whole = new Map<bigint, Buffer>();
   #publisher = new Publisher();
   #router = new Router();
@@ -45,9 +45,9 @@ export class SimPublisher {
   #kept: [bigint, Buffer][] = [];
   #salt = 0n;
   #late: Buffer[] | null = null;
-  /** Of the batches that are not said to be lost. */
+  /** Chooses the delivery of batches that are not marked as lost. */
   arrives: () => Arrival = () => "once";
-  /** Events of all its processes, also those that nobody heard. */
+  /** Events of all its processes, including lost ones. */
   published = 0;
 
   constructor(options: PublisherOptions = {}) {
@@ -65,7 +65,7 @@ export class SimPublisher {
     return `127.0.0.1:${this.#ports[1]}`;
   }
 
-  /** On the ports it had, as a new process: its numbers begin again, and its cache is empty. */
+  /** Starts on its earlier ports as a new process: sequence numbers begin again, and its cache is empty. */
   async start(): Promise<this> {
     this.#publisher = new Publisher();
     this.#router = new Router();
@@ -87,7 +87,7 @@ export class SimPublisher {
     this.#router.close();
   }
 
-  /** What a prompt leaves in the cache, block by block, as one batch; `evict` blocks go before, the oldest that nothing stands on. */
+  /** Caches a prompt, block by block, as one batch; first evicts `evict` blocks, the oldest without successors. */
   async take(
     tokens: readonly number[],
     evict = 0,
@@ -126,7 +126,7 @@ export class SimPublisher {
     if (events.length > 0) await this.publish(events, isLost);
   }
 
-  /** Says of a prompt's blocks that a vault holds them, or that none does any more. */
+  /** Publishes that a vault holds a prompt's blocks, or that none does any more. */
   async tellVault(tokens: readonly number[], isHeld = true): Promise<void> {
     const events: Wire[] = [];
     let parent: bigint | null = null;
@@ -146,7 +146,7 @@ export class SimPublisher {
     await this.publish(events);
   }
 
-  /** Says by what vaults know its blocks; null: none can be reached. */
+  /** Publishes the namespace of its blocks in vaults; null: no vault is reachable. */
   async name(namespace: Buffer | null, shards = 1, root = this.#base?.root): Promise<void> {
     const name = namespace === null ? [] : [hexOf(namespace), shards, hexOf(root!)];
     await this.publish([
@@ -168,7 +168,7 @@ export class SimPublisher {
     ]);
   }
 
-  /** As a vault knows them, 32 bytes each. */
+  /** Returns a prompt's hashes as a vault knows them, 32 bytes each. */
   hashes(tokens: readonly number[], salt: string | null = null): Buffer[] {
     const found: Buffer[] = [];
     let parent: bigint | null = null;
@@ -184,12 +184,12 @@ export class SimPublisher {
     await this.publish([{ type: "AllBlocksCleared" }], isLost);
   }
 
-  /** `isLost`: nobody hears it, and it can be asked for again. */
+  /** `isLost`: no subscriber gets it, but a replay does. */
   async publish(events: readonly Wire[], isLost = false): Promise<void> {
     const shaped = this.#options.isPositional
       ? events.map((event) => Object.values(event))
       : events;
-    // As an engine's clock: no two batches are the same bytes.
+    // Strictly increasing like an engine's clock, so that no two batches are equal.
     const time = Date.now() / 1000 + Number(this.#sequence) / 1e6;
     const payload = Buffer.from(encode([time, shaped, 0], { useBigInt64: true }));
     const number = bytesOf(this.#sequence);
@@ -208,7 +208,7 @@ export class SimPublisher {
     if (late !== null) await this.#publisher.send(late);
   }
 
-  /** Blocks of the prompt that are held, from the first on. */
+  /** Returns the leading blocks of the prompt that are held. */
   prefix(tokens: readonly number[]): number {
     let parent: bigint | null = null;
     for (let at = 0; at + this.blockSize <= tokens.length; at += this.blockSize) {
@@ -218,7 +218,7 @@ export class SimPublisher {
     return Math.floor(tokens.length / this.blockSize);
   }
 
-  /** Another for each process, like a random seed. */
+  /** Returns hashes that differ between processes, as with a random seed. */
   #hashOf(parent: bigint | null, tokens: readonly number[], salt: string | null): bigint {
     if (this.#base !== undefined) return this.#ownHashOf(this.#base, parent, tokens, salt);
     let hash = (parent ?? 0x9e37_79b9_7f4a_7c15n) ^ this.#salt ^ BigInt(salt?.length ?? 0);
@@ -256,14 +256,14 @@ export class SimPublisher {
         await router.send([id!, "", ...topic, bytesOf(END), ""]);
       }
     } catch {
-      // It was closed.
+      // The socket was closed.
     }
   }
 }
 
 const hexOf = (bytes: Buffer): string => bytes.toString("hex");
 
-/** A port that was just left may be taken a moment longer. */
+/** Retries, because a port may stay taken for a moment after it was left. */
 async function bound(socket: Publisher | Router, address: string): Promise<void> {
   for (;;) {
     try {

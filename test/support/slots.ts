@@ -1,4 +1,4 @@
-// Owns arenas for tests: memory that is ready, closed at the end whatever happens, and the plainest pages in it.
+// Owns arenas for tests: memory that is ready, closed at the end, and the plainest pages in it.
 import type { ArenaId, GeometryId } from "../../src/native.ts";
 import {
   arenaStatus,
@@ -37,14 +37,14 @@ export async function withArena<T>(
   }
 }
 
-/** A slot leased to `owner`; throws when none is free. */
+/** Leases a slot to `owner`; throws when none is free. */
 export function leaseOne(arena: ArenaId, owner = 1): Lease {
   const [slot, generation] = leaseSlots(arena, owner, 1);
   if (slot === undefined || generation === undefined) throw new Error("no slot is free");
   return { slot, generation };
 }
 
-/** Pages that are stored as they are, one layer of attention long unless `rest` says otherwise. */
+/** Registers pages that are stored raw, one attention layer long unless `rest` says otherwise. */
 export const registerOpaque = (layerBytes: number, rest: Partial<Geometry> = {}): GeometryId =>
   registerGeometry({
     group: 0,

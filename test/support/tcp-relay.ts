@@ -1,4 +1,4 @@
-// Owns a plain TCP relay whose connections a test can cut, and a peer that accepts and says nothing.
+// Owns a plain TCP relay whose connections a test can cut, and a peer that accepts and stays silent.
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import type { AddressInfo, Server, Socket } from "node:net";
@@ -20,7 +20,7 @@ export interface Relay {
   cut(): void;
 }
 
-/** Of connections that somebody else accepts; bytes from the target pass only so many at a time where that is asked. */
+/** Relays connections that another server accepts; `slow` throttles bytes from the target. */
 export function relayTo(target: { address: string }, slow?: { bytesPerTick: number }): Relay {
   const [host = "", port = ""] = target.address.split(":");
   const sockets = new Set<Socket>();
@@ -57,13 +57,13 @@ function trickle(from: Socket, to: Socket, bytesPerTick: number): void {
   to.once("close", end);
 }
 
-/** The same with a port of its own. */
+/** Opens the same with its own port. */
 export function openRelay(target: { address: string }): Promise<TcpPeer> {
   const relay = relayTo(target);
   return openPeer((socket) => relay.adopt(socket));
 }
 
-/** Accepts connections and never answers a byte. */
+/** Accepts connections and never sends a byte. */
 export function openSilentPeer(): Promise<TcpPeer> {
   return openPeer((socket) => void socket.resume());
 }

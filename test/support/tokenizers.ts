@@ -1,4 +1,4 @@
-// Owns a small tokenizer in a folder, and an engine's `/tokenize` that uses it, or another one.
+// Owns a small tokenizer in a folder, and an engine's `/tokenize` that uses it or another one.
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { tokenizerEncode, tokenizerOpen } from "../../src/native.ts";
@@ -10,7 +10,7 @@ const TEMPLATE =
   "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}" +
   "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}";
 
-/** A token for each character that a keyboard has, one for all others, and those that are added. */
+/** Writes a token for each keyboard character, one for all others, and the added ones. */
 export function writeTokenizer(
   folder: string,
   template = TEMPLATE,
@@ -36,7 +36,7 @@ interface Question {
   tools?: object[];
 }
 
-/** What an engine with this tokenizer answers; `chatty` renders chats otherwise than the template. */
+/** Answers like an engine with this tokenizer; `chatty` renders chats differently from the template. */
 export async function tokenizeBy(
   engine: SimEngine,
   folder: string,

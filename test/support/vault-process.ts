@@ -1,4 +1,4 @@
-// Owns vaults that are processes of their own, small and without credentials, for what is measured from outside.
+// Owns vaults as separate processes, small and without credentials, for measurements from outside.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Program } from "./command-line.ts";
@@ -14,7 +14,7 @@ export interface Place {
   readonly port: number;
 }
 
-/** `port`: where one was before; 0: anywhere. `dataDir`: what it holds outlives it. `clockMs`: its wall clock is so far ahead. It remembers no flush of another one. */
+/** `port`: an earlier vault's; 0: any. `dataDir`: keeps its records. `clockMs`: lead of its wall clock. It knows no flushes of other vaults. */
 export async function startVaultProcess(
   port = 0,
   at = "127.0.0.1",

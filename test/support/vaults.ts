@@ -1,4 +1,4 @@
-// Owns real vaults and clients for tests: port 0, closed after each test, and nothing left behind.
+// Owns real vaults and clients for tests: port 0, closed after each test, and no leftovers.
 import { connect } from "node:net";
 import { afterEach } from "vitest";
 import type { RecordClass, VaultClass } from "../../src/block.ts";
@@ -30,7 +30,7 @@ afterEach(async () => {
 });
 
 export interface TestVault extends PausableVault {
-  /** What it has counted. */
+  /** Counters of the vault. */
   counters: { get(name: VaultCounter): number };
 }
 
@@ -42,12 +42,12 @@ export interface TestVaultOptions {
   disk?: VaultDisk;
   /** 0: the system chooses. */
   port?: number;
-  /** `host:port` of a further address, which it tells of. */
+  /** `host:port` of a further address, reported to clients. */
   second?: string;
   /** null: flushes are forgotten with the process. */
   flushFile?: string | null;
   gossip?: Gossip | null;
-  /** What is asked in a trace becomes a span. */
+  /** Whether traced requests become spans. */
   traces?: boolean;
 }
 
@@ -107,7 +107,7 @@ export function openClient(
   return closeAfterTest(new TestClient({ address: vault.address, name, logger, ...options }));
 }
 
-/** Whether somebody listens there. */
+/** Returns whether an address accepts connections. */
 export function reaches(address: string): Promise<boolean> {
   const socket = connect(splitAddress(address));
   return new Promise<boolean>((resolve) => {

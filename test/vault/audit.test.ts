@@ -1,4 +1,4 @@
-// Owns the proof of the audit log: what is written, that it holds no secret, that it is bounded, and that it harms nobody.
+// Owns the proof of the audit log: its events, no secrets, its bounds, and no harm when it fails.
 import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { expect, test, vi } from "vitest";
@@ -77,7 +77,7 @@ test("says who was refused, who flushed, which namespaces came; no secret and no
   expect(statSync(vault.auditLog).mode & 0o777).toBe(0o600);
 });
 
-test("the owner of the vault reads what was wrong; who was refused does not", async () => {
+test("the vault's owner reads the reason of a refusal; the refused client does not", async () => {
   const vault = await openClosedVault();
   const { ca } = vault;
   const path = "/tierkv.v1.Vault/Lookup";
@@ -103,7 +103,7 @@ test("the owner of the vault reads what was wrong; who was refused does not", as
   ]);
 });
 
-test("counters that grow are told, wherever they are counted", () => {
+test("growing counters are logged, wherever they are counted", () => {
   const path = join(testDirectory(), "audit.jsonl");
   let counts: Record<string, number> = { quarantined: 0, refused_bad_record: 1, lookups: 1 };
   const watch = new AuditWatch(new AuditLog(path, logger), () => counts);
@@ -159,7 +159,7 @@ test("a place that cannot be written ends the start; one that is lost later harm
   nothing.record("started");
 });
 
-test("strangers hide nothing of what others did, and administration is never left out", () => {
+test("strangers crowd out no events of others, and administration is always logged", () => {
   const path = join(testDirectory(), "audit.jsonl");
   const now = vi.spyOn(performance, "now").mockReturnValue(1_000);
   const audit = new AuditLog(path, logger);

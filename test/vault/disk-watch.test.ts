@@ -1,4 +1,4 @@
-// Owns the proof that a vault's log says what came back from its disk, that writing fails and why, and what is lost at the end.
+// Owns the proof that a vault's log reports recovered records, write failures with their reason, and losses at the end.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -40,7 +40,7 @@ function watch(dataDir = "/d"): { watched: DiskWatch; see(now: Partial<StoreDisk
   return { watched, see };
 }
 
-test("says once, when all is read, what the run before left", () => {
+test("reports once, when all is read, the records of the previous run", () => {
   const { see } = watch();
   see({ isRecovering: true, records: 2, recordBytes: 20 });
   expect(lines).toEqual([]);
@@ -92,7 +92,7 @@ test("counts at the end what was never written, and says nothing where all was",
   expect(lost!["msg"]).toBe("101 records were not written to disk and are lost");
 });
 
-/** A small disk of its own needs a mount that nobody else sees. */
+/** A small disk needs a private mount. */
 const canMount = spawnSync("unshare", ["--mount", "true"]).status === 0;
 
 test("F12 of a disk that is full the log names errno and path, status is not ok, and what is lost is counted", async ({
@@ -101,7 +101,7 @@ test("F12 of a disk that is full the log names errno and path, status is not ok,
   skip(!canMount, "a file system cannot be mounted here");
   const folder = testDirectory();
   const dataDir = join(folder, "data");
-  // Large enough for what the vault is told to keep, and full of what is not its own.
+  // Sized for the vault's own limit, but mostly filled with other data.
   const mounted = `mount -t tmpfs -o size=70m tmpfs ${folder} && head -c 66m /dev/zero >${folder}/other && exec "$@"`;
   const under = ["unshare", "--mount", "sh", "-c", mounted, "sh"];
   const vault = await KillableVault.start({ isDurable: true, dataDir, diskBytes: "64MiB", under });

@@ -1,4 +1,4 @@
-// Owns the tests of a vault's flushes: numbered and kept, told at once or at the next hello, and what was made before is refused.
+// Owns the tests of a vault's flushes: numbered, kept, announced at once or at the next hello; older records are refused.
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -62,7 +62,7 @@ test("numbers ascend, outlive the process, and say what was missed", () => {
   expect(again.since(second)).toEqual({ number: second, everything: false, flushes: [] });
 });
 
-test("who knows a number that the vault does not, or missed too much, drops all", () => {
+test("a sidecar that knows an unknown number, or missed too much, drops all", () => {
   const log = new FlushLog(null, logger);
   const all = { everything: true, flushes: [] };
   expect(log.since(7)).toMatchObject(all);
@@ -80,7 +80,7 @@ test("who knows a number that the vault does not, or missed too much, drops all"
   expect(log.since(last)).toMatchObject(all);
 });
 
-test("a damaged file costs what sidecars hold, and no flush is forgotten silently", () => {
+test("a damaged file costs the sidecars' copies, and no flush is forgotten silently", () => {
   const file = join(dir, "flushes.json");
   const log = new FlushLog(file, logger);
   const { number } = log.begin(EVERY);
@@ -103,14 +103,14 @@ test("a damaged file costs what sidecars hold, and no flush is forgotten silentl
   }
 });
 
-/** Hears flushes as a sidecar does. */
+/** Collects flushes as a sidecar does. */
 function heardBy(client: VaultClient): (readonly FlushedScope[] | null)[] {
   const heard: (readonly FlushedScope[] | null)[] = [];
   client.flushes.listen({ onHello: () => {}, onFlush: (scopes) => heard.push(scopes) });
   return heard;
 }
 
-/** Watches as a sidecar does until the test ends, and says that each flush cost it `blocks`. */
+/** Watches as a sidecar does until the test ends, and reports `blocks` dropped for each flush. */
 function watches(
   client: VaultClient,
   name: string,
@@ -130,14 +130,14 @@ function watches(
   return closeAfterTest({ end, close: end });
 }
 
-/** Until the vault knows these. */
+/** Waits until the vault knows these sidecars. */
 async function known(admin: VaultClient, ...names: string[]): Promise<void> {
   const seen = async (): Promise<string[]> =>
     (await admin.flush(OTHER_NAMESPACE, SOON_MS)).sidecars.map(({ name }) => name);
   await until(async () => (await seen()).toSorted().join() === names.join(), "the watchers");
 }
 
-test("who watches is told at once and confirms; who was away is named, and told at the next hello", async () => {
+test("a watching sidecar is told at once and confirms; an absent one is named, and told at the next hello", async () => {
   const vault = await openVault();
   const [admin, near, away] = [openClient(vault), openClient(vault), openClient(vault)];
   watches(near, "a", 5);
@@ -201,7 +201,7 @@ test("what was made before a flush that takes it is refused, whole or in the mid
     client.store(NAMESPACE, pages.encode(), SOON_MS, 0, flushed);
   const [there, gone] = await encoded(number - 1);
   expect(gone).toBe(ItemStatus.FLUSHED);
-  // Over gRPC alone it is refused before anybody looks whether it is there.
+  // Over gRPC alone the flush is checked before presence.
   expect([ItemStatus.PRESENT, ItemStatus.FLUSHED]).toContain(there);
   expect(vault.counters.get("refused_flushed")).toBe(there === ItemStatus.FLUSHED ? 4 : 3);
   const named = await client.flush(NAMESPACE, SOON_MS);
@@ -249,7 +249,7 @@ test("a flush that was begun and not ended is ended by the next start", async ()
   const first = await openVault({ disk });
   await openClient(first).put(NAMESPACE, makeRecords(3), SOON_MS);
   await first.close();
-  // As after a kill between the two steps.
+  // State after a kill between the two steps.
   new FlushLog(join(dir, "flushes.json"), logger).begin({ ...EVERY, namespaces: [A] });
   const again = openClient(await openVault({ disk }));
   expect([...(await again.lookup(NAMESPACE, keysOf(makeRecords(3)), SOON_MS))]).toEqual([0]);
@@ -278,7 +278,7 @@ test("F70 a tenant goes alone: from memory and disk, over a restart, and what it
       const [namespace, recordClass = null, model = null] = by;
       return (await admin.flush(namespace, SOON_MS, recordClass, model, TENANT)).records;
     };
-    // With the others of its kind it takes what all of them name.
+    // Flushed together with the tenants that share the namespace.
     expect(await flush(OTHER_NAMESPACE)).toBe(0);
     expect(await flush(null, "ssm")).toBe(0);
     expect(await flush(null, "kv", "another/model")).toBe(0);

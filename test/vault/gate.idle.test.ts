@@ -1,4 +1,4 @@
-// Owns the proof that a connection on which nobody was let in does not stay.
+// Owns the proof that a connection without an admitted call is closed.
 import { expect, test, vi } from "vitest";
 import type * as Limits from "../../src/limits/access.ts";
 import {
@@ -15,7 +15,7 @@ vi.mock("../../src/limits/access.ts", async (importOriginal) => ({
   LISTENER_DEADLINE_MS: 2_000,
 }));
 
-test("it ends without a call that was let in, and not with one", async () => {
+test("a connection ends without an admitted call, and stays with one", async () => {
   const vault = await openClosedVault();
   const friend = { token: TOKENS.read };
   const known = connectTo(vault, friend);

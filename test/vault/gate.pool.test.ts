@@ -1,4 +1,4 @@
-// Owns the proof of what the token of a pool opens at a vault: what is needed to give records away, and nothing else.
+// Owns the proof of a pool token's rights at a vault: the calls for handing records over, and nothing else.
 import { createHash, randomBytes, X509Certificate } from "node:crypto";
 import { join } from "node:path";
 import { expect, test } from "vitest";

@@ -1,4 +1,4 @@
-// Owns the proof that a closed vault lets nobody in who may not come: every call, with everything that is not enough, before its body is read.
+// Owns the proof that a closed vault refuses every call with insufficient credentials before its body is read.
 import { readdirSync, readFileSync } from "node:fs";
 import { status as GrpcStatus } from "@grpc/grpc-js";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -26,10 +26,10 @@ interface Method {
 const SERVICES: readonly object[] = [vaultService, healthService];
 const METHODS = SERVICES.flatMap((service) => Object.values(service) as Method[]);
 const BODY_BYTES = 8_000_000;
-/** What fits into the windows of HTTP/2 before anybody reads. */
+/** Bytes that fit into HTTP/2's windows before anything is read. */
 const UNREAD_BYTES_MAX = 200_000;
 
-/** Every message that any call took apart. */
+/** Messages that any call has parsed. */
 let parsed = 0;
 const originals = METHODS.map((method) => method.requestDeserialize);
 
@@ -47,10 +47,10 @@ afterAll(() => {
     method.requestDeserialize = originals[index] ?? method.requestDeserialize;
 });
 
-/** What Envoy asks a gateway, and what etcd is asked; a vault does not serve it. */
+/** Files of services that a vault does not have: Envoy asks a gateway, and clients ask etcd. */
 const OF_OTHERS = ["ext_proc.proto", "etcd.proto"];
 
-/** Calls of a vault, as the files in proto/ name them. */
+/** Returns the calls of a vault, from the files in proto/. */
 function callsOfProto(): string[] {
   const folder = new URL("../../proto/", import.meta.url);
   const own = readdirSync(folder).filter((name) => !OF_OTHERS.includes(name));
@@ -64,7 +64,7 @@ function callsOfProto(): string[] {
 
 const CALLS = callsOfProto();
 
-/** What is shown by those who may not come in. */
+/** Insufficient credentials, by name. */
 const STRANGERS: Readonly<Record<string, (vault: ClosedVault) => Shown>> = {
   nothing: () => ({}),
   "a wrong token": () => ({ token: "x".repeat(40) }),
@@ -90,7 +90,7 @@ const STRANGERS: Readonly<Record<string, (vault: ClosedVault) => Shown>> = {
 test("every call of every proto file has a role, and nothing else has", () => {
   expect(CALLS.length).toBe(METHODS.length);
   expect(CALLS.sort()).toEqual(METHODS.map(({ path }) => path).sort());
-  // They take an invitation, and the pool's token; no credential whatever its role.
+  // Listed apart, because these take an invitation or the pool's token, and no role.
   const others = [REDEEM_PATH, GOSSIP_PATH];
   for (const path of CALLS.filter((call) => !others.includes(call)))
     expect(ROLES).toContain(roleNeeded(path));
@@ -140,7 +140,7 @@ describe.each(["token", "certificate"] as const)("with the %s of a lesser role",
     expect(sent).toBeLessThan(UNREAD_BYTES_MAX);
     expect(parsed).toBe(before);
     expect(vault.counter("calls_denied")).toBe(1);
-    // The connection of one who may come in goes on.
+    // The connection of an admitted client goes on.
     const hello = await rawCall(session, "/tierkv.v1.Vault/Stats", shown, EMPTY_BYTES);
     expect(hello.status).toBe(GrpcStatus.OK);
   });
@@ -254,7 +254,7 @@ test("F38 who fails again and again is cut off, and then not even listened to; o
   );
   await Promise.all(failures);
   await until(() => stranger.destroyed, "the end of the stranger's connection");
-  // One more for each pause, on a connection of its own.
+  // One more attempt per pause, on a connection of its own.
   const again = connectTo(vault, {});
   await rawCall(again, path, {}, EMPTY_BYTES);
   expect(vault.counter("calls_unauthenticated")).toBe(AUTH_FAILURES_MAX + 1);

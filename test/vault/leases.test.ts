@@ -1,4 +1,4 @@
-// Owns the proof that what measuring commands store goes by itself, and that nothing else does.
+// Owns the proof that records of measuring commands expire, and only those.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
@@ -34,7 +34,7 @@ test("records of a lease that nobody ends go after it, those of engines stay", a
   expect(held[0]).toBe(0b111);
 });
 
-test("whoever ends it has dropped its records; a lease begun anew lasts", async () => {
+test("ending a lease drops its records; a renewed one lasts", async () => {
   const vault = await openVault();
   const client = openClient(vault);
   const measured = measuringNamespace();

@@ -1,4 +1,4 @@
-// Owns the proof that look-ups over gRPC, which a client sends while it has no lanes, become spans as those on lanes do.
+// Owns the proof that look-ups over gRPC, used while a client has no lanes, become spans like those on lanes.
 import { expect, test } from "vitest";
 import { SPANS_QUEUED_MAX } from "../../src/limits/seen.ts";
 import { LookupSpans } from "../../src/vault/lookup-spans.ts";
@@ -25,7 +25,7 @@ test.each([0, 2])("a look-up of a trace is one span, over %s lanes", async (lane
   expect(vault.spans().spans).toEqual([]);
 });
 
-test("what is no context is none, and spans that nobody takes are bounded and counted", () => {
+test("an invalid context makes no span, and spans that nobody collects are bounded and counted", () => {
   const all = new LookupSpans();
   const none = { spans: [], dropped: 0 };
   expect(

@@ -1,4 +1,4 @@
-// Owns the proof of the machines that joined: invitations end, secrets are kept hashed, names and numbers are nobody else's.
+// Owns the proof about joined machines: invitations end, secrets are kept hashed, names and numbers are unique.
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";

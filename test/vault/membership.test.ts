@@ -1,4 +1,4 @@
-// Owns the proof of joining and revoking against a running vault: what a machine has open ends with its credential, and nobody else's.
+// Owns the proof of joining and revoking at a running vault: a machine's connections end with its credential, and no others.
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../src/client/channel.ts";
@@ -123,7 +123,7 @@ test("inviting, listing and revoking are the administrator's; a role that is non
   await expect(invited(vault, { ...INVITE, role: "root" })).rejects.toMatchObject({ code: 3 });
 });
 
-test("a vault that asks nobody has no machines", async () => {
+test("a vault without credentials has no machines", async () => {
   const vault = await openVault();
   const channel = closeAfterTest(new VaultChannel(vault.address));
   await expect(channel.unary(vaultService.Peers, {}, options())).rejects.toThrow(

@@ -1,4 +1,4 @@
-// Owns the tests of a vault's names of models: told, kept over a restart, bounded, and flushed by.
+// Owns the tests of a vault's model names: sent, kept over a restart, bounded, and used to flush.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -30,7 +30,7 @@ test("names outlive the process, and a damaged file costs only them", () => {
   }
 });
 
-test("what is no name is refused, and there is an end to them", () => {
+test("an invalid name is refused, and names are bounded", () => {
   const names = new ModelNames(null, logger);
   const namespace = toNamespace(NAMESPACE);
   expect(() => names.learn(namespace, "")).toThrow("0 bytes");

@@ -1,4 +1,4 @@
-// Owns the proof that a vault's rates are those of the bytes that moved lately, and of those alone.
+// Owns the proof that a vault's rates cover recently moved bytes only.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { RATE_SAMPLE_MS, RATE_SPAN_MS } from "../../src/limits/general.ts";
 import { Rates } from "../../src/vault/rates.ts";

@@ -1,4 +1,4 @@
-// Owns the proof that what a credential keeps of a vault is its own, whatever names another credential makes up (fault F41).
+// Owns the proof that made-up tenant names of one credential take nothing kept for another credential (fault F41).
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { hasBit } from "../../src/block.ts";
@@ -43,7 +43,7 @@ async function hits(client: TestClient): Promise<number> {
   return KEPT.filter((_, at) => hasBit(present, at)).length;
 }
 
-/** Twice what the vault holds, each record under another name; `after` every few of them. */
+/** Stores twice the vault's capacity, each record under another name; calls `after` every few records. */
 async function flood(client: TestClient, after: () => Promise<void>): Promise<void> {
   for (let salt = 1; salt <= SALTS; salt += 1) {
     await client.put(NAMESPACE, records(1000 + salt, 1), SOON_MS, salt * 2 ** 20);
@@ -61,7 +61,7 @@ describe(`${SALTS} made-up names of one credential`, () => {
     await flood(clientOf(vault, flooder), () => Promise.resolve());
     expect(vault.stats().counters["evicted"]).toBeGreaterThan(SALTS / 2);
     expect(await hits(victims)).toBe(KEPT.length);
-    // The same flood by the victim itself: its names are tenants as before, and all within their quota.
+    // The same flood by the victim itself, whose names are tenants as before and within their quota.
     for (let salt = 1; salt <= SALTS; salt += 1)
       await victims.put(NAMESPACE, records(5000 + salt, 1), SOON_MS, salt * 2 ** 20);
     expect(await hits(victims)).toBeLessThan(KEPT.length);
@@ -88,7 +88,7 @@ describe(`${SALTS} made-up names of one credential`, () => {
     await isWritten();
     expect(vault.stats().counters["disk_evicted"]).toBeGreaterThan(SALTS / 4);
     await vault.close();
-    // Its memory is gone: what is found now lies on disk.
+    // Restarted, so that found records lie on disk.
     const again = await openClosedVault({}, limits);
     const reader = clientOf(again, TOKENS.read);
     await until(async () => !(await reader.stats(SOON_MS)).disk!.recovering, "the disk to be read");

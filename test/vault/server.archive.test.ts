@@ -1,4 +1,4 @@
-// Owns the proof that a vault whose disk is lost comes back from its archive in a directory, without what was flushed.
+// Owns the proof that a vault with a lost disk recovers from its archive in a directory, without flushed records.
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

@@ -49,7 +49,7 @@ test("more streams than allowed are refused as busy, and places come back", asyn
   await until(async () => (await answered()) === ServingStatus.SERVING, "a free place");
 });
 
-/** So many silent connections from one address; how many of them are open. */
+/** Opens so many silent connections from one address; returns a function for the open ones. */
 function crowdFrom(localAddress: string, address: string): () => number {
   const sockets = Array.from({ length: VAULT_WAITING_MAX }, () =>
     connect({ ...splitAddress(address), localAddress }).on("error", () => {}),

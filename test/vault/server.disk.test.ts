@@ -1,4 +1,4 @@
-// Owns the tests of a vault with a disk: what it serves after a restart, what it calls durable, and what it says of itself.
+// Owns the tests of a vault with a disk: records after a restart, durability, and statistics.
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

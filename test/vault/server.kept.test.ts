@@ -1,4 +1,4 @@
-// Owns the proof that hundreds of lanes with open fetches, whose answers nobody reads, cost a real vault little memory and others nothing.
+// Owns the proof that hundreds of lanes with unread fetches cost a real vault little memory and other clients nothing.
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import { KEYS_MAX, LANES_MAX } from "../../src/limits/general.ts";
@@ -10,17 +10,17 @@ import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { startVaultProcess } from "../support/vault-process.ts";
 import { MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
 
-/** From each of two addresses; with those of the honest clients as many as a vault takes. */
+/** Lanes from each of two addresses; with the honest clients' lanes, the vault's maximum. */
 const LANES = 240;
 const ALSO_ELSEWHERE = "127.0.0.3";
-/** Of a session's own, of the pool, and then of what nobody reads: asked for again and again while it is open. */
+/** Keys within a session's own memory, fetches that fill the shared pool, and keys that are then fetched repeatedly. */
 const [OWN_KEYS, FETCHES, AGAIN] = [3_500, 12, 5_000];
 /**
- * 64 KiB of answers and 128 KiB of keys for each of 512 sessions, 16 MiB for all, their threads and bodies under way. What is
- * asked for here is five times as much.
+ * 64 KiB of answers and 128 KiB of keys for each of 512 sessions, 16 MiB for all, plus threads and open bodies. The test
+ * asks for five times as much.
  */
 const GROWTH_BYTES_MAX = 320 * MIB;
-/** Of two honest clients. */
+/** Lanes of two honest clients. */
 const LANES_OF_OTHERS = 2 * LANES_MAX;
 const TEST_MS_MAX = 180_000;
 

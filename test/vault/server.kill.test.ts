@@ -1,4 +1,4 @@
-// Owns the proof that kill -9 costs a vault with a disk nothing that it called durable, and hardly what it had before its last sync: twenty times, under load, against a ledger.
+// Owns the proof that kill -9 costs a vault with a disk no durable record and few sealed ones: twenty times, under load.
 import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -13,12 +13,12 @@ import { closeAfterTest, logger, MIB, SOON_MS, until } from "../support/vaults.t
 
 const KILLS = 20;
 const BATCH = 6;
-/** Of what was whole in the vault before the last sync that a kill left it time for (goal G13). */
+/** Share of the records that were whole before the last sync that the kill left time for (goal G13). */
 const SEALED_SHARE_MIN = 0.999;
 const MEMORY = 16 * MIB;
-/** Half of what may wait for the disk, which leaves room for a batch of each load: more would not get there. */
+/** Half of the disk's queue, which leaves room for a batch of each load. */
 const QUEUED_MAX = MEMORY / 8;
-/** Of a machine that is busy with other things. */
+/** Time-out for a busy machine. */
 const TEST_MS_MAX = 180_000;
 
 let folder = "";
@@ -27,7 +27,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
-/** Small, middling and several pages: the same index always gives the same bytes. */
+/** Makes small, medium and multi-page records; the same index always gives the same bytes. */
 function recordAt(index: number): TestRecord {
   return makeRecord(index, { payloadBytes: 500 + ((index * 7919) % 150_000) });
 }
@@ -55,25 +55,25 @@ class KilledVault {
   }
 }
 
-/** Bytes that wait for the disk; none was turned away. */
+/** Returns the bytes queued for the disk; none was refused. */
 async function queued(client: TestClient): Promise<number> {
   const { disk, counters } = await client.stats(SOON_MS);
   expect(counters["disk_skipped"]).toBe(0);
   return disk?.queuedBytes ?? 0;
 }
 
-/** What was sent, and what the vault itself called durable: kept here, away from it. */
+/** Records sent, and the vault's durable ones, kept in the test. */
 class Ledger {
   sent = 0;
   batches = 0;
   wrong = 0;
   readonly durable = new Set<number>();
-  /** Whole in the vault before a sync, whether anyone asked for its durability or not. */
+  /** Records whole in the vault before a sync, whether or not their durability was queried. */
   readonly sealed = new Set<number>();
-  /** Since the vault started: what it took, in the order of its answers. */
+  /** Records accepted since the vault started, in the order of its answers. */
   #taken: { index: number; at: number }[] = [];
   #clock = 0;
-  /** When the youngest record was sent that is known to be on the disk: a sync came after that. */
+  /** Send time of the youngest record known to be on disk, because a sync followed it. */
   #syncedAt = 0;
 
   /** Stores until the vault is gone. */
@@ -99,7 +99,7 @@ class Ledger {
     }
   }
 
-  /** Reads what was stored before, until the vault is gone. */
+  /** Reads earlier records until the vault is gone. */
   async read(client: TestClient): Promise<never> {
     for (let turn = 0; ; turn += 1) {
       const first = (turn * 37) % Math.max(1, this.sent - BATCH);
@@ -110,19 +110,19 @@ class Ledger {
     }
   }
 
-  /** What would have been before its last sync if it were gone now, of all rounds. */
+  /** Returns the records of all rounds that were whole before the last sync, if the vault were killed now. */
   get sealedByNow(): number {
     return this.sealed.size + this.#taken.filter(({ at }) => at < this.#syncedAt).length;
   }
 
-  /** The vault is gone: what it had before its last sync, whoever sent it, ought to be on the disk. */
+  /** Notes a kill: records whole before the last sync should be on disk, whoever sent them. */
   killed(): void {
     for (const { index, at } of this.#taken) if (at < this.#syncedAt) this.sealed.add(index);
     this.#taken = [];
     this.#syncedAt = 0;
   }
 
-  /** How many of the durable and of the sealed ones are not served, and how many are served at all. */
+  /** Returns the durable and the sealed records that are missing, and the records served. */
   async check(client: TestClient): Promise<{ lost: number; sealedLost: number; served: number }> {
     const served = await this.#fetch(client, [...Array(this.sent).keys()]);
     const without = (indices: Set<number>): number =>
@@ -152,7 +152,7 @@ async function startRecovered(config: string): Promise<KilledVault> {
 }
 
 const DISKS = ["group", "sync"];
-/** So that in the end there are more than kills. */
+/** Records synced per round, so that in the end there are more than kills. */
 const SYNCED_PER_ROUND = (KILLS + 1) / (KILLS / DISKS.length - 1);
 
 test.each(DISKS)(
@@ -175,7 +175,7 @@ test.each(DISKS)(
         ledger.load(client),
         ledger.read(client),
       ]);
-      // From the first batch on to some segments later, and anywhere within a batch.
+      // From the first batch to some segments later, at any point within a batch.
       const least = round * SYNCED_PER_ROUND;
       const isLoaded = (): boolean =>
         ledger.batches >= before + round &&

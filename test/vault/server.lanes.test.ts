@@ -1,4 +1,4 @@
-// Owns the proof that a closed vault's lanes are behind the same TLS, and that on them, too, who may only read stores nothing.
+// Owns the proof that a closed vault's lanes use the same TLS, and that read-only clients store nothing over them.
 import { expect, test } from "vitest";
 import { VaultChannel } from "../../src/client/channel.ts";
 import { LANES_DEFAULT } from "../../src/limits/general.ts";
@@ -77,7 +77,7 @@ test.each<[Role, boolean]>([
   expect([laneToken.length > 0, readOnly]).toEqual([true, isReadOnly]);
 });
 
-test("who may only read reads what others wrote, over lanes, and offers nothing", async () => {
+test("a read-only client reads others' records over lanes, and offers nothing", async () => {
   const vault = await openClosedVault();
   const pages = await Pages.open(3, PAGE_BYTES);
   const writer = clientOf(vault, shown(vault, TOKENS.write));
@@ -111,7 +111,7 @@ async function helloAs({ address }: ClosedVault, security: ChannelSecurity): Pro
   return await channel.unary(vaultService.Hello, request, options);
 }
 
-/** Why lanes did not open; empty: they did. */
+/** Returns why lanes did not open; empty: they did. */
 function failureOf(
   target: string,
   token: Buffer,

@@ -1,4 +1,4 @@
-// Owns the proof that a crowd at the ports of a real vault costs it neither memory nor the clients it has.
+// Owns the proof that a crowd at a real vault's ports costs it neither memory nor its clients.
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ServiceError } from "@grpc/grpc-js";
 import { expect, test } from "vitest";
@@ -22,17 +22,17 @@ import { startVaultProcess, VAULT_BYTES } from "../support/vault-process.ts";
 import type { Place } from "../support/vault-process.ts";
 import { closeAfterTest, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
 
-/** TIERKV_TEST_CONNECTIONS: how many; ten thousand in a long run (goal G16). */
+/** Connections, from TIERKV_TEST_CONNECTIONS; ten thousand in a long run (goal G16). */
 const CONNECTIONS = Number(process.env["TIERKV_TEST_CONNECTIONS"] ?? 1_000);
-/** Of the client that is there before the crowd. */
+/** Visits of the client that was there before the crowd. */
 const VISITS = 50;
-/** What a process may need above what it is allowed for records: a tenth of that, and 64 MiB. */
+/** Memory allowed above the limit for records: a tenth of it, and 64 MiB. */
 const SLACK_BYTES = VAULT_BYTES / 10 + 64 * MIB;
 const TEST_MS_MAX = 240_000;
 
 const RECORDS = makeRecords(8, { payloadBytes: MIB / 4 });
 
-/** One look-up and one fetch of all records, each of which must be right. */
+/** Looks all records up and fetches them; each must be right. */
 async function visit(client: TestClient): Promise<void> {
   expect([...(await client.lookup(NAMESPACE, keysOf(RECORDS), SOON_MS))]).toEqual([0xff]);
   const { records } = await client.take(NAMESPACE, keysOf(RECORDS), SOON_MS);
@@ -50,7 +50,7 @@ async function timed(work: () => Promise<unknown>): Promise<number> {
 const p99 = (times: number[]): number =>
   Math.round(times.sort((a, b) => a - b)[Math.floor(times.length * 0.99)] ?? 0);
 
-/** A client that has stored the records and is at home, and the vault's memory then. */
+/** Returns a client that has stored the records, and the vault's memory then. */
 async function settle(vault: Place): Promise<{ client: TestClient; before: number }> {
   const client = openClient(vault);
   const statuses = await client.put(NAMESPACE, RECORDS, SOON_MS);
@@ -94,7 +94,7 @@ test(
       most = Math.max(most, residentBytes(vault.pid));
       return crowd.closed === CONNECTIONS;
     };
-    // Half of the places are not theirs: who comes now is served.
+    // The crowd gets half of the places, so that a new client is served.
     await until(() => crowd.closed > 0, "the first to be turned away");
     await visit(openClient(vault));
     await until(isOver, "the crowd to be gone");
@@ -150,7 +150,7 @@ test(
     const many = client.durable(NAMESPACE, keys, SOON_MS);
     await expect(many).rejects.toThrow(`${KEYS_MAX}`);
     const crowd = new Crowd();
-    // Says that 3 MiB follow, and lets them.
+    // Announces 3 MiB, and sends them.
     const length = Buffer.from([0, 0, 0x30, 0, 0]);
     const first = Buffer.concat([
       PREFACE,
@@ -168,7 +168,7 @@ test(
 
 const repeat = (count: number, one: Buffer): Buffer => Buffer.concat(Array(count).fill(one));
 
-/** Frames that a peer may send and that cost more than they are worth. */
+/** Cheap frames that cost the vault more than their sender. */
 const FLOODS: Readonly<Record<string, () => Manner>> = {
   "rapid reset": () => {
     let stream = -1;
@@ -198,7 +198,7 @@ const FLOODS: Readonly<Record<string, () => Manner>> = {
   },
 };
 
-/** Processor time that a flood may cost until it is ended: far more than it does, far less than one that is not. */
+/** CPU seconds that a flood may cost until it is cut: far above the usual, far below an uncut flood's. */
 const FLOOD_SECONDS = 10;
 
 test(

@@ -1,4 +1,4 @@
-// Owns the proof that a bucket of a real S3 server is an archive, and that its faults cost no record and no request; nightly.
+// Owns the proof that a bucket of a real S3 server serves as archive, and that its faults cost no record; nightly.
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
@@ -16,7 +16,7 @@ import { closeAfterTest, until } from "../support/vaults.ts";
 const TEST_MS_MAX = 240_000;
 const KEYS = { AWS_ACCESS_KEY_ID: "tierkv", AWS_SECRET_ACCESS_KEY: "not-a-secret" };
 
-/** versitygw; `TIERKV_TEST_S3` names it where it is not on the path. */
+/** Returns versitygw; `TIERKV_TEST_S3` names it where it is not on the path. */
 function found(): string | null {
   const command = process.env["TIERKV_TEST_S3"] ?? "versitygw";
   try {
@@ -32,7 +32,7 @@ if (process.env["TIERKV_TEST_LONG"] !== undefined && server === null) {
   console.warn("no versitygw, so no archive on S3 is tried");
 }
 
-/** A port that nobody had a moment ago. */
+/** Returns a port that was free a moment ago. */
 async function freePort(): Promise<number> {
   const listener = createServer().listen(0, "127.0.0.1");
   await once(listener, "listening");
@@ -42,7 +42,7 @@ async function freePort(): Promise<number> {
   return port;
 }
 
-/** A server of S3 with one bucket; its port. */
+/** Starts an S3 server with one bucket; returns its port. */
 async function serve(command: string): Promise<number> {
   const folder = mkdtempSync(join(tmpdir(), "tierkv-s3-"));
   closeAfterTest({ close: () => rmSync(folder, { recursive: true, force: true }) });
@@ -71,7 +71,7 @@ async function serve(command: string): Promise<number> {
 
 type Fault = "none" | "busy" | "expired" | "torn" | "slow" | "silent";
 
-/** Passes requests on, or acts one fault. */
+/** Passes requests on, or injects one fault. */
 class S3Proxy {
   fault: Fault = "none";
   acted = 0;

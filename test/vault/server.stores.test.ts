@@ -1,4 +1,4 @@
-// Owns the tests of stores: what a vault accepts, what it refuses, and that no reservation outlives its offer.
+// Owns the tests of stores: accepted records, refused ones, and no reservation that outlives its offer.
 import { describe, expect, test } from "vitest";
 import { hasBit, ItemStatus } from "../../src/block.ts";
 import { KEYS_MAX } from "../../src/limits/general.ts";
@@ -202,7 +202,7 @@ describe("peers without manners", () => {
     expect(vault.stats().reservedBytes).toBe(0);
   });
 
-  test("gaps, duplicates and changed lengths spoil their item only; who offers what he cannot send says so", async () => {
+  test("gaps, duplicates and changed lengths spoil their item only; a client that cannot send its offer says so", async () => {
     const records = makeRecords(5);
     const [b0, b1, b2, b3, b4] = records.map(({ record }) => record) as [
       Buffer,

@@ -1,4 +1,4 @@
-// Owns the proof that tenants of a vault keep what is theirs: no flood takes it, no guess finds it.
+// Owns the proof that tenants of a vault keep their share: no flood takes it, no guess finds it.
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { hasBit, ItemStatus } from "../../src/block.ts";
@@ -30,11 +30,11 @@ describe("quotas", () => {
   ])("%s", async (_what, tenantBytes, least, most) => {
     const vault = await openVault({ maxBytes: 32 * MIB, tenantBytes });
     const client = openClient(vault);
-    // Less than its quota, index and headers included.
+    // Below its quota, index and headers included.
     const kept = records(0, 80);
     const stored = await client.put(NAMESPACE, kept, SOON_MS, VICTIM);
     expect(new Set(stored)).toEqual(new Set([ItemStatus.ACCEPTED]));
-    // Four times what the vault holds, in turns.
+    // Stores four times the vault's capacity, alternating.
     let accepted = 0;
     for (let round = 0; round < 16; round += 1) {
       const floods = FLOODERS.map((tenant) => {
@@ -60,7 +60,7 @@ test("what a tenant keeps of a disk outlives floods, and a restart between them"
     diskTtlS: null,
   };
   const limits = { maxBytes: 16 * MIB, tenantBytes: 3 * MIB, disk };
-  // What waits is bounded: more would not get to the disk.
+  // Stored in bounded parts, because more would not reach the disk.
   const isWritten = (client: ReturnType<typeof openClient>): Promise<void> =>
     until(async () => (await client.stats(SOON_MS)).disk!.queuedRecords === 0, "all to be written");
   const flood = async (client: ReturnType<typeof openClient>, from: number): Promise<void> => {
@@ -82,7 +82,7 @@ test("what a tenant keeps of a disk outlives floods, and a restart between them"
     }
     expect(await hits(client, kept)).toBe(kept.length);
     await flood(client, from);
-    // What lies in one segment with what is kept may stay with it.
+    // Records in a segment with kept ones may stay with it.
     const old = Buffer.concat(records(from + 128, 32).map(({ key }) => key));
     const present = await client.lookup(NAMESPACE, old, SOON_MS);
     expect(
@@ -100,7 +100,7 @@ test(`${PROBES} guesses of another tenant's keys find nothing`, async () => {
   const held = Array.from({ length: 500 }, (_, index) => makeRecord(index));
   await client.put(NAMESPACE, held, SOON_MS, VICTIM);
   expect(await hits(client, held)).toBe(held.length);
-  // As near as can be, and each another one: one bit of a hash, of the group or of the shard, later two.
+  // Makes distinct near misses: one bit of a hash, of the group or of the shard, later two.
   const guess = (probe: number): Buffer => {
     const key = Buffer.from(held[probe % held.length]?.key ?? "");
     const [turn, bits] = [Math.floor(probe / held.length), key.length * 8];

@@ -1,4 +1,4 @@
-// Owns the tests of a vault's start and stop: addresses, clear refusals, draining, and cutting off what does not end.
+// Owns the tests of a vault's start and stop: addresses, clear refusals, draining, and cutting off open calls.
 import { mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// Owns the tests of sessions in a vault: kept under pressure and for a time, released, listed, within their quota, refused by name.
+// Owns the tests of sessions in a vault: kept under pressure, expired, released, listed, bounded by quota, refused by name.
 import { describe, expect, test } from "vitest";
 import { countBits } from "../../src/block.ts";
 import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX, SESSIONS_MAX } from "../../src/limits/sessions.ts";
@@ -21,7 +21,7 @@ import {
 } from "../support/vaults.ts";
 
 const OWN = 30;
-/** As many as the vault of these tests holds three times over. */
+/** Records for three times the capacity of these tests' vault. */
 const OTHERS = 400;
 const RECORD = { payloadBytes: 32 * 1024 };
 
@@ -46,7 +46,7 @@ async function held(client: TestClient, records: readonly TestRecord[]): Promise
   return countBits(bits, records.length);
 }
 
-/** Records that nobody asks for again. */
+/** Stores records that are never read again. */
 async function flood(client: TestClient): Promise<void> {
   const others = some(1_000, OTHERS);
   for (let at = 0; at < OTHERS; at += 20) {

@@ -1,4 +1,4 @@
-// Owns the proof that memory which a vault keeps for its next records is the system's again once nobody needs it.
+// Owns the proof that a vault returns unused spare record memory to the system.
 import { setImmediate } from "node:timers/promises";
 import { afterEach, expect, test, vi } from "vitest";
 import { SPARE_TRIM_MS } from "../../src/limits/general.ts";
@@ -11,7 +11,7 @@ import { logger } from "../support/vaults.ts";
 
 const MIB = 2 ** 20;
 
-/** Trims that have begun. */
+/** Trims begun so far. */
 const trims = vi.hoisted((): Promise<void>[] => []);
 
 vi.mock("../../src/native.ts", async (importOriginal) => {
@@ -28,7 +28,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-test("what no record took for as long as that is given back, and no sooner", async () => {
+test("memory unused for that long is returned, and not before", async () => {
   const store = createStore({ maxBytes: 8 * MIB, maxRecordBytes: MIB, recordClass: 1 });
   for (const index of [1, 2, 3]) {
     const { key, record } = makeRecord(index, { payloadBytes: 900_000 });
@@ -44,7 +44,7 @@ test("what no record took for as long as that is given back, and no sooner", asy
     vi.advanceTimersByTime(SPARE_TRIM_MS);
     expect(trims).toHaveLength(turn + 1);
     await trims[turn];
-    // Whoever waits for the trim inside has heard of it, too.
+    // Lets waiters inside the trim run as well.
     await setImmediate();
     expect(spare(), turn === 0 ? "they have just come" : "nobody took them").toBe(left);
   }

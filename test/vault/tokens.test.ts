@@ -1,4 +1,4 @@
-// Owns the proof of the file of tokens: what it takes, two at a time while one is changed, and what goes wrong without harm.
+// Owns the proof of the token file: accepted lines, two tokens during a change, and harmless failures.
 import { chmodSync, renameSync, writeFileSync } from "node:fs";
 import { expect, test, vi } from "vitest";
 import { TOKEN_FILE_POLL_MS } from "../../src/limits/access.ts";

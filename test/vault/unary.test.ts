@@ -1,4 +1,4 @@
-// Owns the tests of the one-question calls: hello, look-up, report, stats, flush, health.
+// Owns the tests of the unary calls: hello, look-up, report, stats, flush, health.
 import { Client, credentials } from "@grpc/grpc-js";
 import { describe, expect, test, vi } from "vitest";
 import { countBits, hasBit, ItemStatus } from "../../src/block.ts";
@@ -21,7 +21,7 @@ import {
 } from "../support/records.ts";
 import { closeAfterTest, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
-/** The native store that was opened last: a test reaches behind the vault's back with it. */
+/** The native store opened last, through which a test changes records directly. */
 const lastStore = vi.hoisted(() => ({ id: 0 as StoreId }));
 vi.mock("../../src/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
@@ -135,7 +135,7 @@ describe("report", () => {
     expect([...(await client.lookup(NAMESPACE, keys, SOON_MS))]).toEqual([0b101]);
     const { counters } = await client.stats(SOON_MS);
     expect(counters).toMatchObject({ reports: 1, reported: 4, quarantined: 1 });
-    // The quarantined key can be stored again.
+    // A quarantined key can be stored again.
     expect(await client.put(NAMESPACE, [records[1]!], SOON_MS)).toEqual([1]);
   });
 

@@ -1,4 +1,4 @@
-// Owns the tests of a vault that gives way: who reaches it when, what it still holds, and what a failed return costs.
+// Owns the tests of a yielding vault: its clients, its records, and a failed return.
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/block.ts";
 import { splitAddress } from "../../src/hosts.ts";
@@ -22,7 +22,7 @@ const records = makeRecords(20, { payloadBytes: 100_000 });
 const keys = keysOf(records);
 const NEVER_MS = 1e9;
 
-/** Who uses the machine as the test says. */
+/** A user whose activity the test sets. */
 class TestUser {
   readonly name = "test";
   isThere = false;
@@ -67,7 +67,7 @@ test("F89 while somebody is there nobody reaches the vault, and afterwards it ho
   expect(await reaches(vault.address)).toBe(false);
 });
 
-test("F89 who stays gets the memory; what is on disk is served again, at the same address, after a start that failed, too", async () => {
+test("F89 a user who stays gets the memory; records on disk are served again, at the same address, also after a failed start", async () => {
   const disk = {
     dataDir: testDirectory(),
     diskBytes: 64 * MIB,

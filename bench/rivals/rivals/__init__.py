@@ -7,7 +7,7 @@ from .base import Rival
 
 
 class Entry(NamedTuple):
-    """Where a rival's class is, and how many lanes it uses when nobody says."""
+    """Place of a rival's class, and its default number of lanes."""
 
     module: str
     name: str

@@ -1,4 +1,4 @@
-"""What a rival must do, and what rivals share."""
+"""Interface of a rival, and helpers that rivals share."""
 
 import ctypes
 import mmap
@@ -42,7 +42,7 @@ class Arena:
 
 
 class Setup(NamedTuple):
-    """What a rival is started for: `lanes` connections or threads at most, batches of up to `blocks` blocks."""
+    """Parameters of a rival: at most `lanes` connections or threads, batches of up to `blocks` blocks."""
 
     arena: Arena
     lanes: int
@@ -67,7 +67,7 @@ class Rival(ABC):
     def get_into(self, keys: Sequence[str], blocks: Sequence[Block]) -> None: ...
 
     def landed(self, blocks: Sequence[Block]) -> list[memoryview]:
-        """Where the last `get_into` put its blocks."""
+        """Return where the last `get_into` put its blocks."""
         return [block.view for block in blocks]
 
     @abstractmethod
@@ -77,11 +77,11 @@ class Rival(ABC):
     def stop(self) -> None: ...
 
     def local_bytes(self) -> int:
-        """More than 0 when a restore was answered from memory of the client's side: then it measured nothing."""
+        """Return bytes served from the client's own memory; above 0 a restore measured nothing."""
         return 0
 
     def server_pids(self) -> list[int]:
-        """Processes to charge with the server's CPU time."""
+        """Return the processes whose CPU time counts as the server's."""
         return []
 
 

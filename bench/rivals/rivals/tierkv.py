@@ -1,8 +1,8 @@
 """tierKV itself: a vault, a sidecar, and this process in place of the shim inside an engine.
 
-A restore is what an engine asks for: one `prefetch` frame, then every block verified, decoded and placed in the
+A restore is an engine's: one `prefetch` frame, then every block verified, decoded and placed in the
 arena, which the sidecar owns. So blocks land there, and not in the target that other rivals fill. The arena
-holds one prefix and a half: what is restored next never lies there from before.
+holds one prefix and a half, so that the next restore never finds its blocks there.
 """
 
 import ctypes
@@ -43,21 +43,21 @@ ONE_PAIR = struct.Struct("<II")
 
 
 class Connection:
-    """One connection to the sidecar; `wait` reads frames until one has what is wanted."""
+    """One connection to the sidecar; `wait` reads frames until a wanted one arrives."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(FRAME_TIMEOUT_S)
         self._socket.connect(path)
         self._decoder = FrameDecoder()
-        #: They came with frames; the arena's is the only one.
+        #: Descriptors received with frames; only the arena's is sent.
         self.descriptors: list[int] = []
 
     def send(self, frame: Frame) -> None:
         self._socket.sendall(encode(frame))
 
     def wait(self, take: Callable[[Frame], bool]) -> None:
-        """Hands frames to `take` until it is satisfied with one."""
+        """Hands frames to `take` until it returns true."""
         while True:
             data, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 20, 1)
             self.descriptors += descriptors
@@ -202,7 +202,7 @@ class TierKv(Rival):
         return [process.pid for process in self.processes]
 
     def local_bytes(self):
-        """Bytes that were served from the sidecar's own memory: none, or the figures mean nothing."""
+        """Returns blocks served from the sidecar's own memory; 0, or the figures mean nothing."""
         return self._counter("blocks_restored_local")
 
     def _prefetch(self, keys, first: int, group: int) -> int:
@@ -233,7 +233,7 @@ class TierKv(Rival):
         return False
 
     def _wait_touched(self) -> None:
-        """Touches our side of the arena too, as the shim does when it maps it."""
+        """Touches our side of the arena, as the shim does when it maps it."""
         while True:
             (engine,) = self._status()["engines"]
             if engine["arena"]["touchedSlots"] == engine["arena"]["slotCount"]:

@@ -1,4 +1,4 @@
-// Owns how often one address may fail to be let in: a few times at once, then once in a while.
+// Owns the limit on failed logins per address: a burst, then one per AUTH_REFILL_MS.
 import { AUTH_FAILURES_MAX, AUTH_PEERS_MAX, AUTH_REFILL_MS } from "../../limits/access.ts";
 import { nowMs } from "../../time.ts";
 
@@ -21,7 +21,7 @@ export class Attempts {
     const account = this.#accounts.get(address) ?? { failures: 0, atMs: nowMs() };
     settle(account);
     account.failures = Math.min(account.failures + 1, AUTH_FAILURES_MAX);
-    // The one that failed longest ago is forgotten first.
+    // Moved to the end, so that the address whose last failure is oldest is forgotten first.
     this.#accounts.delete(address);
     this.#accounts.set(address, account);
     if (this.#accounts.size > AUTH_PEERS_MAX) {
@@ -31,7 +31,7 @@ export class Attempts {
   }
 }
 
-/** What is left of the failures by now. */
+/** Forgives one failure per AUTH_REFILL_MS and returns those left. */
 function settle(account: Account): number {
   const forgiven = Math.floor((nowMs() - account.atMs) / AUTH_REFILL_MS);
   account.failures = Math.max(0, account.failures - forgiven);

@@ -1,4 +1,4 @@
-// Owns who may stay connected to a vault over gRPC: those that call, and do little else.
+// Owns the closing of gRPC connections that send bytes without calls, or calls without messages.
 import type { Socket } from "node:net";
 import { ServerInterceptingCall } from "@grpc/grpc-js";
 import type { ServerInterceptor } from "@grpc/grpc-js";
@@ -9,26 +9,26 @@ import {
 } from "../../limits/general.ts";
 import { nowMs } from "../../time.ts";
 
-/** One connection, and what it did since the last sweep; `calls`: those that were open at any moment of that time. */
+/** One connection and its counts since the last sweep; `calls` are those open at any time since. */
 interface Connection {
   readonly socket: Socket;
-  /** Whether a call of it was let in. */
+  /** Whether the gate admitted one of its calls. */
   isIn: boolean;
-  /** When calls began of which no message has come yet, oldest first. */
+  /** Start times of calls that have received no message yet, oldest first. */
   readonly unheard: Set<{ readonly sinceMs: number }>;
   openCalls: number;
   calls: number;
   bytesRead: number;
 }
 
-/** Connections over TCP; those of a Unix socket are of this machine, and only counted by the listener. */
+/** TCP connections only; the listener just counts Unix-socket connections, because they come from this machine. */
 export class ConnectionActivity {
   readonly #byPeer = new Map<string, Connection>();
   readonly #settle: (peer: string) => boolean;
   readonly #onRefused: () => void;
   readonly #sweeping: NodeJS.Timeout;
 
-  /** `settle` says whether there is a place for one whose first call was let in. */
+  /** `settle` returns whether the listener has room for a connection whose first call was admitted. */
   constructor(settle: (peer: string) => boolean, onRefused: () => void) {
     this.#settle = settle;
     this.#onRefused = onRefused;
@@ -65,7 +65,7 @@ export class ConnectionActivity {
       return new ServerInterceptingCall(call, {
         start: (next) =>
           next({
-            // Those that the gate refuses never come here.
+            // Calls that the gate refuses never get here.
             onReceiveMetadata: (metadata, pass) => {
               if (!this.#isIn(call.getPeer(), connection)) return;
               isOpen = true;
@@ -102,13 +102,13 @@ export class ConnectionActivity {
         this.#onRefused();
         socket.destroy();
       }
-      // What was sent by those under way is theirs, also when they end before the next sweep.
+      // Bytes of calls still open are attributed to them, even if they end before the next sweep.
       connection.calls = openCalls;
       connection.bytesRead = socket.bytesRead;
     }
   }
 
-  /** The first call of a connection takes its place. */
+  /** Reserves the connection's place at its first admitted call; closes it where there is no room. */
   #isIn(peer: string, connection: Connection): boolean {
     if (!connection.isIn && !this.#settle(peer)) {
       connection.socket.destroy();

@@ -1,4 +1,4 @@
-// Owns the one port of a vault as TypeScript sees it: gRPC connections come here by descriptor, lanes stay in Rust.
+// Owns the one port of a vault as TypeScript sees it: gRPC connections arrive as descriptors, lanes stay in Rust.
 import { closeSync } from "node:fs";
 import { Socket } from "node:net";
 import { createServer as createTlsServer } from "node:tls";
@@ -49,30 +49,30 @@ export interface ListenAddress {
 const EVERYWHERE = /^(?:0\.0\.0\.0|::)$/;
 const TOKEN_BYTES = 32;
 const UNIX_PREFIX = "unix:";
-/** Instead of a descriptor: this connection was not let in in time, or gives way. */
+/** Passed instead of a descriptor when a connection was not admitted in time, or must make room. */
 const CUT = -1;
-/** Before it is open: ids begin at 1. */
+/** No listener yet: real ids begin at 1. */
 const NONE = 0 as ListenerId;
 
-/** What happens to those who come. */
+/** Options and callbacks for incoming connections. */
 export interface ListenerHandlers {
   store: StoreId;
   maxRecordBytes: number;
   maxReservedBytes: number;
-  /** Takes a connection of gRPC; over TLS when its handshake is done. */
+  /** Takes a gRPC connection, after its handshake where it uses TLS. */
   onSocket(socket: Socket): void;
-  /** null: in the clear. */
+  /** null: plaintext. */
   security: VaultSecurity | null;
-  /** null: nobody is asked who he is. */
+  /** null: callers are not authenticated. */
   gate: Gate | null;
-  /** Requests that bring a trace's context become spans. */
+  /** Whether requests with a trace context become spans. */
   traces: boolean;
 }
 
 export class VaultListener {
-  /** The real one: with the port the system chose for port 0. */
+  /** The bound address, with the port that the system chose for port 0. */
   readonly address: string;
-  /** Further ones, which clients are told of. */
+  /** Further addresses, which Hello reports to clients. */
   readonly addresses: readonly string[];
   readonly #id: ListenerId;
   readonly #arrivals: Arrivals;
@@ -81,13 +81,13 @@ export class VaultListener {
   #spansLeft: LaneSpans = NO_SPANS;
   #isClosed = false;
 
-  /** At further addresses, too, which clients are told of. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
+  /** Listens at `at` and `addresses`; Hello reports the latter to clients. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
   static async open(
     at: ListenAddress,
     handlers: ListenerHandlers,
     addresses: readonly ListenAddress[] = [],
   ): Promise<VaultListener> {
-    // Who listens on every interface listens there, too.
+    // A listener on every interface already covers further addresses with the same port.
     const isElsewhere = ({ port }: ListenAddress): boolean =>
       !EVERYWHERE.test(at.host) || port !== at.port;
     const also = addresses.filter(isElsewhere).map(({ text }) => text);
@@ -134,19 +134,19 @@ export class VaultListener {
     this.#stopListening = stopListening;
   }
 
-  /** A token that opens the lanes of one client, soon; without `mayStore` they only read. */
+  /** Returns a short-lived token for the lanes of one client; without `mayStore` they only read. */
   admit(mayStore: boolean, account: number): Buffer {
     const token = randomToken(TOKEN_BYTES);
     if (!this.#isClosed) listenerAdmit(this.#id, token, mayStore, account);
     return token;
   }
 
-  /** Cuts the lanes of one account, and those it might still open. */
+  /** Cuts the lanes of one account and revokes its unused lane tokens. */
   expel(account: number): void {
     if (!this.#isClosed) listenerExpel(this.#id, account);
   }
 
-  /** Whoever calls from there was let in; false: there is no room for it. */
+  /** Marks the peer's connection as admitted; false when there is no room for it. */
   settle(peer: string): boolean {
     return !this.#isClosed && this.#arrivals.settle(peer);
   }
@@ -156,13 +156,13 @@ export class VaultListener {
     return this.#isClosed ? 0 : listenerStatus(this.#id).lanes;
   }
 
-  /** Counters by the names of the vault's own. */
+  /** Counters, under the same names as the vault's own. */
   counts(): Readonly<Record<string, number>> {
     if (!this.#isClosed) this.#last = listenerStatus(this.#id).counts;
     return this.#last;
   }
 
-  /** Spans that ended since the last time; of a closed one, those that nobody took. */
+  /** Spans that ended since the last call; once closed, the spans left over. */
   spans(): LaneSpans {
     if (!this.#isClosed) return listenerSpans(this.#id);
     const left = this.#spansLeft;
@@ -170,13 +170,13 @@ export class VaultListener {
     return left;
   }
 
-  /** Accepts no more, and begins nothing new on lanes. */
+  /** Stops accepting connections and new lane requests. */
   async stop(): Promise<void> {
     await this.#stopListening();
     if (!this.#isClosed) listenerDrain(this.#id);
   }
 
-  /** Resolves when what is under way on lanes has ended. */
+  /** Resolves when the open lane requests have ended. */
   async idle(): Promise<void> {
     while (!this.#isClosed && listenerStatus(this.#id).requests > 0) await sleep(LANES_POLL_MS);
   }
@@ -192,7 +192,7 @@ export class VaultListener {
   }
 }
 
-/** Connections of gRPC from the listener to the server, and back when they end. */
+/** Passes gRPC connections from the listener to the server, and reports their end to the listener. */
 class Arrivals {
   id = NONE;
   readonly #handlers: ListenerHandlers;
@@ -216,7 +216,7 @@ class Arrivals {
     }
     const socket = socketOf(fd);
     if (this.#isCut) {
-      socket?.destroy(); // It went with the listener, and the core no longer knows that.
+      socket?.destroy(); // The closed listener no longer counts this connection.
       return;
     }
     if (socket === null) {
@@ -232,7 +232,7 @@ class Arrivals {
       if (this.#connections.get(peer) === connection) this.#connections.delete(peer);
       if (!this.#isCut) listenerLeave(this.id, connection);
     });
-    // Its peer is of our own user, which the listener has seen.
+    // Unix peers are admitted at once, because the listener has checked that they run as our user.
     if (this.#isUnix && !listenerSettle(this.id, connection)) {
       socket.destroy();
       return;
@@ -253,7 +253,7 @@ class Arrivals {
   }
 }
 
-/** null: it ended on its way. */
+/** null when the connection ended before it got here. */
 function socketOf(fd: number): Socket | null {
   try {
     return new Socket({ fd, readable: true, writable: true });
@@ -263,7 +263,7 @@ function socketOf(fd: number): Socket | null {
   }
 }
 
-/** Certificates of clients are judged with their calls, so that all who are refused hear the same. */
+/** Client certificates are judged with each call, so that every refused client gets the same answer. */
 function newHandshakes(security: VaultSecurity, { onSocket, gate }: ListenerHandlers): TlsServer {
   const { certPem, keyPem, clientCaPem } = security;
   const asked = clientCaPem === null ? {} : { ca: clientCaPem, requestCert: true };
@@ -281,7 +281,7 @@ function newHandshakes(security: VaultSecurity, { onSocket, gate }: ListenerHand
     onSocket(socket);
   });
   handshakes.on("tlsClientError", (error: NodeJS.ErrnoException, socket) => {
-    // Who only looked whether somebody listens has not tried to come in.
+    // A reset is a port probe, not a failed login.
     if (error.code !== "ECONNRESET")
       gate?.handshakeFailed(socket.remoteAddress ?? "", toTierkvError(error).message);
     socket.destroy();
@@ -305,7 +305,7 @@ function optionsOf({ security, ...handlers }: ListenerHandlers, address: string)
   };
 }
 
-/** Lanes are behind the same TLS; where tokens open the vault, the one of the hello is enough there. */
+/** Lanes use the same TLS, but no client certificate where tokens open the vault: Hello's lane token suffices. */
 function laneTls({ certPem, keyPem, clientCaPem, tokens }: VaultSecurity): LaneServerTls {
   const isByCertificate = tokens === null && clientCaPem !== null;
   return { certPem, keyPem, ...(isByCertificate ? { clientCaPem } : {}) };
@@ -328,7 +328,7 @@ function openTcp<Opened>(
   }
 }
 
-/** With the system's name of its error, which is what people look for. */
+/** Adds the system's error name, because operators search for it. */
 function namedReason(reason: string): string {
   const number = /os error (\d+)/.exec(reason)?.[1];
   return number === undefined ? reason : `${getSystemErrorName(-Number(number))}: ${reason}`;

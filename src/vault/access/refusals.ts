@@ -1,4 +1,4 @@
-// Owns how a call is refused before its body is read, and calls of methods that no service has.
+// Owns the refusal of calls before their body is read, and of calls to unknown methods.
 import { ServerInterceptingCall, status as GrpcStatus } from "@grpc/grpc-js";
 import type { Server, ServerInterceptingCallInterface, ServerInterceptor } from "@grpc/grpc-js";
 import { GOSSIP_PATH, REDEEM_PATH, roleNeeded } from "../../wire/roles.ts";
@@ -6,14 +6,14 @@ import { GOSSIP_PATH, REDEEM_PATH, roleNeeded } from "../../wire/roles.ts";
 /** HTTP/2's own codes. */
 const NO_ERROR = 0;
 const REFUSED_STREAM = 7;
-/** Of the path of a call that is told back. */
+/** Characters of an unknown path that the answer repeats. */
 const PATH_CHARS_MAX = 100;
 
 type Refusal = Parameters<ServerInterceptingCallInterface["sendStatus"]>[0];
 
 interface Http2Call {
   stream?: { close(code: number): void };
-  /** Of a call that an interceptor has wrapped: the one inside. */
+  /** The inner call, where an interceptor has wrapped it. */
   nextCall?: Http2Call;
 }
 
@@ -23,18 +23,18 @@ function streamOf(call: ServerInterceptingCallInterface): Http2Call["stream"] {
   return inner.stream;
 }
 
-/** Answers, and resets the stream: what its peer goes on to send is not even counted against our window. */
+/** Answers, then resets the stream, so that bytes its peer still sends do not count against our window. */
 export function refuse(call: ServerInterceptingCallInterface, refusal: Refusal): void {
   call.sendStatus(refusal);
   streamOf(call)?.close(NO_ERROR);
 }
 
-/** Without an answer. */
+/** Resets the stream without an answer. */
 export function reset(call: ServerInterceptingCallInterface): void {
   streamOf(call)?.close(REFUSED_STREAM);
 }
 
-/** Stands last: who may not call a method that exists does not hear which ones do. */
+/** Stands last, because a caller without access must not learn which methods exist. */
 export const unknownMethods: ServerInterceptor = ({ path }, call) => {
   const isKnown = roleNeeded(path) !== null || path === REDEEM_PATH || path === GOSSIP_PATH;
   if (isKnown) return new ServerInterceptingCall(call);
@@ -49,7 +49,7 @@ export const unknownMethods: ServerInterceptor = ({ path }, call) => {
 
 const pass = (bytes: Buffer): Buffer => bytes;
 
-/** gRPC answers calls of unknown methods by itself, before any interceptor; now they pass the gate like known ones. */
+/** Sends calls of unknown methods through the gate, because gRPC would answer them before any interceptor. */
 export function passUnknown(server: Server): void {
   const { handlers } = server as unknown as { handlers: Map<string, object> };
   const known = handlers.get.bind(handlers);

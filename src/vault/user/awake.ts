@@ -1,4 +1,4 @@
-// Owns keeping a machine awake while its vault is used: a tool of the system's holds the lock, and lets go when this process ends.
+// Owns the sleep lock of a machine whose vault is used; a system tool holds it until this process ends.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import type { Running } from "../../lifecycle.ts";
@@ -7,7 +7,7 @@ import type { Logger } from "../../log.ts";
 import { nowMs } from "../../time.ts";
 import type { RunningVault } from "../server.ts";
 
-/** Runs `cat` under the lock: it ends with its input, so that a vault which is killed leaves no lock behind. */
+/** Runs `cat` under the lock, because `cat` ends with its input: a killed vault leaves no lock behind. */
 type Command = readonly [string, ...string[]];
 
 const INHIBIT: Command = [
@@ -27,13 +27,13 @@ export function inhibitorOf(platform: NodeJS.Platform = process.platform): Comma
 export interface AwakeOptions {
   vault: Pick<RunningVault, "counts" | "stats" | "trouble">;
   logger: Logger;
-  /** So long after the last request the machine may sleep, in ms. */
+  /** Milliseconds after the last request until the machine may sleep. */
   idleMs: number;
   command?: Command;
   pollMs?: number;
 }
 
-/** Counters of requests for records, which nobody but engines and those who move records makes. */
+/** Counters of requests for records, which only engines and moves between vaults make. */
 const USES = ["lookups", "fetches", "stores"] as const;
 
 export class Awake implements Running {
@@ -42,7 +42,7 @@ export class Awake implements Running {
   #child: ChildProcess | null = null;
   #uses: number;
   #usedMs = -Infinity;
-  /** The tool is missing, or ended by itself: it is not tried again. */
+  /** Whether the tool is missing or ended by itself; then it is not tried again. */
   #isOff = false;
 
   constructor(options: AwakeOptions) {
@@ -70,7 +70,7 @@ export class Awake implements Running {
     const { vault, idleMs } = this.#options;
     const { records, disk } = vault.stats();
     const isUsed = nowMs() - this.#usedMs < idleMs && records + (disk?.records ?? 0) > 0;
-    // Whom a vault gives way to decides over the machine.
+    // A paused vault releases the lock, because its user decides over the machine.
     if (!isUsed || vault.trouble() !== null) this.#release();
     else if (this.#child === null && !this.#isOff) this.#hold();
   }

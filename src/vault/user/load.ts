@@ -1,4 +1,4 @@
-// Owns what the processors tell of the user: programs of others that work for long want the machine.
+// Owns the CPU load of other programs as a sign that the machine is in use.
 import { readFileSync } from "node:fs";
 import { USER_LOAD_SAMPLE_MS, USER_LOAD_SHARE } from "../../limits/user.ts";
 import { nowMs } from "../../time.ts";
@@ -8,14 +8,14 @@ import type { Source } from "./source.ts";
 const TICKS_PER_S = 100;
 
 interface Sample {
-  /** Of programs, without niced ones; the kernel's work for the network is not told apart, and left out. */
+  /** User and system ticks without niced programs; interrupts are left out, because network traffic causes them. */
   busy: number;
   all: number;
   /** This process's own. */
   own: number;
 }
 
-/** null: there is no /proc/stat. */
+/** Returns null where /proc/stat is missing. */
 export function othersLoad(
   path = "/proc/stat",
   ownTicks: () => number = ownProcessTicks,

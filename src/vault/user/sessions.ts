@@ -1,4 +1,4 @@
-// Owns what the desktop tells of the user: logind on Linux, the keyboard's and mouse's driver on macOS.
+// Owns the user's idle time as the desktop reports it: logind on Linux, IOHIDSystem on macOS.
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { USER_ASK_MS, USER_ASK_TIMEOUT_MS } from "../../limits/user.ts";
@@ -7,14 +7,14 @@ import type { Source } from "./source.ts";
 
 const run = promisify(execFile);
 
-/** A command that tells; `read` gives milliseconds without input, null where its answer says nothing. */
+/** A command that reports idle time; `read` returns milliseconds without input, null for an unusable answer. */
 interface Asked {
   readonly name: string;
   readonly command: readonly [string, ...string[]];
   read(answer: string): number | null;
 }
 
-/** The manager's properties: desktops and consoles of all seats. loginctl(1), org.freedesktop.login1(5). */
+/** Properties of logind's manager, which cover desktops and consoles of all seats: loginctl(1), org.freedesktop.login1(5). */
 export const LOGIND: Asked = {
   name: "logind",
   command: ["loginctl", "show-seat", "--property=IdleHint", "--property=IdleSinceHint"],
@@ -38,7 +38,7 @@ export const IOHID: Asked = {
   },
 };
 
-/** Asks every USER_ASK_MS. null: the command is missing, or says nothing here. */
+/** Runs the command every USER_ASK_MS. Returns null where it is missing or reports nothing. */
 export async function desktop(asked: Asked): Promise<Source | null> {
   const first = await ask(asked);
   if (first === null) return null;

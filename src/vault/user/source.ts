@@ -1,10 +1,10 @@
-// Owns what a source of the user's activity is, and how several are one.
+// Owns the interface of a source of user activity, and the union of several.
 
-/** Something that tells when somebody last used this machine. */
+/** Reports when this machine was last used. */
 export interface Source {
-  /** As the log names it. */
+  /** Name for the log. */
   readonly name: string;
-  /** Milliseconds since then; Infinity: not that it knows. */
+  /** Milliseconds since the last use; Infinity: unknown. */
   idleMs(): number;
   close(): void;
 }

@@ -1,4 +1,4 @@
-// Owns what terminals tell of the user: the kernel dates a terminal's last input.
+// Owns the user's idle time at terminals, from the access times that the kernel keeps.
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { wallClockMs } from "../../time.ts";
@@ -9,13 +9,13 @@ export interface Terminals {
   readonly names: RegExp;
 }
 
-/** Those of ssh and of windows, and the consoles. */
+/** Terminals of ssh and of windows, and the consoles. */
 const FOLDERS: readonly Terminals[] = [
   { folder: "/dev/pts", names: /^\d+$/ },
   { folder: "/dev", names: /^tty\d+$/ },
 ];
 
-/** Linux dates input to eight seconds, and the first after a pause at once. */
+/** Linux updates the access time at most every eight seconds, but at once for the first input after a pause. */
 export function terminals(folders: readonly Terminals[] = FOLDERS): Source {
   return {
     name: "terminals",

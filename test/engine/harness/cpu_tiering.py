@@ -1,4 +1,4 @@
-"""Lets vLLM's tiered offloading run on a CPU, where it has no worker: its regions, its managers, copies by torch."""
+"""Lets vLLM's tiered offloading run on a CPU, where it has no worker: its regions and managers, copies by torch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CopyingWorker(OffloadingWorker):  # type: ignore[misc]
         return done
 
     def wait(self, job_ids: set[int]) -> None:
-        """Nothing is under way after a call."""
+        """Does nothing, because every copy is done when its call returns."""
 
     def shutdown(self) -> None:
         self._rows.clear()
@@ -61,7 +61,7 @@ class CopyingWorker(OffloadingWorker):  # type: ignore[misc]
 
 
 class CpuTieringSpec(TieringOffloadingSpec):  # type: ignore[misc]
-    """vLLM's own but for the worker."""
+    """vLLM's own spec with another worker."""
 
     _worker: OffloadingWorker | None
 

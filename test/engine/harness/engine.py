@@ -23,20 +23,20 @@ Json = dict[str, Any]
 IMPORT_S = 600.0
 CALL_S = 1200.0 if IS_V2 else 300.0
 END_S = 60.0
-#: The shim takes a sidecar for hung that owes an answer for this long. A machine that stands still for a moment must
-#: not turn a test's restore into a miss; tests of that very rule set the shim's own value. What is restored is the
-#: same on CPUs with and without AMX: fresh engines are asked the kernel's leave, nothing is left to compute for it.
+#: Limits of the shim for tests. A sidecar counts as hung only after a long silence, because a busy machine must
+#: not turn a restore into a miss; tests of that rule set the shim's own value. Fresh engines request AMX at once, so
+#: that computed values are equal with and without it.
 PATIENT = {"SILENCE_MAX_S": 60.0, "NAMING_START_WAIT_S": 60.0, "AMX_FIRST_TOKENS": 1}
-#: All engines of a comparison are bound alike, with or without a connector; a run beside another to its own processor.
+#: Equal binding for all engines of a comparison, with or without a connector; a parallel run gets another processor.
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": os.environ.get("TIERKV_TEST_CPU", "0"),
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
-    "PYTHONHASHSEED": "0",  # 0.28 starts its block hashes from it
-    # vLLM sets it for workers in other processes: of two threads on one processor, each spins until the other runs.
+    "PYTHONHASHSEED": "0",  # 0.28 seeds its block hashes from it
+    # Set as vLLM does for other processes' workers, because two threads on one processor spin for each other.
     "OMP_NUM_THREADS": "1",
-    # The sampler compiles one function: each engine would hash torch's sources for it, and import 70 modules.
+    # Off, because for one function of the sampler each engine would hash torch's sources and import 70 modules.
     "TORCHDYNAMO_DISABLE": "1",
     **(interpreted.ENVIRONMENT if IS_V2 else {}),
 }
@@ -44,20 +44,20 @@ _NUMBERS = itertools.count(1)
 
 
 class EngineError(Exception):
-    """What an engine process raised."""
+    """An exception in an engine process."""
 
 
 class Engines:
-    """The zygote of one vLLM release, and every engine that came from it."""
+    """The zygote of one vLLM release, and every engine forked from it."""
 
-    #: What the zygote is run under.
+    #: Command prefix of the zygote.
     under: Sequence[str] = ()
 
     def __init__(self, folder: Path, release: str = NEWEST) -> None:
         self.folder = folder
         self.release = release
         self.path = str(folder / f"zygote-{release}.sock")
-        # `env` keeps what is ours out of the test's own process; the folder of `harness` is the module path.
+        # `env` keeps our settings out of the test's own process; the folder of `harness` is the module path.
         paths = os.pathsep.join([str(ROOT / "test/engine"), str(ROOT / "python-shim")])
         settings = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
         settings.append(f"XDG_STATE_HOME={folder / 'state'}")
@@ -76,7 +76,7 @@ class Engines:
         return self._zygote.is_running
 
     def start(self, **config: Any) -> Engine:
-        """Starts an engine; see `engine_main.Host` for what `config` may hold. Raises EngineError if vLLM does."""
+        """Starts an engine; `engine_main.Host` describes `config`. Raises EngineError if vLLM does."""
         if not self._zygote.is_running:
             self._zygote.start(IMPORT_S)
         config["shim_limits"] = {**PATIENT, **config.get("shim_limits", {})}
@@ -86,7 +86,7 @@ class Engines:
         return engine
 
     def end_all(self) -> None:
-        """Ends every engine that still runs."""
+        """Ends every running engine."""
         while self._engines:
             self._engines.pop().end()
 
@@ -123,7 +123,7 @@ class Engine:
         self.pid = self._exchange({"log": str(self.log), "config": self._config}, CALL_S)["pid"]
 
     def call(self, name: str, timeout_s: float = CALL_S, **arguments: Any) -> Any:
-        """Runs `inside.<name>(host, **arguments)` in the engine's process and gives its result."""
+        """Runs `inside.<name>(host, **arguments)` in the engine's process and returns its result."""
         return self._exchange({"call": name, "arguments": arguments}, timeout_s)
 
     def ask(self, text: list[int], **options: Any) -> Json:
@@ -137,7 +137,7 @@ class Engine:
         self.call("spoil")
 
     def wait_up(self) -> Self:
-        """Waits until the shim may restore; an engine in one process only."""
+        """Waits until the shim may restore; only for an engine in one process."""
         self.call("go_on_until", moment="up")
         return self
 
@@ -156,7 +156,7 @@ class Engine:
         return f"{self.log}:\n" + self.log.read_text()[-3000:]
 
     def end(self) -> None:
-        """Closes the connection, which ends the process, and waits for that; a busy one is killed with its workers."""
+        """Closes the connection, which ends the process, and waits; a busy process is killed with its workers."""
         self._lines.close()
         self._link.close()
         if self.pid == 0:

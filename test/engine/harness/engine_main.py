@@ -1,4 +1,4 @@
-"""An engine process: builds one vLLM engine as told, then runs the functions of `inside` that the test names."""
+"""An engine process: builds one vLLM engine from its options, then runs functions of `inside` that the test names."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Host:
 
 
 def serve(connection: socket.socket) -> int:
-    """Answers one line of JSON with one line of JSON until the connection ends; gives the code of a failed start."""
+    """Answers JSON lines until the connection ends; returns the code of a failed start."""
     lines = connection.makefile("rb")
     first = json.loads(lines.readline())
     _redirect(first["log"])
@@ -107,12 +107,12 @@ def serve(connection: socket.socket) -> int:
             answer({"result": result})
     if host.scheduler is None or host.has_ranks:
         host.llm.llm_engine.engine_core.shutdown()
-    # While `host` is held: vLLM's own way out takes seconds and frees nothing the kernel does not.
+    # Exit while `host` is alive, because vLLM's own exit takes seconds and frees nothing more than the kernel does.
     os._exit(0)
 
 
 def _parse(launch_line: list[str]) -> Json:
-    """Reads a command line as `vllm serve` does; gives what differs from its defaults."""
+    """Parses a command line as `vllm serve` does; returns the options that differ from their defaults."""
     if not launch_line:
         return {}
     from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - after the environment

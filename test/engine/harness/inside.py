@@ -1,4 +1,4 @@
-"""What a test can have done inside an engine's process: generate, read pages and counts, empty and spoil the cache."""
+"""Functions that a test runs inside an engine's process: generate, read pages and counts, empty and spoil the cache."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def generate(
     uuid: str | None = None,
     transfer: Json | None = None,
 ) -> list[Json]:
-    """Greedy answers: token ids, their log-probabilities, and the prompt tokens found in any cache.
+    """Returns greedy answers: token ids, their log-probabilities, and the prompt tokens found in any cache.
 
-    `adapter`: the folder of a LoRA adapter. `picture`: the seed of what each prompt shows; `uuid`: its client's name
+    `adapter`: the folder of a LoRA adapter. `picture`: the seed of each prompt's picture; `uuid`: the client's name
     for it. `transfer`: the requests' `kv_transfer_params`.
     """
     params = SamplingParams(
@@ -102,20 +102,20 @@ def generate(
 
 
 def first_token_s(host: Host, prompt: list[int], transfer: Json | None = None) -> Json:
-    """One greedy token of a prompt, and how long it took from the request on."""
+    """Returns one greedy token of a prompt, and the seconds since the request."""
     begun = time.perf_counter()
     (answer,) = generate(host, [prompt], max_tokens=1, transfer=transfer)
     return {**answer, "seconds": time.perf_counter() - begun}
 
 
 def _picture(seed: int) -> Image.Image:
-    """Noise, of the size the seeing model of harness/sight.py takes."""
+    """Returns noise of the size that the vision model of harness/sight.py takes."""
     noise = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
     return Image.fromarray(noise)
 
 
 def generate_embedded(host: Host, seed: int, tokens: int) -> list[int]:
-    """The answer to a prompt that is given as embeddings, drawn with a seed."""
+    """Returns the answer to a prompt given as embeddings, drawn with a seed."""
     hidden = host.llm.llm_engine.model_config.get_hidden_size()
     drawn = torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(seed))
     prompt = {"prompt_embeds": drawn.to(host.llm.llm_engine.model_config.dtype)}
@@ -125,7 +125,7 @@ def generate_embedded(host: Host, seed: int, tokens: int) -> list[int]:
 
 
 def embed(host: Host, prompt: list[int]) -> list[float]:
-    """The embedding a pooling model gives for a prompt."""
+    """Returns a pooling model's embedding of a prompt."""
     (output,) = host.llm.embed([{"prompt_token_ids": prompt}], use_tqdm=False)
     return list(output.outputs.embedding)
 
@@ -141,21 +141,21 @@ def _answer(output: Any) -> Json:
 
 
 def compute_nothing(host: Host) -> None:
-    """Computes a batch of nobody on every rank, as engines of data parallelism do between requests.
+    """Runs a dummy batch on every rank, as engines of data parallelism do between requests.
 
-    On a CPU the later stages of a pipeline have no room before for what they are sent: vLLM warms up compiled models
-    only (vllm/v1/worker/cpu_model_runner.py).
+    Needed, because on a CPU later stages of a pipeline have no buffers for their input before: vLLM warms up compiled
+    models only (vllm/v1/worker/cpu_model_runner.py).
     """
     host.llm.collective_rpc("execute_dummy_batch")
 
 
 def reset(host: Host) -> bool:
-    """Empties the engine's own prefix cache; True when nothing held a block."""
+    """Empties the engine's own prefix cache; returns whether no block was in use."""
     return bool(host.llm.reset_prefix_cache())
 
 
 def spoil(host: Host) -> None:
-    """Overwrites every page, so that nothing that was not copied can pass for restored."""
+    """Overwrites every page, so that a missing copy cannot pass for a restore."""
     on_every_rank(host, spoil_pages)
 
 
@@ -165,7 +165,7 @@ def _tensors(host: Host) -> list[torch.Tensor]:
 
 
 def pages(host: Host, prompt: list[int]) -> list[str]:
-    """Digests of the pages of a prompt's leading blocks in the engine's cache, over all layers' bytes."""
+    """Returns digests of the pages of a prompt's leading cached blocks, over all layers' bytes."""
     from vllm.v1.request import Request  # noqa: PLC0415 - slow to import
 
     request = Request(
@@ -187,7 +187,7 @@ def pages(host: Host, prompt: list[int]) -> list[str]:
 
 
 def pages_by_group(host: Host, prompt: list[int]) -> dict[str, dict[str, str]]:
-    """Digests of all pages of a prompt that the engine's cache holds: group -> block index -> digest.
+    """Returns digests of all cached pages of a prompt: group -> block index -> digest.
 
     Read through vLLM's own view of each layer's cache, not through ours.
     """
@@ -215,7 +215,7 @@ def pages_by_group(host: Host, prompt: list[int]) -> dict[str, dict[str, str]]:
 
 
 def status(host: Host) -> Json:
-    """What is under way on both sides of the shim and in the engine, and the time spent in our calls."""
+    """Returns the open work on both sides of the shim and in the engine, and the time spent in our calls."""
     pool = host.scheduler.kv_cache_manager.block_pool
     workers = on_every_rank(host, shim_state)
     counters = Counter[str](host.shim.counters.snapshot())
@@ -236,7 +236,7 @@ def status(host: Host) -> Json:
 
 
 def metrics(host: Host) -> dict[str, float]:
-    """Ours among vLLM's metrics, and sources of cached tokens: a counter's value or a histogram's count by name."""
+    """Returns our values among vLLM's metrics and sources of cached tokens: by name, a counter or a count."""
     found = {}
     for metric in host.llm.get_metrics():
         if metric.name.startswith(("vllm:tierkv", "vllm:prompt_tokens_cached_by")):
@@ -255,7 +255,7 @@ def reset_clocks(host: Host) -> None:
 
 
 def facts(host: Host) -> Json:
-    """What the engine is: release, block size, blocks, dtype, what it does with failed loads."""
+    """Returns the engine's facts: release, block size, blocks, dtype, policy for failed loads."""
     group = host.scheduler.kv_cache_config.kv_cache_groups[0]
     return {
         "release": vllm_version(),
@@ -288,7 +288,7 @@ def flip_loaded_byte(
         place = batch.arena.slot(slot)[layer * layer_bytes + byte :][:1]
         place ^= mask
         load(copier, batch)
-        place ^= mask  # the slot may be kept as a copy for others
+        place ^= mask  # restored, because the slot may be kept as a copy for others
         CpuCopier.load = load  # type: ignore[method-assign]
 
     CpuCopier.load = corrupting_load  # type: ignore[method-assign, assignment]

@@ -1,4 +1,4 @@
-"""Holds every page that a load fills against all that was ever copied out under its name."""
+"""Compares every loaded page with all pages that were ever copied out under its name."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Name = tuple[int, bytes]
 
 
 class Audit:
-    """Watches one engine from its start: pages as they were saved by (group, block hash), and each that comes back.
+    """Records pages as saved by (group, block hash), and checks each page that returns, from the engine's start on.
 
-    A block may be computed more than once, and rounded otherwise each time, so a name has a set of digests.
+    A name has a set of digests, because a block may be computed more than once, with different rounding.
     """
 
     def __init__(self, host: Host) -> None:
@@ -53,7 +53,7 @@ class Audit:
             )
 
     def _filled(self, request: Any, tables: Any, start: int, end: int) -> Any:
-        """The blocks between two places that vLLM has given this request, with their names."""
+        """Returns the blocks between two positions that vLLM has given this request, with their names."""
         grid = self._host.shim._grid
         for group in grid.groups:
             table = tables[group.index]

@@ -1,6 +1,6 @@
-"""EXO's own `KVPrefixCache` on a small random model, in EXO's environment; tierKV comes by its `.pth` alone.
+"""EXO's own `KVPrefixCache` on a small random model, in EXO's environment; only its `.pth` file loads tierKV.
 
-`inside_exo.py CHECKOUT SEED`: answers one prompt, says so in a line of JSON, and waits for its standard input to end.
+`inside_exo.py CHECKOUT SEED` answers one prompt, reports in a line of JSON, and waits for the end of standard input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mlx_lm.models import llama
 
 
 class _Anything(types.ModuleType):
-    """A module of which EXO's cache only needs names: its Rust part, and classes of its fork of mlx-lm."""
+    """A module of which EXO's cache needs only names: its Rust part, and classes of its fork of mlx-lm."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -32,9 +32,9 @@ class _Anything(types.ModuleType):
 
 
 def load_cache(checkout: str) -> Any:
-    """Import EXO's module from its source; what cannot be installed is put in its place, none of it is a cache."""
+    """Import EXO's module from its source; uninstallable modules are replaced, but no cache is."""
     os.environ.setdefault("EXO_DASHBOARD_DIR", "none")
-    # It asks for its own version, which an installed EXO has.
+    # Metadata for EXO's query of its own version, which an installed EXO has.
     with tempfile.TemporaryDirectory() as folder:
         named = Path(folder, "exo-0.dist-info")
         named.mkdir()
@@ -44,7 +44,7 @@ def load_cache(checkout: str) -> Any:
 
 
 def import_cache() -> Any:
-    """Import the module, with a stand-in for each module that is missing."""
+    """Import the module, with a stand-in for each missing module."""
     sys.modules["mlx_lm.models.deepseek_v4"] = _Anything("mlx_lm.models.deepseek_v4")
     missing: list[str] = []
     while True:

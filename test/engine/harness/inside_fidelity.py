@@ -1,4 +1,4 @@
-"""What a model would have said: an answer with the likeliest tokens of each step, to compare two ways to it."""
+"""Answers with the likeliest tokens of each step, for the comparison of two ways to an answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from vllm import SamplingParams
 if TYPE_CHECKING:
     from harness.engine_main import Host
 
-#: As many as vLLM gives unless told otherwise.
+#: The number that vLLM returns by default.
 LIKELIEST = 20
 
 
 def weigh(host: Host, prompts: list[list[int]], max_tokens: int) -> list[dict[str, Any]]:
-    """Greedy answers, each step with the log-probabilities of its likeliest tokens."""
+    """Returns greedy answers, each step with the log-probabilities of its likeliest tokens."""
     params = SamplingParams(
         temperature=0,
         max_tokens=max_tokens,

@@ -1,4 +1,4 @@
-"""Breaks methods of the shim inside an engine's process, so that a test sees what the engine makes of it."""
+"""Breaks methods of the shim inside an engine's process, so that a test sees the engine's reaction."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 class InjectedError(Exception):
-    """Raised where a test wants it."""
+    """Raised on a test's demand."""
 
 
 def break_method(host: Host, side: str, method: str, *, is_late: bool, skip: int = 0) -> None:
-    """Has a method of a half raise from its next call but `skip` on; `is_late`: after it has done its work."""
+    """Makes a method of a half raise after `skip` calls; `is_late`: after it has done its work."""
     half = host.shim if side == "scheduler" else host.worker
     _break(half, method, is_late=is_late, skip=skip)
 
 
 def break_from_start(side: str, method: str) -> None:
-    """The same for every engine of this process, before there is one."""
+    """Does the same for every engine of this process, before any exists."""
     _break(SchedulerShim if side == "scheduler" else WorkerShim, method, is_late=False, skip=0)
 
 

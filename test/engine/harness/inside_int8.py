@@ -1,4 +1,4 @@
-"""How far a prompt's pages are from what they were: measured inside the engine, beside the bound of each form."""
+"""Measures inside the engine how far a prompt's pages are from their originals, with the bound of each form."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
     from harness.engine_main import Host
 
-#: A block's place and the vectors in it that have a bound of their own: (group, block, number).
+#: Place of a block and the vectors in it with a bound of their own: (group, block, number).
 Place = tuple[int, int, int]
 _kept: dict[Place, torch.Tensor] = {}
 
 
 def keep_pages(host: Host, prompt: list[int]) -> int:
-    """Keeps a copy of the vectors of the prompt's blocks for `compare_pages`; gives the count of blocks."""
+    """Keeps a copy of the vectors of the prompt's blocks for `compare_pages`; returns the count of blocks."""
     _kept.clear()
     _kept.update(_vectors(host, prompt))
     return len({place[:2] for place in _kept})
 
 
 def compare_pages(host: Host, prompt: list[int]) -> dict[str, Any]:
-    """Compares what the cache holds now with what was kept, by class of record.
+    """Compares the cached vectors with the kept ones, by class of record.
 
-    Gives the worst error over its bound (docs/protocol.md 1; states.py), signal to noise, equality, and blocks.
+    Return the worst error over its bound (docs/protocol.md 1; states.py), signal to noise, equality, and blocks.
     """
     tallies: dict[str, _Tally] = {}
     for place, after in _vectors(host, prompt).items():
@@ -79,7 +79,7 @@ def _state_bound(values: torch.Tensor, form: str) -> torch.Tensor:
 
 
 def _vectors(host: Host, prompt: list[int]) -> dict[Place, torch.Tensor]:
-    """Copies of what the engine's cache holds of a prompt, with vectors as the last dimension."""
+    """Returns copies of a prompt's cached pages, with vectors as the last dimension."""
     hasher = host.core.request_block_hasher
     request = Request("pages", prompt, SamplingParams(), None, block_hasher=hasher)
     pool = host.scheduler.kv_cache_manager.block_pool
@@ -96,7 +96,7 @@ def _vectors(host: Host, prompt: list[int]) -> dict[Place, torch.Tensor]:
 
 
 def _parts(pages: Any, block_id: int) -> Iterator[torch.Tensor]:
-    """K and V of a layer or of all; or the states, which may be lossy, of each layer."""
+    """Returns K and V of a layer or of all; or the possibly lossy states of each layer."""
     if isinstance(pages, AttentionPages):
         for view in pages.views(block_id):
             yield view[..., : pages.group.dim_k]

@@ -1,6 +1,6 @@
-"""A program with mlx-lm and tierKV, in an interpreter of its own: computes, keeps and restores prompts as told.
+"""A program with mlx-lm and tierKV, in its own interpreter: computes, keeps and restores prompts on command.
 
-Reads one JSON line per order from standard input, and answers each with one. It imports nothing of the other tests.
+Reads one JSON line per command from standard input, and answers each with one. Imports nothing of the other tests.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _GDN = {
     "full_attention_interval": 3,
 }
 _MAMBA = {"mamba_d_ssm": 128, "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16}
-#: Shape -> module of mlx-lm, and what its arguments are beside the common ones.
+#: Module of mlx-lm by shape, and its arguments beside the common ones.
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "quantised": ("llama", {}),
@@ -68,7 +68,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def make_model(shape: str, seed: int) -> Any:
-    """Make a model of random weights in bf16; the same for the same seed."""
+    """Make a model of random weights in bf16, equal for equal seeds."""
     module, more = SHAPES[shape]
     found = import_module(f"mlx_lm.models.{module}")
     given = {**_COMMON, **more, "model_type": module}
@@ -85,7 +85,7 @@ def make_model(shape: str, seed: int) -> Any:
 
 
 def maker_of(shape: str) -> Any:
-    """Give how caches of a shape are made; None: as the model says."""
+    """Return how caches of a shape are made; None: by the model's default."""
     layers = range(_LAYERS)
     if shape == "quantised":
         return lambda: [QuantizedKVCache(group_size=64, bits=8) for _ in layers]
@@ -95,7 +95,7 @@ def maker_of(shape: str) -> Any:
 
 
 def prompt(seeds: list[int], tokens: int) -> list[int]:
-    """Give chunks of 256 random tokens, one per seed, cut to a length."""
+    """Return chunks of 256 random tokens, one per seed, cut to a length."""
     text: list[int] = []
     for seed in seeds:
         chance = random.Random(seed)
@@ -104,7 +104,7 @@ def prompt(seeds: list[int], tokens: int) -> list[int]:
 
 
 class Program:
-    """What one process holds."""
+    """State of one process."""
 
     def __init__(self, shape: str, seed: int, config: str) -> None:
         self.model = make_model(shape, seed)
@@ -114,7 +114,7 @@ class Program:
         return {"ready": self.tier.wait_ready(60.0), "refused": self.tier.refused}
 
     def run(self, seeds: list[int], tokens: int, *, spoil: bool = False) -> dict[str, Any]:
-        """Answer a prompt; give what was restored and the logits that come of its own prompt cache at that place."""
+        """Answer a prompt; return the restored tokens and the logits of its own prompt cache at that place."""
         text = prompt(seeds, tokens)
         before = self.tier.counters.get("tokens_restored", 0)
         cache, rest = self.tier.prepare(text)
@@ -125,7 +125,7 @@ class Program:
         found = [int(token) for token, _ in zip(self._steps(rest, cache), range(6), strict=False)]
         kept = self.tier.keep([*text, *found[:-1]], cache)
         if not restored and can_trim_prompt_cache(cache):
-            # Its own hit: the cache of the whole prompt, cut where a restore would end.
+            # The own hit: the cache of the whole prompt, cut where a restore would end.
             whole = (len(text) - 1) // 256 * 256
             trim_prompt_cache(cache, (tokens_in(cache) or 0) - whole)
             at_rest, rest = cache, text[whole:]

@@ -26,10 +26,10 @@ def press(
     aborts: float = 0.0,
     seed: int = 0,
 ) -> Json:
-    """Keeps `in_flight` requests going; aborts a share of them, those that are loading first.
+    """Keeps `in_flight` requests going; aborts a share of them, loading ones first.
 
-    Gives the tokens of every request that was not aborted, how often the hard cases occurred, and how many pages were
-    restored and how many of those were not as saved.
+    Return the tokens of every finished request, the counts of the hard cases, and the restored pages with the
+    number of wrong ones.
     """
     audit = Audit(host) if host.shim is not None else None
     press = _Press(host, random.Random(seed), aborts)
@@ -42,7 +42,7 @@ def press(
             number = waiting.pop()
             press.add(number, prompts[number], max_tokens[number])
         press.step()
-    finish(host)  # loads of aborted requests are still reported
+    finish(host)  # because loads of aborted requests are still reported
     press.unhook()
     found: Json = {"answers": press.answers, "seen": press.seen}
     if audit is not None:
@@ -52,7 +52,7 @@ def press(
 
 
 class _Press:
-    """The requests under way and a tally of what happened to them."""
+    """The open requests, and counts of events."""
 
     def __init__(self, host: Host, chance: random.Random, aborts: float) -> None:
         self._host = host
@@ -87,7 +87,7 @@ class _Press:
             self._abort_one()
 
     def _abort_one(self) -> None:
-        """One that is loading if there is one, else one that waits for an answer, else any."""
+        """Returns a loading request if there is one, else a waiting one, else any."""
         shim = self._host.shim
         internal = {key: r.external_req_id for key, r in self._states().items()}
         loading = [name for key, name in internal.items() if shim._loads.is_loading(key)]
@@ -102,6 +102,6 @@ class _Press:
                 return
 
     def _states(self) -> dict[str, Any]:
-        """vLLM's own records of the requests, by its internal ids."""
+        """Returns vLLM's own records of the requests, by its internal ids."""
         states: dict[str, Any] = self._host.llm.llm_engine.output_processor.request_states
         return states

@@ -1,4 +1,4 @@
-"""What a test has done on every rank of an engine, whether it computes in this process or in workers of its own."""
+"""Functions that a test runs on every rank of an engine, in this process or in its workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Place = tuple[list[str], int]
 
 
 def on_every_rank(host: Host, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Runs `function(worker, *arguments)` on every rank; what it gives, in their order."""
+    """Runs `function(worker, *arguments)` on every rank; returns the results in their order."""
     return list(host.core.model_executor.collective_rpc(function, args=arguments))
 
 
@@ -36,7 +36,7 @@ def spoil_pages(worker: Any) -> None:
 
 
 def shim_state(_: Any) -> tuple[dict[str, Any], dict[str, int]]:
-    """What the shim's half has under way and has counted."""
+    """Returns the open work and the counters of the shim's half."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group  # noqa: PLC0415
 
     side = get_kv_transfer_group().worker_side
@@ -44,7 +44,7 @@ def shim_state(_: Any) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def digest_pages(worker: Any, blocks: int, places: list[Place]) -> list[str]:
-    """Digests of pages over the layers of each that this rank has; read through vLLM's own view of the caches."""
+    """Returns digests of pages over this rank's layers, read through vLLM's own view of the caches."""
     layers = worker.worker.model_runner.vllm_config.compilation_config.static_forward_context
     digests = []
     for names, block_id in places:
@@ -58,14 +58,14 @@ def digest_pages(worker: Any, blocks: int, places: list[Place]) -> list[str]:
 
 
 def digests_of(host: Host, places: list[Place]) -> list[str]:
-    """Digests of pages over all ranks."""
+    """Returns digests of pages over all ranks."""
     blocks = host.scheduler.kv_cache_config.num_blocks
     by_rank = on_every_rank(host, digest_pages, blocks, places)
     return [" ".join(shards) for shards in zip(*by_rank, strict=True)]
 
 
 def _flat(cache: Any) -> list[torch.Tensor]:
-    """A layer's cache is one tensor, or several: a recurrent layer has one for each part of its state."""
+    """Returns a layer's cache as tensors: one, or for a recurrent layer one for each part of its state."""
     if isinstance(cache, torch.Tensor):
         return [cache]
     return [tensor for part in cache for tensor in _flat(part)]

@@ -1,4 +1,4 @@
-"""Driving an engine step by step: to stop it at a chosen moment and do something to the world around it."""
+"""Drives an engine step by step, to stop it at a chosen moment and change the world around it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 STEPS_S = 60.0
 
-#: Moments at which a test may want to stop; those of STEPPED come only while the engine steps.
+#: Moments at which a test may stop; the ones of STEPPED come only while the engine steps.
 MOMENTS: dict[str, Callable[[Host], bool]] = {
     "asked": lambda host: host.shim.status()["plans"] > 0,
     "looked_up": lambda host: any(plan.is_looked_up for plan in host.shim._book._plans.values()),
@@ -42,7 +42,7 @@ def begin(
     max_tokens: int = 8,
     prompt_logprobs: int | None = None,
 ) -> None:
-    """Adds requests under ids of the test's own."""
+    """Adds requests under the test's own ids."""
     params = SamplingParams(
         temperature=0,
         max_tokens=max_tokens,
@@ -67,17 +67,17 @@ def go_on_until(host: Host, moment: str, timeout_s: float = STEPS_S) -> None:
 
 
 def abort(host: Host, request_ids: list[str]) -> None:
-    """Aborts requests as a client that went away does."""
+    """Aborts requests as a vanished client does."""
     host.llm.llm_engine.abort_request(request_ids)
 
 
 def preempt_all(host: Host) -> None:
-    """Preempts every running request and forgets all cached blocks: they start over when blocks are free."""
+    """Preempts every running request and forgets all cached blocks, so that they start over when blocks are free."""
     assert host.scheduler.reset_prefix_cache(reset_running_requests=True)
 
 
 def finish(host: Host, timeout_s: float = STEPS_S) -> Json:
-    """Steps until no request is left, and once more for what aborts left behind; gives tokens by id."""
+    """Steps until no request is left, and once more for aborts; returns tokens by id."""
     deadline = time.monotonic() + timeout_s
     answers: Json = {}
     engine = host.llm.llm_engine

@@ -1,4 +1,4 @@
-"""One request after the other, each compared with what could have been found: computed and handed off before."""
+"""Asks one request after the other, and compares each with the most that could be found in caches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Name = tuple[int, bytes]
 
 
 class _Ledger:
-    """What the engine has computed or handed off, by group and hash, and what each page held when it was computed."""
+    """Blocks that the engine has computed or handed off, by group and hash, with each page as computed."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -45,12 +45,12 @@ class _Ledger:
         return bytes(request.block_hashes[end_tokens // self._grid.hash_tokens - 1])
 
     def _names(self, request: Any, group: Any, first: int, tokens: int) -> Iterator[Name]:
-        """A group's blocks from index `first` on, up to `tokens` tokens."""
+        """Returns a group's blocks from index `first` on, up to `tokens` tokens."""
         for index in range(first, tokens // group.block_tokens):
             yield group.index, self._hash_at(request, (index + 1) * group.block_tokens)
 
     def ideal(self, prompt: list[int]) -> int:
-        """The deepest boundary below the prompt's end: all blocks before it were computed, its states handed off."""
+        """Returns the deepest boundary below the prompt's end up to which blocks are computed and states handed off."""
         request = self.request(prompt)
         tokens = self._grid.limit(request)
         while tokens > 0 and not all(
@@ -66,7 +66,7 @@ class _Ledger:
         return all(name in known for name in self._names(request, group, first, tokens))
 
     def note(self, tokens: list[int], computed: int, cached: int) -> int:
-        """Enters a request's blocks; gives how many pages of its first `cached` tokens are not as computed."""
+        """Enters a request's blocks; returns how many pages of its first `cached` tokens differ from computed ones."""
         request = self.request(tokens)
         strange = 0
         found = self._pages_now(request, computed)
@@ -74,7 +74,7 @@ class _Ledger:
             for at, name in enumerate(self._names(request, group, 0, computed)):
                 digest = found.get(name)
                 is_old = (at + 1) * group.block_tokens <= cached
-                # A window's page that was let go before its request ended was never seen as computed.
+                # Pages of a window that were released before their request ended have no computed digest.
                 if digest is not None and is_old and name in self._pages:
                     strange += digest not in self._pages[name]
                 elif digest is not None:
@@ -84,7 +84,7 @@ class _Ledger:
         return strange
 
     def _pages_now(self, request: Any, computed: int) -> dict[Name, str]:
-        """Digests of the pages that the engine's cache holds of a request's blocks."""
+        """Returns digests of the cached pages of a request's blocks."""
         pool = self._host.scheduler.kv_cache_manager.block_pool
         names, places = list[Name](), list[Place]()
         for group in self._grid.groups:
@@ -97,9 +97,9 @@ class _Ledger:
 
 
 def talk(host: Host, prompt: list[int], max_tokens: int, abort_after: int | None = None) -> Json:
-    """One request, alone in the engine; with `abort_after` its client leaves after so many steps.
+    """Runs one request, alone in the engine; with `abort_after` its client leaves after so many steps.
 
-    Gives its tokens, how many were found cached, how many could have been, and how many pages were not as computed.
+    Return its tokens, the cached ones, the most that could have been cached, and the pages that differ.
     """
     ledger = getattr(host, "ledger", None)
     if ledger is None:

@@ -1,4 +1,4 @@
-"""What a test can have done to vLLM's own offloading inside an engine's process."""
+"""Functions that a test runs on vLLM's own offloading inside an engine's process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def offloading(host: Host) -> dict[str, Any]:
-    """What the tier counted and still holds, and vLLM's files in shared memory."""
+    """Returns the tier's counters and holdings, and vLLM's files in shared memory."""
     tier = host.scheduler.connector._tier
     engine = host.scheduler.vllm_config.kv_transfer_config.engine_id
     return {
@@ -26,7 +26,7 @@ def offloading(host: Host) -> dict[str, Any]:
 
 
 def reverse_promotions(host: Host) -> None:
-    """Hands each restored chunk over with its bytes in the opposite order."""
+    """Makes each restored chunk arrive with its bytes reversed."""
     read = TierKVTier._read
 
     def reversing(tier: TierKVTier, *arguments: Any) -> bool:
@@ -40,7 +40,7 @@ def reverse_promotions(host: Host) -> None:
 
 
 def end_offloading(host: Host) -> list[str]:
-    """Ends the connector as vLLM does; gives what is left in shared memory."""
+    """Ends the connector as vLLM does; returns leftovers in shared memory."""
     host.scheduler.connector.shutdown()
     kv_transfer.ensure_kv_transfer_shutdown()
     files: list[str] = offloading(host)["files"]

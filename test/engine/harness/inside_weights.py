@@ -1,4 +1,4 @@
-"""Ways to change an engine's weights while it runs, as vLLM's users do it, and to put it to sleep."""
+"""Changes an engine's weights while it runs, as vLLM's users do it, and puts it to sleep."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
     from harness.engine_main import Host
 
-#: What `weight_transfer_config` names as its backend.
+#: Backend's name for `weight_transfer_config`.
 BACKEND = "files"
 
 
 def tensors_of(folder: str) -> Iterator[tuple[str, Any]]:
-    """A checkpoint's tensors by name."""
+    """Returns a checkpoint's tensors by name."""
     for path in sorted(Path(folder).glob("*.safetensors")):
         yield from load_file(path).items()
 
 
 @dataclass
 class FolderInfo:
-    """The folder that a trainer has written."""
+    """Folder that a trainer has written."""
 
     folder: str = ""
 
 
 class FileTransfer(WeightTransferEngine[FolderInfo, FolderInfo]):  # type: ignore[misc]
-    """Takes weights from a folder: vLLM's own transports need GPUs."""
+    """Transport that takes weights from a folder, because vLLM's own ones need GPUs."""
 
     init_info_cls = update_info_cls = FolderInfo
 
     def init_transfer_engine(self, init_info: FolderInfo) -> None:
-        """Nothing to open."""
+        """Does nothing, because a folder needs no connection."""
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
@@ -57,7 +57,7 @@ class FileTransfer(WeightTransferEngine[FolderInfo, FolderInfo]):  # type: ignor
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
-        """Nothing to close."""
+        """Does nothing, because a folder needs no connection."""
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, FileTransfer)
@@ -73,17 +73,17 @@ def _load_as_trainers_do(worker: Any, folder: str) -> None:
 def _write_tensors(worker: Any, scale: float) -> None:
     model = worker.worker.model_runner.model
     for name, tensor in model.named_parameters():
-        if "layernorm" in name:  # projections are packed for this CPU, elsewhere
+        if "layernorm" in name:  # because projections are packed for this CPU elsewhere
             tensor.data.mul_(scale)
 
 
 def scale_weights(host: Host, scale: float) -> None:
-    """Writes into the tensors of the norms, by no call that anybody could notice."""
+    """Writes into the tensors of the norms, without a call that could be noticed."""
     host.llm.collective_rpc(_write_tensors, args=(scale,))
 
 
 def change_weights(host: Host, how: str, folder: str = "") -> None:
-    """Replaces the weights by those in `folder`; with `sleep` they are thrown away as far as vLLM's words go."""
+    """Replaces the weights by the ones in `folder`; `sleep` uses vLLM's level that discards weights first."""
     rpc = host.llm.collective_rpc
     if how == "reload":
         rpc("reload_weights", kwargs={"weights_path": folder})

@@ -1,4 +1,4 @@
-"""Owns the way to vLLM's model runner V2 on a CPU: its Triton kernels run in Triton's own interpreter, on numpy."""
+"""Owns vLLM's model runner V2 on a CPU: its Triton kernels run in Triton's own interpreter, on numpy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Backend:
 
 
 def install() -> None:
-    """Name a CPU backend, which vLLM asks for before it lets V2 run; to be called before vLLM is imported.
+    """Name a CPU backend, which vLLM asks for before it lets V2 run; call this before vLLM is imported.
 
     Nothing is compiled for it, because the interpreter takes every launch.
     """

@@ -1,6 +1,6 @@
-"""Workers as on a GPU: copies are done steps after they were queued, and half of a step's blocks have no slot yet.
+"""Imitates workers on a GPU: copies finish steps after they were queued, and half of a step's blocks have no slot yet.
 
-The bytes move at once. Slots fall short with asynchronous scheduling, which vLLM has not on a CPU.
+The bytes move at once. Missing slots imitate asynchronous scheduling, which vLLM lacks on a CPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Event:
 
 
 def install(late_s: float) -> None:
-    """Have workers of this process be so. The GPU kit's calls in the place of CUDA's do the copies."""
+    """Make workers of this process late. The GPU kit's calls replace CUDA's for the copies."""
     sys.path.append(str(Path(__file__).parents[3] / "bench" / "gpu"))
     take = Credits.take
 

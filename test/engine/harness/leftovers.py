@@ -1,4 +1,4 @@
-"""What an engine and its sidecar may still hold when all requests are answered: nothing that somebody does not own."""
+"""Checks the holdings of an engine and its sidecar after all requests: everything must have an owner."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def check_nothing_left(engine: Engine, cluster: Cluster) -> dict[str, Any]:
-    """AssertionError where a request, load, save, block or slot is left; gives the engine's status.
+    """Raises AssertionError where a request, load, save, block or slot is left; returns the engine's status.
 
-    Every slot is free, granted to the worker for saves, or retained as a copy that may go at any time. A credit for a
+    Every slot is free, granted to the worker for saves, or retained as an evictable copy. A credit for a
     save that has just ended may still be on its way, so the two ends get time to agree.
     """
     slots: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Programs with mlx-lm, or EXO's cache, as processes of their own: interpreters that have no vLLM."""
+"""Programs with mlx-lm, or EXO's cache, as separate processes in interpreters without vLLM."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from harness.processes import Cluster, Json
 
 HERE = Path(__file__).parent
-#: A checkout of EXO whose `.venv` has mlx, mlx-lm and what EXO's cache imports; there is none in this repository.
+#: Path of an EXO checkout whose `.venv` has mlx, mlx-lm and EXO's imports; this repository has none.
 EXO_VARIABLE = "TIERKV_TEST_EXO"
 
 
 def mlx_python() -> str:
-    """The interpreter that has mlx-lm. Raises FileNotFoundError naming what makes it."""
+    """Return the interpreter with mlx-lm. Raises FileNotFoundError naming what makes it."""
     python = ROOT / ".venv-mlx" / "bin" / "python"
     if not python.exists():
         raise FileNotFoundError(f"{python}: run `node .ci/setup.js --every-release`")
@@ -41,26 +41,26 @@ class MlxProgram(Process):
         )
 
     def run(self, seeds: list[int], tokens: int, **options: Any) -> Json:
-        """Answer a prompt of chunks; give what was restored, the logits and the tokens."""
+        """Answer a prompt of chunks; return the restored tokens, the logits and the tokens."""
         return self.order("run", seeds=seeds, tokens=tokens, **options)
 
     def order(self, what: str, **options: Any) -> Json:
-        """Have it do something."""
+        """Send a command."""
         return self.ask(json.dumps([what, options]))
 
 
-#: Without the folder of the other tests on its path.
+#: Runs without the folder of the other tests on its path.
 _AS_SCRIPT = "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
 
 
 def exo_checkout() -> Path | None:
-    """Where EXO's source lies; None where none was given."""
+    """Return EXO's source folder; None where none was given."""
     named = os.environ.get(EXO_VARIABLE)
     return Path(named) if named else None
 
 
 class ExoProgram(Process):
-    """EXO's cache in its own environment; tierKV is not told to it."""
+    """EXO's cache in its own environment, where only the `.pth` file loads tierKV."""
 
     def __init__(self, folder: Path, name: str, checkout: Path, seed: int, tokens: int) -> None:
         python = checkout / ".venv" / "bin" / "python"
@@ -98,7 +98,7 @@ class MlxServer(Process):
             return bytes(answer.read())
 
     def complete(self, prompt: str) -> Json:
-        """Answer a prompt greedily; give the text, and the tokens that were not computed."""
+        """Answer a prompt greedily; return the text, and the tokens that were not computed."""
         body = {"prompt": prompt, "max_tokens": 6, "temperature": 0.0}
         address = f"http://127.0.0.1:{self.port}/v1/completions"
         kind = {"content-type": "application/json"}

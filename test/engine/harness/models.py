@@ -15,18 +15,18 @@ from safetensors.numpy import save_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The model of every test that is not about geometry: small, and equal to itself whatever the schedule.
+#: Model of every test that is not about geometry, small and deterministic under any schedule.
 PLAIN = Spec(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=64, vocab=512, dtype="float32")
 
 #: Three layers with a recurrent state and one with attention.
 HYBRID = Spec(kind="qwen3_5", hidden=128, layers=4, heads=4, kv_heads=2, head_dim=64, vocab=512)
 
-#: What Llama-3.1-8B keeps of a token, 128 KiB, with next to no compute.
+#: Llama-3.1-8B's KV of a token, 128 KiB, with nearly no compute.
 LLAMA_8B = GEOMETRIES["llama-3.1-8b"]
 
 
 class Models:
-    """Checkpoints by what they are made of."""
+    """Checkpoints by their specification."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,7 +41,7 @@ class Models:
 
 
 def write_adapter(folder: Path, spec: Spec, rank: int = 8) -> str:
-    """A LoRA adapter for a Llama's queries and values, strong enough to change what it says; gives its folder."""
+    """Writes a LoRA adapter for a Llama's queries and values, strong enough to change answers; returns its folder."""
     chance = np.random.default_rng(5)
     wide = {"q_proj": spec.heads * spec.head_dim, "v_proj": spec.kv_heads * spec.head_dim}
     tensors = {}
@@ -60,5 +60,5 @@ def write_adapter(folder: Path, spec: Spec, rank: int = 8) -> str:
 
 
 def prompt(seed: int, tokens: int, vocab: int = 512) -> list[int]:
-    """Random tokens."""
+    """Returns random tokens."""
     return random.Random(seed).choices(range(vocab), k=tokens)

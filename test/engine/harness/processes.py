@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-    """Poll until `holds()` is true and give its value; AssertionError naming `what` otherwise."""
+    """Polls until `holds()` is true and returns its value; AssertionError naming `what` otherwise."""
     deadline = time.monotonic() + timeout_s
     while not (value := holds()):
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
@@ -56,7 +56,7 @@ class Process:
         return self._child is not None and self._child.poll() is None
 
     def start(self, timeout_s: float = READY_S) -> Json:
-        """Starts it and gives its ready line, the first line of its standard output."""
+        """Starts it and returns its ready line, the first line of its standard output."""
         assert not self.is_running, f"{self.name} runs already"
         out = self.log.with_suffix(".out")
         with self.log.open("ab") as log, out.open("wb") as stdout:
@@ -73,7 +73,7 @@ class Process:
         return ready
 
     def ask(self, line: str) -> Json:
-        """Writes a line to its standard input and gives the line it answers."""
+        """Writes a line to its standard input and returns its answer."""
         out = self.log.with_suffix(".out")
         before = len(self._lines(out, 0))
         assert self.child.stdin is not None
@@ -84,7 +84,7 @@ class Process:
         return answer
 
     def set_faults(self, **faults: Any) -> None:
-        """Of a fault proxy: replaces all faults."""
+        """Replaces all faults of a fault proxy."""
         self.ask(json.dumps(faults))
 
     def _lines(self, out: Path, at_least: int) -> list[str]:
@@ -104,7 +104,7 @@ class Process:
         wait_until(lambda: set(self._states()) <= {"T"}, f"{self.name} hangs")
 
     def _states(self) -> list[str]:
-        """What the kernel says of each thread (proc(5), the third field of `stat`)."""
+        """Returns the kernel's state of each thread (proc(5), the third field of `stat`)."""
         tasks = Path(f"/proc/{self.child.pid}/task").glob("*/stat")
         return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
 
@@ -112,12 +112,12 @@ class Process:
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends it without a goodbye."""
+        """Kills it with SIGKILL."""
         self.signal(signal.SIGKILL)
         self.child.wait(STOP_S)
 
     def stop(self) -> int:
-        """Ends it as an operator does; gives the exit code."""
+        """Ends it as an operator does; returns the exit code."""
         if not self.is_running:
             return self.child.returncode
         self.signal(signal.SIGCONT)
@@ -125,7 +125,7 @@ class Process:
         return self.child.wait(STOP_S)
 
     def end(self) -> None:
-        """Ends it whatever its state; for tidying up."""
+        """Ends it in any state, for cleanup."""
         if self.is_running:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.stop()
@@ -210,7 +210,7 @@ class Cluster:
             f"lanes = 4\n{otlp_line(otlp)}"
             + ("" if region is None else f'[vault]\nmax_bytes = "{vault_bytes}"\n')
             + f'[restore]\nwait_ms = {wait_ms}\nstall_ms = {stall_ms}\nwhen = "{when}"\n'
-            # How many tokens come back is counted, too.
+            # Checked, because the number of restored tokens is counted, too.
             f'verify = "{verify}"\n[receipts]\ndir = "{folder / "receipts"}"\n'
         )
         self.vault: Process = (
@@ -244,7 +244,7 @@ class Cluster:
 
     @property
     def transfer_config(self) -> Json:
-        """What `--kv-transfer-config` gets."""
+        """Returns the value of `--kv-transfer-config`."""
         return {
             "kv_connector": "TierKVConnector",
             "kv_connector_module_path": "tierkv.connectors.vllm.connector",
@@ -253,7 +253,7 @@ class Cluster:
         }
 
     def status(self) -> Json:
-        """The sidecar's own account of itself, over its socket."""
+        """Returns the sidecar's status over its socket."""
         return sidecar_status(self.socket)
 
     def counters(self) -> Json:
@@ -261,19 +261,19 @@ class Cluster:
         return counters
 
     def command(self, *arguments: str) -> tuple[int, Json]:
-        """Runs `tierkv ... --json`; gives exit code and what it printed."""
+        """Runs `tierkv ... --json`; returns exit code and output."""
         argv = ["node", "bin/tierkv.js", *arguments, "--json", "--config", str(self.config_path)]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, timeout=STOP_S, check=False)
         return done.returncode, json.loads(done.stdout)
 
     def vault_status(self, name: str = "kv_cold") -> Json:
-        """A vault's line of `tierkv status`."""
+        """Returns a vault's line of `tierkv status`."""
         _, status = self.command("status")
         (vault,) = (target for target in status["targets"] if target["target"] == name)
         return dict(vault)
 
     def wait_restoring(self, engines: int = 1) -> None:
-        """Until `engines` engines are connected, named and may restore."""
+        """Waits until `engines` engines are connected, named and may restore."""
 
         def may_restore() -> list[bool]:
             found = self.status()["engines"]
@@ -282,23 +282,23 @@ class Cluster:
         wait_until(lambda: sum(may_restore()) == engines, f"{engines} engines may restore")
 
     def saved(self) -> int:
-        """How many blocks the vault has told the sidecar that it holds."""
+        """Returns the blocks that the vault has confirmed to the sidecar."""
         counters = self.counters()
         return int(counters["blocks_saved"] + counters["saves_present"])
 
     def wait_saved(self, blocks: int) -> None:
-        """Until `saved` is so many."""
+        """Waits until `saved` reaches this number."""
         try:
             wait_until(lambda: self.saved() >= blocks, f"{blocks} blocks are in the vault")
         except AssertionError as error:
             raise AssertionError(f"{error}; {json.dumps(self.status())}") from None
 
     def wait_count(self, name: str, least: int) -> None:
-        """Until a counter of the sidecar, or of a shim (`shim_...`), has come so far."""
+        """Waits until a counter of the sidecar, or of a shim (`shim_...`), reaches this number."""
         wait_until(lambda: self.counters().get(name, 0) >= least, f"{name} is {least}")
 
     def wait_idle(self) -> Json:
-        """Until the sidecar has no plan, fetch or save under way; gives its status."""
+        """Waits until the sidecar has no open plan, fetch or save; returns its status."""
 
         def idle() -> Json | None:
             status = self.status()
@@ -332,9 +332,9 @@ def _status_of(frame: Frame) -> Json:
 
 
 def leftovers(folder: Path, but: set[int]) -> list[str]:
-    """What is still there of ours: marked processes, shared-memory files, sockets."""
+    """Returns our leftovers: marked processes, shared-memory files, sockets."""
     found = [f"process {pid}: {line}" for pid, line in marked(os.environ[MARK]) if pid not in but]
-    # Another run may go on beside this one.
+    # Filtered by process id, because another run may go on beside this one.
     found += [str(path) for path in Path("/dev/shm").glob(f"*tierkv*-{os.getpid()}*")]
     found += [str(path) for path in folder.rglob("*") if path.is_socket()]
     return found

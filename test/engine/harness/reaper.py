@@ -1,4 +1,4 @@
-"""Ends what a run of tests started once that run is gone, however it ended: engines start sessions of their own."""
+"""Ends the processes of a test run once the run is gone, because engines start sessions of their own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import sys
 import time
 from pathlib import Path
 
-#: In the environment of everything a run starts, so that it is found whoever started it.
+#: Variable in the environment of everything a run starts, by which its processes are found.
 MARK = "TIERKV_TEST_MARK"
-#: What a process that is being killed may still start.
+#: Bound on rounds, because a dying process may still start others.
 TURNS = 50
 TURN_S = 0.1
 
 
 def start(mark: str) -> subprocess.Popen[bytes]:
-    """Starts one that waits until this process has ended: nobody else holds the other end of its standard input."""
+    """Starts a reaper that ends with this process: the only writer of its standard input."""
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     return subprocess.Popen(
         [sys.executable, __file__, mark],
@@ -31,7 +31,7 @@ def start(mark: str) -> subprocess.Popen[bytes]:
 
 
 def marked(mark: str) -> list[tuple[int, str]]:
-    """Ids and command lines of the processes that bear a mark, without this one."""
+    """Returns ids and command lines of the processes with a mark, without this one."""
     entry_of = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""The vLLM releases the tests run on: the newest lives in .venv, each other one in an environment of its own."""
+"""The vLLM releases that tests run on: the newest in .venv, each other one in an environment of its own."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import sys
 
 from harness.processes import ROOT
 
-#: What python-shim/engine-lock.txt holds.
+#: The release in python-shim/engine-lock.txt.
 NEWEST = "0.32.0"
 #: The oldest release the shim accepts; set up beside the newest.
 OLDEST = "0.28.0"
-#: The releases that tests of releases run on, separated by commas; .ci/lib/stages.js chooses them.
+#: Variable with the releases for tests of releases, separated by commas; .ci/lib/stages.js sets it.
 VARIABLE = "TIERKV_TEST_RELEASES"
-#: The release all other tests run on.
+#: The release that all other tests run on.
 MAIN = os.environ.get("TIERKV_TEST_ENGINE", NEWEST)
-#: vLLM's model runner: V2 is what runs on GPUs, and a hundred times slower here (interpreted.py).
+#: Whether vLLM uses model runner V2, which GPUs use and which is a hundred times slower here (interpreted.py).
 IS_V2 = os.environ.get("TIERKV_TEST_RUNNER") == "v2"
-#: `npm run test:nightly` runs the long form of some tests.
+#: Whether some tests take their long form, as in `npm run test:nightly`.
 IS_LONG = bool(os.environ.get("TIERKV_TEST_LONG"))
 
 
 def releases() -> list[str]:
-    """The releases of this run."""
+    """Returns the releases of this run."""
     named = os.environ.get(VARIABLE)
     return named.split(",") if named else [OLDEST, NEWEST]
 
 
 def python_of(release: str) -> str:
-    """The interpreter that has a release. Raises FileNotFoundError naming what makes it."""
+    """Returns the interpreter with a release. Raises FileNotFoundError naming what makes it."""
     if release == NEWEST:
         return sys.executable
     python = ROOT / f".venv-{release}" / "bin" / "python"

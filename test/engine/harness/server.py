@@ -1,4 +1,4 @@
-"""A `vllm serve` line as it is printed, run as a process: started, asked over HTTP, ended with all its children."""
+"""A printed `vllm serve` line, run as a process: started, asked over HTTP, ended with all its children."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINE = "vllm serve"
-#: A server imports vLLM twice, and a busy machine takes minutes for each.
+#: Seconds for a start, because a server imports vLLM twice and a busy machine takes minutes for each.
 START_S = 900.0
-#: What a small model on a busy machine needs beside what is printed.
+#: Options for a small model on a busy machine, beside the printed ones.
 _SMALL = [
     *("--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1"),
     *("--max-model-len", "900", "--max-num-seqs", "4", "--num-gpu-blocks-override", "32"),
@@ -31,13 +31,13 @@ _SMALL = [
 
 
 def launch_lines(page: Path) -> list[list[str]]:
-    """The words of each `vllm serve` line of a page, as a shell splits them."""
+    """Returns the words of each `vllm serve` line of a page, as a shell splits them."""
     blocks = (block.replace("\\\n", " ") for block in FENCED.findall(page.read_text()))
     return [shlex.split(block[block.index(_LINE) :]) for block in blocks if _LINE in block]
 
 
 class Server:
-    """One server; in `line`, a launch line, the model's name gives way to `model`."""
+    """One server; in the launch line `line`, `model` replaces the model's name."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Server:
         python: str = python_of(MAIN),
     ) -> None:
         assert line[:2] == _LINE.split()
-        # The CPU build's package bears another name, so that its `vllm` command finds no version and ends.
+        # The module is run, because the CPU build's package has another name and its `vllm` command finds no version.
         module = [python, "-m", "vllm.entrypoints.openai.api_server"]
         self.port = free_port()
         self._model = model
@@ -84,12 +84,12 @@ class Server:
         self._end()
 
     def complete(self, prompt: list[int], **headers: str) -> dict[str, Any]:
-        """The server's answer to a prompt of token ids."""
+        """Returns the server's answer to a prompt of token ids."""
         body = {"model": self._model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
         return dict(json.loads(self.post("/v1/completions", json.dumps(body).encode(), **headers)))
 
     def post(self, path: str, body: bytes = b"", **headers: str) -> bytes:
-        """What the server answers there."""
+        """Returns the server's answer to a GET of this path."""
         headers = {"content-type": "application/json", **headers}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, headers)
         with urllib.request.urlopen(request, timeout=CALL_S) as response:
@@ -104,7 +104,7 @@ class Server:
             return False
 
     def _end(self) -> None:
-        """As an operator does; what is left of its session after a while is killed."""
+        """Ends it as an operator does; leftovers of its session are killed after a while."""
         self._child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(END_S)

@@ -1,4 +1,4 @@
-"""The shapes of what models keep: a seeded model of each, what vLLM and the CPU must offer for it, and its engines."""
+"""The shapes of cached state: a seeded model of each, the requirements on vLLM and CPU, and its engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATENT = "MLAAttentionSpec"
 
 
 _SMALL_HYBRID = (("num_gpu_blocks_override", 40),)
-#: Of a block of 32 tokens: a cache that conversations of test_talk.py do not fit in beside each other.
+#: Blocks of 32 tokens: a cache too small for the conversations of test_talk.py side by side.
 _SMALL_ATTENTION = (("num_gpu_blocks_override", 14), ("max_model_len", 384))
 #: A core for each of two ranks.
 TWO_CORES = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
@@ -33,16 +33,16 @@ TWO_CORES = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
 
 @dataclass(frozen=True)
 class Shape:
-    """A model, the kinds of its KV-cache groups, and what the CPU must offer for vLLM to run it with prefix caching."""
+    """A model, the kinds of its KV-cache groups, and the CPU features that vLLM needs for prefix caching with it."""
 
     spec: Spec
     groups: set[str]
     options: dict[str, Any] = field(default_factory=dict)
     harness: dict[str, Any] = field(default_factory=dict)
     needs: str = "sse2"
-    #: Left to `npm run test:nightly`: what it shows beyond the others is not worth its minutes in every run.
+    #: Whether only `npm run test:nightly` runs it, because it shows little more for its minutes.
     is_long: bool = False
-    #: A cache that holds one conversation of test_talk.py and little more.
+    #: Options for a cache that holds one conversation of test_talk.py and little more.
     small: tuple[tuple[str, int], ...] = (("num_gpu_blocks_override", 40), ("max_model_len", 512))
 
 
@@ -75,7 +75,7 @@ SHAPES = {
         {"block_size": 32},
         small=(("num_gpu_blocks_override", 20), ("max_model_len", 288)),
     ),
-    # The way of fp8 and all other pages that are not understood, on every CPU.
+    # Pages that are not interpreted, such as fp8, on every CPU.
     "opaque pages": Shape(
         replace(SMALL, dtype="float32"),
         {ATTENTION},
@@ -96,12 +96,12 @@ SHAPES = {
 }
 
 
-#: Those that test_shapes.py takes one after the other; two ranks have test_ranks.py.
+#: Shapes that test_shapes.py runs one after the other; test_ranks.py has two ranks.
 EACH = tuple(name for name in SHAPES if name != "two ranks")
 
 
 def on_this_machine(names: Sequence[str] = EACH) -> list[Any]:
-    """The shapes, those skipped that vLLM cannot run or cache on this CPU, or in this release not with a connector."""
+    """Returns the shapes, skipping ones that vLLM cannot run or cache on this CPU, or here with a connector."""
     flags = Path("/proc/cpuinfo").read_text().split()
     return [
         pytest.param(

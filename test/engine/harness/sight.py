@@ -1,4 +1,4 @@
-"""A seeded model that sees: a small Llama behind a small CLIP (LLaVA 1.5's way), with its processor; no download."""
+"""A seeded vision model: a small Llama behind a small CLIP (LLaVA 1.5's way), with its processor; no download."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEXT = Spec(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=64, vocab=512, dtype="float32")
-#: Stands for a picture in a prompt, once; vLLM puts PICTURE_TOKENS of it there.
+#: Stands for a picture in a prompt, once; vLLM expands it to PICTURE_TOKENS.
 PICTURE = TEXT.vocab - 1
 SIDE, PATCH = 56, 14
 PICTURE_TOKENS = (SIDE // PATCH) ** 2
@@ -24,7 +24,7 @@ SPREAD = 0.2
 
 
 def write_sighted(folder: Path) -> str:
-    """Writes config, weights, tokenizer and picture processor; gives the folder."""
+    """Writes config, weights, tokenizer and picture processor; returns the folder."""
     folder.mkdir()
     chance = np.random.default_rng(9)
     weights = {
@@ -105,7 +105,7 @@ def _shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """The lab's byte tokenizer, whose last id is the mark of a picture."""
+    """Returns the lab's byte tokenizer, whose last id marks a picture."""
     write_tokenizer(folder, vocab=TEXT.vocab, max_position=TEXT.max_position)
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text())

@@ -1,6 +1,6 @@
-"""Tokenizers of three families, made from this repository's own text, and texts and chats that are hard for them.
+"""Tokenizers of three families, made from this repository's own text, with difficult texts and chats.
 
-As a program (`python -m harness.tokens FOLDER COUNT`) it writes both, and what transformers makes of them.
+As a program (`python -m harness.tokens FOLDER COUNT`) it writes both, and the results of transformers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tokenizers import (
 )
 
 ROOT = Path(__file__).parents[3]
-#: As byte-level tokenizers of today split texts before they merge bytes.
+#: Split pattern of current byte-level tokenizers, before bytes are merged.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -86,7 +86,7 @@ KINDS = ("bytes", "pieces", "words")
 
 
 def write_tokenizers(folder: Path) -> None:
-    """One folder for each of KINDS."""
+    """Writes one folder for each of KINDS."""
     for kind in KINDS:
         (folder / kind).mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "bytes")
@@ -95,7 +95,7 @@ def write_tokenizers(folder: Path) -> None:
 
 
 def write_bytes(folder: Path, vocab: int = 1000) -> None:
-    """Byte-level BPE with a pattern and marks of turns."""
+    """Makes byte-level BPE with a pattern and marks of turns."""
     made = Tokenizer(models.BPE())
     made.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(Regex(SPLIT), "isolated")
@@ -110,7 +110,7 @@ def write_bytes(folder: Path, vocab: int = 1000) -> None:
 
 
 def _write_pieces(folder: Path) -> None:
-    """BPE over characters with spaces as `▁`, bytes for what it lacks, and a beginning before each text."""
+    """Makes BPE over characters with spaces as `▁`, bytes for missing ones, and a start token before each text."""
     made = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     made.decoder = decoders.ByteFallback()
@@ -124,7 +124,7 @@ def _write_pieces(folder: Path) -> None:
 
 
 def _write_words(folder: Path) -> None:
-    """WordPiece without capitals and accents, between two marks."""
+    """Makes WordPiece without capitals and accents, between two marks."""
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -145,7 +145,7 @@ def _train(made: Tokenizer, trainer: Any, lines: int = 4000) -> None:
 
 
 def _save(made: Tokenizer, folder: Path, template: str, **special: str) -> None:
-    # Engines and the gateway take prompts whole, whatever stands here.
+    # Engines and the gateway ignore this limit and take prompts whole.
     made.enable_truncation(7)
     made.enable_padding(length=9, pad_token=special["eos_token"])
     made.save(str(folder / "tokenizer.json"))
@@ -184,7 +184,7 @@ _PIECES = (
 
 
 def texts(count: int, seed: int) -> list[str]:
-    """Words, scripts, marks, parts of marks, runs and bytes; every tenth is long, and goes on from the one before."""
+    """Returns words, scripts, marks, parts of marks, runs and bytes; every tenth is long and extends the one before."""
     chance = random.Random(seed)
     words = (ROOT / "docs" / "architecture.md").read_text().split(" ")
     made = ["", " ", "\n", "\r\n", *_PIECES]
@@ -213,7 +213,7 @@ def _piece(chance: random.Random, words: list[str]) -> str:
     return chance.randbytes(chance.randrange(1, 9)).decode(errors="replace")
 
 
-#: Space to Python or to JavaScript, not to both: the gateway leaves such chats to the engine.
+#: White space for either Python or JavaScript only, so that the gateway leaves such chats to the engine.
 _ODD_SPACE = "\x1c\x1d\x1e\x1f\x85\ufeff"
 
 
@@ -222,7 +222,7 @@ def _has_odd(text: str) -> bool:
 
 
 def chats(count: int, seed: int) -> list[dict[str, Any]]:
-    """Bodies of chats: turns that alternate, some with a system's message, tools or words for the template."""
+    """Returns bodies of chats: alternating turns, some with a system message, tools or template options."""
     chance = random.Random(seed)
     found = [text for text in texts(count * 4, seed) if len(text) < 150 and not _has_odd(text)]
     made: list[dict[str, Any]] = []
@@ -260,12 +260,12 @@ def _tool(chance: random.Random, found: list[str]) -> dict[str, Any]:
 
 
 def digest(ids: list[int]) -> str:
-    """Ids in a few characters."""
+    """Returns ids as a short digest."""
     return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
 
 
 def _write_expected(folder: Path, count: int) -> None:
-    """`expected.json`: of each kind digests of the texts' ids, framed and bare, and what chats become or null."""
+    """Writes `expected.json`: digests of each kind's token ids, framed and bare, and chats' results or null."""
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415  # half a minute less than AutoTokenizer
 
     asked = texts(count, 23)

@@ -1,4 +1,4 @@
-"""The trained model of bench/fidelity: its text that was held out, and how far two answers lie apart."""
+"""The trained model of bench/fidelity: its held-out text, and the distance of two answers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BEGIN = 16
 
 
 def held_out_prompts(count: int, tokens: int) -> list[list[int]]:
-    """Pieces of modules that the model never saw, one after another."""
+    """Returns consecutive pieces of modules that the model never saw."""
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     library = Path(sysconfig.get_paths()["stdlib"])
-    # Another Python lacks some of them, or has them a little different.
+    # Another Python may lack some modules, or have slightly different ones.
     paths = [library / name for name in RECORD["held out"] if (library / name).exists()]
     ids = [tokenizer.encode(path.read_text()).ids for path in paths]
-    # One after another, or overlapping where there are not enough of them.
+    # Consecutive pieces, or overlapping ones where the text is too short.
     room = sum(max(0, len(text) - tokens + 1) for text in ids)
     step = min(tokens, max(1, room // (count + count // 10 + len(ids))))
     found = [
@@ -35,14 +35,14 @@ def held_out_prompts(count: int, tokens: int) -> list[list[int]]:
         for text in ids
         for start in range(0, len(text) - tokens + 1, step)
     ]
-    # Two that begin alike would share a block.
+    # Unique beginnings, because equal ones would share a block.
     pieces = list({tuple(piece[:BEGIN]): piece for piece in found}.values())
     apart = len(pieces) // count
     return [pieces[index * apart] for index in range(count)]
 
 
 def divergence(cold: Step, other: Step) -> float:
-    """Kullback-Leibler divergence over the tokens likeliest in both, and all the rest as one."""
+    """Returns the Kullback-Leibler divergence over the tokens likeliest in both, with all others as one."""
     shared = cold.keys() & other.keys()
     total = sum(math.exp(cold[token]) * (cold[token] - other[token]) for token in shared)
     rests = [1 - math.fsum(math.exp(step[token]) for token in shared) for step in (cold, other)]
@@ -52,6 +52,6 @@ def divergence(cold: Step, other: Step) -> float:
 
 
 def alike(ours: list[int], theirs: list[int]) -> int:
-    """How many tokens two answers begin with in common."""
+    """Returns the number of leading tokens that two answers share."""
     pairs = enumerate(zip(ours, theirs, strict=True))
     return next((index for index, (a, b) in pairs if a != b), len(ours))

@@ -1,4 +1,4 @@
-"""Imports vLLM once and forks an engine process for each connection: a new engine costs no new import."""
+"""Imports vLLM once and forks an engine process for each connection, so that a new engine imports nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 from harness import interpreted
 from harness.releases import IS_V2
 
-#: What an engine loads on its way up besides `vllm` itself.
+#: Modules that an engine loads at its start besides `vllm` itself.
 MODULES = (
     "vllm.entrypoints.llm",
     "vllm.v1.engine.core",
@@ -39,7 +39,7 @@ def main() -> None:
         interpreted.install()
     for name in MODULES:
         importlib.import_module(name)
-    # A model's class is looked at in a new process, which imports all again, because CUDA must not start: none is here.
+    # Inspects model classes in this process, because vLLM's new process protects CUDA, which is absent here.
     registry = importlib.import_module("vllm.model_executor.models.registry")
     setattr(registry, "_run_in_subprocess", lambda look: look())  # noqa: B010 - mypy reads vLLM's types
     gc.freeze()  # an engine collects five times on its way up, and would walk and copy what it shares with this process

@@ -1,4 +1,4 @@
-// Owns a seeded relay of TCP bytes that does to them what networks do: delays, slices, damages, repeats, swaps, cuts, holds, loses.
+// Owns a seeded relay of TCP bytes that injects network faults: delays, slices, damage, repeats, swaps, cuts, holds, losses.
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
@@ -6,26 +6,26 @@ import { setTimeout as delay } from "node:timers/promises";
 import { closeAfterTest } from "../../support/vaults.ts";
 import { Dice } from "./random.ts";
 
-/** `...Every`: a mean distance in bytes, per connection and direction; 0: never. */
+/** `...Every`: mean distance in bytes, per connection and direction; 0: never. */
 export interface WireFaults {
   latencyMs: number;
-  /** On top of the latency, at random up to so much. */
+  /** Random milliseconds on top of the latency, at most this many. */
   jitterMs: number;
-  /** Per connection and direction. */
+  /** Limit per connection and direction. */
   bytesPerSecond: number;
-  /** Writes of at most so many bytes. */
+  /** Bytes of one write, at most. */
   sliceBytes: number;
   corruptEvery: number;
   duplicateEvery: number;
   reorderEvery: number;
   resetEvery: number;
-  /** Nothing passes for STALL_MS: what a lost packet looks like above TCP. */
+  /** Pauses for STALL_MS, as a lost packet looks above TCP. */
   stallEvery: number;
-  /** Nothing passes until this ends; then it goes on as TCP does after a partition. */
+  /** Holds all bytes until this ends, then goes on as TCP does after a partition. */
   hold: Way;
-  /** Bytes vanish and no end is passed on: a peer that is gone without a word. Connections that lost some end with this. */
+  /** Loses bytes without an end of stream, as a vanished peer does. Connections with losses end with this fault. */
   lose: Way;
-  /** New connections are reset. */
+  /** Resets new connections. */
   refuse: boolean;
 }
 
@@ -56,12 +56,12 @@ export type WireCounts = Record<
 >;
 
 const STALL_MS = 200;
-/** Longest stretch that is repeated. */
+/** Longest repeated stretch, in bytes. */
 const DUPLICATE_BYTES_MAX = 4096;
 
 const isOn = (way: Way, direction: Direction): boolean => way === "both" || way === direction;
 
-/** What all connections of some proxies share, so that one word changes all of them. */
+/** State shared by all connections of some proxies, so that one call changes all of them. */
 export class Weather {
   readonly counts: WireCounts = {
     corrupt: 0,
@@ -87,7 +87,7 @@ export class Weather {
     this.dice = new Dice(seed);
   }
 
-  /** Replaces all faults; those not named are off. */
+  /** Replaces all faults; unnamed ones are off. */
   set(faults: Partial<WireFaults>): void {
     this.faults = { ...NO_FAULTS, ...faults };
     this.version += 1;
@@ -101,7 +101,7 @@ export class Weather {
   }
 }
 
-/** One direction of one connection. Which byte meets which fault follows from the seed and the connection's number. */
+/** One direction of one connection. Seed and the connection's number decide which byte meets which fault. */
 class Stream {
   #from!: Socket;
   #to!: Socket;
@@ -111,7 +111,7 @@ class Stream {
   #position = 0;
   #version = -1;
   #due: Record<Event, number> = { corrupt: 0, duplicate: 0, reorder: 0, reset: 0, stall: 0 };
-  /** A piece that waits for its successor to go first. */
+  /** A piece that its successor overtakes. */
   #late: Buffer | null = null;
   #hasLost = false;
   #isEnded = false;
@@ -139,7 +139,7 @@ class Stream {
     });
   }
 
-  /** A peer that is gone says nothing, not even goodbye. */
+  /** Ends a stream, silently where the peer has vanished. */
   #finish(end: () => void): void {
     if (this.#late !== null) this.#to.write(this.#late);
     this.#late = null;
@@ -173,7 +173,7 @@ class Stream {
     await delay(latencyMs + this.#dice.below(jitterMs + 1));
   }
 
-  /** A stream with a gap is none: it ends as soon as it could go on. */
+  /** Whether a stream has lost bytes; it ends as soon as it could continue, because a gap makes it invalid. */
   #isLost(data: Buffer): boolean {
     if (isOn(this.#weather.faults.lose, this.#direction)) {
       this.#weather.counts.lost += data.length;
@@ -213,7 +213,7 @@ class Stream {
     if (late !== null) await this.#write(late);
   }
 
-  /** New distances when the faults are others. */
+  /** Draws new distances when the faults changed. */
   #draw(): void {
     if (this.#version === this.#weather.version) return;
     this.#version = this.#weather.version;
@@ -241,7 +241,7 @@ class Stream {
 
 export interface ByteProxy {
   readonly address: string;
-  /** Resets every connection; new ones are taken. */
+  /** Resets every connection; new ones are accepted. */
   cut(): number;
   close(): Promise<void>;
 }
@@ -269,7 +269,7 @@ export async function openByteProxy(
     const dice = weather.dice.apart(`connection ${(weather.counts.connections += 1)}`);
     const [host = "", port = ""] = target.split(":");
     const vault = adopt(connect({ port: Number(port), host, allowHalfOpen: true }));
-    // Opened and closed together, whatever becomes of either.
+    // Both sockets open and close together.
     vault.once("error", () => client.resetAndDestroy());
     new Stream(weather, "to-vault", dice.apart("to the vault")).start(client, vault);
     new Stream(weather, "to-client", dice.apart("to the client")).start(vault, client);

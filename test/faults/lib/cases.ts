@@ -1,15 +1,15 @@
-// Owns how decoders are met with many cases: what is drawn, how often, and what a failure says.
+// Owns running a decoder over many cases: generators, counts, and the text of a failure.
 import fc from "fast-check";
 import { isTierkvError } from "../../../src/errors.ts";
 import type { ErrorCode } from "../../../src/errors.ts";
 import { testSeed } from "./random.ts";
 
-/** Cases the event loop may be kept for: the runner wants to hear of us. */
+/** Cases between turns of the event loop, because the runner expects signs of life. */
 const STRETCH = 10_000;
-/** A failure is made smaller for so long at most. */
+/** Milliseconds spent on shrinking a failure. */
 const SHRINK_MS_MAX = 10_000;
 
-/** Hands `work` so many values; it may throw these codes of ours and nothing else. Gives how many were taken. */
+/** Passes `cases` values to `work`, which may throw these codes only. Returns how many were accepted. */
 export async function meet<T>(
   cases: number,
   values: fc.Arbitrary<T>,
@@ -41,7 +41,7 @@ export async function meet<T>(
 
 const word = fc.integer({ min: 0, max: 0xffff_ffff });
 
-/** Bytes, drawn four at a time: a million cases take their time. */
+/** Bytes, drawn four at a time, because a million cases take long. */
 export const bytes = (most: number): fc.Arbitrary<Buffer> =>
   fc
     .tuple(fc.array(word, { maxLength: Math.ceil(most / 4) }), fc.nat(3))
@@ -73,10 +73,10 @@ function nested(inside: fc.Arbitrary<unknown>): fc.Arbitrary<unknown> {
   return fc.oneof({ weight: 6, arbitrary: scalar }, fc.array(inside, { maxLength: 3 }), map);
 }
 
-/** Anything that a frame can carry, a few levels deep. */
+/** Any value that a frame can carry, a few levels deep. */
 export const value = nested(nested(scalar));
 
-/** What happens to good bytes: some are changed, and they are cut or made longer. */
+/** Damages valid bytes: changes some, cuts or extends them. */
 export type Damage = (good: Buffer) => Buffer;
 
 const edit = fc.tuple(fc.nat(0xffff), fc.nat(0xff));
@@ -98,7 +98,7 @@ export const damage: fc.Arbitrary<Damage> = fc
       : Buffer.concat([copy, end]);
   });
 
-/** The text with pieces put in, left out and changed, between 1 and `most` times. */
+/** The text with pieces inserted, removed and changed, 1 to `most` times. */
 export const edited = (
   good: string,
   pieces: readonly string[],

@@ -1,4 +1,4 @@
-// Owns a disk of a vault's own that a test makes hang: a small file system in a file, mounted where only the vault sees it. Linux, as root.
+// Owns a vault's disk that a test can hang: a small file system in a file, mounted for the vault only. Linux, as root.
 import { spawn, spawnSync } from "node:child_process";
 import {
   mkdirSync,
@@ -19,7 +19,7 @@ const PROBE_BYTES = 4 * MIB;
 const GROUPS = "/sys/fs/cgroup/blkio";
 const READ_LIMIT = "blkio.throttle.read_bps_device";
 
-/** Why no disk can be made to take no more writes here; null where one can. */
+/** Returns why writes cannot be blocked here; null where they can. */
 export function whyNoFreezing(): string | null {
   const image = join(tmpdir(), `tierkv-probe-${process.pid}`);
   writeFileSync(image, "");
@@ -32,7 +32,7 @@ export function whyNoFreezing(): string | null {
   return isPossible ? null : "needs root, a loop device, mkfs.ext4 and fsfreeze";
 }
 
-/** Why no disk can be made to give no more reads here; null where one can. */
+/** Returns why reads cannot be blocked here; null where they can. */
 export function whyNoStalling(): string | null {
   const path = join(GROUPS, `tierkv-probe-${process.pid}`);
   try {
@@ -46,7 +46,7 @@ export function whyNoStalling(): string | null {
 }
 
 export class HungDisk {
-  /** Where it is mounted, for the vault alone. */
+  /** Mount point, visible to the vault alone. */
   readonly folder = testDirectory();
   readonly #image = join(testDirectory(), "disk.img");
 
@@ -56,18 +56,18 @@ export class HungDisk {
     spawnSync("mkfs.ext4", ["-q", this.#image]);
   }
 
-  /** A command in front of another one, which then has the disk. */
+  /** Command prefix that runs another command with the disk. */
   get under(): readonly string[] {
     const mounted = `mount -o loop ${this.#image} ${this.folder} && exec "$@"`;
     return ["unshare", "--mount", "sh", "-c", mounted, "sh"];
   }
 
-  /** From now on no write of the process ends; gives what makes them go on. */
+  /** Blocks all writes of the process; returns a function that lets them go on. */
   freeze(pid: number): Promise<() => Promise<void>> {
     return held(pid, `fsfreeze -f ${this.folder}`, `fsfreeze -u ${this.folder}`);
   }
 
-  /** From now on the process reads a byte a second from it; gives what ends that. */
+  /** Limits the process to a byte a second from the disk; returns a function that lifts the limit. */
   stallReads(pid: number): () => Promise<void> {
     const path = join(GROUPS, `tierkv-test-${process.pid}`);
     mkdirSync(path);
@@ -78,7 +78,7 @@ export class HungDisk {
     const over = async (): Promise<void> => {
       if (isOver) return;
       isOver = true;
-      // 0: no limit any more; what waits goes on.
+      // 0 lifts the limit, so that waiting reads go on.
       limit(0);
       moveTo(GROUPS);
       const isGone = (): boolean => {
@@ -97,7 +97,7 @@ export class HungDisk {
     return over;
   }
 
-  /** Its number, where the process has it mounted. */
+  /** Returns the device number, where the process has it mounted. */
   #device(pid: number): string {
     const mounts = readFileSync(`/proc/${pid}/mountinfo`, "utf8").split("\n");
     const mount = mounts.map((line) => line.split(" ")).find((parts) => parts[4] === this.folder);
@@ -106,7 +106,7 @@ export class HungDisk {
 }
 
 /**
- * Runs `begin` where the process has its mounts, and `end` when the test says so or is gone: nothing ends a process
+ * Runs `begin` in the process's mounts, and `end` when the test says so or is gone, because nothing ends a process
  * that waits for such a disk, not even SIGKILL.
  */
 async function held(pid: number, begin: string, end: string): Promise<() => Promise<void>> {
@@ -125,13 +125,13 @@ async function held(pid: number, begin: string, end: string): Promise<() => Prom
   return over;
 }
 
-/** Threads of the process that wait for a disk, and for nothing else: the kernel's state D. */
+/** Returns the threads of the process in the kernel's state D, waiting for a disk. */
 export function threadsAtDisk(pid: number): number {
   const isWaiting = (task: string): boolean => {
     try {
       return / D \d+ /.test(readFileSync(`/proc/${pid}/task/${task}/stat`, "utf8"));
     } catch {
-      // It has ended meanwhile.
+      // The process has ended meanwhile.
       return false;
     }
   };

@@ -1,4 +1,4 @@
-// Owns processes that can be killed, paused and started again: the real program, always on the same ports and sockets.
+// Owns real programs that can be killed, paused and restarted, always on the same ports and sockets.
 import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import { mkdirSync, writeFileSync } from "node:fs";
@@ -13,7 +13,7 @@ import type { ProgramOptions } from "../../support/command-line.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { closeAfterTest, SOON_MS } from "../../support/vaults.ts";
 
-/** How the program is started: what it finds in its environment, and under which command. */
+/** Environment and command prefix of the program. */
 export type Start = Pick<ProgramOptions, "env" | "under">;
 
 class Killable {
@@ -25,7 +25,7 @@ class Killable {
     this.#program = new Program(this.#args, start);
     closeAfterTest({
       close: async () => {
-        // A stopped process dies of this signal only.
+        // SIGKILL, because a stopped process dies of no other signal.
         this.#program.signal("SIGKILL");
         await this.#program.ended();
       },
@@ -36,26 +36,26 @@ class Killable {
     return this.#program.process.pid!;
   }
 
-  /** Lines of its log so far, since it was last started. */
+  /** Log lines since the last start. */
   get log(): Record<string, unknown>[] {
     const lines = this.#program.stderr.split("\n").filter((line) => line.startsWith("{"));
     return lines.flatMap((line) => {
       try {
         return [JSON.parse(line) as Record<string, unknown>];
       } catch {
-        // The last one is not whole yet.
+        // The last line may be incomplete.
         return [];
       }
     });
   }
 
-  /** Rejects with its own words when it does not start. */
+  /** Rejects with the program's own output when it does not start. */
   async ready(): Promise<void> {
     const { error } = await this.#program.firstResult();
     if (error !== undefined) throw new Error(JSON.stringify(error));
   }
 
-  /** The signal it died of. */
+  /** Resolves to the signal it died of. */
   async died(): Promise<NodeJS.Signals | null> {
     await this.#program.ended();
     return this.#program.process.signalCode;
@@ -66,7 +66,7 @@ class Killable {
     await this.#program.ended();
   }
 
-  /** Told to, with the exit code. */
+  /** Stops it with SIGTERM; resolves to the exit code. */
   async stop(): Promise<number | null> {
     this.#program.signal("SIGTERM");
     return (await this.#program.ended()).exitCode;
@@ -87,7 +87,7 @@ class Killable {
 }
 
 export interface VaultShape extends Start {
-  /** Records are written to a disk, and answered when they are durable. */
+  /** Whether records are written to a disk and answered when durable. */
   isDurable?: boolean;
   dataDir?: string;
   diskBytes?: string;
@@ -124,7 +124,7 @@ export interface SidecarShape extends Start {
 
 export class KillableSidecar extends Killable {
   readonly socketPath: string;
-  /** The folder of its shared memory. */
+  /** Folder of its shared memory. */
   readonly arenas: string;
 
   private constructor(folder: string, config: string, start: Start) {
@@ -144,7 +144,7 @@ export class KillableSidecar extends Killable {
       config,
       `[cluster]\nrole = "inference"\nkv_cold = "${vault.address}"\n[turbo_quant]\nenabled = false\n` +
         `[sidecar]\n${paths}\narena_bytes = "16MiB"\nlanes = ${lanes}\n` +
-        // Faults slow things down: the cost model would rather compute, and there would be no traffic.
+        // Always restore, because under faults the cost model would compute and there would be no traffic.
         `[restore]\nwhen = "always"\nwait_ms = 5000\nstall_ms = 1000\n`,
     );
     const killable = new KillableSidecar(folder, config, start);
@@ -163,17 +163,17 @@ export class KillableSidecar extends Killable {
   }
 }
 
-/** Below those that a system gives to connections (Linux: from 32768 on): one of them could be taken again by whoever dials. */
+/** Below the range for outgoing connections (Linux: from 32768), because a dialling socket could take a port there. */
 const PORTS = [20_000, 30_000] as const;
 
-/** A port that was free a moment ago, and that nobody is given unless he asks for it. */
+/** Returns a port that was free a moment ago and is never assigned automatically. */
 async function freePort(): Promise<number> {
   for (;;) {
     const server = createServer().listen(randomInt(...PORTS), "127.0.0.1");
     try {
       await once(server, "listening");
     } catch {
-      // Somebody has it: another one.
+      // The port is taken, so another one is tried.
       continue;
     }
     const { port } = server.address() as AddressInfo;

@@ -1,4 +1,4 @@
-// Owns the traffic under which faults are injected: an engine that saves and restores without end, and a ledger of what every byte must be.
+// Owns the traffic under which faults are injected: an engine that saves and restores endlessly, and a ledger of all bytes.
 import type { Frame } from "../../../src/sidecar/socket/frames.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import type { Block, EngineShape } from "../../support/shim-client.ts";
@@ -8,18 +8,18 @@ import { Dice } from "./random.ts";
 export interface LoadShape {
   seed: number;
   engine?: string;
-  /** Chains of blocks that exist; more than an arena holds, so that most restores come from the vault. */
+  /** Existing chains of blocks, more than an arena holds, so that most restores come from the vault. */
   chains?: number;
   /** Blocks per chain. */
   length?: number;
-  /** Every so many plans ask for what nobody has computed yet, so that there is always something to save; 0: none. */
+  /** One plan in so many asks for new blocks, so that there is always something to save; 0: none. */
   freshEvery?: number;
   grain?: Grain;
-  /** Ranks, each with a shard of its own. */
+  /** Ranks, each with its own shard. */
   world?: number;
 }
 
-/** What blocks are like. */
+/** Size of blocks. */
 export interface Grain {
   group: Readonly<Record<string, number | string>>;
   pageBytes: number;
@@ -31,20 +31,20 @@ const grain = (layers: number, heads: number, dim: number): Grain => ({
   pageBytes: 16 * layers * heads * dim * 2 * 2,
 });
 
-/** Small: what counts is how many there are. */
+/** Small blocks, for large numbers of them. */
 export const FINE: Grain = grain(1, 1, 16);
-/** For the smallest arena that a configuration may ask for. */
+/** Blocks for the smallest configurable arena. */
 export const COARSE: Grain = grain(2, 2, 64);
 export const { group: BLOCK_GROUP, pageBytes: BLOCK_PAGE_BYTES } = FINE;
 
-/** What has been asked, given and found wrong: kept away from everything that is tested. */
+/** Counts of requests, results and errors, kept apart from the tested processes. */
 export interface Ledger {
-  /** Plans that came to an end, and blocks that they asked for. */
+  /** Ended plans, and the blocks that they asked for. */
   plans: number;
   asked: number;
-  /** Plans that brought all they asked for. */
+  /** Plans that brought all their blocks. */
   whole: number;
-  /** Blocks that were said to be placed, each compared byte for byte; and those that differed. */
+  /** Blocks placed, each compared byte for byte, and the different ones. */
   placed: number;
   wrong: number;
   saved: number;
@@ -82,7 +82,7 @@ export class Load {
     this.#dice = new Dice(seed);
   }
 
-  /** An engine that is ready; nothing is saved yet. */
+  /** Opens an engine that is ready; nothing is saved yet. */
   static async open(socketPath: string, shape: LoadShape): Promise<Load> {
     const { engine = "engine-1", chains = 64, length = 24, freshEvery = 0, seed } = shape;
     const { grain: grained = FINE, world = 1 } = shape;
@@ -96,7 +96,7 @@ export class Load {
     return new Load(await FakeEngine.start(socketPath, given), given, whole);
   }
 
-  /** Goes on with a sidecar that was started again. */
+  /** Continues with a restarted sidecar. */
   async again(socketPath: string): Promise<void> {
     await this.stop();
     this.engine = await FakeEngine.start(socketPath, this.#shape);
@@ -108,24 +108,24 @@ export class Load {
     this.#turn = this.#run();
   }
 
-  /** All that exist, fresh ones apart. */
+  /** All existing blocks, except fresh ones. */
   get blocks(): readonly Block[] {
     return this.#chains.flat();
   }
 
-  /** Ends after the plan under way. */
+  /** Ends after the open plan. */
   async stop(): Promise<void> {
     this.#isOn = false;
     await this.#turn;
   }
 
-  /** Waits until `count` plans more have brought all they asked for: a run with less traffic is void. */
+  /** Waits until `count` more plans have brought all their blocks, because a run with less traffic is void. */
   async wholeMore(count: number, when: string): Promise<void> {
     const least = this.ledger.whole + count;
     await until(() => this.ledger.whole >= least, `${count} whole restores ${when} (else: void)`);
   }
 
-  /** Waits until `count` plans more have ended, whatever they brought: nothing hangs. */
+  /** Waits until `count` more plans have ended, so that nothing hangs. */
   async plansMore(count: number): Promise<void> {
     const least = this.ledger.plans + count;
     await until(() => this.ledger.plans >= least, `the end of ${count} plans under the fault`);
@@ -135,7 +135,7 @@ export class Load {
     while (this.#isOn && !this.engine.scheduler.isClosed) {
       const blocks = this.#next();
       const found = await this.#restore(blocks);
-      // As an engine does: what was not found is computed, and offered.
+      // Computes and offers missing blocks, as an engine does.
       if (found < blocks.length) this.#save(blocks.slice(found));
       this.#forget();
     }
@@ -173,7 +173,7 @@ export class Load {
     return placedBlocks;
   }
 
-  /** What there are no slots for is dropped, as an engine drops it. */
+  /** Drops blocks without slots, as an engine does. */
   #save(blocks: readonly Block[]): void {
     const credits = this.engine.workers.map((worker) => worker.credits.length);
     const count = Math.min(blocks.length, ...credits);
@@ -181,7 +181,7 @@ export class Load {
     this.ledger.saved += count;
   }
 
-  /** Frames of plans that are over: every look at one would read all there ever were, and an hour of them is memory. */
+  /** Removes frames of ended plans, because searches would read all of them, and memory would grow. */
   #forget(): void {
     const { scheduler, workers } = this.engine;
     for (const { frames } of [scheduler, ...workers]) frames.length = 0;

@@ -1,4 +1,4 @@
-// Owns a memory control group of a test's own: what runs in it shares one limit, as in a container. Linux with control groups of version 1.
+// Owns a memory control group for a test: its processes share one limit, as in a container. Linux with cgroups version 1.
 import { mkdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { closeAfterTest, until } from "../../support/vaults.ts";
@@ -7,7 +7,7 @@ const MOUNT = "/sys/fs/cgroup/memory";
 const LIMIT = "memory.limit_in_bytes";
 const KILLS = "memory.oom_control";
 
-/** The folder of this process's own group. */
+/** Returns the folder of this process's own group. */
 function ownGroup(): string | null {
   try {
     const groups = readFileSync("/proc/self/cgroup", "utf8");
@@ -26,7 +26,7 @@ export class MemoryGroup {
     closeAfterTest(this);
   }
 
-  /** Whether one can be made here. */
+  /** Whether a group can be made here. */
   static isPossible(): boolean {
     const own = ownGroup();
     if (own === null) return false;
@@ -40,7 +40,7 @@ export class MemoryGroup {
     }
   }
 
-  /** Throws where none can be made. */
+  /** Throws where no group can be made. */
   static make(limitBytes: number): MemoryGroup {
     const path = join(ownGroup()!, `tierkv-test-${process.pid}`);
     mkdirSync(path);
@@ -49,19 +49,19 @@ export class MemoryGroup {
     return group;
   }
 
-  /** A command in front of another one, which then runs in the group. */
+  /** Command prefix that runs another command in the group. */
   get under(): readonly string[] {
     return ["sh", "-c", `echo $$ > ${join(this.#path, "cgroup.procs")} && exec "$@"`, "sh"];
   }
 
-  /** How many of those in it the kernel has ended for want of memory. */
+  /** Processes of the group that the kernel's OOM killer ended. */
   get killed(): number {
     return Number(
       /^oom_kill (\d+)$/m.exec(readFileSync(join(this.#path, KILLS), "utf8"))?.[1] ?? 0,
     );
   }
 
-  /** After what ran in it has ended. */
+  /** Call after its processes have ended. */
   async close(): Promise<void> {
     const isGone = (): boolean => {
       try {

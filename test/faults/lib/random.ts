@@ -1,4 +1,4 @@
-// Owns the dice of fault tests: a seed that is printed when a test fails, and numbers that follow from it alone.
+// Owns the randomness of fault tests: a seed that is printed on failure, and numbers that depend on it alone.
 import { randomInt } from "node:crypto";
 import { onTestFailed } from "vitest";
 
@@ -23,12 +23,12 @@ export class Dice {
     return Math.floor(this.next() * below);
   }
 
-  /** How far it is to the next of events that come every `mean` on average; never, where `mean` is 0. */
+  /** Returns the distance to the next event at a mean of `mean`; never where `mean` is 0. */
   distance(mean: number): number {
     return mean === 0 ? Infinity : 1 + Math.floor(-Math.log(1 - this.next()) * mean);
   }
 
-  /** Other dice, which depend on these and on `name`. */
+  /** Returns independent dice that depend on these and on `name`. */
   apart(name: string): Dice {
     let seed = this.#state;
     for (const letter of name) seed = Math.imul(seed ^ letter.charCodeAt(0), 0x01000193) >>> 0;
@@ -36,7 +36,7 @@ export class Dice {
   }
 }
 
-/** A new seed for each run, or that of TIERKV_TEST_SEED; said when the test fails. */
+/** Returns a new seed for each run, or TIERKV_TEST_SEED; printed when the test fails. */
 export function testSeed(): number {
   const given = process.env["TIERKV_TEST_SEED"];
   const seed = given === undefined ? randomInt(2 ** 31) : Number(given);

@@ -1,4 +1,4 @@
-// Owns what fault tests stand on: a real vault behind seeded proxies, a real sidecar, an engine's load, and the proof that a fault was survived.
+// Owns the set-up of fault tests: a real vault behind seeded proxies, a sidecar, an engine's load, and the check of survival.
 import { readdirSync } from "node:fs";
 import { expect } from "vitest";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
@@ -22,13 +22,13 @@ import { testSeed } from "./random.ts";
 
 /** Plans that must bring everything before a fault, and again after it. */
 export const FLOOR = 20;
-/** Plans that must come to an end while it acts. */
+/** Plans that must end while the fault acts. */
 const DURING = 4;
 
 export interface Stand {
   seed: number;
   vault: { address: string };
-  /** Of all connections to the vault. */
+  /** Faults of all connections to the vault. */
   weather: Weather;
   proxy: ByteProxy;
   sidecar: TestSidecar;
@@ -38,7 +38,7 @@ export interface Stand {
 export type StandOptions = Omit<TestSidecarOptions, "vaults"> &
   Partial<LoadShape> & {
     vault?: TestVaultOptions | { address: string };
-    /** So many vaults more are one pool with it, each behind a proxy of the same weather. */
+    /** Further vaults of the same pool, each behind a proxy with the same faults. */
     more?: number;
   };
 
@@ -54,9 +54,9 @@ export async function openStand(options: StandOptions = {}): Promise<Stand> {
     proxies.push(await openByteProxy(weather, address));
   }
   const sidecar = await openSidecar({
-    // Faults slow things down: the cost model would rather compute, and there would be no traffic.
+    // Always restore, because under faults the cost model would compute and there would be no traffic.
     when: "always",
-    // A sixth of what the load asks for: most of it comes from the vault.
+    // A sixth of the load's blocks, so that most come from the vault.
     arenaBytes: MIB,
     waitMs: 5000,
     stallMs: 1000,
@@ -64,21 +64,21 @@ export async function openStand(options: StandOptions = {}): Promise<Stand> {
     vaults: { kv: proxies.map((each) => openClient(each)), ssm: null },
   });
   const load = await Load.open(sidecar.socketPath, { ...options, seed });
-  // A test that fails must not leave a load that runs against what is being closed.
+  // Stopped after the test, because a failed test must not leave a load against closing processes.
   closeAfterTest({ close: () => load.stop() });
   return { seed, vault, weather, proxy, sidecar, load };
 }
 
 export interface Fault {
   inject(): unknown;
-  /** Whether it was seen to do something; a run in which it never is fails. */
+  /** Whether the fault had an effect; a run without one fails. */
   acted(): boolean | Promise<boolean>;
-  /** Looked at while it acts. */
+  /** Checked while the fault acts. */
   during?(): unknown;
   heal(): unknown;
 }
 
-/** Traffic, fault, traffic: the floor holds before and after, nothing was wrong, and nothing is left over. */
+/** Runs traffic, the fault, and traffic: the floor holds before and after, nothing is wrong, nothing is left over. */
 export async function underLoad(stand: Stand, fault: Fault): Promise<void> {
   const { load, sidecar } = stand;
   const fromVault = (): number => sidecar.counters.get("blocks_restored_vault");
@@ -104,7 +104,7 @@ export interface Resources {
   threads: number;
 }
 
-/** Of this process, in which vault, proxies and sidecar run. Linux only. */
+/** Resources of this process, in which vault, proxies and sidecar run. Linux only. */
 export function resources(): Resources {
   return {
     handles: readdirSync("/proc/self/fd").length,
@@ -112,17 +112,17 @@ export function resources(): Resources {
   };
 }
 
-/** Connections that were made again on other grounds: a probe's channel, a hello for new lanes. */
+/** Handles of connections remade for other reasons: a probe's channel, a hello for new lanes. */
 const HANDLES_MORE = 6;
 
-/** What a sidecar and a vault hold for a load that has stopped, in whichever processes they are. */
+/** Resources that a sidecar and a vault hold for a stopped load, in any processes. */
 export interface Held {
   status(): SidecarStatus | Promise<SidecarStatus>;
   load: Load;
   vault: { address: string };
 }
 
-/** Slots, plans, fetches and room in the vault are as without the fault. */
+/** Expects slots, plans, fetches and reservations in the vault as without the fault. */
 export async function expectEven({ status, load, vault }: Held): Promise<void> {
   const isIdle = async (): Promise<boolean> => {
     const { engines, saves } = await status();
@@ -144,7 +144,7 @@ export async function expectEven({ status, load, vault }: Held): Promise<void> {
   client.close();
 }
 
-/** The same, and inboxes, handles and threads. */
+/** Expects the same, and inboxes, handles and threads. */
 export async function expectNothingLeft(stand: Stand, before: Resources): Promise<void> {
   await expectEven({ ...stand, status: () => stand.sidecar.status() });
   expect(inboxStatus().records).toBe(0);

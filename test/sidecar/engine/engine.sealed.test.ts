@@ -1,4 +1,4 @@
-// Owns the proof that where a sidecar has record keys a vault keeps what it cannot read, and engines notice nothing.
+// Owns the proof that with record keys a vault stores only sealed records, and engines notice nothing.
 import { beforeAll, expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../../src/block.ts";
 import {
@@ -39,7 +39,7 @@ test("blocks come back, and the vault has neither them nor their namespace", asy
   expect(sidecar.counters.get("bytes_fetched")).toBe(COUNT * sealed);
   expect(sidecar.status().counters["records_unopened"]).toBe(0);
 
-  // What the vault holds, asked by its own names.
+  // Looked up by the vault's own names.
   const keys = packKeys(hashesOf(blocks), 0, 0);
   const held = await client.lookup(engine.namespace, keys, SOON_MS);
   expect(blocks.some((_, at) => hasBit(held, at))).toBe(false);
@@ -53,14 +53,14 @@ test("blocks come back, and the vault has neither them nor their namespace", asy
   expect(record.includes(blocks[0]!.pages[0]!.subarray(100, 116))).toBe(false);
 });
 
-test("what no key opens is a miss, counted, and the vault is not blamed", async () => {
+test("a record that no key opens is a miss, counted, and the vault is not blamed", async () => {
   const vault = await openVault();
   const client = openClient(vault);
   const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
   const engine = await FakeEngine.start(sidecar.socketPath);
   const [block] = makeBlocks("forged", 1, PAGE);
   const namespace = recordKeysNamespace(engine.namespace);
-  // Of the right length, with sound checksums, and sealed by nobody.
+  // The right length and checksums, but sealed without a key.
   const payload = noise(PAGE + SEALED_EXTRA_BYTES, 1);
   const record = opaque({ namespace, blockHash: block!.hash }, payload);
   const lane = await RawLane.open(vault);

@@ -1,4 +1,4 @@
-// Owns the proof of how an engine comes up and goes away: arena, credits, ranks, one end for all, a new arena for a new life.
+// Owns the proof of an engine's start and end: arena, credits, ranks, one end for all, a new arena for each life.
 import { existsSync, readlinkSync, statSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import { SAVE_CREDITS_MIN } from "../../../src/limits/general.ts";
@@ -268,7 +268,7 @@ describe("several", () => {
       ),
     );
     const [mine, other] = [makeBlocks("chain", 3, PAGE), makeBlocks("chain", 3, PAGE)];
-    // The same hashes, other bytes.
+    // The same hashes with other bytes.
     for (const block of other) block.pages = [Buffer.alloc(PAGE, 9)];
     one!.save(mine);
     await until(() => sidecar.counters.get("blocks_saved") === 3, "saves of one");
@@ -283,7 +283,7 @@ describe("several", () => {
     ]);
     expect(one!.holds(seen, 2, mine[2]!)).toBe(true);
     expect(two!.holds(seenByOther, 2, other[2]!)).toBe(true);
-    // One engine that changes its namespace finds nothing of the old one on its cache.
+    // An engine that changes its namespace finds no earlier block in its cache.
     one!.scheduler.send({ t: "namespace", namespace: Buffer.alloc(32, 3), model: "m", parts: {} });
     const view = await one!.done(one!.prefetch(hashesOf(mine)));
     expect(view.placed.size).toBe(0);

@@ -1,4 +1,4 @@
-// Owns the proof that an audit says what vaults hold: any vault of a pool, none that is silent, and nothing of a quarantined name.
+// Owns the proof that an audit reports the blocks that vaults hold, from any vault of a pool, without silent vaults and quarantined names.
 import { expect, test } from "vitest";
 import { HASH_BYTES, toNamespace } from "../../../src/block.ts";
 import { createLogger } from "../../../src/log.ts";
@@ -14,7 +14,7 @@ const QUESTION = {
   groups: [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }],
 };
 
-/** A vault that answers with these bits; null: not at all. */
+/** Makes a vault that answers with these bits; null: no answer. */
 function vault(bits: number | null): LookupGate {
   const find = () =>
     bits === null
@@ -37,7 +37,7 @@ async function bitsOf(vaults: readonly LookupGate[], isQuarantined = false): Pro
   return answer.groups[0]?.held[0] ?? -1;
 }
 
-test("what any vault of a pool holds is held", async () => {
+test("a block in any vault of a pool is held", async () => {
   expect(await bitsOf([vault(0b001), vault(0b100)])).toBe(0b101);
 });
 
@@ -46,7 +46,7 @@ test("a vault that does not answer holds nothing, and the others are heard", asy
   expect(await bitsOf([vault(null)])).toBe(0);
 });
 
-test("nothing is held under a name that is not believed, nor without a vault", async () => {
+test("nothing is held under a distrusted name, nor without a vault", async () => {
   expect(await bitsOf([vault(0b111)], true)).toBe(0);
   expect(await bitsOf([])).toBe(0);
 });

@@ -1,4 +1,4 @@
-// Owns the proof that a plan ends at the deepest boundary that every group can be restored to, and fetches what that takes and no more.
+// Owns the proof that a plan ends at the deepest boundary that all groups can restore, and fetches only the needed blocks.
 import { describe, expect, test } from "vitest";
 import { newBitmap, setBit } from "../../../src/block.ts";
 import { chooseBoundary, cutToKeys } from "../../../src/sidecar/restore/boundary.ts";
@@ -8,7 +8,7 @@ import type { LookupGate } from "../../../src/sidecar/vaults/vaults.ts";
 interface Case {
   tokens: number;
   tail: number;
-  /** "1" for each block that is held, "0" for each that is not. */
+  /** "1" for each held block, "0" for each missing one. */
   held: string;
   from?: number;
 }
@@ -51,7 +51,7 @@ function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false }
   );
 }
 
-/** Index of the first block and number of blocks, per group. */
+/** Returns the first block's index and the number of blocks, per group. */
 const runsOf = ({ ranges }: Boundary): [number, number][] =>
   ranges.map(({ first, keys }) => [first, keys.length]);
 
@@ -72,7 +72,7 @@ describe("attention alone", () => {
     expect(boundary.ranges[0]!.cut).toBe(cut);
   });
 
-  test("what does not fit is cut off at the end", () => {
+  test("blocks that do not fit are cut off at the end", () => {
     const boundary = choose([{ ...FULL, held: "1111" }], { capacity: 3 });
     expect([boundary.tokens, boundary.ranges[0]!.cut]).toEqual([48, "no_slot"]);
   });

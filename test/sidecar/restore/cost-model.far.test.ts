@@ -1,4 +1,4 @@
-// Owns the proof that what only a vault's archive has is priced by the archive's own pace: a slow one is not waited for.
+// Owns the proof that blocks in a vault's archive are priced by the archive's own rate, and a slow archive is not awaited.
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { hasBit, newBitmap, setBit } from "../../../src/block.ts";
@@ -16,11 +16,11 @@ const PAGE = 4096;
 const BLOCKS = 20;
 const MS_PER_TOKEN = 10;
 
-/** A vault that says of blocks, from number `from` of a question on, that only its archive has them. */
+/** A vault that reports blocks from number `from` of a look-up on as archived. */
 class FarClient extends TestClient {
   from = Infinity;
   pace: FarPace | null = null;
-  /** Before each fetch. */
+  /** Milliseconds before each fetch. */
   waitMs = 0;
   readonly rates: (number | null)[] = [];
 
@@ -44,7 +44,7 @@ class FarClient extends TestClient {
 
 type FarScene = Pick<Scene, "sidecar" | "engine"> & { client: FarClient };
 
-/** 20 blocks of 16 tokens are held, and computing all takes 3.2 s; the link is fast, and known. */
+/** Opens a scene with 20 held blocks of 16 tokens, of which computing takes 3.2 s, and a known fast link. */
 async function openScene(): Promise<FarScene> {
   const vault = await openVault();
   const client = closeAfterTest(new FarClient({ address: vault.address, name: "kv", logger }));

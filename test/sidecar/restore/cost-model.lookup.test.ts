@@ -1,4 +1,4 @@
-// What a look-up may take: a pause of a vault that usually answers is waited for, one that was not asked for a while gets little.
+// The time limit of a look-up: tolerates a pause of a usually fast vault, and gives little to a vault not asked for a while.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { HASH_BYTES } from "../../../src/block.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";
@@ -26,7 +26,7 @@ const GROUP = {
 beforeEach(() => void vi.useFakeTimers({ toFake: ["performance"] }));
 afterEach(() => void vi.useRealTimers());
 
-/** What a look-up of four blocks may take, ms, where answers took `answerMs`. */
+/** Returns the limit in ms for a look-up of four blocks where answers took `answerMs`. */
 function mostMs(answerMs: number, idleMs = 0, waits: Partial<Waits> = {}): number | null {
   const link = new Link();
   for (let count = 0; count < 20; count += 1) link.answered(200, answerMs);

@@ -1,4 +1,4 @@
-// A queue before the engine: what restores bring meanwhile costs nothing, so they and their saves are worth a slower link.
+// A queue before the engine makes restores free meanwhile, so that they and their saves are worth a slower link.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { HASH_BYTES } from "../../../src/block.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";

@@ -1,4 +1,4 @@
-// A sidecar that knows link and engine: slow links lead to computing, fast ones to restoring, a link that fails in mid-run to a prefix.
+// Decisions of a sidecar that knows link and engine: slow links compute, fast ones restore, a failing one restores a prefix.
 import { describe, expect, test, vi } from "vitest";
 import type * as Limits from "../../../src/limits/general.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
@@ -14,7 +14,7 @@ import {
 } from "../../support/shim-client.ts";
 import { until } from "../../support/vaults.ts";
 
-// Small windows, so that a fetch of few MiB is several of them however fast this machine is.
+// Small windows, so that a fetch of a few MiB takes several on any machine.
 vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FETCH_WINDOW_BYTES: 2 ** 20,
@@ -24,7 +24,7 @@ const PAGE = 4096;
 const BLOCK_TOKENS = 16;
 const SLOW_BYTES_PER_S = 2_000;
 
-/** Tells the sidecar what computing costs; resolves when it has learned it. */
+/** Reports computing times to the sidecar; resolves when it has learned them. */
 async function computes({ engine, sidecar }: Scene, msPerToken: number): Promise<void> {
   const steps = [64, 128, 256].map((tokens) => [
     tokens,
@@ -36,7 +36,7 @@ async function computes({ engine, sidecar }: Scene, msPerToken: number): Promise
   await until(() => sidecar.counters.get(`shim_${name}`) > 0, "the steps to be heard");
 }
 
-/** Restores a block, so that the link is known, at the speed it has now. */
+/** Restores a block, so that the sidecar knows the link at its present rate. */
 async function learnLink(scene: Scene, bytesPerSecond = SLOW_BYTES_PER_S): Promise<void> {
   const { engine, proxy } = scene;
   const blocks = makeBlocks("link", 1, PAGE);

@@ -1,4 +1,4 @@
-// Owns the proof that blocks are fetched in the turns of their plans, prefix first, and that what nobody wants leaves.
+// Owns the proof that blocks are fetched in the turns of their plans, prefix first, and unwanted ones leave the queue.
 import { expect, test } from "vitest";
 import { FetchQueue } from "../../../src/sidecar/restore/fetch-queue.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";
@@ -38,7 +38,7 @@ test("a plan that has begun is passed between its blocks", () => {
   expect(queue.size).toBe(0);
 });
 
-test("what nobody wants any more leaves, and the rest keeps its order", () => {
+test("unwanted blocks leave, and the rest keeps its order", () => {
   const queue = filled([9, "a", "b", "c"], [4, "x"]);
   expect(drained(queue, 2)).toBe("xa");
   queue.keep(
@@ -50,7 +50,7 @@ test("what nobody wants any more leaves, and the rest keeps its order", () => {
   expect(drained(queue)).toBe("c");
 });
 
-test("a plan is told only of what goes before it", () => {
+test("a plan is told only of blocks before it", () => {
   const queue = filled([9, "a", "b"], [4, "x"], [6, "y"]);
   queue.shift(10);
   expect([4, 5, 6, 9].map((turn) => queue.bytesAfter(turn))).toEqual([30, 30, 20, 0]);

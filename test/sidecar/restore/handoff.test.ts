@@ -1,4 +1,4 @@
-// Owns the proof of hand-offs: a plan waits for what another engine saves, and no longer than something new comes.
+// Owns the proof of hand-offs: a plan waits for another engine's saves, while new ones keep coming.
 import { expect, test } from "vitest";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
@@ -21,11 +21,11 @@ const BLOCKS = 20;
 
 interface Pair extends Scene {
   producer: FakeEngine;
-  /** Asks the engine that answers for a prompt of which so many tokens are handed over. */
+  /** Asks the answering engine for a prompt, of which so many tokens are handed over. */
   ask(handoff: number): number;
 }
 
-/** An engine for which no restore pays, and one that computes for it; they share a name. */
+/** Opens an engine for which no restore pays, and one that computes for it; they share a namespace. */
 async function openPair(options: TestSidecarOptions = {}): Promise<Pair> {
   const scene = await openScene(options);
   const { engine, sidecar, proxy } = scene;
@@ -64,11 +64,11 @@ async function accounts({ sidecar }: Scene): Promise<Account[]> {
   return reply["accounts"] as Account[];
 }
 
-test("what another engine saves is waited for and restored, where computing would be faster, too", async () => {
+test("blocks that another engine saves are waited for and restored, even where computing would be faster", async () => {
   const pair = await openPair();
   const { engine, producer, sidecar, ask } = pair;
   const plan = ask(BLOCKS * BLOCK_TOKENS);
-  // Whoever was not told of it is answered at once.
+  // An engine that was not told of the hand-off is answered at once.
   const untold = await engine.done(engine.prefetch(hashesOf(blocks)));
   expect(untold.placed.size).toBe(0);
   engine.release(untold.plan);
@@ -92,7 +92,7 @@ test("what another engine saves is waited for and restored, where computing woul
   await expectNoLeak(pair);
 });
 
-test("what is there of a hand-off is fetched before the rest is saved", async () => {
+test("saved blocks of a hand-off are fetched before the rest is saved", async () => {
   const pair = await openPair();
   const { engine, producer, sidecar, ask } = pair;
   const fetched = sidecar.counters.get("bytes_fetched");
@@ -111,7 +111,7 @@ test("what is there of a hand-off is fetched before the rest is saved", async ()
   await expectNoLeak(pair);
 });
 
-test("a hand-off that is given up leaves nothing of what was fetched early in use", async () => {
+test("a hand-off that is given up leaves no early fetched block in use", async () => {
   const pair = await openPair({ stallMs: 60_000, waitMs: 60_000 });
   const { engine, producer, sidecar, ask } = pair;
   const plan = ask(BLOCKS * BLOCK_TOKENS);
@@ -122,7 +122,7 @@ test("a hand-off that is given up leaves nothing of what was fetched early in us
   await expectNoLeak(pair);
 });
 
-test("F98 an engine that ends while what it saved is fetched: that is restored, and the rest computed", async () => {
+test("F98 an engine that ends while its saved blocks are fetched: they are restored, and the rest computed", async () => {
   const pair = await openPair({ stallMs: 500 });
   const { engine, producer, sidecar, ask } = pair;
   const plan = ask(BLOCKS * BLOCK_TOKENS);
@@ -160,7 +160,7 @@ test("F99 two hand-offs that fit an arena one after the other do not wait for ea
   await save(prompts[0]!.slice(0, 16));
   await until(() => early() === 16, "early blocks of the one");
   await save(prompts[1]!.slice(0, 20));
-  // No more than half of the room.
+  // At most half of the room.
   await until(() => early() === 24, "early blocks of the other");
   await save(prompts[0]!.slice(16));
   await save(prompts[1]!.slice(20));
@@ -173,7 +173,7 @@ test("F99 two hand-offs that fit an arena one after the other do not wait for ea
   await expectNoLeak(scene);
 });
 
-test("where nothing new comes, what is there is restored, and the rest computed", async () => {
+test("where nothing new comes, saved blocks are restored, and the rest computed", async () => {
   const pair = await openPair({ stallMs: 300 });
   const { engine, producer, sidecar, ask } = pair;
   producer.save(blocks.slice(0, 5));

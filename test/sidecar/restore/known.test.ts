@@ -1,4 +1,4 @@
-// Owns the proof of short restores without a look-up: only of what was stored here, and told as it is where the vault dropped it.
+// Owns the proof of short restores without a look-up: only of blocks stored here, and honest where the vault dropped them.
 import { expect, test } from "vitest";
 import { KNOWN_BLOCKS_MAX } from "../../../src/limits/general.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
@@ -9,7 +9,7 @@ import { MIB } from "../../support/vaults.ts";
 
 const PAGE = 8192;
 
-/** The first answer connects, and says nothing of the next. */
+/** The first answer opens the connection, so it says nothing about later ones. */
 async function learnPace({ engine, vault }: Scene): Promise<void> {
   for (const name of ["first", "second"]) {
     const view = await engine.done(engine.prefetch(hashesOf(makeBlocks(name, 1, PAGE))));
@@ -19,7 +19,7 @@ async function learnPace({ engine, vault }: Scene): Promise<void> {
   expect(vault.counters.get("lookups")).toBe(2);
 }
 
-test("what was stored here is fetched at once; longer prompts, and those the engine holds a part of, are looked up", async () => {
+test("blocks stored here are fetched at once; longer prompts, and partly held ones, are looked up", async () => {
   const scene = await openScene();
   const { engine, vault, sidecar } = scene;
   const blocks = makeBlocks("known", KNOWN_BLOCKS_MAX + 1, PAGE);
@@ -41,7 +41,7 @@ test("what was stored here is fetched at once; longer prompts, and those the eng
   await expectNoLeak(scene);
 });
 
-test("of what the vault has dropped the engine is told that it is not held", async () => {
+test("the engine is told that blocks dropped by the vault are not held", async () => {
   const scene = await openScene({ vaultBytes: MIB });
   const { engine, sidecar } = scene;
   const dropped = makeBlocks("dropped", 1, PAGE);

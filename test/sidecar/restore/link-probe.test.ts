@@ -1,4 +1,4 @@
-// Owns the proof that a link which was too slow and is not any more is found out: beside requests that do without it.
+// Owns the proof that a recovered link is detected beside requests that do without it.
 import { expect, test, vi } from "vitest";
 import { openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks } from "../../support/shim-client.ts";

@@ -1,4 +1,4 @@
-// Owns the proof of what a look-up counts of each vault of a pool: blocks missing before others, and blocks that lie with the owner of before.
+// Owns the proof of a look-up's counts for each vault of a pool: holes before held blocks, and blocks at an earlier owner.
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
 import { HASH_BYTES, newBitmap, setBit } from "../../../src/block.ts";
@@ -12,7 +12,7 @@ import { logger } from "../../support/vaults.ts";
 const COUNT = 8;
 const HASHES = randomBytes(COUNT * HASH_BYTES);
 
-/** Holds these blocks of the prompt; null: it does not answer. */
+/** Makes a gate that holds these blocks of the prompt; null: it does not answer. */
 function gateOf(held: readonly number[] | null, isFar = false): LookupGate {
   const names = new Set(
     held?.map((at) => HASHES.toString("hex", at * HASH_BYTES, (at + 1) * HASH_BYTES)),
@@ -82,7 +82,7 @@ const NOTHING = [
 ];
 const OWNERS = [0, 0, 1, 1, 2, 2, 0, 0];
 
-test("what a vault lacks before a block that is held is a hole; behind the last held one nothing is", async () => {
+test("a missing block before a held one is a hole; none behind the last held one is", async () => {
   const held = [[0, 1, 6], [2], [4, 5]];
   expect(await countsOf(OWNERS, undefined, held)).toEqual([
     [0, 0],
@@ -102,7 +102,7 @@ test("a vault that does not answer has no holes, nor have windows, of which only
   expect(await countsOf(OWNERS, undefined, [[6, 7], [], []], 2)).toEqual(NOTHING);
 });
 
-test("what is found with the owner of before has moved, unless the owner of today has it, too", async () => {
+test("a block found at an earlier owner has moved, unless today's owner has it, too", async () => {
   const none = NO_VAULT;
   const before = [none, none, 0, 0, none, none, 1, 2];
   const held = [
@@ -117,7 +117,7 @@ test("what is found with the owner of before has moved, unless the owner of toda
   ]);
 });
 
-test("F106 of two vaults that hold a block the one gives it that need not ask its archive", async () => {
+test("F106 of two vaults that hold a block, the one without an archive read serves it", async () => {
   const all = [...OWNERS.keys()];
   for (const [isFirstFar, vault] of [
     [true, 1],

@@ -1,4 +1,4 @@
-// Owns the proof that with parity thousands of reads over damaged records and a lost vault give right bytes or none, and all that can be rebuilt.
+// Owns the proof that with parity, reads over damaged records and a lost vault give right bytes, and all that can be rebuilt.
 import { expect, test } from "vitest";
 import { packKeys, PARITY_GROUP } from "../../../src/block.ts";
 import { RUN_BLOCKS } from "../../../src/limits/pool.ts";
@@ -16,7 +16,7 @@ const PROMPTS = 100;
 const DAMAGED = 0.06;
 const PARITY = { when: "always", waitMs: 30_000, redundancy: "parity" } as const;
 
-/** Where every record of a prompt lies, and which of them are sound. */
+/** Place of every record of a prompt, and its soundness. */
 class Model {
   readonly #owners: Uint8Array;
   readonly #pool: Pool;
@@ -29,7 +29,7 @@ class Model {
     this.#owners = pool.placesOf(this.#hashes).owners.slice();
   }
 
-  /** What block `at` is rebuilt from; asked while all vaults are up. */
+  /** Returns the parts from which block `at` is rebuilt; called while all vaults are up. */
   partsOf(at: number): { name: string; vault: number }[] {
     const first = at - (at % RUN_BLOCKS);
     const kin = this.#pool.kinOf(this.#hashes.subarray(first * 32), at)!;
@@ -37,7 +37,7 @@ class Model {
     return [...others, { name: `parity ${kin.last}`, vault: kin.vault }];
   }
 
-  /** Blocks from the first on that must come back. */
+  /** Returns the leading blocks that must come back. */
   prefix(parts: readonly (readonly { name: string; vault: number }[])[], lost: number): number {
     const isThere = ({ name, vault }: { name: string; vault: number }): boolean =>
       vault !== lost && !this.bad.has(name);
@@ -106,7 +106,7 @@ test("F79 parity: of thousands of blocks none comes back with wrong bytes, and n
       if (!reader.holds(view, at, blocks[at]!)) wrong.push(`${number}: ${at}`);
     const { model, parts } = models[number]!;
     const must = model.prefix(parts, number < PROMPTS / 2 ? -1 : lost);
-    // The first restore after the loss may be what finds out.
+    // The first restore after the loss may be the one that detects it.
     if (placed !== must) missed.push(`${number}: ${placed} of ${must}`);
     reader.release(view.plan);
   }

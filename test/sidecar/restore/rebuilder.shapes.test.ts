@@ -1,4 +1,4 @@
-// Owns the proof that parity holds for records of unequal lengths, for several shards, turn after turn of a conversation, and never mixes prompts that part.
+// Owns the proof that parity holds for records of unequal lengths, several shards and growing conversations, and never mixes prompts.
 import { expect, test } from "vitest";
 import { RUN_BLOCKS } from "../../../src/limits/pool.ts";
 import { saveAll } from "../../support/scene.ts";
@@ -32,7 +32,7 @@ async function open(options: TestSidecarOptions = {}, shape: EngineShape = {}): 
   };
 }
 
-/** What another sidecar gets without one of the vaults: how many blocks of each prompt, none of wrong bytes. */
+/** Returns how many blocks of each prompt another sidecar gets without one vault; none may have wrong bytes. */
 async function readWithout(
   vaults: readonly TestVault[],
   lost: number,
@@ -65,7 +65,7 @@ test.each([
 ])("F78 parity: records $name come back", async ({ options, world }) => {
   const scene = await open(options, { world });
   const blocks = makeBlocks("shapes", COUNT, PAGE, world).map((block, at) => {
-    // What lossless makes short, and noise, which it does not.
+    // Blocks that lossless shortens, and noise, which it cannot.
     const pages = at % 3 === 0 ? block.pages.map(() => Buffer.alloc(PAGE, at)) : block.pages;
     return { ...block, pages };
   });
@@ -76,7 +76,7 @@ test.each([
   expect(rebuilt).toBeGreaterThan(0);
 });
 
-/** The first `count` blocks are those of `of`; the rest is another prompt's. */
+/** Returns blocks whose first `count` are those of `of`, and the rest another prompt's. */
 function partingFrom(of: readonly Block[], count: number, name: string): Block[] {
   const own = makeBlocks(name, of.length, PAGE);
   return own.map((block, at) => {
@@ -87,16 +87,16 @@ function partingFrom(of: readonly Block[], count: number, name: string): Block[]
   });
 }
 
-test("F78 parity: prompts that part in the middle of a run share no parity record, and each keeps those that it has", async () => {
+test("F78 parity: prompts that part in the middle of a run share no parity record, and each keeps its own", async () => {
   const scene = await open();
   const { vaults, sidecar } = scene;
   const first = makeBlocks("first", COUNT, PAGE);
   const other = partingFrom(first, 10, "other");
-  // The first one ends where 8 and 9 wait for 10 and 11.
+  // The first prompt ends where 8 and 9 wait for 10 and 11.
   await saveAll(scene, first.slice(0, 10));
   await until(() => parityOf(scene) === 4, "the first one's");
   await saveAll(scene, other.slice(10));
-  // 8 with 10, and 9 with 11, are of the other's chain, too.
+  // 8 with 10, and 9 with 11, also belong to the other's chain.
   await until(() => parityOf(scene) === COUNT / 2, "the other's");
   await saveAll(scene, first.slice(10));
   await until(() => parityOf(scene) === COUNT / 2 + (COUNT - 12) / 2, "the first one's rest");
@@ -106,7 +106,7 @@ test("F78 parity: prompts that part in the middle of a run share no parity recor
   expect(counts[1]).toBeGreaterThanOrEqual(8);
 });
 
-test("F78 parity: what a conversation adds turn by turn is protected as soon as it is whole", async () => {
+test("F78 parity: a conversation's new blocks are protected turn by turn as soon as a group is whole", async () => {
   const scene = await open();
   const blocks = makeBlocks("turns", COUNT, PAGE);
   for (let at = 0; at < COUNT; at += 5) await saveAll(scene, blocks.slice(at, at + 5));
@@ -116,7 +116,7 @@ test("F78 parity: what a conversation adds turn by turn is protected as soon as 
   expect(counts).toEqual([COUNT]);
 });
 
-test("F78 parity: what another sidecar stored first may be other bytes, and is not counted on", async () => {
+test("F78 parity: another sidecar's earlier record may have other bytes, and is not relied on", async () => {
   const scene = await open();
   const blocks = makeBlocks("twice", COUNT, PAGE);
   await saveAll(scene, blocks.slice(0, 2));

@@ -1,4 +1,4 @@
-// Owns the proof of hand-offs between engines whose blocks differ in length: records are cut by token range, and what is not sound is computed.
+// Owns the proof of hand-offs between engines with different block lengths: records are cut by token range, unsound ones are computed.
 import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
 import { packKeys } from "../../../src/block.ts";
@@ -21,21 +21,21 @@ const [ROWS, ROW_BYTES] = [4, 128];
 const NAMESPACE = createHash("sha256").update("of longer blocks").digest();
 
 interface Pair extends Pick<Scene, "sidecar" | "engine"> {
-  /** Its blocks are longer. */
+  /** Engine with longer blocks. */
   producer: FakeEngine;
   long: Block[];
   short: Block[];
-  /** Begins the hand-off of all of them. */
+  /** Begins the hand-off of all blocks. */
   ask(more?: { from?: number; of?: FakeEngine }): number;
 }
 
-/** Elements that every codec has codes for. */
+/** Makes elements for which every codec has codes. */
 function calm(page: Buffer): Buffer {
   for (let at = 1; at < page.length; at += 2) page[at] = 0x3f;
   return page;
 }
 
-/** The tokens of a short block, out of the long one that they lie in. */
+/** Returns the tokens of a short block from the long one that contains it. */
 function piece(page: Buffer, number: number): Buffer {
   const rows = Array.from({ length: ROWS }, (_, row) => {
     const first = (row * LONG + number * SHORT) * ROW_BYTES;
@@ -90,7 +90,7 @@ async function expectRestored(pair: Pair, plan: number, from = 0): Promise<void>
   await expectNoLeak(pair);
 }
 
-test("what an engine with longer blocks saves is cut by token range while the rest is still computed", async () => {
+test("saves of an engine with longer blocks are cut by token range while the rest is still computed", async () => {
   const pair = await openPair();
   const { engine, sidecar, vault, long, ask } = pair;
   const { counters } = sidecar;
@@ -105,7 +105,7 @@ test("what an engine with longer blocks saves is cut by token range while the re
   expect(counters.get("blocks_restored_vault")).toBe(BLOCKS);
   const [account] = sidecar.explain("request", 1);
   expect([account?.longerTokens, account?.why]).toEqual([LONG, "handed_over"]);
-  // Under the names of shorter blocks nothing is stored: who saves them has computed them.
+  // Short blocks are not stored, because only engines that computed blocks save them.
   const client = openClient(vault);
   await client.hello(SOON_MS);
   expect((await client.stats(SOON_MS)).records).toBe(RECORDS);
@@ -122,10 +122,10 @@ test("blocks of two ranks are cut rank by rank", async () => {
   await expectRestored(pair, pair.ask());
 });
 
-test("what the engine holds itself is not cut", async () => {
+test("tokens that the engine holds itself are not cut", async () => {
   const pair = await openPair();
   await save(pair, pair.long);
-  // In the middle of a record.
+  // Starts in the middle of a record.
   await expectRestored(pair, pair.ask({ from: RATIO + 1 }), RATIO + 1);
   expect(pair.sidecar.counters.get("handoff_blocks_cut")).toBe(BLOCKS - RATIO - 1);
 });
@@ -136,7 +136,7 @@ test.each(["lossless", "int8", "int8-had"] as const)(
     const pair = await openPair({ kv, when: "always" });
     const { engine, producer, sidecar, long, short, ask } = pair;
     await save(pair, long);
-    // Another engine of that name has nothing of it in its arena.
+    // Another engine of that namespace has none of it in its arena.
     const groups = [makeGroup({ tokens: LONG })];
     const shape = { engine: "reader", namespace: NAMESPACE, groups };
     const reader = await FakeEngine.start(sidecar.socketPath, shape);
@@ -184,7 +184,7 @@ test("F107 a record of longer blocks that is not sound is reported, and its bloc
   await expectNoLeak(pair);
 });
 
-test("a hand-off that is given up leaves nothing of what was cut in use", async () => {
+test("a hand-off that is given up leaves no cut block in use", async () => {
   const pair = await openPair({ stallMs: 60_000, waitMs: 60_000 });
   const { engine, sidecar, long, ask } = pair;
   const plan = ask();
@@ -206,7 +206,7 @@ test("blocks that are no whole number of an engine's own are computed", async ()
   expect(sidecar.counters.get("handoff_records_cut")).toBe(0);
 });
 
-test("a flush of the longer blocks' name takes what was cut from them", async () => {
+test("a flush of the longer blocks' name takes the blocks cut from them", async () => {
   const pair = await openPair({ arenaBytes: 64 * MIB });
   const { engine, vault, long, short, ask } = pair;
   await save(pair, long);
@@ -221,7 +221,7 @@ test("a flush of the longer blocks' name takes what was cut from them", async ()
   }, "the flush to be heard");
 });
 
-test("two hand-offs of one prompt share what is cut", async () => {
+test("two hand-offs of one prompt share cut blocks", async () => {
   const pair = await openPair();
   const { sidecar, long, ask } = pair;
   const plans = [ask(), ask()];

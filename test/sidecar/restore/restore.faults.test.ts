@@ -1,4 +1,4 @@
-// Owns the proof of restores when records or vaults are bad: nothing wrong is placed, what came before counts, nothing hangs.
+// Owns the proof of restores with bad records or vaults: nothing wrong is placed, earlier blocks count, nothing hangs.
 import { describe, expect, test, vi } from "vitest";
 import { countBits, packKeys } from "../../../src/block.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
@@ -8,7 +8,7 @@ import { hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import { corruptStored } from "../../support/sidecars.ts";
 import { openClient, SOON_MS, until } from "../../support/vaults.ts";
 
-// Small windows, so that a fetch of few MiB is several of them however fast this machine is.
+// Small windows, so that a fetch of a few MiB takes several on any machine.
 vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FETCH_WINDOW_BYTES: 2 ** 20,
@@ -88,7 +88,7 @@ describe("vaults that fail", () => {
     const view = await engine.done(plan);
     expect(proxy.counts().hung).toBe(1);
     expect(view.reason).toBe("vault_down");
-    // What came before is good.
+    // Blocks placed before the fault are good.
     const count = view.placed.get(0)?.length ?? 0;
     expect(count).toBeGreaterThan(0);
     expect(count).toBeLessThan(20);
@@ -116,7 +116,7 @@ describe("vaults that fail", () => {
     await expectNoLeak(scene);
   });
 
-  test("a slow vault: the plan ends at its deadline with what came", async () => {
+  test("a slow vault: the plan ends at its deadline with the blocks placed so far", async () => {
     const scene = await openScene(
       { stallMs: 3000, waitMs: 1500 },
       { groups: [makeGroup({ layers: 64 })] },
@@ -150,7 +150,7 @@ describe("vaults that fail", () => {
   });
 
   test("F30 records evicted between look-up and fetch end the hit", async () => {
-    // Of an eviction nobody is told.
+    // Watching is broken, because otherwise the flush would be announced; evictions are not.
     const deaf = vi.spyOn(VaultClient.prototype, "watch").mockRejectedValue(new Error("deaf"));
     const scene = await openScene();
     const { engine, vault, proxy } = scene;

@@ -1,4 +1,4 @@
-// Owns the proof of plans: blocks are shared, come prefix first, wait for room in order, and end when they are given up.
+// Owns the proof of plans: blocks are shared, come prefix first, wait for room in order, and end when given up.
 import { describe, expect, test, vi } from "vitest";
 import { countBits } from "../../../src/block.ts";
 import { FRAME_BYTES_MAX, PLAN_KEYS_MAX, RECLAIM_ANSWER_MS } from "../../../src/limits/general.ts";
@@ -17,7 +17,7 @@ import {
 import type { TestSidecar } from "../../support/sidecars.ts";
 import { MIB, SOON_MS, until } from "../../support/vaults.ts";
 
-// Small windows, so that a fetch of few MiB is several of them however fast this machine is.
+// Small windows, so that a fetch of a few MiB takes several on any machine.
 vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FETCH_WINDOW_BYTES: 2 ** 20,
@@ -52,7 +52,7 @@ describe("sharing", () => {
     expect(sidecar.counters.get("bytes_fetched")).toBe(12 * RECORD);
     expect(sidecar.counters.get("blocks_restored_vault")).toBe(12);
     expect(sidecar.counters.get("blocks_restored_local")).toBe(24);
-    // The first to let go takes nothing away from the others.
+    // Releasing the first plan takes no slot from the others.
     engine.release(plans[0]!);
     engine.release(plans[1]!);
     await until(() => sidecar.status().engines[0]!.plans === 1, "two plans to go");
@@ -142,7 +142,7 @@ describe("no room", () => {
     expect(asked["plan"]).toBe(first);
     expect(engine.view(third).reason).toBeNull();
     expect(engine.view(third).placed.size).toBe(0);
-    // What the others hold is untouched while it waits.
+    // Slots of other plans stay untouched while it waits.
     expect(engine.holds(other, 0, chains[1]![0]!)).toBe(true);
     engine.release(first);
     const view = await engine.done(third);
@@ -271,7 +271,7 @@ describe("plans", () => {
     const { engine, sidecar } = scene;
     const blocks = makeBlocks("long", 3, PAGE, 2);
     await saveAll(scene, blocks);
-    // 1.6 million tokens on two ranks in the largest frame there is.
+    // 1.6 million tokens on two ranks in the largest possible frame.
     const rest = Buffer.alloc(((FRAME_BYTES_MAX - 65_536) / 32 - blocks.length) * 32, 7);
     const plan = engine.prefetch(Buffer.concat([hashesOf(blocks), rest]));
     const view = await engine.done(plan);

@@ -1,4 +1,4 @@
-// Owns the proof that a plan which ends while its blocks are being taken keeps what the scheduler was told of, and nothing else.
+// Owns the proof that a plan which ends while its blocks are taken keeps exactly the blocks that the scheduler was told of.
 import { expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
 import { HASH_BYTES, toNamespace } from "../../../src/block.ts";
@@ -27,7 +27,7 @@ const BLOCKS = 5000;
 const HASHES = Buffer.concat(Array.from({ length: BLOCKS }, (_, index) => digest(`${index}`)));
 const WAIT_MS = 12_345;
 
-/** A cache that holds all blocks, idle. */
+/** Opens a cache that holds all blocks, idle. */
 async function openCache(): Promise<BlockCache> {
   const arena = closeAfterTest(new Arena({ slotBytes: 4096, slotCount: BLOCKS, dir: null }));
   await until(() => arena.status().touchedSlots === BLOCKS, "a touched arena");
@@ -111,11 +111,11 @@ const PLAN = { t: "prefetch" as const, req: "r", plan: 1, ...NONE };
 const UNUSED = { tokens: 0, from: 0, loadUs: 0, isBegun: false };
 const GROUPS = [{ group: 0, class: "kv" as const, hashes: HASHES, from: 0 }];
 
-test("a plan whose deadline comes in any turn of the loop holds exactly what was told", async () => {
+test("a plan whose deadline comes in any turn of the loop holds exactly the blocks that were told", async () => {
   const cache = await openCache();
   const realSetTimeout = globalThis.setTimeout;
   let expire: () => void = () => {};
-  // The deadline comes exactly when the test says.
+  // The test fires the deadline itself.
   globalThis.setTimeout = ((handler: () => void, ms: number) => {
     if (ms === WAIT_MS) expire = handler;
     return realSetTimeout(ms === WAIT_MS ? () => {} : handler, ms === WAIT_MS ? 0 : ms);
@@ -139,7 +139,7 @@ test("a plan whose deadline comes in any turn of the loop holds exactly what was
   } finally {
     globalThis.setTimeout = realSetTimeout;
   }
-  // The deadline hit before, while and after the blocks were taken.
+  // The deadline came before, during and after the taking of blocks.
   expect(told.size).toBeGreaterThan(2);
 });
 

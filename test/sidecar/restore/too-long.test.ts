@@ -1,4 +1,4 @@
-// Owns the proof that of a prompt larger than the arena the beginning is restored, that this is said once, and that the size named for it holds it.
+// Owns the proof that of a prompt larger than the arena the beginning is restored, reported once, and fits the suggested size.
 import { expect, test } from "vitest";
 import { findings } from "../../../src/cli/findings.ts";
 import type { Seen } from "../../../src/cli/inspect.ts";

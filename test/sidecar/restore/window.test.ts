@@ -1,4 +1,4 @@
-// Owns the proof of a fetch's outcome: a block is placed when every shard is verified, and fails once, for its reason.
+// Owns the proof of a fetch's outcome: a block is placed when all shards are verified, and fails once with its reason.
 import { beforeEach, expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
 import { ItemStatus } from "../../../src/block.ts";
@@ -19,7 +19,7 @@ let window: Window;
 let blocks: Block[];
 let bad: Buffer[];
 
-/** A window over two blocks of two shards each: items 0, 1 and 2, 3. */
+/** Makes a window over two blocks of two shards each: items 0, 1 and 2, 3. */
 beforeEach(async () => {
   arena = closeAfterTest(new Arena({ slotBytes: PAGE, slotCount: 8, dir: null }));
   await until(() => arena.status().touchedSlots === 8, "a touched arena");
@@ -54,7 +54,7 @@ function keyOfItem(item: number): Buffer {
   return makeRecord(item >> 1, { payloadBytes: PAGE, shard: item % 2 }).key;
 }
 
-/** What a call said of its items. */
+/** Settles a call's items with these statuses. */
 function settle(statuses: readonly number[], reason: string | null = null): void {
   const bytes = statuses.length;
   window.settle({ statuses: Uint8Array.from(statuses), bytes, reason, isBroken: false });
@@ -85,7 +85,7 @@ test("both shards refused: one report, and no room here is nobody's fault", () =
   expect(bad).toHaveLength(1);
 });
 
-test("after the end everything is given back, and what comes then is nobody's", () => {
+test("after the end everything is given back, and later records are ignored", () => {
   window.end("vault_down");
   expect(blocks.map(({ failure }) => failure)).toEqual(["vault_down", "vault_down"]);
   expect(window.signal.aborted).toBe(true);
@@ -95,7 +95,7 @@ test("after the end everything is given back, and what comes then is nobody's", 
   expect(bad).toHaveLength(0);
 });
 
-test("it is given up when nobody wants what is left, not before", () => {
+test("a window is given up when no plan wants the rest, not before", () => {
   window.dropUnwanted();
   blocks[1]!.user = null;
   window.dropUnwanted();

@@ -1,4 +1,4 @@
-// Owns the proof of `[codec] kv = "auto"`: by time over each vault's link, nearly the same only within the bound, seen in status and explain.
+// Owns the proof of `[codec] kv = "auto"`: chosen by time over each vault's link, within the bound, shown in status and explain.
 import { expect, test } from "vitest";
 import { describe as explained } from "../../../src/cli/commands/explain.ts";
 import { showForm } from "../../../src/cli/form.ts";
@@ -13,7 +13,7 @@ import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
 import { logger } from "../../support/vaults.ts";
 
-/** As measured on one core (docs/fidelity.md). */
+/** Weights measured on one core (docs/fidelity.md). */
 const WEIGHTS: Weights = new Map([
   ["raw", { bytes: 1, decodeS: 1 / 20e9, divergence: 0 }],
   ["lossless", { bytes: 0.71, decodeS: 1 / 6.2e9, divergence: 0 }],
@@ -34,7 +34,7 @@ test.each([
   [7, 1, "lossless", "exact"],
   [10, 1, "lossless", "exact"],
   [40, 1, "raw", "exact"],
-  // What decoding takes is shared by threads, so more of them ask for fewer bytes.
+  // Threads share the decoding, so more of them favour fewer bytes.
   [10, 4, "int8-had", "sooner"],
   [28, 4, "lossless", "exact"],
   [null, 1, "int8-had", "unmeasured"],
@@ -45,7 +45,7 @@ test.each([
   },
 );
 
-test("F97 a codec beyond the bound is named and not taken, nor a lossy one where all must be exact", () => {
+test("F97 a codec beyond the bound is named and not used, nor a lossy one where all must be exact", () => {
   const beyond = chooseForm({ ...rules, maxKld: 1e-6 }, WEIGHTS, at(0.1));
   expect(beyond).toMatchObject({ codec: "lossless", why: "beyond" });
   const exact = chooseCodecs({ codec: { kv: "auto" }, turboQuant: { enabled: false } });
@@ -57,7 +57,7 @@ test("a vault that fills up gets fewest bytes, and a rate that wavers changes no
     codec: "int8-had",
     why: "full",
   });
-  // Between raw and lossless there is no difference at 20.6 Gb/s.
+  // Raw and lossless are equal at 20.6 Gb/s.
   for (const last of ["raw", "lossless"] as const)
     expect(chooseForm(rules, WEIGHTS, at(20.6), last).codec).toBe(last);
   expect(chooseForm(rules, undefined, at(1))).toMatchObject({
@@ -66,7 +66,7 @@ test("a vault that fills up gets fewest bytes, and a rate that wavers changes no
   });
 });
 
-test("blocks in memory stay exact until it fills up, whatever saves into it take", () => {
+test("blocks in memory stay exact until it fills up, however long saves take", () => {
   const link = { restoreRate: 0.6e9, down: { rate: () => null } };
   const view = new VaultView({ tier: "shared" } as Vault, link as unknown as Link);
   const seen = { restoreRate: view.restoreRate, isMemory: view.isMemory };
@@ -82,7 +82,7 @@ test("blocks in memory stay exact until it fills up, whatever saves into it take
   });
 });
 
-test("blocks that go to several vaults become what the slowest asks for", async () => {
+test("blocks for several vaults use the codec of the slowest", async () => {
   const choice = new CodecChoice(RULES, { threads: 1, maxKld: 1e-4, logger });
   const pool = {
     weigh: () =>
@@ -162,7 +162,7 @@ function makeFinite(page: Buffer): void {
   for (let byte = 1; byte < page.length; byte += 2) page[byte] = page[byte]! & 0xbf;
 }
 
-/** Leaves one exponent to every bf16. */
+/** Leaves one exponent value for every bf16. */
 function makeCalm(page: Buffer): void {
   for (let byte = 1; byte < page.length; byte += 2) page[byte] = (page[byte]! & 0x80) | 0x3f;
 }

@@ -1,4 +1,4 @@
-// Owns the proof that the configured codec is what reaches the vault: attention as INT8, turned or not, or in less without loss; state and what has no codes as they are.
+// Owns the proof that the configured codec reaches the vault: INT8, turned or not, or lossless; states and uncodable blocks stay raw.
 import { expect, test } from "vitest";
 import type { KvCodec } from "../../../src/config/config.ts";
 import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
@@ -8,11 +8,11 @@ import { openStack } from "../../support/sidecars.ts";
 import { until } from "../../support/vaults.ts";
 
 const HEADER = 192;
-/** makeGroup's block: 2 layers, 2 heads, 16 tokens, K and V of 32 elements in bf16. */
+/** Block of makeGroup: 2 layers, 2 heads, 16 tokens, K and V of 32 elements in bf16. */
 const DIM = 32;
 const VECTORS = 2 * 2 * 16 * 2;
 const PAGE = VECTORS * DIM * 2;
-/** For each head of K and V in each layer: the first exponent, and 177 bytes for 128 elements. */
+/** Bytes for each head of K and V in each layer: the first exponent, and 177 bytes for 128 elements. */
 const LOSSLESS = 2 * 2 * 2 * (1 + ((16 * DIM) / 128) * 177);
 const INT8_RECORD = HEADER + VECTORS * (2 + DIM);
 
@@ -45,7 +45,7 @@ test.each<[enabled: boolean | null, kv: KvCodec, name: string, id: number, fidel
   expect(chosen).toMatchObject({ kvName, fidelity, byClass: { kv: id, ssm: 0 } });
 });
 
-/** Powers of the elements of a vector, and of what is wrong with them. */
+/** Returns the powers of a vector's elements, and of their errors. */
 function squares(values: Iterable<number>): number {
   return [...values].reduce((sum, value) => sum + value ** 2, 0);
 }
@@ -68,7 +68,7 @@ test.each(["int8", "int8-had"] as const)(
       for (const [at, original] of vectors(block.pages[0]!).entries()) {
         const errors = original.map((x, i) => x - restored[at]![i]!);
         const step = (Math.max(...original.map(Math.abs)) / 127) * (1 + 2 ** -8) * (1 + 2 ** -14);
-        // A turn spreads errors over the vector; it changes no sum of squares.
+        // Only for the unturned codec, because a turn spreads errors over the vector; it keeps the sum of squares.
         if (kv === "int8") expect(Math.max(...errors.map(Math.abs))).toBeLessThanOrEqual(step);
         expect(squares(errors)).toBeLessThanOrEqual(DIM * step ** 2);
       }
@@ -78,7 +78,7 @@ test.each(["int8", "int8-had"] as const)(
   },
 );
 
-/** Leaves two exponents to every bf16. */
+/** Leaves two exponent values for every bf16. */
 function makeCalm(page: Buffer): void {
   for (let at = 1; at < page.length; at += 2) page[at] = (page[at]! & 0x80) | 0x3f;
 }

@@ -1,4 +1,4 @@
-// Owns the proof that what an arena still holds comes back to a vault that lost or evicted it: all of it, once, slowly, and nothing that was flushed.
+// Owns the proof that blocks in an arena return to a vault that lost or evicted them: all, once, slowly, without flushed ones.
 import { expect, test, vi } from "vitest";
 import { packKeys } from "../../../src/block.ts";
 import { AGAIN_BYTES_PER_S } from "../../../src/limits/again.ts";
@@ -44,9 +44,9 @@ vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
 const LAYERS = 16;
 const PAGE = LAYERS * 4096;
 const GROUPS = [makeGroup({ layers: LAYERS })];
-/** Several looks. */
+/** Time of several looks. */
 const LOOKS_MS = 500;
-/** A frame on a lane. */
+/** Kind of an offer's frame on a lane. */
 const OFFER = 9;
 
 interface Host extends Saving {
@@ -65,7 +65,7 @@ async function openHost(
   return { client, sidecar, engine };
 }
 
-/** Saves blocks, restores them and lets go: they stay in the arena. */
+/** Saves blocks, restores and releases them, so that they stay in the arena. */
 async function keepCopies(host: Host, blocks: readonly Block[]): Promise<void> {
   await saveAll(host, blocks);
   await visit(host, blocks);
@@ -91,7 +91,7 @@ async function records({ client, engine }: Host, blocks: readonly Block[]): Prom
   return blocks.map((_, index) => came.get(index) ?? Buffer.alloc(0));
 }
 
-/** Share of the blocks that a new engine of a new sidecar restores, with the right bytes. */
+/** Returns the share of the blocks that a new engine of a new sidecar restores with the right bytes. */
 async function restoredElsewhere(
   vault: { address: string },
   blocks: readonly Block[],
@@ -105,7 +105,7 @@ async function restoredElsewhere(
   return good.length / blocks.length;
 }
 
-test("F66 a vault that came back empty is offered what the arena holds, without a visit: the same records, and a new engine restores them", async () => {
+test("F66 a vault that came back empty is offered the arena's blocks, without a visit: the same records, and a new engine restores them", async () => {
   let vault = await openVault();
   const host = await openHost(vault);
   const blocks = makeBlocks("a", 40, PAGE);
@@ -113,7 +113,7 @@ test("F66 a vault that came back empty is offered what the arena holds, without 
   const before = await records(host, blocks);
   vault = await restart(vault);
   await until(() => vault.stats().records === 40, "all copies");
-  // Hash, parent, place in the prompt and bytes: as the engine's worker handed them over.
+  // Hash, parent, place in the prompt and bytes, as the engine's worker sent them.
   const after = await records(host, blocks);
   expect(before.map((record, at) => record.equals(after[at]!))).toEqual(before.map(() => true));
   expect(await restoredElsewhere(vault, blocks)).toBe(1);
@@ -127,7 +127,7 @@ test("F66 a vault that came back empty is offered what the arena holds, without 
   );
 });
 
-test("F67 what a full vault evicted is offered again, once per use", async () => {
+test("F67 blocks that a full vault evicted are offered again, once per use", async () => {
   const vault = await openVault({ maxBytes: 16 * MIB });
   const host = await openHost(vault);
   const { client, engine, sidecar } = host;
@@ -139,7 +139,7 @@ test("F67 what a full vault evicted is offered again, once per use", async () =>
       (sum, byte) => sum + byte.toString(2).replaceAll("0", "").length,
       0,
     );
-  // A session that is released gives its records up first: then what comes next takes their place.
+  // A released session's records are evicted first, so that new ones replace them.
   const session = { session: "s", namespace: engine.namespace, tenant: 0, superseded: [] };
   const flood = async (): Promise<void> => {
     await client.keep({ ...session, keys, keepS: 1, release: false }, SOON_MS);
@@ -150,7 +150,7 @@ test("F67 what a full vault evicted is offered again, once per use", async () =>
       await client.put(namespace, items, SOON_MS);
     }
   };
-  // Nothing is offered while something is restored: else the flood would never have them all.
+  // Reported busy, because offers during the flood would keep blocks in the vault.
   const busy = vi.spyOn(FetchPriority.prototype, "isFree", "get").mockReturnValue(false);
   closeAfterTest({ close: () => busy.mockRestore() });
   await flood();
@@ -165,14 +165,14 @@ test("F67 what a full vault evicted is offered again, once per use", async () =>
   const [offered, left] = [counters.get("copies_offered"), await held()];
   expect(left).toBeLessThan(32);
   await sleep(LOOKS_MS);
-  // Nobody used them since: the vault needs its room for something else.
+  // Not offered again without a use, because the vault needs its room.
   expect(counters.get("copies_offered")).toBe(offered);
   expect(await held()).toBe(left);
   await visit(host, blocks);
   await until(async () => (await held()) === 32, "all copies");
 });
 
-test("F68 ten sidecars that see a vault return offer what was lost and no more, each at its own pace", async () => {
+test("F68 ten sidecars that see a vault return offer the lost records and no more, each at its own pace", async () => {
   let vault = await openVault();
   const hosts = await Promise.all(
     Array.from({ length: 10 }, (_, index) => openHost(vault, `host ${index}`)),
@@ -188,14 +188,14 @@ test("F68 ten sidecars that see a vault return offer what was lost and no more, 
   const total = sent.reduce((sum, bytes) => sum + bytes, 0);
   expect(total).toBeLessThanOrEqual(lostBytes);
   expect(vault.counters.get("stored_bytes")).toBeLessThanOrEqual(lostBytes);
-  // After each call but the last a sidecar waits as long as its bytes take at its rate.
+  // After each call but the last, a sidecar waits for the time of its bytes at its rate.
   const leastMs = ((Math.max(...sent) - 256 * 1024) / AGAIN_BYTES_PER_S) * 1000;
   expect(tookMs).toBeGreaterThan(leastMs * 0.9);
   await sleep(LOOKS_MS);
   expect(vault.counters.get("stored_bytes")).toBeLessThanOrEqual(lostBytes);
 });
 
-test("a vault with less room than the arena keeps what it took since, and the start of prompts", async () => {
+test("a vault with less room than the arena keeps newer records, and the start of prompts", async () => {
   const vault = await openVault({ maxBytes: 64 * MIB });
   const host = await openHost(vault);
   const blocks = makeBlocks("d", 40, PAGE);
@@ -217,7 +217,7 @@ test("a vault with less room than the arena keeps what it took since, and the st
   expect(vault.counters.get("stored")).toBe(40);
 });
 
-test("what was flushed is not offered again", async () => {
+test("flushed blocks are not offered again", async () => {
   const vault = await openVault();
   const host = await openHost(vault);
   await keepCopies(host, makeBlocks("e", 12, PAGE));
@@ -228,11 +228,11 @@ test("what was flushed is not offered again", async () => {
   expect(host.sidecar.counters.get("copies_offered")).toBe(0);
 });
 
-test("copies of what a lossy codec stored lose nothing more", async () => {
+test("copies of lossy records lose nothing more", async () => {
   let vault = await openVault();
   const host = await openHost(vault, "ours", { int8: true });
   const blocks = makeBlocks("f", 8, PAGE);
-  // No inf and no NaN, which are stored as they are.
+  // No inf and no NaN, because such blocks are stored raw.
   for (const page of blocks.flatMap(({ pages }) => pages)) {
     for (let at = 1; at < page.length; at += 2) page[at]! &= 0xbf;
   }

@@ -1,4 +1,4 @@
-// Owns the proof that blocks are saved from their slots as they are sent, that nothing waits where slots run short, and that the slots come back.
+// Owns the proof that blocks are encoded from their slots as they are sent, ahead where slots run short, and that slots return.
 import { expect, test } from "vitest";
 import { toNamespace } from "../../../src/block.ts";
 import type { EncodePool } from "../../../src/codec/pool.ts";
@@ -28,7 +28,7 @@ import { logger, openClient, openVault, until } from "../../support/vaults.ts";
 const PAGE = 8192;
 const NAMESPACE = toNamespace(digest("namespace of the deferred records"));
 
-/** An engine whose vault has its lanes up before anything is saved. */
+/** Opens an engine whose vault has its lanes up before any save. */
 async function openWarm(options: TestSidecarOptions = {}): Promise<Saving> {
   const vault = await openVault();
   const vaults = { kv: openClient(vault), ssm: null };
@@ -91,7 +91,7 @@ test("where slots run short blocks are encoded ahead of the lanes, and all are s
   await expectNoLeak(scene);
 });
 
-/** A saver between slots and a vault that says whether it has room. */
+/** Makes a saver between slots and a vault with controllable room. */
 function openSaver(isShort: boolean, blockBytes = PAGE) {
   const calls: string[] = [];
   const records = (task: { slots: Uint32Array }): unknown[] =>
@@ -179,7 +179,7 @@ test("a vault without room: blocks wait in their slots, and go as one deferred r
   expect(vault.open).toHaveLength(4);
 });
 
-test("what waits in its slots goes with its tenant's flush, and another's stays", async () => {
+test("saves that wait in slots go with their tenant's flush, and another's stay", async () => {
   const { saver, vault, finished, save, source } = openSaver(false);
   vault.hasRoom = false;
   await save("a", 2, source, 5);
@@ -192,7 +192,7 @@ test("what waits in its slots goes with its tenant's flush, and another's stays"
   expect(vault.open).toMatchObject([{ tenant: 6 }, { tenant: 6 }, { tenant: 6 }]);
 });
 
-test("those who wait for room have turns", async () => {
+test("engines that wait for room take turns", async () => {
   const { source, vault, finished, save } = openSaver(false);
   const deferred: string[] = [];
   const named = (name: string): SaveSource => ({ ...source, finish: () => deferred.push(name) });

@@ -1,4 +1,4 @@
-// Owns the proof that a save that cannot be made is dropped with its reason, at once, and that its slot comes back.
+// Owns the proof that an impossible save is dropped at once with its reason, and its slot returns.
 import { describe, expect, test } from "vitest";
 import { toNamespace } from "../../../src/block.ts";
 import type { EncodePool } from "../../../src/codec/pool.ts";
@@ -33,7 +33,7 @@ async function dropped(sidecar: TestSidecar, reason: string, count: number): Pro
   await until(() => sidecar.counters.get(`dropped_${reason}`) === count, `${count} x ${reason}`);
 }
 
-/** All credits are back at the worker: no slot is stuck in a save. */
+/** Expects all credits back at the worker, so that no slot is stuck in a save. */
 async function expectCreditsBack(sidecar: TestSidecar, engine: FakeEngine): Promise<void> {
   const [worker] = engine.workers;
   await until(() => sidecar.status().saves.queuedBlocks === 0, "saves to end");
@@ -173,12 +173,12 @@ describe("drops", () => {
 
   test("no block that there was a slot for", () => takesOfSix(1, 6));
 
-  /** Six blocks of a quarter of the queue each, with slots for so much of the queue. */
+  /** Saves six blocks of a quarter of the queue each, with slots for that share of the queue. */
   function takesOfSix(slotShare: number, taken: number): void {
     const counters = newSidecarCounters();
     const finished: number[] = [];
     const source = saveSource(SAVE_QUEUE_BYTES_MAX / 4, finished);
-    // Encoding that never ends: everything taken stays in the queue.
+    // Never finishes encoding, so that all accepted saves stay in the queue.
     const pool = { encode: () => new Promise(() => {}) } as unknown as EncodePool;
     const nothingWaits = (): boolean => false;
     const store = {

@@ -1,4 +1,4 @@
-// Owns the proof that of the records which wait to be sent a flush takes those it names, and second copies go last and are given up first.
+// Owns the proof that a flush takes its records from the send queue, and second copies go last and are dropped first.
 import { expect, test } from "vitest";
 import { toNamespace } from "../../../src/block.ts";
 import type { VaultClient } from "../../../src/client/vault-client.ts";
@@ -19,12 +19,12 @@ const [GONE, KEPT] = [5, 6];
 interface Scene {
   queue: StoreQueue;
   counters: SidecarCounters;
-  /** By tenant, which names a record here. */
+  /** Tenants of sent records; here a tenant names a record. */
   sent: number[];
   dropped: number[];
   ended: number[];
   record(tenant: number): OutgoingRecord;
-  /** Lets the calls under way, and all that follow, come back. */
+  /** Completes the open calls and all later ones. */
   answer(): void;
 }
 
@@ -56,9 +56,9 @@ function open(): Scene {
   return { queue, counters, sent, dropped, ended, record, answer: () => answer() };
 }
 
-test("what waits goes with its tenant's flush, and another's is sent", async () => {
+test("waiting records go with their tenant's flush, and another's are sent", async () => {
   const { queue, counters, sent, dropped, ended, record, answer } = open();
-  // As many as fill all calls, and two that wait.
+  // Fills all calls, plus two that wait.
   const first = Array.from({ length: STORES_IN_FLIGHT_MAX }, (_, at) => 10 + at);
   queue.add([...first, GONE, KEPT].map(record));
   await until(() => sent.length === STORES_IN_FLIGHT_MAX, "the first calls");
@@ -89,7 +89,7 @@ test("second copies are sent once no save waits, one call at a time, and are giv
   expect(queue.shedCopy()).toBe(false);
 });
 
-test("what memory of this machine has already goes to its owner as saves go, and is given up before them", async () => {
+test("records that shared memory already has go to their owner like saves, and are dropped before them", async () => {
   const { queue, counters, sent, dropped, ended, record, answer } = open();
   const role = "owner";
   queue.add([1, 2, 3, 4].map((tenant) => ({ ...record(tenant), role, isCopy: true })));

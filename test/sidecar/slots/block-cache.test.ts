@@ -1,4 +1,4 @@
-// Owns the proof of the cache's book-keeping: who shares a block, what gives way first, and that saves keep their share.
+// Owns the proof of the cache's book-keeping: sharing, eviction order, and the saves' share.
 import { beforeEach, expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../../src/arena/arena.ts";
 import { blockKey } from "../../../src/key-text.ts";
@@ -70,7 +70,7 @@ test("a block is one object for all its users, and stays until the last one leav
   expect(cache.isPlaced(block.key)).toBe(true);
 });
 
-test("what is cut from others' records is given to no vault, and goes with their name", () => {
+test("a block cut from others' records is offered to no vault, and goes with their name", () => {
   const longer = digest("name of longer blocks");
   const blocks = [use(1), use(2, user, longer)];
   expect(cache.startFetch(blocks)).toBe(2);
@@ -86,7 +86,7 @@ test("idle blocks give way in the order they were left, those in use never", () 
   expect(blocks.map(({ state }) => state === "gone").indexOf(true)).toBe(5);
   fetchAndPlace(101);
   expect(blocks[3]!.state).toBe("gone");
-  // Used again, so it is not idle any more.
+  // Used again, so no longer idle.
   use(6);
   expect(cache.startFetch([use(102)])).toBe(0);
   expect(blocks[6]!.state).toBe("placed");

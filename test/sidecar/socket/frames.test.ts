@@ -1,4 +1,4 @@
-// Owns the proof of the framing: any cut of the stream gives the same frames, and nothing a peer sends can hurt.
+// Owns the proof of the framing: any cut of the stream gives the same frames, and no input does harm.
 import { encode } from "@msgpack/msgpack";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
@@ -18,7 +18,7 @@ const scalar = fc.oneof(
   fc.constant(null),
   fc.uint8Array({ maxLength: 300 }),
 );
-/** Any name but the one that a decoder refuses at every depth. */
+/** Any name except the one that a decoder refuses at every depth. */
 const name = fc.string().filter((text) => text !== "__proto__");
 const value = fc.oneof(
   scalar,
@@ -43,7 +43,7 @@ function decodeAll(chunks: readonly Buffer[]): Fields[] {
   return frames;
 }
 
-/** The stream cut at the given places. */
+/** Returns the stream cut at the given places. */
 function cut(bytes: Buffer, places: readonly number[]): Buffer[] {
   const ends = [...places.map((place) => place % (bytes.length + 1)), bytes.length];
   ends.sort((a, b) => a - b);
@@ -68,7 +68,7 @@ describe("whole frames", () => {
         fc.array(fc.nat(), { maxLength: 12 }),
         (sent, places) => {
           const bytes = Buffer.concat(sent.map((frame) => encodeFrame(frame)));
-          // Through JSON: bin comes back as a Buffer and -0 as 0, which is the same to every reader.
+          // Compared as JSON, because bin returns as a Buffer and -0 as 0, which are equal to every reader.
           expect(JSON.stringify(decodeAll(cut(bytes, places)))).toBe(
             JSON.stringify(decodeAll([bytes])),
           );
@@ -85,8 +85,8 @@ describe("whole frames", () => {
   });
 });
 
-describe("what is not a frame", () => {
-  test("is refused with BAD_FRAME, never with anything else, whatever the bytes", () => {
+describe("invalid frames", () => {
+  test("are refused with BAD_FRAME, never with anything else, whatever the bytes", () => {
     fc.assert(
       fc.property(fc.uint8Array({ minLength: 1, maxLength: 400 }), (body) => {
         const reason = refusal(body);
@@ -96,7 +96,7 @@ describe("what is not a frame", () => {
     );
   });
 
-  test("is refused also when one byte of a good frame is changed", () => {
+  test("are refused also when one byte of a good frame is changed", () => {
     fc.assert(
       fc.property(fields, fc.nat(), fc.integer({ min: 1, max: 255 }), (frame, place, change) => {
         const body = Buffer.from(encode(frame));
@@ -136,7 +136,7 @@ describe("what is not a frame", () => {
   });
 
   test("arrays that declare much and hold nothing take no memory", () => {
-    // 100,000 nested claims of 65,535 values each: building them first would take gigabytes.
+    // 100,000 nested claims of 65,535 values each, which would take gigabytes if built first.
     const claims = Buffer.concat(Array(100_000).fill(Buffer.from([0xdc, 0xff, 0xff])) as Buffer[]);
     const before = process.memoryUsage().heapTotal;
     expect(refusal(Buffer.concat([Buffer.from([0x81, 0xa1, 0x61]), claims]))).toContain("nested");

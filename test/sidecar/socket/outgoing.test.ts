@@ -1,4 +1,4 @@
-// Owns the proof that frames with a descriptor keep their place among the others, also on a socket that is full.
+// Owns the proof that frames with a descriptor keep their place among others, also on a full socket.
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import type { Socket } from "node:net";
@@ -13,7 +13,7 @@ import { Outgoing } from "../../../src/sidecar/socket/outgoing.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { closeAfterTest, MIB, until } from "../../support/vaults.ts";
 
-/** Whether the socket is full, for the next frames with a descriptor; later ones find out. */
+/** Whether the socket is full, for the next frames with a descriptor; later frames ask the kernel. */
 const full = vi.hoisted((): boolean[] => []);
 vi.mock("../../../src/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
@@ -22,7 +22,7 @@ vi.mock("../../../src/native.ts", async (importOriginal) => {
   return { ...native, sendArena };
 });
 
-/** Both ends of a Unix socket; ours is the first. */
+/** Returns both ends of a Unix socket, ours first. */
 async function pair(): Promise<[Socket, Socket]> {
   const path = join(testDirectory(), "pair.sock");
   const server = createServer();
@@ -69,7 +69,7 @@ test("frames with and without a descriptor arrive in the order of their sending"
   outgoing.write(encodeFrame({ n: 4 }));
   expect(outgoing.waiting).toBeGreaterThan(ours.writableLength);
   const numbers = framesOf(theirs);
-  // A slow reader: there is room in the kernel now and then, while Node still holds bytes.
+  // A slow reader, so that the kernel has room now and then while Node still holds bytes.
   theirs.on("data", () => {
     theirs.pause();
     setTimeout(() => theirs.resume(), 2 * PASS_RETRY_MS);
@@ -85,7 +85,7 @@ test("a socket that is full is tried again", async () => {
   const { id } = arena();
   theirs.pause();
   let sent = 0;
-  // Node's own buffer stays empty: what the kernel takes is full in the end.
+  // Node's own buffer is empty first, so the kernel's buffer fills up in the end.
   while (ours.writableLength === 0) {
     outgoing.pass(encodeFrame({ n: sent }), id);
     sent += 1;
@@ -98,7 +98,7 @@ test("a socket that is full is tried again", async () => {
   expect(numbers).toEqual(Array.from({ length: sent + 1 }, (_, n) => n));
 });
 
-test("what follows frames with a descriptor stays behind them when the socket is full again for the second", async () => {
+test("frames that follow ones with a descriptor stay behind them when the socket is full again for the second", async () => {
   const [ours, theirs] = await pair();
   const numbers = framesOf(theirs);
   const outgoing = new Outgoing(ours);

@@ -1,4 +1,4 @@
-// Owns the proof that every cause has an answer of its own: each is brought about at a real sidecar, and `explain` tells them apart.
+// Owns the proof that every cause has its own answer: each is caused at a real sidecar, and `explain` tells them apart.
 import { afterAll, describe, expect, test, vi } from "vitest";
 import { describe as explained } from "../../../src/cli/commands/explain.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
@@ -31,7 +31,7 @@ vi.mock("../../../src/limits/general.ts", async (original) => ({
 
 const PAGE = 8192;
 
-/** The latest account, asked for as `tierkv explain` does. */
+/** Returns the latest account, as `tierkv explain` gets it. */
 async function account(sidecar: TestSidecar): Promise<Account> {
   const asker = new ShimClient(sidecar.socketPath);
   asker.send(helloFrame({ role: "status" }));
@@ -41,7 +41,7 @@ async function account(sidecar: TestSidecar): Promise<Account> {
   return (accounts as Account[]).at(-1)!;
 }
 
-/** What an engine asks for, and what became of it. */
+/** Asks as an engine does; returns the outcome. */
 async function asked(
   sidecar: TestSidecar,
   shape: { name?: string; namespace?: Buffer; from?: number; handoff?: number } = {},

@@ -1,4 +1,4 @@
-// Why a block is missed follows from what became of it here; the memory is bounded.
+// The reason of a miss follows from the block's last outcome here; the memory is bounded.
 import { expect, test } from "vitest";
 import { packKeys, toNamespace } from "../../../src/block.ts";
 import type { Namespace } from "../../../src/block.ts";
@@ -31,7 +31,7 @@ test("a miss has the reason of the block's latest outcome", () => {
   expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 1, 1))).toBe("never_stored");
 });
 
-test("what was stored before its vault was started again is lost, what came after is not", () => {
+test("blocks stored before their vault restarted are lost, later ones are not", () => {
   const outcomes = new BlockOutcomes();
   outcomes.stored(OURS, packed(0, 1));
   outcomes.restarted("ssm");
@@ -44,7 +44,7 @@ test("what was stored before its vault was started again is lost, what came afte
   expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("evicted");
 });
 
-test("what a tenant's flush took is flushed for that tenant, and evicted for others", () => {
+test("blocks of a tenant's flush are flushed for that tenant, and evicted for others", () => {
   const outcomes = new BlockOutcomes();
   outcomes.stored(OURS, packed(0, 1));
   outcomes.flushed("kv", (_namespace, tenant) => tenant === 5);
@@ -52,7 +52,7 @@ test("what a tenant's flush took is flushed for that tenant, and evicted for oth
   expect(outcomes.missReason(OURS, of(6), key(OURS, 0, 1))).toBe("evicted");
 });
 
-test("what became of any shard became of the block", () => {
+test("the outcome of any shard is the block's", () => {
   const outcomes = new BlockOutcomes();
   outcomes.dropped(OURS, packed(0, 1, 3), "queue_full");
   expect(outcomes.missReason(OURS, of(ANYBODY), key(OURS, 0, 1))).toBe("dropped_queue_full");

@@ -1,4 +1,4 @@
-// Owns the proof that the gap between two uses of a block, and what was stored meanwhile, are counted by whether it was still held.
+// Owns the proof that the gap between two uses of a block, and the bytes stored meanwhile, are counted by hit or miss.
 import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
 import { HASH_BYTES, newBitmap, setBit } from "../../../src/block.ts";
@@ -11,7 +11,7 @@ import { openRestored, restoreAgain } from "../../support/pages.ts";
 const MB = 1e6;
 const NAMESPACE = Buffer.alloc(32, 1) as Namespace;
 
-/** Of the first byte, one hash in 16 is looked at: these are. */
+/** Returns hashes from the sampled sixteenth, chosen by the first byte. */
 function sampled(count: number, salt = ""): Buffer {
   const hashes = Array.from({ length: count }, (_, at) =>
     createHash("sha256").update(`${salt}${at}`).digest(),
@@ -31,7 +31,7 @@ test("a block that is asked for again counts, with what was stored since, and wh
   setBit(held, 2);
   reuse.asked(NAMESPACE, asked, held);
   const { gapS, storedBytes } = reuse.status();
-  // The first is the engine's own, the second is gone.
+  // The first block is the engine's own, the second is gone.
   expect([gapS.held.count, gapS.gone.count]).toEqual([1, 1]);
   expect([storedBytes.held.sum, storedBytes.gone.sum]).toEqual([100 * MB, 100 * MB]);
   expect(storedBytes.held.counts.slice(0, 2)).toEqual([0, 1]);

@@ -1,4 +1,4 @@
-// Saves wait for restores, and not for ever.
+// Saves wait for restores, but not for ever.
 import { expect, test } from "vitest";
 import { FetchPriority } from "../../../src/sidecar/vaults/fetch-priority.ts";
 

@@ -1,4 +1,4 @@
-// Owns the proof that what was flushed is gone here, too: out of arenas, plans and saves, also for a sidecar that was away.
+// Owns the proof that a flush empties arenas, plans and saves, also of a sidecar that was away.
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { packKeys } from "../../../src/block.ts";
@@ -13,7 +13,7 @@ import { logger, MIB, openClient, openVault, SOON_MS, until } from "../../suppor
 
 vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
-  // Small windows, so that a fetch of few MiB is several of them however fast this machine is.
+  // Small windows, so that a fetch of a few MiB takes several on any machine.
   FETCH_WINDOW_BYTES: 2 ** 20,
   WATCH_PAUSE_MS: 20,
   FLUSH_CONFIRM_MS: 500,
@@ -22,7 +22,7 @@ vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
 const PAGE = 8192;
 const [GONE, KEPT] = [2 ** 48 - 5, 6];
 
-/** Restores blocks and lets go of them: they stay in the arena. */
+/** Restores blocks and releases them, so that they stay in the arena. */
 async function keepCopies({ sidecar, engine }: Saving, blocks: readonly Block[]): Promise<void> {
   const view = await engine.done(engine.prefetch(hashesOf(blocks)));
   expect(view.reason).toBe("complete");
@@ -31,7 +31,7 @@ async function keepCopies({ sidecar, engine }: Saving, blocks: readonly Block[])
   await until(() => kept() === blocks.length, "the copies");
 }
 
-/** Whom the vault waits for when it flushes. */
+/** Waits until the vault waits for this sidecar when it flushes. */
 async function watched(scene: Pick<Scene, "vault">): Promise<void> {
   const admin = openClient(scene.vault);
   const isThere = async (): Promise<boolean> =>
@@ -63,12 +63,12 @@ test("F60 copies in the arena go with a flush, and the vault is told how many", 
   const view = await engine.done(engine.prefetch(hashesOf(blocks)));
   expect([view.placed.size, view.why]).toEqual([0, "flushed"]);
   expect(sidecar.counters.get("flushed_blocks")).toBe(12);
-  // What is computed again is stored again.
+  // Blocks computed again are stored again.
   await saveAll(scene, blocks);
   await keepCopies(scene, blocks);
 });
 
-test("a flush takes only what it names: namespace, class, model", async () => {
+test("a flush takes only its namespace, class and model", async () => {
   const { sidecar, kv } = await openStack();
   const engine = await FakeEngine.start(sidecar.socketPath);
   const scene = { sidecar, engine, vault: kv };
@@ -90,7 +90,7 @@ test("a flush takes only what it names: namespace, class, model", async () => {
   expect(kept()).toBe(0);
 });
 
-/** Blocks of two tenants, saved and in the arena: what is to go, and what is to stay. */
+/** Saves blocks of two tenants into vault and arena: ones to flush, and ones to keep. */
 async function twoTenants({ sidecar, engine }: Saving, count: number): Promise<[Block[], Block[]]> {
   const [gone, kept] = [makeBlocks("gone", count, PAGE), makeBlocks("kept", count, PAGE)];
   for (const [tenant, blocks] of [
@@ -107,7 +107,7 @@ async function twoTenants({ sidecar, engine }: Saving, count: number): Promise<[
   return [gone, kept];
 }
 
-/** Of a tenant: where its blocks come from, and why they do not. */
+/** Returns where a tenant's blocks come from, and why they do not. */
 async function asked(
   { sidecar, engine }: Saving,
   tenant: number,
@@ -167,7 +167,7 @@ test("F70 a tenant's saves that wait go with its flush, and another's are stored
   await expectNoLeak(scene);
 });
 
-test("F70 a sidecar that was away drops what a tenant's flush took, and no more", async () => {
+test("F70 a sidecar that was away drops the blocks of a tenant's flush, and no more", async () => {
   const vault = await openVault();
   const client = openClient(vault);
   const sidecar = await openSidecar({ vaults: { kv: client, ssm: null } });
@@ -184,7 +184,7 @@ test("F70 a sidecar that was away drops what a tenant's flush took, and no more"
   expect(await asked(scene, KEPT, kept)).toEqual({ placed: 6, why: null, local: 6 });
 });
 
-test("a plan in the middle ends as flushed, what it was told of stays until it lets go, and no more", async () => {
+test("an open plan ends as flushed; blocks it was told of stay until its release, and no longer", async () => {
   const scene = await openScene({}, { groups: [makeGroup({ layers: 64 })] });
   const { engine, proxy, sidecar, vault } = scene;
   const blocks = makeBlocks("b", 20, 64 * 4096);
@@ -219,7 +219,7 @@ test.each([
   const scene = { sidecar, engine, vault };
   const blocks = makeBlocks("stale", 12, PAGE);
   await saveAll(scene, blocks);
-  // Heard of, half of them lie in the arena as well.
+  // Where the flush is announced, half of them lie in the arena as well.
   if (isHeard) await keepCopies(scene, blocks.slice(0, 6));
   await watched(scene);
   if (!isHeard) vi.spyOn(client.flushes, "receive").mockImplementation(() => {});
@@ -263,7 +263,7 @@ test("F61 saves that were handed over before a flush are not stored after it", a
   await until(() => sidecar.status().saves.queuedBlocks === 0, "the saves to end");
   expect((await admin.stats(SOON_MS)).records).toBe(0);
   const { counters } = sidecar;
-  // Some may have been there before, and have gone with the flush.
+  // Some may have been stored before, and have gone with the flush.
   expect(counters.get("dropped_flushed") + counters.get("blocks_saved")).toBe(25);
   expect(counters.get("dropped_flushed")).toBeGreaterThan(0);
   expect(counters.get("dropped_flushed")).toBeGreaterThanOrEqual(sidecars[0]!.saves);
@@ -271,7 +271,7 @@ test("F61 saves that were handed over before a flush are not stored after it", a
   await saveAll(scene, blocks);
 });
 
-test("F62 a sidecar that was away drops what it missed before it restores again, also from a vault restarted in between", async () => {
+test("F62 a sidecar that was away drops the missed flushes' blocks before it restores again, also from a vault restarted in between", async () => {
   for (const isRestarted of [false, true]) {
     const flushFile = join(testDirectory(), "flushes.json");
     let vault = await openVault({ flushFile });
@@ -282,7 +282,7 @@ test("F62 a sidecar that was away drops what it missed before it restores again,
     const blocks = makeBlocks("d", 6, PAGE);
     await saveAll({ sidecar, engine }, blocks);
     await keepCopies({ sidecar, engine }, blocks);
-    // Nothing reaches the sidecar while this stands.
+    // Flush news is blocked while this spy is set.
     const away = vi.spyOn(client.flushes, "receive").mockImplementation(() => {});
     const admin = new VaultClient({ address: vault.address, name: "kv", logger });
     await admin.flush(null, SOON_MS);

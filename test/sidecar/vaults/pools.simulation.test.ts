@@ -1,4 +1,4 @@
-// Owns the proof by simulation: over many seeds of vaults that come, go, forget and evict behind links that change, every miss has a cause, and a seed replays.
+// Owns the proof by simulation: over many seeds of changing vaults and links, every miss has a cause, and a seed replays.
 import { expect, test } from "vitest";
 import { lookupOf, movesOf, onPaper } from "../../../bench/sim/scale.js";
 import { runSeed } from "../../../bench/sim/world.js";
@@ -25,7 +25,7 @@ test(
     const [single, double] = [false, true].map((is) =>
       all.filter(({ isDouble }) => isDouble === is),
     );
-    // Without losses and evictions there would be nothing to see.
+    // The seeds must contain losses and evictions.
     expect(sum(({ losses }) => losses)).toBeGreaterThan(SEEDS / 4);
     expect(sum(({ evicted }) => evicted)).toBeGreaterThan(SEEDS);
     expect(sum(({ lost }) => lost, single)).toBeGreaterThan(SEEDS / 4);
@@ -33,10 +33,10 @@ test(
     const runs = sum((one) => one.runs);
     const seen = sum((one) => one.found + one.fresh + one.evicted + one.lost + one.elsewhere);
     expect(seen).toBe(runs);
-    // Hosts that hear of changes at different times miss a little of what is held, and nothing while all see the same.
+    // Hosts with different views miss a little of the held runs, and none while all views agree.
     expect(sum(({ elsewhere }) => elsewhere) / runs).toBeLessThan(0.007);
     expect(sum(({ calmElsewhere }) => calmElsewhere)).toBe(0);
-    // Where paces are known, the cost model takes what answers first, and nobody waits for a link that is too slow.
+    // Where rates are known, the cost model chooses the first answer, and no request waits for a slow link.
     const [restored, computed] = [sum((one) => one.restored), sum((one) => one.computed)];
     expect(Math.min(restored, computed)).toBeGreaterThan(SEEDS / 4);
     expect(sum(({ late }) => late) / (restored + computed)).toBeLessThan(0.001);
@@ -65,7 +65,7 @@ test.each([
   },
 );
 
-test("what a host keeps grows with its vaults, and a long prompt asks all of them once", () => {
+test("a host's memory grows with its vaults, and a long prompt asks all of them once", () => {
   for (const count of [4, 16, 63]) {
     const { asked, bytes } = lookupOf(1, count, SCALE);
     expect(asked).toBeGreaterThan(count * 0.99);

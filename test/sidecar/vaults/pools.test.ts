@@ -1,4 +1,4 @@
-// Owns the proof that sidecars which hear of capacities at different times come to the same owners, and find meanwhile what the other stored.
+// Owns the proof that sidecars which learn capacities at different times agree on owners, and meanwhile find each other's blocks.
 import { createHash } from "node:crypto";
 import { expect, test, vi } from "vitest";
 import { HASH_BYTES } from "../../../src/block.ts";
@@ -30,7 +30,7 @@ const silent = (count: number): Said[] =>
 const poolOf = (vaults: readonly Said[], isDouble = false): Pool =>
   new Pool("kv", { clients: vaults as unknown as VaultClient[], isDouble });
 const ownersOf = (pool: Pool): number[] => [...pool.placesOf(HASHES).owners];
-/** Every vault that is asked for a block. */
+/** Returns every vault that is asked for a block. */
 const askedOf = ({ owners, others }: Places, at: number): (number | undefined)[] => [
   owners[at],
   ...others.map((list) => list[at]).filter((vault) => vault !== NO_VAULT),
@@ -49,7 +49,7 @@ test("until every vault has said its capacity all count alike; then shares are a
   expect(ownersOf(pool)).not.toEqual(alike);
 });
 
-test("what one sidecar stored before it heard, another finds that has heard, and the other way round", () => {
+test("blocks stored before a sidecar learned capacities are found by one that has, and the other way round", () => {
   const vaults = silent(3);
   const [early, late] = [poolOf(vaults), poolOf(vaults)];
   const before = ownersOf(early);
@@ -58,7 +58,7 @@ test("what one sidecar stored before it heard, another finds that has heard, and
   for (const [at, owner] of before.entries()) expect(askedOf(places, at)).toContain(owner);
   const now = early.placesOf(HASHES);
   expect([...now.owners]).toEqual([...places.owners]);
-  // Most blocks stay where they were, and are asked of one vault.
+  // Most blocks stay with their owner and are asked of one vault.
   const moved = before.filter((owner, at) => owner !== places.owners[at]).length;
   expect(askedTwice(places)).toBe(moved);
   expect(moved / BLOCKS).toBeLessThan(0.5);
@@ -95,7 +95,7 @@ test("of several changes in a row the owners before each are asked: records may 
     seen.push(ownersOf(pool));
   }
   const places = pool.placesOf(HASHES);
-  // The oldest is one more than are kept.
+  // The oldest list is one more than are kept.
   const isAsked = seen.map((owners) =>
     owners.every((owner, at) => askedOf(places, at).includes(owner)),
   );
@@ -111,7 +111,7 @@ test("one that is down and unknown does not keep the others from their shares, a
   ownersOf(without);
   const [owners, others] = [ownersOf(pool), ownersOf(without)];
   const same = owners.filter((owner, at) => owner === others[at]).length;
-  // What each may take of a run depends on what all have room for.
+  // Shares within a run depend on the capacity of all.
   expect(same / BLOCKS).toBeGreaterThan(0.8);
 });
 
@@ -125,13 +125,13 @@ test("with two copies owner and second are two vaults that are up, for as long a
   const home = pool.homeOf(anchor, anchor);
   expect([home.owner, home.second]).toEqual([owners[0], seconds()[0]]);
   vaults[owners[0]!]!.isOpen = true;
-  // What had the second copy is asked first now.
+  // The second copy is asked first now.
   expect(pool.homeOf(anchor, anchor).owner).toBe(home.second);
   for (const vault of vaults) vault.isOpen = vault !== vaults[home.second];
   expect(pool.homeOf(anchor, anchor)).toEqual({ owner: home.second, second: NO_VAULT });
 });
 
-test("memory of this machine is asked first for everything and owns nothing, and what vaults own is as without it", () => {
+test("shared memory is asked first for everything and owns nothing, and the vaults' shares are as without it", () => {
   const vaults = silent(3);
   const shared: Said = {
     address: "shm:/dev/shm/x",
@@ -164,7 +164,7 @@ test("a vault names the capacity of its larger tier at hello", async () => {
   expect(client.capacityBytes).toBe(48 * MIB);
 });
 
-test("a vault that is back shares its blocks with who stood in for it, for an hour, and nothing of the others", () => {
+test("a vault that is back shares its blocks with its stand-in for an hour, and none of the others'", () => {
   vi.useFakeTimers();
   try {
     const vaults = silent(4);

@@ -9,7 +9,7 @@ import { openClient, SOON_MS, until } from "../../support/vaults.ts";
 
 const PAGE = 8192;
 
-test("F69 what an engine distrusts is used by no engine of that name, and a flush ends it", async () => {
+test("F69 blocks that an engine distrusts are used by no engine of that name, and a flush ends it", async () => {
   const scene = await openScene();
   const { engine, sidecar, vault } = scene;
   const blocks = makeBlocks("a", 6, PAGE);

@@ -1,4 +1,4 @@
-// Owns the proof that a request's session is kept where its blocks lie, and that `tierkv session` sees, keeps and releases it.
+// Owns the proof that a request's session is kept where its blocks are, and that `tierkv session` lists, keeps and releases it.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -13,7 +13,7 @@ import { until } from "../../support/vaults.ts";
 
 const PAGE = 8192;
 
-/** A turn of a conversation has ended; its states count from block `from` on. */
+/** Ends a turn of a conversation, whose states count from block `from` on. */
 function end(
   { engine }: Hybrid,
   blocks: readonly Block[],
@@ -43,7 +43,7 @@ async function run(scene: Hybrid, ...words: string[]) {
   return { exitCode, ...(JSON.parse(stdout) as { sessions: { kept: number }[] }) };
 }
 
-test("its attention is kept, and its latest states; those of a turn before leave it and go first", async () => {
+test("a session's attention is kept, and its latest states; states of an earlier turn leave it and go first", async () => {
   const scene = await openHybrid();
   const { kv, ssm } = scene;
   const turn = makeBlocks("talk", 8, PAGE);
@@ -63,7 +63,7 @@ test("its attention is kept, and its latest states; those of a turn before leave
   expect([kv.counters.get("demoted"), ssm.counters.get("demoted")]).toEqual([8, 1]);
 });
 
-test("a command keeps what is only named, and releases it; an unknown name is said to be one", async () => {
+test("a command keeps a session that is only named, and releases it; an unknown name is reported", async () => {
   const scene = await openHybrid();
   const turn = makeBlocks("talk", 4, PAGE);
   await scene.store(turn, ATTENTION);
@@ -90,7 +90,7 @@ test.each(["", "n".repeat(129), "two\nlines"])(
   },
 );
 
-test("vaults are told of so many at a time; what is above is counted", async () => {
+test("vaults are told of a bounded number at a time; the rest is counted", async () => {
   const scene = await openHybrid();
   const { counters } = scene.sidecar;
   const turn = makeBlocks("talk", 2, PAGE);

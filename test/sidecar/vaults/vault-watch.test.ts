@@ -1,4 +1,4 @@
-// Owns the proof that the round trip shown of a vault is none that opened a connection.
+// Owns the proof that a vault's displayed round trip never includes opening a connection.
 import { expect, test, vi } from "vitest";
 import { VaultWatch } from "../../../src/sidecar/vaults/vault-watch.ts";
 import { openClient, openVault, until } from "../../support/vaults.ts";

@@ -19,7 +19,7 @@ function fail(attempts: Attempts, address: string, times: number): boolean[] {
   });
 }
 
-test("so many at once, then one for each pause", () => {
+test("a burst of failures, then one per pause", () => {
   const attempts = new Attempts();
   expect(fail(attempts, "a", AUTH_FAILURES_MAX - 1)).not.toContain(true);
   expect(attempts.isSpent("a")).toBe(false);
@@ -37,14 +37,14 @@ test("so many at once, then one for each pause", () => {
   ]);
 });
 
-test("more failures than are counted are not paid for longer", () => {
+test("failures beyond the limit do not lengthen the pause", () => {
   const attempts = new Attempts();
   fail(attempts, "a", 100 * AUTH_FAILURES_MAX);
   ms += AUTH_REFILL_MS;
   expect(attempts.isSpent("a")).toBe(false);
 });
 
-test("who failed longest ago is forgotten first", () => {
+test("the address that failed longest ago is forgotten first", () => {
   const attempts = new Attempts();
   fail(attempts, "first", AUTH_FAILURES_MAX);
   fail(attempts, "second", AUTH_FAILURES_MAX);

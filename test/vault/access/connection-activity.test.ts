@@ -1,4 +1,4 @@
-// Owns the proof that a connection which works is not taken for one that only makes noise.
+// Owns the proof that a busy connection is not mistaken for one that sends only noise.
 import { expect, test } from "vitest";
 import { openClient, openVault, SOON_MS } from "../../support/vaults.ts";
 

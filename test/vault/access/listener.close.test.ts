@@ -1,4 +1,4 @@
-// Owns the proof that a connection on its way to JavaScript ends with its listener, and throws nothing there.
+// Owns the proof that a connection handed to JavaScript ends with its listener and throws nothing.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import type { Socket } from "node:net";
@@ -10,9 +10,9 @@ import { VaultListener } from "../../../src/vault/access/listener.ts";
 import { closeAfterTest, MIB } from "../../support/vaults.ts";
 
 const CALLERS = 20;
-/** What a connection begins with that is of gRPC. */
+/** Preface of a gRPC connection. */
 const PREFACE = String.raw`PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n`;
-/** A process of its own, because this one stands still while the calls come in. */
+/** Script of a separate process, because this one is blocked while the connections arrive. */
 const CALLER = `
 const { connect } = require("node:net");
 const [host, port, count] = process.argv.slice(1);
@@ -22,11 +22,11 @@ const isOpen = (socket) => new Promise((resolve) => socket.once("connect", resol
 Promise.all(sockets.map(isOpen)).then(() => process.stdout.write("open"));
 process.stdin.once("data", () => sockets.forEach((socket) => socket.write("${PREFACE}")));
 `;
-/** Long enough for the core to queue them; where it is not, the test shows less and does not fail. */
+/** Time for the core to queue them; if it is too short, the test shows less and does not fail. */
 const QUEUED_MS = 300;
 const LATE_MS = 100;
 
-test("what the core still hands on after the listener was closed is dropped", async () => {
+test("a connection handed over after the listener was closed is dropped", async () => {
   const store = createStore({ maxBytes: 64 * MIB, maxRecordBytes: MIB, recordClass: 1 });
   closeAfterTest({ close: () => closeStore(store) });
   const came: Socket[] = [];

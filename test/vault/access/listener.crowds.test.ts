@@ -1,4 +1,4 @@
-// Owns the proof that silent connections keep nobody out who holds a credential: over lanes and over gRPC, 100 of 100.
+// Owns the proof that silent connections keep no client with a credential out: over lanes and gRPC, 100 of 100.
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { expect, test } from "vitest";
@@ -10,14 +10,14 @@ import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
 import { closeAfterTest, openClient, SOON_MS, until } from "../../support/vaults.ts";
 
 const VISITS = 100;
-/** Who is turned away comes again after this time. */
+/** Interval at which refused connections return. */
 const AGAIN_MS = 3_000;
-/** The median; a single visit may meet a machine that is busy. */
+/** Bound on the median, because a single visit may meet a busy machine. */
 const USUAL_MS = 1_000;
 const SLOWEST_MS = 5_000;
 const TEST_MS_MAX = 180_000;
 
-/** So many connections from each address that say nothing, again and again; how many are open. */
+/** Keeps `each` silent connections open from each address; returns a function for the open ones. */
 function besiege(vault: ClosedVault, from: readonly string[], each: number): () => number {
   const open = new Set<Socket>();
   const timers = new Set<NodeJS.Timeout>();
@@ -47,7 +47,7 @@ function besiege(vault: ClosedVault, from: readonly string[], each: number): () 
 
 const RECORDS = makeRecords(1, { payloadBytes: 1000 });
 
-/** A client of its own comes in, and reads a record. */
+/** Lets a new client in and reads a record. */
 async function enter(vault: ClosedVault, way: "lanes" | "gRPC"): Promise<void> {
   const client = openClient(vault, "kv", { security: shown(vault, TOKENS.read) });
   await client.hello(SOON_MS);

@@ -1,4 +1,4 @@
-// Owns the tests of keeping a machine awake: while its vault is used, not longer, and without the tool neither.
+// Owns the tests of keeping a machine awake: while its vault is used, no longer, and harmlessly without the tool.
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -24,7 +24,7 @@ function keep(options: Omit<AwakeOptions, "logger" | "idleMs"> & Partial<AwakeOp
   return closeAfterTest(new Awake({ logger, idleMs: NEVER_MS, pollMs: POLL_MS, ...options }));
 }
 
-/** Writes down when it holds, and when it let go because its input ended. */
+/** Records when the lock is held, and when its input ended. */
 function holder(): { command: NonNullable<AwakeOptions["command"]>; said(): string } {
   const file = join(testDirectory(), "held");
   return {
@@ -40,7 +40,7 @@ test("a vault that holds records and is asked for them keeps its machine awake, 
   const awake = keep({ vault, command });
   await client.lookup(NAMESPACE, keysOf(records), SOON_MS);
   await new Promise((resolve) => setTimeout(resolve, 20 * POLL_MS));
-  // It holds nothing.
+  // Not held, because the vault has no records.
   expect(awake.isHeld).toBe(false);
   await client.put(NAMESPACE, records, SOON_MS);
   await until(() => said() === "held ", "the lock");
@@ -48,7 +48,7 @@ test("a vault that holds records and is asked for them keeps its machine awake, 
   await until(() => said() === "held free ", "the lock to be let go");
 });
 
-test("who is asked for nothing any more lets the machine sleep, and holds again when asked", async () => {
+test("a vault without requests lets the machine sleep, and holds again when asked", async () => {
   const vault = await openVault();
   const client = openClient(vault);
   const { command, said } = holder();
@@ -60,7 +60,7 @@ test("who is asked for nothing any more lets the machine sleep, and holds again 
   await until(() => said() === "held free held free ", "it to hold again");
 });
 
-test("a vault that gives way to somebody does not keep the machine from sleeping", async () => {
+test("a paused vault does not keep the machine awake", async () => {
   const vault = await openVault();
   const { command, said } = holder();
   let trouble: string | null = null;
@@ -97,7 +97,7 @@ test.each([
   },
 );
 
-test("Linux and macOS hold by their own tools, and both end with what they are given", () => {
+test("Linux and macOS hold by their own tools, and both end with their input", () => {
   expect(inhibitorOf("linux")[0]).toBe("systemd-inhibit");
   expect(inhibitorOf("darwin")[0]).toBe("caffeinate");
   for (const platform of ["linux", "darwin"] as const)

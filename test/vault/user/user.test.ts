@@ -1,4 +1,4 @@
-// Owns the tests of what tells of a machine's user: each source by itself, and all together.
+// Owns the tests of sources of user activity: each alone, and all together.
 import { chmodSync, mkdirSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test, vi } from "vitest";
@@ -71,7 +71,7 @@ test("the desktop is asked again and again, and left alone where it says nothing
   source?.close();
 });
 
-/** /proc/stat with so many ticks of programs, niced ones, the kernel and nothing. */
+/** Writes /proc/stat with these ticks of programs, niced ones, the kernel and idle. */
 function stat(path: string, user: number, nice: number, system: number, idle: number): void {
   writeFileSync(path, `cpu  ${user} ${nice} ${system} ${idle} 0 0 0 0 0 0\ncpu0 1 1 1 1\n`);
 }
