@@ -573,7 +573,7 @@ export declare function shmNews(id: number, known: number): number
  * the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
  * look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
  */
-export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): ShmInfo
+export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): Promise<ShmInfo>
 
 /** Bytes that were moved for a request; null when it has its outcome. */
 export declare function shmProgress(id: number, request: number): number | null

@@ -92,7 +92,7 @@ export async function benchVault(
   const { address, classes, name } = target;
   const logger = createLogger("bench", { level: "silent" });
   const { lanes } = config.sidecar;
-  const { client } = linkTo(config, target, logger, lanes);
+  const { client } = await linkTo(config, target, logger, lanes);
   const { byClass, fidelity, kvName } = chooseCodecs(config);
   const codec: CodecName = classes[0] === "kv" ? kvName : "raw";
   const result: VaultBench = { ...blank(name, address, codec), rounds: options.rounds };

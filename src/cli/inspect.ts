@@ -103,7 +103,7 @@ async function inspectVault(target: VaultTarget, config: Config): Promise<Target
   const logger = createLogger("status", { level: "silent" });
   let client: Vault | null = null;
   try {
-    const link = linkTo(config, target, logger, 1);
+    const link = await linkTo(config, target, logger, 1);
     ({ client } = link);
     await sayHello(link.client, link.isTls);
     const rtt = await roundTrips(() => link.client.health(STATUS_TIMEOUT_MS));

@@ -38,7 +38,7 @@ const logger = createLogger("rails", { level: "silent" });
 
 /** Each way by itself; none where there is but one. */
 export async function benchRails(target: VaultTarget, config: Config): Promise<RailBench[]> {
-  const { client } = linkTo(config, target, logger, 1);
+  const { client } = await linkTo(config, target, logger, 1);
   try {
     if (!isRemote(client)) return [];
     await client.hello(CALL_TIMEOUT_MS);

@@ -2,7 +2,6 @@
 import type { RecordClass } from "../block.ts";
 import { SharedVault } from "../client/shared-vault.ts";
 import { VaultClient } from "../client/vault-client.ts";
-import { isRemote } from "../client/vault.ts";
 import type { Vault } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
@@ -18,21 +17,32 @@ export interface VaultLink {
   isTls: boolean;
 }
 
-/** Throws what a sidecar would be told of credentials, or of memory that is no fit region. */
-export function linkTo(
+/** Rejects with what a sidecar would be told of credentials, or of memory that is no fit region. */
+export async function linkTo(
   config: Config,
   target: VaultTarget,
   logger: Logger,
   lanes: number,
-): VaultLink {
+): Promise<VaultLink> {
   const { address, classes } = target;
   const [name] = classes;
   if (sharedPath(address) !== null) {
     const { coherence, host, group } = config.cluster;
     const size = { maxBytes: 0, mustFit: false };
-    const client = new SharedVault({ address, name, coherence, host, group, logger, ...size });
-    return { client, isTls: false };
+    const options = { address, name, coherence, host, group, logger, ...size };
+    return { client: await SharedVault.open(options), isTls: false };
   }
+  return remoteLink(config, target, logger, lanes);
+}
+
+function remoteLink(
+  config: Config,
+  target: VaultTarget,
+  logger: Logger,
+  lanes: number,
+): VaultLink & { client: VaultClient } {
+  const { address, classes } = target;
+  const [name] = classes;
   const security = securityFor(config, target, logger);
   const { addresses: locals } = config.sidecar;
   const client = new VaultClient({ address, name, logger, lanes, locals, security });
@@ -47,11 +57,13 @@ export interface Greeted {
 /** All of a machine, class by class, memory of its own among them. Throws what the first says that does not answer. */
 export async function greeted(config: Config, targets: readonly VaultTarget[]): Promise<Greeted> {
   const logger = createLogger("vaults", { level: "silent" });
-  const of = (name: RecordClass): Vault[] =>
-    [...placesOf(targets, name).values()].map(
-      (target) => linkTo(config, { ...target, classes: [name] }, logger, 1).client,
-    );
-  const clients = { kv: of("kv"), ssm: of("ssm") };
+  const of = async (name: RecordClass): Promise<Vault[]> => {
+    const all: Vault[] = [];
+    for (const target of placesOf(targets, name).values())
+      all.push((await linkTo(config, { ...target, classes: [name] }, logger, 1)).client);
+    return all;
+  };
+  const clients = { kv: await of("kv"), ssm: await of("ssm") };
   return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };
 }
 
@@ -80,15 +92,11 @@ export function placesOf(
 
 /** On one lane, so that records arrive in their order. Throws USAGE for memory of this machine. */
 export function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
+  if (sharedPath(target.address) !== null) {
+    const reason = `${target.address} is memory of this machine, and no member of a pool`;
+    throw new TierkvError("USAGE", { reason });
+  }
   const level = config.log.level === "debug" ? "debug" : "silent";
-  const { client } = linkTo(
-    config,
-    { ...target, classes: [name] },
-    createLogger("vaults", { level }),
-    1,
-  );
-  if (isRemote(client)) return client;
-  client.close();
-  const reason = `${target.address} is memory of this machine, and no member of a pool`;
-  throw new TierkvError("USAGE", { reason });
+  const logger = createLogger("vaults", { level });
+  return remoteLink(config, { ...target, classes: [name] }, logger, 1).client;
 }

@@ -75,7 +75,7 @@ test("the schema knows every value, and no other", () => {
 
 /** As a gateway with this configuration asks its only vault for a block that is not there. */
 async function lookUpOnce(path: string): Promise<Buffer> {
-  const asked = askVaults(loadConfig(path, {}), SILENT);
+  const asked = await askVaults(loadConfig(path, {}), SILENT);
   try {
     const [vault, ...others] = asked.vaults();
     expect(others).toEqual([]);
@@ -251,12 +251,7 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
           .replaceAll(/0\.0\.0\.0:\d+/g, "127.0.0.1:0")
           .replace("16GiB", "32MiB")
           .replace("89GiB", "64MiB");
-      const vault = new Program([
-        "vault",
-        "--json",
-        "--config",
-        write("v.toml", tomlOf("vault")),
-      ]);
+      const vault = new Program(["vault", "--json", "--config", write("v.toml", tomlOf("vault"))]);
       try {
         const { address, class: recordClass } = await vault.firstResult();
         expect(recordClass).toBe("both");

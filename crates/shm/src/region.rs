@@ -189,19 +189,19 @@ impl<F: Fabric> Region<F> {
     ) -> Result<(Vec<bool>, u64)> {
         // Apart from the probes, because then more of these wait for memory at the same time.
         let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
-        Ok(self.found(&self.locked()?, &keys))
+        let locked = self.locked()?;
+        let found = keys.iter().map(|key| locked.0.ready(self.member, key).is_some()).collect();
+        Ok((found, locked.0.seen.word(FLUSH_AT)))
     }
 
-    /// The same without waiting; `None`: somebody has the lock or died with it, or it is of a kind that takes its time.
+    /// The same without waiting; `None`: somebody has the lock or died with it, it is of a kind that takes its time, or an entry is
+    /// to be repaired.
     pub fn look_up_now(&self, keys: impl Iterator<Item = RecordKey>) -> Option<(Vec<bool>, u64)> {
         let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
         let locked = self.fabric.try_lock().then(|| Locked(Table::new(&self.fabric, &self.layout)));
-        locked.map(|locked| self.found(&locked, &keys))
-    }
-
-    fn found(&self, Locked(table): &Locked<'_, F>, keys: &[Words]) -> (Vec<bool>, u64) {
-        let found = keys.iter().map(|key| table.ready(self.member, key).is_some()).collect();
-        (found, table.seen.word(FLUSH_AT))
+        let table = &locked.as_ref()?.0;
+        let found = keys.iter().map(|key| table.ready_now(key).ok().map(|at| at.is_some()));
+        Some((found.collect::<Option<_>>()?, table.seen.word(FLUSH_AT)))
     }
 
     /// Stores a whole record, which is checked before anybody can look it up.

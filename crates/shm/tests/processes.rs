@@ -317,6 +317,15 @@ fn a_look_up_at_once_waits_for_nobody() {
     assert_eq!(now(&region), None, "nobody has done it yet");
     store(&region, 4);
     assert_eq!(now(&region), Some((vec![true, true], 0)), "who stored did it");
+    let file = File::options().write(true).open(&name.0).unwrap();
+    for index in 0..region.layout().entries {
+        let at = region.layout().entry_at(index) + entry::CHUNK;
+        file.write_all_at(&u64::MAX.to_le_bytes(), at).unwrap();
+    }
+    assert_eq!(now(&region), None, "damage takes a repair");
+    assert_eq!(now(&region), None, "nobody has done it yet");
+    assert!(!check(&region, 3));
+    assert_eq!(now(&region), Some((vec![false, false], 0)), "who may wait did it");
     let by_hand = open(&name.0, &Options { coherence: Coherence::Clflush, ..OPTIONS }).unwrap();
     assert_eq!(now(&by_hand), None, "each line takes its time");
     let several = Name::new("now-hosts");

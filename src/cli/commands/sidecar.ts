@@ -113,24 +113,25 @@ async function makeParts(config: Config, logger: Logger): Promise<Parts> {
   const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
   const counters = newSidecarCounters();
   const waker = new Waker(config.cluster.wake, logger);
-  const connect = (name: RecordClass): Vault[] => {
+  const connect = (name: RecordClass): Promise<Vault[]> => {
     const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
-    return targets.map((target) => {
+    const opened = targets.map(async (target): Promise<Vault> => {
       const { address } = target;
       if (sharedPath(address) !== null) {
         const { maxBytes } = config.vault;
         const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
         const { coherence, host, group } = config.cluster;
-        return new SharedVault({ address, name, coherence, host, group, logger, ...size });
+        return SharedVault.open({ address, name, coherence, host, group, logger, ...size });
       }
       const { lanes, addresses: locals } = config.sidecar;
       const access = accessTo(config, target, logger);
       const onWanted = waker.callOf(address);
       return new VaultClient({ address, name, logger, lanes, locals, onWanted, ...access });
     });
+    return Promise.all(opened);
   };
   const traces = await makeTraces(config, logger, counters);
-  const vaults = { kv: connect("kv"), ssm: connect("ssm") };
+  const vaults = { kv: await connect("kv"), ssm: await connect("ssm") };
   const { membersOf } = await import("../sources.ts");
   const members = membersOf(config, logger, waker, (count) =>
     counters.add("listings_refused", count),
