@@ -12,16 +12,12 @@ export declare const __napiBindingTarget: 'native' | 'wasm32-wasi' | 'wasm32-was
 /** Bytes per second of one direction of a link, all transfers together. */
 export declare class Goodput {
   constructor()
-  /** A transfer begins, of which `waitMs` will be waiting; `end` must be called once. */
-  begin(waitMs: number): void
+  /** A transfer begins, of which `waitMs` will be waiting; `isFar`: for an archive, too. `end` must be called once. */
+  begin(waitMs: number, isFar: boolean): void
   /** Bytes have passed that no lane has brought. */
   moved(bytes: number): void
-  /** Of a transfer under way: nothing is measured until `resume`, because it waits for something slower than the link. */
-  pause(): void
-  /** It waits no longer. */
-  resume(): void
-  /** A transfer ends; `isCut`: it was given up. */
-  end(isCut: boolean): void
+  /** A transfer ends, of which `begin` said the same; `isCut`: it was given up. */
+  end(isCut: boolean, isFar: boolean): void
   /** Bytes per second, with a rate to believe in before the first measurement; null: nothing is known. */
   rate(prior?: number | undefined | null): number | null
   /** Milliseconds since the last measurement; null before the first. */

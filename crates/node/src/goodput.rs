@@ -17,10 +17,10 @@ impl Goodput {
         Self::default()
     }
 
-    /// A transfer begins, of which `waitMs` will be waiting; `end` must be called once.
+    /// A transfer begins, of which `waitMs` will be waiting; `isFar`: for an archive, too. `end` must be called once.
     #[napi]
-    pub fn begin(&self, wait_ms: f64) {
-        self.0.begin(wait_ms);
+    pub fn begin(&self, wait_ms: f64, is_far: bool) {
+        self.0.begin(wait_ms, is_far);
     }
 
     /// Bytes have passed that no lane has brought.
@@ -29,22 +29,10 @@ impl Goodput {
         self.0.moved(bytes.into());
     }
 
-    /// Of a transfer under way: nothing is measured until `resume`, because it waits for something slower than the link.
+    /// A transfer ends, of which `begin` said the same; `isCut`: it was given up.
     #[napi]
-    pub fn pause(&self) {
-        self.0.pause();
-    }
-
-    /// It waits no longer.
-    #[napi]
-    pub fn resume(&self) {
-        self.0.resume();
-    }
-
-    /// A transfer ends; `isCut`: it was given up.
-    #[napi]
-    pub fn end(&self, is_cut: bool) {
-        self.0.end(is_cut);
+    pub fn end(&self, is_cut: bool, is_far: bool) {
+        self.0.end(is_cut, is_far);
     }
 
     /// Bytes per second, with a rate to believe in before the first measurement; null: nothing is known.

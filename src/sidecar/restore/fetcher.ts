@@ -254,16 +254,14 @@ export class Fetcher {
       onBadRecord: (key, error) => this.#report(client, blocks, key, error),
     });
     lane.windows.add(window);
-    link.down.begin(link.questionMs(0) ?? 0);
     const isFar = blocks.some((block) => block.isFar);
-    if (isFar) link.down.pause();
+    link.down.begin(link.questionMs(0) ?? 0, isFar);
     this.#options.priority.begin();
     this.#busy.begin();
     void this.#run(lane, window, blocks).then((isCut) => {
       lane.windows.delete(window);
       lane.pendingBytes -= this.#bytesOf(blocks);
-      if (isFar) link.down.resume();
-      link.down.end(isCut);
+      link.down.end(isCut, isFar);
       this.#options.priority.end();
       this.#busy.end();
       this.#pumpSoon();

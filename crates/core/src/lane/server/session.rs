@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::fetching::{
     Claim, Cut, FetchJob, parse_keys, probe_bytes, push_chunk, push_status, status_frame,
+    waited_frame,
 };
 use super::requests::{Lane, State};
 use super::spans::Asked;
@@ -156,7 +157,12 @@ impl Session {
             }
             Claim::Pin(item, key) => {
                 // May read from a disk: nobody waits for it but this lane.
-                let cut = self.shared.store.pin(&key).map(|pin| Cut::new(item, Arc::new(pin)));
+                let (pin, waited) = self.shared.store.pin_timed(&key);
+                if !waited.is_zero() {
+                    // What the batch has already has waited, too.
+                    batch.lead(waited_frame(waited));
+                }
+                let cut = pin.map(|pin| Cut::new(item, Arc::new(pin)));
                 let (first, rest) = match cut {
                     None => {
                         counts.add("fetch_missing", 1);
