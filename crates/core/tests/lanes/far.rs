@@ -1,20 +1,17 @@
-//! Owns the proof that a vault says how long records waited for its archive, and that this is no part of the link's rate.
+//! Owns the proof that a vault says how long records waited for its archive.
 
 use std::sync::Arc;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use tierkv_core::archive;
-use tierkv_core::codec::Codec;
 use tierkv_core::disk::{ArchiveOptions, Disk, DiskOptions, Durability};
-use tierkv_core::lane::client::Outcome;
 use tierkv_core::lane::frame::{Frame, Kind};
 use tierkv_core::store::{CLASS_ANY, ItemStatus, Options, RecordKey, Store};
 
 use super::folder::Folder;
 use super::records::{key, put, record};
-use super::stand::{ACCEPTED, Engine, MIB, Shape, Vault, bytes_of, until};
-use super::wires::{client_by_hand, vault_by_hand};
+use super::stand::{MIB, Vault, until};
+use super::wires::client_by_hand;
 
 fn archived(disk: &Folder, far: &Folder) -> Arc<Store> {
     let url = format!("file://{}", far.path().display());
@@ -65,27 +62,4 @@ fn a_vault_says_how_long_its_archive_was_waited_for() {
     assert_eq!(kinds(2, &[0]), [Kind::Chunk]);
     // What is sent with a record has waited for it.
     assert_eq!(kinds(3, &[0, 1]), [Kind::Waited, Kind::Chunk, Kind::Chunk]);
-}
-
-#[test]
-fn what_a_vault_waited_for_is_no_part_of_the_links_rate() {
-    const WAIT: Duration = Duration::from_secs(1);
-    let engine = Engine::new(Shape::Large, 2);
-    let (lanes, mut wires) = vault_by_hand(1);
-    let bytes = bytes_of(&engine.record(1, Codec::Raw));
-    let (targets, _) = engine.targets(&[1], Codec::Raw);
-    lanes.down.begin(0.0, false);
-    let request = lanes.client.fetch(targets).unwrap();
-    wires[0].next().unwrap();
-    sleep(WAIT);
-    let us = u64::try_from(WAIT.as_micros()).unwrap();
-    wires[0].send(Frame { offset: us, ..Frame::new(Kind::Waited, 0) }, &[]);
-    for (at, part) in (0..).step_by(MIB).zip(bytes.chunks(MIB)) {
-        wires[0].chunk(request, 0, at, &bytes, part.len());
-    }
-    let length = bytes.len() as u64;
-    assert_eq!(lanes.outcome(request), Outcome::Done(vec![ACCEPTED], length, None));
-    lanes.down.end(false, false);
-    let rate = lanes.down.rate(None).unwrap() / bytes.len() as f64;
-    assert!(rate > 1.5 / WAIT.as_secs_f64(), "{rate} records a second");
 }
