@@ -170,7 +170,9 @@ export const lanesFailedRails: Takes<"lanesFailedRails", [LanesId]> = coded(
 );
 export const lanesMtu: Takes<"lanesMtu", [LanesId]> = coded(loaded.lanesMtu);
 export const lanesClose: Takes<"lanesClose", [LanesId]> = coded(loaded.lanesClose);
-export const shmOpen = coded(loaded.shmOpen) as Gives<Core["shmOpen"], RegionId>;
+export const shmOpen = codedLater(loaded.shmOpen) as (
+  ...args: Parameters<Core["shmOpen"]>
+) => Promise<core.ShmInfo & { id: RegionId }>;
 export const shmLookup: Takes<"shmLookup", [RegionId]> = coded(loaded.shmLookup);
 export const shmLookupNow: Takes<"shmLookupNow", [RegionId]> = coded(loaded.shmLookupNow);
 export const shmFetch: Takes<"shmFetch", [RegionId, ArenaId]> = coded(loaded.shmFetch);

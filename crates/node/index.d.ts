@@ -12,16 +12,12 @@ export declare const __napiBindingTarget: 'native' | 'wasm32-wasi' | 'wasm32-was
 /** Goodput of one direction of a link, in bytes per second over all transfers. */
 export declare class Goodput {
   constructor()
-  /** Begins a transfer whose first `waitMs` are waiting; `end` must follow once. */
-  begin(waitMs: number): void
+  /** Begins a transfer whose first `waitMs` are waiting; `isFar` says that it may also wait for an archive. `end` must follow once. */
+  begin(waitMs: number, isFar: boolean): void
   /** Counts bytes that no lane has counted. */
   moved(bytes: number): void
-  /** Stops measuring until `resume`, because a transfer waits for something slower than the link. */
-  pause(): void
-  /** Ends a `pause`. */
-  resume(): void
-  /** Ends a transfer; `isCut` says that it was given up. */
-  end(isCut: boolean): void
+  /** Ends a transfer; `isCut` says that it was given up, `isFar` is as in `begin`. */
+  end(isCut: boolean, isFar: boolean): void
   /** Bytes per second; `prior` stands in before the first measurement; null if nothing is known. */
   rate(prior?: number | undefined | null): number | null
   /** Milliseconds since the last measurement; null before the first. */
@@ -573,7 +569,7 @@ export declare function shmNews(id: number, known: number): number
  * the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
  * look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
  */
-export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): ShmInfo
+export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): Promise<ShmInfo>
 
 /** Bytes that were moved for a request; null when it has its outcome. */
 export declare function shmProgress(id: number, request: number): number | null

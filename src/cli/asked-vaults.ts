@@ -24,7 +24,7 @@ export interface AskedVaults extends Running {
 }
 
 /** A vault that may not be asked is left out until it may be; each new reason is said once. */
-export function askVaults(config: Config, logger: Logger): AskedVaults {
+export async function askVaults(config: Config, logger: Logger): Promise<AskedVaults> {
   const clients = new Map<string, Vault>();
   const add = (client: Vault): void => {
     clients.set(client.address, client);
@@ -34,13 +34,13 @@ export function askVaults(config: Config, logger: Logger): AskedVaults {
   const targets = vaultTargets(config).filter(({ classes }) => classes.includes("kv"));
   const written = new Set(targets.map(({ address }) => address));
   const reasons = new Map<string, string>();
-  const addWritten = (): void => {
+  const addWritten = async (): Promise<void> => {
     for (const target of targets) {
       const { address } = target;
       if (clients.has(address)) continue;
       try {
         const only = { ...target, classes: ["kv"] as const };
-        add(linkTo(config, only, logger, LANES).client);
+        add((await linkTo(config, only, logger, LANES)).client);
       } catch (error) {
         const { message: reason } = toTierkvError(error);
         if (reasons.get(address) !== reason)
@@ -49,8 +49,11 @@ export function askVaults(config: Config, logger: Logger): AskedVaults {
       }
     }
   };
-  addWritten();
-  const again = setInterval(addWritten, GATEWAY_VAULT_RETRY_MS);
+  await addWritten();
+  let adding: Promise<void> | null = null;
+  const again = setInterval(() => {
+    adding ??= addWritten().finally(() => (adding = null));
+  }, GATEWAY_VAULT_RETRY_MS);
   again.unref();
   const quiet = { ...config, sidecar: { ...config.sidecar, lanes: LANES } };
   // A look-up is no reason to wake a machine.
@@ -68,11 +71,11 @@ export function askVaults(config: Config, logger: Logger): AskedVaults {
   });
   return {
     vaults: () => [...clients.values()].map(askedOf),
-    close() {
+    async close() {
       clearInterval(again);
       source?.close();
+      await adding;
       for (const client of clients.values()) client.close();
-      return Promise.resolve();
     },
   };
 }

@@ -91,7 +91,7 @@ export async function benchVault(
 ): Promise<VaultBench> {
   const { address, classes, name } = target;
   const { lanes } = config.sidecar;
-  const { client } = linkTo(config, target, silent, lanes);
+  const { client } = await linkTo(config, target, silent, lanes);
   const { byClass, fidelity, kvName } = chooseCodecs(config);
   const codec: CodecName = classes[0] === "kv" ? kvName : "raw";
   const result: VaultBench = { ...blank(name, address, codec), rounds: options.rounds };

@@ -102,7 +102,7 @@ async function inspectVault(target: VaultTarget, config: Config): Promise<Target
   const { name, address } = target;
   let client: Vault | null = null;
   try {
-    const link = linkTo(config, target, silent, 1);
+    const link = await linkTo(config, target, silent, 1);
     ({ client } = link);
     await sayHello(link.client, link.isTls);
     const rtt = await roundTrips(() => link.client.health(STATUS_TIMEOUT_MS));

@@ -36,7 +36,7 @@ export interface RailBench {
 
 /** Each way by itself; none where there is but one. */
 export async function benchRails(target: VaultTarget, config: Config): Promise<RailBench[]> {
-  const { client } = linkTo(config, target, silent, 1);
+  const { client } = await linkTo(config, target, silent, 1);
   try {
     if (!isRemote(client)) return [];
     await client.hello(CALL_TIMEOUT_MS);

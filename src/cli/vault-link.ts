@@ -3,7 +3,6 @@ import type { RecordClass } from "../block.ts";
 import { askOnce } from "../client/ask.ts";
 import { SharedVault } from "../client/shared-vault.ts";
 import { VaultClient } from "../client/vault-client.ts";
-import { isRemote } from "../client/vault.ts";
 import type { Vault } from "../client/vault.ts";
 import type { Waker } from "../client/wake.ts";
 import type { Config } from "../config/config.ts";
@@ -20,19 +19,30 @@ export interface VaultLink {
   isTls: boolean;
 }
 
-/** Throws what a sidecar would be told of credentials, or of memory that is no fit region. */
-export function linkTo(
+/** Rejects with what a sidecar would be told of credentials, or of memory that is no fit region. */
+export async function linkTo(
   config: Config,
   target: VaultTarget,
   logger: Logger,
   lanes: number,
-): VaultLink {
+): Promise<VaultLink> {
   const { address, classes } = target;
   const [name] = classes;
   if (sharedPath(address) !== null) {
     const size = { maxBytes: 0, mustFit: false };
-    return { client: sharedAt(config, address, name, logger, size), isTls: false };
+    return { client: await sharedAt(config, address, name, logger, size), isTls: false };
   }
+  return remoteLink(config, target, logger, lanes);
+}
+
+function remoteLink(
+  config: Config,
+  target: VaultTarget,
+  logger: Logger,
+  lanes: number,
+): VaultLink & { client: VaultClient } {
+  const { address, classes } = target;
+  const [name] = classes;
   const security = securityFor(config, target, logger);
   const { addresses: locals } = config.sidecar;
   const client = new VaultClient({ address, name, logger, lanes, locals, security });
@@ -46,9 +56,9 @@ export function sharedAt(
   name: RecordClass,
   logger: Logger,
   size: { maxBytes: number; mustFit: boolean },
-): SharedVault {
+): Promise<SharedVault> {
   const { coherence, host, group } = config.cluster;
-  return new SharedVault({ address, name, coherence, host, group, logger, ...size });
+  return SharedVault.open({ address, name, coherence, host, group, logger, ...size });
 }
 
 /** For a process that goes on without this vault where nothing may be sent to it, and wakes it where it is wanted. */
@@ -86,14 +96,17 @@ export interface Greeted<V extends Vault> {
   close(): void;
 }
 
-/** All of a machine, class by class. Throws what the first says that does not answer. */
+/** Connects to all vaults of a machine, class by class. Throws the first error of a vault that does not answer. */
 export async function greeted<V extends Vault>(
   targets: readonly VaultTarget[],
-  connect: (target: VaultTarget, name: RecordClass) => V,
+  connect: (target: VaultTarget, name: RecordClass) => V | Promise<V>,
 ): Promise<Greeted<V>> {
-  const of = (name: RecordClass): V[] =>
-    [...placesOf(targets, name).values()].map((target) => connect(target, name));
-  const clients = { kv: of("kv"), ssm: of("ssm") };
+  const of = async (name: RecordClass): Promise<V[]> => {
+    const all: V[] = [];
+    for (const target of placesOf(targets, name).values()) all.push(await connect(target, name));
+    return all;
+  };
+  const clients = { kv: await of("kv"), ssm: await of("ssm") };
   return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };
 }
 
@@ -122,15 +135,11 @@ export function placesOf(
 
 /** On one lane, so that records arrive in their order. Throws USAGE for memory of this machine. */
 export function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
+  if (sharedPath(target.address) !== null) {
+    const reason = `${target.address} is memory of this machine, and no member of a pool`;
+    throw new TierkvError("USAGE", { reason });
+  }
   const level = config.log.level === "debug" ? "debug" : "silent";
-  const { client } = linkTo(
-    config,
-    { ...target, classes: [name] },
-    createLogger("vaults", { level }),
-    1,
-  );
-  if (isRemote(client)) return client;
-  client.close();
-  const reason = `${target.address} is memory of this machine, and no member of a pool`;
-  throw new TierkvError("USAGE", { reason });
+  const logger = createLogger("vaults", { level });
+  return remoteLink(config, { ...target, classes: [name] }, logger, 1).client;
 }

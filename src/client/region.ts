@@ -56,6 +56,8 @@ export interface RegionOptions extends RegionSide {
   mustFit: boolean;
 }
 
+type Info = Awaited<ReturnType<typeof shmOpen>>;
+
 export class Region {
   /** Identity of the region. */
   readonly epoch: number;
@@ -64,13 +66,16 @@ export class Region {
   /** How it is mapped. */
   readonly coherence: string;
   readonly #id: RegionId;
-  readonly #waiting = new Map<number, Waiting>();
+  readonly #waiting: Map<number, Waiting>;
 
-  /** Opens a region; throws SHARED_REGION naming the configuration's key. */
-  static open(path: string, options: RegionOptions): Region {
-    const { address, name, maxBytes, mustFit } = options;
+  /** Opens a region, made with at most `maxBytes` if missing; 0: none is made. Rejects with SHARED_REGION naming the configuration's key. */
+  static async open(path: string, options: RegionOptions): Promise<Region> {
+    const { address, name, maxBytes, mustFit, coherence, host = null, group = null } = options;
+    const waiting = new Map<number, Waiting>();
+    const onEvent = (...event: Event): void => settle(waiting, ...event);
     try {
-      return new Region(path, maxBytes, mustFit, options);
+      const info = await shmOpen(path, maxBytes, mustFit, coherence, host, group, onEvent);
+      return new Region(info, waiting);
     } catch (error) {
       const { message: reason } = toTierkvError(error);
       const key = `[cluster] ${name}_cold`;
@@ -78,19 +83,10 @@ export class Region {
     }
   }
 
-  /** Maps a region, made with at most `maxBytes` if missing; 0: none is made. Throws ARENA_FAILED for an unfit one. */
-  constructor(path: string, maxBytes: number, mustFit: boolean, as: RegionSide) {
-    const onEvent = (
-      request: number,
-      error: string | null,
-      data: Buffer,
-      numbers: number[],
-    ): void => this.#onEvent(request, error, data, numbers);
-    const { coherence, host = null, group = null } = as;
-    const info = shmOpen(path, maxBytes, mustFit, coherence, host, group, onEvent);
-    const { id, epoch, flush } = info;
+  private constructor({ id, coherence, epoch, flush }: Info, waiting: Map<number, Waiting>) {
     this.#id = id;
-    this.coherence = info.coherence;
+    this.#waiting = waiting;
+    this.coherence = coherence;
     this.epoch = epoch;
     this.flush = flush;
   }
@@ -134,16 +130,19 @@ export class Region {
   close(): void {
     shmClose(this.#id);
   }
+}
 
-  #onEvent(request: number, text: string | null, data: Buffer, numbers: readonly number[]): void {
-    const waiting = this.#waiting.get(request);
-    this.#waiting.delete(request);
-    const error = text === null ? null : toTierkvError(new Error(text));
-    if (error === null || error.code === "BAD_RECORD") {
-      waiting?.resolve({ data, numbers, reason: error?.message ?? null });
-    } else {
-      waiting?.reject(error);
-    }
+/** Request, its error, what came back. */
+type Event = [request: number, error: string | null, data: Buffer, numbers: readonly number[]];
+
+function settle(all: Map<number, Waiting>, ...[request, text, data, numbers]: Event): void {
+  const waiting = all.get(request);
+  all.delete(request);
+  const error = text === null ? null : toTierkvError(new Error(text));
+  if (error === null || error.code === "BAD_RECORD") {
+    waiting?.resolve({ data, numbers, reason: error?.message ?? null });
+  } else {
+    waiting?.reject(error);
   }
 }
 

@@ -66,19 +66,23 @@ export class SharedVault {
   readonly #counts = { lookup_keys: 0, lookup_hits: 0, fetched_bytes: 0, stored_bytes: 0 };
   #seen = { atMs: nowMs(), out: 0, in: 0 };
 
-  /** Opens the region, or makes it if missing. Throws SHARED_REGION for an unfit one. */
-  constructor(options: SharedVaultOptions) {
+  /** Opens the region, or makes it if missing. Rejects with SHARED_REGION for an unfit one. */
+  static async open(options: SharedVaultOptions): Promise<SharedVault> {
+    const path = sharedPath(options.address) ?? "";
+    return new SharedVault(options, path, await Region.open(path, options));
+  }
+
+  private constructor(options: SharedVaultOptions, path: string, region: Region) {
     const { address, name, logger } = options;
     this.address = address;
     this.name = name;
     this.#logger = logger;
-    this.#path = sharedPath(address) ?? "";
-    this.#region = Region.open(this.#path, options);
-    const { coherence } = this.#region;
+    this.#path = path;
+    this.#region = region;
+    const { coherence, flush } = region;
     logger.info({ vault: address, coherence }, "shared memory is mapped");
     // Each open call listens.
     setMaxListeners(0, this.#closing.signal);
-    const { flush } = this.#region;
     // No copies of its records exist here yet, so earlier flushes do not matter.
     this.flushes.receive({ number: flush, everything: true, flushes: [] });
     this.#breaker = new Breaker({

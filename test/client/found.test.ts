@@ -31,7 +31,7 @@ test.each([
 });
 
 test("shared memory counts the same", async () => {
-  const shared = openShared(regionAddress());
+  const shared = await openShared(regionAddress());
   const keys = keysOf(makeRecords(3));
   await shared.lookup(NAMESPACE, keys, SOON_MS, UNCOUNTED);
   expect((await shared.stats(SOON_MS)).counters).toMatchObject({ lookup_keys: 0 });

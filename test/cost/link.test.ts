@@ -39,9 +39,9 @@ describe("a link", () => {
   test("is stale before the first measurement, and when the last was long ago", () => {
     const flow = new Goodput();
     expect(isStale(flow)).toBe(true);
-    flow.begin(0);
+    flow.begin(0, false);
     flow.moved(100_000);
-    flow.end(false);
+    flow.end(false, false);
     expect(isStale(flow)).toBe(false);
     expect(isStale(goodputOf(1, LINK_STALE_MS + 1))).toBe(true);
   });

@@ -10,7 +10,7 @@ import { HASH_BYTES, NAMESPACE_BYTES, packKeys, toNamespace } from "../../src/bl
 import { askVaults } from "../../src/cli/asked-vaults.ts";
 import { loadConfig } from "../../src/config/load.ts";
 import { CHART, HAS_HELM, KUBE, chartIn, named, workloads } from "../support/charts.ts";
-import type { Container, Json } from "../support/charts.ts";
+import type { Container, Json, Rendered } from "../support/charts.ts";
 import { Program, runInside, runProgram } from "../support/command-line.ts";
 import { SILENT } from "../support/gateways.ts";
 
@@ -75,7 +75,7 @@ test("the schema knows every value, and no other", () => {
 
 /** As a gateway with this configuration asks its only vault for a block that is not there. */
 async function lookUpOnce(path: string): Promise<Buffer> {
-  const asked = askVaults(loadConfig(path, {}), SILENT);
+  const asked = await askVaults(loadConfig(path, {}), SILENT);
   try {
     const [vault, ...others] = asked.vaults();
     expect(others).toEqual([]);
@@ -195,6 +195,25 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
     }
   });
 
+  /** Files of the Secret that the pods of a part are given. */
+  const givenTo = (all: readonly Rendered[], part: string): string[] => {
+    const pod = workloads(all).find(({ metadata }) => metadata.name === `x-tierkv-${part}`)!;
+    const secrets = pod.spec.template!.spec.volumes.flatMap(({ secret }) => secret ?? []);
+    const whole = Object.keys(named(all, "Secret", "x-tierkv-access").stringData!);
+    return secrets.flatMap(({ items }) => items?.map(({ key }) => key) ?? whole);
+  };
+
+  test.each(["vault", "engine", "gateway"])(
+    "a pod of a %s is given the secrets that its configuration names, and no other",
+    (part) => {
+      const all = render();
+      const toml = named(all, "ConfigMap", `x-tierkv-${part}`).data!["tierkv.toml"]!;
+      const asked = [...toml.matchAll(/"\/run\/access\/([^"]+)"/g)].map(([, name = ""]) => name);
+      expect(asked.length).toBeGreaterThan(0);
+      expect(givenTo(all, part).toSorted()).toEqual(asked.toSorted());
+    },
+  );
+
   test("the gateway alone can be reached from outside, and is two to ten pods by processor time", () => {
     const all = render("gateway.service.type=LoadBalancer", ...everything);
     const services = all.filter(({ kind }) => kind === "Service");
@@ -218,33 +237,30 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
     async () => {
       const all = render();
       const access = named(all, "Secret", "x-tierkv-access").stringData!;
-      const place = (text: string): string => text.replaceAll(/"\/(var|run)\//g, `"${dir}/$1/`);
+      const place = (part: string, text: string): string =>
+        text.replaceAll(/"\/(var|run)\//g, `"${dir}/${part}/$1/`);
       const write = (path: string, text: string, mode = 0o600): string => {
         mkdirSync(dirname(join(dir, path)), { recursive: true, mode: 0o700 });
         writeFileSync(join(dir, path), text, { mode });
         return join(dir, path);
       };
-      for (const [name, text] of Object.entries(access)) write(`run/access/${name}`, text);
-      const tomlOf = (name: string): string =>
-        place(named(all, "ConfigMap", name).data!["tierkv.toml"]!)
+      for (const part of ["vault", "engine", "gateway"])
+        for (const key of givenTo(all, part)) write(`${part}/run/access/${key}`, access[key]!);
+      const tomlOf = (part: string): string =>
+        place(part, named(all, "ConfigMap", `x-tierkv-${part}`).data!["tierkv.toml"]!)
           .replaceAll(/0\.0\.0\.0:\d+/g, "127.0.0.1:0")
           .replace("16GiB", "32MiB")
           .replace("89GiB", "64MiB");
-      const vault = new Program([
-        "vault",
-        "--json",
-        "--config",
-        write("v.toml", tomlOf("x-tierkv-vault")),
-      ]);
+      const vault = new Program(["vault", "--json", "--config", write("v.toml", tomlOf("vault"))]);
       try {
         const { address, class: recordClass } = await vault.firstResult();
         expect(recordClass).toBe("both");
-        const beforeVault = (name: string): string =>
-          tomlOf(name).replaceAll(/^(kv|ssm)_cold = .*$/gm, `$1_cold = ["${String(address)}"]`);
-        const toml = beforeVault("x-tierkv-engine");
-        const config = write("g.toml", beforeVault("x-tierkv-gateway"));
+        const beforeVault = (part: string): string =>
+          tomlOf(part).replaceAll(/^(kv|ssm)_cold = .*$/gm, `$1_cold = ["${String(address)}"]`);
+        const toml = beforeVault("engine");
+        const config = write("g.toml", beforeVault("gateway"));
         expect(await lookUpOnce(config)).toEqual(Buffer.alloc(1));
-        write("run/access/read-token", "another-token-that-nobody-knows-0123456789\n");
+        write("gateway/run/access/read-token", "another-token-that-nobody-knows-0123456789\n");
         await expect(lookUpOnce(config)).rejects.toThrow("does not let this machine in");
         const sidecar = new Program(["sidecar", "--json", "--config", write("s.toml", toml)]);
         try {
@@ -254,7 +270,7 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
             0,
             expect.stringContaining('"ok":true'),
           ]);
-          write("run/access/token", "another-token-that-nobody-knows-0123456789\n");
+          write("engine/run/access/token", "another-token-that-nobody-knows-0123456789\n");
           const refused = await runProgram(["status", "--json", "--config", join(dir, "s.toml")]);
           expect([refused.exitCode, refused.stdout]).toEqual([
             1,

@@ -23,7 +23,7 @@ async function machineOn(
   address: string,
   vaults: readonly { address: string }[],
 ): Promise<Machine> {
-  const kv = [openShared(address), ...vaults.map((vault) => openClient(vault))];
+  const kv = [await openShared(address), ...vaults.map((vault) => openClient(vault))];
   await Promise.all(kv.map((client) => client.hello(SOON_MS)));
   const options = { when: "always", waitMs: 20_000 } as const;
   const sidecar = await openSidecar({ vaults: { kv, ssm: null }, ...options });
@@ -47,7 +47,7 @@ test("blocks that one sidecar saves lie in both, and another of the machine asks
   const one = await machineOn(address, vaults);
   const blocks = makeBlocks("both", BLOCKS, PAGE);
   await saveAll(one, blocks);
-  const near = openShared(address);
+  const near = await openShared(address);
   expect((await near.stats(SOON_MS)).records).toBe(BLOCKS);
   const inVaults = await recordsOf(vaults.map((vault) => openClient(vault)));
   expect(inVaults.reduce((sum, count) => sum + count, 0)).toBe(BLOCKS);

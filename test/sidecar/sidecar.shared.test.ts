@@ -124,7 +124,7 @@ async function sidecarOn(
   address: string,
   kv: KvCodec = "raw",
 ): Promise<{ sidecar: TestSidecar; engine: FakeEngine }> {
-  const vaults = { kv: openShared(address), ssm: null };
+  const vaults = { kv: await openShared(address), ssm: null };
   const sidecar = await openSidecar({ vaults, when: "always", waitMs: 20_000, kv });
   return {
     sidecar,
@@ -201,7 +201,7 @@ test.each([
 test("kill -9 of one in the middle of saving leaves the other right, and nothing of the dead one behind", async () => {
   const address = regionAddress();
   const { sidecar, engine } = await sidecarOn(address);
-  const watcher = openShared(address);
+  const watcher = await openShared(address);
   const membersOf = async (): Promise<number> =>
     (await watcher.stats(SOON_MS)).counters["members"]!;
   const alone = await membersOf();
@@ -272,7 +272,7 @@ test("a flush empties the region, and the sidecars' copies", async () => {
 });
 
 test("records made before a flush are not stored after it", async () => {
-  const vault = openShared(regionAddress());
+  const vault = await openShared(regionAddress());
   const set = closeAfterTest(await BenchSet.open(2, "kv", { codec: 0, fidelity: 0 }));
   const stored = async (known: number): Promise<number[]> => {
     const items = set.deferred(0, set.count);
@@ -311,7 +311,7 @@ test("damaged bytes are a counted miss, and their record goes", async () => {
   const view = await restored(other.engine, blocks);
   expect([view.reason, placedOf(view)]).toEqual(["bad_record", 0]);
   expect(other.sidecar.counters.get("bad_records")).toBeGreaterThan(0);
-  const vault = openShared(address);
+  const vault = await openShared(address);
   await until(async () => {
     await restored(other.engine, blocks);
     return (await vault.stats(SOON_MS)).records === 0;
@@ -344,7 +344,7 @@ test("with record keys the region holds no plaintext, and only sidecars with the
 
 test("a region that is not fit is refused at the start, with its path and a fix", async () => {
   const address = regionAddress();
-  openShared(address);
+  await openShared(address);
   const refused = await runProgramOn(writeConfig(`${address}/none`));
   expect(refused).toMatch(/SHARED_REGION.*kv_cold.*none/s);
   writeFileSync(`${address.slice(4)}.txt`, "no region");
@@ -356,8 +356,8 @@ test("a region that is not fit is refused at the start, with its path and a fix"
     runProgramOn(writeConfig(address, "", `group = "${text}"\n`));
   expect(await ofGroup("no-such")).toMatch(/SHARED_REGION.*group = "no-such".*getent/s);
   expect(await ofGroup("1234")).toMatch(/SHARED_REGION.*mode 600.*group is 1234/s);
-  const small = () => openShared(address, "kv", { maxBytes: REGION_BYTES / 2 });
-  expect(small).toThrow(/the configuration gives/);
+  const small = openShared(address, "kv", { maxBytes: REGION_BYTES / 2 });
+  await expect(small).rejects.toThrow(/the configuration gives/);
 });
 
 test("a region of a group is made with it, and its sidecars and commands reach it", async () => {

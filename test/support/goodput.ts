@@ -5,8 +5,6 @@ export function goodputOf(rate: number, idleMs = 0): Goodput {
   const nothing = (): void => {};
   return {
     begin: nothing,
-    pause: nothing,
-    resume: nothing,
     moved: nothing,
     end: nothing,
     rate: () => rate,

@@ -88,7 +88,7 @@ const TOKEN_BYTES = 32;
 /** Makes a frame from a vault: welcome is kind 2, found 4. */
 function frame(kind: number, request = 0, body: Buffer = Buffer.alloc(0), code = 0): Buffer {
   const header = Buffer.alloc(FRAME_BYTES);
-  header.write("TKVL\u0001", "latin1");
+  header.write("TKVL\u0002", "latin1");
   header[5] = kind;
   header.writeUInt16LE(code, 6);
   header.writeUInt32LE(request, 8);

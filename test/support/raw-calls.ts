@@ -54,7 +54,7 @@ export function laneFrame(
 ): Buffer {
   const { request = 0, code = 0, item = 0, offset = 0, recordBytes = 0 } = fields;
   const header = Buffer.alloc(HEADER_BYTES);
-  header.write("TKVL\u0001", "latin1");
+  header.write("TKVL\u0002", "latin1");
   header[5] = KINDS[kind];
   header.writeUInt16LE(code, 6);
   header.writeUInt32LE(request, 8);

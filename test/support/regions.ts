@@ -19,14 +19,16 @@ export function pathOf(address: string): string {
   return address.slice("shm:".length);
 }
 
-export function openShared(
+export async function openShared(
   address: string,
   name: RecordClass = "kv",
   options: Partial<SharedVaultOptions> = {},
-): SharedVault {
+): Promise<SharedVault> {
   const size = { maxBytes: REGION_BYTES, mustFit: true };
   const coherence = "hardware";
-  return closeAfterTest(new SharedVault({ address, name, coherence, logger, ...size, ...options }));
+  return closeAfterTest(
+    await SharedVault.open({ address, name, coherence, logger, ...size, ...options }),
+  );
 }
 
 /** Flips a byte in every chunk. */

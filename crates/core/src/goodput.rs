@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::limits::{
     GOODPUT_BURST_BYTES_MIN, GOODPUT_GAP_MS, GOODPUT_MEMORY_MS, GOODPUT_PRIOR_MS,
@@ -25,9 +25,10 @@ impl Default for Goodput {
 }
 
 impl Goodput {
-    /// Begins a transfer whose first `wait_ms` are waiting; `end` must follow once.
-    pub fn begin(&self, wait_ms: f64) {
-        self.meter().begin(self.now_ms(), wait_ms);
+    /// Begins a transfer whose first `wait_ms` are waiting; `is_far` says that it may also wait for an archive, for an
+    /// unknown time. `end` must follow once.
+    pub fn begin(&self, wait_ms: f64, is_far: bool) {
+        self.meter().begin(self.now_ms(), wait_ms, is_far);
     }
 
     /// Counts bytes moved; never blocks.
@@ -38,19 +39,14 @@ impl Goodput {
         }
     }
 
-    /// Stops measuring until `resume`, because a transfer waits for something slower than the link, such as an archive.
-    pub fn pause(&self) {
-        self.meter().pause();
+    /// Leaves out `time`, because the bytes that follow waited so long for an archive.
+    pub fn waited(&self, time: Duration) {
+        self.meter().waited(self.now_ms(), time.as_secs_f64() * 1e3);
     }
 
-    /// Ends a `pause`.
-    pub fn resume(&self) {
-        self.meter().resume(self.now_ms());
-    }
-
-    /// Ends a transfer; `is_cut` says that it was given up.
-    pub fn end(&self, is_cut: bool) {
-        self.meter().end(self.now_ms(), is_cut);
+    /// Ends a transfer; `is_cut` says that it was given up, `is_far` is as in `begin`.
+    pub fn end(&self, is_cut: bool, is_far: bool) {
+        self.meter().end(self.now_ms(), is_cut, is_far);
     }
 
     /// Bytes per second; `prior` stands in before the first measurement; `None` if nothing is known.
@@ -88,8 +84,8 @@ impl Goodput {
 #[derive(Debug, Default)]
 pub struct Meter {
     open: u32,
-    /// Open transfers that wait for something slower.
-    paused: u32,
+    /// Open transfers that may wait for an archive.
+    far: u32,
     /// Busy time not noted yet: its start, the waiting in it, and its bytes.
     since_ms: f64,
     wait_ms: f64,
@@ -107,22 +103,20 @@ pub struct Meter {
 
 impl Meter {
     /// As `Goodput::begin`.
-    pub fn begin(&mut self, now_ms: f64, wait_ms: f64) {
+    pub fn begin(&mut self, now_ms: f64, wait_ms: f64, is_far: bool) {
         if self.open == 0 {
             self.restart(now_ms, wait_ms);
             (self.moved_ms, self.burst_ms) = (now_ms, now_ms);
             self.is_noted = false;
         }
         self.open += 1;
+        self.far += u32::from(is_far);
     }
 
     /// As `Goodput::moved`. Busy time is noted in parts, because a link may fail during a transfer. No part ends within a
     /// burst, because a burst's first bytes waited for all before them.
     #[expect(clippy::cast_precision_loss, reason = "byte counts stay far below 2^53")]
     pub fn moved(&mut self, now_ms: f64, bytes: u64) {
-        if self.paused > 0 {
-            return;
-        }
         let is_burst_over = now_ms - self.moved_ms >= GOODPUT_GAP_MS;
         if is_burst_over || self.moved_ms - self.burst_ms >= GOODPUT_PRIOR_MS {
             if self.open > 0 && self.busy_ms(self.moved_ms) >= GOODPUT_PRIOR_MS {
@@ -134,27 +128,25 @@ impl Meter {
         self.moved_ms = now_ms;
     }
 
-    /// As `Goodput::pause`.
-    pub fn pause(&mut self) {
-        self.paused += 1;
-    }
-
-    /// As `Goodput::resume`. Discards the bytes of the pause and of the busy time before it.
-    pub fn resume(&mut self, now_ms: f64) {
-        self.paused = self.paused.saturating_sub(1);
-        if self.paused == 0 {
-            self.restart(now_ms, 0.0);
-            (self.moved_ms, self.burst_ms) = (now_ms, now_ms);
-        }
+    /// As `Goodput::waited`. Shifts only the silent part of the time, because lanes wait side by side and bytes sent before
+    /// are still on their way.
+    pub fn waited(&mut self, now_ms: f64, ms: f64) {
+        let silent_ms = (now_ms - self.moved_ms).min(ms).max(0.0);
+        self.since_ms += silent_ms;
+        self.moved_ms += silent_ms;
+        self.burst_ms += silent_ms;
     }
 
     /// As `Goodput::end`. Few bytes in a long time also count as a rate, where the transfer was given up for it.
-    pub fn end(&mut self, now_ms: f64, is_cut: bool) {
+    pub fn end(&mut self, now_ms: f64, is_cut: bool, is_far: bool) {
+        let until_ms = self.heard_ms(now_ms);
         self.open = self.open.saturating_sub(1);
-        if self.open > 0 || self.paused > 0 {
+        self.far = self.far.saturating_sub(u32::from(is_far));
+        if self.open > 0 {
+            self.waited(now_ms, now_ms - until_ms);
             return;
         }
-        let busy_ms = self.busy_ms(now_ms);
+        let busy_ms = self.busy_ms(until_ms);
         let is_long = busy_ms >= GOODPUT_PRIOR_MS;
         let expected = self.known().unwrap_or(0.0) * busy_ms;
         if is_cut && is_long && expected > 2.0 * self.since_bytes {
@@ -163,7 +155,7 @@ impl Meter {
             self.since_bytes = self.since_bytes.max(GOODPUT_SAMPLE_BYTES_MIN);
         }
         if if is_cut { is_long } else { self.since_bytes >= GOODPUT_SAMPLE_BYTES_MIN } {
-            self.note(now_ms);
+            self.note(until_ms);
         }
     }
 
@@ -171,10 +163,10 @@ impl Meter {
     #[must_use]
     pub fn rate(&self, now_ms: f64, prior: Option<f64>) -> Option<f64> {
         let known = self.known().or(prior.map(|rate| rate / 1e3));
-        if self.open == 0 || self.paused > 0 {
+        if self.open == 0 {
             return known.map(|rate| rate * 1e3);
         }
-        let busy_ms = self.busy_ms(now_ms).max(0.0);
+        let busy_ms = self.busy_ms(self.heard_ms(now_ms)).max(0.0);
         let is_early = busy_ms < GOODPUT_PRIOR_MS;
         let rate = match known {
             None if is_early || self.since_bytes <= 0.0 => return None,
@@ -194,6 +186,11 @@ impl Meter {
     /// Noted bytes per millisecond.
     fn known(&self) -> Option<f64> {
         (self.span_ms > 0.0).then(|| self.bytes / self.span_ms)
+    }
+
+    /// Until when what came or did not is the link's own: whose silence it is shows by what comes after it.
+    fn heard_ms(&self, now_ms: f64) -> f64 {
+        if self.far > 0 { self.moved_ms } else { now_ms }
     }
 
     fn busy_ms(&self, now_ms: f64) -> f64 {

@@ -22,7 +22,20 @@ impl Link {
     }
 
     fn begin(&mut self) {
-        self.meter.begin(self.ms, 2.0);
+        self.meter.begin(self.ms, 2.0, false);
+    }
+
+    fn end(&mut self, is_cut: bool) {
+        self.meter.end(self.ms, is_cut, false);
+    }
+
+    /// Of records that only an archive has.
+    fn begin_far(&mut self) {
+        self.meter.begin(self.ms, 2.0, true);
+    }
+
+    fn end_far(&mut self, is_cut: bool) {
+        self.meter.end(self.ms, is_cut, true);
     }
 
     fn moved(&mut self, bytes: u64) {
@@ -36,7 +49,7 @@ impl Link {
         if bytes > 0 {
             self.moved(bytes);
         }
-        self.meter.end(self.ms, is_cut);
+        self.end(is_cut);
     }
 
     /// `bytes` each 20 ms, 20 times.
@@ -59,32 +72,61 @@ fn assert_near(rate: f64, wanted: f64) {
 }
 
 #[test]
-fn waits_for_an_archive_are_no_part_of_the_rate() {
+fn an_archive_that_is_waited_for_hides_no_change_of_the_link() {
     let mut link = Link::known();
     let known = link.rate();
-    // One alone, which is given up in the end, or brings little.
-    for (bytes, is_cut) in [(0, true), (2_000_000, false)] {
-        link.begin();
-        link.meter.pause();
+    for (bytes, wanted) in [(240_000, 1.0), (24_000, 0.1), (480_000, 2.0)] {
+        link.begin_far();
+        for _ in 0..60 {
+            link.ms += 60.0;
+            link.meter.waited(link.ms, 60.0);
+            link.ms += 20.0;
+            link.moved(bytes);
+        }
+        link.end_far(false);
+        let share = link.rate() / known / wanted;
+        assert!((0.8..1.25).contains(&share), "{share} of {wanted}");
+    }
+}
+
+#[test]
+fn only_silence_was_waiting_however_many_lanes_waited() {
+    let mut link = Link::known();
+    let known = link.rate();
+    link.begin_far();
+    for _ in 0..40 {
+        // Four lanes waited 20 of these 30 ms, side by side.
+        link.ms += 30.0;
+        for _ in 0..4 {
+            link.meter.waited(link.ms, 20.0);
+            link.moved(25);
+        }
+    }
+    assert!(link.rate() < known / 2.0, "{}", link.rate());
+}
+
+#[test]
+fn silence_while_an_archive_is_waited_for_says_nothing() {
+    let mut link = Link::known();
+    let known = link.rate();
+    for is_cut in [true, false] {
+        link.begin_far();
         link.ms += 3000.0;
-        link.moved(bytes);
         assert_near(link.rate(), known);
-        link.meter.resume(link.ms);
-        link.meter.end(link.ms, is_cut);
+        link.end_far(is_cut);
         assert_near(link.rate(), known);
     }
-    // Of one beside it, what follows is measured: the link has become twice as fast.
+    // What is beside it waits for the same lanes.
     link.begin();
-    link.begin();
-    link.meter.pause();
-    link.stream(1000);
-    link.meter.resume(link.ms);
+    link.begin_far();
+    link.ms += 3000.0;
     assert_near(link.rate(), known);
-    link.meter.end(link.ms, false);
+    link.end_far(true);
+    assert_near(link.rate(), known);
     for _ in 0..5 {
         link.stream(480_000);
     }
-    link.meter.end(link.ms, false);
+    link.end(false);
     assert!(link.rate() > 1.5 * known, "{}", link.rate());
 }
 
@@ -108,7 +150,7 @@ fn a_first_small_transfer_gives_a_rate_and_its_beginning_none() {
     assert_eq!(link.meter.rate(link.ms, None), None);
     link.ms = 102.0;
     assert_near(link.rate(), 1.0);
-    link.meter.end(link.ms, false);
+    link.end(false);
     assert_near(link.rate(), 1.0);
 }
 
@@ -119,9 +161,9 @@ fn transfers_that_share_a_link_count_together() {
     link.begin();
     link.ms = 102.0;
     link.moved(5_000_000);
-    link.meter.end(link.ms, false);
+    link.end(false);
     link.moved(5_000_000);
-    link.meter.end(link.ms, false);
+    link.end(false);
     assert_near(link.rate(), 100.0);
 }
 
@@ -176,7 +218,7 @@ fn whose_bytes_come_in_bursts_is_not_taken_for_slow_within_one() {
         }
         assert!(link.rate() > 3.5, "{burst}: {}", link.rate());
     }
-    link.meter.end(link.ms, false);
+    link.end(false);
     assert!(link.rate() > 3.9);
 }
 
@@ -212,7 +254,7 @@ fn a_link_of_any_speed_that_breaks_down_is_known_as_slow_from_one_given_up_trans
         link.ms += 100.0;
         link.moved(1448);
         link.ms += 12.0;
-        link.meter.end(link.ms, true);
+        link.end(true);
         assert!(link.rate() < 0.1);
         // What came agrees with what is known now: both count.
         link.transfer(125_000, 102.0, true);
@@ -252,13 +294,13 @@ fn is_not_taken_for_slow_because_of_small_transfers() {
 #[test]
 fn bytes_of_many_threads_count_once_each() {
     let goodput = Arc::new(Goodput::default());
-    goodput.begin(0.0);
+    goodput.begin(0.0, false);
     let movers = (0..4).map(|_| {
         let goodput = Arc::clone(&goodput);
         thread::spawn(move || (0..10_000).for_each(|_| goodput.moved(1000)))
     });
     movers.collect::<Vec<_>>().into_iter().for_each(|mover| mover.join().unwrap());
     assert_eq!(goodput.idle_ms(), None, "not noted yet");
-    goodput.end(false);
+    goodput.end(false, false);
     assert!(goodput.rate(None).is_some() && goodput.idle_ms().is_some());
 }

@@ -17,10 +17,10 @@ impl Goodput {
         Self::default()
     }
 
-    /// Begins a transfer whose first `waitMs` are waiting; `end` must follow once.
+    /// Begins a transfer whose first `waitMs` are waiting; `isFar` says that it may also wait for an archive. `end` must follow once.
     #[napi]
-    pub fn begin(&self, wait_ms: f64) {
-        self.0.begin(wait_ms);
+    pub fn begin(&self, wait_ms: f64, is_far: bool) {
+        self.0.begin(wait_ms, is_far);
     }
 
     /// Counts bytes that no lane has counted.
@@ -29,22 +29,10 @@ impl Goodput {
         self.0.moved(bytes.into());
     }
 
-    /// Stops measuring until `resume`, because a transfer waits for something slower than the link.
+    /// Ends a transfer; `isCut` says that it was given up, `isFar` is as in `begin`.
     #[napi]
-    pub fn pause(&self) {
-        self.0.pause();
-    }
-
-    /// Ends a `pause`.
-    #[napi]
-    pub fn resume(&self) {
-        self.0.resume();
-    }
-
-    /// Ends a transfer; `isCut` says that it was given up.
-    #[napi]
-    pub fn end(&self, is_cut: bool) {
-        self.0.end(is_cut);
+    pub fn end(&self, is_cut: bool, is_far: bool) {
+        self.0.end(is_cut, is_far);
     }
 
     /// Bytes per second; `prior` stands in before the first measurement; null if nothing is known.

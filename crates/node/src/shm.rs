@@ -94,7 +94,8 @@ pub struct ShmInfo {
 /// the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
 /// look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
 #[napi(
-    ts_args_type = "path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void"
+    ts_args_type = "path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void",
+    ts_return_type = "Promise<ShmInfo>"
 )]
 pub fn shm_open(
     path: String,
@@ -104,12 +105,13 @@ pub fn shm_open(
     host: Option<u32>,
     group: Option<String>,
     on_outcome: Function<'_, Told, ()>,
-) -> napi::Result<ShmInfo> {
+) -> napi::Result<AsyncTask<Background<ShmInfo, ShmInfo>>> {
     let tell: ThreadsafeFunction<Event, (), Told, napi::Status, false, true> = on_outcome
         .build_threadsafe_function::<Event>()
         .weak::<true>()
         .build_callback(|context: ThreadsafeCallContext<Event>| Ok(context.value.told()))?;
-    run(|| {
+    // Elsewhere, because it reads the whole index, and waits for the lock and for memory.
+    Ok(Background::start(move || {
         let sink = move |request, outcome| {
             // Where JavaScript is gone, nobody waits.
             tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);
@@ -125,7 +127,7 @@ pub fn shm_open(
         let (epoch, flush) = (number(desk.epoch()), number(desk.joined_at_flush()));
         let coherence = desk.coherence().name().to_owned();
         Ok(ShmInfo { id: REGIONS.insert(Arc::new(desk))?, epoch, flush, coherence })
-    })
+    }))
 }
 
 fn begin(id: u32, work: impl FnOnce() -> Result<Work>) -> napi::Result<u32> {

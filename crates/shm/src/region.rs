@@ -189,19 +189,19 @@ impl<F: Fabric> Region<F> {
     ) -> Result<(Vec<bool>, u64)> {
         // Computed before the probes, so that more of these wait for memory at the same time.
         let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
-        Ok(self.found(&self.locked()?, &keys))
+        let locked = self.locked()?;
+        let found = keys.iter().map(|key| locked.0.ready(self.member, key).is_some()).collect();
+        Ok((found, locked.0.seen.word(FLUSH_AT)))
     }
 
-    /// Like `look_up_at_flush` without waiting; `None` if the lock is held, its owner died, or it is a slow kind.
+    /// Like `look_up_at_flush` without waiting; `None` if the lock is held, its owner died, it is a slow kind, or an entry
+    /// needs a repair.
     pub fn look_up_now(&self, keys: impl Iterator<Item = RecordKey>) -> Option<(Vec<bool>, u64)> {
         let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
         let locked = self.fabric.try_lock().then(|| Locked(Table::new(&self.fabric, &self.layout)));
-        locked.map(|locked| self.found(&locked, &keys))
-    }
-
-    fn found(&self, Locked(table): &Locked<'_, F>, keys: &[Words]) -> (Vec<bool>, u64) {
-        let found = keys.iter().map(|key| table.ready(self.member, key).is_some()).collect();
-        (found, table.seen.word(FLUSH_AT))
+        let table = &locked.as_ref()?.0;
+        let found = keys.iter().map(|key| table.ready_now(key).ok().map(|at| at.is_some()));
+        Some((found.collect::<Option<_>>()?, table.seen.word(FLUSH_AT)))
     }
 
     /// Verifies and stores a complete record.

@@ -43,6 +43,9 @@ pub(crate) struct Probe {
     free: Option<u64>,
 }
 
+/// Says that an entry names chunks that do not exist.
+pub(crate) struct Damaged;
+
 /// Index and bitmap of a region, while the lock is held.
 pub(crate) struct Table<'a, F: Fabric> {
     pub fabric: &'a F,
@@ -114,21 +117,27 @@ impl<'a, F: Fabric> Table<'a, F> {
         probe
     }
 
-    /// Entry of a readable record, for member `me`; counts as a request for it.
+    /// Entry of a readable record, for member `me`, after a repair if one is needed; counts as a request for it.
     pub fn ready(&self, me: u64, key: &Words) -> Option<u64> {
-        let index = self.probe(key).found?;
-        if self.state(index) != entry::READY {
-            return None;
-        }
-        if !self.is_possible(index) {
+        self.ready_now(key).unwrap_or_else(|Damaged| {
             self.repair(me);
-            return None;
+            None
+        })
+    }
+
+    /// The same without a repair, because that goes through the whole index.
+    pub fn ready_now(&self, key: &Words) -> Result<Option<u64>, Damaged> {
+        let Some(index) = self.probe(key).found.filter(|at| self.state(*at) == entry::READY) else {
+            return Ok(None);
+        };
+        if !self.is_possible(index) {
+            return Err(Damaged);
         }
         let visited = self.beside(index, entry::VISITED);
         if visited & entry::ASKED == 0 {
             self.set_field(index, entry::VISITED, visited | entry::ASKED);
         }
-        Some(index)
+        Ok(Some(index))
     }
 
     /// Allocates chunks for an absent key, evicting others as needed; `None` if no more can be evicted.

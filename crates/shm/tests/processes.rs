@@ -275,6 +275,10 @@ fn a_group_has_a_name_or_a_number() {
     }
 }
 
+fn now(region: &Region<Mapping>) -> Option<(Vec<bool>, u64)> {
+    region.look_up_now([3, 4].map(key).into_iter())
+}
+
 #[test]
 fn damage_in_the_index_costs_records_and_nothing_else() {
     let name = Name::new("damaged");
@@ -288,9 +292,11 @@ fn damage_in_the_index_costs_records_and_nothing_else() {
         let word = if field == entry::BYTES { word << 20 } else { *word };
         file.write_all_at(&word.to_le_bytes(), layout.entry_at(index) + field).unwrap();
     }
+    assert_eq!([now(&region), now(&region)], [None, None], "a repair takes its time");
     for number in 0..40 {
         assert!(!check(&region, number), "{number} cannot be where its entry says");
     }
+    assert_eq!(now(&region), Some((vec![false, false], 0)), "who may wait did it");
     let audit = region.audit().unwrap();
     assert!(audit.is_sound() && audit.ready == 0, "{audit:?}");
     store(&region, 7);
@@ -302,7 +308,6 @@ fn a_look_up_at_once_waits_for_nobody() {
     let name = Name::new("now");
     let region = name.open(None);
     (0..4).for_each(|number| store(&region, number));
-    let now = |region: &Region<Mapping>| region.look_up_now([3, 4].map(key).into_iter());
     assert_eq!(now(&region), Some((vec![true, false], 0)));
     let (other, _) = map(&name.0, &OPTIONS).unwrap();
     other.lock().unwrap();

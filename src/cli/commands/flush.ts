@@ -142,7 +142,7 @@ interface Flushed extends FlushReply {
 }
 
 async function flushOne(
-  link: () => VaultLink,
+  link: () => Promise<VaultLink>,
   { name, address }: VaultTarget,
   { namespace, recordClass, model, tenant }: Scope,
 ): Promise<Flushed> {
@@ -150,7 +150,7 @@ async function flushOne(
   let client: Vault | null = null;
   try {
     const { sayHello } = await import("../reach.ts");
-    const linked = link();
+    const linked = await link();
     ({ client } = linked);
     await sayHello(client, linked.isTls);
     const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model, tenant);

@@ -96,7 +96,7 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
       async run() {
         if (config.gateway.lookupMs === 0) return undefined;
         const { askVaults } = await import("../asked-vaults.ts");
-        const asked = askVaults(config, logger);
+        const asked = await askVaults(config, logger);
         ({ vaults } = asked);
         return asked;
       },

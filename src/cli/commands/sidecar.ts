@@ -158,17 +158,19 @@ async function connected(
   const waker = new Waker(config.cluster.wake, logger);
   const { maxBytes } = config.vault;
   const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
-  const connect = (name: RecordClass): Vault[] =>
-    vaultTargets(config)
-      .filter(({ classes }) => classes.includes(name))
-      .map((target) =>
+  const connect = (name: RecordClass): Promise<Vault[]> => {
+    const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
+    return Promise.all(
+      targets.map((target) =>
         sharedPath(target.address) === null
           ? lastingClient(config, target, name, logger, waker)
           : sharedAt(config, target.address, name, logger, size),
-      );
+      ),
+    );
+  };
   const onRefused = (count: number): void => counters.add("listings_refused", count);
   return {
-    vaults: { kv: connect("kv"), ssm: connect("ssm") },
+    vaults: { kv: await connect("kv"), ssm: await connect("ssm") },
     members: membersOf(config, logger, waker, onRefused),
   };
 }

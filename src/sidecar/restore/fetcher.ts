@@ -254,16 +254,14 @@ export class Fetcher {
       onBadRecord: (key, error) => this.#report(client, blocks, key, error),
     });
     source.windows.add(window);
-    link.down.begin(link.roundTripMs(0) ?? 0);
     const isFar = blocks.some((block) => block.isFar);
-    if (isFar) link.down.pause();
+    link.down.begin(link.roundTripMs(0) ?? 0, isFar);
     this.#options.priority.begin();
     this.#busy.begin();
     void this.#run(source, window, blocks).then((isCut) => {
       source.windows.delete(window);
       source.pendingBytes -= this.#bytesOf(blocks);
-      if (isFar) link.down.resume();
-      link.down.end(isCut);
+      link.down.end(isCut, isFar);
       this.#options.priority.end();
       this.#busy.end();
       this.#pumpSoon();

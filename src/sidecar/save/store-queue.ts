@@ -241,11 +241,11 @@ export class StoreQueue {
     }
     const batch = this.#takeBatch();
     if (batch.length === 0) return;
-    this.#link.up.begin(this.#link.roundTripMs(0) ?? 0);
+    this.#link.up.begin(this.#link.roundTripMs(0) ?? 0, false);
     try {
       await this.#send(batch);
     } finally {
-      this.#link.up.end(false);
+      this.#link.up.end(false, false);
     }
   }
 

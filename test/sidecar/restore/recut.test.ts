@@ -158,7 +158,7 @@ test.each(["lossless", "int8", "int8-had"] as const)(
 
 test("records of shared memory are cut without a byte on a socket", async () => {
   const address = regionAddress();
-  const sidecar = await openSidecar({ vaults: { kv: openShared(address), ssm: null } });
+  const sidecar = await openSidecar({ vaults: { kv: await openShared(address), ssm: null } });
   const engine = await FakeEngine.start(sidecar.socketPath);
   const pair = await pairOn(sidecar, engine);
   await save(pair, pair.long);

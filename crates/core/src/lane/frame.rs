@@ -8,7 +8,7 @@ use crate::record::{HASH_BYTES, PACKED_KEY_BYTES};
 /// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"TKVL";
 /// Version of the frames described here.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Length of a frame's header.
 pub const FRAME_BYTES: usize = 40;
 /// Length of a session's token.
@@ -56,10 +56,12 @@ pub enum Kind {
     Probe = 12,
     /// Either: the client asks on this lane whether the vault is alive; the vault returns the same frame.
     Ping = 13,
+    /// Vault: for `offset` µs what comes next on this lane waited for an archive.
+    Waited = 14,
 }
 
 impl Kind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Hello,
         Self::Welcome,
         Self::Lookup,
@@ -73,6 +75,7 @@ impl Kind {
         Self::Error,
         Self::Probe,
         Self::Ping,
+        Self::Waited,
     ];
 
     fn from_id(id: u8) -> Option<Self> {
@@ -89,7 +92,12 @@ impl Kind {
         };
         match self {
             Self::Hello => bytes == TOKEN_BYTES,
-            Self::Welcome | Self::Status | Self::Cancel | Self::Probe | Self::Ping => bytes == 0,
+            Self::Welcome
+            | Self::Status
+            | Self::Cancel
+            | Self::Probe
+            | Self::Ping
+            | Self::Waited => bytes == 0,
             Self::Lookup | Self::Fetch => keys(PACKED_KEY_BYTES),
             Self::Offer => keys(OFFER_ITEM_BYTES),
             Self::Found | Self::Wanted => bytes <= LANE_CONTROL_BYTES_MAX,
@@ -119,7 +127,7 @@ pub struct Frame {
     pub request: u32,
     /// Index into the request's keys, the number of a probe's chunks, or whether a look-up counts.
     pub item: u32,
-    /// Offset of the body in the record; in an offer the tenant, in a hello the number of rails.
+    /// Offset of the body in the record; in an offer the tenant, in a hello the number of rails, in a wait its µs.
     pub offset: u64,
     /// Length of the whole record; in an offer the last flush its maker knew of.
     pub record_bytes: u64,

@@ -93,7 +93,18 @@ impl Store {
     /// Pins a record: the record is not evicted and its memory stays until the pin is dropped. A record only on disk is
     /// first read, checked and kept in memory; the caller waits for the disk.
     pub fn pin(&self, key: &RecordKey) -> Option<Pin> {
-        self.pin_resident(key).or_else(|| self.pin_from_disk(key))
+        self.pin_timed(key).0
+    }
+
+    /// The same, and for how long an archive was waited for.
+    pub fn pin_timed(&self, key: &RecordKey) -> (Option<Pin>, Duration) {
+        if let Some(pin) = self.pin_resident(key) {
+            return (Some(pin), Duration::ZERO);
+        }
+        let begun = Instant::now();
+        let is_far = self.disk.as_ref().is_some_and(|disk| disk.has_archive() && disk.is_far(key));
+        let pin = self.pin_from_disk(key);
+        (pin, if is_far { begun.elapsed() } else { Duration::ZERO })
     }
 
     /// Says for each key whether its record can be fetched. Does not count as a use.

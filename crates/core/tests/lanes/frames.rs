@@ -34,7 +34,7 @@ fn forged(at: usize, bytes: &[u8]) -> [u8; FRAME_BYTES] {
 #[test]
 fn a_header_stands_as_documented() {
     let header = chunk().encode();
-    assert_eq!(&header[..8], b"TKVL\x01\x06\x07\x00");
+    assert_eq!(&header[..8], b"TKVL\x02\x06\x07\x00");
     assert_eq!(header[8..16], [0xFF, 0xFF, 0xFF, 0xFF, 4, 3, 2, 1]);
     assert_eq!(header[16..24], (1_u64 << 33).to_le_bytes());
     assert_eq!(header[24..32], (1_u64 << 40).to_le_bytes());
@@ -55,9 +55,9 @@ fn f9_any_flipped_bit_is_noticed() {
 #[test]
 fn f10_what_no_peer_may_send_is_refused_before_a_byte_of_it_is_received() {
     for (at, bytes, text) in [
-        (4, &[2_u8][..], "version 2"),
+        (4, &[1_u8][..], "version 1"),
         (5, &[0], "unknown kind 0"),
-        (5, &[14], "unknown kind 14"),
+        (5, &[15], "unknown kind 15"),
         (32, &[1, 0, 16, 0], "a body of 1048577 bytes"),
         (32, &[0, 0, 0, 0], "a body of 0 bytes"),
         (16, &[0xFF; 8], "brings 1048576 bytes"),
@@ -68,6 +68,7 @@ fn f10_what_no_peer_may_send_is_refused_before_a_byte_of_it_is_received() {
         (5, &[Kind::Offer as u8], "of kind Offer has a body"),
         (5, &[Kind::Error as u8], "of kind Error has a body"),
         (5, &[Kind::Probe as u8], "of kind Probe has a body"),
+        (5, &[Kind::Waited as u8], "of kind Waited has a body"),
     ] {
         let error = Frame::parse(&forged(at, bytes)).unwrap_err().text;
         assert!(error.contains(text), "{error}");
@@ -79,7 +80,7 @@ proptest! {
     fn noise_is_never_a_frame_and_never_a_panic(noise in any::<[u8; FRAME_BYTES]>()) {
         prop_assert!(Frame::parse(&noise).is_err());
         let mut forged = noise;
-        forged[..5].copy_from_slice(b"TKVL\x01");
+        forged[..5].copy_from_slice(b"TKVL\x02");
         let checksum = crc32c::checksum(&forged[..36]);
         forged[36..].copy_from_slice(&checksum.to_le_bytes());
         if let Ok(frame) = Frame::parse(&forged) {

@@ -6,6 +6,8 @@
 mod folder;
 #[path = "../support/random.rs"]
 mod random;
+#[path = "../support/records.rs"]
+mod records;
 
 #[path = "../support/certificates.rs"]
 mod certificates;
@@ -17,6 +19,7 @@ const IS_SECURE: bool = false;
 mod bounds;
 mod deferred;
 mod failpoints;
+mod far;
 mod frames;
 mod peers;
 #[cfg(target_os = "linux")]

@@ -284,3 +284,27 @@ fn lanes_that_are_refused_say_why() {
     assert!(refused.down().contains("connecting to"));
     assert!(refused.is_quiet());
 }
+
+#[test]
+fn what_a_vault_waited_for_is_no_part_of_the_links_rate() {
+    const WAIT: Duration = Duration::from_secs(1);
+    let engine = Engine::new(Shape::Large, 2);
+    let (lanes, mut wires) = vault_by_hand(1);
+    let bytes = bytes_of(&engine.record(1, Codec::Raw));
+    let (targets, _) = engine.targets(&[1], Codec::Raw);
+    lanes.down.begin(0.0, false);
+    let request = lanes.client.fetch(targets).unwrap();
+    wires[0].next().unwrap();
+    thread::sleep(WAIT);
+    let us = u64::try_from(WAIT.as_micros()).unwrap();
+    wires[0].send(Frame { offset: us, ..Frame::new(Kind::Waited, 0) }, &[]);
+    for (at, part) in (0..).step_by(LANE_CHUNK_BYTES).zip(bytes.chunks(LANE_CHUNK_BYTES)) {
+        wires[0].chunk(request, 0, at, &bytes, part.len());
+    }
+    let length = bytes.len() as u64;
+    assert_eq!(lanes.outcome(request), Outcome::Done(vec![ACCEPTED], length, None));
+    lanes.down.end(false, false);
+    let record = f64::from(u32::try_from(length).unwrap());
+    let rate = lanes.down.rate(None).unwrap() / record;
+    assert!(rate > 1.5 / WAIT.as_secs_f64(), "{rate} records a second");
+}

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tierkv_core::arena::{self, Arena};
 use tierkv_core::codec::Codec;
 use tierkv_core::geometry::{Geometry, Spec};
+use tierkv_core::goodput::Goodput;
 use tierkv_core::inbox::{Inbox, Wanted};
 use tierkv_core::lane::client::{
     Client, Content, Options, Outcome, Outgoing, Rail, Target, Targets,
@@ -146,6 +147,7 @@ impl Vault {
 /// A client whose outcomes come one after another.
 pub struct Lanes {
     pub client: Client,
+    pub down: Arc<Goodput>,
     outcomes: Receiver<(u32, Outcome)>,
 }
 
@@ -181,8 +183,8 @@ impl Lanes {
         let (tell, outcomes) = channel();
         let sink = move |request, outcome| drop(tell.send((request, outcome)));
         let (down, up) = <(Arc<_>, Arc<_>)>::default();
-        let options = Options { rails, token, lanes, tls, timing, down, up };
-        Self { client: Client::open(options, Arc::new(sink)).unwrap(), outcomes }
+        let options = Options { rails, token, lanes, tls, timing, down: Arc::clone(&down), up };
+        Self { client: Client::open(options, Arc::new(sink)).unwrap(), down, outcomes }
     }
 
     pub fn open(vault: &Vault, lanes: u16) -> Self {

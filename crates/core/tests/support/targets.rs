@@ -87,7 +87,7 @@ pub fn frame(input: &[u8]) {
     if is_sealed % 2 == 1 {
         let mut at = 0;
         while let Some(head) = bytes.get_mut(at..at + FRAME_BYTES) {
-            head[..5].copy_from_slice(b"TKVL\x01");
+            head[..5].copy_from_slice(b"TKVL\x02");
             seal(head);
             let body = u32::from_le_bytes([head[32], head[33], head[34], head[35]]);
             at = at.saturating_add(FRAME_BYTES).saturating_add(body as usize);

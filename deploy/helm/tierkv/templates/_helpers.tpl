@@ -89,11 +89,16 @@ capabilities:
     - { name: access, mountPath: /run/access }
 {{- end }}
 
+{{/* Only what a kind of pod needs of the Secret: (list . "ca.pem" "token"). */}}
 {{- define "tierkv.accessVolumes" -}}
 - name: mounted
   secret:
-    secretName: {{ include "tierkv.accessName" . }}
+    secretName: {{ include "tierkv.accessName" (index . 0) }}
     defaultMode: 0440
+    items:
+      {{- range rest . }}
+      - { key: {{ . }}, path: {{ . }} }
+      {{- end }}
 - name: access
   emptyDir: { medium: Memory, sizeLimit: 1Mi }
 {{- end }}

@@ -204,6 +204,7 @@ impl Session {
                 Kind::Found => self.found(&frame, reader.body(&frame, self)?)?,
                 Kind::Wanted => self.wanted(&frame, &reader.body(&frame, self)?)?,
                 Kind::Error => self.failed(&frame, &reader.body(&frame, self)?)?,
+                Kind::Waited => self.options.down.waited(Duration::from_micros(frame.offset)),
                 // The arrival of a ping is its only information.
                 Kind::Ping => {}
                 kind => return Err(Error::lane_failed(format!("the vault sent a {kind:?} frame"))),

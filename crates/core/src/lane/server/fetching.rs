@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use super::kept::Kept;
 use super::spans::OpenSpan;
@@ -177,6 +178,12 @@ pub fn push_status(batch: &mut WriteBatch, request: u32, item: u32, status: Item
 /// Returns the frame with the status of an item.
 pub fn status_frame(request: u32, item: u32, status: ItemStatus) -> Frame {
     Frame { item, code: status as u16, ..Frame::new(Kind::Status, request) }
+}
+
+/// Makes the frame that says how long the frames after it waited for an archive.
+pub fn waited_frame(waited: Duration) -> Frame {
+    let us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+    Frame { offset: us, ..Frame::new(Kind::Waited, 0) }
 }
 
 /// Parses the namespace and the packed keys of a body.

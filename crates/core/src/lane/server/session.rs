@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::fetching::{
     Claim, Cut, FetchJob, parse_keys, probe_bytes, push_chunk, push_status, status_frame,
+    waited_frame,
 };
 use super::requests::{Lane, State};
 use super::spans::Asked;
@@ -156,7 +157,12 @@ impl Session {
             }
             Claim::Pin(item, key) => {
                 // The pin may read from disk; only this lane waits for it.
-                let cut = self.shared.store.pin(&key).map(|pin| Cut::new(item, Arc::new(pin)));
+                let (pin, waited) = self.shared.store.pin_timed(&key);
+                if !waited.is_zero() {
+                    // The frame leads, because the frames already in the batch waited, too.
+                    batch.lead(waited_frame(waited));
+                }
+                let cut = pin.map(|pin| Cut::new(item, Arc::new(pin)));
                 let (first, rest) = match cut {
                     None => {
                         counts.add("fetch_missing", 1);
