@@ -60,7 +60,8 @@ async function verify(call: Call<VerifyFlags>): Promise<boolean> {
   // Memory of this machine is asked, too.
   const vaults = await greeted(
     await allTargets(config),
-    async (target, name) => (await linkTo(config, { ...target, classes: [name] }, silent, 1)).client,
+    async (target, name) =>
+      (await linkTo(config, { ...target, classes: [name] }, silent, 1)).client,
   );
   try {
     const checked = await checkSample(statement, vaults.clients);
