@@ -103,7 +103,9 @@ fn a_vault_does_not_start_on_what_is_not_its_own() {
     let other = elsewhere.path().join("precious");
     fs::write(&other, b"precious").unwrap();
     let segment = "00000001-000000000001-0000000000000001.seg";
-    for name in [OURS, "tombstones.new", "models.json", "models.json.new", "lock", segment] {
+    for name in
+        [OURS, "tombstones.new", "models.json", "flushes.json", "archive.new", "lock", segment]
+    {
         for (reason, make) in FOREIGN {
             let place = Place::new();
             make(&place.path().join(name), &other);

@@ -80,9 +80,9 @@ async function uninstall(call: Call<UninstallFlags>): Promise<boolean> {
 const OWN_NAME = "tierkv";
 /** What tierKV writes into folders that were configured, where others may keep things, too. */
 const DATA_FILES =
-  /^(?:[0-9a-f-]+\.(?:seg|idx|put)|archive|tombstones(?:\.new)?|models\.json(?:\.new)?|lock)$/;
+  /^(?:[0-9a-f-]+\.(?:seg|idx|put)|(?:archive|tombstones|flushes\.json|models\.json)(?:\.new)?|lock)$/;
 const STATE_FILES =
-  /^(?:vault\.pem|tokens|members\.json|audit\.jsonl|invitation|flushes-.+\.json)$/;
+  /^(?:vault\.pem|tokens|(?:members|pool)\.json|audit\.jsonl(?:\.\d+)?|invitation|(?:flushes|vaults)-.+\.json)(?:\.new)?$/;
 const JOINED_FILES = /^(?:vault\.pem|token)$/;
 
 /** What is there: whole folders at the usual places, and our own files where a configuration names another folder. */

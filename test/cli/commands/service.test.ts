@@ -80,8 +80,8 @@ test("a purge takes whole folders of ours, our own files elsewhere, and nothing 
   writeFileSync(config, `[cluster]\nrole = "kv_cold"\n${vault}`);
   const gone = [
     write(join(data, "0-1-2.seg")),
-    write(join(data, "tombstones")),
-    write(join(state, "members.json")),
+    ...["tombstones", "archive.new", "flushes.json"].map((name) => write(join(data, name))),
+    ...["members.json", "pool.json", "vaults-kv.json"].map((name) => write(join(state, name))),
     write(join(home, ".local", "state", "tierkv", "weights.json")),
     config,
   ];

@@ -162,7 +162,10 @@ impl Directory {
         let is_named = |name: &str| {
             of_segment.iter().any(|suffix| SegmentName::parse_with(name, suffix).is_some())
         };
-        folder.check(|name| OWN_NAMES.contains(&name) || is_named(name))?;
+        let is_own = |name: &str| {
+            name == LOCK_NAME || OWN_NAMES.contains(&name.strip_suffix(".new").unwrap_or(name))
+        };
+        folder.check(|name| is_own(name) || is_named(name))?;
         Ok(Self { folder })
     }
 
@@ -209,9 +212,9 @@ impl Storage for Directory {
     }
 }
 
-/// Files in the directory besides segments: tombstones, the names of models, the archive's name, and the lock.
-const OWN_NAMES: [&str; 6] =
-    ["tombstones", "tombstones.new", "models.json", "models.json.new", MARKER, LOCK_NAME];
+/// Files in the directory besides segments and the lock, each also with `.new` while it is replaced: tombstones, flushes, the
+/// names of models, and the archive's name.
+const OWN_NAMES: [&str; 4] = ["tombstones", "flushes.json", "models.json", MARKER];
 
 /// Lock file of the vault that uses the directory.
 pub const LOCK_NAME: &str = "lock";

@@ -79,6 +79,7 @@ impl Tokens {
         let session = Arc::clone(entry.session.get_or_insert_with(|| open(entry.right)));
         if entry.taken.count_ones() == u32::from(lanes) {
             self.entries.remove(token);
+            self.order.retain(|known| known != token);
         }
         Ok(session)
     }
@@ -86,6 +87,7 @@ impl Tokens {
     /// Revokes all tokens of an account.
     pub fn expel(&mut self, account: u16) {
         self.entries.retain(|_, entry| entry.right.account != account);
+        self.order.retain(|token| self.entries.contains_key(token));
     }
 
     fn forget_old(&mut self) {
@@ -99,5 +101,33 @@ impl Tokens {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_that_are_gone_take_no_place_from_valid_ones() {
+        let token = |number: usize| {
+            let mut token = [0; TOKEN_BYTES];
+            token[..8].copy_from_slice(&number.to_le_bytes());
+            token
+        };
+        let mut tokens = Tokens::default();
+        let mut admit = |number: usize, account: u16| {
+            tokens.admit(token(number), Right { may_store: true, account }, Duration::from_mins(1));
+        };
+        admit(0, 1);
+        (1..LANE_TOKENS_MAX).for_each(|number| admit(number, 2));
+        tokens.expel(2);
+        tokens.admit(
+            token(LANE_TOKENS_MAX),
+            Right { may_store: true, account: 1 },
+            Duration::from_mins(1),
+        );
+        assert!(tokens.entries.contains_key(&token(0)));
+        assert_eq!(tokens.order.len(), 2);
     }
 }
