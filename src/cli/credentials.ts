@@ -79,8 +79,8 @@ export function accessTo(
 }
 
 /**
-  * Returns null for plaintext, because the vault is on this machine or `insecure_lan` allows it. Throws CREDENTIALS for an
-  * unreadable certificate or token, INSECURE_VAULT without any.
+ * Returns null for plaintext, because the vault is on this machine or `insecure_lan` allows it. Throws CREDENTIALS for an
+ * unreadable certificate or token, INSECURE_VAULT without any.
  */
 export function securityFor(
   config: Config,

@@ -83,8 +83,8 @@ export class Drain {
   }
 
   /**
-    * Lists the source's records, and in a cut pool all others', because a run's first block may be on another vault, and other
-    * vaults' records may change their owner.
+   * Lists the source's records, and in a cut pool all others', because a run's first block may be on another vault, and other
+   * vaults' records may change their owner.
    */
   async *#held(): AsyncGenerator<Held & { from: VaultClient; anchors: Anchors }> {
     const { source, clients, pool, hot } = this.#options;

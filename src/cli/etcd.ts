@@ -1,4 +1,4 @@
-// Owns what the configuration says of etcd: where it is, who this machine is there, and whom it trusts.
+// Owns the options of the etcd client from the configuration: endpoints, login, and trust.
 import type { Config } from "../config/config.ts";
 import type { EtcdOptions } from "../discovery/etcd.ts";
 import type { Logger } from "../log.ts";
