@@ -1,4 +1,4 @@
-// Owns which client a command has for a target: one over the network with its credentials, or memory of this machine that is there.
+// Owns the choice of a target's client: over the network with credentials, or in shared memory of this machine.
 import type { RecordClass } from "../block.ts";
 import { askOnce } from "../client/ask.ts";
 import { SharedVault } from "../client/shared-vault.ts";
@@ -20,7 +20,7 @@ export interface VaultLink {
   isTls: boolean;
 }
 
-/** Throws what a sidecar would be told of credentials, or of memory that is no fit region. */
+/** Throws the errors of credentials, or of memory that is no fit region. */
 export function linkTo(
   config: Config,
   target: VaultTarget,
@@ -39,7 +39,7 @@ export function linkTo(
   return { client, isTls: security !== null };
 }
 
-/** `maxBytes`: of a region that is made. */
+/** `maxBytes`: size of a newly made region. */
 export function sharedAt(
   config: Config,
   address: string,
@@ -51,7 +51,7 @@ export function sharedAt(
   return new SharedVault({ address, name, coherence, host, group, logger, ...size });
 }
 
-/** For a process that goes on without this vault where nothing may be sent to it, and wakes it where it is wanted. */
+/** Makes a client for a long-running process: bad credentials do not throw, and a sleeping vault is woken. */
 export function lastingClient(
   config: Config,
   target: Parameters<typeof accessTo>[1],
@@ -68,7 +68,7 @@ export function lastingClient(
 
 type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];
 
-/** One call, with what this machine shows to that vault. Throws what a client would be told of credentials, too. */
+/** Makes one call with this machine's credentials for the vault. Throws the errors of credentials, too. */
 export async function askVault<Request, Reply>(
   config: Config,
   target: VaultTarget,
@@ -86,7 +86,7 @@ export interface Greeted<V extends Vault> {
   close(): void;
 }
 
-/** All of a machine, class by class. Throws what the first says that does not answer. */
+/** Connects to all targets, by class. Throws the first error of a hello. */
 export async function greeted<V extends Vault>(
   targets: readonly VaultTarget[],
   connect: (target: VaultTarget, name: RecordClass) => V,
@@ -97,7 +97,7 @@ export async function greeted<V extends Vault>(
   return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };
 }
 
-/** Resolves to what closes them, once all have answered. Throws what the first says that does not. */
+/** Sends a hello to all, and resolves to the function that closes them. Throws the first error. */
 export async function helloAll(all: readonly Vault[]): Promise<() => void> {
   const close = (): void => {
     for (const client of all) client.close();
@@ -111,7 +111,7 @@ export async function helloAll(all: readonly Vault[]): Promise<() => void> {
   return close;
 }
 
-/** Of that class, by address. */
+/** Returns the targets of a class, by address. */
 export function placesOf(
   targets: readonly VaultTarget[],
   name: RecordClass,
@@ -120,7 +120,7 @@ export function placesOf(
   return new Map(of.map((target) => [target.address, target]));
 }
 
-/** On one lane, so that records arrive in their order. Throws USAGE for memory of this machine. */
+/** Makes a client with one lane, so that records arrive in order. Throws USAGE for shared memory. */
 export function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
   const level = config.log.level === "debug" ? "debug" : "silent";
   const { client } = linkTo(
