@@ -8,7 +8,7 @@ import type { SidecarLink } from "./sidecar-link.ts";
 
 const POLL_MS = 50;
 
-/** Throws SIDECAR_DOWN, or VERSION_MISMATCH. */
+/** Runs `work` with a connection to the sidecar. Throws SIDECAR_DOWN, or VERSION_MISMATCH. */
 export async function askSidecar<T>(
   socket: string,
   work: (link: SidecarLink) => Promise<T>,

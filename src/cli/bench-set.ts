@@ -23,7 +23,7 @@ export const BENCH_BLOCK_TOKENS = 16;
 const LAYERS = 36;
 const HEADS = 8;
 const HEAD_BYTES = 256;
-/** One layer of a block: K and V of 8 heads of 128 numbers, bf16. */
+/** Bytes of one layer of a block: K and V of 8 heads of 128 bf16 numbers. */
 const LAYER_BYTES: number = BENCH_BLOCK_TOKENS * HEADS * HEAD_BYTES * 2;
 /** Bytes of one block in an engine with a model of 8 billion parameters. */
 export const BENCH_PAGE_BYTES: number = LAYERS * LAYER_BYTES;

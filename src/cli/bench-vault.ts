@@ -35,7 +35,7 @@ export interface Spread {
 
 /** Rate of records in one direction, in bytes per second. */
 export interface RecordRate {
-  /** Record bytes. */
+  /** Bytes of records. */
   wire: Spread;
   /** Record rate over the plain-byte rate of the same round; null: nothing travels. */
   ofPlain: Spread | null;
@@ -56,7 +56,7 @@ export interface VaultBench {
   address: string;
   error: string | null;
   tier: Tier;
-  /** Lanes used; 0: shared memory, nothing travels. */
+  /** Lanes used; 0 for shared memory. */
   lanes: number;
   codec: CodecName;
   /** Milliseconds of an empty gRPC call. */

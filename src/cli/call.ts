@@ -8,7 +8,7 @@ import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { Io } from "./io.ts";
 
-/** Options every command takes, before or after its name. */
+/** Options that every command takes, before or after its name. */
 export interface CommonOptions {
   config?: string;
   json?: boolean;

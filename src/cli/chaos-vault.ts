@@ -19,7 +19,7 @@ import type { ChannelSecurity } from "../wire/security.ts";
 import { OwnRecords } from "./own-records.ts";
 import type { OwnCall, OwnRecord } from "./own-records.ts";
 
-/** One line of the contract. */
+/** One row of the contract, with its observed outcome. */
 export interface ChaosRow {
   /** Number in the fault table of docs/faults.md, or `-`. */
   fault: string;

@@ -5,7 +5,7 @@ import type { Command } from "./command.ts";
 export interface OptionNode {
   /** Flags as help shows them: `-V, --version`, `--listen <address>`. */
   flags: string;
-  /** `--listen`. */
+  /** Long name, like `--listen`. */
   name: string;
   description: string;
   /** Name of the value in angle brackets; null: the option takes none. */

@@ -41,7 +41,7 @@ export function isJoined(config: Config, address: string): boolean {
   return !isAbsent(joinedFiles(config, address).folder, CREDENTIALS_KEY);
 }
 
-/** Whether records may be sent there: it was joined, is on this machine, or the configuration says whom to trust. */
+/** Whether records may be sent there: it was joined, is on this machine, or the configuration sets its trust. */
 export function isReached(config: Config, address: string): boolean {
   const { tlsCa, insecureLan } = config.cluster;
   if (tlsCa !== null || insecureLan) return true;

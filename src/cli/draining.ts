@@ -115,7 +115,7 @@ export class Drain {
     await becomes(isSettled, DRAIN_SETTLE_MS, DRAIN_POLL_MS);
   }
 
-  /** Names the model at the other vaults, so that a flush by model finds the copies. A silent vault gets no copies anyway. */
+  /** Names the model at the other vaults, because a flush by model must find the copies. A silent vault gets no copies anyway. */
   async #tellModel(namespace: Buffer, model: string): Promise<void> {
     if (model === "") return;
     const { source, clients } = this.#options;

@@ -4,7 +4,7 @@ import type { EtcdOptions } from "../discovery/etcd.ts";
 import type { Logger } from "../log.ts";
 import { readPrivate, readPublic } from "../private-file.ts";
 
-/** Throws CREDENTIALS. */
+/** Returns the options of the etcd client. Throws CREDENTIALS. */
 export function etcdOptions({ etcd }: Config, logger: Logger): EtcdOptions {
   const { endpoints, prefix, user, password, tlsCa, tlsCert, tlsKey } = etcd;
   const pem = (path: string | null, key: string): Buffer | null =>

@@ -34,7 +34,7 @@ export interface FarEngine {
 const FIRST_ID = 3;
 /** Factor by which twice as many tokens take longer, at most. */
 const DOUBLING = 4;
-/** The HTTP status of a body that is refused for its size. */
+/** HTTP status that refuses a body for its size. */
 const TOO_LARGE = 413;
 
 /** `url`: normalized by the kind `engineUrl`. */

@@ -39,9 +39,9 @@ export interface TargetStatus {
   evicted: number | null;
   /** A vault: lanes open, and record bytes per second from it and to it, over about the last ten seconds. */
   traffic: { lanes: number; outBytesPerS: number; inBytesPerS: number } | null;
-  /** A sidecar: how its records travel to each vault, and record bytes per second while any did; null: none have yet. */
+  /** A sidecar: states of its lanes, and record bytes per second while any record travelled; a rate is null before. */
   travel: Travel | null;
-  /** A sidecar: the vaults of each class that has several; null: none has. */
+  /** A sidecar: the vaults of each class with several; null: no class has. */
   pools: readonly Pooled[] | null;
   /** A vault: number of sessions, and bytes kept of them. */
   sessions: { count: number; keptBytes: number } | null;

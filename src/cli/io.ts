@@ -3,9 +3,9 @@ import { createInterface } from "node:readline/promises";
 
 /** Input and output of the command line; tests replace it. */
 export interface Io {
-  /** One line of a result. */
+  /** Writes one line of a result. */
   out(line: string): void;
-  /** One line that is not a result. */
+  /** Writes one line that is not a result. */
   err(line: string): void;
   /** Shows a progress line on a terminal, over the one before; the next output clears it. */
   progress(line: string): void;

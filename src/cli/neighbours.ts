@@ -28,7 +28,7 @@ export class Neighbours {
     this.#logger = logger;
   }
 
-  /** Throws SIDECAR_DOWN. */
+  /** Returns the engines that listen now. Throws SIDECAR_DOWN. */
   async look(): Promise<Neighbour[]> {
     const now = new Map<string, Found>();
     for (const engine of await this.#known()) {

@@ -32,7 +32,7 @@ export function forgetCommands(service: Managed): string[][] {
   return [["systemctl", ...scopeFlag(service), "daemon-reload"]];
 }
 
-/** Returns the manager's word for the state (`active`, `failed` …), or why it cannot be asked. */
+/** Returns the state in the manager's words (`active`, `failed` …), or the error of the query. */
 export function stateOf(service: Managed, uid: number): string {
   const isLaunchd = service.manager === "launchd";
   const words = isLaunchd

@@ -9,7 +9,7 @@ import type { VaultSecurity } from "../vault/identity.ts";
 export interface Access {
   security: VaultSecurity | null;
   auditLog: string | null;
-  /** Whether tokens were just made, so that a `tierkv join` line is shown. */
+  /** Whether tokens were just made, and a `tierkv join` line is to be shown. */
   isNew: boolean;
 }
 
