@@ -1,4 +1,4 @@
-// Owns the measurements of `tierkv doctor` on each rail to a vault that announces several addresses.
+// Owns the measurements of `tierkv doctor` on each rail to a vault that names several addresses.
 import { measuringNamespace, PACKED_KEY_BYTES } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import { isRemote } from "../client/vault.ts";
