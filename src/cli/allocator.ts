@@ -1,11 +1,11 @@
-// Owns what `tierkv doctor` says of PyTorch's allocator, as the environment in which it runs sets it for engines.
+// Owns the finding of `tierkv doctor` about PyTorch's allocator, read from the environment that engines inherit.
 import type { Environment } from "../config/field.ts";
 import type { Finding } from "./findings.ts";
 
-/** Of PyTorch before and from 2.9 on; vLLM refuses the first one only, and PyTorch reads both. */
+/** Names before and since PyTorch 2.9; PyTorch reads both, vLLM refuses only the first. */
 const VARIABLES = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"] as const;
 
-/** vLLM refuses growing segments beside any KV connector, unless its own allocator keeps the cache out of them. */
+/** vLLM refuses expandable segments with any KV connector, unless its own allocator keeps the cache out of them. */
 export function allocatorFindings(env: Environment): Finding[] {
   return VARIABLES.filter((name) => /\bexpandable_segments:True\b/.test(env[name] ?? "")).map(
     (name) => {

@@ -1,26 +1,26 @@
-// Owns what an engine's shared memory, its saves and the link allow for its longest prompt, as `tierkv doctor` says it.
+// Owns the limits that shared memory, saves and the link set for an engine's longest prompt, as `tierkv doctor` reports them.
 import type { EngineStatus } from "../sidecar/engine/engine-status.ts";
 import { showBytes, showMs, showRate } from "./text.ts";
 
-/** Bytes are those of the engine's pages. */
+/** All byte counts are of the engine's pages, before encoding. */
 export interface Allowance {
   promptTokens: number;
-  /** What of it is saved: all blocks of attention. */
+  /** Bytes saved of that prompt: all its attention blocks. */
   promptBytes: number;
-  /** Until a vault has it; null: no vault was measured. */
+  /** Seconds until the vaults hold it; null: no vault was measured. */
   saveS: number | null;
   arenaBytes: number;
-  /** Of them, those that saves may fill. */
+  /** The part of `arenaBytes` that saves may fill. */
   saveBytes: number;
-  /** How many restores of it fit beside each other. */
+  /** Number of its restores that fit at the same time. */
   prompts: number;
   /** Tokens of the longest prompt that is restored whole. */
   wholeTokens: number;
-  /** What one step computes, and may copy for saves. */
+  /** Bytes that one engine step computes at most, and may copy for saves. */
   stepBytes: number;
 }
 
-/** null: it has no shared memory yet. `saveBytesPerS`: of pages, by all vaults for attention. */
+/** null: the engine has no shared memory yet. `saveBytesPerS`: page bytes that all attention vaults take together. */
 export function allowanceOf(engine: EngineStatus, saveBytesPerS: number | null): Allowance | null {
   const { arena, forecast, groups, stepTokens } = engine;
   const longest = forecast.at(-1);

@@ -1,4 +1,4 @@
-// Owns asking the sidecar of this machine: a connection as long as it takes, and waiting until it can say what is wanted.
+// Owns requests to this machine's sidecar: one connection per command, and polling until the answer is complete.
 import { TierkvError } from "../errors.ts";
 import { VAULTS_SEEN_MS } from "../limits/pool.ts";
 import { FIDELITY_POLL_MS, FIDELITY_QUIET_POLLS, FIDELITY_SAVE_MS } from "../limits/tools.ts";
@@ -8,12 +8,12 @@ import type { SidecarLink } from "./sidecar-link.ts";
 
 const POLL_MS = 50;
 
-/** Throws SIDECAR_DOWN, or VERSION_MISMATCH. */
+/** Runs `work` with a connection to the sidecar. Throws SIDECAR_DOWN, or VERSION_MISMATCH. */
 export async function askSidecar<T>(
   socket: string,
   work: (link: SidecarLink) => Promise<T>,
 ): Promise<T> {
-  // Loaded here: who only declares commands must be able to say that the native core is missing.
+  // Loaded here, because declaring the commands must work without the native core, to report that it is missing.
   const { SidecarLink: Link } = await import("./sidecar-link.ts");
   const link = new Link(socket);
   try {
@@ -24,7 +24,7 @@ export async function askSidecar<T>(
   }
 }
 
-/** Its account of itself, once its vaults have said how they are: it asks them only while somebody looks. */
+/** The sidecar's status, once every vault has reported: the sidecar polls vaults only while a command asks. */
 export async function statusSeen(link: SidecarLink): Promise<SidecarStatus> {
   const endMs = nowMs() + VAULTS_SEEN_MS;
   for (;;) {
@@ -36,7 +36,7 @@ export async function statusSeen(link: SidecarLink): Promise<SidecarStatus> {
   }
 }
 
-/** Saves are fire and forget: over when nothing is queued and no count grows. */
+/** Waits for saves, which are fire and forget: they are over when the queue is empty and no counter grows. */
 export async function untilSaved(link: SidecarLink): Promise<void> {
   const startedMs = nowMs();
   let before = "";

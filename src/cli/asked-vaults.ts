@@ -1,4 +1,4 @@
-// Owns the vaults that a gateway asks what they hold: those that this machine's sidecar would use, as they come and go.
+// Owns the vaults in which a gateway looks up blocks: the ones this machine's sidecar would use, as they come and go.
 import { existsSync } from "node:fs";
 import { UNCOUNTED } from "../client/found.ts";
 import type { Vault } from "../client/vault.ts";
@@ -16,19 +16,19 @@ import { membersOf } from "./sources.ts";
 import { vaultTargets } from "./targets.ts";
 import { linkTo } from "./vault-link.ts";
 
-/** It moves no records: one, because a look-up takes a third of gRPC's time there. */
+/** One lane, because a look-up over it takes a third of gRPC's time; the gateway moves no records. */
 const LANES = 1;
 
 export interface AskedVaults extends Running {
   vaults: Vaults;
 }
 
-/** A vault that may not be asked is left out until it may be; each new reason is said once. */
+/** Leaves out a vault that may not be asked, and tries it again later; each new reason is logged once. */
 export async function askVaults(config: Config, logger: Logger): Promise<AskedVaults> {
   const clients = new Map<string, Vault>();
   const add = (client: Vault): void => {
     clients.set(client.address, client);
-    // The first question would be late; whether it answers is seen by then.
+    // Connects now, because the first look-up would otherwise be late.
     if (isThere(client)) client.hello(HELLO_TIMEOUT_MS).catch(() => {});
   };
   const targets = vaultTargets(config).filter(({ classes }) => classes.includes("kv"));
@@ -80,7 +80,7 @@ export async function askVaults(config: Config, logger: Logger): Promise<AskedVa
   };
 }
 
-/** A machine with a gateway alone has no vault of its own, though its configuration would start one. */
+/** False for a socket that does not exist: a gateway-only machine has no vault, though its configuration names one. */
 function isThere({ address }: Vault): boolean {
   const path = unixPath(address);
   return path === null || existsSync(path);

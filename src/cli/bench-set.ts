@@ -1,4 +1,4 @@
-// Owns the blocks that `tierkv bench` moves: pages in shared memory of its own, encoded and fetched as a sidecar does it.
+// Owns the blocks that `tierkv bench` moves: pages in its own shared memory, encoded and fetched as a sidecar does.
 import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
 import type { Leases } from "../arena/arena.ts";
 import {
@@ -23,9 +23,9 @@ export const BENCH_BLOCK_TOKENS = 16;
 const LAYERS = 36;
 const HEADS = 8;
 const HEAD_BYTES = 256;
-/** One layer of a block: K and V of 8 heads of 128 numbers, bf16. */
+/** Bytes of one layer of a block: K and V of 8 heads of 128 bf16 numbers. */
 const LAYER_BYTES: number = BENCH_BLOCK_TOKENS * HEADS * HEAD_BYTES * 2;
-/** One block, as an engine with a model of 8 billion parameters holds it. */
+/** Bytes of one block in an engine with a model of 8 billion parameters. */
 export const BENCH_PAGE_BYTES: number = LAYERS * LAYER_BYTES;
 
 export interface BenchCodec {
@@ -34,7 +34,7 @@ export interface BenchCodec {
 }
 
 export class BenchSet {
-  /** Nobody else's: the vault drops what is stored under it, at the end and after some minutes. */
+  /** Used by this run alone; the vault drops its records at the end of the run, or after some minutes. */
   readonly namespace: Namespace = measuringNamespace();
   readonly count: number;
   readonly recordClass: RecordClass;
@@ -44,7 +44,7 @@ export class BenchSet {
   readonly #leases: Leases;
   #hashes: Buffer;
 
-  /** Resolves when the memory is there. */
+  /** Resolves when all slots are mapped. */
   static async open(count: number, recordClass: RecordClass, codec: BenchCodec): Promise<BenchSet> {
     const geometry = registerGeometry(geometryOf(recordClass));
     const { slotBytes } = geometryInfo(geometry);
@@ -68,17 +68,17 @@ export class BenchSet {
     this.#hashes = randomToken(this.count * HASH_BYTES);
   }
 
-  /** The same blocks under other keys: the vault has none of them. */
+  /** Gives the blocks new keys, none of which the vault holds. */
   renew(): void {
     this.#hashes = randomToken(this.count * HASH_BYTES);
   }
 
-  /** Packed, of blocks `from` to `to`. */
+  /** Returns the packed keys of blocks `from` to `to`. */
   keys(from = 0, to: number = this.count): Buffer {
     return packKeys(this.#hashes.subarray(from * HASH_BYTES, to * HASH_BYTES), 0, 0);
   }
 
-  /** Records of blocks `from` to `to`, as a sidecar gives them to lanes: who sends one makes it. Each must be dropped. */
+  /** Returns deferred records of blocks `from` to `to`; the sending lane encodes each. The caller drops all of them. */
   deferred(from: number, to: number): { key: Buffer; record: OutboxRecord }[] {
     const keys = this.keys(from, to);
     const items = Array.from({ length: to - from }, (_, index) => ({
@@ -110,7 +110,7 @@ export class BenchSet {
     }));
   }
 
-  /** Blocks `from` to `to`, back into their slots. */
+  /** Returns the plan that fetches blocks `from` to `to` back into their slots. */
   plan(from: number, to: number): FetchPlan {
     return {
       arena: this.#arena.id,

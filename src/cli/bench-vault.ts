@@ -1,4 +1,4 @@
-// Owns what `tierkv bench` measures at one vault: the bare link, look-ups, records there and back, and what a prompt would cost.
+// Owns the measurements of `tierkv bench` at one vault: plain link, look-ups, saves, restores, and a prompt's predicted cost.
 import { ItemStatus, measuringNamespace, statusName } from "../block.ts";
 import { isRemote } from "../client/vault.ts";
 import type { Tier, Vault } from "../client/vault.ts";
@@ -33,11 +33,11 @@ export interface Spread {
   max: number;
 }
 
-/** Of records one way; bytes per second. */
+/** Rate of records in one direction, in bytes per second. */
 export interface RecordRate {
-  /** Record bytes. */
+  /** Bytes of records. */
   wire: Spread;
-  /** Those over what plain bytes made in the same round; null: nothing travels. */
+  /** Record rate over the plain-byte rate of the same round; null: nothing travels. */
   ofPlain: Spread | null;
   /** Bytes of the engine's pages. */
   pages: Spread;
@@ -50,22 +50,22 @@ export interface PromptCost {
   ms: number;
 }
 
-/** One vault as measured; what stands after `error` is null where it did not come to that. */
+/** Figures of one vault; the fields after `error` are null where the measurement did not get that far. */
 export interface VaultBench {
   target: string;
   address: string;
   error: string | null;
   tier: Tier;
-  /** 0: nothing travels. */
+  /** Lanes used; 0 for shared memory. */
   lanes: number;
   codec: CodecName;
-  /** An empty call over gRPC. */
+  /** Milliseconds of an empty gRPC call. */
   callMs: Spread | null;
   lookupMs: Spread | null;
   lookupKeys: number;
-  /** Bytes per second that are no record, over the same lanes. */
+  /** Bytes per second of plain data over the same lanes. */
   plain: { from: Spread; to: Spread } | null;
-  /** Pages of one round. */
+  /** Page bytes of one round. */
   setBytes: number | null;
   rounds: number;
   restore: RecordRate | null;
@@ -74,13 +74,13 @@ export interface VaultBench {
 }
 
 export interface BenchOptions {
-  /** Pages of one round, at most. */
+  /** Page bytes of one round, at most. */
   bytes: number;
   rounds: number;
   tokens: number;
-  /** KV of one token in the engine, all layers. */
+  /** KV bytes of one token in the engine, over all layers. */
   tokenBytes: number;
-  /** After each round; `done` of `rounds`. */
+  /** Called after each round, with the number done. */
   onRound?: (done: number) => void;
 }
 
@@ -109,7 +109,7 @@ export async function benchVault(
   } catch (error) {
     result.error = toTierkvError(error).message;
   } finally {
-    // What could not be dropped, the vault drops by itself.
+    // A failure is harmless, because the vault drops the records itself after some minutes.
     if (set !== null) await client.measure(set.namespace, BENCH_CALL_MS, true).catch(() => {});
     set?.close();
     client.close();
@@ -117,7 +117,7 @@ export async function benchVault(
   return result;
 }
 
-/** One that is not measured, and why. */
+/** Returns the result of a vault that is not measured, with the reason. */
 export function unmeasured({ name, address }: VaultTarget, error: string): VaultBench {
   return { ...blank(name, address, "raw"), error };
 }
@@ -142,7 +142,7 @@ function blank(target: string, address: string, codec: CodecName): VaultBench {
   };
 }
 
-/** Milliseconds of each; one for nothing goes before. */
+/** Returns the milliseconds of each call, after one call that warms up. */
 async function samples(count: number, work: () => Promise<unknown>): Promise<number[]> {
   await work();
   const all: number[] = [];
@@ -162,7 +162,7 @@ async function lookups(client: Vault): Promise<Spread> {
   return spread(await samples(BENCH_SAMPLES, () => client.lookup(namespace, keys, BENCH_CALL_MS)));
 }
 
-/** As many as a vault has room for without much ado, and a round takes about BENCH_ROUND_MS for. */
+/** Returns how many blocks fit in a small share of the vault and in about BENCH_ROUND_MS a round. */
 async function blockCount(client: Vault, bytesMax: number): Promise<number> {
   const { maxBytes } = await client.stats(BENCH_CALL_MS);
   const probed = await client.probe(BENCH_PROBE_CHUNKS, false, BENCH_CALL_MS);
@@ -191,7 +191,7 @@ class Rounds {
     this.#result = result;
   }
 
-  /** All four in every round, so that what slows the machine for a while slows all of them; the first round is for nothing. */
+  /** Measures all four in every round, because a passing slowdown then hits all of them. The first round warms up. */
   async run(rounds: number, onRound: (done: number) => void = () => {}): Promise<void> {
     const pageBytes = this.#set.count * BENCH_PAGE_BYTES;
     const rates: Rates = { plainFrom: [], plainTo: [], restore: [], save: [] };
@@ -258,7 +258,7 @@ class Rounds {
   }
 }
 
-/** `work` on every stretch of `step`, `inFlight` at a time. */
+/** Calls `work` on each range of `step`, with `inFlight` calls at a time. */
 async function inTurns(
   count: number,
   step: number,
@@ -276,7 +276,7 @@ async function inTurns(
   await Promise.all(Array.from({ length: inFlight }, worker));
 }
 
-/** Throws VAULT_REFUSED unless all records were taken, or came. */
+/** Throws VAULT_REFUSED unless every record was stored, or fetched. */
 function check(
   statuses: readonly ItemStatus[],
   { target, address }: VaultBench,
@@ -299,7 +299,7 @@ function recordRate(wire: number[], plain: number[] | null, pagesOver: number): 
   };
 }
 
-/** Look-up and transfer of a prompt that the vault holds as a whole, on an idle machine. */
+/** Predicts look-up and transfer of a prompt that the vault holds whole, on an idle machine. */
 function promptCost(
   { lookupMs, lookupKeys, restore }: VaultBench,
   { tokens, tokenBytes }: BenchOptions,

@@ -1,4 +1,4 @@
-// Owns making a bundle: records leave vaults as they are, a layer at a time, into a directory; then what names them is signed.
+// Owns the export of a bundle: copies records from vaults unchanged, layer by layer, into a directory, then signs the manifest.
 import type { RecordClass } from "../block.ts";
 import { LayerSeal, packLayer } from "../bundle/layer.ts";
 import { Layout } from "../bundle/layout.ts";
@@ -19,9 +19,9 @@ export interface ExportOptions {
   path: string;
   selection: Selection;
   key: SigningKey;
-  /** Closes what is not sealed. */
+  /** Seals the layers; null: they are not sealed here. */
   secret: Buffer | null;
-  /** It may stay as it is. */
+  /** Whether records without a seal may leave as they are. */
   isUnsealed: boolean;
   onProgress(done: number, all: number): void;
 }
@@ -32,11 +32,11 @@ export interface Exported {
 }
 
 const SALT_BYTES = 32;
-/** Places in a record's header, and where a seal's magic stands; docs/protocol.md section 1. */
+/** Offsets in a record's header, and of a seal's magic; docs/protocol.md section 1. */
 const [CODEC_AT, END_TOKENS_AT, PAYLOAD_AT] = [8, 40, 192];
 const SEALED_MAGIC = "TKVS";
 
-/** Throws USAGE for what would leave unsealed; the directory is gone then, as after any failure. */
+/** Throws USAGE when a record would leave unsealed. Any failure removes the directory. */
 export async function exportBundle(options: ExportOptions): Promise<Exported> {
   const layout = Layout.create(options.path);
   try {
@@ -70,7 +70,7 @@ class Exporter {
     const { kv, ssm } = selection.rows;
     const records = kv.length + ssm.length;
     let done = 0;
-    // States after the blocks that they stand behind.
+    // Attention blocks go before the states behind them.
     for (const [name, rows] of Object.entries({ kv, ssm }) as [RecordClass, Found[]][]) {
       for (const layer of layersOf(rows)) {
         await this.#add(name, layer);
@@ -110,7 +110,7 @@ class Exporter {
     }
     const records = await this.#recordsOf(rows);
     for (const record of records) this.#look(record, name);
-    // Their lengths as they came.
+    // The fetched lengths may differ from the listed ones.
     const listed = rows.map((row, at) => ({ ...row, bytes: records[at]?.length ?? 0 }));
     const clear = packLayer(packRows(listed), records);
     const bytes = this.#seal?.close(clear, this.#layers.length) ?? clear;
@@ -136,7 +136,7 @@ class Exporter {
     this.#codecs.add(codecNameOf(record[CODEC_AT] ?? 0) ?? "unknown");
   }
 
-  /** From whoever has them still. */
+  /** Fetches each record from the first holder that still has it. */
   async #recordsOf(rows: readonly Found[]): Promise<Buffer[]> {
     const { namespace } = this.#options.selection;
     const got = new Map<Found, Buffer>();

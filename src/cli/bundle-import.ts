@@ -1,4 +1,4 @@
-// Owns taking a bundle in: nothing is offered to a vault before every byte of it was checked; then blocks from the prompt's first on.
+// Owns the import of a bundle: checks every byte before it stores anything, then stores blocks from the prompt's first on.
 import type { RecordClass } from "../block.ts";
 import { hasBit } from "../block.ts";
 import { LayerSeal, openLayer } from "../bundle/layer.ts";
@@ -19,26 +19,26 @@ import { absentAt, keysOf, Outcomes, store } from "./moving.ts";
 export interface ImportOptions {
   layout: Layout;
   opened: Opened;
-  /** Opens a bundle that a key closed. */
+  /** Key that opens a sealed bundle. */
   secret: Buffer | null;
   clients: Clients;
   pools: Readonly<Record<RecordClass, Pool>>;
-  /** In seconds; 0: not at all. */
+  /** Seconds to keep the records from eviction; 0: not kept. */
   keepS: number;
   onProgress(done: number, all: number): void;
 }
 
 export interface Imported {
   stored: number;
-  /** Their vaults had them. */
+  /** Records that their vaults held already. */
   present: number;
-  /** Not stored, by reason; nothing is offered behind the layer with the first. */
+  /** Records not stored, by reason. The import stops after the first layer that has any. */
   failed: Record<string, number>;
-  /** Blocks that are there now, from the prompt's first on without a hole. */
+  /** Blocks that the vaults hold now, from the prompt's first on without a hole. */
   blocks: number;
 }
 
-/** Throws BUNDLE_REFUSED where it was not signed by one of these keys. */
+/** Throws BUNDLE_REFUSED unless one of the `trusted` keys signed it. */
 export function openBundle(layout: Layout, trusted: readonly string[]): Opened {
   const manifest = readManifest(layout.manifest(), layout.path);
   return openConfig(manifest, layout.read(manifest.config), trusted, layout.path);
@@ -65,7 +65,7 @@ export class Importer {
     this.#seal = secret === null ? null : new LayerSeal(secret, Buffer.from(salt, "hex"));
   }
 
-  /** Throws BUNDLE_REFUSED for the first thing that is wrong with it. */
+  /** Checks every layer. Throws BUNDLE_REFUSED for the first defect. */
   check(): void {
     const { layout, onProgress } = this.#options;
     const { seal, layers, records } = this.#config;
@@ -81,7 +81,7 @@ export class Importer {
     if (kv.length + ssm.length !== records) throw layout.refused("records are missing in it");
   }
 
-  /** After `check`. What is there already does not travel. */
+  /** Stores the records that vaults lack; call it after `check`. */
   async run(): Promise<Imported> {
     const { clients, onProgress } = this.#options;
     const { model, layers } = this.#config;
@@ -110,7 +110,7 @@ export class Importer {
     return Buffer.from(this.#config.namespace, "hex");
   }
 
-  /** Checked each time: the directory may have changed since. */
+  /** Reads and checks a layer, again each time, because the directory may have changed. */
   #read(layer: Layer, number: number): Read {
     const { layout } = this.#options;
     if (layer.size > Math.max(BUNDLE_LAYER_BYTES, RECORD_BYTES_MAX) + BUNDLE_LAYER_SPARE) {
@@ -179,7 +179,7 @@ export class Importer {
     return homes;
   }
 
-  /** Under the name of the session that it is of. */
+  /** Keeps the stored records under the bundle's session name. */
   async #keep(): Promise<void> {
     const { keepS } = this.#options;
     const { tenant, namespace: name } = this.#config;

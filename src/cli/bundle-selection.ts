@@ -1,4 +1,4 @@
-// Owns which records a bundle is made of: those of a session, or of the blocks up to one, wherever they lie.
+// Owns the choice of a bundle's records: a session's, or the ones of the blocks up to one, on whichever vaults.
 import { HASH_BYTES, isMeasuring, RECORD_CLASSES, toNamespace } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import type { SessionName, VaultClient } from "../client/vault-client.ts";
@@ -10,11 +10,11 @@ import { hashOf, isParity, learnFrom, pagesOf, UNKNOWN } from "./drain-rows.ts";
 import type { Row } from "./drain-rows.ts";
 import { collected } from "./moving.ts";
 
-/** By class; each has answered a hello. */
+/** Connected clients by class; each has answered a hello. */
 export type Clients = Readonly<Record<RecordClass, readonly VaultClient[]>>;
 
 export interface Found extends Row {
-  /** Who has it. */
+  /** Vaults that hold it. */
   holders: VaultClient[];
 }
 
@@ -23,11 +23,11 @@ export interface Selection {
   model: string;
   session: string | null;
   tenant: number;
-  /** In the order of blocks: what is cut off leaves a beginning. */
+  /** Sorted by block, so that an import cut short still leaves the beginning of the prompt. */
   rows: Record<RecordClass, Found[]>;
   /** Blocks from the prompt's first on, without a hole. */
   blocks: number;
-  /** Records behind a hole. */
+  /** Number of records left out because a block before them is missing. */
   behind: number;
 }
 
@@ -35,7 +35,7 @@ export interface Wanted {
   session: string | null;
   /** Hash of a prefix's last block. */
   block: Buffer | null;
-  /** How its namespace begins, in hexadecimal; empty: any. */
+  /** Hexadecimal prefix of its namespace; empty: any. */
   namespace: string;
 }
 
@@ -47,7 +47,7 @@ interface Listed {
   rows: Record<RecordClass, Map<string, Found>>;
 }
 
-/** Throws USAGE where there is no such thing, or more than one. */
+/** Throws USAGE unless exactly one listing matches. */
 export async function select(clients: Clients, wanted: Wanted): Promise<Selection> {
   const { block } = wanted;
   const all = block === null ? await sessionsOf(clients, wanted) : await allOf(clients);
@@ -105,7 +105,7 @@ async function addAll(
   for await (const { rows } of pagesOf(client, of)) for (const row of rows) add(into, row, client);
 }
 
-/** By namespace. */
+/** Returns all records of the vaults, one listing per namespace. */
 async function allOf(clients: Clients): Promise<Listed[]> {
   const known = new Map<string, Listed>();
   let count = 0;
@@ -144,7 +144,7 @@ function add(into: Map<string, Found>, row: Row, client: VaultClient): void {
   else found.holders.push(client);
 }
 
-/** Groups whose blocks are equally long share hashes: what has one of the chain belongs to it. */
+/** Keeps the records whose hash is in the chain up to `block`, in any group: groups of equal block length share hashes. */
 function upTo(listed: Listed, block: Buffer): Listed {
   const parents = new Map<string, string>();
   for (const name of RECORD_CLASSES) {
@@ -179,7 +179,7 @@ function ordered({ rows, ...listed }: Listed): Selection {
 const inOrder = (rows: Map<string, Found>): Found[] =>
   [...rows.values()].toSorted((a, b) => a.number - b.number || a.key.compare(b.key));
 
-/** Sealed ones say where they stand when they are opened. */
+/** Fetches the sealed records, because their position is readable only after opening. */
 async function learn({ namespace, rows }: Listed): Promise<void> {
   const all = [...rows.kv.values(), ...rows.ssm.values()];
   for (const batch of layersOf(all.filter(({ number }) => number === UNKNOWN))) {
@@ -191,7 +191,7 @@ async function learn({ namespace, rows }: Listed): Promise<void> {
   }
 }
 
-/** By who has them in the given place; what no more have is left out. */
+/** Groups rows by their holder number `place`; rows with fewer holders are left out. */
 export function byHolder(rows: readonly Found[], place: number): Map<VaultClient, Found[]> {
   const by = new Map<VaultClient, Found[]>();
   for (const row of rows) {
@@ -201,7 +201,7 @@ export function byHolder(rows: readonly Found[], place: number): Map<VaultClient
   return by;
 }
 
-/** As many as go into one layer. */
+/** Splits rows into layers within the limits of count and bytes. */
 export function layersOf<R extends Row>(rows: readonly R[]): R[][] {
   const layers: R[][] = [];
   let bytes = 0;

@@ -1,4 +1,4 @@
-// Owns whom `tierkv bundle` asks: the vaults of this machine, class by class, and its sidecar, for a request's block.
+// Owns the connections of `tierkv bundle`: to this machine's vaults by class, and to its sidecar for a request's block.
 import type { RecordClass } from "../block.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
@@ -17,7 +17,7 @@ export interface BundleVaults {
   close(): void;
 }
 
-/** All that this machine has, after a hello; memory of its own keeps no sessions, and is left out. */
+/** Connects to all configured vaults. Shared memory is left out, because it keeps no sessions. */
 export async function openVaults(config: Config): Promise<BundleVaults> {
   const targets = (await allTargets(config)).filter(({ address }) => sharedPath(address) === null);
   const { clients, close } = await greeted(targets, (target, name) =>
@@ -31,7 +31,7 @@ export async function openVaults(config: Config): Promise<BundleVaults> {
   return { clients, pools, close };
 }
 
-/** Throws USAGE when the sidecar remembers none of that name. */
+/** Throws USAGE when the sidecar remembers no request of that name. */
 export async function explainOne({ sidecar }: Config, request: string): Promise<Account> {
   const [account] = await askSidecar(sidecar.socket, (link) => link.explain(request, 1));
   if (account !== undefined) return account;

@@ -1,4 +1,4 @@
-// Owns what every command gets: its options with the common ones, the configuration, and a logger.
+// Owns the context of a command: its options and the common ones, the configuration, and a logger.
 import type { Config } from "../config/config.ts";
 import { loadConfig } from "../config/load.ts";
 import { override } from "../config/override.ts";
@@ -8,7 +8,7 @@ import { createLogger } from "../log.ts";
 import type { Logger } from "../log.ts";
 import type { Io } from "./io.ts";
 
-/** Options every command takes, before or after its name. */
+/** Options that every command takes, before or after its name. */
 export interface CommonOptions {
   config?: string;
   json?: boolean;
@@ -17,7 +17,7 @@ export interface CommonOptions {
 export class Call<Options extends object = object> {
   readonly options: CommonOptions & Options;
   readonly io: Io;
-  /** What stands on the command line besides options. */
+  /** Positional arguments. */
   readonly args: readonly string[];
 
   constructor(options: CommonOptions & Options, io: Io, args: readonly string[] = []) {
@@ -35,12 +35,12 @@ export class Call<Options extends object = object> {
     return this.options.config ?? null;
   }
 
-  /** Loads the configuration, with what the command line sets over it; throws its first mistake. */
+  /** Loads the configuration with the command line's overrides; throws its first mistake. */
   loadConfig(overrides: readonly Override[] = []): Config {
     return override(loadConfig(this.configPath, this.io.env), overrides);
   }
 
-  /** A logger for a process that stays, with a word about where its configuration comes from. */
+  /** Creates the logger of a long-running process, and logs where its configuration comes from. */
   createLogger(name: string, config: Config): Logger {
     const logger = createLogger(name, { level: config.log.level });
     if (config.path === null) {
@@ -51,7 +51,7 @@ export class Call<Options extends object = object> {
     return logger;
   }
 
-  /** Asks whether to do what cannot be undone; throws USAGE where nobody can be asked. `asks`: the command, and before what. */
+  /** Asks before an irreversible step; throws USAGE without a terminal. `asks`: begins that error's text. */
   async confirms(asks: string, question: string, about: readonly string[] = []): Promise<boolean> {
     const { io } = this;
     if (!io.isInteractive) {
@@ -61,20 +61,20 @@ export class Call<Options extends object = object> {
     return /^y(es)?$/i.test(await io.ask(`${question} [y/N]`));
   }
 
-  /** A result: one line of JSON with --json, else the lines for people. */
+  /** Prints a result: one line of JSON with --json, else `lines`. */
   print(result: object, lines: readonly string[]): void {
     if (this.isJson) this.io.out(JSON.stringify(result));
     else for (const line of lines) this.io.out(line);
   }
 }
 
-/** An exit code, or whether all is well: 0 where nothing is said, 1 where it is not. */
+/** An exit code, or whether all is well: undefined and true exit with 0, false with 1. */
 export type Outcome = number | boolean | void;
 
-/** What a command does. */
+/** The body of a command. */
 export type Run<Options extends object> = (call: Call<Options>) => Outcome | Promise<Outcome>;
 
-/** What is done with a command that was understood; a test may do something else. */
+/** Runs the body of a parsed command; a test may replace it. */
 export type Perform = <Options extends object>(
   run: Run<Options>,
   call: Call<Options>,

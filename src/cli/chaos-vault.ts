@@ -1,4 +1,4 @@
-// Owns what `tierkv chaos` does to one vault: faults that harm nobody else, on records of its own, and what was seen of the contract.
+// Owns the run of `tierkv chaos` against one vault: harmless faults on records of its own, and the observed behaviour.
 import { connect } from "node:net";
 import { ItemStatus, leadingBits, measuringNamespace, statusName } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
@@ -19,9 +19,9 @@ import type { ChannelSecurity } from "../wire/security.ts";
 import { OwnRecords } from "./own-records.ts";
 import type { OwnCall, OwnRecord } from "./own-records.ts";
 
-/** One line of the contract. */
+/** One row of the contract, with its observed outcome. */
 export interface ChaosRow {
-  /** Of the table of faults in docs/faults.md. */
+  /** Number in the fault table of docs/faults.md, or `-`. */
   fault: string;
   did: string;
   expected: string;
@@ -36,11 +36,11 @@ export interface ChaosOptions {
   name: RecordClass;
   logger: Logger;
   security: ChannelSecurity | null;
-  /** Before each row. */
+  /** Called before each row. */
   onStep?: (done: number, all: number) => void;
 }
 
-/** All rows in order; cleans up whatever happens. Throws when the vault cannot be reached to begin with. */
+/** Runs all rows in order and always cleans up. Throws when the vault cannot be reached at the start. */
 export async function chaosVault(options: ChaosOptions): Promise<ChaosRow[]> {
   const namespace = measuringNamespace();
   const make = (): Promise<OwnRecords> =>
@@ -94,14 +94,14 @@ class ChaosRun {
   }
 
   async close(): Promise<void> {
-    // What could not be dropped, the vault drops by itself.
+    // A failure is harmless, because the vault drops the records itself after some minutes.
     await this.#client.measure(this.#namespace, CHAOS_CALL_MS, true).catch(() => {});
     this.#client.close();
     this.#records.close();
     this.#spare.close();
   }
 
-  /** A step that fails is a row that does not hold. */
+  /** Turns a step that throws into a row that does not hold. */
   async #guarded(step: () => Promise<Look>): Promise<Look> {
     try {
       return await step();
@@ -175,7 +175,7 @@ class ChaosRun {
     };
   }
 
-  /** Another client goes in the middle of a store. */
+  /** Closes another client in the middle of its store. */
   async #brokenOff(): Promise<Look> {
     const other = new VaultClient(this.#options);
     await other.hello(CHAOS_CALL_MS);
@@ -198,7 +198,7 @@ class ChaosRun {
     };
   }
 
-  /** Engines may store meanwhile: it is enough that it was as before at one moment. */
+  /** Waits until reserved bytes are back at `before` once; engines may store meanwhile. */
   #roomBack(before: number): Promise<boolean> {
     const isBack = async (): Promise<boolean> =>
       (await this.#client.stats(CHAOS_CALL_MS)).reservedBytes <= before;
@@ -237,7 +237,7 @@ class ChaosRun {
     };
   }
 
-  /** How many come back as they are; -1: one came otherwise. Missing ones are no fault where `mayLack`. */
+  /** Counts records that come back unchanged; -1: one is changed, or missing without `mayLack`. */
   async #sound(records: OwnRecords, mayLack = false): Promise<number> {
     const returned = await records.fetch(this.#call);
     const isWrong = returned.some((one) => one === "other" || (one === "none" && !mayLack));

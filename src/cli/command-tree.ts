@@ -1,14 +1,14 @@
-// Owns what commands there are, as data: completion and manual pages are made of it, and say what help says.
+// Owns the tree of commands as data, from which completion scripts and manual pages are made.
 import type { Option } from "commander";
 import type { Command } from "./command.ts";
 
 export interface OptionNode {
-  /** As help shows it: `-V, --version`, `--listen <address>`. */
+  /** Flags as help shows them: `-V, --version`, `--listen <address>`. */
   flags: string;
-  /** `--listen`. */
+  /** Long name, like `--listen`. */
   name: string;
   description: string;
-  /** What stands in angle brackets; null: it takes none. */
+  /** Name of the value in angle brackets; null: the option takes none. */
   value: string | null;
   choices: readonly string[];
 }
@@ -21,14 +21,14 @@ export interface ArgumentNode {
 }
 
 export interface CommandNode {
-  /** Behind `tierkv`; empty for the program itself. */
+  /** Words after `tierkv`; empty for the program itself. */
   path: readonly string[];
   summary: string;
   description: string;
   arguments: ArgumentNode[];
   options: OptionNode[];
   commands: CommandNode[];
-  /** What help shows last. */
+  /** Paragraphs after the options in help. */
   remarks: readonly string[];
   examples: readonly string[];
 }
@@ -52,7 +52,7 @@ export function commandTree(command: Command, path: readonly string[] = []): Com
   };
 }
 
-/** Lines of a description end where its author's did; readers have their own width. */
+/** Joins the lines of a paragraph, because each reader wraps text at its own width. */
 export const oneParagraph = (text: string): string => text.replaceAll(/\n(?=\S)/g, " ");
 
 function optionOf(option: Option): OptionNode {
@@ -62,7 +62,7 @@ function optionOf(option: Option): OptionNode {
   return { flags, name, description, value, choices: argChoices };
 }
 
-/** The node and all below it. */
+/** Yields the node and all nodes below it. */
 export function* walk(node: CommandNode): Generator<CommandNode> {
   yield node;
   for (const child of node.commands) yield* walk(child);

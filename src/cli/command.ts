@@ -1,10 +1,10 @@
-// Owns how a command is declared: as commander has it, with remarks and an example below its help, and what it does.
+// Owns the declaration of a command: commander's, with remarks and examples below its help, and its body.
 import { Command as Plain } from "commander";
 import { Call } from "./call.ts";
 import type { CommonOptions, Perform, Run } from "./call.ts";
 import type { Io } from "./io.ts";
 
-/** What all commands of one program share. */
+/** State that all commands of one program share. */
 interface Program {
   io: Io;
   perform: Perform;
@@ -26,7 +26,7 @@ export class Command extends Plain {
     return new Command(name, this.#program);
   }
 
-  /** What help shows behind the options. */
+  /** Adds a paragraph after the options in help. */
   remark(text: string): this {
     this.remarks.push(text);
     return this.addHelpText("after", `\n${text}`);

@@ -1,11 +1,11 @@
-// Owns the scripts by which bash, zsh and fish complete command lines; they know all words and never start the program.
+// Owns the completion scripts for bash, zsh and fish, which contain all words and never start the program.
 import { walk } from "./command-tree.ts";
 import type { CommandNode, OptionNode } from "./command-tree.ts";
 
 export const SHELLS = ["bash", "zsh", "fish"] as const;
 export type Shell = (typeof SHELLS)[number];
 
-/** Values that are names of files. */
+/** Names of values that are paths. */
 const FILES: ReadonlySet<string> = new Set(["path", "file", "folder"]);
 
 interface Word {
@@ -13,12 +13,12 @@ interface Word {
   summary: string;
 }
 
-/** One place on a command line: behind these commands. */
+/** One position on a command line, after the words of `path`. */
 interface Place {
-  /** `gateway status`; empty at the beginning. */
+  /** Words before it, like `gateway status`; empty at the beginning. */
   path: string;
   commands: Word[];
-  /** Those of the command, of the whole program, and what an argument may be. */
+  /** All words that may follow: commands, choices of arguments, and options. */
   words: Word[];
   options: OptionNode[];
   takesFile: boolean;
@@ -64,12 +64,12 @@ function word(text: string, summary: string): Word {
   return { text, summary: summary.split(/[;:(]/, 1)[0]?.trim() ?? "" };
 }
 
-/** The words that lead one command deeper, as ` gateway` and `gateway status`. */
+/** Pairs of position and next command, as ` gateway` and `gateway status`. */
 const steps = (all: readonly Place[]): string[] =>
   all.flatMap(({ path, commands }) => commands.map(({ text }) => `${path} ${text}`));
 
 interface Valued {
-  /** Place and option, `vault:--role`. */
+  /** Position and option, like `vault:--role`. */
   at: string;
   option: OptionNode;
 }
@@ -81,7 +81,7 @@ const valued = (all: readonly Place[]): Valued[] =>
       .map((option) => ({ at: `${path}:${option.name}`, option })),
   );
 
-/** Options whose value is one of a few, those that name files, and those whose value nobody can guess. */
+/** Splits options by value: a fixed choice, a file, or free text. */
 function byValue(all: readonly Place[]): { chosen: Valued[]; files: Valued[]; free: Valued[] } {
   const every = valued(all);
   const isChosen = ({ option }: Valued): boolean => option.choices.length > 0;
@@ -123,12 +123,12 @@ complete -o filenames -F _tierkv tierkv
 `;
 }
 
-/** In single quotes. */
+/** Escapes text for single quotes in zsh. */
 const zshText = (text: string): string => text.replaceAll("'", "'\\''");
 const zshWord = ({ text, summary }: Word): string =>
   `'${zshText(text.replaceAll(":", "\\:"))}:${zshText(summary)}'`;
 
-/** \`at\` and not \`path\`, which is PATH in zsh. */
+/** The script's variable is \`at\`, because \`path\` is bound to PATH in zsh. */
 function zshScript(all: readonly Place[]): string {
   const { chosen, files, free } = byValue(all);
   return `#compdef tierkv

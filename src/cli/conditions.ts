@@ -1,4 +1,4 @@
-// Owns what this machine must bring before a process starts to serve: each refusal names the thing, its value and the fix.
+// Owns the checks of this machine before a process serves; each refusal names the thing, its value and the fix.
 import { accessSync, constants, readFileSync, statfsSync, statSync } from "node:fs";
 import { totalmem } from "node:os";
 import type { Config } from "../config/config.ts";
@@ -11,7 +11,7 @@ import { readPrivate } from "../private-file.ts";
 
 const LIMITS = "/proc/self/limits";
 
-/** Throws OPEN_FILES when this process may hardly open any. Says nothing where the system does not tell. */
+/** Throws OPEN_FILES when the limit on open files is too low. Passes where the system has no such file. */
 export function checkOpenFiles(limits: string | null = readLimits()): void {
   const limit = Number(/^Max open files\s+(\d+)/m.exec(limits ?? "")?.[1] ?? Infinity);
   if (limit >= OPEN_FILES_MIN) return;
@@ -30,7 +30,7 @@ function readLimits(): string | null {
   }
 }
 
-/** What an arena needs of the machine. Throws CONFIG_BAD_VALUE for a ceiling above its memory or an unfit directory. */
+/** Throws CONFIG_BAD_VALUE for an arena_bytes above the machine's memory, or an unfit arena_dir. */
 export function checkArena(config: Config, memoryBytes: number = totalmem()): void {
   const { arenaBytes, arenaDir } = config.sidecar;
   if (arenaBytes !== null && arenaBytes > memoryBytes) {
@@ -65,7 +65,7 @@ function checkArenaDir(config: Config, dir: string): void {
   }
 }
 
-/** Has all records sealed where the configuration names keys. Throws CREDENTIALS or CONFIG_BAD_VALUE for a file that is unfit. */
+/** Loads configured record keys, with which all records are sealed. Throws CREDENTIALS or CONFIG_BAD_VALUE for an unfit file. */
 export async function loadRecordKeys(config: Config): Promise<void> {
   const file = config.sidecar.recordKeys;
   if (file === null) return;

@@ -1,4 +1,4 @@
-// Owns what this machine shows to a vault, and what it trusts: as joined, as configured, or as the vault of this very machine has it.
+// Owns the credentials and trust for each vault: from a join, from the configuration, or from this machine's own vault.
 import { X509Certificate } from "node:crypto";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
@@ -23,14 +23,14 @@ import { isClosed } from "./vault-access.ts";
 const CREDENTIALS_KEY = "[cluster] credentials";
 const JOINED_SHOWN_MAX = 5;
 
-/** Certificate and token of one vault that was joined. */
+/** Paths of the certificate and the token of one joined vault. */
 interface JoinedFiles {
   folder: string;
   ca: string;
   token: string;
 }
 
-/** Where they stand; the address is `host:port`. */
+/** Returns where a join keeps its files; the address is `host:port`. */
 export function joinedFiles({ cluster }: Config, address: string): JoinedFiles {
   const folder = join(cluster.credentials, address.replaceAll(/[^\w.-]/g, "_"));
   return { folder, ca: join(folder, "vault.pem"), token: join(folder, "token") };
@@ -41,7 +41,7 @@ export function isJoined(config: Config, address: string): boolean {
   return !isAbsent(joinedFiles(config, address).folder, CREDENTIALS_KEY);
 }
 
-/** Whether something is sent there: it was joined, is on this machine, or the configuration says whom to trust. */
+/** Whether records may be sent there: it was joined, is on this machine, or the configuration sets its trust. */
 export function isReached(config: Config, address: string): boolean {
   const { tlsCa, insecureLan } = config.cluster;
   if (tlsCa !== null || insecureLan) return true;
@@ -49,12 +49,12 @@ export function isReached(config: Config, address: string): boolean {
   return isJoined(config, seed) || isLocal({ host: splitAddress(seed).host, text: address });
 }
 
-/** Before a join, whose code is good only so often. Throws CREDENTIALS where nothing could be kept. */
+/** Throws CREDENTIALS where a join could keep nothing; checked first, because each join uses up the code. */
 export function checkKeeping(config: Config, address: string): void {
   checkRoom(joinedFiles(config, address).folder, CREDENTIALS_KEY);
 }
 
-/** Keeps what a join brought; returns where. Throws CREDENTIALS. */
+/** Writes a join's certificate and token, and returns their folder. Throws CREDENTIALS. */
 export function keepJoined(config: Config, address: string, caPem: string, token: string): string {
   const files = joinedFiles(config, address);
   writePrivate(files.token, `${token}\n`, CREDENTIALS_KEY);
@@ -62,7 +62,7 @@ export function keepJoined(config: Config, address: string, caPem: string, token
   return files.folder;
 }
 
-/** As `securityFor`, for a process that goes on without this vault: what is wrong stands in `refusal`, and nothing is sent. */
+/** Like `securityFor`, for a process that goes on without this vault: the error is in `refusal`, and nothing is sent. */
 export function accessTo(
   config: Config,
   target: Pick<VaultTarget, "address" | "isOwn" | "serverName" | "listed">,
@@ -79,8 +79,8 @@ export function accessTo(
 }
 
 /**
- * null: this vault is spoken to in the clear, because the way to it does not leave this machine, or because `insecure_lan`
- * says so. Throws CREDENTIALS for one whose certificate or token cannot be read, INSECURE_VAULT for one without any.
+ * Returns null for plaintext, because the vault is on this machine or `insecure_lan` allows it. Throws CREDENTIALS for an
+ * unreadable certificate or token, INSECURE_VAULT without any.
  */
 export function securityFor(
   config: Config,
@@ -122,7 +122,7 @@ function joined({ folder, ca, token }: JoinedFiles, address: string): ChannelSec
   };
 }
 
-/** Whoever joined one vault of a pool has joined all, and the pool vouches for their certificates. */
+/** A join to one vault of a pool opens all of them, because the pool's list carries their certificates. */
 function joinedThrough(
   config: Config,
   { certificate, via }: NonNullable<VaultTarget["listed"]>,
@@ -131,7 +131,7 @@ function joinedThrough(
   return { ...joined(joinedFiles(config, via), via), caPem: Buffer.from(certificate) };
 }
 
-/** A vault that was joined under another name is named, because that is what is wrong most often. */
+/** The error names vaults joined under other addresses, because a different address is the most frequent cause. */
 function insecure({ cluster }: Config, address: string): TierkvError {
   const key = cluster.kvCold.some(({ text }) => text === address) ? "kv_cold" : "ssm_cold";
   const known = foldersIn(cluster.credentials);
@@ -166,7 +166,7 @@ function configured({ cluster }: Config, tlsCa: string, serverName: string): Cha
   };
 }
 
-/** What this machine shows to vaults, read without going to any: those that it joined, and what is configured. Throws CREDENTIALS. */
+/** Reads the credentials of all joined vaults and the configured ones, without connecting. Throws CREDENTIALS. */
 export function checkCredentials(config: Config): void {
   const { kvCold, ssmCold, tlsCa } = config.cluster;
   for (const { text } of [...kvCold, ...ssmCold]) {
@@ -176,7 +176,7 @@ export function checkCredentials(config: Config): void {
   if (tlsCa !== null) configured(config, tlsCa, "");
 }
 
-/** Commands on the vault's own machine may do all: its user can read its tokens anyway. */
+/** Commands on the vault's own machine use its best token, because its user can read the tokens anyway. */
 export function ownVault({ vault }: Config, address: string, logger: Logger): ChannelSecurity {
   const { security } = openSecurity(vault, logger);
   const isOurs = vault.tlsCert === null;
@@ -184,7 +184,7 @@ export function ownVault({ vault }: Config, address: string, logger: Logger): Ch
   return {
     caPem: security.certPem,
     serverName: isOurs ? VAULT_SERVER_NAME : splitAddress(address).host,
-    // Its CA's certificate need not lie here: the vault's own is as good.
+    // The vault's own certificate is pinned, because its CA's may be absent here.
     ...(isOurs ? {} : { isPinned: true as const }),
     certPem: null,
     keyPem: null,
@@ -204,7 +204,7 @@ function checkValidity(path: string, certPem: string): void {
   throw new TierkvError("CREDENTIALS", { path, reason: `it expired on ${validTo}`, fix });
 }
 
-/** The token of a file, read again when it changes. Throws CREDENTIALS at once for one that cannot be used. */
+/** Returns a reader of the file's token that follows changes. Throws CREDENTIALS at once for an unfit file. */
 function tokenFile(path: string, key: string): () => string {
   let seen = versionOf(path);
   let token = readToken(path, key);
@@ -218,7 +218,7 @@ function tokenFile(path: string, key: string): () => string {
     try {
       token = readToken(path, key);
     } catch {
-      // The one before it may still hold; the vault says when it does not.
+      // Keep the previous token: it may still be valid, and the vault refuses it if not.
     }
     return token;
   };

@@ -1,4 +1,4 @@
-// Owns where a vault keeps things on disk, and how much of it where the configuration does not say.
+// Owns the paths of a vault on disk, and the default size of its disk tier.
 import { lstatSync, readdirSync, statfsSync } from "node:fs";
 import { join } from "node:path";
 import type { VaultConfig } from "../config/config.ts";
@@ -7,7 +7,7 @@ import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
 import { ARCHIVE_DISKS, DISK_BYTES_MIN, DISK_FREE_SHARE } from "../limits/general.ts";
 import type { VaultDisk } from "../vault/server.ts";
 
-/** null: nothing is kept on disk. Makes the directory. Throws DISK_FAILED. */
+/** Makes the directory, and returns the disk tier's settings; null: none is configured. Throws DISK_FAILED. */
 export function vaultDisk(config: VaultConfig): VaultDisk | null {
   const { dataDir, durability, diskTtlS, archive, archiveAfterS } = config;
   if (dataDir === null) return null;
@@ -27,7 +27,7 @@ export function vaultDisk(config: VaultConfig): VaultDisk | null {
   }
 }
 
-/** Throws DISK_FAILED where more is configured than the whole disk has. */
+/** Throws DISK_FAILED when disk_bytes exceeds the whole disk. */
 function checkDiskBytes({ diskBytes }: VaultConfig, dataDir: string): void {
   if (diskBytes === null) return;
   const { blocks, bsize } = statfsSync(dataDir);
@@ -38,12 +38,12 @@ function checkDiskBytes({ diskBytes }: VaultConfig, dataDir: string): void {
   throw new TierkvError("DISK_FAILED", { reason: `${reason}; ${fix}` });
 }
 
-/** Where a vault that keeps no records on disk keeps the numbers of its flushes: one file per address. */
+/** Path of the flush numbers of a vault without a disk tier; one file per address. */
 export function flushFile({ stateDir, listen }: Pick<VaultConfig, "stateDir" | "listen">): string {
   return join(stateDir, `flushes-${listen.text.replaceAll(/[^0-9A-Za-z.]+/g, "-")}.json`);
 }
 
-/** What the vault's own files take belongs to the room: a restart must not shrink it. */
+/** Counts the vault's own segments as free, because a restart must not shrink the tier. */
 function share(dataDir: string): number {
   const { bavail, bsize } = statfsSync(dataDir);
   const own = readdirSync(dataDir).filter((name) => name.endsWith(".seg"));

@@ -1,4 +1,4 @@
-// Owns `tierkv vaults drain`: which vaults are a pool, emptying one of them, and what is said of it.
+// Owns `tierkv vaults drain`: finds the pool, drains one of its vaults, and prints the outcome.
 import { RECORD_CLASSES } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import type { VaultClient } from "../client/vault-client.ts";
@@ -16,7 +16,7 @@ import { allTargets, targetAt } from "./sources.ts";
 import { showBytes } from "./text.ts";
 import { clientOf, helloAll, placesOf } from "./vault-link.ts";
 
-/** What no second run changes. */
+/** Reasons that a second run would not change. */
 const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing", "no_parity"]);
 const WHY: Readonly<Record<string, string>> = {
   unreachable: "blocks before them are gone, so that no restore gets as far",
@@ -27,7 +27,7 @@ const WHY: Readonly<Record<string, string>> = {
 
 interface Done extends Drained {
   class: RecordClass;
-  /** What the others evicted meanwhile, for whatever reason. */
+  /** Records that the other vaults evicted during the drain, for any reason. */
   evicted: number;
 }
 
@@ -42,7 +42,7 @@ export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const targets = await allTargets(config);
   const target = targetAt(targets, address);
-  // A vault of both classes may stand in both lists.
+  // A vault of both classes may be in both lists.
   const classes = RECORD_CLASSES.filter((name) => placesOf(targets, name).has(address));
   if (end) {
     for (const name of classes) await takeAgain(clientOf(config, target, name));
@@ -61,7 +61,7 @@ export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
     const clients = [...placesOf(targets, name).values()].map((place) =>
       clientOf(config, place, name),
     );
-    // One that does not answer would get none of its share, and sidecars would miss it there later.
+    // All must answer, because a silent vault would miss its share, and sidecars would look for it there.
     const close = await helloAll(clients);
     try {
       results.push(await emptied(call, config, clients, address, bytesPerS));

@@ -1,15 +1,15 @@
-// Owns what a vault lists of its records, and by which first block of a run each is placed.
+// Owns the rows that a vault lists of its records, and the first block of the run by which each is placed.
 import { HASH_BYTES, PACKED_KEY_BYTES, PARITY_GROUP } from "../block.ts";
 import type { SessionName, VaultClient } from "../client/vault-client.ts";
 import { STORE_TIMEOUT_MS } from "../limits/general.ts";
 import { DRAIN_RECORDS_MAX, RUN_BLOCKS } from "../limits/pool.ts";
 import { outboxPosition } from "../native.ts";
 
-/** One record, as it is listed. */
+/** One listed record. */
 export interface Row {
   key: Buffer;
   parent: Buffer;
-  /** Of the block in its prompt. */
+  /** Number of the block in its prompt. */
   number: number;
   tenant: number;
   bytes: number;
@@ -18,10 +18,10 @@ export interface Row {
 const ROW_BYTES = PACKED_KEY_BYTES + HASH_BYTES + 16;
 export const UNKNOWN = 0xffff_ffff;
 
-/** By which first block of a run its blocks are placed: found by going from block to block before it; parity records name it. */
+/** The first block of each run, found by following parents; parity records name it. */
 export class Anchors {
   readonly #parents = new Map<string, Buffer>();
-  /** By each block that was gone over: those behind it go no farther. */
+  /** Result for each visited block, at which later walks stop. */
   readonly #known = new Map<string, Buffer | null>();
 
   constructor(rows: readonly Row[]) {
@@ -29,7 +29,7 @@ export class Anchors {
       if (!isParity(row)) this.#parents.set(placeOf(row.number, hashOf(row)), row.parent);
   }
 
-  /** null: a block between them is gone, so that no restore gets as far. */
+  /** Returns the hash of the run's first block; null: a block between is gone, so no restore can reach this one. */
   of(row: Row): Buffer | null {
     if (row.number === UNKNOWN) return null;
     if (isParity(row)) return row.parent;
@@ -50,12 +50,12 @@ export class Anchors {
   }
 }
 
-/** Groups whose blocks are equally long share hashes. */
+/** Key of a block: its number and hash; groups of equal block length share hashes. */
 function placeOf(number: number, hash: Buffer): string {
   return `${number}:${hash.toString("latin1")}`;
 }
 
-/** Its number is that of its last member, and what stands for the block before is the first block of the run. */
+/** Whether it is a parity record; its `number` is its last member's, its `parent` the run's first block. */
 export function isParity({ key }: Row): boolean {
   return key.readUInt16LE(HASH_BYTES) >= PARITY_GROUP;
 }
@@ -64,7 +64,7 @@ export function hashOf({ key }: Row): Buffer {
   return key.subarray(0, HASH_BYTES);
 }
 
-/** What it does not say stays unknown. */
+/** Fills in the position that an opened record carries; without one the row stays unknown. */
 export function learnFrom(row: Row | undefined, record: number): void {
   const said = outboxPosition(record);
   if (row === undefined || said === null) return;
@@ -72,15 +72,15 @@ export function learnFrom(row: Row | undefined, record: number): void {
   row.number = said.readUInt32LE(HASH_BYTES);
 }
 
-/** Of one namespace. */
+/** Rows of one namespace. */
 export interface Held {
   namespace: Buffer;
-  /** Empty: the vault does not know it. */
+  /** Model name; empty: the vault does not know it. */
   model: string;
   rows: Row[];
 }
 
-/** What a vault, or a session there, holds, namespace by namespace. */
+/** Lists the records of a vault, or of one session there, namespace by namespace. */
 export async function* pagesOf(source: VaultClient, of?: SessionName): AsyncGenerator<Held> {
   let after: Buffer = Buffer.alloc(0);
   let [namespace, model, rows]: [Buffer, string, Row[]] = [after, "", []];
@@ -97,7 +97,7 @@ export async function* pagesOf(source: VaultClient, of?: SessionName): AsyncGene
   if (rows.length > 0) yield { namespace, model, rows };
 }
 
-/** As `rowsOf` reads them. */
+/** Packs rows for `rowsOf`. */
 export function packRows(rows: readonly Row[]): Buffer {
   const each = rows.map(({ key, parent, number, tenant, bytes }) => {
     const place = Buffer.alloc(16);

@@ -1,4 +1,4 @@
-// Owns moving what a vault holds to the vaults that own it without that one: records as they are, a batch at a time.
+// Owns the drain of a vault: copies its records unchanged, in batches, to the vaults that own them without it.
 import { isMeasuring, ItemStatus, statusName, toNamespace } from "../block.ts";
 import type { SessionName, VaultClient } from "../client/vault-client.ts";
 import { CALL_TIMEOUT_MS } from "../limits/general.ts";
@@ -18,17 +18,17 @@ import { absentAt, collected, Outcomes, store } from "./moving.ts";
 
 export interface DrainOptions {
   source: VaultClient;
-  /** All vaults of the pool, the source being one of them; each has answered a hello. */
+  /** All vaults of the pool, including the source; each has answered a hello. */
   clients: readonly VaultClient[];
   pool: Pool;
-  /** Bytes a second; null: half of what the ways carry. */
+  /** Bytes per second; null: half of the time is spent idle. */
   rate: number | null;
   onProgress?(done: number, all: number): void;
-  /** Left out: all that is held is moved, and what others hold to owners it has by then. Else what is hot at the source alone. */
+  /** Moves only the source's hot records; left out: all, also other vaults' records whose owner changes. */
   hot?: {
-    /** By target, the last flush that the source can have known of. */
+    /** Number of the last flush at each target that the source can have seen. */
     known: ReadonlyMap<VaultClient, number>;
-    /** Nothing more is moved. */
+    /** Ends the drain after the batches in progress. */
     signal: AbortSignal;
   };
 }
@@ -40,12 +40,12 @@ interface Sum {
   bytes: number;
 }
 
-/** What became of the records of a vault, each counted once. */
+/** Outcome of a vault's records, each counted once. */
 export interface Drained {
   moved: Sum;
-  /** All their owners had them. */
+  /** Records that all their owners held already. */
   present: Sum;
-  /** By reason. */
+  /** Records that stayed, by reason. */
   left: Record<string, Sum>;
 }
 
@@ -58,7 +58,7 @@ export class Drain {
     this.#options = options;
   }
 
-  /** Rejects with what the source answered; what was moved by then stays. */
+  /** Rejects with the source's error; records copied by then stay copied. */
   async run(): Promise<void> {
     const { source, hot, onProgress } = this.#options;
     if (hot === undefined) await this.#close();
@@ -66,7 +66,7 @@ export class Drain {
     const all = Math.max(records, disk?.records ?? 0);
     for await (const { from, namespace, model, rows, anchors } of this.#held()) {
       await this.#tellModel(namespace, model);
-      // One list for all who work on it.
+      // All workers draw from one iterator.
       const batches = (hot === undefined ? batchesOf(rows) : batchesOf(rows).reverse()).values();
       const work = async (): Promise<void> => {
         for (const batch of batches) {
@@ -83,8 +83,8 @@ export class Drain {
   }
 
   /**
-   * What the source holds. Where a run lies on several vaults its first block may be another's, and what others hold may get another
-   * owner, too: all of it is listed.
+   * Lists the source's records, and in a cut pool all others', because a run's first block may be on another vault, and other
+   * vaults' records may change their owner.
    */
   async *#held(): AsyncGenerator<Held & { from: VaultClient; anchors: Anchors }> {
     const { source, clients, pool, hot } = this.#options;
@@ -92,15 +92,15 @@ export class Drain {
     const others = clients.filter((client) => client !== source);
     for (const from of [source, ...(pool.isCut ? others : [])]) {
       for await (const held of pagesOf(from)) {
-        // What a measuring command stored goes with it.
+        // Records of a measuring command are not moved, because they are dropped when it ends.
         if (isMeasuring(toNamespace(held.namespace))) continue;
-        // Whoever has the machine now gets no work of opening seals.
+        // A hot drain opens no seals, because the machine's user needs its processors.
         if (hot === undefined) await this.#learn(from, held.namespace, held.rows);
         if (pool.isCut || hot !== undefined) all.push({ from, ...held });
         else yield { from, ...held, anchors: new Anchors(held.rows) };
       }
     }
-    // Others stay where they are; they say where in their prompts the blocks stand.
+    // Other vaults' rows serve only to find the first blocks of runs when the drain is hot.
     const moving = hot === undefined ? all : await collectedRows(source, HOT);
     for (const held of moving) {
       const same = all.filter(({ namespace }) => namespace.equals(held.namespace));
@@ -108,14 +108,14 @@ export class Drain {
     }
   }
 
-  /** Takes nothing new, and waits for what was let in before. */
+  /** Makes the source refuse new records, and waits until the admitted ones are stored. */
   async #close(): Promise<void> {
     const isSettled = async (): Promise<boolean> =>
       (await this.#options.source.drain(CALL_TIMEOUT_MS)).reservedBytes === 0;
     await becomes(isSettled, DRAIN_SETTLE_MS, DRAIN_POLL_MS);
   }
 
-  /** So that a flush by model finds what they are given. One that does not answer takes nothing either. */
+  /** Names the model at the other vaults, because a flush by model must find the copies. A silent vault gets no copies anyway. */
   async #tellModel(namespace: Buffer, model: string): Promise<void> {
     if (model === "") return;
     const { source, clients } = this.#options;
@@ -125,14 +125,14 @@ export class Drain {
     );
   }
 
-  /** Others' restores go first: without a rate half of the time is theirs. */
+  /** Pause after a batch; without a rate it lasts as long as the batch, because restores need the link. */
   #pauseMs(bytes: number, tookMs: number): number {
     const { rate } = this.#options;
     if (bytes === 0) return 0;
     return rate === null ? tookMs : Math.max(0, (bytes * DRAIN_BATCHES * 1000) / rate - tookMs);
   }
 
-  /** Sealed blocks of attention say only when they are opened where they stand. */
+  /** Opens sealed attention records to learn their position. */
   async #learn(source: VaultClient, namespace: Buffer, rows: readonly Row[]): Promise<void> {
     if (source.name === "ssm") return;
     const sealed = rows.filter(({ number }) => number === UNKNOWN);
@@ -145,7 +145,7 @@ export class Drain {
     }
   }
 
-  /** Returns bytes that travelled. */
+  /** Copies a batch; returns the bytes that travelled. */
   async #move(
     from: VaultClient,
     namespace: Buffer,
@@ -154,7 +154,7 @@ export class Drain {
   ): Promise<number> {
     const outcomes = new Outcomes();
     const wanted = this.#homesOf(from, batch, anchors, outcomes);
-    // What a target flushes from here on is refused there.
+    // A target refuses records that it flushes after this number.
     const { hot } = this.#options;
     const knownOf = (client: VaultClient): number =>
       hot === undefined ? client.flushes.number : (hot.known.get(client) ?? 0);
@@ -179,7 +179,7 @@ export class Drain {
         outcomes.failed.set(row, statusName(statuses[at] ?? ItemStatus.INCOMPLETE));
     }
     const { moved, present, left } = this.drained;
-    // Of another vault only what moved counts.
+    // Rows of another vault count only if copied.
     for (const row of from === this.#options.source ? batch : outcomes.moved) {
       const reason = outcomes.failed.get(row);
       const into = outcomes.moved.has(row) ? moved : present;
@@ -188,7 +188,7 @@ export class Drain {
     return sumOf(travelling).bytes;
   }
 
-  /** By the vault that is to have them. */
+  /** Groups rows by the vaults that should hold them. */
   #homesOf(
     from: VaultClient,
     batch: readonly Row[],
@@ -205,7 +205,7 @@ export class Drain {
       }
       const { owner, second } = pool.homeOf(hashOf(row), anchor, row.number);
       const parity = pool.membershipOf(anchor, row.number)?.vault ?? NO_VAULT;
-      // NO_VAULT is the place of none.
+      // NO_VAULT is no index of `clients`.
       const homes = (isParity(row) ? [parity] : [owner, second]).flatMap((at) => clients[at] ?? []);
       if (homes.length === 0) outcomes.failed.set(row, "no_parity");
       if (homes.includes(from)) continue;
@@ -226,7 +226,7 @@ async function collectedRows(
   return all;
 }
 
-/** Of one tenant each, the deepest blocks first: what a full vault evicts again are those. */
+/** Batches of one tenant each, deepest blocks first, because a full vault evicts the first arrivals. */
 function batchesOf(rows: readonly Row[]): Row[][] {
   const batches: Row[][] = [];
   let bytes = 0;

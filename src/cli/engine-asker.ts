@@ -1,4 +1,4 @@
-// Owns what commands ask an engine over HTTP: answers with their likeliest tokens, prompts to compute, and an empty cache.
+// Owns the HTTP requests of commands to an engine: answers with their likeliest tokens, prompts to compute, an empty cache.
 import { fetchReason, TierkvError } from "../errors.ts";
 import {
   FIDELITY_ANSWER_TOKENS,
@@ -8,18 +8,18 @@ import {
 import type { Step, Weighed } from "./likeness.ts";
 
 export interface Answered extends Weighed {
-  /** Prompt tokens that tierKV brought. */
+  /** Prompt tokens that tierKV restored. */
   restoredTokens: number;
 }
 
-/** What became of a prompt. */
+/** Outcome of one prompt. */
 export interface Warmed {
   promptTokens: number;
-  /** Those that tierKV brought ... */
+  /** Prompt tokens that tierKV restored. */
   restoredTokens: number;
-  /** ... and all that were not computed. */
+  /** Prompt tokens not computed, including the restored ones. */
   cachedTokens: number;
-  /** What restoring saved; 0: not known. */
+  /** Milliseconds that restoring saved; 0: not known. */
   savedMs: number;
 }
 
@@ -32,19 +32,19 @@ interface Completion {
   kv_transfer_params?: { tierkv?: { restored_tokens?: number; saved_ms?: number } } | null;
 }
 
-/** One engine; every method throws ENGINE_ANSWER when it does not answer as an engine with tierKV does. */
+/** Client of one engine; every method throws ENGINE_ANSWER unless it answers like an engine with tierKV. */
 export class EngineAsker {
   readonly #url: string;
-  /** Keeps the prompts of `answer` apart from what caches hold of them. */
+  /** Cache salt of `answer`'s prompts, so that no earlier cache entry fits them. */
   readonly #salt: string;
 
-  /** `url`: as the kind `engineUrl` gives it. */
+  /** `url`: normalized by the kind `engineUrl`. */
   constructor(url: string, salt = "") {
     this.#url = url;
     this.#salt = salt;
   }
 
-  /** The name of the first model that is served. */
+  /** Returns the name of the first model that the engine serves. */
   async model(): Promise<string> {
     const { data } = (await this.#ask("/v1/models")) as { data?: { id?: string }[] };
     const id = data?.[0]?.id;
@@ -75,7 +75,7 @@ export class EngineAsker {
     return { tokenIds, steps, restoredTokens: params?.tierkv?.restored_tokens ?? 0 };
   }
 
-  /** Has a prompt computed and one token answered. `request`: a body of the OpenAI API with `messages` or `prompt`. */
+  /** Computes a prompt and answers one token. `request`: a body of the OpenAI API with `messages` or `prompt`. */
   async warm(request: Record<string, unknown>): Promise<Warmed> {
     const { usage, kv_transfer_params: params } = (await this.#ask(
       "messages" in request ? "/v1/chat/completions" : "/v1/completions",
@@ -119,7 +119,7 @@ export class EngineAsker {
   }
 }
 
-/** An empty body is an answer, too. */
+/** Parses an answer; an empty body counts as an empty object. */
 function parsed(text: string): unknown {
   try {
     return JSON.parse(text === "" ? "{}" : text);

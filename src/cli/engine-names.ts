@@ -1,15 +1,15 @@
-// Owns whether bytes of some namespace are of an engine's here.
+// Owns the check that a namespace belongs to an engine of this machine.
 import type { Config } from "../config/config.ts";
 import type { TierkvError } from "../errors.ts";
 import { askSidecar } from "./ask-sidecar.ts";
 
 export interface Named {
-  /** In hexadecimal, as vaults know it. */
+  /** Hexadecimal name, as vaults know it. */
   namespace: string;
   model: string;
 }
 
-/** Throws what `refused` makes for another namespace than the engines here have, or `given` begins. `why`: what makes another one. */
+/** Throws `refused`'s error unless an engine here has the namespace, or it begins with `given`. `why`: what makes another one. */
 export async function checkNamed(
   { sidecar }: Config,
   { namespace, model }: Named,

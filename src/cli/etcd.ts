@@ -1,10 +1,10 @@
-// Owns what the configuration says of etcd: where it is, who this machine is there, and whom it trusts.
+// Owns the options of the etcd client from the configuration: endpoints, login, and trust.
 import type { Config } from "../config/config.ts";
 import type { EtcdOptions } from "../discovery/etcd.ts";
 import type { Logger } from "../log.ts";
 import { readPrivate, readPublic } from "../private-file.ts";
 
-/** Throws CREDENTIALS. */
+/** Returns the options of the etcd client. Throws CREDENTIALS. */
 export function etcdOptions({ etcd }: Config, logger: Logger): EtcdOptions {
   const { endpoints, prefix, user, password, tlsCa, tlsCert, tlsKey } = etcd;
   const pem = (path: string | null, key: string): Buffer | null =>

@@ -1,21 +1,21 @@
-// Owns tierKV's one file in EXO's Python environment: where it goes, what it says, and that it is ours.
+// Owns tierKV's one file in EXO's Python environment: its path, its text, and the check that it is tierKV's.
 import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { TierkvError } from "../errors.ts";
 
 const NAME = "tierkv-exo.pth";
-/** In a checkout, and in an installed wheel, inside of which this program lies. */
+/** Paths of the boot script from this file: in a checkout, and in an installed wheel. */
 const BOOTS = ["../../python-shim/tierkv/mlx/exo_boot.py", "../../../mlx/exo_boot.py"];
 const MARK = "# tierKV for EXO; `tierkv uninstall --exo-path` removes this file";
 
-/** Lines that start with `import` are run whenever a Python of that environment starts. */
+/** Python runs a line that starts with `import` whenever it starts in that environment. */
 function textFor(boot: string): string {
   const path = JSON.stringify(boot);
   return `${MARK}\nimport os, runpy; os.path.isfile(${path}) and runpy.run_path(${path})\n`;
 }
 
-/** The file for EXO at `path`: a checkout with its `.venv`, or an environment itself. Throws USAGE where there is none. */
+/** Returns the hook's path for EXO at `path`, a checkout with `.venv` or an environment. Throws USAGE without one. */
 export function hookPath(path: string): string {
   const places = [join(path, ".venv"), path].filter((place) =>
     existsSync(join(place, "pyvenv.cfg")),
@@ -32,7 +32,7 @@ export function hookPath(path: string): string {
   throw new TierkvError("USAGE", { reason });
 }
 
-/** Writes the file, again where it is there. Throws SYSTEM where our Python part is not here, USAGE for a file of somebody else. */
+/** Writes or rewrites the file. Throws SYSTEM without tierKV's Python part, USAGE for a foreign file of that name. */
 export function writeHook(path: string): void {
   const boot = BOOTS.map((name) => fileURLToPath(new URL(name, import.meta.url))).find(existsSync);
   if (boot === undefined) {
@@ -43,14 +43,14 @@ export function writeHook(path: string): void {
   writeFileSync(path, textFor(boot));
 }
 
-/** False where there was none. Throws USAGE for a file of somebody else under our name. */
+/** Removes the file; false: there was none. Throws USAGE for a foreign file of that name. */
 export function removeHook(path: string): boolean {
   if (!isOurs(path)) return false;
   rmSync(path);
   return true;
 }
 
-/** False where there is no file. */
+/** Whether the file is tierKV's; false: there is none. Throws USAGE for a foreign file. */
 function isOurs(path: string): boolean {
   if (!existsSync(path)) return false;
   if (readFileSync(path, "utf8").startsWith(MARK)) return true;

@@ -1,24 +1,24 @@
-// Owns what `tierkv doctor --engine` says: what restores would save, and the one change that matters most.
+// Owns the advice of `tierkv doctor --engine`: predicted savings, and the one change that matters most.
 import type { FarEngine, Pace } from "./far-engine.ts";
 import { orNone, showBytes, showMs, showRate, showShare, table } from "./text.ts";
 
-/** A prompt that comes back after the engine forgot it. */
+/** Forecast for a prompt that returns after the engine evicted it. */
 export interface FarOutlook extends Pace {
-  /** null: what the model keeps of a token is not known, or the link could not be measured. */
+  /** null: the model's bytes per token are not known, or the link could not be measured. */
   restoreMs: number | null;
-  /** Bytes a token below which a restore answers first; null: the link could not be measured. */
+  /** Bytes per token below which a restore is faster; null: the link could not be measured. */
   bytesPerTokenMost: number | null;
 }
 
 const GBIT = 1e9 / 8;
-/** A link that is so much faster is another kind of link. */
+/** Factor of the faster link that the advice compares. */
 const FASTER = 10;
-/** Of computing: what a change saves beside it is worth saying. */
+/** Share of the computing time that a faster link must save to be advised. */
 const WORTH = 0.25;
-/** An own cache that holds so much leaves nothing to restore. */
+/** Hit share of the engine's own cache above which restores save next to nothing. */
 const HELD_ENOUGH = 0.95;
 
-/** `bytesOf`: what a restore of so many tokens moves; null: unknown. */
+/** `bytesOf`: bytes that a restore of so many tokens moves; null: unknown. */
 export function farOutlook(
   { paces, roundTripMs, bytesPerS }: FarEngine,
   bytesOf: ((tokens: number) => number) | null,
@@ -35,7 +35,7 @@ export function helpsFar(rows: readonly FarOutlook[]): boolean {
   return rows.some(({ ms, restoreMs }) => restoreMs !== null && restoreMs < ms);
 }
 
-/** The one that saves most. */
+/** Returns the one change that saves most. */
 export function farChange(engine: FarEngine, rows: readonly FarOutlook[]): string {
   const { hasPrefixCache, askedTokens, hitTokens, bytesPerS, roundTripMs } = engine;
   if (hasPrefixCache === false) {

@@ -1,4 +1,4 @@
-// Owns what `tierkv doctor --engine URL` measures of an engine without tierKV: its pace, the way to it, and what it says of its own cache.
+// Owns the measurements of `tierkv doctor --engine URL` at an engine without tierKV: prefill times, link, and its cache's hits.
 import { fetchReason, TierkvError } from "../errors.ts";
 import {
   FAR_BYTES,
@@ -10,7 +10,7 @@ import {
 import { nowMs, randomToken } from "../time.ts";
 import type { Progress } from "./progress.ts";
 
-/** One prompt that nothing held, computed to its first token. */
+/** Time to the first token of a prompt that no cache holds. */
 export interface Pace {
   tokens: number;
   ms: number;
@@ -19,31 +19,31 @@ export interface Pace {
 export interface FarEngine {
   model: string;
   longestTokens: number;
-  /** null: it does not say. */
+  /** null: its metrics do not say. */
   hasPrefixCache: boolean | null;
-  /** Prompt tokens since its start, and those that its own cache held. */
+  /** Prompt tokens since its start; `hitTokens` of them were in its own cache. */
   askedTokens: number;
   hitTokens: number;
   roundTripMs: number;
-  /** From here to the engine, at least: it is the engine that reads them. null: it takes no body of that size. */
+  /** Bytes per second to the engine, a lower bound set by its reading. null: it refuses bodies of that size. */
   bytesPerS: number | null;
   paces: Pace[];
 }
 
-/** Lets ids be of no special token, and within any vocabulary. */
+/** First token id of random prompts: above the special tokens, and any byte added stays within every vocabulary. */
 const FIRST_ID = 3;
-/** Computing twice as many tokens takes up to four times as long. */
+/** Factor by which twice as many tokens take longer, at most. */
 const DOUBLING = 4;
-/** The HTTP status of a body that is refused for its size. */
+/** HTTP status that refuses a body for its size. */
 const TOO_LARGE = 413;
 
-/** `url`: as the kind `engineUrl` gives it. */
+/** `url`: normalized by the kind `engineUrl`. */
 export async function measureEngine(url: string, progress: Progress): Promise<FarEngine> {
   const engine = new Far(url);
   const { id: model, max_model_len: longestTokens = FAR_TOKENS_MIN } = await engine.model();
   const said = await engine.metrics();
   const paces: Pace[] = [];
-  // One token is the answer's.
+  // The answer takes one token.
   const most = longestTokens - 1;
   await engine.compute(model, Math.min(FAR_TOKENS_MIN, most));
   const startedMs = nowMs();
@@ -95,7 +95,7 @@ class Far {
     };
   }
 
-  /** Milliseconds until the first token of a random prompt. */
+  /** Returns the milliseconds to the first token of a random prompt. */
   async compute(model: string, tokens: number): Promise<number> {
     const prompt = Array.from(randomToken(tokens), (byte) => FIRST_ID + byte);
     const startedMs = nowMs();
@@ -106,7 +106,7 @@ class Far {
     throw this.#failed(`${tokens} tokens: ${response.status} ${text.slice(0, 200)}`);
   }
 
-  /** Milliseconds of a request that is no JSON: its body is read, not parsed, and refused. null: it is too large. */
+  /** Returns the milliseconds of a non-JSON request, whose body is read and refused unparsed. null: it is too large. */
   async upload(bytes: number): Promise<number | null> {
     const startedMs = nowMs();
     const response = await this.#post("application/octet-stream", Buffer.alloc(bytes));
@@ -114,7 +114,7 @@ class Far {
     return response.status === TOO_LARGE ? null : nowMs() - startedMs;
   }
 
-  /** Of two sizes the difference, because the rest of a request takes its time, too. */
+  /** Takes the difference of two sizes, to leave out the fixed cost of a request. */
   async rate(): Promise<number | null> {
     const small = await fastest(() => this.upload(FAR_BYTES));
     const large = await fastest(() => this.upload(2 * FAR_BYTES));

@@ -1,4 +1,4 @@
-// Owns what is wrong with a running set-up, as `tierkv status` and `tierkv doctor` say it before anything else.
+// Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
 import { arenaBytesFor } from "../arena/sizing.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 import type { Seen } from "./inspect.ts";
@@ -6,20 +6,20 @@ import { OWN_VAULT } from "./targets.ts";
 import { showBytes } from "./text.ts";
 
 export interface Finding {
-  /** One word for machines. */
+  /** Identifier for scripts. */
   code: string;
   /** A problem makes the exit code 1; a note does not. */
   severity: "problem" | "note";
-  /** One line: what is wrong, where, and what to do. */
+  /** One line with the defect, its place and the remedy. */
   text: string;
 }
 
 type Engine = SidecarStatus["engines"][number];
 
-/** One thing that is looked at; none when it is as it should be. */
+/** One check of the set-up; returns nothing when all is well. */
 type Check = (seen: Seen) => Finding[];
 
-/** The same of one engine, by its name. */
+/** Makes a check of one engine into a check of all. */
 function ofEngines(check: (engine: Engine, name: string) => Finding[]): Check {
   return ({ sidecar }) =>
     (sidecar?.engines ?? []).flatMap((engine) =>
@@ -27,7 +27,7 @@ function ofEngines(check: (engine: Engine, name: string) => Finding[]): Check {
     );
 }
 
-/** In the order in which they are shown, the gravest first. To add one: a function here, and a test in findings.test.ts. */
+/** All checks, gravest first, as they are shown. To add one: a function here, and a test in findings.test.ts. */
 const CHECKS: readonly Check[] = [
   ofEngines(arenaUnmapped),
   ofEngines(unnamed),
@@ -67,7 +67,7 @@ function arenaUnmapped({ arena }: Engine, engine: string): Finding[] {
   });
 }
 
-/** An engine whose blocks nobody could tell from another model's; one that is still being named is a note. */
+/** An engine without a namespace, whose blocks could be mistaken for another model's. A naming in progress is a note. */
 function unnamed({ naming }: Engine, engine: string): Finding[] {
   if (naming.distrusted) {
     const what = `${engine} restores and saves nothing, because what is stored is not what it computes`;
@@ -82,7 +82,7 @@ function unnamed({ naming }: Engine, engine: string): Finding[] {
   return [note("naming", `${what}; naming: ${naming.percent} %`)];
 }
 
-/** Usual while an engine starts; for good where its ranks are on several hosts. */
+/** Ranks are missing while an engine starts, and always when they are on several hosts. */
 function ranksMissing({ workers, world }: Engine, engine: string): Finding[] {
   if (world < 2 || workers === world) return [];
   const what = `${engine} saves and restores nothing before all its ranks are connected: ${workers} of ${world} are`;
@@ -92,7 +92,7 @@ function ranksMissing({ workers, world }: Engine, engine: string): Finding[] {
 
 function unreachable({ targets, sidecar }: Seen): Finding[] {
   return targets.flatMap(({ target, error, refused }) => {
-    // The sidecar starts its own vault, and is itself the one that is missing.
+    // Without its sidecar the own vault is down, too; the sidecar's finding is enough.
     if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
     return [
       refused ? problem("vault_refused", `refused: ${error}`) : problem("unreachable", error),
@@ -100,19 +100,19 @@ function unreachable({ targets, sidecar }: Seen): Finding[] {
   });
 }
 
-/** Of both classes, with its name. */
+/** Returns the sidecar's vaults of both classes, named by class. */
 function vaultsOf(
   sidecar: Seen["sidecar"],
 ): { name: string; address: string; state: string; trouble: string; lanes: string }[] {
   return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
-    // A sidecar of an earlier release, which still runs, does not say why.
+    // A running sidecar of an earlier release sends no `trouble`.
     vaults.map(({ address, state, trouble = "", lanes }) => {
       return { name, address, state, trouble, lanes };
     }),
   );
 }
 
-/** As the sidecar sees it, for a command that has not asked the vault itself. */
+/** A vault's state as the sidecar sees it, for commands that did not ask the vault themselves. */
 function vaultDown({ sidecar, targets }: Seen): Finding[] {
   return vaultsOf(sidecar).flatMap(({ name, ...vault }) => {
     if (targets.some(({ address }) => address === vault.address)) return [];
@@ -162,7 +162,7 @@ function archiveFailing({ targets }: Seen): Finding[] {
   });
 }
 
-/** Of what it cannot hold at once only the beginning is restored. */
+/** An arena too small for the longest prompt, of which only the beginning is restored. */
 function arenaSmall({ forecast, arena }: Engine, engine: string): Finding[] {
   const longest = forecast.at(-1);
   if (longest === undefined || arena === null || arena.longestTokens >= longest.tokens) return [];
@@ -174,7 +174,7 @@ function arenaSmall({ forecast, arena }: Engine, engine: string): Finding[] {
   return [note("arena_small", `${what}: ${takes}; ${fix}`)];
 }
 
-/** vLLM's own; the shim avoids it where Linux lets it, so that it is no problem of this set-up. */
+/** A defect of vLLM; a note only, because the shim avoids it where Linux permits. */
 function amxTiles({ hasAmxTiles }: Engine, engine: string): Finding[] {
   if (!hasAmxTiles) return [];
   const what = `${engine} computes on a CPU with AMX, where vLLM may die of SIGILL at a small first step`;

@@ -1,10 +1,10 @@
-// Owns what `tierkv top` and the page show of the gateway of this user: asked at its socket, as lines for a terminal.
+// Owns the gateway's part of `tierkv top` and the page: the request to its socket, and lines for a terminal.
 import type { Config } from "../config/config.ts";
 import { isTierkvError } from "../errors.ts";
 import type { ShownEngine, ShownFleet } from "../gateway/control.ts";
 import { NONE, orNone, showMs, showShare, table } from "./text.ts";
 
-/** null: no gateway answers. */
+/** Returns the gateway's status; null: no gateway answers. */
 export async function askFleet({ gateway: { socket } }: Config): Promise<ShownFleet | null> {
   const { askGateway } = await import("./gateway-link.ts");
   try {
@@ -15,7 +15,7 @@ export async function askFleet({ gateway: { socket } }: Config): Promise<ShownFl
   }
 }
 
-/** What a sidecar is asked; null: none answers, and there is a gateway to be shown. */
+/** Returns the sidecar's answer; null: no sidecar answers, but there is a gateway to show. */
 export async function besideFleet<T>(
   asked: Promise<T>,
   fleet: ShownFleet | null,

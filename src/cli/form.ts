@@ -1,4 +1,4 @@
-// Owns how `tierkv status` and `tierkv explain` say as what blocks go to a vault, and why.
+// Owns the text of `tierkv status` and `tierkv explain` for the codec of blocks sent to a vault, with its reason.
 import type { CodecWhy, Form } from "../sidecar/save/codec-choice.ts";
 import { showRate } from "./text.ts";
 

@@ -1,11 +1,11 @@
-// Owns the way `tierkv gateway status` and `tierkv gateway drain` ask a gateway: HTTP on its local socket.
+// Owns the requests of `tierkv gateway` subcommands to a running gateway: HTTP on its local socket.
 import { request } from "node:http";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { GATEWAY_CONTROL_MS } from "../limits/gateway.ts";
 import { strangeSocket } from "../socket-file.ts";
 import { withDeadline } from "../time.ts";
 
-/** The answer, parsed. Throws GATEWAY_DOWN when nobody answers, BAD_ARGUMENT with what the gateway has against it. */
+/** Returns the parsed answer. Throws GATEWAY_DOWN without one, BAD_ARGUMENT with the gateway's objection. */
 export async function askGateway(
   socketPath: string,
   method: "GET" | "POST",

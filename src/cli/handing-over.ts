@@ -1,4 +1,4 @@
-// Owns what a vault gives to the others of its pool before its memory goes to somebody who uses the machine: what is hot or kept.
+// Owns the hand-over of hot and kept records to the pool's other vaults, before a vault frees its memory for the machine's user.
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -19,12 +19,12 @@ import { Drain } from "./draining.ts";
 export interface HandingOverOptions {
   redundancy: Config["cluster"]["redundancy"];
   recordClass: VaultClass;
-  /** Of the vault that runs now; null: it knows no others. */
+  /** Gossip of the vault that runs now; null: it knows no other vaults. */
   gossip(): Gossip | null;
   logger: Logger;
 }
 
-/** Another vault, and the last flush there before this one fell silent. */
+/** Another vault, and its last flush before this vault paused. */
 interface Target {
   client: VaultClient;
   flushed: number;
@@ -47,7 +47,7 @@ export class HandingOver implements HandOver {
       said.push({ client, flushed: client.flushes.number });
     });
     await Promise.race([Promise.allSettled(saying), sleep(YIELD_HELLO_MS)]);
-    // What is flushed from here on this vault may not hear of, so that who answers later gets nothing.
+    // A vault that answers later gets nothing, because this one may miss flushes from here on.
     this.#targets = [...said];
     const ready = new Set(this.#targets.map(({ client }) => client));
     for (const client of asked) if (!ready.has(client)) client.close();
@@ -97,7 +97,7 @@ export class HandingOver implements HandOver {
     try {
       await source.hello(HELLO_TIMEOUT_MS);
       const others = targets.map(({ client }) => client);
-      // As sidecars place while it is silent: it belongs, and is down.
+      // Placement counts this vault as a member that is down, like sidecars do while it is silent.
       const { capacityBytes } = source;
       const own = {
         address,

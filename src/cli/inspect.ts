@@ -1,4 +1,4 @@
-// Owns what `tierkv status` finds out about each target: whether it answers, how fast, and what it says of itself.
+// Owns the inspection of each target for `tierkv status`: whether it answers, how fast, and its own figures.
 import { vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
 import { isRemote } from "../client/vault.ts";
@@ -18,14 +18,14 @@ import { allTargets } from "./sources.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
 import { linkTo } from "./vault-link.ts";
 
-/** One target as shown; null where it is down or the value does not apply. */
+/** Figures of one target; null where it is down or the value does not apply. */
 export interface TargetStatus {
   target: string;
   address: string;
   reachable: boolean;
-  /** Not asked, because it would have been in the clear or without its credentials. */
+  /** Whether it was not asked, because the connection would have been in the clear or without credentials. */
   refused: boolean;
-  /** A vault: why its lanes are of no use; null: they are. */
+  /** A vault: the reason why its lanes do not work; null: they do. */
   laneTrouble: string | null;
   rttMsP50: number | null;
   rttMsP99: number | null;
@@ -39,49 +39,49 @@ export interface TargetStatus {
   evicted: number | null;
   /** A vault: lanes open, and record bytes per second from it and to it, over about the last ten seconds. */
   traffic: { lanes: number; outBytesPerS: number; inBytesPerS: number } | null;
-  /** A sidecar: how its records travel to each vault, and record bytes per second while any did; null: none have yet. */
+  /** A sidecar: states of its lanes, and record bytes per second while any record travelled; a rate is null before. */
   travel: Travel | null;
-  /** A sidecar: the vaults of each class that has several; null: none has. */
+  /** A sidecar: the vaults of each class with several; null: no class has. */
   pools: readonly Pooled[] | null;
-  /** A vault's sessions, and what is kept of them. */
+  /** A vault: number of sessions, and bytes kept of them. */
   sessions: { count: number; keptBytes: number } | null;
-  /** A vault's durable tier. */
+  /** A vault: its disk tier. */
   disk: DiskStats | null;
-  /** Engines connected to a sidecar. */
+  /** A sidecar: engines connected. */
   engines: number | null;
-  /** Those of them that may restore. */
+  /** A sidecar: connected engines that may restore. */
   restoring: number | null;
-  /** How the sidecar stores attention KV. */
+  /** A sidecar: codec of attention KV. */
   kvCodec: string | null;
-  /** As what blocks go to each vault, by `[codec] kv = "auto"`. */
+  /** A sidecar: the codec chosen for each vault by `[codec] kv = "auto"`. */
   forms: { address: string; form: Form }[] | null;
   /** Everything the target has counted since it started. */
   counters: Readonly<Record<string, number>> | null;
   error: string | null;
 }
 
-/** What a sidecar says of one vault of several. */
+/** A sidecar's figures of one vault in a pool. */
 export interface Pooled extends Pick<VaultStatus, "address" | "share" | "holes" | "moved"> {
   class: string;
 }
 
 export interface Travel {
-  /** `up` where they are to every vault of the class, else how they are to the first where they are not, and to how many. */
+  /** By class: `up` if all vaults' lanes are up, else the first other state, and the number of such vaults. */
   lanes: Partial<Record<RecordClass, string>>;
   restoreBytesPerS: number | null;
   saveBytesPerS: number | null;
 }
 
-/** What was seen of a set-up. */
+/** Result of inspecting a set-up. */
 export interface Seen {
   config: Config;
-  /** The sidecar, where this machine has engines, and every vault. */
+  /** Every vault, after the sidecar where this machine has engines. */
   targets: readonly TargetStatus[];
-  /** The sidecar's own account; null: it did not answer, or this machine has no engines. */
+  /** Status of the sidecar; null: it did not answer, or this machine has no engines. */
   sidecar: SidecarStatus | null;
 }
 
-/** Asks all at the same time. */
+/** Asks all targets concurrently. */
 export async function inspect(config: Config): Promise<Seen> {
   const isEngineHost = config.cluster.role === "inference";
   const [own, ...vaults] = await Promise.all([
@@ -92,7 +92,7 @@ export async function inspect(config: Config): Promise<Seen> {
   return { config, targets, sidecar: own?.status ?? null };
 }
 
-/** Why a vault is of no use to a command that moves records; null: it is. */
+/** Returns why a command cannot move records of a vault; null: it can. */
 export function troubleOf({ targets }: Seen, address: string): string | null {
   const target = targets.find((one) => one.address === address);
   return target?.error ?? target?.laneTrouble ?? null;
@@ -120,7 +120,7 @@ async function inspectVault(target: VaultTarget, config: Config): Promise<Target
       hitRate: hitRate(stats.counters),
       evicted: stats.counters["evicted"] ?? 0,
       sessions: { count: stats.sessions, keptBytes: stats.keptBytes },
-      // A region counts no bytes of others: this command's own are no answer.
+      // A shared region counts only this process's bytes.
       traffic: isRemote(client)
         ? {
             lanes: stats.lanes,
@@ -253,7 +253,7 @@ function blank(target: string, address: string): TargetStatus {
   };
 }
 
-/** Times STATUS_SAMPLES calls one after another; the first, which opens the connection, is not among them. */
+/** Times STATUS_SAMPLES sequential calls, after one that opens the connection. */
 async function roundTrips(
   call: () => Promise<unknown>,
 ): Promise<Pick<TargetStatus, "rttMsP50" | "rttMsP99">> {
@@ -267,7 +267,7 @@ async function roundTrips(
   return { rttMsP50: percentile(samples, 0.5), rttMsP99: percentile(samples, 0.99) };
 }
 
-/** The nearest-rank percentile: a value that was measured. */
+/** Returns the nearest-rank percentile, which is always a measured value. */
 export function percentile(samples: readonly number[], share: number): number {
   const sorted = [...samples].sort((a, b) => a - b);
   return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)] ?? Number.NaN;

@@ -1,4 +1,4 @@
-// Owns the line that lets another machine into the vault of this one.
+// Owns the `tierkv join` line that lets another machine into this machine's vault.
 import { join } from "node:path";
 import { fingerprintOf } from "../client/certificate.ts";
 import type { Address, VaultConfig } from "../config/config.ts";
@@ -11,7 +11,7 @@ import { encodeJoinCode } from "./join-code.ts";
 import { isEverywhere } from "./targets.ts";
 import { isClosed } from "./vault-access.ts";
 
-/** Throws USAGE for a vault that nobody joins. */
+/** Throws USAGE for a vault without tokens, or with certificates of the user's own CA. */
 export function checkJoinable(vault: VaultConfig): void {
   if (!isClosed(vault)) {
     const reason = "this vault asks nobody for a token: write its address into [cluster] there";
@@ -24,7 +24,7 @@ export function checkJoinable(vault: VaultConfig): void {
   }
 }
 
-/** `tierkv join CODE` for the secret of an invitation. `address` null: the one it listens on, or one of this machine's. Throws CREDENTIALS. */
+/** Returns the line for `secret`. `address` null: the listen address, or one of this machine's. Throws CREDENTIALS. */
 export function joinLine(
   vault: VaultConfig,
   listen: Pick<Address, "host" | "port">,
@@ -39,7 +39,7 @@ export function joinLine(
   return `tierkv join ${code}`;
 }
 
-/** Shows the line of a vault's first start where a person reads it; what is piped ends in a journal, so it gets the name of a file. */
+/** Prints the line of a vault's first start on a terminal, else a file's name, because piped output may end in a journal. */
 export function announce(
   call: Call,
   vault: VaultConfig,
@@ -63,7 +63,7 @@ function reachableAddress({ host, port }: Pick<Address, "host" | "port">): strin
   return shown.includes(":") ? `[${shown}]:${port}` : `${shown}:${port}`;
 }
 
-/** The first address of this machine on a network; IPv4 before IPv6. */
+/** Returns this machine's first network address, IPv4 before IPv6. */
 function ownAddress(): string {
   const others = ownInterfaces().filter(
     ({ internal, address }) => !internal && !address.startsWith("fe80"),

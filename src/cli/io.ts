@@ -1,21 +1,21 @@
-// Owns what a command says and asks: results to stdout, everything else to stderr, questions only to a person.
+// Owns a command's input and output: results to stdout, all else to stderr, questions only on a terminal.
 import { createInterface } from "node:readline/promises";
 
-/** The outside of the command line; a test hands in its own. */
+/** Input and output of the command line; tests replace it. */
 export interface Io {
-  /** One line of a result. */
+  /** Writes one line of a result. */
   out(line: string): void;
-  /** One line that is not a result. */
+  /** Writes one line that is not a result. */
   err(line: string): void;
-  /** How far it is: in place of the line before, on a terminal only; gone when anything else is said. */
+  /** Shows a progress line on a terminal, over the one before; the next output clears it. */
   progress(line: string): void;
-  /** Whether there is a person to ask. */
+  /** Whether questions can be asked. */
   isInteractive: boolean;
-  /** Whether results go to a terminal, where they are read and not kept. */
+  /** Whether results go to a terminal. */
   isTerminal: boolean;
-  /** Standard input to its end, or its first `charsMax` and one more. */
+  /** Reads standard input, `charsMax` + 1 characters at most. */
   readAll(charsMax: number): Promise<string>;
-  /** Asks on stderr; the answer without white space around it, empty at end of input. */
+  /** Asks on stderr; resolves to the trimmed answer, empty at the end of input. */
   ask(question: string): Promise<string>;
   env: Readonly<Record<string, string | undefined>>;
 }
@@ -53,7 +53,7 @@ const CLEAR_LINE = "\u001B[K";
 function showProgress(line: string): void {
   const { stderr } = process;
   if (!stderr.isTTY) return;
-  // A line that wraps cannot be taken back.
+  // A line that wraps could not be overwritten.
   stderr.write(`${LINE_START}${line.slice(0, Math.max(0, stderr.columns - 1))}${CLEAR_LINE}`);
 }
 
@@ -66,7 +66,7 @@ export async function askPerson(
   const ended = new Promise<string>((resolve) => {
     terminal.once("close", () => resolve(""));
   });
-  // Whoever interrupts a question gives no answer to it.
+  // An interrupt ends the question without an answer.
   terminal.once("SIGINT", () => {
     terminal.close();
     process.kill(process.pid, "SIGINT");

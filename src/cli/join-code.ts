@@ -1,4 +1,4 @@
-// Owns the join code: where a vault is, how its certificate is known, and the secret that is redeemed there, in one word with a checksum.
+// Owns the join code: a vault's address, its certificate's fingerprint, and the invitation's secret, in one word with a checksum.
 import { createHash } from "node:crypto";
 import { TierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
@@ -9,18 +9,18 @@ export interface Invitation {
   address: string;
   /** SHA-256 of the certificate. */
   fingerprint: Buffer;
-  /** What is redeemed for a credential. */
+  /** Secret that the vault exchanges for a credential. */
   secret: string;
 }
 
 const PREFIX = "tkv1.";
-/** The whole line is taken, too. */
+/** Prefix of the whole printed line, which is accepted, too. */
 const COMMAND = /^tierkv\s+join\s+/;
 const FINGERPRINT_BYTES = 32;
 const CHECK_BYTES = 4;
 const FIX = "copy the whole line that `tierkv invite` prints on the vault's machine";
 
-/** Behind the prefix, in base64url: length of the address (1), address, fingerprint (32), secret, first 4 bytes of the SHA-256 of all that. */
+/** Base64url after the prefix: address length (1 byte), address, fingerprint (32), secret, first 4 bytes of their SHA-256. */
 export function encodeJoinCode({ address, fingerprint, secret }: Invitation): string {
   const place = Buffer.from(address);
   const body = Buffer.concat([
@@ -32,7 +32,7 @@ export function encodeJoinCode({ address, fingerprint, secret }: Invitation): st
   return PREFIX + Buffer.concat([body, checkOf(body)]).toString("base64url");
 }
 
-/** Throws JOIN_CODE saying what is wrong with it; never shows it. */
+/** Throws JOIN_CODE with the defect; the error never contains the code. */
 export function decodeJoinCode(code: string): Invitation {
   const text = code.trim().replace(COMMAND, "");
   const refuse = (reason: string): never => {

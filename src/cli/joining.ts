@@ -1,4 +1,4 @@
-// Owns what a join does: makes sure of a vault, keeps its certificate and token, and has its address written into the configuration.
+// Owns the steps of a join: verifies the vault's certificate, redeems the code, and writes the address into the configuration.
 import { hostname } from "node:os";
 import { classesOf, vaultClassName } from "../block.ts";
 import type { RecordClass } from "../block.ts";
@@ -17,7 +17,7 @@ import type { Invitation } from "./join-code.ts";
 import { describeWritten, listOf, writeVaults } from "./vault-lists.ts";
 import type { Written } from "./vault-lists.ts";
 
-/** The vault's certificate, when it is the one of the code. Nothing is sent to anybody else. Throws FINGERPRINT or VAULT_DOWN. */
+/** Returns the vault's certificate if it matches the code; nothing is sent before. Throws FINGERPRINT or VAULT_DOWN. */
 export async function certificateOf({ address, fingerprint }: Invitation): Promise<string> {
   const raw = await certificateAt(address, JOIN_TIMEOUT_MS);
   const seen = fingerprintOf(raw);
@@ -26,15 +26,15 @@ export async function certificateOf({ address, fingerprint }: Invitation): Promi
   throw new TierkvError("FINGERPRINT", { address, seen: short(seen), wanted: short(fingerprint) });
 }
 
-/** What a vault gave this machine. */
+/** Credential that a vault gave this machine. */
 export interface Credential {
   address: string;
-  /** By which the vault knows this machine. */
+  /** Name by which the vault knows this machine. */
   name: string;
   token: string;
 }
 
-/** Uses the invitation: a credential of this machine's own. */
+/** Exchanges the invitation for this machine's own credential. */
 export async function redeem(invitation: Invitation, caPem: string): Promise<Credential> {
   const { address, secret } = invitation;
   const asked = askedWith(address, caPem, secret);
@@ -49,7 +49,7 @@ export async function redeem(invitation: Invitation, caPem: string): Promise<Cre
   }
 }
 
-/** What the vault holds; proves that the token opens it. */
+/** Returns the vault's record classes, which proves that the token works. */
 export async function askClasses(
   { address, token }: Credential,
   caPem: string,
@@ -59,7 +59,7 @@ export async function askClasses(
   return classesOf(vaultClassName(hello.recordClass));
 }
 
-/** Whether the vault is of a pool whose vaults are learned from it. */
+/** Whether the vault belongs to a pool and knows its list. */
 export async function askPooled({ address, token }: Credential, caPem: string): Promise<boolean> {
   const request = { mark: 0, epoch: 0 };
   const { key } = await askOnce(askedWith(address, caPem, token), vaultService.Pool, request);
@@ -77,7 +77,7 @@ function askedWith(address: string, caPem: string, token: string): Asked {
   return { name: "the", address, security, timeoutMs: JOIN_TIMEOUT_MS };
 }
 
-/** Says what was written, too. */
+/** Writes the address into the vault lists; `line` reports the result. */
 export function writeAddress(
   call: Call,
   config: Config,
@@ -90,7 +90,7 @@ export function writeAddress(
   return { ...written, line: describeWritten(written, lists) };
 }
 
-/** What is there stays beside it; a single address that nothing can be sent to was a guess of this one, and gives way. */
+/** Adds the address to the list; replaces a single entry that cannot be reached, because it was a guess of this address. */
 function withJoined(config: Config, name: RecordClass, address: string): string[] {
   const texts = listOf(config, name);
   const kept = texts.length > 1 ? texts : texts.filter((text) => isReached(config, text));

@@ -1,31 +1,31 @@
-// Owns how far two answers of a model to one prompt lie apart, and the sums of many such pairs.
+// Owns the difference between two answers of a model to one prompt, summed over many such pairs.
 
-/** Log-probabilities of the likeliest tokens of one step, by the token's name. */
+/** Log-probabilities of one step's likeliest tokens, by token name. */
 export type Step = Readonly<Record<string, number>>;
 
-/** A greedy answer: its tokens, and what else was likely at each. */
+/** A greedy answer: its tokens, and the likeliest tokens at each step. */
 export interface Weighed {
   tokenIds: readonly number[];
   steps: readonly Step[];
 }
 
-/** What a set of answers has become, against the same prompts answered in another way. */
+/** Comparison of a set of answers with a reference set for the same prompts. */
 export interface Likeness {
   answers: number;
-  /** Answers that are the same to the last token. */
+  /** Number of identical answers. */
   same: number;
-  /** Tokens compared: of each answer those alike, and the one where they part. */
+  /** Tokens compared: of each answer the equal ones, and the first that differs. */
   tokens: number;
-  /** Share of them that are the same. */
+  /** Share of compared tokens that are equal. */
   top1: number;
-  /** Kullback-Leibler divergence in nats a token. */
+  /** Mean Kullback-Leibler divergence in nats per token. */
   kldMean: number;
   kldMax: number;
-  /** Change of the perplexity of the reference's tokens, as a share. */
+  /** Relative change of the perplexity of the reference's tokens. */
   perplexity: number;
 }
 
-/** Over the tokens that both name, and all others as one. */
+/** Sums over the tokens that both steps list, with all others as one token. */
 export function divergence(reference: Step, other: Step): number {
   let sum = 0;
   let restOfReference = 1;
@@ -43,7 +43,7 @@ export function divergence(reference: Step, other: Step): number {
   return Math.max(0, sum);
 }
 
-/** Behind the token where two answers part, they are about different texts: nothing there is compared. */
+/** Compares up to the first differing token, because after it the answers continue different texts. */
 export function likeness(
   pairs: readonly (readonly [reference: Weighed, other: Weighed])[],
 ): Likeness {

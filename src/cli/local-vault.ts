@@ -1,4 +1,4 @@
-// Owns the vault of a machine without any other: a child process on a Unix socket, started again when it dies, ended with us.
+// Owns the sidecar's own vault where none is configured: a child process on a Unix socket, restarted when it dies.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { fileURLToPath } from "node:url";
@@ -23,9 +23,9 @@ export interface LocalVaultOptions {
   /** `unix:/path`. */
   address: string;
   maxBytes: number;
-  /** The configuration file of the sidecar, for the vault to read its other keys from. */
+  /** The sidecar's configuration file, from which the vault reads its other keys. */
   configPath: string | null;
-  /** Where the sidecar sends traces: so does its vault, unless its own key says otherwise. */
+  /** Trace endpoint of the sidecar; the vault's too, unless its own key is set. */
   otlpEndpoint: string | null;
   logger: Logger;
   counters: SidecarCounters;
@@ -41,7 +41,7 @@ export class LocalVault implements Running {
     this.#options = options;
   }
 
-  /** Resolves when it serves. Throws LOCAL_VAULT with its own words when it cannot. */
+  /** Resolves when the vault serves. Throws LOCAL_VAULT with the vault's error. */
   async start(): Promise<void> {
     const { address, maxBytes, logger } = this.#options;
     logger.info(
@@ -52,7 +52,7 @@ export class LocalVault implements Running {
     this.#watch = this.#keepRunning(child);
   }
 
-  /** Ends the vault: asks first, kills what hangs. Idempotent. */
+  /** Ends the vault with SIGTERM, and SIGKILL after a deadline. Idempotent. */
   async close(): Promise<void> {
     this.#closing.abort();
     await this.#child?.stop();
@@ -75,7 +75,7 @@ export class LocalVault implements Running {
     return child;
   }
 
-  /** Until we close: a vault that ends is started again, after a pause that grows while it lives only briefly. */
+  /** Restarts the vault until `close`, after a pause that grows while it dies early. */
   async #keepRunning(first: VaultProcess): Promise<void> {
     const { logger, counters } = this.#options;
     const { signal } = this.#closing;
@@ -101,17 +101,17 @@ export class LocalVault implements Running {
   }
 }
 
-/** One run of `tierkv vault`. It ends by itself when our end of its standard input is gone, however we ended. */
+/** One run of `tierkv vault`, which ends when this process's end of its standard input closes, even by a crash. */
 class VaultProcess {
-  /** Resolves with its first line of output; rejects with LOCAL_VAULT when it ends before. */
+  /** Resolves when its first line says that it serves; rejects with LOCAL_VAULT otherwise. */
   readonly ready: Promise<void>;
-  /** How it ended, in words. */
+  /** Resolves to the exit code, signal or error in words. */
   readonly ended: Promise<string>;
   readonly #child: ChildProcess;
 
   constructor(args: readonly string[], otlpEndpoint: string | null) {
     const traces = otlpEndpoint === null ? {} : { OTEL_EXPORTER_OTLP_ENDPOINT: otlpEndpoint };
-    // A group of its own: Ctrl-C is for us, who still bring it what is being saved.
+    // A process group of its own, because on Ctrl-C the sidecar still sends it pending saves.
     const child = spawn(process.execPath, [PROGRAM, ...args], {
       detached: true,
       env: { ...process.env, ...traces },
@@ -126,7 +126,7 @@ class VaultProcess {
       });
     });
     this.ready = this.#firstLine().then(checkReady);
-    // It may end later, when nobody waits for it to be ready any more.
+    // Handle the rejection here, because `ready` may reject when no caller awaits it.
     this.ready.catch(() => {});
   }
 
@@ -154,7 +154,7 @@ class VaultProcess {
   }
 }
 
-/** Throws what the vault says when it is anything but that it serves. */
+/** Throws LOCAL_VAULT with the vault's error unless the line says that it serves. */
 function checkReady(line: string): void {
   const said = (parseObject(line) ?? {}) as { event?: string; error?: { message?: string } };
   if (said.event === "ready") return;

@@ -1,4 +1,4 @@
-// Owns the process of the command line: it runs one command and ends; nothing that goes wrong shows a stack trace.
+// Owns the process of the command line: it runs one command and exits; no error shows a stack trace.
 import { toTierkvError } from "../errors.ts";
 import { processIo } from "./io.ts";
 import { fail, runCommandLine } from "./program.ts";
@@ -12,7 +12,7 @@ function die(error: unknown): never {
 
 process.on("uncaughtException", die);
 process.on("unhandledRejection", die);
-// A reader that has seen enough (`tierkv status | head -1`) is no failure.
+// A reader that closes the pipe early (`tierkv status | head -1`) is no failure.
 process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   if (error.code === "EPIPE") process.exit(0);
   die(error);

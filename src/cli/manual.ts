@@ -1,14 +1,14 @@
-// Owns manual pages: one for the program and one for each command, in the macros that every man understands.
+// Owns the manual pages, one for the program and one for each command, in the classic man macros.
 import { walk } from "./command-tree.ts";
 import type { ArgumentNode, CommandNode, OptionNode } from "./command-tree.ts";
 
 const SECTION = 1;
 
-/** `tierkv-gateway-status`. */
+/** Returns a page's name, like `tierkv-gateway-status`. */
 const manualName = (path: readonly string[]): string => ["tierkv", ...path].join("-");
 const manualFile = (path: readonly string[]): string => `${manualName(path)}.${SECTION}`;
 
-/** Every page, by the name of its file. */
+/** Returns every page by its file name. */
 export function manuals(tree: CommandNode, version: string): Map<string, string> {
   const all = [...walk(tree)];
   return new Map(all.map((node) => [manualFile(node.path), manualPage(node, tree, version)]));
@@ -35,7 +35,7 @@ export function manualPage(node: CommandNode, tree: CommandNode, version: string
     ...section("OPTIONS", options.flatMap(optionLines)),
     ...section("COMMON OPTIONS", common.flatMap(optionLines)),
     ...section("NOTES", remarks.flatMap(text)),
-    // As it is typed.
+    // Examples stay as typed.
     ...section("EXAMPLE", examples.length === 0 ? [] : [".nf", ...examples.map(roff), ".fi"]),
     ...section("SEE ALSO", seeAlso(others)),
   ];
@@ -80,12 +80,12 @@ function seeAlso(paths: readonly (readonly string[])[]): string[] {
   return names.map((line, at) => (at < names.length - 1 ? `${line} ,` : line));
 }
 
-/** Paragraphs; a line of its own stays one where it is indented. */
+/** Turns empty lines into paragraph breaks; an indented line stays a line of its own. */
 function text(paragraph: string): string[] {
   return paragraph.split("\n").flatMap((line) => (line === "" ? [".PP"] : [roff(line)]));
 }
 
-/** A line that begins with a dot or a quote would be a request; a hyphen would be typeset as one. */
+/** Escapes a leading dot or quote, which would be a request, and hyphens, which would be typeset. */
 function roff(line: string): string {
   const plain = line.replaceAll("\\", "\\e").replaceAll("-", "\\-");
   return /^[.']/.test(plain) ? `\\&${plain}` : plain;

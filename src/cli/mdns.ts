@@ -1,4 +1,4 @@
-// Owns what is said and heard by multicast DNS: that there is a vault. Nothing that is heard is trusted; a join says who a vault is.
+// Owns announcements of vaults by multicast DNS. Answers are never trusted, because only a join verifies a vault.
 import { readFileSync } from "node:fs";
 import { isIPv4 } from "node:net";
 import { hostname } from "node:os";
@@ -20,20 +20,20 @@ import { isJoined, joinedFiles } from "./credentials.ts";
 import { isEverywhere } from "./targets.ts";
 
 const TYPE = "tierkv";
-/** Where multicast DNS is heard: a socket at an interface's own address would not hear it. */
+/** Multicast group to bind, because a socket bound to an interface's own address receives no multicast. */
 const GROUP = "224.0.0.251";
 
-/** What a vault says of itself. */
+/** A vault's announcement of itself. */
 export interface Announcement {
-  /** Where it listens, with its real port. */
+  /** Listen address, with the real port. */
   address: string;
   class: VaultClass;
   capacityBytes: number;
-  /** PEM; null: it has none. */
+  /** Certificate in PEM; null: it has none. */
   certificate: Buffer | null;
 }
 
-/** Says it until closed, then that it is over. */
+/** Announces the vault until closed, then withdraws the announcement. */
 export function announce(said: Announcement, logger: Logger): Running {
   const { host, port } = splitAddress(said.address);
   const isOne = isIPv4(host) && !isEverywhere(host);
@@ -46,7 +46,7 @@ export function announce(said: Announcement, logger: Logger): Running {
   const own = certificate === null ? {} : { cert: printOf(certificate) };
   const txt = { class: said.class, bytes: String(said.capacityBytes), ...own };
   const name = `${hostname()} ${port}`;
-  // The name is this vault's own: it is the same on every network.
+  // No probing, because the name is unique to this vault and the same on every network.
   for (const daemon of daemons) daemon.publish({ name, type: TYPE, port, txt, probe: false });
   logger.info({ type: `_${TYPE}._tcp.local`, ...txt }, "the vault is announced to the network");
   return {
@@ -61,19 +61,19 @@ export function announce(said: Announcement, logger: Logger): Running {
 }
 
 export interface Candidate {
-  /** As it calls itself. */
+  /** Name that it announces. */
   name: string;
-  /** From where it answered. */
+  /** Source address of its answer, with the announced port. */
   address: string;
   class: string;
   capacityBytes: number;
-  /** SHA-256 of its certificate, as it says; null: it has none. */
+  /** Announced SHA-256 of its certificate; null: it has none. */
   certificate: string | null;
-  /** other: this machine joined one of another certificate under that address. */
+  /** other: this machine joined a vault at that address with another certificate. */
   here: "new" | "joined" | "other";
 }
 
-/** Those that answer on any network of this machine within DISCOVER_MS. */
+/** Returns the vaults that answer on any network of this machine within DISCOVER_MS. */
 export async function discover(config: Config): Promise<Candidate[]> {
   const found = new Map<string, Candidate>();
   const onService = (service: Service): void => {
@@ -83,7 +83,7 @@ export async function discover(config: Config): Promise<Candidate[]> {
   };
   const daemons = ownAddresses(true).map((address) => open(address, () => {}));
   const browsers = daemons.map((daemon) => daemon.find({ type: TYPE }, onService));
-  // A packet that was lost is asked for again.
+  // Ask repeatedly, because packets get lost.
   for (let ms = 0; ms < DISCOVER_MS; ms += DISCOVER_ASK_MS) {
     await sleep(DISCOVER_ASK_MS);
     for (const browser of browsers) browser.update();
@@ -92,7 +92,7 @@ export async function discover(config: Config): Promise<Candidate[]> {
   return [...found.values()].toSorted((a, b) => (a.address < b.address ? -1 : 1));
 }
 
-/** null for what no vault says. */
+/** Returns null for an answer that no vault would give. */
 function candidateOf(config: Config, { name, port, txt, referer }: Service): Candidate | null {
   const said = (txt ?? {}) as Record<string, unknown>;
   const [of, bytes, cert] = [said["class"], Number(said["bytes"]), said["cert"]];
@@ -130,9 +130,9 @@ async function closed(daemons: readonly Bonjour[]): Promise<void> {
   await Promise.all(ends);
 }
 
-/** On the network of that address alone. */
+/** Opens multicast DNS on the network of `address` alone. */
 function open(address: string, onError: (reason: string) => void): Bonjour {
-  // What its types leave out goes on to the socket.
+  // The library passes these to the socket, though its types lack them.
   const way = { interface: address, bind: GROUP };
   const options = way as ConstructorParameters<typeof Bonjour>[0];
   return new Bonjour(options, (error: Error) => onError(error.message));

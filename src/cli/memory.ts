@@ -1,12 +1,12 @@
-// Owns how much memory a vault takes where the configuration does not say.
+// Owns the default memory size of a vault.
 import { LOCAL_VAULT_FREE_SHARE, VAULT_BYTES_MIN, VAULT_FREE_SHARE } from "../limits/general.ts";
 
-/** Half of what is free now leaves room for the machine's other work; what a container may use counts. */
+/** Returns half of the memory available now, within a container's limit, because the machine has other work. */
 export function vaultBudget(configured: number | null): number {
   return configured ?? share(VAULT_FREE_SHARE);
 }
 
-/** Less for a vault beside an engine. */
+/** Returns a smaller share for a vault beside an engine. */
 export function localVaultBudget(configured: number | null): number {
   return configured ?? share(LOCAL_VAULT_FREE_SHARE);
 }

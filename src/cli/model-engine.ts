@@ -1,22 +1,22 @@
-// Owns an engine for a model's files: vaults, a sidecar and vLLM on this machine's CPU, gone when the work with them is done.
+// Owns a temporary engine for a model's files: vaults, a sidecar and vLLM on this machine's CPU.
 import { FIDELITY_MODEL_LEN } from "../limits/tools.ts";
 import { guard } from "../stand/guard.ts";
 import { Stage } from "../stand/stage.ts";
 import { Workspace } from "../stand/workspace.ts";
 
-/** An engine, and the socket of its sidecar. */
+/** An engine's address, and the socket of its sidecar. */
 export interface Place {
   engine: string;
   socket: string;
 }
 
 interface Job<T> {
-  /** Hears what is being done before the engine answers. */
+  /** Called with each step before the engine answers. */
   say: (what: string) => void;
   work: (place: Place) => Promise<T>;
 }
 
-/** In a checkout, where vLLM is. The sidecar has the lossy codec that is the default. */
+/** Runs `work` with an engine, in a checkout that has vLLM. The sidecar uses the default lossy codec. */
 export async function withEngineOf<T>(model: string, { say, work }: Job<T>): Promise<T> {
   const interrupt = new AbortController();
   const stage = new Stage(await Workspace.create(), interrupt.signal);
@@ -27,7 +27,7 @@ export async function withEngineOf<T>(model: string, { say, work }: Job<T>): Pro
     await stage.startVaults();
     await stage.startSidecar("int8");
     say("starting vLLM");
-    // In bfloat16 a last bit costs as much as a codec (decision 0125).
+    // In bfloat16 one rounding error changes answers as much as a codec does (decision 0125).
     const of = { path: model, lengthMax: FIDELITY_MODEL_LEN, dtype: "float32" } as const;
     const engine = stage.startEngine(of);
     await engine.ready();
@@ -36,7 +36,7 @@ export async function withEngineOf<T>(model: string, { say, work }: Job<T>): Pro
     return done;
   } finally {
     await stage.stopAll();
-    // What explains a failure stays.
+    // Logs of a failure stay.
     stage.workspace.remove(!isDone);
     unguard();
   }

@@ -1,4 +1,4 @@
-// Owns taking records from a vault as they are, and giving them to others, a batch at a time.
+// Owns the copying of unchanged records from one vault to others, a batch at a time.
 import { hasBit, ItemStatus, statusName } from "../block.ts";
 import { UNCOUNTED } from "../client/found.ts";
 import type { VaultClient } from "../client/vault-client.ts";
@@ -7,12 +7,12 @@ import { STORE_TIMEOUT_MS } from "../limits/general.ts";
 import { outboxDrop, outboxReserve } from "../native.ts";
 import type { Row } from "./drain-rows.ts";
 
-/** What becomes of the records of a batch. */
+/** Outcomes of a batch's records. */
 export class Outcomes {
   readonly moved: Set<Row> = new Set();
   readonly failed: Map<Row, string> = new Map();
 
-  /** What a vault answers; where it does not, its rows fail. */
+  /** Returns the vault's answer; on an error all `rows` fail, and `otherwise` is returned. */
   async orFail<T>(rows: readonly Row[], ask: () => Promise<T>, otherwise: T): Promise<T> {
     try {
       return await ask();
@@ -59,7 +59,7 @@ export async function absentAt(
   return rows.filter((_row, at) => !hasBit(found, at));
 }
 
-/** Brings records into native memory for as long as `use` takes; those that came, by their place. Returns a status for each. */
+/** Fetches records into native memory while `use` runs, which gets their ids by position. Returns a status for each row. */
 export async function collected(
   source: VaultClient,
   namespace: Buffer,

@@ -1,4 +1,4 @@
-// Owns what `tierkv config check` says of files: those a configuration names are read by the code that reads them at a start, and none is made.
+// Owns the file checks of `tierkv config check`: reads each named file with the code that a start uses, and makes none.
 import type { Config, GatewayConfig } from "../config/config.ts";
 import { toTierkvError } from "../errors.ts";
 import type { TierkvError } from "../errors.ts";
@@ -17,7 +17,7 @@ interface Named {
   read(path: string, key: string): unknown;
 }
 
-/** All of them, behind what was found of folders: a part with one of those is not read. */
+/** Returns `ofFolders` and the files' problems. A part whose folder has a problem is not read. */
 export async function fileProblems(
   config: Config,
   ofFolders: readonly FileProblem[],
@@ -28,7 +28,7 @@ export async function fileProblems(
       if (path !== null) await caught(() => read(path, key), key, problems);
     }
     const [first] = files;
-    // What its files hold is told once each can be read.
+    // Contents are checked only once all files of the part can be read.
     const isRead = files.every(({ key }) => problems.every((found) => found.key !== key));
     for (const reader of isRead && first !== undefined ? readers : []) {
       await caught(reader, (error) => keyOf(files, error) ?? first?.key ?? "", problems);
@@ -46,13 +46,13 @@ async function caught(
     await read();
   } catch (caughtError) {
     const error = toTierkvError(caughtError);
-    // Whoever has no native core is told so by each start, and by `tierkv doctor`.
+    // A missing native core is no problem of a file; each start and `tierkv doctor` report it.
     if (error.code === "CORE_MISSING") return;
     problems.push({ key: typeof key === "string" ? key : key(error), error });
   }
 }
 
-/** By the path, behind which a line may stand. */
+/** Finds the key of an error's path, which may end with a line number. */
 function keyOf(files: readonly Named[], { details }: TierkvError): string | null {
   const { path: said = "" } = details as { path?: string };
   const path = said.replace(/:\d+$/, "");
@@ -61,7 +61,7 @@ function keyOf(files: readonly Named[], { details }: TierkvError): string | null
 
 type Part = readonly [files: readonly Named[], readers: readonly (() => unknown)[]];
 
-/** Each program's, first the key of the folder in which it keeps its own. */
+/** Files and readers of each program; the first key names the folder of its own files, if it has one. */
 function partsOf(config: Config): readonly Part[] {
   const { cluster, vault, sidecar, gateway, etcd } = config;
   const own = (key: string): Named => ({ key, path: null, read: () => {} });

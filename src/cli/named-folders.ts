@@ -1,4 +1,4 @@
-// Owns what `tierkv config check` says of folders that a configuration names: whether each is there or could be made, and can be used; none is made.
+// Owns the folder checks of `tierkv config check`: whether each named folder exists or could be made, and is usable.
 import { accessSync, constants } from "node:fs";
 import { dirname } from "node:path";
 import type { Config } from "../config/config.ts";
@@ -13,13 +13,13 @@ interface Use {
   readonly verb: "write" | "read";
   readonly past: "written" | "read";
   readonly rights: number;
-  /** Whether it may be absent, because it is made where it is wanted. */
+  /** Whether it may be absent, because its program makes it. */
   readonly isMade: boolean;
 }
 
 const READABLE = constants.R_OK | constants.X_OK;
 const READ: Use = { verb: "read", past: "read", rights: READABLE, isMade: false };
-/** `tierkv join` makes it, for another user perhaps. */
+/** May be absent and need not be writable, because `tierkv join` makes it, perhaps as another user. */
 const JOINED: Use = { ...READ, isMade: true };
 const WRITABLE = READABLE | constants.W_OK;
 const WRITTEN: Use = { verb: "write", past: "written", rights: WRITABLE, isMade: true };
@@ -40,12 +40,12 @@ interface Named {
   section: string;
   name: string;
   use: Use;
-  /** As it stands in the configuration; null: none is named. */
+  /** Value in the configuration; null: none is named. */
   value: string | null;
   folder: string;
 }
 
-/** Those that the file names: what a default names belongs to the user who starts the program. */
+/** Checks folders that the file names; a default's belongs to the user who starts the program. */
 export function namedFolders(config: Config, env: Environment): Folders {
   const found: Folders = { folders: [], problems: [] };
   for (const named of foldersOf(config)) {
@@ -68,7 +68,7 @@ export function namedFolders(config: Config, env: Environment): Folders {
   return found;
 }
 
-/** Throws what the system says where it is of no use. */
+/** Throws the system's error for an unusable folder. */
 function stateOf({ folder, use }: Named): NamedFolder["state"] {
   if (use.isMade) return isThere(folder, use.rights) ? "there" : "to be made";
   accessSync(`${folder}/.`, use.rights);

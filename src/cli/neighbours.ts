@@ -1,4 +1,4 @@
-// Owns finding the engines of this host without being told: those that its sidecar knows, at the address where their server listens.
+// Owns the discovery of this host's engines: the ones its sidecar knows, at the address where their server listens.
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import type { Neighbour } from "../gateway/engines/discovery.ts";
 import { splitAddress } from "../hosts.ts";
@@ -15,11 +15,11 @@ interface Found {
   neighbour: Neighbour;
 }
 
-/** vLLM serves HTTP from the process that started the engine's own, which is the one that the sidecar knows. */
+/** Looks at parent processes, because vLLM serves HTTP from the one that started the process the sidecar knows. */
 export class Neighbours {
   readonly #socket: string;
   readonly #logger: Logger;
-  /** By engine and process: one that was found is not asked again. */
+  /** Found engines by id and process, so that none is probed again. */
   #found = new Map<string, Found>();
   readonly #hidden = new Set<string>();
 
@@ -28,7 +28,7 @@ export class Neighbours {
     this.#logger = logger;
   }
 
-  /** Throws SIDECAR_DOWN. */
+  /** Returns the engines that listen now. Throws SIDECAR_DOWN. */
   async look(): Promise<Neighbour[]> {
     const now = new Map<string, Found>();
     for (const engine of await this.#known()) {
@@ -37,7 +37,7 @@ export class Neighbours {
       if (neighbour !== null) now.set(key, { pid: engine.pid, neighbour });
       else this.#tellHidden(engine);
     }
-    // A sidecar that starts anew knows nobody for a moment: an engine that runs stays, and nobody else who took its port.
+    // An engine that still listens stays, because a restarted sidecar knows no engines for a moment.
     for (const [key, found] of this.#found) {
       if (!now.has(key) && listening(found.pid).includes(found.neighbour.address))
         now.set(key, found);
@@ -61,7 +61,7 @@ export class Neighbours {
   }
 }
 
-/** Several ranks behind one server: which of them answers is not ours to choose, so their events say nothing. */
+/** Drops the events of several ranks behind one server, because the gateway cannot choose the rank that answers. */
 function oneEach(found: readonly Neighbour[]): Neighbour[] {
   const each = new Map<string, Neighbour>();
   for (const neighbour of found) {
@@ -81,7 +81,7 @@ async function locate({ pid, events, replays }: Known): Promise<Neighbour | null
   return null;
 }
 
-/** `tcp://*:5557` as it is reached from here; null: otherwise than by TCP. */
+/** Returns `tcp://*:5557` as an address reachable from here; null: not TCP. */
 function addressIn(endpoint: string): string | null {
   const [, text] = /^tcp:\/\/(.*:\d+)$/.exec(endpoint.replace("//*:", "//127.0.0.1:")) ?? [];
   return text === undefined ? null : reachable({ ...splitAddress(text), text }).text;
@@ -98,7 +98,7 @@ async function isEngine(address: string): Promise<boolean> {
   }
 }
 
-/** Where a process of this user, and those above it, listen: nearest first. Empty where that cannot be seen. */
+/** Returns the listen addresses of a process and its ancestors, nearest first. Empty where /proc hides them. */
 function listening(pid: number): string[] {
   const found: string[] = [];
   try {
@@ -109,7 +109,7 @@ function listening(pid: number): string[] {
       at = parentOf(at);
     }
   } catch {
-    // It ended, or is another user's: what was found until here may do.
+    // The process ended, or is another user's; the addresses found so far may suffice.
   }
   return [...new Set(found)];
 }
@@ -139,12 +139,12 @@ function linkOf(pid: number, fd: string): string {
   try {
     return readlinkSync(`/proc/${pid}/fd/${fd}`);
   } catch {
-    // Closed meanwhile.
+    // The descriptor was closed in between.
     return "";
   }
 }
 
-/** `0100007F:1F90` is 127.0.0.1:8080: words of the host's order. All addresses are reached by the loopback. */
+/** Decodes `0100007F:1F90`, words in host order, to 127.0.0.1:8080. A wildcard becomes the loopback. */
 function addressOf(hex: string): string {
   const [words = "", port = ""] = hex.split(":");
   const bytes = Buffer.from(words, "hex");

@@ -1,14 +1,14 @@
-// Owns whom the kernel ends first when memory runs out: a sidecar, which costs hits, before an engine, which costs requests.
+// Owns the OOM score: the kernel should kill a sidecar, which costs hits, before an engine, which costs requests.
 import { readFileSync, writeFileSync } from "node:fs";
 
 const OWN_SCORE = "/proc/self/oom_score_adj";
-/** All that counts: with less, an engine that holds most of the memory would go first, however little we hold. */
+/** The largest raise, because with less the kernel would still kill an engine that holds most of the memory. */
 const RAISE = 1000;
 const SCORE_MAX = 1000;
 
 /**
- * Puts this process, and those that it starts, before whoever started it, from whom it has its score. Raising it needs no
- * privileges. Returns the score; null, and nothing happens, on systems without one.
+ * Raises this process's score above its parent's, so that the kernel kills it first; children inherit it. Raising needs no
+ * privileges. Returns the score; null on systems without one.
  */
 export function goBeforeEngines(path: string = OWN_SCORE): number | null {
   try {

@@ -1,10 +1,10 @@
-// Owns the kinds of values that only commands take: addresses of engines, public keys, beginnings of namespaces, names of sessions.
+// Owns the kinds of values that only options take: engine addresses, public keys, namespace prefixes, session names.
 import type { Kind, Parsed } from "../config/kinds.ts";
 import { SESSION_NAME_BYTES_MAX } from "../limits/sessions.ts";
 
 const SAMPLE_URL = "http://127.0.0.1:8000";
 
-/** `refuse`: what is wrong with a text, and the fix; null: nothing. `read`: how it is taken then. */
+/** `refuse`: returns a text's defect and the fix; null: it is fit. `read`: normalizes a fit text. */
 function text(
   describe: string,
   refuse: (raw: string, key: string) => { reason: string; fix: string } | null,
@@ -19,7 +19,7 @@ function text(
   };
 }
 
-/** Without slashes at its end, and without `/v1`, which clients of the OpenAI API are given with it. */
+/** Normalized without trailing slashes and `/v1`, because clients of the OpenAI API are given it with `/v1`. */
 export const engineUrl: Kind<string> = text(
   "an address",
   (raw, key) => {

@@ -1,4 +1,4 @@
-// Owns records that hold no model's blocks: random bytes under random names, to put a vault to the test with.
+// Owns test records for a vault: random bytes under random keys, of no model.
 import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
 import { classNumber, HASH_BYTES, ItemStatus, packKeys } from "../block.ts";
 import type { RecordClass } from "../block.ts";
@@ -17,13 +17,13 @@ import {
 } from "../native.ts";
 import { randomToken, sleep } from "../time.ts";
 
-/** An opaque page. */
+/** Shape of an opaque page. */
 const SHAPE = { group: 0, layout: 1, dtype: 0, tokens: 1, layers: 1, heads: 0, dimK: 0, dimV: 0 };
 const PLACES = { keyOffset: 0, valueOffset: 0, headStride: 0, tokenStride: 0 };
 const IDENTITY = { codec: 0, fidelity: 0, shard: 0, shardCount: 1, parts: 0, endTokens: 1 };
 
 export interface OwnRecord {
-  /** Packed. */
+  /** Packed key. */
   key: Buffer;
   record: Buffer;
   payload: Buffer;
@@ -35,10 +35,10 @@ export interface OwnCall {
   signal?: AbortSignal;
 }
 
-/** What a vault gave back of a record. */
+/** Comparison of a fetched record with the stored one; none: not held. */
 export type Returned = "same" | "other" | "none";
 
-/** Sound opaque records of group 0, shard 0; nobody else can have stored other bytes under their keys. */
+/** Valid opaque records of group 0, shard 0, under random keys that no other client uses. */
 export class OwnRecords {
   readonly all: readonly OwnRecord[];
   readonly #namespace: Buffer;
@@ -46,7 +46,7 @@ export class OwnRecords {
   readonly #geometry: GeometryId;
   readonly #leases: Uint32Array;
 
-  /** Resolves when the memory to fetch them into is there. */
+  /** Resolves when all slots for fetching are mapped. */
   static async open(
     namespace: Buffer,
     recordClass: RecordClass,
@@ -82,7 +82,7 @@ export class OwnRecords {
     this.#leases = arena.lease(SIDECAR_OWNER, arena.slotCount);
   }
 
-  /** Offers them, or whatever is given in their place. */
+  /** Stores all records, or the given ones. */
   async store(
     { client, deadlineMs }: OwnCall,
     records: readonly Pick<OwnRecord, "key" | "record">[] = this.all,
@@ -98,7 +98,7 @@ export class OwnRecords {
     }
   }
 
-  /** Fetches some of them again. */
+  /** Fetches all records, or the given ones, and compares each. */
   async fetch(
     { client, ...call }: OwnCall,
     records: readonly OwnRecord[] = this.all,

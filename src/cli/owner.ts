@@ -1,4 +1,4 @@
-// Owns how the owner of a vault reaches it, on its own machine: which it is, and with what.
+// Owns an owner's calls to the vault of the same machine: its configuration and its best token.
 import { askOnce } from "../client/ask.ts";
 import type { Config } from "../config/config.ts";
 import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
@@ -9,7 +9,7 @@ import { ownVault } from "./credentials.ts";
 import { checkJoinable } from "./invitation.ts";
 import { reachable } from "./targets.ts";
 
-/** The configuration of this machine's vault. Throws USAGE where nobody joins it. */
+/** Loads the configuration of this machine's vault. Throws USAGE for a vault that machines cannot join. */
 export function loadOwn(call: Call<{ listen?: string }>): Config {
   const { listen: text } = call.options;
   const config = call.loadConfig([{ option: "--listen", section: "vault", name: "listen", text }]);
@@ -19,7 +19,7 @@ export function loadOwn(call: Call<{ listen?: string }>): Config {
 
 type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];
 
-/** One call, with the best token that its owner can read. Throws CREDENTIALS. */
+/** Makes one call with the vault's best token. Throws CREDENTIALS. */
 export async function askOwn<Request, Reply>(
   config: Config,
   method: (service: typeof vaultService) => Method<Request, Reply>,

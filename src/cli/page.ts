@@ -1,4 +1,4 @@
-// Owns where the page gets what it shows: from the sidecar of this process, or over its local socket; and the gateway at its own.
+// Owns the page's sources: the sidecar of this process or over its socket, and the gateway over its own.
 import type { Address, Config } from "../config/config.ts";
 import { override } from "../config/override.ts";
 import { TierkvError } from "../errors.ts";
@@ -22,7 +22,7 @@ import { askFleet, besideFleet } from "./fleet.ts";
 
 const HERE: Address = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
 
-/** The sidecar's own, where `[sidecar] page_listen` wants one. */
+/** Starts the sidecar's own page, if `[sidecar] page_listen` is set. */
 export async function startOwnPage(
   config: Config,
   logger: Logger,
@@ -49,7 +49,7 @@ export async function startOwnPage(
   return page;
 }
 
-/** Who may look at the sidecar's own. Throws CREDENTIALS. */
+/** Reads the key pair and the token of the sidecar's own page. Throws CREDENTIALS. */
 export function pageAccess({ sidecar }: Config): { tls: KeyPair | null; token: string | null } {
   const { pageTlsCert, pageTlsKey, pageToken } = sidecar;
   return {
@@ -61,7 +61,7 @@ export function pageAccess({ sidecar }: Config): { tls: KeyPair | null; token: s
   };
 }
 
-/** `tierkv top --web`. Throws USAGE for an address that other machines reach: that needs the keys of the sidecar's own page. */
+/** Serves `tierkv top --web`. Throws USAGE for an address that other machines reach, because it has no TLS and no token. */
 export async function servePage(config: Config, listen: string | undefined): Promise<PageServer> {
   const { startPage } = await import("../page/server.ts");
   return await startPage({
@@ -81,7 +81,7 @@ function addressOf(config: Config, text: string): Address {
   throw new TierkvError("USAGE", { reason });
 }
 
-/** A connection for each question: the sidecar may have been started again since the last one. */
+/** Connects anew for each request, because the sidecar may have restarted. */
 function linked(config: Config): PageSource {
   const { socket } = config.sidecar;
   return {

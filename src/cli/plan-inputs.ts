@@ -1,4 +1,4 @@
-// Owns what `tierkv plan` is told: sizes, links, and a trace that is read line by line.
+// Owns the inputs of `tierkv plan`: sizes, links, and a trace that is read line by line.
 import { createReadStream, readFileSync, statSync } from "node:fs";
 import type { ReadStream } from "node:fs";
 import { join } from "node:path";
@@ -19,21 +19,21 @@ const LINKS_DEFAULT = "1,10";
 
 const usage = (reason: string): TierkvError => new TierkvError("USAGE", { reason });
 
-/** Bytes of an option such as `--vault 24GB`. */
+/** Parses the bytes of an option such as `--vault 24GB`. */
 export function sizeOf(option: string, text: string, least: number = VAULT_BYTES_MIN): number {
   const parsed = bytes(least, VAULT_BYTES_MAX).parse(text, option);
   if ("value" in parsed) return parsed.value;
   throw usage(`${option} ${text.slice(0, 40)}: expected a size like 24GB or 24GiB`);
 }
 
-/** A whole number above 0. */
+/** Parses a whole number above 0. */
 export function countOf(option: string, text: string): number {
   const value = Number(text);
   if (Number.isSafeInteger(value) && value > 0) return value;
   throw usage(`${option} ${text.slice(0, 40)}: expected a whole number above 0`);
 }
 
-/** Bits per second of each of `1,10` (Gb/s). */
+/** Parses Gb/s like `1,10` into bits per second. */
 export function linksOf(text: string = LINKS_DEFAULT): number[] {
   const rates = text.split(",").map(Number);
   const isGood = rates.every((rate) => rate > 0 && Number.isFinite(rate));
@@ -44,7 +44,7 @@ export function linksOf(text: string = LINKS_DEFAULT): number[] {
 
 export const showLink = (bitsPerS: number): string => `${bitsPerS / GBIT} Gb/s`;
 
-/** `model`: a config.json, or the folder that it lies in. */
+/** `model`: a config.json, or its folder. */
 export function shapeAt(model: string, reading: Reading): ModelShape {
   const isFolder = statSync(model, { throwIfNoEntry: false })?.isDirectory() === true;
   const path = isFolder ? join(model, "config.json") : model;

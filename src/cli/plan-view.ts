@@ -1,4 +1,4 @@
-// Owns what `tierkv plan` shows: a token, prompts, vaults, and what a trace or a running sidecar says of them.
+// Owns the output of `tierkv plan`: sizes of tokens, prompts and vaults, and forecasts from a trace or a running sidecar.
 import type { Config } from "../config/config.ts";
 import type { TraceForecast } from "../plan/forecast.ts";
 import type { ModelShape } from "../plan/model.ts";
@@ -8,16 +8,16 @@ import type { ReuseStatus } from "../sidecar/trace/reuse.ts";
 import { showLink } from "./plan-inputs.ts";
 import { orNone, showBytes, showMs, showShare, table } from "./text.ts";
 
-/** One model, from its config.json or as a running engine has it. */
+/** Sizes of one model, from its config.json or a running engine. */
 export interface Weigher {
   name: string;
-  /** null: a running engine, which is known by what it stores. */
+  /** null: a running engine, which reports only stored sizes. */
   shape: ModelShape | null;
-  /** What a vault keeps of each token. */
+  /** Bytes of each token in a vault. */
   tokenBytes: number;
-  /** Its records' size is not measured yet: they are no larger. */
+  /** Whether `tokenBytes` is an upper bound, because no record was measured yet. */
   isMost: boolean;
-  /** What a vault keeps of each boundary; 0: no recurrent states. */
+  /** Bytes of each boundary in a vault; 0: no recurrent states. */
   stateBytes: number;
   engineBytes(tokens: number): number | null;
   restoredBytes(tokens: number): number;
@@ -29,7 +29,7 @@ export interface PromptRow {
   tokens: number;
   engineBytes: number | null;
   wireBytes: number;
-  /** For each link. */
+  /** Seconds on each link. */
   seconds: number[];
   computeS: number | null;
 }
@@ -41,13 +41,13 @@ export interface VaultRow {
 
 export interface ReuseRow {
   bytes: number;
-  /** Of the blocks that were asked for again, those with no more stored in between. */
+  /** Share of the blocks asked for again with at most `bytes` stored in between. */
   share: number;
 }
 
 const KIB = 1024;
 
-/** Small enough that kB and KiB, which others use, are told apart. */
+/** Shows kB and KiB, because both are in use and differ visibly at this size. */
 const showToken = (bytes: number): string =>
   `${showBytes(bytes)} (${(bytes / KIB).toFixed(1)} KiB)`;
 
@@ -97,7 +97,7 @@ export function describePrompts(rows: readonly PromptRow[], links: readonly numb
   return table([head, ...cells], "  ");
 }
 
-/** So many tokens are said to fit in prompts of this length. */
+/** Prompt length by which a vault's capacity is counted. */
 const PROMPT_TOKENS = 32_000;
 
 export function describeVaults(rows: readonly VaultRow[]): string[] {
@@ -112,7 +112,7 @@ export function describeVaults(rows: readonly VaultRow[]): string[] {
 
 type Redundancy = Config["cluster"]["redundancy"];
 
-/** What the vaults that this machine uses hold together; nothing for one alone, or one that has not said its size. */
+/** Describes the capacity of this machine's pool; empty for a single vault, or while a size is unknown. */
 export function describePool(
   vaults: readonly VaultStatus[],
   tokenBytes: number,
@@ -136,7 +136,7 @@ function timesStored(redundancy: Redundancy, vaults: number): number {
   return width === 0 ? 1 : 1 + 1 / width;
 }
 
-/** `vaults` in the order of the forecast, without the last, which is endless. */
+/** `vaults`: in the order of the forecast's sizes, without the last, which is infinite. */
 export function describeForecast(
   forecast: TraceForecast,
   vaults: readonly VaultRow[],
@@ -167,7 +167,7 @@ export function describeForecast(
   ];
 }
 
-/** What a sidecar has seen, by the bounds of its histogram; none: no block was asked for again. */
+/** Returns the sidecar's reuse by the bounds of its histogram; empty: no block was asked for again. */
 export function reuseRows({ storedBytes: { held, gone } }: ReuseStatus): ReuseRow[] {
   const all = held.count + gone.count;
   if (all === 0) return [];

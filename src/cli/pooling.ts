@@ -1,4 +1,4 @@
-// Owns what the configuration of a vault says of its pool's list, and changing that list from another machine.
+// Owns the gossip options of a vault from its configuration, and changes to a pool's list from another machine.
 import { join } from "node:path";
 import type { Config, VaultConfig } from "../config/config.ts";
 import { PoolKey } from "../discovery/entry.ts";
@@ -13,7 +13,7 @@ import type { Call } from "./call.ts";
 import { allTargets } from "./sources.ts";
 import { askVault } from "./vault-link.ts";
 
-/** null: the vault keeps no list with others. Throws CREDENTIALS. */
+/** null: the vault has no `pool_key`, so it shares no list. Throws CREDENTIALS. */
 export function gossipOf(
   { poolKey, peers, stateDir }: VaultConfig,
   security: VaultSecurity | null,
@@ -31,13 +31,13 @@ export function gossipOf(
   });
 }
 
-/** Whether the vaults keep the list: this machine's vault among others, or those that it asks. */
+/** Whether vaults keep the list: this machine's own, or a `pool:` entry's. */
 export function isPooled({ cluster, vault }: Config): boolean {
   if (cluster.role !== "inference" && vault.poolKey !== null) return true;
   return [...cluster.kvCold, ...cluster.ssmCold].some(({ text }) => sourceOf(text) === "pool");
 }
 
-/** `tierkv vaults add|remove` where the vaults keep the list: one of them is told, and tells the others. */
+/** Runs `tierkv vaults add|remove` where vaults keep the list: notifies one of them, which tells the others. */
 export async function changePool(call: Call, config: Config, isAdded: boolean): Promise<void> {
   const [address = ""] = call.args;
   const shown = address.slice(0, 100);

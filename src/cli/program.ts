@@ -1,4 +1,4 @@
-// Owns the command line: common options, help, and the one place where a failure becomes a line and an exit code.
+// Owns the command line: common options, help, and the one place that turns an error into a line and an exit code.
 import { CommanderError } from "commander";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import { printable } from "../printable.ts";
@@ -37,10 +37,10 @@ import type { Io } from "./io.ts";
 
 const EXIT_OK = 0;
 const EXIT_USAGE = 2;
-/** What every terminal has. */
+/** Width of the narrowest usual terminal. */
 const HELP_COLUMNS = 80;
 
-/** Runs one command line (without `node` and the script). Never throws; the exit code says how it went. */
+/** Runs one command line, without `node` and the script. Returns the exit code; never throws. */
 export async function runCommandLine(
   argv: readonly string[],
   outside: Io,
@@ -58,7 +58,7 @@ export async function runCommandLine(
   } catch (error) {
     if (error instanceof CommanderError) {
       if (error.exitCode === 0) return EXIT_OK;
-      // Help that was shown because no command was named has said all there is to say.
+      // Without a command commander has shown help already.
       if (error.code === "commander.help") return EXIT_USAGE;
       return fail(usageError(error), isJson, io);
     }
@@ -66,12 +66,12 @@ export async function runCommandLine(
   }
 }
 
-/** What names come from other machines or from a file is shown, and steers no terminal; errors are safe by themselves. */
+/** Escapes control characters in results, because names come from other machines and files; errors are escaped already. */
 function shownSafely(io: Io): Io {
   return { ...io, out: (line) => io.out(printable(line)) };
 }
 
-/** Says what went wrong, in one line; with --json also as a result. Returns the exit code. */
+/** Prints the error in one line, with --json also as a result. Returns the exit code. */
 export function fail(error: TierkvError, isJson: boolean, io: Io): number {
   const { code, message, details, exitCode } = error;
   if (isJson) io.out(JSON.stringify({ error: { code, message, ...details } }));

@@ -1,4 +1,4 @@
-// Owns how far a command is that takes longer than two seconds: one line on a terminal's stderr.
+// Owns the progress line on stderr of a command that takes longer than two seconds.
 import { PROGRESS_AFTER_MS, PROGRESS_EVERY_MS } from "../limits/tools.ts";
 import { nowMs } from "../time.ts";
 import type { Io } from "./io.ts";
@@ -6,7 +6,7 @@ import { showMs } from "./text.ts";
 
 const BAR_CHARS = 24;
 
-/** Costs one look at the clock where there is nothing to show. */
+/** Shows progress; a call that shows nothing costs one clock read. */
 export class Progress {
   readonly #io: Pick<Io, "progress">;
   readonly #now: () => number;
@@ -19,7 +19,7 @@ export class Progress {
     this.#startedMs = now();
   }
 
-  /** `done` of `all` parts; `what` is being done now. */
+  /** Reports `done` of `all` parts; `what`: the work in progress. */
   at(done: number, all: number, what: string): void {
     const ms = this.#now();
     const isEarly = ms - this.#startedMs < PROGRESS_AFTER_MS;

@@ -1,4 +1,4 @@
-// Owns what `tierkv doctor` says of one way to a vault; needs no native core.
+// Owns the line of `tierkv doctor` about one rail to a vault; needs no native core.
 import type { RailBench } from "./rails.ts";
 import { showMs, showRate } from "./text.ts";
 

@@ -1,4 +1,4 @@
-// Owns what `tierkv doctor` measures of each way to a vault that tells of several addresses.
+// Owns the measurements of `tierkv doctor` on each rail to a vault that names several addresses.
 import { measuringNamespace, PACKED_KEY_BYTES } from "../block.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import { isRemote } from "../client/vault.ts";
@@ -20,21 +20,21 @@ import { securityFor } from "./credentials.ts";
 import type { VaultTarget } from "./targets.ts";
 import { linkTo } from "./vault-link.ts";
 
-/** One way; null where it does not work. */
+/** Figures of one rail; null where it does not work. */
 export interface RailBench {
   address: string;
-  /** From which address of this machine; null: the system chooses. */
+  /** Local address; null: the system chooses. */
   local: string | null;
   error: string | null;
-  /** The quickest of some questions of one key. */
+  /** Milliseconds of the fastest look-up of one key. */
   rttMs: number | null;
   fromBytesPerS: number | null;
   toBytesPerS: number | null;
-  /** The longest packet; null: the system does not say. */
+  /** MTU in bytes; null: the system does not report it. */
   mtu: number | null;
 }
 
-/** Each way by itself; none where there is but one. */
+/** Measures each rail by itself; returns nothing for a vault with a single rail. */
 export async function benchRails(target: VaultTarget, config: Config): Promise<RailBench[]> {
   const { client } = await linkTo(config, target, silent, 1);
   try {
@@ -92,7 +92,7 @@ async function benchRail(
   return bench;
 }
 
-/** Of bytes that are no record. */
+/** Measures the rate of plain bytes, in bytes per second. */
 async function rateOf(client: VaultClient, isToVault: boolean): Promise<number> {
   const first = await client.probe(BENCH_PROBE_CHUNKS, isToVault, BENCH_CALL_MS);
   const inTime = Math.floor((BENCH_PROBE_CHUNKS * BENCH_ROUND_MS) / first.ms);

@@ -1,4 +1,4 @@
-// Owns the reason why a vault cannot be reached, port by port: nobody listens, nothing answers, TLS does not match, or it is no vault.
+// Owns the diagnosis of an unreachable vault, port by port: no listener, no answer, mismatched TLS, or no vault.
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
@@ -21,7 +21,7 @@ export interface Diagnosis {
   fix: string;
 }
 
-/** What of a vault's client this needs. */
+/** The part of a vault's client that the diagnosis needs. */
 interface HelloTarget {
   readonly name: string;
   readonly address: string;
@@ -29,14 +29,14 @@ interface HelloTarget {
   hello(deadlineMs: number): Promise<unknown>;
 }
 
-/** What a gRPC client says first (RFC 9113, 3.4), with empty settings. */
+/** First bytes of a gRPC client (RFC 9113, 3.4), with empty settings. */
 const PREFACE = Buffer.from("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", "latin1");
 const FRAME_HEAD_BYTES = 9;
 const SETTINGS_FRAME = 4;
 const TLS_ALERT = 0x15;
 const UNIMPLEMENTED = 12;
 
-/** The hello, within 5 s. Throws VAULT_UNREACHED with the diagnosis where nothing that could be a vault answers, else what it answered. */
+/** Sends a hello, for 5 s at most. Throws VAULT_UNREACHED with the diagnosis, or the vault's own error if one answered. */
 export async function sayHello(client: HelloTarget, isTls: boolean): Promise<void> {
   try {
     await client.hello(REACH_HELLO_MS);
@@ -49,7 +49,7 @@ export async function sayHello(client: HelloTarget, isTls: boolean): Promise<voi
   }
 }
 
-/** Why records cannot travel on the lanes of a vault, in words; null: they can. */
+/** Returns why records cannot travel on a vault's lanes; null: they can. */
 export async function laneTrouble(
   client: Pick<HelloTarget, "address" | "lanes">,
 ): Promise<string | null> {
@@ -101,7 +101,7 @@ function isUnimplemented({ cause }: TierkvError): boolean {
   return cause instanceof Error && "code" in cause && cause.code === UNIMPLEMENTED;
 }
 
-/** null: what answers speaks HTTP/2. */
+/** Diagnoses a plaintext address; null: the peer speaks HTTP/2. */
 async function inClear(address: string): Promise<Diagnosis | null> {
   const { socket, found } = await reach(address);
   if (socket === null) return found;
@@ -123,7 +123,7 @@ const WANTS_TLS: Diagnosis = {
   fix: "run here the line that `tierkv invite` prints there",
 };
 
-/** null: what answers speaks TLS, and whom to trust is another question. */
+/** Diagnoses a TLS address; null: the peer speaks TLS, trusted or not. */
 async function overTls(address: string): Promise<Diagnosis | null> {
   const { socket, found } = await reach(address);
   if (socket === null) return found;
@@ -135,17 +135,17 @@ async function overTls(address: string): Promise<Diagnosis | null> {
   return { verdict: "TLS", reason, fix };
 }
 
-/** Whether somebody there speaks TLS, whoever it is; on a socket of this machine nobody does. */
+/** Whether the peer speaks TLS, trusted or not; never on a Unix socket. */
 async function shakesHands(address: string): Promise<boolean> {
   if (unixPath(address) !== null) return false;
   const { host, port } = splitAddress(address);
-  // Only whether it shakes hands is asked: nothing is sent over it.
+  // Certificates are not checked, because only the handshake matters and no data is sent.
   const socket = connectTls({ host, port, rejectUnauthorized: false, ALPNProtocols: ["h2"] });
   return (await settled(socket, "secureConnect", REACH_ANSWER_MS)) === null;
 }
 
 interface Reached {
-  /** Connected; null: `found` says why not. */
+  /** Connected socket; null: `found` has the reason. */
   socket: Socket | null;
   found: Diagnosis | null;
 }
@@ -178,7 +178,7 @@ function unreached(code: string, address: string): Diagnosis {
   return { verdict: "no answer", reason: `no connection to port ${port} (${code})`, fix };
 }
 
-/** null once `event` came; else the code of the error, or ETIMEDOUT. */
+/** Resolves to null once `event` fires, else to the error's code, or ETIMEDOUT. */
 function settled(socket: Socket, event: string, timeoutMs: number): Promise<string | null> {
   return new Promise((resolve) => {
     const timer = setTimeout(() => resolve("ETIMEDOUT"), timeoutMs);
@@ -194,7 +194,7 @@ function settled(socket: Socket, event: string, timeoutMs: number): Promise<stri
   }) as Promise<string | null>;
 }
 
-/** What comes after the preface of HTTP/2. Ends the connection. */
+/** Returns the first bytes that the peer sends after the HTTP/2 preface. Ends the connection. */
 async function firstBytes(socket: Socket): Promise<Buffer | "nothing" | "closed"> {
   const chunks: Buffer[] = [];
   const size = (): number => chunks.reduce((sum, { length }) => sum + length, 0);

@@ -1,4 +1,4 @@
-// Owns engines that are registered in etcd: a gateway follows them, and a sidecar registers those of its host.
+// Owns the registration of engines in etcd: a gateway follows it, and a sidecar registers its host's engines.
 import type { Config } from "../config/config.ts";
 import { EtcdSource, register } from "../discovery/etcd.ts";
 import type { EtcdOptions, Read } from "../discovery/etcd.ts";
@@ -11,26 +11,26 @@ import type { Logger } from "../log.ts";
 import { etcdOptions } from "./etcd.ts";
 import { Neighbours } from "./neighbours.ts";
 
-/** Throws CREDENTIALS. */
+/** Returns the options of etcd with the engines' prefix. Throws CREDENTIALS. */
 function optionsOf(config: Config, logger: Logger): EtcdOptions {
   return { ...etcdOptions(config, logger), prefix: config.etcd.enginesPrefix };
 }
 
-/** An engine whose events are not said, or not as they should be, is one without. */
+/** Reads an engine's entry; missing or malformed event addresses become null. */
 const engineAt: Read<Neighbour> = (address, value) => {
   const where = (given: unknown): string | null =>
     typeof given === "string" && /^[\w.:[\]-]{1,300}:\d+$/.test(given) ? given : null;
-  // Whoever writes keys by hand may leave it empty.
+  // A key written by hand may have an empty value.
   const { events, replays } = parseObject(value) ?? {};
   return { address, events: where(events), replays: where(replays) };
 };
 
 export interface RegisteredEngines extends Running {
-  /** Waits for the first list. */
+  /** Returns the latest list; waits for the first. */
   look: Look;
 }
 
-/** Those that are registered now, until closed; while etcd is silent, or lists none, the last list holds. */
+/** Follows registered engines until closed. The last list holds while etcd is silent or lists none. */
 export function followEngines(config: Config, logger: Logger): RegisteredEngines {
   const source = new EtcdSource(optionsOf(config, logger), engineAt);
   let now: readonly Neighbour[] = [];
@@ -49,7 +49,7 @@ export function followEngines(config: Config, logger: Logger): RegisteredEngines
   };
 }
 
-/** Those of this host that its sidecar knows, at `[etcd] engine_host`, until closed. */
+/** Registers the engines of this host's sidecar, at `[etcd] engine_host`, until closed. */
 export async function registerEngines(config: Config, logger: Logger): Promise<Running> {
   const { engineHost } = config.etcd;
   const neighbours = new Neighbours(config.sidecar.socket, logger);

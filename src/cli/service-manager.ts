@@ -1,4 +1,4 @@
-// Owns what is asked of systemd and launchd: to take a service up, to end it, and how it is.
+// Owns the commands to systemd and launchd that start, stop and query a service.
 import { execFileSync } from "node:child_process";
 import { TierkvError } from "../errors.ts";
 import { SERVICE_CALL_MS } from "../limits/tools.ts";
@@ -7,7 +7,7 @@ import type { Service } from "./service-units.ts";
 
 type Managed = Pick<Service, "name" | "scope" | "manager">;
 
-/** Command lines, in their order. */
+/** Returns the command lines that start the service, in order. */
 export function startCommands(service: Managed, path: string, uid: number): string[][] {
   if (service.manager === "launchd")
     return [["launchctl", "bootstrap", domain(service, uid), path]];
@@ -18,7 +18,7 @@ export function startCommands(service: Managed, path: string, uid: number): stri
   ];
 }
 
-/** Before its file goes. */
+/** Returns the command lines to run before the service's file is removed. */
 export function stopCommands(service: Managed, uid: number): string[][] {
   if (service.manager === "launchd") {
     return [["launchctl", "bootout", `${domain(service, uid)}/${label(service.name)}`]];
@@ -26,13 +26,13 @@ export function stopCommands(service: Managed, uid: number): string[][] {
   return [["systemctl", ...scopeFlag(service), "disable", "--now", unitName(service.name)]];
 }
 
-/** After its file has gone. */
+/** Returns the command lines to run after the service's file is removed. */
 export function forgetCommands(service: Managed): string[][] {
   if (service.manager === "launchd") return [];
   return [["systemctl", ...scopeFlag(service), "daemon-reload"]];
 }
 
-/** What the manager calls it (`active`, `failed` …), or why it cannot be asked. */
+/** Returns the state in the manager's words (`active`, `failed` …), or the error of the query. */
 export function stateOf(service: Managed, uid: number): string {
   const isLaunchd = service.manager === "launchd";
   const words = isLaunchd
@@ -43,7 +43,7 @@ export function stateOf(service: Managed, uid: number): string {
   return text.split("\n", 1)[0] ?? "";
 }
 
-/** Throws SYSTEM with what the manager said. */
+/** Runs the commands in order. Throws SYSTEM with the manager's message. */
 export function runAll(commands: readonly string[][]): void {
   for (const words of commands) {
     const { isOk, text } = call(words);

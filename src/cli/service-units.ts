@@ -1,4 +1,4 @@
-// Owns the texts of services: systemd units and launchd property lists, of which those in deploy/ are made, too.
+// Owns the texts of services: systemd units and launchd property lists, including the ones in deploy/.
 import { join } from "node:path";
 
 export const SERVICES = ["vault", "sidecar"] as const;
@@ -10,11 +10,11 @@ export interface Service {
   name: ServiceName;
   scope: Scope;
   manager: Manager;
-  /** What runs `tierkv`, as absolute paths. */
+  /** Absolute paths of the command that runs `tierkv`. */
   command: readonly string[];
-  /** Absolute; null: where the program looks by itself. */
+  /** Absolute path of the configuration; null: the program's default places. */
   config: string | null;
-  /** Whose process it is; null: the owner's in scope `user`, a user that systemd makes up in scope `system`. */
+  /** User of the process; null: the owner in scope `user`, a dynamic user of systemd in scope `system`. */
   runAs: string | null;
   home: string;
 }
@@ -26,7 +26,7 @@ const SUMMARY: Readonly<Record<ServiceName, string>> = {
   sidecar: "tierKV sidecar: hands KV-cache blocks of the local vLLM engines to the vaults",
 };
 
-/** What a user's manager can do without privileges of its own. */
+/** Hardening that a user's systemd can apply without privileges. */
 const HARDENED: Lines = [
   "UMask=0077",
   "LimitCORE=0",
@@ -38,7 +38,7 @@ const HARDENED: Lines = [
   "SystemCallArchitectures=native",
 ];
 
-/** More of it for the system's manager, of whatever user; no MemoryDenyWriteExecute, because V8 compiles. */
+/** Hardening for the system's systemd, with any user; no MemoryDenyWriteExecute, because V8 compiles code at run time. */
 const HARDENED_SYSTEM: Lines = [
   ...HARDENED,
   "CapabilityBoundingSet=",
@@ -54,7 +54,7 @@ const HARDENED_SYSTEM: Lines = [
   "SystemCallErrorNumber=EPERM",
 ];
 
-/** A vault needs nothing of this machine but its own state, its port, and what it has for data. */
+/** Hardening for a system vault, which needs only its state, its port and its data. */
 const VAULT_SYSTEM: Lines = [
   "DynamicUser=yes",
   '# For [vault] data_dir = "/var/lib/tierkv", and what the vault keeps secret (state_dir).',
@@ -71,7 +71,7 @@ const VAULT_SYSTEM: Lines = [
 export const unitName = (name: ServiceName): string => `tierkv-${name}.service`;
 export const label = (name: ServiceName): string => `tierkv.${name}`;
 
-/** Where the manager reads it. `env` as of the process. */
+/** Path where the manager reads the service's file. */
 export function servicePath(
   { name, scope, manager, home }: Pick<Service, "name" | "scope" | "manager" | "home">,
   configHome: string,
@@ -125,7 +125,7 @@ function unitOf(service: Service): string {
   return `${lines.join("\n")}\n`;
 }
 
-/** As systemd reads a word: % and $ stand for themselves, quotes where there is white space; a home as %h. */
+/** Escapes a word for systemd: doubles % and $, quotes white space, and writes the home as %h. */
 function unitWord(word: string, home: string | null): string {
   const isAtHome = home !== null && word.startsWith(`${home}/`);
   const rest = isAtHome ? word.slice(home.length) : word;

@@ -1,4 +1,4 @@
-// Owns `tierkv doctor --shm`: what memory is worth that processes share, and what is wrong with it before records are kept there.
+// Owns `tierkv doctor --shm`: measures memory that processes share, and finds its defects before records are kept there.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { existsSync, readFileSync, realpathSync, statSync } from "node:fs";
@@ -13,9 +13,9 @@ import { becomes } from "../time.ts";
 import { showRate, table } from "./text.ts";
 
 const PROGRAM = fileURLToPath(new URL("../../bin/tierkv.js", import.meta.url));
-/** Beside the region, which is not touched. */
+/** Suffix of the measured file beside the region, which stays untouched. */
 const SUFFIX = ".doctor";
-/** File systems that are memory without being mounted with `dax`. */
+/** File systems in memory without the `dax` mount option. */
 const OF_MEMORY = ["tmpfs", "ramfs"];
 
 export type Report = Awaited<ReturnType<typeof shmAsk>>;
@@ -24,11 +24,11 @@ export interface Place {
   path: string;
   fileSystem: string;
   isMemory: boolean;
-  /** Of the node; null: not known. */
+  /** Processors of the NUMA node; null: not known. */
   processors: string | null;
 }
 
-/** Beside a device lies other memory. */
+/** Returns the file to measure. Throws ARENA_FAILED for a device, because a file beside it lies in other memory. */
 function fileAt(path: string): string {
   const memory = sharedPath(path) ?? path;
   if (statSync(memory, { throwIfNoEntry: false })?.isCharacterDevice() === true) {
@@ -38,12 +38,12 @@ function fileAt(path: string): string {
   return memory + SUFFIX;
 }
 
-/** Answers for one measurement by another process, or host, that names the same memory. */
+/** Answers one measurement by another process or host with the same memory. */
 export async function answerShared(path: string): Promise<void> {
   await shmAnswer(fileAt(path));
 }
 
-/** Measures with whoever answers there, or with a process of its own. */
+/** Measures with the peer that waits there, or with a child process. */
 export async function measureShared(path: string): Promise<{ report: Report; place: Place }> {
   const file = fileAt(path);
   const peer = existsSync(file) ? null : await startPeer(path, file);
@@ -68,7 +68,7 @@ async function startPeer(path: string, file: string): Promise<ChildProcess> {
   throw new TierkvError("ARENA_FAILED", { reason: said.trim() || `${file}: nobody made it` });
 }
 
-/** The mount that a folder lies on: the last of those with the longest path. */
+/** Returns the mount of a folder: the last one with the longest matching path. */
 function mountOf(folder: string): Pick<Place, "fileSystem" | "isMemory"> {
   const real = `${realpathSync(folder)}/`;
   let most = "";
@@ -92,7 +92,7 @@ function processorsOf(node: number | null): string | null {
   }
 }
 
-/** What is wrong; empty: records can be kept there. */
+/** Returns the defects; empty: records can be kept there. */
 export function faultsOf(
   report: Report,
   place: Place,
@@ -119,7 +119,7 @@ export function faultsOf(
   return faults;
 }
 
-/** For people. */
+/** Returns the report as lines of text. */
 export function describeShared(report: Report, place: Place, faults: readonly string[]): string[] {
   const { node, writeBack, loadNs, ownLoadNs, rounds, hardware, clflush, lockNs } = report;
   const cores = place.processors === "" ? "none (far memory, like CXL)" : place.processors;

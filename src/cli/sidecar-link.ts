@@ -1,4 +1,4 @@
-// Owns the way `tierkv status` and `tierkv explain` ask a sidecar: a connection of role status on its local socket.
+// Owns the connection of commands to a sidecar: role status, on its local socket.
 import { existsSync } from "node:fs";
 import { connect, Socket } from "node:net";
 import { TierkvError, toTierkvError } from "../errors.ts";
@@ -13,13 +13,13 @@ import { isOwnPeer, strangeSocket } from "../socket-file.ts";
 import { deadlineSignal } from "../time.ts";
 
 export interface SessionUpdate {
-  /** Empty: of all. */
+  /** Session's name; empty: all. */
   name: string;
   keepS: number;
   isReleased: boolean;
 }
 
-/** One question at a time over one connection. Every method throws SIDECAR_DOWN when the other side does not answer. */
+/** Sends one request at a time over one connection. Every method throws SIDECAR_DOWN without an answer. */
 export class SidecarLink {
   readonly #path: string;
   readonly #elsewhere: readonly string[];
@@ -28,13 +28,13 @@ export class SidecarLink {
   #wake: () => void = () => {};
   #failure: Error | null = null;
 
-  /** `elsewhere`: where a sidecar of this user listens under another XDG_RUNTIME_DIR. */
+  /** `elsewhere`: sockets of this user's sidecar under another XDG_RUNTIME_DIR. */
   constructor(path: string, elsewhere: readonly string[] = usualSockets()) {
     this.#path = path;
     this.#elsewhere = elsewhere;
     const strange = strangeSocket(path);
     this.#socket = strange === null ? connect(path) : new Socket();
-    // Before what is written by then leaves.
+    // Checked on connect, before buffered requests are sent.
     this.#socket.on("connect", () => {
       if (isOwnPeer(this.#socket)) return;
       this.#fail(new Error("another user listens on its socket"));
@@ -49,7 +49,7 @@ export class SidecarLink {
     if (strange !== null) this.#fail(new Error(strange));
   }
 
-  /** The sidecar's version. Throws VERSION_MISMATCH when it speaks another protocol. */
+  /** Returns the sidecar's version. Throws VERSION_MISMATCH for another protocol. */
   async hello(timeoutMs: number = STATUS_TIMEOUT_MS): Promise<string> {
     const hello = { t: "hello", protocol: LOCAL_PROTOCOL, role: "status" };
     const { sidecar, protocol } = await this.#ask(hello, "welcome", timeoutMs);
@@ -66,13 +66,13 @@ export class SidecarLink {
     await this.#ask({ t: "ping", n: 0 }, "pong", timeoutMs);
   }
 
-  /** The sidecar's own account of itself. */
+  /** Returns the sidecar's status. */
   async status(timeoutMs: number = STATUS_TIMEOUT_MS): Promise<SidecarStatus> {
     const { status } = await this.#ask({ t: "status" }, "status_reply", timeoutMs);
     return status as SidecarStatus;
   }
 
-  /** Accounts of the latest requests whose id starts with `req`, `most` of them. */
+  /** Returns accounts of the latest requests whose id starts with `req`, at most `most`. */
   async explain(
     req: string,
     most: number,
@@ -83,7 +83,7 @@ export class SidecarLink {
     return accounts as Explained[];
   }
 
-  /** Sessions of that name, or all; after what is said of them, if anything is. */
+  /** Applies the update, if it changes anything, and returns the sessions of that name, or all. */
   async sessions({ name, keepS, isReleased }: SessionUpdate): Promise<SessionsSeen> {
     const said = { session: name, keep_s: keepS, release: Number(isReleased) };
     // The sidecar asks its vaults twice at most.
@@ -128,7 +128,7 @@ export class SidecarLink {
     });
   }
 
-  /** The first failure stands: a close follows every error. */
+  /** Keeps the first failure, because a close follows every error. */
   #fail(error: Error): void {
     this.#failure ??= error;
     this.#wake();

@@ -1,4 +1,4 @@
-// Owns whom a configuration asks for vaults that come and go, as a sidecar follows them and as a command needs them once.
+// Owns the sources of vaults that come and go (DNS, pool, etcd): followed by a sidecar, or read once by a command.
 import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { classesOf, RECORD_CLASSES } from "../block.ts";
@@ -25,16 +25,16 @@ import { CLASSES, VAULT_ROLES, vaultTargets } from "./targets.ts";
 import type { VaultRole, VaultTarget } from "./targets.ts";
 import { lastingClient } from "./vault-link.ts";
 
-/** A source, and what the vaults that it lists are to this machine. */
+/** A source, and the mapping of its listed vaults to targets. */
 interface Feed {
-  /** As it is written in the configuration. */
+  /** Text of the source in the configuration. */
   text: string;
   source: VaultSource;
-  /** null: it is of no class that is asked for there. */
+  /** null: the vault holds no class for which this source is configured. */
   targetOf(listed: ListedVault): VaultTarget | null;
 }
 
-/** Addresses that stand for others, of each class. */
+/** Returns the configured names of one kind, by class. */
 function named({ cluster }: Config, kind: SourceKind): Record<RecordClass, Address[]> {
   const of = (all: readonly Address[]): Address[] =>
     all.filter(({ text }) => sourceOf(text) === kind);
@@ -59,7 +59,7 @@ function dnsFeeds(config: Config, resolver: Resolving, logger: Logger): Feed[] {
   );
 }
 
-/** What both lists ask of a pool is asked once. */
+/** Makes one feed for both classes, so that a pool is asked once. */
 function poolFeeds(
   config: Config,
   logger: Logger,
@@ -101,7 +101,7 @@ function etcdFeeds(config: Config, logger: Logger): Feed[] {
   return [{ text: "etcd:vaults", source, targetOf }];
 }
 
-/** null: it holds none of the classes that are asked for. */
+/** null: the vault holds none of the `asked` classes. */
 function targetFor(
   address: string,
   of: VaultClass | null,
@@ -114,13 +114,13 @@ function targetFor(
   return { name: role, role, classes: CLASSES[role], address, isOwn: false };
 }
 
-/** The vaults behind names, as these are resolved now. Throws NAMES_UNRESOLVED. */
+/** Resolves the configured names to vaults. Throws NAMES_UNRESOLVED. */
 export async function namedTargets(
   config: Config,
   resolver: Resolving = systemResolver(),
 ): Promise<VaultTarget[]> {
   const { kv, ssm } = named(config, "dns");
-  // Asked here, so that what is wrong with a name is said.
+  // Resolved here first, because the feeds would hide a name's error.
   await Promise.all([...kv, ...ssm].map((address) => addressesOf(address, resolver)));
   const feeds = [
     ...dnsFeeds(config, resolver, silent),
@@ -129,7 +129,7 @@ export async function namedTargets(
   ];
   const targets = feeds.map(async ({ text, source, targetOf }) => {
     const list = await firstList(source, LISTING_WAIT_MS);
-    // While nobody answers, this machine's sidecar goes on with what it heard last.
+    // Without an answer, use the list that this machine's sidecar kept.
     const known = list ?? readKept(keptAt(config, text), silent);
     if (known.length > 0) return known.flatMap((listed) => targetOf(listed) ?? []);
     const reason = `no list came within ${LISTING_WAIT_MS} ms`;
@@ -139,12 +139,12 @@ export async function namedTargets(
   return (await Promise.all(targets)).flat();
 }
 
-/** Every vault that there is now. Throws NAMES_UNRESOLVED. */
+/** Returns every vault known now. Throws NAMES_UNRESOLVED. */
 export async function allTargets(config: Config): Promise<VaultTarget[]> {
   return [...vaultTargets(config), ...(await namedTargets(config))];
 }
 
-/** Those of one role, or all. Throws USAGE where there is none: `verb` says what for. */
+/** Returns the fit vaults of one role, or all. Throws USAGE if there is none; `verb`: the command's purpose. */
 export async function chosenTargets(
   config: Config,
   role: VaultRole | undefined,
@@ -159,7 +159,7 @@ export async function chosenTargets(
   throw new TierkvError("USAGE", { reason });
 }
 
-/** The vault at that address. Throws USAGE where the configuration has none. */
+/** Returns the vault at that address. Throws USAGE if the configuration has none. */
 export function targetAt(targets: readonly VaultTarget[], address: string): VaultTarget {
   const found = targets.find((target) => target.address === address);
   if (found !== undefined) return found;
@@ -168,13 +168,13 @@ export function targetAt(targets: readonly VaultTarget[], address: string): Vaul
   throw new TierkvError("USAGE", { reason });
 }
 
-/** Where the last list of a source lies: one file for each text, because machines may use several pools. */
+/** Path of a source's last list; one file per text, because a machine may use several pools. */
 function keptAt({ vault }: Config, text: string): string {
   const name = createHash("sha256").update(text).digest("hex").slice(0, 16);
   return join(vault.stateDir, `vaults-${name}.json`);
 }
 
-/** null: there are no names, so nobody comes or goes. */
+/** null: the configuration has no names, so the set of vaults is fixed. */
 export function membersOf(
   config: Config,
   logger: Logger,

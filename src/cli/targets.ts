@@ -1,4 +1,4 @@
-// Owns which vaults a configuration speaks of: those of the cluster, the machine's own, or the one its sidecar starts.
+// Owns the vaults of a configuration: the cluster's, the machine's own, or the one that its sidecar starts.
 import type { RecordClass, VaultClass } from "../block.ts";
 import type { Address, Config, Role } from "../config/config.ts";
 import { placeOf } from "../config/load.ts";
@@ -9,18 +9,18 @@ export type VaultRole = Exclude<Role, "inference">;
 export const VAULT_ROLES: readonly VaultRole[] = ["kv_cold", "ssm_cold", "cold"];
 
 export interface VaultTarget {
-  /** For people: its role, or that it is the sidecar's own. */
+  /** Display name: the role, or OWN_VAULT. */
   name: string;
   role: VaultRole;
-  /** The classes of records that are kept there; never empty. */
+  /** Record classes kept there; never empty. */
   classes: readonly [RecordClass, ...RecordClass[]];
-  /** Where to connect to. */
+  /** Address to connect to. */
   address: string;
   /** Whether it is the vault that this machine's configuration starts. */
   isOwn: boolean;
-  /** Whom its certificate names where that is not the host of its address. */
+  /** Name in its certificate, if not the address's host. */
   serverName?: string;
-  /** What a pool's signed list says of it: its certificate (PEM), and the vault whose token opens it, too. */
+  /** Entry in a pool's signed list: its certificate (PEM), and a joined vault whose token also opens it. */
   listed?: { certificate: string | null; via: string | null };
 }
 
@@ -30,10 +30,10 @@ export const CLASSES: Readonly<Record<VaultRole, VaultTarget["classes"]>> = {
   cold: ["kv", "ssm"],
 };
 
-/** That of the sidecar, which starts and ends with it. */
+/** Name of the sidecar's own vault, which starts and ends with it. */
 export const OWN_VAULT = "vault (local)";
 
-/** The class of records a vault of this machine holds. Throws CONFIG_CONFLICT where the machine is no vault. */
+/** Returns the record class of this machine's vault. Throws CONFIG_CONFLICT where the role is `inference`. */
 export function vaultClass(config: Config): VaultClass {
   const { role } = config.cluster;
   if (role === "cold") return "both";
@@ -48,8 +48,8 @@ export function vaultClass(config: Config): VaultClass {
 }
 
 /**
- * Every vault this machine knows: the configured addresses, and its own where it is a vault or has no other. Not those behind
- * names, which come and go.
+ * Returns the configured addresses, and this machine's own vault for classes without any. Vaults behind names are left out,
+ * because they come and go.
  */
 export function vaultTargets(config: Config): VaultTarget[] {
   const configured = configuredOf(config)
@@ -68,7 +68,7 @@ function configuredOf({ cluster }: Config): { role: "kv_cold" | "ssm_cold"; addr
   ];
 }
 
-/** Where the sidecar's own vault listens; null where vaults are configured or the machine is one. */
+/** Returns the address of the sidecar's own vault; null where vaults are configured or the machine is one. */
 export function localVaultAddress({ cluster, sidecar }: Config): string | null {
   const isAlone = cluster.kvCold.length + cluster.ssmCold.length === 0;
   return cluster.role === "inference" && isAlone ? `unix:${sidecar.socket}.vault` : null;
@@ -86,14 +86,14 @@ function ownTarget(config: Config): VaultTarget[] {
   return [{ name: OWN_VAULT, role: "cold", classes: CLASSES.cold, address, isOwn: true }];
 }
 
-/** By the host that stands for every interface: how it is reached from here. */
+/** Loopback host of each wildcard host. */
 const LOOPBACKS: Readonly<Record<string, string>> = { "0.0.0.0": "127.0.0.1", "::": "::1" };
 
 export function isEverywhere(host: string): boolean {
   return Object.hasOwn(LOOPBACKS, host);
 }
 
-/** Who listens on every interface is reached over the loopback. */
+/** Returns the address to connect to from here: the loopback for a wildcard. */
 export function reachable(listen: Address): Address {
   const loopback = LOOPBACKS[listen.host];
   if (loopback === undefined) return listen;

@@ -1,4 +1,4 @@
-// Owns what a process of ours tells others of itself: metrics to Prometheus, and spans to the collector that its configuration names.
+// Owns the telemetry of a process: metrics for Prometheus, and spans for the configured collector.
 import type { Address } from "../config/config.ts";
 import type { OtlpExporter, OtlpOptions } from "../exposition/otlp.ts";
 import type { Family } from "../exposition/text.ts";
@@ -6,7 +6,7 @@ import type { Running } from "../lifecycle.ts";
 import type { Logger } from "../log.ts";
 import { packageVersion } from "../version.ts";
 
-/** Serves what `read` and `trouble` tell while they are asked; undefined: `[section] metrics_listen` is not set. */
+/** Serves `read` and `trouble` to scrapers; undefined: `[section] metrics_listen` is not set. */
 export async function startScrape(
   section: "sidecar" | "vault",
   listen: Address | null,
@@ -26,7 +26,7 @@ export async function startScrape(
   return server;
 }
 
-/** null: no traces are wanted, and nothing of them is loaded. */
+/** null: no traces are configured, and their code is not loaded. */
 export async function openExporter(
   process: "sidecar" | "vault",
   endpoint: string | null,

@@ -1,21 +1,21 @@
-// Owns a terminal that shows one picture after another: its size, its keys, its colours, and that it is left as it was found.
+// Owns the full-screen terminal: its size, keys and colours, and the restoring of its state.
 import type { Environment } from "../config/field.ts";
 
-/** What a picture may use. */
+/** Room and colours that a picture may use. */
 export interface Look {
   columns: number;
-  /** null: as many as it takes. */
+  /** null: unlimited. */
   rows: number | null;
   isColoured: boolean;
 }
 
 export interface Terminal {
   look(): Look;
-  /** Lines from the top; what does not fit below is left out. */
+  /** Draws lines from the top; drops the ones that do not fit. */
   show(lines: readonly string[]): void;
   /** Resolves at a key that ends the view. */
   readonly ended: Promise<void>;
-  /** The size has changed. */
+  /** Called when the size changes. */
   onResize: () => void;
   close(): void;
 }
@@ -27,25 +27,25 @@ const CLEAR_LINE = "\u001B[K";
 const CLEAR_BELOW = "\u001B[J";
 const ENDING_KEYS: ReadonlySet<string> = new Set(["q", "Q", "\u0003", "\u001B"]);
 
-/** https://no-color.org: set and not empty. */
+/** Whether to colour, by https://no-color.org: NO_COLOR unset or empty. */
 export function wantsColour(env: Environment): boolean {
   return (env["NO_COLOR"] ?? "") === "" && env["TERM"] !== "dumb";
 }
 
-/** Of a terminal that does not tell its size, or tells 0 as some without a window do. */
+/** Size of a terminal that reports none, or 0 as some without a window do. */
 const SIZE_UNKNOWN = { columns: 80, rows: 24 };
 
 function sizeOf({ columns, rows }: NodeJS.WriteStream): { columns: number; rows: number } {
   return columns > 0 && rows > 0 ? { columns, rows } : SIZE_UNKNOWN;
 }
 
-/** How a picture looks that is printed once; a file takes lines of any length. */
+/** Returns the look of a picture printed once; a file takes lines of any length. */
 export function lookOf(isTerminal: boolean): Look {
   const columns = isTerminal ? sizeOf(process.stdout).columns : Infinity;
   return { columns, rows: null, isColoured: false };
 }
 
-/** Takes the terminal over until it is closed; for a process whose standard output is one. */
+/** Takes over the terminal until `close`; standard output must be one. */
 export function openTerminal(env: Environment): Terminal {
   const { stdin, stdout } = process;
   const isColoured = wantsColour(env);

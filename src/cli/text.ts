@@ -1,6 +1,6 @@
-// Owns how numbers and tables look to people.
+// Owns the text form of numbers and tables.
 
-/** Bytes with three digits and a decimal unit: 24.0 GB. */
+/** Formats bytes with a decimal unit: 24.0 GB. */
 export function showBytes(bytes: number): string {
   const names = ["B", "kB", "MB", "GB", "TB"];
   let value = bytes;
@@ -13,7 +13,7 @@ export function showBytes(bytes: number): string {
   return `${value.toFixed(digits)} ${names[step] ?? ""}`;
 }
 
-/** Up to `below` of a unit is shown with so many digits behind the point: what would round up to it takes the next. */
+/** Decimal digits of durations below `below` units; a value that rounds up to it takes the next row. */
 const DURATIONS: readonly { below: number; unitMs: number; digits: number; unit: string }[] = [
   { below: 10, unitMs: 1, digits: 2, unit: "ms" },
   { below: 100, unitMs: 1, digits: 1, unit: "ms" },
@@ -27,7 +27,7 @@ const DURATIONS: readonly { below: number; unitMs: number; digits: number; unit:
   { below: 1000, unitMs: 86_400_000, digits: 0, unit: "days" },
 ];
 
-/** A duration as people write it: 0.51 ms, 12.3 ms, 450 ms, 4.1 s, 68 min, 2.5 h, 12 days. */
+/** Formats a duration: 0.51 ms, 12.3 ms, 450 ms, 4.1 s, 68 min, 2.5 h, 12 days. */
 export function showMs(ms: number): string {
   for (const { below, unitMs, digits, unit } of DURATIONS) {
     const text = (ms / unitMs).toFixed(digits);
@@ -36,7 +36,7 @@ export function showMs(ms: number): string {
   return "years";
 }
 
-/** A share of 1 as per cent. */
+/** Formats a share of 1 as per cent. */
 export function showShare(share: number): string {
   return `${(share * 100).toFixed(1)} %`;
 }
@@ -45,14 +45,14 @@ export function showRate(bytesPerS: number): string {
   return `${showBytes(bytesPerS)}/s`;
 }
 
-/** Stands where there is no value. */
+/** Text for a missing value. */
 export const NONE = "-";
 
 export function orNone<T>(value: T | null, show: (value: T) => string): string {
   return value === null ? NONE : show(value);
 }
 
-/** Columns as wide as their widest cell, two spaces apart; `indent` before each line. */
+/** Aligns columns to their widest cell, two spaces apart, with `indent` before each line. */
 export function table(rows: readonly (readonly string[])[], indent = ""): string[] {
   const widths = (rows[0] ?? []).map((_cell, column) =>
     Math.max(...rows.map((row) => (row[column] ?? "").length)),

@@ -1,4 +1,4 @@
-// Owns how `tierkv top` looks: what a sidecar and a gateway say of themselves as lines that fit a terminal.
+// Owns the view of `tierkv top`: the status of a sidecar and a gateway as lines that fit a terminal.
 import type { ShownFleet } from "../gateway/control.ts";
 import { printable } from "../printable.ts";
 import { reasonText } from "../sidecar/socket/reasons.ts";
@@ -11,11 +11,11 @@ import type { Look } from "./terminal.ts";
 import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "./text.ts";
 
 export interface Picture {
-  /** null: no sidecar runs here, but a gateway. */
+  /** null: only a gateway runs here. */
   status: SidecarStatus | null;
   /** null: no gateway runs. */
   fleet: ShownFleet | null;
-  /** The one before, for rates; null: there is none. */
+  /** Previous status, for rates; null: there is none. */
   before: SidecarStatus | null;
   findings: readonly Finding[];
 }
@@ -23,17 +23,17 @@ export interface Picture {
 const BAR_CELLS = 10;
 const MISSES_SHOWN = 4;
 
-/** Bold, faint, and blue against orange: told apart without red and green. Words say the same. */
+/** Bold, faint, and blue against yellow, because red and green are hard to tell apart. Words say the same. */
 const STYLES = { head: "1", faint: "2", good: "34", bad: "1;33" } as const;
 type Style = keyof typeof STYLES;
 type Paint = (style: Style, text: string) => string;
 
-/** Lines of at most `columns` characters, at most `rows` of them. */
+/** Returns at most `rows` lines of at most `columns` characters. */
 export function describeTop(picture: Picture, { columns, rows, isColoured }: Look): string[] {
   const { status, fleet, before, findings } = picture;
   const paint: Paint = (style, text) =>
     isColoured && text !== "" ? `\u001B[${STYLES[style]}m${text}\u001B[0m` : text;
-  // Cut before they are painted: colours take no room.
+  // Cut before painting, because escape sequences take no columns.
   const cut = (line: string): string => fit(printable(line), columns);
   const plain = (lines: readonly string[]): string[] => lines.map(cut);
   const headed = ([head = "", ...rest]: readonly string[]): string[] => [
@@ -81,7 +81,7 @@ function describeEngines({ engines }: SidecarStatus): string[] {
   return table([["engine", "model", "state", "ranks", "arena", "used", "of", "plans"], ...rows]);
 }
 
-/** Slots that were never touched are free, too. */
+/** Counts slots that were never touched as free. */
 function memoryCells({ slotCount, touchedSlots, freeSlots, slotBytes, bytes }: Arena): string[] {
   const used = touchedSlots - freeSlots;
   return [bar(used, slotCount), showBytes(used * slotBytes), showBytes(bytes)];
@@ -100,7 +100,7 @@ function describeVaults({ vaults }: SidecarStatus): string[] {
 
 const isOfPool = ({ tier }: VaultStatus): boolean => tier !== "shared";
 
-/** As `tierkv status` says it: the share of runs that it owns, blocks missing before others, and found there for another owner. */
+/** Cells as in `tierkv status`: share of runs owned, blocks missing before others, blocks found for another owner. */
 function pooledCells(vault: VaultStatus): string[] {
   if (!isOfPool(vault)) return [NONE, NONE, NONE];
   return [showShare(vault.share), String(vault.holes), String(vault.moved)];
@@ -170,7 +170,7 @@ function showWattHours(wattHours: number): string {
     : `${wattHours.toFixed(wattHours >= 10 ? 0 : 2)} Wh`;
 }
 
-/** Why prompts missed, the most frequent causes first. */
+/** Returns the causes of misses, the most frequent first. */
 export function causes(counters: Readonly<Record<string, number>>): [string, number][] {
   return Object.entries(counters)
     .filter(([name, count]) => name.startsWith("miss_") && count > 0)
@@ -214,7 +214,7 @@ function bar(value: number, most: number): string {
 const fit = (line: string, columns: number): string =>
   line.length <= columns ? line : `${line.slice(0, Math.max(0, columns - 1))}>`;
 
-/** What is wrong is never cut. */
+/** Wraps a finding, because findings are never cut. */
 function wrap(text: string, columns: number): string[] {
   const lines: string[] = [];
   let line = "";

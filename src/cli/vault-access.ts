@@ -1,4 +1,4 @@
-// Owns who gets into the vault of this machine: a socket serves its own user; who comes over TCP, from this machine too, brings a token or a certificate.
+// Owns access to this machine's vault: a socket serves its own user, and TCP needs a token or a certificate, even locally.
 import { join } from "node:path";
 import type { VaultConfig } from "../config/config.ts";
 import { isLocal, unixPath } from "../hosts.ts";
@@ -9,24 +9,24 @@ import type { VaultSecurity } from "../vault/identity.ts";
 export interface Access {
   security: VaultSecurity | null;
   auditLog: string | null;
-  /** Whether tokens were made just now: a `tierkv join` line is to be shown. */
+  /** Whether tokens were just made, and a `tierkv join` line is to be shown. */
   isNew: boolean;
 }
 
-/** Whether calls come over TLS, from those who show that they may: every user of a machine reaches its loopback. */
+/** Whether calls need TLS and credentials; on the loopback too, because every user of the machine reaches it. */
 export function isClosed(vault: VaultConfig): boolean {
   return !isSocket(vault) && !vault.insecureLan;
 }
 
-/** It serves its own user alone. */
+/** Whether it listens on a Unix socket, which serves its own user alone. */
 const isSocket = ({ listen }: VaultConfig): boolean => unixPath(listen.text) !== null;
 
-/** Whether other machines get in, and nobody asks them anything. */
+/** Whether other machines get in without credentials. */
 export function isOpenToAll(vault: VaultConfig): boolean {
   return vault.insecureLan && ![vault.listen, ...vault.addresses].every(isLocal);
 }
 
-/** Reads certificate and tokens, or makes them. Throws CREDENTIALS. */
+/** Reads the certificate and tokens, or makes them. Throws CREDENTIALS. */
 export function openAccess(vault: VaultConfig, logger: Logger): Access {
   const { auditLog } = vault;
   if (!isClosed(vault)) {
@@ -36,7 +36,7 @@ export function openAccess(vault: VaultConfig, logger: Logger): Access {
     return { security: null, auditLog, isNew: false };
   }
   const { security, isNew } = openSecurity(vault, logger);
-  // Whoever has certificates of his own hands out what belongs to them himself.
+  // No join line for the user's own certificates, because the user distributes those.
   const isJoined = isNew && vault.tlsCert === null;
   return { security, isNew: isJoined, auditLog: auditLog ?? join(vault.stateDir, "audit.jsonl") };
 }

@@ -1,4 +1,4 @@
-// Owns which client a command has for a target: one over the network with its credentials, or memory of this machine that is there.
+// Owns the choice of a target's client: over the network with credentials, or in shared memory of this machine.
 import type { RecordClass } from "../block.ts";
 import { askOnce } from "../client/ask.ts";
 import { SharedVault } from "../client/shared-vault.ts";
@@ -19,7 +19,7 @@ export interface VaultLink {
   isTls: boolean;
 }
 
-/** Rejects with what a sidecar would be told of credentials, or of memory that is no fit region. */
+/** Rejects with the errors of credentials, or of memory that is no fit region. */
 export async function linkTo(
   config: Config,
   target: VaultTarget,
@@ -49,7 +49,7 @@ function remoteLink(
   return { client, isTls: security !== null };
 }
 
-/** `maxBytes`: of a region that is made. */
+/** `maxBytes`: size of a newly made region. */
 export function sharedAt(
   config: Config,
   address: string,
@@ -61,7 +61,7 @@ export function sharedAt(
   return SharedVault.open({ address, name, coherence, host, group, logger, ...size });
 }
 
-/** For a process that goes on without this vault where nothing may be sent to it, and wakes it where it is wanted. */
+/** Makes a client for a long-running process: bad credentials do not throw, and a sleeping vault is woken. */
 export function lastingClient(
   config: Config,
   target: Parameters<typeof accessTo>[1],
@@ -78,7 +78,7 @@ export function lastingClient(
 
 type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];
 
-/** One call, with what this machine shows to that vault. Throws what a client would be told of credentials, too. */
+/** Makes one call with this machine's credentials for the vault. Throws the errors of credentials, too. */
 export async function askVault<Request, Reply>(
   config: Config,
   target: VaultTarget,
@@ -96,7 +96,7 @@ export interface Greeted<V extends Vault> {
   close(): void;
 }
 
-/** Connects to all vaults of a machine, class by class. Throws the first error of a vault that does not answer. */
+/** Connects to all targets, by class. Throws the first error of a hello. */
 export async function greeted<V extends Vault>(
   targets: readonly VaultTarget[],
   connect: (target: VaultTarget, name: RecordClass) => V | Promise<V>,
@@ -110,7 +110,7 @@ export async function greeted<V extends Vault>(
   return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };
 }
 
-/** Resolves to what closes them, once all have answered. Throws what the first says that does not. */
+/** Sends a hello to all, and resolves to the function that closes them. Throws the first error. */
 export async function helloAll(all: readonly Vault[]): Promise<() => void> {
   const close = (): void => {
     for (const client of all) client.close();
@@ -124,7 +124,7 @@ export async function helloAll(all: readonly Vault[]): Promise<() => void> {
   return close;
 }
 
-/** Of that class, by address. */
+/** Returns the targets of a class, by address. */
 export function placesOf(
   targets: readonly VaultTarget[],
   name: RecordClass,
@@ -133,7 +133,7 @@ export function placesOf(
   return new Map(of.map((target) => [target.address, target]));
 }
 
-/** On one lane, so that records arrive in their order. Throws USAGE for memory of this machine. */
+/** Makes a client with one lane, so that records arrive in order. Throws USAGE for shared memory. */
 export function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
   if (sharedPath(target.address) !== null) {
     const reason = `${target.address} is memory of this machine, and no member of a pool`;

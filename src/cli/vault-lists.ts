@@ -1,4 +1,4 @@
-// Owns the lists of vaults in the configuration file: writing them where that is sure, and how many blocks another list makes move.
+// Owns edits of the vault lists in the configuration file, and the share of blocks that a changed list moves.
 import {
   existsSync,
   readFileSync,
@@ -27,7 +27,7 @@ import { showShare } from "./text.ts";
 export interface Written {
   path: string;
   isDone: boolean;
-  /** Why the file would be refused with that in it; null: it would not be. */
+  /** Why the edited file would be refused; null: it would not be. */
   problem: TierkvError | null;
 }
 
@@ -54,7 +54,7 @@ export function writeVaults(
   }
 }
 
-/** One line for each list: what stands in the file, or is to. */
+/** Returns one line: the settings that were written, or are to be written by hand. */
 export function describeWritten(
   { path, isDone, problem }: Written,
   lists: Partial<Record<RecordClass, readonly string[]>>,
@@ -73,7 +73,7 @@ function settingOf(name: string, list: readonly string[]): string {
   return `${name}_cold = ${list.length === 1 ? JSON.stringify(first) : `[${texts}]`}`;
 }
 
-/** In one step; a link goes on pointing where it did, and the mode stays. */
+/** Replaces the file atomically; a symbolic link and the mode stay. */
 function replace(path: string, text: string): void {
   makeDirectory(dirname(path));
   const isThere = existsSync(path);
@@ -84,12 +84,12 @@ function replace(path: string, text: string): void {
   renameSync(fresh, real);
 }
 
-/** The vaults of a class, as they are written. */
+/** Returns the configured vaults of a class. */
 export function listOf({ cluster }: Config, name: RecordClass): string[] {
   return (name === "kv" ? cluster.kvCold : cluster.ssmCold).map(({ text }) => text);
 }
 
-/** `tierkv vaults add|remove`. */
+/** Runs `tierkv vaults add|remove` on the configuration file. */
 export function changeList(call: Call, name: RecordClass, isAdded: boolean): boolean {
   const [address = ""] = call.args;
   const config = call.loadConfig();
@@ -126,7 +126,7 @@ function cutOf({ cluster }: Config, name: RecordClass): Cut {
   return cluster.redundancy === "parity" ? "parity" : "parts";
 }
 
-/** Of blocks. */
+/** Returns the share of blocks whose owner changes. */
 function movedShare(before: readonly string[], after: readonly string[], cut: Cut): number {
   if (before.length === 0) return 0;
   const [old, now] = [before, after].map((all) => {

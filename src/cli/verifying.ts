@@ -1,4 +1,4 @@
-// Owns the check of a receipt against vaults: its sampled blocks are fetched as a sidecar fetches them, and their digests compared.
+// Owns the check of a receipt against vaults: fetches its sampled blocks as a sidecar does, and compares their digests.
 import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
 import { classNumber, ItemStatus, packKeys, toNamespace } from "../block.ts";
 import type { RecordClass } from "../block.ts";
@@ -9,21 +9,21 @@ import type { Geometry, GeometryId } from "../native.ts";
 import type { ReceiptSample, ReceiptShape, ReceiptStatement } from "../receipt/receipt.ts";
 import { sleep } from "../time.ts";
 
-/** same: the vault's record decodes to the signed digest · differs: it does not, or is not sound · gone: no vault holds it. */
+/** same: the record decodes to the signed digest · differs: it does not, or is damaged · gone: no vault holds it. */
 export type Verdict = "same" | "differs" | "gone";
 
 export interface Checked extends ReceiptSample {
   verdict: Verdict;
-  /** Who gave it; null: nobody. */
+  /** Vault that returned it; null: none. */
   vault: string | null;
 }
 
 const SLOT_ALIGN_BYTES = 4096;
-/** Bytes of an element by the record header's code of its type. */
+/** Bytes of an element, by its type's code in the record header. */
 const ELEMENT_BYTES = [1, 2, 2, 4] as const;
 const ATTENTION = 0;
 
-/** One after another: at most one page of each shape is in memory. The caller has checked the statement's signature. */
+/** Checks one block at a time, with one page per shape in memory. The caller has checked the signature. */
 export async function checkSample(
   statement: ReceiptStatement,
   vaults: Readonly<Record<RecordClass, readonly Vault[]>>,
@@ -45,7 +45,7 @@ export async function checkSample(
 
 const placeOf = ({ group, shard }: { group: number; shard: number }): string => `${group} ${shard}`;
 
-/** Memory of this command's own that one record is decoded into. */
+/** Memory into which one record is decoded. */
 class Page {
   readonly #shape: ReceiptShape;
   readonly #geometry: GeometryId;
@@ -59,7 +59,7 @@ class Page {
     this.#arena = new Arena({ slotBytes, slotCount: 1, dir: null });
   }
 
-  /** Of the first vault that has it; a record that is not sound has an empty digest. null: none has it. */
+  /** Returns the digest from the first vault that holds the block, empty for a damaged record. null: none holds it. */
   async fetch(
     { namespace, fidelity }: ReceiptStatement,
     { hash, group, shard }: ReceiptSample,
@@ -92,7 +92,7 @@ class Page {
   }
 }
 
-/** Without a gap: K and V of a token side by side, tokens of a head after one another. */
+/** Returns a dense geometry: K and V of a token side by side, then the tokens of a head in order. */
 function geometryOf(shape: ReceiptShape): Geometry {
   const { group, layout, dtype, tokens, layers, layerBytes, heads, dimK, dimV } = shape;
   const recordClass = classNumber(shape.class);

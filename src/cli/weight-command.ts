@@ -1,4 +1,4 @@
-// Owns `tierkv vaults weight`: telling a vault what its capacity counts times as its share of its pool.
+// Owns `tierkv vaults weight`: sets the factor by which a vault's capacity counts in its pool.
 import { TierkvError } from "../errors.ts";
 import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits/pool.ts";
 import { vaultService } from "../wire/service.ts";

@@ -1,4 +1,4 @@
-// Owns `tierkv bench`: what the ways to the vaults carry on these machines, and what restoring a prompt would cost.
+// Owns `tierkv bench`: measures the links to the vaults, and predicts the cost of restoring a prompt.
 import { Option } from "commander";
 import { TierkvError } from "../../errors.ts";
 import {
@@ -83,7 +83,7 @@ async function bench(call: Call<BenchFlags>): Promise<boolean> {
   const seen = await inspect(config);
   const results: VaultBench[] = [];
   const progress = new Progress(call.io);
-  // One after another: they may share a link.
+  // One vault at a time, because vaults may share a link.
   for (const [at, target] of targets.entries()) {
     const trouble = troubleOf(seen, target.address);
     const onRound = (done: number): void => {

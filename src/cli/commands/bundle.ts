@@ -1,4 +1,4 @@
-// Owns `tierkv bundle`: a session or a prefix as a signed file tree, out of vaults and into others, to a registry and back.
+// Owns `tierkv bundle`: exports a session or a prefix as a signed file tree, imports it, and copies it to and from registries.
 import { resolve } from "node:path";
 import { duration } from "../../config/kinds.ts";
 import { optionOr, parseOption } from "../../config/override.ts";
@@ -156,7 +156,7 @@ const WHY_OTHER = {
   none: undefined,
 };
 
-/** The last block that a request's prompt was looked up with. */
+/** Returns the last block of the prompt for which the sidecar looked up a request. */
 async function blockOf(call: Call, request: string): Promise<string> {
   const { explainOne } = await import("../bundle-vaults.ts");
   const account = await explainOne(call.loadConfig(), request);

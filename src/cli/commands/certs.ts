@@ -1,4 +1,4 @@
-// Owns `tierkv certs`: a CA, and certificates for vaults and clients, for those who run their own.
+// Owns `tierkv certs`: makes a CA, and certificates for vaults and clients, for users with their own CA.
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { Option } from "commander";

@@ -1,4 +1,4 @@
-// Owns `tierkv chaos`: faults that harm nobody else against the configured vaults, and the contract row by row.
+// Owns `tierkv chaos`: injects harmless faults into the configured vaults, and prints the contract row by row.
 import { Option } from "commander";
 import { toTierkvError } from "../../errors.ts";
 import { sharedPath } from "../../hosts.ts";
@@ -40,7 +40,7 @@ async function chaos(call: Call<ChaosFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { target: only } = call.options;
   const { chosenTargets } = await import("../sources.ts");
-  // Memory that is shared has no network and no process of its own to try.
+  // Shared memory is left out, because it has no network and no process to test.
   const isRemote = ({ address }: VaultTarget): boolean => sharedPath(address) === null;
   const targets = await chosenTargets(config, only, "try", isRemote);
   const { chaosVault } = await import("../chaos-vault.ts");

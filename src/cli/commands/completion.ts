@@ -1,4 +1,4 @@
-// Owns `tierkv completion` and `tierkv man`: what shells complete, and manual pages, both made of the commands themselves.
+// Owns `tierkv completion` and `tierkv man`: prints completion scripts and manual pages, both made from the commands.
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Argument } from "commander";

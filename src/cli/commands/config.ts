@@ -1,4 +1,4 @@
-// Owns `tierkv config`: checks a configuration file, and prints the two texts made from the schema.
+// Owns `tierkv config`: checks a configuration file, and prints the example and the reference made from the schema.
 import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
 import { checkFile } from "../../config/load.ts";
@@ -67,7 +67,7 @@ async function check(call: Call): Promise<true | number> {
   return isGood || EXIT_CONFIG;
 }
 
-/** Loaded late: the text alone is checked without the programs that read files. */
+/** Checks the named folders and files. Loaded late, because a check of the text alone needs no code that reads files. */
 async function namedBy(config: Config, env: Environment): Promise<Folders> {
   const { namedFolders } = await import("../named-folders.ts");
   const { fileProblems } = await import("../named-files.ts");

@@ -1,4 +1,4 @@
-// Owns `tierkv demo`: hands over to the demonstration.
+// Owns `tierkv demo`: starts the demonstration.
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
 

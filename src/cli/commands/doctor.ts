@@ -1,4 +1,4 @@
-// Owns `tierkv doctor`: measures the links, takes the engines' pace from the sidecar, and says for which prompts a restore helps.
+// Owns `tierkv doctor`: measures links, reads the engines' pace from the sidecar, and predicts for which prompts restores help.
 import { RECORD_CLASSES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
 import { parseOption } from "../../config/override.ts";
@@ -44,10 +44,10 @@ export function addDoctor(program: Command): void {
     .does(doctor);
 }
 
-/** What the links to all vaults of a class do with records, checked and decoded. */
+/** Combined pace of the links to all vaults of a class, for records checked and decoded. */
 export interface LinkPace {
   bytesPerS: number;
-  /** Bytes of the engine's pages that are stored; null: not measured. */
+  /** Page bytes stored per second; null: not measured. */
   savesPerS: number | null;
   questionMs: number;
 }
@@ -55,9 +55,9 @@ export interface LinkPace {
 export interface Outlook {
   tokens: number;
   computeMs: number | null;
-  /** Until the first token: fetched, loaded, and the rest computed. */
+  /** Milliseconds to the first token: fetch, load, and computing the rest. */
   restoreMs: number;
-  /** Computing over restoring; null: computing is not known. */
+  /** `computeMs` over `restoreMs`; null: `computeMs` is not known. */
   gain: number | null;
 }
 
@@ -139,7 +139,7 @@ async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<bool
 const NO_ENGINE =
   "No engine is connected to the sidecar: start it, let it answer a few prompts, ask again.";
 
-/** Each vault that answers, one after another: they may share a link. What does not answer is among the findings. */
+/** Measures each vault that answers, one at a time, because they may share a link. Findings report the others. */
 async function measure(
   { config, targets }: Seen,
   progress: Progress,
@@ -168,7 +168,7 @@ async function measure(
   return { vaults, links };
 }
 
-/** null: nothing came back. */
+/** Returns a vault's pace; null: no record was restored. */
 function paceOf({ restore, save, lookupMs, callMs }: VaultBench): LinkPace | null {
   if (restore === null) return null;
   const questionMs = lookupMs?.median ?? callMs?.median ?? 0;
@@ -179,7 +179,7 @@ function paceOf({ restore, save, lookupMs, callMs }: VaultBench): LinkPace | nul
   };
 }
 
-/** Restores wait for a vault that brings far less than its share: what to say of it. */
+/** Returns a remedy for each vault far slower than its share, because restores wait for it. */
 export function slowOnes(
   vaults: readonly Pick<VaultBench, "target" | "address" | "restore">[],
   { sidecar }: Pick<Seen, "sidecar">,
@@ -199,7 +199,7 @@ export function slowOnes(
   });
 }
 
-/** All vaults of a class send and take at once, and all are asked at once. */
+/** Adds a vault's pace: rates sum up, because all vaults of a class work at once; the slowest look-up counts. */
 function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
   if (others === undefined) return pace;
   const { bytesPerS, savesPerS, questionMs } = others;
@@ -210,7 +210,7 @@ function together(others: LinkPace | undefined, pace: LinkPace): LinkPace {
   };
 }
 
-/** Prompts that all measured vaults can bring. */
+/** Returns the forecast prompts for which every needed class was measured. */
 export function outlook(forecast: readonly Forecast[], links: LinkPaces): Outlook[] {
   return forecast.flatMap(({ tokens, computeMs, restMs, loadMs, wireBytes }) => {
     let fetchMs = 0;
@@ -235,7 +235,7 @@ function describeVault({ target, address, error, restore, lookupMs }: VaultBench
   return `${target} at ${address}: records come at ${rate}, checked and decoded; a look-up takes ${asked}`;
 }
 
-/** One engine's prompts as a table, and the verdict in a sentence. */
+/** Describes one engine's prompts as a table, with a verdict. */
 export function describe(name: string, prompts: readonly Outlook[]): string[] {
   if (prompts.length === 0) return [`${name}: its vaults could not be measured.`];
   if (prompts.some(({ gain }) => gain === null)) {

@@ -1,4 +1,4 @@
-// Owns `tierkv explain`: what the sidecar decided for recent requests, why, and how it came out.
+// Owns `tierkv explain`: prints the sidecar's decisions for recent requests, with reasons and outcomes.
 import { EXPLAIN_MAX } from "../../limits/general.ts";
 import type { Explained } from "../../sidecar/sidecar.ts";
 import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
@@ -35,7 +35,7 @@ async function explain(call: Call): Promise<boolean> {
   return requests.length > 0;
 }
 
-/** One request in a few lines. Exported for its test. */
+/** Describes one request in a few lines. Exported for its test. */
 export function describe(account: Explained): string[] {
   const { startTokens, askedTokens, chosenTokens } = account;
   const reason = reasonOf(account);

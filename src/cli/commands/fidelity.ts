@@ -1,4 +1,4 @@
-// Owns `tierkv fidelity`: what restored blocks change in the answers of the user's own model.
+// Owns `tierkv fidelity`: measures how restored blocks change the answers of the user's model.
 import { existsSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { optionOr } from "../../config/override.ts";
@@ -21,7 +21,7 @@ import { engineUrl } from "../option-kinds.ts";
 import { Progress } from "../progress.ts";
 import { showShare, table } from "../text.ts";
 
-/** Decision 0125. */
+/** Advice for a running engine, by decision 0125. */
 const ROUNDING =
   "An engine in bfloat16 is that far off after any change, of a last bit too: then ask one with --dtype float32, or name --model.";
 
@@ -83,18 +83,18 @@ async function measure(
 ): Promise<boolean> {
   const { EngineAsker } = await import("../engine-asker.ts");
   return await askSidecar(place.socket, async (link) => {
-    // One request after another: what else is computed in a step changes the order of an engine's sums.
+    // One request at a time, because other requests in a step change the order of an engine's sums.
     const engine = new EngineAsker(place.engine, `fidelity-${randomId()}`);
     const model = await engine.model();
     const computed: Answered[] = [];
     const own: Answered[] = [];
     const restored: Answered[] = [];
     const progress = new Progress(call.io);
-    // Each twice in a row, because a small cache does not keep all of them.
     const answered = (what: string): void => {
       const done = computed.length + own.length + restored.length;
       progress.at(done, 3 * prompts.length, what);
     };
+    // Each prompt is answered twice in a row, because a small cache does not keep all of them.
     for (const prompt of prompts) {
       computed.push(await engine.answer(model, prompt));
       own.push(await engine.answer(model, prompt));
@@ -117,7 +117,7 @@ async function measure(
 }
 
 export interface Verdict {
-  /** Prompts of which tierKV brought something. */
+  /** Number of prompts of which tierKV restored tokens. */
   restored: number;
   restoredTokens: number;
   ownCache: Likeness;
@@ -125,7 +125,7 @@ export interface Verdict {
   isWithin: boolean;
 }
 
-/** Against the own cache's answers, because both compute the same rest of the prompt. Throws when nothing was restored. */
+/** Compares with the own cache's answers, because both compute the same rest of the prompt. Throws when nothing was restored. */
 export function judge(
   computed: readonly Answered[],
   own: readonly Answered[],
@@ -195,7 +195,7 @@ function readText(path: string): string {
   }
 }
 
-/** Pieces of one length from the whole text, no two beginning at the same place. */
+/** Cuts pieces of equal length from the whole text, each with a different start. */
 export function piecesOf(text: string, count: number): string[] {
   const room = text.length - FIDELITY_PROMPT_CHARS;
   if (room < count) {

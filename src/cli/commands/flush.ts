@@ -1,4 +1,4 @@
-// Owns `tierkv flush`: drops records of the vaults, after asking.
+// Owns `tierkv flush`: drops records of the vaults, after a confirmation.
 import { Option } from "commander";
 import { toNamespace } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
@@ -87,12 +87,12 @@ async function flush(call: Call<FlushOptions>): Promise<boolean> {
   return results.every(({ error }) => error === null);
 }
 
-/** What is to go; null: all. */
+/** Records to drop; null: any. */
 interface Scope {
   namespace: Namespace | null;
   recordClass: RecordClass | null;
   model: string | null;
-  /** As vaults know it; 0: every one. */
+  /** Tenant number in the vaults; 0: every tenant. */
   tenant: number;
 }
 
@@ -162,7 +162,7 @@ async function flushOne(
   }
 }
 
-/** Who may do it besides. */
+/** Returns the error's message, with advice where the role does not suffice. */
 function withAdvice({ code, message }: TierkvError): string {
   if (code !== "VAULT_DENIED" && code !== "ROLE_MISSING") return message;
   return `${message}, or run \`tierkv flush\` on the vault's machine`;

@@ -1,4 +1,4 @@
-// Owns `tierkv gateway`: serves one OpenAI address before several engines, and takes one of them out of it or back.
+// Owns `tierkv gateway`: serves one OpenAI address before several engines, and drains or restores one of them.
 import type { Config } from "../../config/config.ts";
 import { placeOf } from "../../config/load.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
@@ -123,12 +123,12 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
       },
     },
   ];
-  // A little more than the gateway's own: what it cuts off then is said in its words.
+  // A little more than the gateway's own, so that the gateway reports the requests that it cuts off.
   const drainTimeoutMs = GATEWAY_DRAIN_MS + GATEWAY_CONTROL_POLL_MS;
   return runUntilSignal(() => startSteps(steps), { logger, drainTimeoutMs });
 }
 
-/** Where nobody says which engines there are, the sidecar of this host does. */
+/** Finds engines through this host's sidecar, because the configuration names none. */
 async function neighboursOf(config: Config, logger: Logger): Promise<Look> {
   const { Neighbours } = await import("../neighbours.ts");
   const neighbours = new Neighbours(config.sidecar.socket, logger);
@@ -149,7 +149,7 @@ function noEngines(config: Config, reason: string): TierkvError {
   });
 }
 
-/** Asks the gateway of this user. */
+/** Sends a request to this user's gateway. */
 async function ask(call: Call, method: "GET" | "POST", path: string): Promise<unknown> {
   const { askGateway } = await import("../gateway-link.ts");
   return await askGateway(call.loadConfig().gateway.socket, method, path);

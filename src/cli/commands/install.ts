@@ -1,4 +1,4 @@
-// Owns `tierkv install`: puts tierKV into EXO's Python environment, without a change of EXO's source; `tierkv uninstall` takes it out.
+// Owns `tierkv install`: adds tierKV to EXO's Python environment without changing EXO's source, and the removal.
 import { resolve } from "node:path";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
@@ -28,7 +28,7 @@ async function install(call: Call<InstallFlags>): Promise<void> {
   call.print({ installed: path }, [`${path} was written; start EXO again`]);
 }
 
-/** What `tierkv uninstall --exo-path` does. */
+/** Runs `tierkv uninstall --exo-path`. */
 export async function removeFromExo(call: Call, exoPath: string): Promise<void> {
   const { hookPath, removeHook } = await import("../exo-hook.ts");
   const path = hookPath(resolve(exoPath));

@@ -1,4 +1,4 @@
-// Owns `tierkv invite`: prints the line that lets another machine into the vault of this one.
+// Owns `tierkv invite`: prints the line that lets another machine into this machine's vault.
 import { Option } from "commander";
 import { tcpOnly } from "../../config/addresses.ts";
 import { duration, integer } from "../../config/kinds.ts";
@@ -50,7 +50,7 @@ async function invite(call: Call<InviteOptions>): Promise<void> {
   const line = joinLine(config.vault, config.vault.listen, secret, given?.text ?? null);
   const until = new Date(wallClockMs() + forS * 1000).toISOString();
   call.print({ event: "invitation", run: line, role, uses, until }, [line]);
-  // What is piped on is the line alone.
+  // Only the line goes to stdout, because it may be piped on.
   if (!call.isJson) {
     call.io.err(`good until ${until}, for ${uses === 1 ? "one machine" : `${uses} machines`}`);
   }

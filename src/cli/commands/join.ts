@@ -1,4 +1,4 @@
-// Owns `tierkv join`: one line, made on the vault's machine, lets this one in.
+// Owns `tierkv join`: lets this machine into the vault that printed the line.
 import { JOIN_CODE_CHARS_MAX } from "../../limits/access.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
@@ -28,7 +28,7 @@ async function joinVault(call: Call): Promise<boolean> {
   checkKeeping(config, address);
   const caPem = await certificateOf(invitation);
   const credential = await redeem(invitation, caPem);
-  // Before anything else can go wrong: the code is good only so often.
+  // Kept before any other step can fail, because the join has used up the code.
   const folder = keepJoined(config, address, caPem, credential.token);
   const classes = await askClasses(credential, caPem);
   const text = (await askPooled(credential, caPem)) ? `pool:${address}` : address;

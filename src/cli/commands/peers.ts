@@ -1,4 +1,4 @@
-// Owns `tierkv peers` and `tierkv revoke`: which machines joined the vault of this one, and how one of them is shut out.
+// Owns `tierkv peers` and `tierkv revoke`: lists the machines that joined this machine's vault, and shuts one out.
 import { TierkvError } from "../../errors.ts";
 import type { Peer } from "../../wire/messages.ts";
 import type { Call } from "../call.ts";

@@ -1,4 +1,4 @@
-// Owns `tierkv plan`: what a model's prompts weigh, what vaults of some size hold, and what a trace says they would bring back.
+// Owns `tierkv plan`: sizes of a model's prompts, capacities of vaults, and a forecast of restores from a trace.
 import { Option } from "commander";
 import type { Config } from "../../config/config.ts";
 import { TierkvError } from "../../errors.ts";
@@ -157,7 +157,7 @@ function ofModel(shape: ModelShape, computeS: Weigher["computeS"]): Weigher {
   };
 }
 
-/** None before its arena is there. */
+/** Returns nothing before the engine has an arena. */
 function ofEngine(engine: EngineStatus, linear: Weigher["computeS"]): Weigher[] {
   const { model, footprint, forecast } = engine;
   if (footprint === null) return [];
@@ -199,7 +199,7 @@ async function forecastOf(
   const { trace, blockTokens, engineCache } = call.options;
   if (trace === undefined) return null;
   const { shape, restoredBytes: wire, computeS } = weigher;
-  // An engine that says what it stores does not say what its own cache holds.
+  // A running engine reports stored sizes, but not the bytes of a token in its own cache.
   const perToken = shape === null ? null : weigher.engineBytes(1);
   if (engineCache !== undefined && perToken === null) {
     const reason = "--engine-cache: needs --model, which says what a token weighs in the engine";

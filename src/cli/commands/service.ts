@@ -1,4 +1,4 @@
-// Owns `tierkv service`: a vault or a sidecar that this machine starts by itself, and is told to forget again.
+// Owns `tierkv service`: installs, removes and lists services for a vault or a sidecar.
 import { existsSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { Argument, Option } from "commander";
@@ -106,7 +106,7 @@ function advice({ name, scope }: Service): string[] {
   return name === "vault" ? [...user, "`tierkv status` says how it is"] : user;
 }
 
-/** Throws where the configuration is not that of such a process, or where it could not read the program. */
+/** Throws where the configuration does not fit the service, or the service could not read its program. */
 function planned(call: Call<ServiceFlags>): Service {
   const { options, io } = call;
   const name = call.args[0] as ServiceName;
@@ -130,10 +130,10 @@ function planned(call: Call<ServiceFlags>): Service {
   return service;
 }
 
-/** Who called `sudo`, because the engine is his; else root. */
+/** Returns the user who called `sudo`, because the engine runs as that user; else root. */
 const invoker = (env: Environment): string => env["SUDO_USER"] ?? "root";
 
-/** A vault of the machine sees no home, and a /tmp of its own: what it is to run and read must lie elsewhere. */
+/** Throws SYSTEM for paths in home folders or /tmp, because a system vault sees neither. */
 export function checkReach(paths: readonly string[]): void {
   const hidden = paths.find((path) => /^\/(?:home|root|run\/user|tmp|var\/tmp)\//.test(path));
   if (hidden === undefined) return;
@@ -150,7 +150,7 @@ function uninstall(call: Call<ServiceFlags>): boolean {
   return removed.isThere;
 }
 
-/** Also what `tierkv uninstall` does. */
+/** Removes a service; `tierkv uninstall` uses it, too. */
 export function removeService(
   { io, options }: Call<{ dryRun?: true }>,
   which: Pick<Service, "name" | "scope" | "manager">,
@@ -169,7 +169,7 @@ export function removeService(
   return { path, isThere, commands, lines: [`${path}: removed`, ...said] };
 }
 
-/** A manager that is not there must not keep a file from going. */
+/** Runs commands, and returns their error, because a missing manager must not prevent removing the file. */
 function stop(commands: readonly string[][]): string | null {
   try {
     runAll(commands);
@@ -186,7 +186,7 @@ export interface FoundService {
   path: string;
 }
 
-/** Whose file is there. */
+/** Returns the services whose file exists. */
 export function installed(env: Environment): FoundService[] {
   const manager = managerHere();
   const all = SERVICES.flatMap((name) =>

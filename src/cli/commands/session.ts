@@ -1,4 +1,4 @@
-// Owns `tierkv session`: which conversations vaults keep, and keeping or letting go of one.
+// Owns `tierkv session`: lists the conversations that vaults know, and keeps or releases one.
 import { duration } from "../../config/kinds.ts";
 import { optionOr, parseOption } from "../../config/override.ts";
 import { KEEP_S_DEFAULT, KEEP_S_MAX } from "../../limits/sessions.ts";
@@ -59,7 +59,7 @@ function keep(call: Call<KeepOptions>): Promise<boolean> {
 async function ask(call: Call, update: SessionUpdate): Promise<boolean> {
   const { name, isReleased } = update;
   return await askSidecar(call.loadConfig().sidecar.socket, async (link) => {
-    // Once it is released it is not listed any more.
+    // Look first, because a released session is no longer listed.
     const isKnown =
       !isReleased || (await link.sessions({ ...update, isReleased: false })).sessions.length > 0;
     const seen = await link.sessions(update);

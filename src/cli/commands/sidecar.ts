@@ -1,4 +1,4 @@
-// Owns `tierkv sidecar`: serves the engines of this machine until it is told to stop, or nobody needs it any more.
+// Owns `tierkv sidecar`: serves the engines of this machine until a signal, or until it is idle.
 import type { RecordClass } from "../../block.ts";
 import type { Vault } from "../../client/vault.ts";
 import type { Config } from "../../config/config.ts";
@@ -86,14 +86,14 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
   );
 }
 
-/** null: not yet. */
+/** The running sidecar; null: not started yet. */
 interface Started {
   sidecar: RunningSidecar | null;
 }
 
 /**
- * The vault of this machine starts last, when it is certain that we own the socket, but is closed after the sidecar,
- * which brings it what is still being saved.
+ * The vault of this machine starts after the sidecar, which must own the socket first, but is closed after it, because the
+ * sidecar still sends it pending saves.
  */
 async function start(config: Config, logger: Logger, started: Started): Promise<Running> {
   const { startSidecar } = await import("../../sidecar/sidecar.ts");
@@ -131,7 +131,7 @@ async function start(config: Config, logger: Logger, started: Started): Promise<
     },
     {
       name: "metrics endpoint",
-      // A vault that is down is no reason to start the sidecar again.
+      // Never unhealthy, because a vault that is down is no reason to restart the sidecar.
       run: () => startScrape("sidecar", metricsListen, logger, families, () => null),
     },
     { name: "page", run: () => startOwnPage(config, logger, () => started.sidecar) },
@@ -146,7 +146,7 @@ async function start(config: Config, logger: Logger, started: Started): Promise<
   ]);
 }
 
-/** Clients of the vaults that the configuration names, and who else belongs. */
+/** Makes the clients of the configured vaults, and the source of vaults behind names. */
 async function connected(
   config: Config,
   logger: Logger,
@@ -175,7 +175,7 @@ async function connected(
   };
 }
 
-/** What is heard of requests and saves, and where it goes. */
+/** The trace exporter, and the callbacks that feed it. */
 interface Traces {
   exporter: Running;
   hears: Pick<SidecarOptions, "onEnded" | "onStored">;

@@ -1,4 +1,4 @@
-// Owns `tierkv status`: asks the sidecar and every vault, and says how each one is.
+// Owns `tierkv status`: asks the sidecar and every vault, and prints the state of each.
 import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
 import type { Call, Outcome } from "../call.ts";
 import type { Command } from "../command.ts";
@@ -65,7 +65,7 @@ function describe(targets: readonly TargetStatus[]): string[] {
   return [...table([HEAD, ...targets.map(row)]), ...remarks];
 }
 
-/** What a row has no room for: what passes through a vault, or what a sidecar has done. */
+/** Returns lines below the table: a vault's traffic, sessions and disk, or a sidecar's work. */
 function remark(status: TargetStatus, name: string): string[] {
   const { engines, kvCodec, counters, disk, forms, traffic, travel, pools } = status;
   if (traffic !== null) {
@@ -122,7 +122,7 @@ function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): str
   return `lanes: ${ways.length === 0 ? "no vault" : ways.join(", ")}; ${moved}`;
 }
 
-/** Accepted is not durable: what waits, or is written and not synced, is not among the durable. */
+/** Describes the disk tier; the durable records exclude those waiting, or written and not synced. */
 function describeDisk(disk: DiskStats, alarms: number): string {
   const { records, durableRecords, queuedRecords } = disk;
   const used = `${showBytes(disk.usedBytes)} of ${showBytes(disk.maxBytes)} on disk`;

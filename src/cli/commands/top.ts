@@ -1,4 +1,4 @@
-// Owns `tierkv top`: what the sidecar of this machine does, again and again, in a terminal.
+// Owns `tierkv top`: shows the work of this machine's sidecar in a terminal, refreshed at an interval.
 import type { Config } from "../../config/config.ts";
 import { TierkvError } from "../../errors.ts";
 import { runUntilSignal } from "../../lifecycle.ts";
@@ -41,7 +41,7 @@ export function addTop(program: Command): void {
     .does(showTop);
 }
 
-/** Also what `tierkv status --watch` does. */
+/** Runs `tierkv top`, and `tierkv status --watch`. */
 export async function showTop(call: Call<TopOptions>): Promise<Outcome> {
   const config = call.loadConfig();
   if (call.options.web === true) return await showPage(call, config);
@@ -60,7 +60,7 @@ export async function showTop(call: Call<TopOptions>): Promise<Outcome> {
   }
 }
 
-/** Until a signal ends it. The page says so when the sidecar is gone, and finds it again. */
+/** Serves the page until a signal. The page reports a missing sidecar, and reconnects. */
 async function showPage(call: Call<TopOptions>, config: Config): Promise<number> {
   const { servePage } = await import("../page.ts");
   const logger = createLogger("top", { level: config.log.level });
@@ -87,7 +87,7 @@ async function showOnce(
   return ok;
 }
 
-/** Until a key ends it. A sidecar that goes ends it, too, with its error. */
+/** Redraws until a key ends it, or a lost sidecar, with its error. */
 async function watch(
   call: Call<TopOptions>,
   config: Config,

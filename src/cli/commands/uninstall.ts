@@ -1,4 +1,4 @@
-// Owns `tierkv uninstall`: services off this machine and, with --purge, all that tierKV has kept on it; or its file out of EXO.
+// Owns `tierkv uninstall`: removes services and, with --purge, all that tierKV keeps on this machine; or its file in EXO.
 import { lstatSync, readdirSync, rmdirSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/config.ts";
@@ -78,14 +78,14 @@ async function uninstall(call: Call<UninstallFlags>): Promise<boolean> {
 }
 
 const OWN_NAME = "tierkv";
-/** What tierKV writes into folders that were configured, where others may keep things, too. */
+/** Names of tierKV's files in configured folders, which may hold foreign files, too. */
 const DATA_FILES =
   /^(?:[0-9a-f-]+\.(?:seg|idx|put)|(?:archive|tombstones|flushes\.json|models\.json)(?:\.new)?|lock)$/;
 const STATE_FILES =
   /^(?:vault\.pem|tokens|(?:members|pool)\.json|audit\.jsonl(?:\.\d+)?|invitation|(?:flushes|vaults)-.+\.json)(?:\.new)?$/;
 const JOINED_FILES = /^(?:vault\.pem|token)$/;
 
-/** What is there: whole folders at the usual places, and our own files where a configuration names another folder. */
+/** Returns the existing default folders, and tierKV's files in other configured folders. */
 function ownPaths(config: Config, env: Environment, isMachine: boolean): string[] {
   const runtime = env["XDG_RUNTIME_DIR"] ?? "";
   const usual = [
@@ -117,7 +117,7 @@ function entries(folder: string): string[] {
 
 const isThere = (path: string): boolean => lstatSync(path, { throwIfNoEntry: false }) !== undefined;
 
-/** null: it is gone. A folder that is left empty goes, too. */
+/** Removes a path, and its folder if left empty. Returns null, or the error. */
 function remove(path: string): string | null {
   try {
     const isFile = !lstatSync(path).isDirectory();

@@ -1,4 +1,4 @@
-// Owns `tierkv vault`: serves records of one class, or of both, until it is told to stop.
+// Owns `tierkv vault`: serves records of one class, or of both, until a signal.
 import { totalmem } from "node:os";
 import { Option } from "commander";
 import type { VaultClass } from "../../block.ts";
@@ -146,9 +146,9 @@ interface Made {
   maxBytes: number;
   disk: VaultDisk | null;
   logger: Logger;
-  /** Of the vault that was opened last. */
+  /** Gossip of the vault opened last. */
   gossip?: Gossip | null;
-  /** Of all its starts: one that gives way to people starts again. */
+  /** Counters across all openings, because a yielding vault reopens. */
   counters: VaultCounters;
 }
 
@@ -179,7 +179,7 @@ async function open(made: Made, access: Access, at: Address): Promise<PausableVa
   });
 }
 
-/** Watches for this machine's user; certificate and tokens are read again when it opens again. */
+/** Makes the vault yield to this machine's user; each reopening reads the certificate and tokens again. */
 async function yielding(vault: PausableVault, made: Made): Promise<RunningVault> {
   const { logger } = made;
   const { listen, yieldIdleS, yieldGraceS } = made.config.vault;
@@ -261,7 +261,7 @@ function overrides({ listen, role, maxBytes, insecureLan }: VaultOptions): Overr
   ];
 }
 
-/** Fires when nobody can write to our standard input any more: the process that held it has ended. */
+/** Fires when standard input ends, because the process that held it has ended. */
 function whenStdinEnds(): AbortSignal {
   const controller = new AbortController();
   const onEnd = (): void => controller.abort("standard input ended");

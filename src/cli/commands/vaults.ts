@@ -1,4 +1,4 @@
-// Owns `tierkv vaults`: what the sidecar of this machine sees of the pools, vault by vault, emptying one of them, and this machine's lists.
+// Owns `tierkv vaults`: lists the pools' vaults as this machine's sidecar sees them, drains or weighs one, and edits lists.
 import { Option } from "commander";
 import type { RecordClass } from "../../block.ts";
 import type { VaultStatus } from "../../sidecar/status.ts";
@@ -152,7 +152,7 @@ export function describe(rows: readonly Row[]): string[] {
 
 function rowOf(row: Row): string[] {
   const { class: name, address, source, tier, state, share, isDraining, seen } = row;
-  // Memory of this machine owns nothing: it may hold what any of them does.
+  // Shared memory owns no blocks; it may hold any vault's.
   const left = tier === "shared" ? NONE : "left";
   const weight = seen === null || seen.weight === 1 ? "" : ` x${seen.weight}`;
   const owns = isDraining ? "drains" : share === 0 ? left : `${showShare(share)}${weight}`;

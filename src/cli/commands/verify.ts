@@ -1,4 +1,4 @@
-// Owns `tierkv verify`: whether a receipt is what was signed, and whether vaults still hold what it says was restored.
+// Owns `tierkv verify`: checks a receipt's signature, and its sampled blocks against the vaults.
 import { optionOr, parseOption } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
 import { silent } from "../../log.ts";
@@ -57,7 +57,7 @@ async function verify(call: Call<VerifyFlags>): Promise<boolean> {
     import("../vault-link.ts"),
     import("../sources.ts"),
   ]);
-  // Memory of this machine is asked, too.
+  // Shared memory is asked, too.
   const vaults = await greeted(
     await allTargets(config),
     async (target, name) =>

@@ -1,4 +1,4 @@
-// Owns `tierkv warm`: prompts of a file go through an engine with one token answered, so that what it computes is stored.
+// Owns `tierkv warm`: sends a file's prompts through an engine, with one token answered each, so that their blocks are stored.
 import { readFileSync, statSync } from "node:fs";
 import { integer } from "../../config/kinds.ts";
 import { optionOr, parseOption } from "../../config/override.ts";
@@ -20,7 +20,7 @@ interface WarmFlags {
 
 type Body = Record<string, unknown>;
 
-/** What a line of the file asks. */
+/** Request of one line of the file. */
 interface Asked {
   line: number;
   body: Body;
@@ -45,13 +45,13 @@ export function addWarm(program: Command): void {
 interface Sum {
   prompts: number;
   failed: number;
-  /** Why the first of these failed. */
+  /** Error of the first failed prompt. */
   reason: string | null;
   promptTokens: number;
   restoredTokens: number;
   computedTokens: number;
   savedMs: number;
-  /** null: no sidecar answers here. */
+  /** Blocks that the sidecar stored; null: no sidecar answers here. */
   savedBlocks: number | null;
 }
 
@@ -107,7 +107,7 @@ async function sendAll(
   await Promise.all(Array.from({ length: atOnce }, worker));
 }
 
-/** What the sidecar of this machine stores until `work` is over and nothing waits; null where none answers. */
+/** Counts the blocks that this machine's sidecar stores during `work` and until none waits; null: no sidecar answers. */
 async function countSaves(call: Call, work: () => Promise<void>): Promise<number | null> {
   const { SidecarLink } = await import("../sidecar-link.ts");
   const link = new SidecarLink(call.loadConfig().sidecar.socket);
@@ -118,7 +118,7 @@ async function countSaves(call: Call, work: () => Promise<void>): Promise<number
       await link.hello();
       before = await saved();
     } catch {
-      // The engine may be another machine's.
+      // The engine may be on another machine.
     }
     await work();
     if (before === null) return null;
@@ -148,7 +148,7 @@ function describe(sum: Sum): string[] {
   ];
 }
 
-/** One token, one answer, and a report of what was restored. */
+/** Returns the request for one token, unstreamed, with a report of restored tokens. */
 function requestOf(body: Body, model: string): Body {
   const { max_completion_tokens: _max, stream_options: _options, ...rest } = body;
   const params = (body["kv_transfer_params"] ?? {}) as Body;
