@@ -107,7 +107,7 @@ export function readManifest(bytes: Buffer, where: string): Manifest {
   const isBundle =
     schemaVersion === 2 && mediaType === MANIFEST_TYPE && artifactType === ARTIFACT_TYPE;
   if (!isBundle)
-    throw refused(`its manifest is none of a bundle (artifactType ${String(artifactType)})`);
+    throw refused(`its manifest is not one of a bundle (artifactType ${String(artifactType)})`);
   const isWhole =
     isDescriptor(config, CONFIG_TYPE) &&
     config.size <= BUNDLE_JSON_BYTES_MAX &&

@@ -95,7 +95,7 @@ export class Registry {
     try {
       for await (const part of (response.body ?? []) as AsyncIterable<Uint8Array>) {
         size += part.length;
-        if (size > most) throw new Error(`more than ${most} bytes come`);
+        if (size > most) throw new Error(`more than ${most} bytes arrive`);
         parts.push(part);
       }
     } catch (error) {

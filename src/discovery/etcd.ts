@@ -57,7 +57,7 @@ export class EtcdSource<Listed = ListedVault> {
   /** As `VaultSource.follow`. */
   follow(onList: (list: readonly Listed[]) => void): void {
     const { signal } = this.#closing;
-    const failed = "etcd does not answer: what was registered there is what was known";
+    const failed = "etcd does not answer: the last list stays";
     void again(this.#options, signal, (calls) => this.#watch(calls, onList), failed);
   }
 

@@ -84,7 +84,7 @@ export async function startGateway(
   }
 }
 
-/** Loads gRPC only here, because nothing else in the gateway needs it. */
+/** Loads gRPC only where Envoy asks. */
 async function pickerAt(listen: string, picking: Picking): Promise<RunningPicker> {
   const { startPicker } = await import("./picker/picker.ts");
   return startPicker(listen, picking);
@@ -147,7 +147,7 @@ async function startFollowing(
     ...(discover === null || sourceOf(discover.text) !== null
       ? []
       : [behindName(config, discover)]),
-    ...(look === null ? [] : [{ of: "those who know engines", look }]),
+    ...(look === null ? [] : [{ of: "a source of engines", look }]),
   ];
   const discoveries = all.map((source) => discoveryOf(source, roster, logger));
   for (const discovery of discoveries) await discovery.start();

@@ -68,7 +68,7 @@ export class Discovery {
     } catch (error) {
       const { message: reason } = toTierkvError(error);
       if (!this.#isFailing)
-        logger.warn({ of, reason }, "which engines there are cannot be told: those that were stay");
+        logger.warn({ of, reason }, "engines cannot be listed: the known ones stay");
       this.#isFailing = true;
     }
   }

@@ -150,7 +150,7 @@ async function* eventsOf(
 
 function toldIn(data: string): Told {
   const parsed = JSON.parse(data) as { error?: unknown; choices?: unknown };
-  if (parsed.error !== undefined) throw new Error("the engine tells of an error");
+  if (parsed.error !== undefined) throw new Error("the engine reports an error");
   const [choice] = (Array.isArray(parsed.choices) ? parsed.choices : []) as Fields[];
   const { text, token_ids: ids } = choice ?? {};
   return {

@@ -179,7 +179,7 @@ export class Agreement {
     const base = this.#bases().find((one) => isMadeBy(event, one));
     if (base !== undefined) this.#agree(base);
     // Without an announced root, the engine's root may be any.
-    else if (this.#root !== null) this.#giveUp("what it says of its root");
+    else if (this.#root !== null) this.#giveUp("its announced root");
   }
 
   /** Matches blocks by 64 bits, which do not collide by chance. */
@@ -202,8 +202,8 @@ export class Agreement {
     this.#form = null;
     this.#expected.clear();
     const fix =
-      "what vaults hold is known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
-    const reason = "its hashes are others than those made here";
+      "its blocks in vaults are known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
+    const reason = "its hashes differ from those made here";
     const about = { engine: this.#engine, form, reason, fix };
     this.#logger.warn(about, "vaults are not asked for an engine");
   }
