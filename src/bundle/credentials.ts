@@ -1,4 +1,4 @@
-// Owns what a registry is told of who asks: what `docker login` or `podman login` has kept for it.
+// Owns the credentials for a registry, as `docker login` or `podman login` stored them.
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { homedir } from "node:os";
@@ -14,7 +14,7 @@ interface Kept {
 
 type Env = Readonly<Record<string, string | undefined>>;
 
-/** `user:password`; null: nobody has logged in there. Throws REGISTRY_FAILED for what cannot be read. */
+/** Returns `user:password`; null: no login is stored. Throws REGISTRY_FAILED for a file that cannot be read. */
 export function loginFor(registry: string, env: Env): string | null {
   for (const path of filesOf(env)) {
     const login = existsSync(path) ? loginIn(read(path, registry), registry) : null;
@@ -55,7 +55,7 @@ function read(path: string, registry: string): Kept {
   }
 }
 
-/** A program of the system's own store, as Docker's protocol has it. null: it knows nobody. */
+/** Asks a credential helper by Docker's protocol; null: it has no login. */
 function asked(helper: string, registry: string): string | null {
   const options = { input: registry, encoding: "utf8", timeout: REGISTRY_HELPER_MS } as const;
   const { status, stdout } = spawnSync(`docker-credential-${helper}`, ["get"], options);

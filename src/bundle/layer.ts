@@ -1,8 +1,8 @@
-// Owns one layer of a bundle: what is listed of some records, then the records as they are; closed by a key where there is one.
+// Owns one layer of a bundle: the listing of some records, then the records unchanged; encrypted where there is a key.
 import { createCipheriv, createDecipheriv } from "node:crypto";
 import { derive } from "../signing-key.ts";
 
-/** uint32 LE, bytes of the rows | rows as a vault lists them | records in that order. */
+/** Length of the rows (uint32 LE) | rows as a vault lists them | records in that order. */
 const HEAD_BYTES = 4;
 const CIPHER = "aes-256-gcm";
 const NONCE_BYTES = 12;
@@ -14,7 +14,7 @@ export function packLayer(rows: Buffer, records: readonly Buffer[]): Buffer {
   return Buffer.concat([head, rows, ...records]);
 }
 
-/** null: it is none. */
+/** Splits a layer; null: the bytes are no layer. */
 export function openLayer(bytes: Buffer): { rows: Buffer; records: Buffer } | null {
   if (bytes.length < HEAD_BYTES) return null;
   const end = HEAD_BYTES + bytes.readUInt32LE();
@@ -22,7 +22,7 @@ export function openLayer(bytes: Buffer): { rows: Buffer; records: Buffer } | nu
   return { rows: bytes.subarray(HEAD_BYTES, end), records: bytes.subarray(end) };
 }
 
-/** Closes the layers of one bundle, whose salt is its own: so that its numbers can be the nonces. */
+/** Encrypts the layers of one bundle. The salt belongs to that bundle alone, so layer numbers can be the nonces. */
 export class LayerSeal {
   readonly #key: Buffer;
 
@@ -35,7 +35,7 @@ export class LayerSeal {
     return Buffer.concat([cipher.update(bytes), cipher.final(), cipher.getAuthTag()]);
   }
 
-  /** null: the key is another. */
+  /** Returns null where the key is another, or the bytes are damaged. */
   open(bytes: Buffer, number: number): Buffer | null {
     const end = Math.max(0, bytes.length - TAG_BYTES);
     const decipher = createDecipheriv(CIPHER, this.#key, nonceOf(number), {

@@ -1,4 +1,4 @@
-// Owns a bundle in a directory: an OCI image layout of one manifest. What is read has the digest by which it is named.
+// Owns a bundle in a directory: an OCI image layout with one manifest, whose blobs are checked against their digests.
 import {
   closeSync,
   existsSync,
@@ -21,11 +21,11 @@ import { ARTIFACT_TYPE, digestOf, MANIFEST_TYPE, parsed, refusedAt } from "./man
 import type { Descriptor } from "./manifest.ts";
 
 const INDEX_TYPE = "application/vnd.oci.image.index.v1+json";
-/** As the specification has them: a key that was damaged is none of these. */
+/** Keys in the specification; a damaged key is none of these. */
 const INDEX_KEYS = ["schemaVersion", "mediaType", "manifests", "annotations"];
 const NAMED_KEYS = ["mediaType", "digest", "size", "artifactType", "annotations"];
 const LAYOUT = '{"imageLayoutVersion":"1.0.0"}';
-/** What is there of one that is not finished. */
+/** Entries of an unfinished bundle. */
 const BEGUN = ["oci-layout", "blobs"];
 const BLOBS = ["blobs", "sha256"] as const;
 
@@ -38,7 +38,7 @@ export class Layout {
     this.path = path;
   }
 
-  /** Makes a new one, which nobody else may read; `isAgain`: goes on with what was cut off. Throws USAGE where something else is. */
+  /** Makes a new layout that only this user can read; `isAgain` resumes an unfinished one. Throws USAGE where other files are. */
   static create(path: string, isAgain = false): Layout {
     const layout = new Layout(path);
     makeDirectory(path);
@@ -58,14 +58,14 @@ export class Layout {
     return existsSync(this.#blob(digest));
   }
 
-  /** Returns its digest. */
+  /** Writes a blob and returns its digest. */
   write(bytes: Buffer): string {
     const digest = digestOf(bytes);
     this.#write(join(...BLOBS, digest.replace("sha256:", "")), bytes);
     return digest;
   }
 
-  /** From here on it is a bundle. */
+  /** Writes the manifest and the index, which complete the bundle. */
   finish(manifest: Buffer): string {
     const digest = this.write(manifest);
     const named = {
@@ -115,7 +115,7 @@ export class Layout {
     throw this.refused("its index is damaged");
   }
 
-  /** Throws BUNDLE_REFUSED when it has other bytes than it is named by. */
+  /** Throws BUNDLE_REFUSED where the bytes do not match the digest. */
   read({ digest, size }: Pick<Descriptor, "digest" | "size">): Buffer {
     const bytes = this.#read(join(...BLOBS, digest.replace("sha256:", "")), size);
     if (bytes.length === size && digestOf(bytes) === digest) return bytes;
@@ -130,7 +130,7 @@ export class Layout {
     return join(this.path, ...BLOBS, digest.replace("sha256:", ""));
   }
 
-  /** In one step: what was cut off has another name. */
+  /** Writes in one step, because an interrupted write has another name. */
   #write(name: string, bytes: Buffer): void {
     const path = join(this.path, name);
     writeFileSync(`${path}.part`, bytes, { mode: 0o600 });

@@ -1,4 +1,4 @@
-// Owns what a bundle says of itself: an OCI image manifest, and its config, which a key signs and which names every layer.
+// Owns a bundle's description: an OCI image manifest, and a config, which a key signs and which names every layer.
 import { createHash } from "node:crypto";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
@@ -14,7 +14,7 @@ const SIGNATURE = "tierkv.signature";
 const SIGNER = "tierkv.signer";
 const CONTEXT = "tierkv bundle 1\n";
 
-/** As OCI has it. */
+/** As OCI defines it. */
 export interface Descriptor {
   mediaType: string;
   digest: string;
@@ -36,34 +36,34 @@ export interface Layer {
   class: RecordClass;
 }
 
-/** How the records are closed: by a key of the bundle, by record keys before they came to a vault, or not. */
+/** How the records are encrypted: by a key of the bundle, by record keys before they reached a vault, or not at all. */
 export type Seal = "bundle" | "records" | "none";
 
 export interface BundleConfig {
   version: 1;
-  /** As vaults know it, in hexadecimal. */
+  /** Namespace as vaults know it, hexadecimal. */
   namespace: string;
   model: string;
-  /** null: a prefix. */
+  /** Session; null: the bundle is a prefix. */
   session: string | null;
-  /** Whose session it is, as vaults know it. */
+  /** Tenant of the session, as vaults know it. */
   tenant: number;
   blocks: number;
-  /** null, and no codecs: sealed records do not say. */
+  /** null, and `codecs` empty, where records are sealed. */
   tokens: number | null;
   codecs: string[];
   records: number;
   bytes: number;
   seal: Seal;
-  /** Of the key of the bundle. */
+  /** Salt of the bundle's key. */
   salt: string;
   layers: Layer[];
 }
 
-/** A bundle whose signer is known, and whose layers are not looked at yet. */
+/** A bundle whose signer is known, and whose layers are unread. */
 export interface Opened {
   config: BundleConfig;
-  /** In hexadecimal. */
+  /** Public key, hexadecimal. */
   signer: string;
 }
 
@@ -78,7 +78,7 @@ const contextOf = (config: Buffer): Buffer => Buffer.concat([Buffer.from(CONTEXT
 export const refusedAt = (where: string, reason: string): TierkvError =>
   new TierkvError("BUNDLE_REFUSED", { where, reason });
 
-/** The config, and the manifest that has its signature. */
+/** Returns the config, and the manifest with its signature. */
 export function makeManifest(
   config: BundleConfig,
   key: SigningKey,
@@ -99,7 +99,7 @@ export function makeManifest(
   return { config: bytes, manifest: Buffer.from(JSON.stringify(manifest)) };
 }
 
-/** Which blobs a manifest names. Nothing in it is believed yet. Throws BUNDLE_REFUSED. */
+/** Reads which blobs a manifest names; its content is not trusted yet. Throws BUNDLE_REFUSED. */
 export function readManifest(bytes: Buffer, where: string): Manifest {
   const refused = (reason: string): TierkvError => refusedAt(where, reason);
   const manifest = parsed(bytes, where) as Partial<Manifest>;
@@ -107,7 +107,7 @@ export function readManifest(bytes: Buffer, where: string): Manifest {
   const isBundle =
     schemaVersion === 2 && mediaType === MANIFEST_TYPE && artifactType === ARTIFACT_TYPE;
   if (!isBundle)
-    throw refused(`its manifest is none of a bundle (artifactType ${String(artifactType)})`);
+    throw refused(`its manifest is not one of a bundle (artifactType ${String(artifactType)})`);
   const isWhole =
     isDescriptor(config, CONFIG_TYPE) &&
     config.size <= BUNDLE_JSON_BYTES_MAX &&

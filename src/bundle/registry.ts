@@ -1,4 +1,4 @@
-// Owns the few calls of the OCI distribution API that moving a bundle takes: blobs and manifests, with a token where one is asked for.
+// Owns the calls of the OCI distribution API that move a bundle: blobs and manifests, with a token where one is required.
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
   BUNDLE_JSON_BYTES_MAX,
@@ -32,7 +32,7 @@ export function parseReference(text: string): Reference {
 
 export interface RegistryOptions {
   reference: Reference;
-  /** In the clear. */
+  /** Uses plain HTTP. */
   isPlain: boolean;
   /** `user:password`. */
   login: string | null;
@@ -70,7 +70,7 @@ export class Registry {
     return bytes;
   }
 
-  /** Where a digest was asked for, it has that one. */
+  /** Returns the manifest, which is checked where the reference has a digest. */
   async manifest(bytesMax: number): Promise<Buffer> {
     const { name } = this.#options.reference;
     const headers = { accept: MANIFEST_TYPE };
@@ -95,7 +95,7 @@ export class Registry {
     try {
       for await (const part of (response.body ?? []) as AsyncIterable<Uint8Array>) {
         size += part.length;
-        if (size > most) throw new Error(`more than ${most} bytes come`);
+        if (size > most) throw new Error(`more than ${most} bytes arrive`);
         parts.push(part);
       }
     } catch (error) {
@@ -104,7 +104,7 @@ export class Registry {
     return Buffer.concat(parts);
   }
 
-  /** Asked for a token, it gets one and asks again, once. */
+  /** Calls the registry; after a challenge, gets a token and retries once. */
   async #call(path: string, init: RequestInit, expected: readonly number[]): Promise<Response> {
     const url = new URL(path, this.#base);
     let response = await this.#fetch(url, init);
@@ -122,7 +122,7 @@ export class Registry {
 
   async #fetch(url: URL, init: RequestInit): Promise<Response> {
     const headers = new Headers(init.headers);
-    // Nobody else hears who asks.
+    // Only the registry's own origin gets the credentials.
     const isIts = url.origin === new URL(this.#base).origin;
     if (this.#authorization !== null && isIts) headers.set("authorization", this.#authorization);
     try {
@@ -133,7 +133,7 @@ export class Registry {
     }
   }
 
-  /** What a challenge asks for. */
+  /** Returns the authorization that a challenge asks for. */
   async #answer(challenge: string): Promise<string> {
     const basic = this.#basic;
     if (/^basic\b/i.test(challenge) && basic !== null) return basic;

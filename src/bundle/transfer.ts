@@ -1,11 +1,11 @@
-// Owns moving a bundle between a directory and a registry, blob by blob; what is there already does not travel.
+// Owns moving a bundle between a directory and a registry, blob by blob; blobs already there are skipped.
 import { BUNDLE_JSON_BYTES_MAX } from "../limits/tools.ts";
 import { Layout } from "./layout.ts";
 import { digestOf, readManifest } from "./manifest.ts";
 import type { Registry } from "./registry.ts";
 
 export interface Transferred {
-  /** Of the manifest. */
+  /** Digest of the manifest. */
   digest: string;
   blobs: number;
   sent: number;
@@ -32,7 +32,7 @@ export async function push(
     }
     onProgress(at + 1, blobs.length);
   }
-  // Last: who finds it finds all that it names.
+  // The manifest goes last, so that all blobs that it names are there when it is found.
   await registry.putManifest(manifest);
   return done;
 }

@@ -1,4 +1,4 @@
-// Owns a pool's list as one process knows it: of each vault and machine the entry with the highest version, whoever brought it.
+// Owns a pool's list as one process knows it: the newest entry of each vault and machine, whichever source brought it.
 import { createHash } from "node:crypto";
 import { LISTED_MACHINES_MAX, LISTED_VAULTS_MAX } from "../limits/pool.ts";
 import type { SignedEntry } from "../wire/messages.ts";
@@ -25,12 +25,12 @@ export class Book {
     this.publicKey = publicKey;
   }
 
-  /** Another after each change. */
+  /** Differs after each change. */
   get mark(): number {
     return this.#mark;
   }
 
-  /** Over all that is known: alike where the same is known. */
+  /** Digest over all entries; equal where two processes know the same. */
   get digest(): Buffer {
     this.#digest ??= [...this.#known.keys()]
       .toSorted()
@@ -42,7 +42,7 @@ export class Book {
     return this.#digest;
   }
 
-  /** What is signed and newer is taken; `refused`: what is not signed by the pool's key, or beyond the limit. */
+  /** Takes entries that are signed and newer; `refused` counts those that the pool's key did not sign, or beyond the limit. */
   take(entries: readonly SignedEntry[]): { isChanged: boolean; refused: number } {
     const before = this.#mark;
     let refused = 0;
@@ -68,7 +68,7 @@ export class Book {
       .map(({ signed }) => signed);
   }
 
-  /** Those that left, too. */
+  /** Includes vaults that left. */
   get vaults(): VaultEntry[] {
     return this.#entries().filter((entry) => entry.kind === "vault");
   }
@@ -98,7 +98,7 @@ function keyOf(entry: Entry): string {
   return `${entry.kind} ${entry.kind === "vault" ? entry.address : entry.digest}`;
 }
 
-/** Of two that were made at once the one that takes out, else either, but everywhere the same. */
+/** Between equal versions the removal wins, else the greater signature, so that all processes choose alike. */
 function isNewer(a: Known, b: Known): boolean {
   if (a.entry.version !== b.entry.version) return a.entry.version > b.entry.version;
   if (a.entry.gone !== b.entry.gone) return a.entry.gone;

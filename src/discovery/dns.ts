@@ -1,4 +1,4 @@
-// Owns names that stand for the vaults of a pool: `dns:host:port` for all addresses of a host, `dns:name` for what SRV records say.
+// Owns names that stand for a pool's vaults: `dns:host:port` for all addresses of a host, `dns:name` for its SRV records.
 import { Resolver } from "node:dns/promises";
 import { isIPv6 } from "node:net";
 import type { Address } from "../config/config.ts";
@@ -6,7 +6,7 @@ import { TierkvError } from "../errors.ts";
 import { isNames } from "../hosts.ts";
 import { DNS_TIMEOUT_MS, DNS_TRIES } from "../limits/pool.ts";
 
-/** What of a resolver is used. */
+/** Methods of a resolver that are used. */
 export type Resolving = Pick<Resolver, "resolve4" | "resolve6" | "resolveSrv">;
 
 const NOTHING: ReadonlySet<string> = new Set(["ENODATA", "ENOTFOUND"]);
@@ -15,7 +15,7 @@ export function systemResolver(): Resolving {
   return new Resolver({ timeout: DNS_TIMEOUT_MS, tries: DNS_TRIES });
 }
 
-/** The addresses that a configured one stands for now, in a fixed order: itself where it is none of names. Throws NAMES_UNRESOLVED. */
+/** Returns the addresses behind a configured one, sorted; one that is no name is returned itself. Throws NAMES_UNRESOLVED. */
 export async function addressesOf(
   { host, port, text }: Address,
   resolver: Resolving,
@@ -41,7 +41,7 @@ async function hosts(name: string, port: number, resolver: Resolving): Promise<s
   return all.flat().map((host) => (isIPv6(host) ? `[${host}]:${port}` : `${host}:${port}`));
 }
 
-/** That there are none of one kind is an answer. */
+/** Returns an empty list where there are no records of one kind. */
 async function orNone<Record>(asked: Promise<Record[]>): Promise<Record[]> {
   try {
     return await asked;

@@ -11,9 +11,9 @@ import { derive, isSignedBy, readSecret, SigningKey } from "../signing-key.ts";
 import type { SignedEntry } from "../wire/messages.ts";
 
 interface Versioned {
-  /** Ascending with each change of the entry. */
+  /** Rises with each change of the entry. */
   readonly version: number;
-  /** It belongs no more; the entry stays, so that an older one does not bring it back. */
+  /** The member left; its entry stays, so that an older one does not bring it back. */
   readonly gone: boolean;
 }
 
@@ -21,7 +21,7 @@ export interface VaultEntry extends Versioned {
   readonly kind: "vault";
   readonly address: string;
   readonly class: VaultClass;
-  /** PEM; null: it speaks in the clear. */
+  /** PEM; null: the vault speaks in the clear. */
   readonly certificate: string | null;
 }
 
@@ -38,7 +38,7 @@ export type Entry = VaultEntry | MachineEntry;
 const KEY = "[vault] pool_key";
 const CONTEXT = "tierkv pool entry 1\n";
 
-/** What vaults of a pool share: it signs entries, and opens Gossip. */
+/** Secret that a pool's vaults share: signs entries, and makes the tokens of Gossip calls. */
 export class PoolKey {
   readonly publicKey: Buffer;
   readonly #signing: SigningKey;
@@ -50,7 +50,7 @@ export class PoolKey {
     this.#tokens = derive(secret, "tierkv pool tokens");
   }
 
-  /** 64 hexadecimal digits. Throws CREDENTIALS. */
+  /** Reads 64 hexadecimal digits. Throws CREDENTIALS. */
   static read(path: string): PoolKey {
     return new PoolKey(readSecret(path, KEY, ", and copy it to the pool's vaults"));
   }
@@ -60,7 +60,7 @@ export class PoolKey {
     return { statement, signature: this.#signing.sign(signed(statement)) };
   }
 
-  /** Good at the vault with that certificate (its SHA-256) alone: who poses as it can do nothing with the token. */
+  /** Returns a token that only the vault with this certificate (its SHA-256) accepts, so that an impostor cannot use it. */
   tokenFor(fingerprint: Buffer): string {
     return createHmac("sha256", this.#tokens).update(fingerprint).digest("base64url");
   }
@@ -75,7 +75,7 @@ function signed(statement: Buffer): Buffer {
   return Buffer.concat([Buffer.from(CONTEXT), statement]);
 }
 
-/** null: the key did not sign it, or it says nothing that can be used. */
+/** Returns null where the key did not sign the entry, or its content cannot be used. */
 export function openEntry(publicKey: Buffer, { statement, signature }: SignedEntry): Entry | null {
   if (statement.length > STATEMENT_BYTES_MAX) return null;
   try {
@@ -83,7 +83,7 @@ export function openEntry(publicKey: Buffer, { statement, signature }: SignedEnt
     const entry = JSON.parse(statement.toString()) as Entry;
     return isSound(entry) ? entry : null;
   } catch {
-    // No key, no signature or no JSON.
+    // The key, signature or JSON is malformed.
     return null;
   }
 }

@@ -1,4 +1,4 @@
-// Owns calls of etcd over its own protocol: one server at a time, the next one after a failure, with TLS and a user where it asks.
+// Owns calls to etcd over its own protocol: one server at a time, the next after a failure, with TLS and a login where needed.
 import { fileURLToPath } from "node:url";
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ClientDuplexStream, MethodDefinition } from "@grpc/grpc-js";
@@ -44,7 +44,7 @@ export interface EtcdAccess {
   endpoints: readonly string[];
   /** null: in the clear. */
   tls: { caPem: Buffer; certPem: Buffer | null; keyPem: Buffer | null } | null;
-  /** null: etcd asks nobody who he is. */
+  /** null: etcd needs no login. */
   login: { user: string; password: string } | null;
 }
 
@@ -54,7 +54,7 @@ export class EtcdCalls {
   readonly #login: EtcdAccess["login"];
   #metadata: Metadata | null = null;
 
-  /** `turn`: which of the endpoints. */
+  /** `turn` picks one of the endpoints. */
   constructor({ endpoints, tls, login }: EtcdAccess, turn: number) {
     const address = endpoints[turn % endpoints.length] ?? "";
     const security =
@@ -89,7 +89,7 @@ export class EtcdCalls {
     this.#client.close();
   }
 
-  /** Logs in once per connection: a token that ran out ends it. */
+  /** Logs in once per connection; an expired token ends the connection. */
   async #shown(): Promise<Metadata> {
     if (this.#metadata !== null) return this.#metadata;
     const shown = new Metadata();
@@ -126,7 +126,7 @@ export class EtcdCalls {
   }
 }
 
-/** All keys that begin so. */
+/** Returns the range of all keys with this prefix. */
 export function rangeOf(prefix: string): { key: Buffer; range_end: Buffer } {
   const key = Buffer.from(prefix);
   const end = Buffer.from(key);

@@ -1,4 +1,4 @@
-// Owns addresses that are registered in etcd, those of vaults and of engines: following their keys, and one's own key with its lease.
+// Owns addresses registered in etcd, of vaults and engines: following their keys, and registering one's own with a lease.
 import { isVaultClass } from "../block.ts";
 import { toTierkvError } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
@@ -10,12 +10,12 @@ import type { EtcdAccess } from "./etcd-calls.ts";
 import type { ListedVault } from "./source.ts";
 
 export interface EtcdOptions extends EtcdAccess {
-  /** Keys are this and an address. */
+  /** Prefix of the keys; an address follows. */
   prefix: string;
   logger: Logger;
 }
 
-/** Works on one connection after another until closed; what ends one is said once. */
+/** Runs `work` on one connection after another until closed; logs a failure once while it repeats. */
 async function again(
   options: EtcdOptions,
   signal: AbortSignal,
@@ -39,10 +39,10 @@ async function again(
   }
 }
 
-/** What is registered at one address; null: nothing that is looked for. */
+/** Reads one registered value; null: not what the source looks for. */
 export type Read<Listed> = (address: string, value: string) => Listed | null;
 
-/** As a source of vaults; others read what they look for. */
+/** A source of vaults, or of whatever `read` returns. */
 export class EtcdSource<Listed = ListedVault> {
   readonly kind = "etcd";
   readonly #options: EtcdOptions;
@@ -57,7 +57,7 @@ export class EtcdSource<Listed = ListedVault> {
   /** As `VaultSource.follow`. */
   follow(onList: (list: readonly Listed[]) => void): void {
     const { signal } = this.#closing;
-    const failed = "etcd does not answer: what was registered there is what was known";
+    const failed = "etcd does not answer: the last list stays";
     void again(this.#options, signal, (calls) => this.#watch(calls, onList), failed);
   }
 
@@ -65,7 +65,7 @@ export class EtcdSource<Listed = ListedVault> {
     this.#closing.abort();
   }
 
-  /** Until the watch ends. */
+  /** Follows the keys until the watch ends. */
   async #watch(calls: EtcdCalls, onList: (list: readonly Listed[]) => void): Promise<void> {
     const { signal } = this.#closing;
     const range = rangeOf(this.#options.prefix);
@@ -96,7 +96,7 @@ export class EtcdSource<Listed = ListedVault> {
     });
   }
 
-  /** None for a key that is no address. */
+  /** Returns nothing for a key that is no address. */
   #listedIn(key: Buffer, value: Buffer): Listed[] {
     const address = key.toString().slice(this.#options.prefix.length);
     if (!/^[\w.:[\]-]{3,300}$/.test(address) || !/:\d+$/.test(address)) return [];
@@ -105,11 +105,11 @@ export class EtcdSource<Listed = ListedVault> {
   }
 }
 
-/** null: no vault wrote it. */
+/** null: the value was not written by a vault. */
 export const vaultAt: Read<ListedVault> = (address, value) =>
   isVaultClass(value) ? { address, class: value, certificate: null } : null;
 
-/** Registers an address until closed, then takes it out. */
+/** Registers an address until closed, then removes it. */
 export function register(options: EtcdOptions, address: string, value: string): Running {
   const closing = new AbortController();
   const key = Buffer.from(options.prefix + address);
@@ -133,7 +133,7 @@ export function register(options: EtcdOptions, address: string, value: string): 
   };
 }
 
-/** Until the lease is gone, the stream ends, or somebody closes. */
+/** Runs until the lease is gone, the stream ends, or `signal` aborts. */
 async function keepAlive(calls: EtcdCalls, ID: string, signal: AbortSignal): Promise<void> {
   const stream = await calls.stream(LEASE.LeaseKeepAlive);
   const ended = new AbortController();

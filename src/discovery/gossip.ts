@@ -1,4 +1,4 @@
-// Owns how the vaults of a pool keep one list: who knows something new tells the others, and each asks one of them from time to time.
+// Owns how a pool's vaults keep one list: each sends its changes to the others, and asks one of them from time to time.
 import { X509Certificate } from "node:crypto";
 import type { VaultClass } from "../block.ts";
 import { askOnce } from "../client/ask.ts";
@@ -19,14 +19,14 @@ const KEY = "[vault] state_dir";
 
 export interface GossipOptions {
   key: PoolKey;
-  /** Vaults of the pool that are asked first; one that runs is enough. */
+  /** Vaults of the pool asked first; one that runs is enough. */
   peers: readonly string[];
-  /** Where the list is kept. */
+  /** File that keeps the list. */
   file: string;
   /** PEM; null: the pool speaks in the clear. */
   certificate: Buffer | null;
   logger: Logger;
-  /** Entries came that the pool's key did not sign. */
+  /** Called when entries came that the pool's key did not sign. */
   onRefused(count: number): void;
 }
 
@@ -42,7 +42,7 @@ export class Gossip {
   readonly #certificate: string | null;
   readonly #closing = new AbortController();
   readonly #listeners = new Set<() => void>();
-  /** Those that show another certificate than the list says. */
+  /** Vaults that show another certificate than the list has. */
   readonly #changed = new Set<string>();
   #own: OwnVault | null = null;
   #isOut = false;
@@ -59,12 +59,12 @@ export class Gossip {
     if (!isAbsent(file, KEY)) this.book.take(parse(readPrivate(file, KEY)));
   }
 
-  /** Hears of every change. */
+  /** Calls `onChange` after each change. */
   listen(onChange: () => void): void {
     this.#listeners.add(onChange);
   }
 
-  /** The vault serves: it belongs from now on, unless somebody took it out. */
+  /** Adds this vault, which serves now, to the list unless it was taken out. */
   start(own: OwnVault): void {
     this.#own = own;
     void this.#run();
@@ -79,13 +79,13 @@ export class Gossip {
     return certificate !== null && this.key.isTokenFor(fingerprintOf(certificate), token);
   }
 
-  /** Another vault tells, and asks. */
+  /** Answers another vault, and takes the entries that it sends. */
   answer({ digest, entries }: GossipRequest): GossipReply {
     this.#take(entries);
     return { entries: this.book.digest.equals(digest) ? [] : this.book.all() };
   }
 
-  /** Says something new of somebody, to all. */
+  /** Signs an entry and sends it to all others. */
   put(entry: Entry): void {
     this.#take([this.key.sign(entry)]);
     for (const address of this.#others()) void this.#exchange(address);
@@ -101,7 +101,7 @@ export class Gossip {
 
   async #run(): Promise<void> {
     const { signal } = this.#closing;
-    // Who asks first learns that it was taken out, and what version it had.
+    // A first call tells this vault whether it was taken out, and its last version.
     await this.#askPeers();
     this.#checkOwn();
     while (!signal.aborted) {
@@ -117,7 +117,7 @@ export class Gossip {
     }
   }
 
-  /** Until one of them has answered, or all have failed. */
+  /** Resolves when one of them has answered, or all have failed. */
   async #askPeers(): Promise<void> {
     const asked = this.#others().map(async (address) => {
       if (!(await this.#exchange(address))) throw new Error("no answer");
@@ -134,12 +134,12 @@ export class Gossip {
     return [...new Set(all)].filter((address) => address !== this.#own?.address);
   }
 
-  /** False when it did not answer; never rejects. */
+  /** Returns false where the vault did not answer; never rejects. */
   async #exchange(address: string): Promise<boolean> {
     try {
       const { security, isKnown } = await this.#way(address);
       const asked = { name: "the", address, security, timeoutMs: GOSSIP_TIMEOUT_MS };
-      // Digests of tokens go to nobody who has not shown that the pool knows him.
+      // Entries hold digests of tokens, so only a vault whose certificate the pool knows gets them.
       const entries = isKnown ? this.book.all() : [];
       const request = { digest: isKnown ? this.book.digest : Buffer.alloc(0), entries };
       const reply = await askOnce(asked, vaultService.Gossip, request);
@@ -157,7 +157,7 @@ export class Gossip {
     }
   }
 
-  /** Other vaults of the pool, and the way to each that the list knows. */
+  /** Other vaults of the pool, each with the security that the list gives for it. */
   get others(): { entry: VaultEntry; security: ChannelSecurity | null }[] {
     return this.#members()
       .filter(({ address }) => address !== this.#own?.address)
@@ -168,7 +168,7 @@ export class Gossip {
       });
   }
 
-  /** Pinned to the certificate of the list, or to the one that is shown: it proves itself by an entry that names it. */
+  /** Pins the certificate of the list, or else the one shown, which an entry must confirm. */
   async #way(address: string): Promise<{ security: ChannelSecurity | null; isKnown: boolean }> {
     if (this.#certificate === null) return { security: null, isKnown: true };
     const known = this.#changed.has(address)
@@ -210,7 +210,7 @@ export class Gossip {
     for (const address of this.#others()) if (!before.has(address)) void this.#exchange(address);
   }
 
-  /** What the list says of this vault is what it is, unless it was taken out. */
+  /** Corrects this vault's own entry, unless it was taken out. */
   #checkOwn(): void {
     const own = this.#own;
     if (own === null) return;
@@ -224,7 +224,7 @@ export class Gossip {
     }
     this.#isOut = false;
     const isSame = known?.class === own.class && known.certificate === this.#certificate;
-    // Two vaults that claim one address would go on for ever.
+    // Limits the rate, because two vaults that claim one address would go on for ever.
     if (isSame || nowMs() - this.#putMs < GOSSIP_EVERY_MS) return;
     this.#putMs = nowMs();
     const version = (known?.version ?? 0) + 1;
@@ -233,7 +233,7 @@ export class Gossip {
   }
 }
 
-/** As it is kept. */
+/** An entry as the file has it. */
 interface EntryText {
   statement: string;
   signature: string;
@@ -243,7 +243,7 @@ function textOf({ statement, signature }: SignedEntry): EntryText {
   return { statement: statement.toString(), signature: signature.toString("base64") };
 }
 
-/** What is damaged is not signed either. */
+/** Returns nothing for a damaged file, because its entries would not be signed either. */
 function parse(text: string): SignedEntry[] {
   try {
     return (JSON.parse(text) as EntryText[]).map(({ statement, signature }) => {

@@ -1,4 +1,4 @@
-// Owns lists of vaults that outlive a sidecar: what a source said last is what its next run begins with, though nobody answers then.
+// Owns lists of vaults that outlive a sidecar: its next run begins with the last list of a source, even if no vault answers.
 import { isVaultClass } from "../block.ts";
 import { toTierkvError } from "../errors.ts";
 import { LISTED_VAULTS_MAX } from "../limits/pool.ts";
@@ -8,7 +8,7 @@ import type { ListedVault, SourceKind, VaultSource } from "./source.ts";
 
 const KEY = "[vault] state_dir";
 
-/** What was kept there, as it was when the last run heard it; none where it cannot be read, because the source says it anew. */
+/** Returns the list of the last run; empty where it cannot be read, because the source will report a new one. */
 export function readKept(path: string, logger: Logger): ListedVault[] {
   try {
     if (isAbsent(path, KEY)) return [];
@@ -33,7 +33,7 @@ function isListed(one: unknown): one is ListedVault {
   );
 }
 
-/** Another source, which begins with what is kept and keeps what it says. */
+/** Wraps another source: begins with the kept list, and keeps each new one. */
 export class KeptSource implements VaultSource {
   readonly #source: VaultSource;
   readonly #path: string;

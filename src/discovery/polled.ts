@@ -1,4 +1,4 @@
-// Owns sources that must be asked again and again, names of DNS among them: each answer is a list, and no answer changes nothing.
+// Owns sources that must be polled, such as DNS names: each answer is a list, and a failure changes nothing.
 import { toTierkvError } from "../errors.ts";
 import { MEMBERS_EVERY_MS, MEMBERS_TIMEOUT_MS } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
@@ -11,7 +11,7 @@ export class PolledSource implements VaultSource {
   readonly #logger: Logger;
   readonly #closing = new AbortController();
 
-  /** `ask` gives addresses, or throws. */
+  /** `ask` returns addresses, or throws. */
   constructor(kind: SourceKind, ask: () => Promise<readonly string[]>, logger: Logger) {
     this.kind = kind;
     this.#ask = ask;
@@ -35,7 +35,7 @@ export class PolledSource implements VaultSource {
         if (list.length > 0 && !this.#closing.signal.aborted) onList(vaults);
       } catch (error) {
         const err = toTierkvError(error);
-        this.#logger.warn({ err }, "the vaults of the pool are those that were known");
+        this.#logger.warn({ err }, "the pool's vaults cannot be listed: the last list stays");
       }
       await sleep(MEMBERS_EVERY_MS, signal).catch(() => {});
     }

@@ -1,4 +1,4 @@
-// Owns following the list that the vaults of a pool keep: from one address all others are learned, and any of them brings what is new.
+// Owns following the list that a pool's vaults keep: one address leads to all others, and any of them reports changes.
 import { askOnce } from "../client/ask.ts";
 import { toTierkvError } from "../errors.ts";
 import { HELLO_TIMEOUT_MS, WATCH_TIMEOUT_MS } from "../limits/general.ts";
@@ -12,14 +12,14 @@ import { Book } from "./book.ts";
 import type { ListedVault, VaultSource } from "./source.ts";
 
 export interface PoolSourceOptions {
-  /** Vaults that are asked first; one that runs is enough. */
+  /** Vaults asked first; one that runs is enough. */
   seeds: readonly string[];
-  /** Those that belonged when somebody heard of them last: asked until there is a list, because seeds may be down. */
+  /** Members of an earlier list, asked until there is a new one, because seeds may be down. */
   known?: readonly ListedVault[];
-  /** What a vault is shown, and how it is known. Throws what a client may be told of credentials. */
+  /** Returns how to verify a vault and the credentials to show it. Throws errors that a client may see. */
   securityFor(vault: ListedVault): ChannelSecurity | null;
   logger: Logger;
-  /** Entries came that the pool's key did not sign, or another key's. */
+  /** Called when entries came that the pool's key did not sign, or another key's. */
   onRefused(count: number): void;
 }
 
@@ -55,7 +55,7 @@ export class PoolSource implements VaultSource {
     }));
   }
 
-  /** Of each vault of the list, and of the seeds, one call is held. */
+  /** Holds one open call to each vault of the list and to each seed. */
   #askAll(): void {
     const seeds = this.#options.seeds.map((address) => ({
       address,
@@ -85,7 +85,7 @@ export class PoolSource implements VaultSource {
       try {
         const listed = this.#members().find((vault) => vault.address === address);
         const security = securityFor(listed ?? first);
-        // The first answer comes at once, later ones are held.
+        // The first answer comes at once; later ones wait for a change.
         const timeoutMs = mark === 0 ? HELLO_TIMEOUT_MS : WATCH_TIMEOUT_MS;
         const asked = { name: "the", address, security, timeoutMs };
         const reply = await askOnce(asked, vaultService.Pool, { mark, epoch }, signal);
@@ -107,7 +107,7 @@ export class PoolSource implements VaultSource {
       logger.warn({ vault: address, fix }, "this vault belongs to no pool");
       return;
     }
-    // Whom this machine trusts says the key first; it holds for all others.
+    // The first answer, from a vault that this machine trusts, sets the key for all others.
     this.#book ??= new Book(key);
     const { refused } = this.#book.take(vaults);
     if (refused > 0 || !this.#book.publicKey.equals(key)) {

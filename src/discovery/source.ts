@@ -1,28 +1,28 @@
-// Owns what every source of a pool's vaults is to who follows it: whole lists, now and after each change, and the last one while it is silent.
+// Owns the interface of a source of vaults: whole lists, now and after each change; the last one stays while the source is silent.
 import type { VaultClass } from "../block.ts";
 
-/** static: written down · dns: a name · pool: the vaults' own list · etcd: keys with leases. */
+/** static: configured · dns: a name · pool: the vaults' own list · etcd: keys with leases. */
 export type SourceKind = "static" | "dns" | "pool" | "etcd";
 
-/** A vault that belongs, as its source says. */
+/** A member vault, as its source reports it. */
 export interface ListedVault {
   /** `host:port`. */
   readonly address: string;
-  /** null: it is not said. */
+  /** null: not reported. */
   readonly class: VaultClass | null;
-  /** PEM, where the source vouches for it; null: who connects knows whom to trust. */
+  /** PEM, where the source vouches for it; null: the client knows whom to trust. */
   readonly certificate: string | null;
 }
 
 export interface VaultSource {
   readonly kind: SourceKind;
-  /** Once. Hears nothing while nothing is known, and no empty list: who was a member stays one. */
+  /** Call once. Reports nothing while nothing is known, and no empty list, so that members stay. */
   follow(onList: (list: readonly ListedVault[]) => void): void;
-  /** Hears no more. Idempotent. */
+  /** Ends the reports; idempotent. */
   close(): void;
 }
 
-/** The first list of a source within `waitMs`; null: there was none. Closes it. */
+/** Returns the first list of a source within `waitMs`; null: there was none. Closes the source. */
 export async function firstList(
   source: VaultSource,
   waitMs: number,

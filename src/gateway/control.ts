@@ -1,4 +1,4 @@
-// Owns the local socket on which `tierkv gateway status` and `tierkv gateway drain` reach the gateway: this user's alone.
+// Owns the local socket on which `tierkv gateway status` and `tierkv gateway drain` reach the gateway; only this user may connect.
 import { createServer } from "node:http";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { toTierkvError } from "../errors.ts";
@@ -20,29 +20,29 @@ import type { Recent } from "./score/decisions.ts";
 import type { Router } from "./score/router.ts";
 import type { OwnTokenizers, ShownTokenizer } from "./tokens/own.ts";
 
-/** What the commands look at. */
+/** The parts of the gateway that the commands read and change. */
 export interface Controlled {
   fleet: Fleet;
   roster: Roster;
   index: BlockIndex;
   router: Router;
-  /** null: everybody may. */
+  /** null: clients need no key. */
   keys: Keys | null;
   own: OwnTokenizers;
 }
 
-/** One engine, with what is known of its blocks: `events` is null where it publishes none to us. */
+/** One engine and its blocks; `events` is null where the engine publishes no events to the gateway. */
 export interface ShownEngine extends EngineStatus {
   events: EventFeed["state"] | null;
   blocks: number;
-  /** Of vaults, as it told. */
+  /** Blocks in vaults, as the engine's events report them. */
   vaultBlocks: number;
-  /** Whether its block hashes can be made here, and in which form; null where it publishes no events to us. */
+  /** Whether the gateway can compute the engine's block hashes, and in which form; null: no events are published to it. */
   hashes: AgreementState | null;
   form: string;
-  /** Vaults name its blocks by it, hex; empty: it has told of none. */
+  /** Namespace of the engine's blocks in vaults, hex; empty: not announced. */
   namespace: string;
-  /** Prompts that are computed there or wait for it, and milliseconds until one more could begin. */
+  /** Prompts computed or queued there, and milliseconds until one more could begin. */
   prompts: number;
   queueMs: number;
   recent: Recent;
@@ -50,11 +50,11 @@ export interface ShownEngine extends EngineStatus {
 
 export interface ShownFleet {
   engines: ShownEngine[];
-  /** Requests that wait for an engine with room. */
+  /** Requests waiting for an engine with room. */
   waiting: number;
-  /** Names whose keys have limits, and what is left to each. */
+  /** Names whose keys have limits, and what remains of each limit. */
   keys: ShownKey[];
-  /** Models whose tokens are made here, or could be. */
+  /** Models that the gateway tokenizes itself, or could. */
   tokenizers: ShownTokenizer[];
 }
 

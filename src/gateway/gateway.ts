@@ -1,4 +1,4 @@
-// Owns the gateway as a whole: engines, their events, figures, the address for clients and the socket for its own commands, put together.
+// Owns assembling the gateway: engines, their events, metrics, the address for clients, and the control socket.
 import type { Address, GatewayConfig, Preset } from "../config/config.ts";
 import { sourceOf } from "../hosts.ts";
 import { readKeyPair } from "../key-pair.ts";
@@ -32,18 +32,18 @@ export interface RunningGateway extends Running {
   /** `http://host:port`, with the real port. */
   readonly url: string;
   readonly preset: Preset;
-  /** Where Envoy asks, with the real port; null: nowhere. */
+  /** Address that Envoy asks, with the real port; null: none. */
   readonly extProc: string | null;
-  /** Listed or found, by the time it listens. */
+  /** Engines listed or found by the time the gateway listens. */
   readonly engines: readonly string[];
 }
 
-/** The vaults that may be asked now; the list of no vault is empty. */
+/** Returns the vaults that may be asked now; empty: none. */
 export type Vaults = () => readonly AskedVault[];
 
 const NO_VAULTS: Vaults = () => [];
 
-/** Serves until closed. Every engine was asked once before it listens. `look`: asked for more of them. */
+/** Serves until closed. Asks every engine once before it listens. `look`: a source of more engines. */
 export async function startGateway(
   config: GatewayConfig,
   logger: Logger,
@@ -84,7 +84,7 @@ export async function startGateway(
   }
 }
 
-/** gRPC is loaded where Envoy asks, and nowhere else. */
+/** Loads gRPC only where Envoy asks. */
 async function pickerAt(listen: string, picking: Picking): Promise<RunningPicker> {
   const { startPicker } = await import("./picker/picker.ts");
   return startPicker(listen, picking);
@@ -122,7 +122,7 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   const tokenizer = new Tokenizer({ timeoutMs: tokenizeMs, own, onMade });
   const how = { ttftMs, prefillTokens, objectives };
   const onOutcome: Figures["lookedUp"] = (...told) => figures.lookedUp(...told);
-  // Others weigh nothing that a vault holds.
+  // Other presets weigh nothing that a vault holds.
   const isWeighed = preset === "earliest-token";
   const asking = { vaults, index, lookupMs, onOutcome, logger };
   const lookups = isWeighed ? new Lookups(asking) : null;
@@ -130,7 +130,7 @@ function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaul
   return { fleet, roster, index, figures, router, preset, own };
 }
 
-/** Events of the engines that are listed, and the engines that others know of with theirs. */
+/** Follows the events of listed engines, and starts the discovery of others. */
 async function startFollowing(
   config: GatewayConfig,
   look: Look | null,
@@ -147,7 +147,7 @@ async function startFollowing(
     ...(discover === null || sourceOf(discover.text) !== null
       ? []
       : [behindName(config, discover)]),
-    ...(look === null ? [] : [{ of: "those who know engines", look }]),
+    ...(look === null ? [] : [{ of: "a source of engines", look }]),
   ];
   const discoveries = all.map((source) => discoveryOf(source, roster, logger));
   for (const discovery of discoveries) await discovery.start();

@@ -1,4 +1,4 @@
-// Owns when the index is saved for the next gateway: in turns and at the end, where there is news; and what was saved for this one.
+// Owns saving the index for the next gateway, at an interval and at close where it changed, and loading the last one.
 import { toTierkvError } from "../errors.ts";
 import { GATEWAY_SAVE_MS } from "../limits/gateway.ts";
 import type { Logger } from "../log.ts";
@@ -6,7 +6,7 @@ import type { BlockIndex } from "./index/index-of-blocks.ts";
 import { loadIndex, saveIndex } from "./index/saved-index.ts";
 import type { Followed, Loaded } from "./index/saved-index.ts";
 
-/** null: there is none, or it cannot be used: then the gateway starts cold. */
+/** Returns the saved index; null: none, or unusable, so the gateway starts cold. */
 export function loadSaved(path: string, logger: Logger): Loaded | null {
   try {
     return loadIndex(path);
@@ -20,7 +20,7 @@ export function loadSaved(path: string, logger: Logger): Loaded | null {
 export interface KeeperOptions {
   path: string;
   index: BlockIndex;
-  /** Knows the engines of which nothing is missing. */
+  /** Knows the engines whose events are complete. */
   roster: { followed(): Followed[] };
   logger: Logger;
 }
@@ -29,7 +29,7 @@ export class Keeper {
   readonly #options: KeeperOptions;
   readonly #timer: NodeJS.Timeout;
   #running: Promise<void> = Promise.resolve();
-  /** The marks of what was saved last. */
+  /** Marks of the last save. */
   #saved = "";
   #isFailing = false;
 

@@ -1,4 +1,4 @@
-// Owns which engines there are while the gateway runs: each with the events it publishes, from its coming to its going.
+// Owns which engines exist while the gateway runs, each with its event feed, from adding to removal.
 import type { Logger } from "../log.ts";
 import type { Publishing } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
@@ -11,7 +11,7 @@ import type { Followed, Loaded } from "./index/saved-index.ts";
 export interface RosterOptions {
   fleet: Fleet;
   index: BlockIndex;
-  /** What an earlier gateway knew; each engine's part is taken once. */
+  /** Index that an earlier gateway saved; each engine's part is used once. */
   saved: Loaded | null;
   logger: Logger;
   onGone(engine: Engine): void;
@@ -28,17 +28,17 @@ export class Roster {
     this.#options = options;
   }
 
-  /** null: it publishes nothing to us. */
+  /** null: the engine publishes no events to the gateway. */
   feedOf(engine: Engine): EventFeed | null {
     return this.#followed.get(engine)?.feed ?? null;
   }
 
-  /** Whether its hashes can be made here; null: it publishes nothing to us. */
+  /** Whether its block hashes can be computed here; null: the engine publishes no events to the gateway. */
   agreementOf(engine: Engine): Agreement | null {
     return this.#followed.get(engine)?.agreement ?? null;
   }
 
-  /** Engines of whose events nothing is missing, up to where they are known. */
+  /** Returns the engines whose events are complete, with the last batch applied. */
   followed(): Followed[] {
     return [...this.#followed].flatMap(
       ([
@@ -50,7 +50,7 @@ export class Roster {
     );
   }
 
-  /** From now on there: what it told elsewhere counts no more. */
+  /** Follows events at a new address; reports from the old one no longer count. */
   follow(engine: Engine, { events, replays }: Publishing): void {
     this.#unfollow(engine);
     if (events === null) return;
@@ -91,19 +91,19 @@ export class Roster {
     index.clear(engine.slot);
   }
 
-  /** null: it is not there. */
+  /** null: there is no such engine. */
   find(name: string, id: string = name): Engine | null {
     const { fleet } = this.#options;
     return fleet.engines.find((engine) => engine.name === name && engine.id === id) ?? null;
   }
 
-  /** null: there is no room for one more. One that is there already is taken as it is. */
+  /** Adds an engine, or returns the one already there; null: no room for one more. */
   add(name: string, id: string = name, publishing: Publishing = NOWHERE): Engine | null {
     const { fleet, logger } = this.#options;
     const engine = this.find(name, id);
     if (engine !== null) return engine;
     const added = fleet.add(name, id);
-    // Once: whoever is found is told of again and again.
+    // Logged once, because discovery offers the engine again and again.
     if (added === null && !this.#isFullSaid)
       logger.warn({ engine: name }, "no room for one more engine");
     this.#isFullSaid = added === null;
@@ -111,7 +111,7 @@ export class Roster {
     return added;
   }
 
-  /** What it has is finished. */
+  /** Removes an engine; its requests in flight are finished. */
   remove(engine: Engine): void {
     const { fleet, logger, onGone } = this.#options;
     this.#unfollow(engine);

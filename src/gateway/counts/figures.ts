@@ -1,4 +1,4 @@
-// Owns what the gateway counts, and the text that Prometheus scrapes.
+// Owns the gateway's metrics, and the text that Prometheus scrapes.
 import { Counter, Gauge, Histogram, Registry } from "prom-client";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
@@ -10,10 +10,10 @@ import type { LookupOutcome } from "../vaults/lookups.ts";
 
 const SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 
-/** A look-up takes a third of a millisecond where nothing else runs. */
+/** A look-up takes a third of a millisecond on an idle machine. */
 const LOOKUP_SECONDS = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1];
 
-/** Whose events are followed, and whose hashes are known; null: not that engine's. */
+/** The feed and the hash agreement of each engine; null: the engine's events are not followed. */
 export interface Following {
   feedOf(engine: Engine): EventFeed | null;
   agreementOf(engine: Engine): Agreement | null;
@@ -31,7 +31,7 @@ export class Figures {
   readonly #tokenized: Counter<"by">;
   readonly #firstByte: Histogram<"engine">;
 
-  /** What stands in `fleet` is read when it is scraped. */
+  /** Gauges read `fleet` at each scrape. */
   constructor(fleet: Fleet, following: Following, index: BlockIndex) {
     const registers = [this.#registry];
     const counter = <Label extends string>(
@@ -124,7 +124,7 @@ export class Figures {
     this.#tokenized.inc({ by });
   }
 
-  /** An engine that left is shown no more: names that come and go would add up. */
+  /** Removes the series of an engine that left, because names that come and go would add up. */
   async forget(engine: string): Promise<void> {
     for (const counter of [this.#requests, this.#retries, this.#broken, this.#handoffs]) {
       const { values } = await counter.get();
@@ -137,7 +137,7 @@ export class Figures {
     return this.#registry.contentType;
   }
 
-  /** What Prometheus scrapes. */
+  /** Returns the text that Prometheus scrapes. */
   text(): Promise<string> {
     return this.#registry.metrics();
   }
@@ -145,7 +145,7 @@ export class Figures {
 
 const AGREED = { learning: 0, agreed: 1, off: -1 } as const;
 
-/** Read when they are scraped. */
+/** Registers gauges that read their values at each scrape. */
 function registerGauges(
   registers: Registry[],
   fleet: Fleet,
@@ -168,7 +168,7 @@ function registerGauges(
       labelNames: ["engine"],
       registers,
       collect(): void {
-        // One that left is shown no more.
+        // Drops the series of engines that left.
         this.reset();
         for (const engine of fleet.engines) this.set({ engine: engine.name }, valueOf(engine));
       },

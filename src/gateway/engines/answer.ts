@@ -1,7 +1,7 @@
-// Owns reading an engine's answer that is a text: whole, and never without an end.
+// Owns reading an engine's text answer as a whole, up to a limit.
 import type { Readable } from "node:stream";
 
-/** null: it is longer. Throws where the engine breaks off. */
+/** Returns the text; null: it has more than `most` characters. Throws where the engine breaks off. */
 export async function textWithin(body: Readable, most: number): Promise<string | null> {
   let text = "";
   for await (const chunk of body.setEncoding("utf8") as AsyncIterable<string>) {

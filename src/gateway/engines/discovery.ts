@@ -1,4 +1,4 @@
-// Owns engines that somebody else knows of, by a name or a sidecar: asked again and again, each comes, changes and goes with the answer.
+// Owns engines found by polling a DNS name or another source: each is added, moved and removed as the answers change.
 import { lookup } from "node:dns/promises";
 import { toTierkvError } from "../../errors.ts";
 import {
@@ -9,33 +9,33 @@ import {
 import type { Logger } from "../../log.ts";
 import { withDeadline } from "../../time.ts";
 
-/** Where an engine publishes and replays its events, `host:port`; null: nowhere that is known. */
+/** Addresses where an engine publishes and replays its events, `host:port`; null: not known. */
 export interface Publishing {
   events: string | null;
   replays: string | null;
 }
 
-/** An engine that was found, `host:port`. */
+/** A discovered engine; its address is `host:port`. */
 export interface Neighbour extends Publishing {
   address: string;
 }
 
-/** The engines that somebody knows of now; throws while that is not known. */
+/** Returns the engines that a source knows now; throws while the source cannot tell. */
 export type Look = () => Promise<readonly Neighbour[]>;
 
 export interface DiscoveryOptions {
-  /** Whoever is asked, for the log. */
+  /** Name of the source in the log. */
   of: string;
   logger: Logger;
   look: Look;
-  /** false: there is no room for it, and it is told of again. */
+  /** Returns false where the gateway has no room for the engine; the next poll offers it again. */
   onFound(one: Neighbour): boolean;
-  /** It publishes its events elsewhere now. */
+  /** The engine publishes its events elsewhere now. */
   onMoved(one: Neighbour): void;
   onGone(one: Neighbour): void;
 }
 
-/** Asks from `start` until `close`. While there is no answer, what was found stays. */
+/** Polls from `start` until `close`. A failed poll keeps the engines found before. */
 export class Discovery {
   readonly #options: DiscoveryOptions;
   #found: ReadonlyMap<string, Neighbour> = new Map();
@@ -47,7 +47,7 @@ export class Discovery {
     this.#options = options;
   }
 
-  /** Was asked once when this resolves. */
+  /** Resolves after a poll; the next ones follow on a timer. */
   async start(): Promise<void> {
     await this.#ask();
     if (!this.#isClosed) this.#timer = setTimeout(() => void this.start(), GATEWAY_DISCOVER_MS);
@@ -68,7 +68,7 @@ export class Discovery {
     } catch (error) {
       const { message: reason } = toTierkvError(error);
       if (!this.#isFailing)
-        logger.warn({ of, reason }, "which engines there are cannot be told: those that were stay");
+        logger.warn({ of, reason }, "engines cannot be listed: the known ones stay");
       this.#isFailing = true;
     }
   }
@@ -77,7 +77,7 @@ export class Discovery {
     const { onFound, onMoved, onGone } = this.#options;
     const before = this.#found;
     const now = new Map(all.map((one) => [one.address, one]));
-    // Those that left first: there may be no room for both.
+    // Engines that left are removed first, because there may be no room for both.
     for (const one of before.values()) if (!now.has(one.address)) onGone(one);
     for (const [address, one] of now) {
       const known = before.get(address);
@@ -89,7 +89,7 @@ export class Discovery {
   }
 }
 
-/** Hosts behind a name. */
+/** Returns all addresses of a host name. */
 export async function addressesOf(host: string): Promise<string[]> {
   const found = await lookup(host, { all: true });
   return found.map(({ address, family }) => (family === 6 ? `[${address}]` : address)).sort();

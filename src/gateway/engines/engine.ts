@@ -1,4 +1,4 @@
-// Owns one engine as the gateway sees it: its connections, whether it answers, what it serves, and what is in flight there.
+// Owns one engine as the gateway sees it: its connections, its health, its models, and its requests in flight.
 import { Pool } from "undici";
 import {
   GATEWAY_ANSWER_MS,
@@ -9,12 +9,12 @@ import {
 } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 
-/** One entry of an engine's `/v1/models`, passed on as it is. */
+/** One entry of an engine's `/v1/models`, passed on unchanged. */
 export interface Model {
   readonly id: string;
   /** The model that an adapter belongs to. */
   readonly parent?: string | null;
-  /** Where the engine has its files: a folder there, or a name. */
+  /** Where the engine reads the model from: a folder on its machine, or a name. */
   readonly root?: string | null;
 }
 
@@ -22,7 +22,7 @@ export interface Model {
 export interface EngineStatus {
   engine: string;
   state: "up" | "down" | "draining";
-  /** Why it is down; empty where it is not. */
+  /** Why the engine is down; empty unless it is. */
   reason: string;
   inFlight: number;
   models: string[];
@@ -31,21 +31,21 @@ export interface EngineStatus {
 export class Engine {
   /** `host:port`. */
   readonly name: string;
-  /** Places it on the hash ring: what it registered as, else its name. */
+  /** Places the engine on the hash ring: the id it registered with, else its name. */
   readonly id: string;
-  /** Its place in tables of engines; free again once it was removed. */
+  /** Index into tables of engines; free again once the engine is removed. */
   readonly slot: number;
   readonly pool: Pool;
   readonly #inFlightMax: number;
   #down: string | null = "not asked yet";
   #models: ReadonlyMap<string, Model> = new Map();
   isDraining = false;
-  /** It computes prompts for others, and answers nobody. */
+  /** The engine computes prompts for others and answers no request itself. */
   isPrefill = false;
-  /** It handed nothing over of a prompt that it computed: until then it is not asked again. */
+  /** Until then the engine computes nothing for others, because its last such prompt was not handed over. */
   handsOverFromMs = 0;
   inFlight = 0;
-  /** How often it began to answer: a process that was started anew may be another release. */
+  /** How often the engine came up; a restarted process may be another release. */
   rises = 0;
 
   constructor(name: string, inFlightMax: number, slot: number, id: string = name) {
@@ -72,7 +72,7 @@ export class Engine {
     return this.inFlight < this.#inFlightMax;
   }
 
-  /** Requests in flight, as a share of those it may have. */
+  /** Requests in flight as a fraction of the engine's limit. */
   get load(): number {
     return this.inFlight / this.#inFlightMax;
   }
@@ -103,7 +103,7 @@ export class Engine {
     this.#down = null;
   }
 
-  /** It keeps its list of models: what they are does not change because it is away. */
+  /** Marks the engine down. Its models stay, because an absence does not change them. */
   setDown(reason: string): void {
     this.#down = reason;
   }

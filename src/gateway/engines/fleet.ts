@@ -1,4 +1,4 @@
-// Owns all engines: which may take a request, and the requests that wait until one has room.
+// Owns all engines: which may take a request, and the queue of requests that wait until one has room.
 import { TierkvError } from "../../errors.ts";
 import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
@@ -13,17 +13,17 @@ export type Shed = "no_model" | "no_engine" | "queue_full" | "waited" | "gone";
 
 export interface FleetOptions {
   engines: readonly string[];
-  /** Those of them that compute prompts for the others. */
+  /** Engines that compute prompts for the others. */
   prefill?: ReadonlySet<string>;
   inFlightMax: number;
   waitMs: number;
   logger: Logger;
 }
 
-/** Orders engines that may all take a request: best first. */
+/** Orders engines that may all take a request, best first. */
 export type Order = (engines: readonly Engine[]) => Engine[];
 
-/** Of a request of which nothing is known. */
+/** Turn of a request about which nothing is known. */
 const ANY_TURN: Turn = { key: "", priority: 0, tokens: 1 };
 
 interface Waiter {
@@ -39,7 +39,7 @@ export class Fleet {
   readonly #watches = new Map<Engine, Health>();
   readonly #waiting = new FairQueue<Waiter>(GATEWAY_WAITING_MAX);
 
-  /** Raised when an engine came or went. */
+  /** Raised when an engine is added or removed. */
   generation = 0;
 
   constructor(options: FleetOptions) {
@@ -51,7 +51,7 @@ export class Fleet {
     return this.#engines;
   }
 
-  /** One more engine, which gets requests once it answers; null: there are GATEWAY_ENGINES_MAX. */
+  /** Adds an engine, which gets requests once it answers; null: there are GATEWAY_ENGINES_MAX already. */
   add(name: string, id: string = name): Engine | null {
     if (this.#engines.length >= GATEWAY_ENGINES_MAX) return null;
     const engine = this.#place(name, id);
@@ -59,7 +59,7 @@ export class Fleet {
     return engine;
   }
 
-  /** It gets no more requests; those it has are finished. */
+  /** Removes an engine: it gets no more requests, and those in flight are finished. */
   async remove(engine: Engine): Promise<void> {
     const at = this.#engines.indexOf(engine);
     if (at < 0) return;
@@ -90,7 +90,7 @@ export class Fleet {
     return this.#waiting.size;
   }
 
-  /** Every engine was asked once when this resolves. */
+  /** Resolves when every engine was asked once. */
   async start(): Promise<void> {
     await Promise.all([...this.#watches.values()].map((watch) => watch.start()));
   }
@@ -101,15 +101,15 @@ export class Fleet {
     await Promise.all(this.engines.map(({ pool }) => pool.destroy()));
   }
 
-  /** Models of all engines that answer, each once. */
+  /** Returns the models of all engines that answer, each once. */
   models(): Model[] {
     const found = this.engines.filter(({ isUp }) => isUp).flatMap(({ models }) => models);
     return [...new Map(found.map((model) => [model.id, model])).values()];
   }
 
   /**
-   * The engine that comes first, with this request counted there: `leave` it when the answer has ended. Waits where none has
-   * room, in its turn; where too many wait, whose turn is last is shed. `not`: engines that were tried.
+   * Returns the first engine of `order` and counts this request there; call `leave` when the answer has ended. Waits in turn
+   * while none has room; a full queue sheds its last request. `not`: engines already tried.
    */
   enter(
     model: string | null,
@@ -139,7 +139,7 @@ export class Fleet {
     this.#wake();
   }
 
-  /** Those that may take such a request. */
+  /** Returns the engines that may take a request for this model. */
   able(model: string | null): Engine[] {
     return this.engines.filter((engine) => engine.takes(model));
   }
@@ -152,12 +152,12 @@ export class Fleet {
     return this.able(model).some((other) => other !== engine);
   }
 
-  /** A request to it failed before its answer began. */
+  /** Checks an engine now, because a request to it failed before its answer began. */
   suspect(engine: Engine, error: unknown): void {
     this.#watches.get(engine)?.suspect(error);
   }
 
-  /** Throws BAD_ARGUMENT for an engine that is not there. */
+  /** Throws BAD_ARGUMENT for an unknown engine. */
   drain(name: string, isDraining: boolean): EngineStatus {
     const engine = this.engines.find((one) => one.name === name);
     if (engine === undefined) {
@@ -169,12 +169,12 @@ export class Fleet {
     return engine.status();
   }
 
-  /** null: all that could take it are full. */
+  /** Returns null where all engines that could take the request are full. */
   #choose(model: string | null, order: Order, not: ReadonlySet<Engine>): Engine | Shed | null {
     const able = this.able(model).filter((engine) => !not.has(engine));
     if (able.length === 0) {
       const isKnown = model === null || this.engines.some((engine) => engine.serves(model));
-      // Where engines come and go, none at all says nothing of models.
+      // An empty fleet, or an engine that is down, leaves open whether the model exists.
       const isSure = this.engines.length > 0 && this.engines.every(({ isUp }) => isUp);
       return isKnown || !isSure ? "no_engine" : "no_model";
     }
@@ -184,7 +184,7 @@ export class Fleet {
     return first;
   }
 
-  /** In turn among those of one model; another model's engines may have room. */
+  /** Serves waiting requests in turn; a model without room holds up only its own requests. */
   #wake(): void {
     const stuck = new Set<string | null>();
     for (const waiter of this.#waiting.items()) {

@@ -1,4 +1,4 @@
-// Owns finding out whether an engine answers: asked in turns, and sooner when a request to it failed.
+// Owns an engine's health checks: at an interval, and at once after a request to it failed.
 import { Agent, request } from "undici";
 import { toTierkvError } from "../../errors.ts";
 import {
@@ -15,7 +15,7 @@ import type { Logger } from "../../log.ts";
 import { textWithin } from "./answer.ts";
 import type { Engine, Model } from "./engine.ts";
 
-/** These say at once that nobody is there. */
+/** Error codes that prove at once that no engine listens. */
 const NOBODY: ReadonlySet<unknown> = new Set([
   "ECONNREFUSED",
   "EHOSTUNREACH",
@@ -26,14 +26,14 @@ const NOBODY: ReadonlySet<unknown> = new Set([
 export interface HealthOptions {
   engine: Engine;
   logger: Logger;
-  /** Called when the engine answers again, or does not any more. */
+  /** Called when the engine goes down, and after each reading of its models. */
   onChange(): void;
 }
 
 /** Watches one engine from `start` until `close`. */
 export class Health {
   readonly #options: HealthOptions;
-  /** Connections of its own: a full engine is still asked. */
+  /** Its own connection, because a full engine is still checked. */
   readonly #agent = new Agent({
     connections: 1,
     connect: { timeout: GATEWAY_CONNECT_MS },
@@ -52,12 +52,12 @@ export class Health {
     this.#options = options;
   }
 
-  /** Asks now, and then in turns. */
+  /** Checks now, and then at an interval. */
   async start(): Promise<void> {
     await this.#ask();
   }
 
-  /** A request failed before its answer began: the engine is asked now, and is down at once where nobody listens. */
+  /** Checks now, because a request failed before its answer began; the engine is down at once where no process listens. */
   suspect(error: unknown): void {
     if (NOBODY.has(codeOf(error))) this.#setDown(reasonOf(error));
     clearTimeout(this.#timer);
@@ -116,7 +116,7 @@ export class Health {
     if (this.#isClosed) return;
     const wasUp = engine.isUp;
     engine.setDown(reason);
-    // One that never answered is told of, too: its address may be wrong.
+    // An engine that never answered is logged too, because its address may be wrong.
     if (wasUp || !this.#isDownSaid) {
       this.#isDownSaid = true;
       logger.warn({ engine: engine.name, reason }, "engine does not answer: requests go elsewhere");
@@ -125,7 +125,7 @@ export class Health {
   }
 }
 
-/** It answers, and says that it cannot serve. */
+/** The engine answers, but not as one that can serve. */
 class Unfit extends Error {}
 
 function modelsOf(text: string): Model[] {

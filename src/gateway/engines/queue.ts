@@ -1,30 +1,30 @@
-// Owns the requests that wait for an engine: in what order they are served, and which of them gives way when there are too many.
+// Owns the queue of requests that wait for an engine: their order, and which is shed when there are too many.
 
-/** Whose turn it is. */
+/** Fields that decide a request's place in the queue. */
 export interface Turn {
-  /** Who shares with whom: a tenant, or what a client names. */
+  /** Requests with one key share: a tenant, or a name that the client gives. */
   key: string;
-  /** More goes first. */
+  /** A higher priority goes first. */
   priority: number;
-  /** What serving it takes, in tokens. */
+  /** Cost of serving the request, in tokens. */
   tokens: number;
 }
 
 interface Waiting<T> {
   item: T;
   turn: Turn;
-  /** Tokens that its key had been given when it began, were all keys served evenly. */
+  /** Virtual start time: tokens that its key has been served by then, were all keys served evenly. */
   start: number;
 }
 
 /**
- * By priority; within one, keys have even shares of tokens (start-time fair queueing), and one key's requests come in order.
- * Whoever sends more than others waits longer, and gives way first.
+ * Orders by priority. Within one priority, keys get even shares of tokens (start-time fair queueing) and each key's requests
+ * keep their order. A key that sends more than others waits longer and is shed first.
  */
 export class FairQueue<T> {
   readonly #most: number;
   readonly #waiting: Waiting<T>[] = [];
-  /** By key: where its last request ends. */
+  /** Virtual time at which each key's last request ends. */
   readonly #ends = new Map<string, number>();
   #now = 0;
 
@@ -36,12 +36,12 @@ export class FairQueue<T> {
     return this.#waiting.length;
   }
 
-  /** In order. What is taken out meanwhile does no harm. */
+  /** Returns a copy in order, so that requests may be removed meanwhile. */
   items(): T[] {
     return this.#waiting.map(({ item }) => item);
   }
 
-  /** Who has to give way, which may be the item itself; null: nobody. */
+  /** Adds a request and returns the one to shed, which may be the new one; null: none. */
   add(item: T, turn: Turn): T | null {
     const { key, tokens } = turn;
     const start = Math.max(this.#now, this.#ends.get(key) ?? 0);
@@ -55,19 +55,19 @@ export class FairQueue<T> {
     return this.#waiting.length > this.#most ? (this.#waiting.pop()?.item ?? null) : null;
   }
 
-  /** Clients name keys as they like: those of whom nothing waits are dropped once there are many. */
+  /** Drops keys without a waiting request once there are many, because clients choose keys freely. */
   #forget(): void {
     if (this.#ends.size <= 2 * this.#most) return;
     const known = new Set(this.#waiting.map(({ turn }) => turn.key));
     for (const key of this.#ends.keys()) if (!known.has(key)) this.#ends.delete(key);
   }
 
-  /** Keys of which anything is remembered. */
+  /** Number of keys remembered. */
   get keys(): number {
     return this.#ends.size;
   }
 
-  /** It is served, or waits no more. */
+  /** Removes a request that is served or no longer waits. */
   remove(item: T, isServed: boolean): void {
     const at = this.#waiting.findIndex((waiting) => waiting.item === item);
     const [gone] = at < 0 ? [] : this.#waiting.splice(at, 1);

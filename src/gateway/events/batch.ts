@@ -1,21 +1,21 @@
-// Owns reading one batch of vLLM's KV-cache events: positional arrays and maps, with fields that releases add or leave out.
+// Owns decoding one batch of vLLM's KV-cache events: positional arrays or maps, with fields that vary between releases.
 import { HASH_BYTES, NAMESPACE_BYTES } from "../../block.ts";
 import { GATEWAY_SHARDS_MAX } from "../../limits/gateway.ts";
 import { hashOf, Reader } from "./reader.ts";
 
 /** One block that an engine holds now. */
 export interface StoredBlock {
-  /** The engine's name for it: the low 64 bits of its hash. */
+  /** Low 64 bits of the engine's hash of the block. */
   hash: bigint;
   tokens: readonly number[];
-  /** What else went into the hash: adapter, pictures, salt. */
+  /** Other inputs of the hash: adapter, pictures, salt. */
   extra: readonly string[];
 }
 
-/** Where blocks lie: in the engine's own memory, or in vaults that it may pull them from. */
+/** Where blocks are: in the engine's own memory, or in vaults from which it can pull them. */
 export type Tier = "gpu" | "vault";
 
-/** By what vaults know an engine's blocks: its namespace, the shards of each block, and the root of its hashes. */
+/** How vaults identify an engine's blocks: namespace, shards per block, and the root of its hashes. */
 export interface VaultName {
   namespace: Buffer;
   shards: number;
@@ -30,21 +30,21 @@ export type KvEvent =
       blockSize: number;
       blocks: StoredBlock[];
       group: number;
-      /** All of them belong to it; null: to the model itself. */
+      /** Adapter of all these blocks; null: the model itself. */
       adapter: string | null;
     }
   | { kind: "removed"; tier: Tier; hashes: bigint[]; group: number }
   | { kind: "cleared" }
-  /** null: vaults cannot be reached from there any more. */
+  /** null: the engine cannot reach vaults any more. */
   | { kind: "named"; name: VaultName | null; group: number; blockSize: number };
 
-/** By vLLM's word; what lies elsewhere, such as in an engine's own offload, is not told by when it is gone. */
+/** Tiers by vLLM's word. Other media, such as an engine's own offload, are left out because their removals are not reported. */
 const TIERS: ReadonlyMap<unknown, Tier> = new Map([
   ["GPU", "gpu"],
   ["STORAGE", "vault"],
 ]);
 
-/** Fields in the order of the positional form, behind the tag. */
+/** Field names in the order of the positional form, after the tag. */
 const FIELDS: Readonly<Record<string, readonly string[]>> = {
   BlockStored: [
     "block_hashes",
@@ -64,7 +64,7 @@ const FIELDS: Readonly<Record<string, readonly string[]>> = {
 
 const READ: ReadonlySet<string> = new Set(["type", ...(FIELDS["BlockStored"] ?? [])]);
 
-/** Groups whose blocks say that the whole prefix is held; a window holds its end only. */
+/** Kinds of groups whose blocks imply the whole prefix; a window holds only its end. */
 const WHOLE: ReadonlySet<unknown> = new Set([
   undefined,
   null,
@@ -73,7 +73,7 @@ const WHOLE: ReadonlySet<unknown> = new Set([
   "sink_full_attention",
 ]);
 
-/** Events of GPU and vaults in the order they happened; throws for what is no batch. Unknown events and other media are left out. */
+/** Returns the events of GPU and vaults in order, without unknown events and other media. Throws for a payload that is no batch. */
 export function readBatch(payload: Uint8Array): KvEvent[] {
   const reader = new Reader(payload);
   const parts = reader.array() ?? 0;
@@ -103,7 +103,7 @@ function readEvent(fields: Readonly<Record<string, unknown>>): KvEvent | null {
   return isNaming ? namedOf(fields, group) : storedOf(fields, tier, hashes, group);
 }
 
-/** Our own: of no blocks, with what names them where each block's keys would stand. null: somebody else's. */
+/** Reads tierKV's own event, which has no blocks and carries the name in `extra_keys`; null: another program's event. */
 function namedOf(fields: Readonly<Record<string, unknown>>, group: number): KvEvent | null {
   const [mark, ...name] = textsOf(fields["extra_keys"]);
   const blockSize = Number(fields["block_size"]);
@@ -111,7 +111,7 @@ function namedOf(fields: Readonly<Record<string, unknown>>, group: number): KvEv
   return { kind: "named", name: nameIn(name), group, blockSize };
 }
 
-/** null: there is none, or another release wrote it. */
+/** null: the event holds no name, or one from another release. */
 function nameIn([namespace = "", shards, root = ""]: readonly string[]): VaultName | null {
   const name = {
     namespace: Buffer.from(namespace, "hex"),
@@ -124,7 +124,7 @@ function nameIn([namespace = "", shards, root = ""]: readonly string[]): VaultNa
   return isWhole && hasShards ? name : null;
 }
 
-/** Of one event, in either form; of one that is not known, nothing. */
+/** Reads one event in either form; positional fields of an unknown event are skipped. */
 function fieldsOf(reader: Reader): Readonly<Record<string, unknown>> {
   const fields: Record<string, unknown> = Object.create(null) as Record<string, unknown>;
   const pairs = reader.map();
@@ -140,7 +140,7 @@ function fieldsOf(reader: Reader): Readonly<Record<string, unknown>> {
   return fields;
 }
 
-/** Those that nobody asks for are left out. */
+/** Skips fields that no reader needs. */
 function readField(reader: Reader, fields: Record<string, unknown>, name: unknown): void {
   if (name === "block_hashes") fields[name] = reader.hashes();
   else if (name === "token_ids") fields[name] = reader.numbers();
@@ -176,7 +176,7 @@ function storedOf(
   return { kind: "stored", tier, parent: above, blockSize, blocks, group, adapter };
 }
 
-/** Strings and numbers of a nested list, in order. */
+/** Returns the values of a nested list as texts, in order. */
 function textsOf(value: unknown): string[] {
   if (value === null || value === undefined) return [];
   if (Array.isArray(value)) return value.flatMap((item: unknown) => textsOf(item));

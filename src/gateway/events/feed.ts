@@ -1,4 +1,4 @@
-// Owns the events of one engine from connection to index: their order, what a gap or a restart means, and whether they can be trusted.
+// Owns the event stream of one engine: its order, gaps and restarts, and whether the index built from it can be trusted.
 import { createHash } from "node:crypto";
 import { splitAddress } from "../../hosts.ts";
 import {
@@ -13,17 +13,17 @@ import { readBatch } from "./batch.ts";
 import type { KvEvent } from "./batch.ts";
 import { Zmtp } from "./zmtp.ts";
 
-/** `away`: no connection; `replaying`: what was missed is asked for; `live`: nothing is missing since the index was last empty. */
+/** `away`: no connection; `replaying`: missed batches are requested; `live`: nothing is missing since the index was last empty. */
 export type FeedState = "away" | "replaying" | "live";
 
-/** Where events go. */
+/** Receiver of the events. */
 export interface Sink {
   apply(event: KvEvent): void;
   clear(): void;
   trust(isTrusted: boolean): void;
 }
 
-/** The last batch that was applied. No other process publishes the same bytes, because the time stands in them. */
+/** The last batch applied. No other process publishes the same bytes, because they include the time. */
 export interface Mark {
   sequence: number;
   digest: string;
@@ -34,7 +34,7 @@ export interface FeedOptions {
   events: string;
   replays: string | null;
   sink: Sink;
-  /** Up to where the sink knows the events already, from before; null: it knows nothing. */
+  /** Last batch that the sink already knows from an earlier run; null: none. */
   resume?: Mark | null;
   logger: Logger;
 }
@@ -46,27 +46,27 @@ interface Batch {
 
 const END = -1n;
 
-/** Follows one engine until closed. Whatever breaks the order empties the index, because a missed removal would be believed. */
+/** Follows one engine until closed. A break in the order empties the index, because a missed removal would leave false blocks. */
 export class EventFeed {
   readonly #options: FeedOptions;
   #subscription: Zmtp | null = null;
   #replay: Zmtp | null = null;
   #timer: NodeJS.Timeout | undefined;
   #state: FeedState = "away";
-  /** The number that the next batch must have; null: any. */
+  /** Sequence number that the next batch must have; null: any. */
   #next: number | null = null;
-  /** Came while what lies before them is replayed. */
+  /** Batches that arrived during a replay of earlier ones. */
   #pending: Batch[] = [];
   #last: Batch | null = null;
-  /** What the sink knows from before ends there, and no connection has been open yet. */
+  /** Where the sink's earlier knowledge ends; null once a connection has opened. */
   #resume: Mark | null;
   /** The batch that a replay must begin with. */
   #awaited: Mark | null = null;
   #isClosed = false;
   #isAwaySaid = false;
-  /** Why replays failed since the last one that ended well, as the log tells. */
+  /** Reasons of failed replays logged since the last one that succeeded. */
   readonly #failuresSaid = new Set<string>();
-  /** How often the order was broken. */
+  /** Number of breaks in the order. */
   gaps = 0;
 
   constructor(options: FeedOptions) {
@@ -74,7 +74,7 @@ export class EventFeed {
     this.#resume = options.resume ?? null;
   }
 
-  /** null: nothing is known that could be gone on with. */
+  /** Returns the last batch applied, from which the next run can resume; null: it cannot. */
   get mark(): Mark | null {
     const isKept = this.#state === "live" && this.#options.replays !== null;
     return isKept && this.#last !== null ? markOf(this.#last) : null;
@@ -116,7 +116,7 @@ export class EventFeed {
     const { sink, logger, events } = this.#options;
     const words =
       this.#state === "away" ? "do not come: is it started with --kv-events-config?" : "are lost";
-    // Once: an address that is wrong is tried again for ever.
+    // Logged once, because a wrong address is retried for ever.
     if (!this.#isAwaySaid) logger.warn({ events, reason }, `events of an engine ${words}`);
     this.#isAwaySaid = true;
     this.#state = "away";
@@ -130,20 +130,20 @@ export class EventFeed {
     );
   }
 
-  /** `[topic, number, batch]`. */
+  /** Takes `[topic, number, batch]`. */
   #take(frames: readonly Buffer[]): void {
     const [number, payload] = frames.slice(-2);
     if (payload === undefined || number?.length !== 8) return;
     const batch = { sequence: Number(number.readBigUInt64BE()), payload };
     if (this.#state === "replaying") {
-      // One that is left out is found missing when the replay has ended.
+      // A batch dropped here is found missing when the replay has ended.
       if (this.#pending.length < GATEWAY_EVENTS_PENDING_MAX) this.#pending.push(batch);
       return;
     }
     if (this.#next === null || batch.sequence === this.#next) return this.#apply(batch);
     this.gaps += 1;
     this.#pending.push(batch);
-    // A number that comes again is of an engine that started anew.
+    // A lower number means that the engine restarted.
     this.#resync(batch.sequence > this.#next ? this.#next : 0);
   }
 
@@ -160,7 +160,7 @@ export class EventFeed {
     }
   }
 
-  /** Asks for all batches from this number on; 0: everything before is forgotten, unless the first one is that of the mark. */
+  /** Requests all batches from `from` on. Empties the index first where no earlier knowledge can be continued. */
   #resync(from: number, mark: Mark | null = null): void {
     const { sink, replays } = this.#options;
     this.#state = "replaying";
@@ -188,7 +188,7 @@ export class EventFeed {
     this.#replay = asked;
   }
 
-  /** `["", topic, number, batch]`, or without the topic; the number -1 is the end. */
+  /** Takes `["", topic, number, batch]`, or the same without the topic; number -1 marks the end. */
   #takeReplayed(frames: readonly Buffer[]): void {
     const [number, payload] = frames.slice(-2);
     if (this.#replay === null || payload === undefined || number?.length !== 8) return;
@@ -199,12 +199,12 @@ export class EventFeed {
       this.#failuresSaid.clear();
       return this.#settle();
     }
-    // The engine keeps the last batches only, and does not say so where it begins later than asked.
+    // The engine keeps only its last batches, and does not report that it begins later than requested.
     if (batch.sequence !== this.#next) this.#options.sink.clear();
     this.#apply(batch);
   }
 
-  /** Another engine has another batch of that number, and one that ran on for long has none: then what was known is worth nothing. */
+  /** Resumes where the batch equals the mark; else (a restart, or a batch that the engine dropped) starts over. */
   #meet(mark: Mark, batch: Batch | null): void {
     this.#awaited = null;
     if (
@@ -227,7 +227,7 @@ export class EventFeed {
     this.#settle();
   }
 
-  /** Once for each reason, because an address that is wrong fails again at each gap and connection. */
+  /** Logs each reason once, because a wrong address fails at each gap and connection. */
   #sayFailure(reason: string): void {
     const said = this.#failuresSaid;
     if (said.has(reason) || said.size >= GATEWAY_REPLAY_REASONS_MAX) return;
@@ -244,7 +244,7 @@ export class EventFeed {
     replay?.close();
   }
 
-  /** Applies what came meanwhile; a hole in it empties the index once more, and what follows the hole is told as it is. */
+  /** Applies the pending batches; after a hole among them the index holds only what follows. */
   #settle(): void {
     this.#endReplay();
     const pending = this.#pending;

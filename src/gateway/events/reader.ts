@@ -1,7 +1,7 @@
-// Owns reading MessagePack where batches of events are long: lists of hashes and tokens, in one pass, without a value for each step.
+// Owns reading MessagePack for long batches of events: lists of hashes and tokens in one pass, without an object for each step.
 import { decode } from "@msgpack/msgpack";
 
-/** Lengths of what follows a type byte from 0xc0 on; below 0: in the bytes behind it, or a container. */
+/** Bytes after each type byte from 0xc0 on; negative: so many bytes hold the length, or a container's count. */
 const FIXED: readonly number[] = [
   0, 0, 0, 0, -1, -2, -4, -1, -2, -4, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, -1, -2, -4, -2,
   -4, -2, -4,
@@ -9,7 +9,7 @@ const FIXED: readonly number[] = [
 const [EXT8, EXT32] = [0xc7, 0xc9];
 const ARRAY16 = 0xdc;
 
-/** From the first byte to the last; throws for what is cut off or is something else. */
+/** Reads values from first to last; throws for bytes that are cut off or of another type. */
 export class Reader {
   readonly #bytes: Uint8Array;
   readonly #view: DataView;
@@ -20,24 +20,24 @@ export class Reader {
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
 
-  /** How many values follow that belong to it; null: no array, and nothing was read. */
+  /** Reads an array's head and returns its count of values; null: the next value is no array, and nothing was read. */
   array(): number | null {
     return this.#container(0x90, ARRAY16);
   }
 
-  /** How many pairs of values. */
+  /** Reads a map's head and returns its count of pairs; null as for `array`. */
   map(): number | null {
     return this.#container(0x80, 0xde);
   }
 
-  /** Anything else, as it is; texts and small things. */
+  /** Reads the next value whole; meant for texts and small values. */
   value(): unknown {
     const from = this.#at;
     this.skip();
     return decode(this.#bytes.subarray(from, this.#at), { useBigInt64: true });
   }
 
-  /** Whole numbers, one for each token. */
+  /** Reads a list of integers, one for each token. */
   numbers(): number[] {
     const count = this.#listed();
     const found: number[] = [];
@@ -45,7 +45,7 @@ export class Reader {
     return found;
   }
 
-  /** Integers are the low 64 bits already; of bytes they are the last eight. */
+  /** Reads a list of hashes: integers are the low 64 bits already, byte strings hold them last. */
   hashes(): bigint[] {
     const count = this.#listed();
     const found: bigint[] = [];
@@ -53,7 +53,7 @@ export class Reader {
     return found;
   }
 
-  /** One value, however deep. */
+  /** Skips one value, however deeply nested. */
   skip(): void {
     for (let left = 1; left > 0; left -= 1) {
       const type = this.#view.getUint8(this.#at);
@@ -66,7 +66,7 @@ export class Reader {
     if (this.#at > this.#bytes.length) throw new RangeError("it ends in the middle of a value");
   }
 
-  /** How many values belong to it besides. */
+  /** Returns how many more values belong to the skipped one. */
   #skipLong(type: number): number {
     const fixed = FIXED[type - 0xc0] ?? 0;
     const bytes = fixed < 0 ? this.#length(-fixed) : fixed;
@@ -93,7 +93,7 @@ export class Reader {
     return this.#length(type === long ? 2 : 4);
   }
 
-  /** No more than there are bytes: a length alone allocates nothing. */
+  /** Bounds the count by the bytes left, so that a false length allocates nothing. */
   #listed(): number {
     const count = this.array();
     if (count === null) throw new TypeError("a list is missing");
@@ -132,7 +132,7 @@ export class Reader {
   }
 }
 
-/** As an engine names a block. */
+/** Returns the low 64 bits of a hash, as an engine names a block. */
 export function hashOf(value: unknown): bigint {
   if (typeof value === "bigint") return BigInt.asUintN(64, value);
   if (typeof value === "number") return BigInt.asUintN(64, BigInt(value));

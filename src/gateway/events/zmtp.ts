@@ -1,4 +1,4 @@
-// Owns one connection that speaks ZMTP 3.0 as a SUB or a DEALER: greeting, handshake, frames in and out; it never binds.
+// Owns one ZMTP 3.0 connection as a SUB or a DEALER: greeting, handshake, and frames in both directions; it never binds.
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import {
@@ -22,14 +22,14 @@ export interface ZmtpOptions {
   host: string;
   port: number;
   type: "SUB" | "DEALER";
-  /** The handshake is over: what is sent from now on is understood. */
+  /** Called when the handshake is over, so that frames may be sent. */
   onOpen(): void;
   onMessage(frames: Buffer[]): void;
   /** Called once, with the reason. */
   onClose(reason: string): void;
 }
 
-/** A connection from its making to its end; who wants another makes one. */
+/** One connection from connecting to its end; it never reconnects. */
 export class Zmtp {
   readonly #options: ZmtpOptions;
   readonly #socket: Socket;
@@ -43,7 +43,7 @@ export class Zmtp {
     this.#options = options;
     const { host, port } = options;
     this.#socket = connect({ host, port, keepAlive: true, noDelay: true });
-    // Until the handshake is over; a publisher that has nothing to say is no failure.
+    // Limits the handshake only, because a silent publisher is no failure.
     this.#socket.setTimeout(GATEWAY_CONNECT_MS, () => this.#fail("no handshake in time"));
     this.#socket.on("connect", () => this.#socket.write(greeting()));
     this.#socket.on("data", (chunk) => this.#take(chunk));
@@ -97,7 +97,7 @@ export class Zmtp {
     return true;
   }
 
-  /** False: there is no whole frame yet. */
+  /** Returns false while there is no whole frame. */
   #takeFrame(): boolean {
     const [flags = 0] = this.#pending;
     const headBytes = (flags & LONG) === 0 ? 2 : 9;
@@ -122,7 +122,7 @@ export class Zmtp {
     if (name !== "READY" || this.#isOpen) return;
     this.#isOpen = true;
     this.#socket.setTimeout(0);
-    // To everything: topics tell engines apart where many share a proxy, and here each has its own address.
+    // Subscribes to all topics: they tell engines behind one proxy apart, and here each engine has its own address.
     if (this.#options.type === "SUB") this.send([Buffer.from([1])]);
     this.#options.onOpen();
   }

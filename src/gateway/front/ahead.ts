@@ -1,4 +1,4 @@
-// Owns a prompt that one engine computes so that another one answers: sent there for one token, then handed over to the other.
+// Owns computing a prompt on one engine for another: sent there for one token, then handed over to the engine that answers.
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
@@ -19,14 +19,14 @@ export interface Computed {
   ownHeaders: readonly string[];
 }
 
-/** What goes to the engine that answers. */
+/** The request for the engine that answers. */
 export interface HandedOver {
   body: Buffer;
-  /** Tokens of the prompt that it restores. */
+  /** Prompt tokens that the answering engine restores. */
   tokens: number;
 }
 
-/** null: it could not be computed so, or nobody can restore it; then whoever answers computes it. Never throws. */
+/** Returns null where the prompt was not computed or cannot be restored; the answering engine then computes it. Never throws. */
 export async function computeAhead(
   computed: Computed,
   ahead: Ahead,
@@ -73,12 +73,12 @@ async function compute(
   const { handoff } = fieldsOf(paramsOf(JSON.parse(text))["tierkv"]);
   const { tokens } = fieldsOf(handoff);
   if (typeof tokens === "number" && tokens > 0) return { ...fieldsOf(handoff), tokens };
-  // It has no sidecar now, or no name yet, or no tierKV: computing for others there is work for nothing.
+  // The engine has no sidecar, no announced name or no tierKV, so computing there for others would be wasted.
   engine.handsOverFromMs = nowMs() + GATEWAY_HANDOFF_RETRY_MS;
   return null;
 }
 
-/** Its client is told of what it asked for itself, and of nothing else. */
+/** Adds the handoff; requests a report only where the client asked for one. */
 function withParams(body: object, handoff: unknown, own: Fields): Fields {
   const report = "tierkv" in paramsOf(body);
   const tierkv = { report, ...own, handoff };

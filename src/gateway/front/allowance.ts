@@ -1,24 +1,24 @@
-// Owns what one key may take: requests and tokens a minute, requests at once; and what is left of that.
+// Owns the limits of one key and what remains: requests and tokens a minute, and requests at once.
 import { GATEWAY_ANSWER_TOKENS_MAX, GATEWAY_RETRY_AFTER_S } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import { fieldsOf } from "./body.ts";
 import { Meter } from "./meter.ts";
 
 const MINUTE_MS = 60_000;
-/** Of a body whose prompt is a text: until the engine tells. */
+/** Estimate for a body whose prompt is text, until the engine reports its tokens. */
 const BYTES_PER_TOKEN = 4;
 
-/** Requests and tokens are those of a minute; null: as many as there are. */
+/** Requests and tokens are per minute; null: no limit. */
 export interface KeyLimits {
   readonly requests: number | null;
   readonly tokens: number | null;
   readonly concurrent: number | null;
 }
 
-/** Which of them is used up. */
+/** Which limit is used up. */
 export type Spent = "key_requests" | "key_tokens" | "key_concurrent";
 
-/** For `tierkv gateway status`; what is left may be below 0. */
+/** For `tierkv gateway status`; what remains may be below 0. */
 export interface ShownAllowance {
   limits: KeyLimits;
   requestsLeft: number | null;
@@ -27,14 +27,14 @@ export interface ShownAllowance {
   refused: number;
 }
 
-/** A refusal, and when the same request would be taken. */
+/** A refusal, and when the same request would be accepted. */
 export interface Refusal {
   spent: Spent;
   retryAfterS: number;
   headers: Readonly<Record<string, string>>;
 }
 
-/** Fills evenly over a minute. Whoever finds something in it may take more than that, and waits longer afterwards. */
+/** Refills evenly over a minute. A request that finds one unit may overdraw it, and later ones wait longer. */
 class Bucket {
   readonly perMinute: number;
   #level: number;
@@ -57,13 +57,13 @@ class Bucket {
     this.#level = this.left - count;
   }
 
-  /** Until it holds so many. */
+  /** Milliseconds until the bucket holds `level`. */
   msUntil(level: number): number {
     return (Math.max(0, level - this.left) / this.perMinute) * MINUTE_MS;
   }
 }
 
-/** What one key's requests share, whichever gateway door they come by. */
+/** Limits shared by all requests of one name, at whichever address they arrive. */
 export class Allowance {
   readonly limits: KeyLimits;
   readonly #requests: Bucket | null;
@@ -77,7 +77,7 @@ export class Allowance {
     this.#tokens = limits.tokens === null ? null : new Bucket(limits.tokens);
   }
 
-  /** One request more, before its body is read. */
+  /** Admits one request before its body is read. */
   enter(): Visit | Refusal {
     const { concurrent } = this.limits;
     if (concurrent !== null && this.#atOnce >= concurrent) {
@@ -90,14 +90,14 @@ export class Allowance {
     return new Visit(this);
   }
 
-  /** Its tokens are not there: others may have taken them while its body came. */
+  /** Spends a request's tokens, or refuses: others may have spent them while its body arrived. */
   spend(tokens: number): Refusal | null {
     const late = this.#lacking("key_tokens");
     if (late === null) this.#tokens?.take(tokens);
     return late;
   }
 
-  /** What it took beside what was spent before; less than nothing is given back. */
+  /** Spends tokens beyond the estimate; a negative count gives them back. */
   settle(tokens: number): void {
     this.#tokens?.take(tokens);
   }
@@ -106,7 +106,7 @@ export class Allowance {
     this.#atOnce -= 1;
   }
 
-  /** As clients of the OpenAI API read them. */
+  /** Returns rate-limit headers as clients of the OpenAI API read them. */
   headers(): Record<string, string> {
     return { ...headersOf("requests", this.#requests), ...headersOf("tokens", this.#tokens) };
   }
@@ -144,7 +144,7 @@ export class Allowance {
   }
 }
 
-/** One request of a key, from its head until its answer has ended. */
+/** One request of a key, from its headers to the end of its answer. */
 export class Visit {
   readonly #of: Allowance;
   readonly #meter = new Meter();
@@ -156,7 +156,7 @@ export class Visit {
     this.#of = of;
   }
 
-  /** The prompt, and what the answer may have at most, which is settled when it has ended. */
+  /** Spends the prompt and the longest answer allowed; `leave` settles the difference. */
   spend(body: unknown, bytes: number): Refusal | null {
     const prompt = promptTokens(body, bytes);
     const spent = prompt + answerTokensMax(body);
@@ -165,12 +165,12 @@ export class Visit {
     return refusal;
   }
 
-  /** A piece of the answer passes. */
+  /** Counts a chunk of the answer. */
   pass(chunk: Buffer): void {
     this.#meter.pass(chunk);
   }
 
-  /** Events of an answer that is read here. */
+  /** Counts events of an answer that the gateway itself reads. */
   count(events: number): void {
     this.#meter.events += events;
   }
@@ -179,7 +179,7 @@ export class Visit {
     return this.#of.headers();
   }
 
-  /** Any number of times. */
+  /** Settles the tokens and leaves; idempotent. */
   leave(): void {
     if (this.#isOver) return;
     this.#isOver = true;
@@ -210,6 +210,6 @@ function answerTokensMax(body: unknown): number {
   return most > 0 ? Math.min(most, GATEWAY_ANSWER_TOKENS_MAX) : 0;
 }
 
-/** Engines take numbers as text, too; an object has words of its own for how it becomes a number. */
+/** Engines take numbers as text, too; objects count as 0, because a client's own `valueOf` could make the conversion throw. */
 const countOf = (value: unknown): number =>
   typeof value === "number" || typeof value === "string" ? Number(value) : 0;

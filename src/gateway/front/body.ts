@@ -1,12 +1,12 @@
-// Owns reading a request's body: whole, within a limit of its own and one of all requests together.
+// Owns reading a request's body whole, within a limit per body and one for all bodies together.
 import type { IncomingMessage } from "node:http";
 import { GATEWAY_BODIES_BYTES_MAX, GATEWAY_BODY_BYTES_MAX } from "../../limits/gateway.ts";
 import type { Fields } from "../tokens/prompt.ts";
 
-/** `large`: above the limit of one; `full`: all together are; `gone`: the client left. */
+/** `large`: above the limit of one body; `full`: all bodies together reach theirs; `gone`: the client left. */
 export type BodyFailure = "large" | "full" | "gone";
 
-/** Bytes of the bodies that are kept now. */
+/** Bytes of the bodies held now. */
 export class BodyBudget {
   readonly #bytesMax: number;
   bytes = 0;
@@ -15,7 +15,7 @@ export class BodyBudget {
     this.#bytesMax = bytesMax;
   }
 
-  /** False: there is no room. */
+  /** Returns false where no room is left. */
   take(bytes: number): boolean {
     if (this.bytes + bytes > this.#bytesMax) return false;
     this.bytes += bytes;
@@ -27,7 +27,7 @@ export class BodyBudget {
   }
 }
 
-/** The caller gives the bytes of a whole body back; those of one that failed were. */
+/** Reads a body. The caller gives the bytes of a whole body back to the budget; a failed read gives back its own. */
 export function readBody(
   request: IncomingMessage,
   budget: BodyBudget,
@@ -54,7 +54,7 @@ export function readBody(
   });
 }
 
-/** A JSON body; null: it is none. */
+/** Parses a JSON body; null: it is not JSON. */
 export function parseBody(body: Buffer, contentType: string | undefined): unknown {
   if (body.length === 0 || contentType?.includes("json") === false) return null;
   try {
@@ -64,13 +64,13 @@ export function parseBody(body: Buffer, contentType: string | undefined): unknow
   }
 }
 
-/** The model that a body asks for; null: it names none. */
+/** Returns the model that a body names; null: none. */
 export function modelOf(body: unknown): string | null {
   const { model } = fieldsOf(body);
   return typeof model === "string" ? model : null;
 }
 
-/** Of what is no JSON object, none. */
+/** Returns the fields of a JSON object, and none of any other value. */
 export function fieldsOf(value: unknown): Fields {
   const isMap = typeof value === "object" && value !== null && !Array.isArray(value);
   return isMap ? (value as Fields) : {};

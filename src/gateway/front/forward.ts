@@ -1,4 +1,4 @@
-// Owns one request's way: to the engine that comes first, to the next where that fails before the first byte, and its answer back.
+// Owns forwarding one request: to the first engine, to the next where that one fails before the first byte, and its answer back.
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Dispatcher } from "undici";
 import { GATEWAY_TRIES_MAX } from "../../limits/gateway.ts";
@@ -14,7 +14,7 @@ import { pump } from "./pump.ts";
 import { refuseCounted } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
 
-/** Statuses of an engine that cannot serve now: another one may. */
+/** Statuses of an engine that cannot serve now, so that another one is tried. */
 const UNSERVED: ReadonlySet<number> = new Set([502, 503, 504]);
 
 export interface Forwarding {
@@ -27,10 +27,10 @@ export interface Exchange {
   request: IncomingMessage;
   response: ServerResponse;
   body: Buffer;
-  /** null: any engine will do. */
+  /** null: any engine may answer. */
   model: string | null;
   choice: Choice;
-  /** Headers that were for the gateway. */
+  /** Headers meant for the gateway itself. */
   ownHeaders: readonly string[];
   arrivedMs: number;
   /** null: its key has no limits. */
@@ -49,7 +49,7 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
   const left = new AbortController();
   const onClose = (): void => left.abort();
   response.once("close", onClose);
-  // It may have left while its prompt was looked at.
+  // The client may have left while its prompt was examined.
   if (response.destroyed) onClose();
   const result = await tryEngines(exchange, to, left.signal);
   response.off("close", onClose);
@@ -58,7 +58,7 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
   refuseCounted(response, result, to);
 }
 
-/** Why there is no answer, unless there is one. */
+/** Returns "done", or why there is no answer. */
 async function tryEngines(
   exchange: Exchange,
   to: Forwarding,
@@ -85,13 +85,13 @@ async function tryEngines(
     if (isServed) return "done";
     if (signal.aborted) return "failed";
     figures.retried(engine.name);
-    // The only one there is may have closed an idle connection in the same moment: it is asked once more.
+    // The only engine may have closed an idle connection just then, so it is tried once more.
     if (tries === 1 && !fleet.hasOther(engine, model)) tried.clear();
   }
   return "failed";
 }
 
-/** False: nothing was sent to the client, and another engine may be asked. */
+/** Returns false where nothing was sent to the client, so that another engine may be tried. */
 async function attempt(attempted: Attempt, to: Forwarding, signal: AbortSignal): Promise<boolean> {
   const { fleet } = to;
   const { engine, isLast, model } = attempted;

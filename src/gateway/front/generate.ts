@@ -1,4 +1,4 @@
-// Owns `POST /generate`: one sequence at its owner's `/v1/completions`, told token by token; never a whole answer made of a part.
+// Owns `POST /generate`: streams one sequence token by token from its owner's `/v1/completions`, and never ends a broken answer as whole.
 import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import type { ServerResponse } from "node:http";
@@ -22,12 +22,12 @@ interface Told {
 }
 
 export interface Generating extends Forwarding {
-  /** What its blocks are salted with; null: nothing. */
+  /** Salt of the sequence's blocks; null: none. */
   tenant: string | null;
   visit: Visit | null;
 }
 
-/** What is said of one sequence so far. */
+/** State of one answer so far. */
 interface Telling {
   response: ServerResponse;
   sequence: string;
@@ -45,7 +45,7 @@ export async function generate(
 ): Promise<void> {
   const { fleet, figures, router } = to;
   const { prompt, seq_id: given, model_name: wanted, max_tokens, temperature } = asked;
-  // What is nested may be too deep to be written again, which would look like an engine's failure.
+  // A nested value may be too deep to serialize, which would look like an engine's failure.
   const isNested = [wanted, max_tokens, temperature].some(
     (one) => typeof one === "object" && one !== null,
   );
@@ -72,7 +72,7 @@ export async function generate(
   refuseCounted(response, "failed", to);
 }
 
-/** False: nothing was said, and another engine may be asked. */
+/** Returns false where nothing was sent, so that another engine may be tried. */
 async function tell(
   telling: Telling,
   asked: Fields,
@@ -127,7 +127,7 @@ function ask(
   });
 }
 
-/** Until `[DONE]`; throws where the answer ends before. */
+/** Yields tokens until `[DONE]`; throws where the answer ends before it. */
 async function* eventsOf(
   { body }: Dispatcher.ResponseData,
   visit: Visit | null,
@@ -150,7 +150,7 @@ async function* eventsOf(
 
 function toldIn(data: string): Told {
   const parsed = JSON.parse(data) as { error?: unknown; choices?: unknown };
-  if (parsed.error !== undefined) throw new Error("the engine tells of an error");
+  if (parsed.error !== undefined) throw new Error("the engine reports an error");
   const [choice] = (Array.isArray(parsed.choices) ? parsed.choices : []) as Fields[];
   const { text, token_ids: ids } = choice ?? {};
   return {
@@ -176,7 +176,7 @@ async function say(
   await once(response, "drain", { signal: AbortSignal.any([signal, stalled]) });
 }
 
-/** The head, and who is answered: right before the first token. */
+/** Writes the headers and the `start` event, right before the first token. */
 function begin(
   { response, sequence, prompt, arrivedMs }: Telling,
   engine: Engine,

@@ -1,7 +1,7 @@
 // Owns which headers pass through the gateway: all but those that belong to one connection.
 import type { IncomingHttpHeaders } from "node:http";
 
-/** RFC 9110, 7.6.1; `content-length` is set by who sends, `expect` was answered here. */
+/** RFC 9110, 7.6.1. The sender sets `content-length`, and the gateway itself answered `expect`. */
 const HOP: ReadonlySet<string> = new Set([
   "connection",
   "content-length",
@@ -17,7 +17,7 @@ const HOP: ReadonlySet<string> = new Set([
   "upgrade",
 ]);
 
-/** What a connection header names, too, belongs to that connection. */
+/** Returns the headers that a `connection` header names, because they belong to that connection, too. */
 function named(connection: string | string[] | undefined): string[] {
   return String(connection ?? "")
     .toLowerCase()
@@ -25,7 +25,7 @@ function named(connection: string | string[] | undefined): string[] {
     .map((name) => name.trim());
 }
 
-/** Names and values in turn, as they came; without `left`, which were for us. */
+/** Returns names and values in turn, in their order, without `left`, which were for the gateway. */
 export function headersToEngine(
   raw: readonly string[],
   connection: string | undefined,
@@ -40,7 +40,7 @@ export function headersToEngine(
   return passed;
 }
 
-/** An answer's length passes: its body does, byte for byte. */
+/** Passes an answer's length, because its body passes byte for byte. */
 export function headersToClient(headers: IncomingHttpHeaders): Record<string, string | string[]> {
   const own = named(headers.connection);
   const passed: Record<string, string | string[]> = {};

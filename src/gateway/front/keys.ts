@@ -1,4 +1,4 @@
-// Owns who may use the gateway: a file of digests of API keys, the tenant that a key belongs to, and what it may take.
+// Owns access to the gateway: a file of API key digests, the tenant of each key, and its limits.
 import { createHash } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import { TierkvError } from "../../errors.ts";
@@ -13,9 +13,9 @@ import type { KeyLimits, ShownAllowance } from "./allowance.ts";
 
 export interface KeyHolder {
   readonly name: string;
-  /** Whose prompts share cached blocks; null: those of all keys without a tenant. */
+  /** Tenant whose prompts share cached blocks; null: shared among all keys without a tenant. */
   readonly tenant: string | null;
-  /** Shared by all keys of that name; null: it may take what there is. */
+  /** Shared by all keys of that name; null: no limits. */
   readonly allowance: Allowance | null;
 }
 
@@ -28,12 +28,12 @@ const SETTING = "[gateway] keys";
 const BEARER = /^bearer +(\S+)$/i;
 const WORD = /^[\w.-]+$/;
 const DIGEST = /^[0-9a-f]{64}$/;
-/** Stands where a name does: limits of all names that have none of their own. */
+/** Stands in place of a name: limits of all names without their own. */
 const EVERYBODY = "*";
 const LIMIT = /^(requests|tokens|concurrent)=(\d+)$/;
 const UNLIMITED: KeyLimits = { requests: null, tokens: null, concurrent: null };
 
-/** Keys by their SHA-256: nobody reads a key from the file, and no comparison tells how much of a wrong one was right. */
+/** Keys by SHA-256, so that the file reveals no key, and comparison time reveals nothing about a wrong one. */
 export class Keys {
   readonly #holders: ReadonlyMap<string, KeyHolder>;
 
@@ -41,19 +41,19 @@ export class Keys {
     this.#holders = holdersOf(parse(text, path));
   }
 
-  /** Throws CREDENTIALS for a file that others may read, or that has a line of another form. */
+  /** Throws CREDENTIALS for a file that others may read, or that has a malformed line. */
   static read(path: string): Keys {
     return new Keys(readPrivate(path, SETTING), path);
   }
 
-  /** By the `Authorization` header; null: none whom we know. */
+  /** Finds the holder by the `Authorization` header; null: no key, or an unknown one. */
   holderOf({ authorization }: IncomingHttpHeaders): KeyHolder | null {
     const [, key] = BEARER.exec(authorization ?? "") ?? [];
     if (key === undefined) return null;
     return this.#holders.get(createHash("sha256").update(key).digest("hex")) ?? null;
   }
 
-  /** Names that have limits, each once. */
+  /** Returns the names that have limits, each once. */
   status(): ShownKey[] {
     const limited = new Map<string, Allowance>();
     for (const { name, allowance } of this.#holders.values()) {
@@ -67,7 +67,7 @@ interface Line {
   name: string;
   digest: string;
   tenant: string | null;
-  /** As they were written, and as they are. */
+  /** The limits as written, and as parsed. */
   said: string;
   limits: KeyLimits;
 }
@@ -89,13 +89,13 @@ function holdersOf(lines: readonly Line[]): Map<string, KeyHolder> {
 const isLimited = ({ requests, tokens, concurrent }: KeyLimits): boolean =>
   requests !== null || tokens !== null || concurrent !== null;
 
-/** Where its limits begin. */
+/** Splits a line where its limits begin. */
 function split(words: readonly string[]): [plain: readonly string[], limits: readonly string[]] {
   const at = words.findIndex((word) => word.includes("="));
   return at < 0 ? [words, []] : [words.slice(0, at), words.slice(at)];
 }
 
-/** Lines of `NAME DIGEST`, a tenant and limits behind that; or of `*` and limits. */
+/** Parses lines of `NAME DIGEST [TENANT] [LIMITS]`, or of `*` and limits. */
 function parse(text: string, path: string): Line[] {
   const lines = new Map<string, Line>();
   for (const [index, raw] of text.split("\n").entries()) {
@@ -165,16 +165,16 @@ function isWord(text: string): boolean {
   return WORD.test(text) && text.length <= GATEWAY_KEY_WORD_CHARS_MAX;
 }
 
-/** A body for an engine. */
+/** A request's body for an engine. */
 export interface Body {
   bytes: Buffer;
   parsed: unknown;
 }
 
 /**
- * The same request with its holder's tenant before the client's own `cache_salt`, so that no client reaches another tenant's
- * blocks; without a tenant that stays empty. Untouched where there is neither. null: what an engine would read there is not
- * known, and it might be another's salt.
+ * Prefixes the client's `cache_salt` with the holder's tenant (empty without one), so that no client reaches another tenant's
+ * blocks. Without tenant and salt the body stays untouched. null: no JSON object, so an engine might read another tenant's
+ * salt there.
  */
 export function withTenant(
   { bytes, parsed }: Body,
@@ -193,7 +193,7 @@ export function withTenant(
   return { bytes: Buffer.from(JSON.stringify(salted)), parsed: salted };
 }
 
-/** A tenant's name has no colon, so that none can be made of another one's and a salt. */
+/** A tenant's name has no colon, so that no tenant and salt together equal another tenant's. */
 function saltOf(tenant: string | null, own: string | null): string | undefined {
   if (own !== null) return `${tenant ?? ""}:${own}`;
   return tenant ?? undefined;

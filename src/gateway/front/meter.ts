@@ -1,20 +1,20 @@
-// Owns counting the tokens of an answer as it passes: what its engine tells of it, else its events; nothing is parsed.
+// Owns counting an answer's tokens as it passes: the engine's own count, else its events; nothing is parsed.
 
 const EVENT_END = Buffer.from("\n\n");
-/** Inside a text the quote before the colon is escaped: this is the engine's own word. */
+/** Inside a JSON string the quote would be escaped, so this is the engine's own field. */
 const TOTAL = Buffer.from('"total_tokens":');
 const ANSWER = Buffer.from('"completion_tokens":');
 const DIGITS_MAX = 24;
-/** Of a piece, kept until the next: the word and its number may be cut in two. */
+/** Bytes kept of each chunk, because a name and its number may be cut in two. */
 const TAIL_BYTES = ANSWER.length + DIGITS_MAX;
 
 export class Meter {
   #tail: Buffer = Buffer.alloc(0);
-  /** Prompt and answer together, as told last; null: the engine told nothing. */
+  /** Tokens of prompt and answer, as last reported; null: not reported. */
   total: number | null = null;
-  /** Those of the answer alone, in the same way. */
+  /** Tokens of the answer, as last reported; null: not reported. */
   answer: number | null = null;
-  /** One for each token, where an engine streams. */
+  /** Events so far: one for each token, where an engine streams. */
   events = 0;
 
   pass(chunk: Buffer): void {

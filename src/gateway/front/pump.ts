@@ -1,16 +1,16 @@
-// Owns the way of an answer from engine to client: bytes untouched, at the pace of the client, and never a whole one made of a part.
+// Owns passing an answer from engine to client: unchanged bytes, at the client's pace, and a broken answer never looks whole.
 import type { ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
 import { GATEWAY_CLIENT_STALL_MS } from "../../limits/gateway.ts";
 import { BROKEN_EVENT } from "./refusal.ts";
 
-/** `gone`: the client left, or takes nothing; `broken`: the engine broke off; `unsent`: it did before the first byte. */
+/** `gone`: the client left or stalled; `broken`: the engine broke off; `unsent`: it did before the first byte. */
 export type Outcome = "whole" | "gone" | "broken" | "unsent";
 
 const LINE_FEED = 10;
 const CARRIAGE_RETURN = 13;
 
-/** Whether what was sent so far ends where one event ends and the next may begin. */
+/** Tracks whether the bytes sent so far end between two events. */
 class EventBorder {
   #isLineEmpty = true;
   #isAt = true;
@@ -30,9 +30,9 @@ class EventBorder {
 }
 
 export interface Passing {
-  /** Writes the head, right before the first byte: an engine that breaks off before that has said nothing yet. */
+  /** Writes the headers right before the first byte, because an engine that breaks off earlier has sent nothing yet. */
   begin(): void;
-  /** Sees what passes. */
+  /** Sees each chunk that passes. */
   pass(chunk: Buffer): void;
 }
 
@@ -53,7 +53,7 @@ export function pump(
       try {
         begin();
       } catch {
-        // A head that cannot be written, from an engine that writes bad ones.
+        // The engine sent headers that cannot be written.
         response.destroy();
       }
     };
@@ -61,7 +61,7 @@ export function pump(
       clearTimeout(stalled);
       body.off("data", onData).off("end", onEnd).off("error", onError);
       response.off("close", onClose).off("drain", onDrain);
-      // What else it says after this is nobody's concern.
+      // Later errors of the body are ignored, because the outcome is decided.
       body.on("error", () => {});
       resolve(outcome);
     };
@@ -82,7 +82,7 @@ export function pump(
       response.end();
       end("whole");
     };
-    // Whoever asked the engine ends that, too: it has to, while there is no body yet.
+    // The caller aborts the engine's request, because it must do so before a body exists, too.
     const onClose = (): void => end("gone");
     const onError = (): void => {
       end(isBegun ? "broken" : "unsent");

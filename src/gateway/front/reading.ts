@@ -1,4 +1,4 @@
-// Owns what a request asks for: its body as an engine will get it, its model and session, and the headers that were for the gateway.
+// Owns parsing a request: the body that an engine will get, its model and session, and the headers meant for the gateway.
 import type { IncomingHttpHeaders } from "node:http";
 import { GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits/gateway.ts";
 import { sessionOf } from "../score/ring.ts";
@@ -8,15 +8,15 @@ import { modelOf, parseBody } from "./body.ts";
 import { withTenant } from "./keys.ts";
 import type { KeyHolder, Keys } from "./keys.ts";
 
-/** Where nobody is asked for a key. */
+/** Holder where the gateway needs no keys. */
 const ANYBODY: unique symbol = Symbol("anybody");
 
 export type Holder = KeyHolder | typeof ANYBODY;
 
-/** What clients of an engine call; the rest (`/sleep`, adapters that are loaded, ...) is for who runs one engine. */
+/** Paths that an engine's clients call; the rest (`/sleep`, loading adapters, ...) is for the engine's operator. */
 const PASSED =
   /^\/(?:v1\/(?!(?:un)?load_lora_adapter)|v2\/|(?:tokenize|detokenize|pooling|classify|score|rerank|embed|invocations|version)$)/;
-/** Engines leave `cache_salt` out there: tenants would share blocks. */
+/** Engines ignore `cache_salt` there, so tenants would share blocks. */
 const UNSALTED = /^\/v2\/embed$/;
 
 export function isPassed(path: string, holder: Holder): boolean {
@@ -25,7 +25,7 @@ export function isPassed(path: string, holder: Holder): boolean {
   return PASSED.test(path) && PASSED.test(read) && !(isSalted && UNSALTED.test(read));
 }
 
-/** As engines read it; of what is no such text, `otherwise`. */
+/** Decodes a path as engines do; `otherwise` where it cannot be decoded. */
 export function decoded(path: string, otherwise = ""): string {
   try {
     return decodeURIComponent(path);
@@ -40,17 +40,17 @@ export interface Reading {
   ownHeaders: readonly string[];
 }
 
-/** null: no key that we know. */
+/** null: no key, or an unknown one. */
 export function holderOf(keys: Keys | null, headers: IncomingHttpHeaders): Holder | null {
   return keys === null ? ANYBODY : keys.holderOf(headers);
 }
 
-/** One request more of that key; null: its key has no limits. */
+/** Admits one request of that key; null: its key has no limits. */
 export function enter(holder: Holder): Visit | Refusal | null {
   return holder === ANYBODY ? null : (holder.allowance?.enter() ?? null);
 }
 
-/** null: a body whose tenant cannot be set, because it is no JSON object. */
+/** Returns null for a body whose tenant cannot be set, because it is no JSON object. */
 export function readingOf(
   bytes: Buffer,
   path: string,
@@ -75,7 +75,7 @@ export function readingOf(
   return { bytes: body.bytes, asked, ownHeaders: holder === ANYBODY ? [] : ["authorization"] };
 }
 
-/** As the Inference Extension names them. A key's holder shares as one, whatever the client says. */
+/** Reads the Inference Extension's headers. A key's holder shares as one, whatever the client says. */
 function flowOf(
   headers: IncomingHttpHeaders,
   holder: Holder,

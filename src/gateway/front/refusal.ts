@@ -10,7 +10,7 @@ import type { Shed } from "../engines/fleet.ts";
 import type { Refusal, Spent, Visit } from "./allowance.ts";
 import type { BodyFailure } from "./body.ts";
 
-/** Why a request is not passed on; `failed`: every engine that was tried broke off. */
+/** Why a request is not passed on; `failed`: every engine tried broke off. */
 export type Refused =
   | Exclude<Shed | BodyFailure, "gone">
   | Spent
@@ -51,13 +51,13 @@ export function statusOf(reason: Refused): number {
   return TEXTS[reason][0];
 }
 
-/** The body of an error, as clients of the API read it. */
+/** Returns the body of an error, as clients of the OpenAI API read it. */
 export function errorBody(reason: Refused): string {
   const [code, type, message] = TEXTS[reason];
   return JSON.stringify({ error: { message, type, param: null, code } });
 }
 
-/** Headers of such an answer. */
+/** Returns the headers of such an error. */
 export function headersOf(
   reason: Refused,
   retryAfterS: number = GATEWAY_RETRY_AFTER_S,
@@ -70,7 +70,7 @@ export function headersOf(
   };
 }
 
-/** Answers with an error. A body that still comes is read on for a while: its client would see a reset, and not this. */
+/** Answers with an error. A body still arriving is read on for a while, because its client would see a reset instead. */
 export function refuse(
   response: ServerResponse,
   reason: Refused,
@@ -96,7 +96,7 @@ export function refuseCounted(
   refuse(response, reason);
 }
 
-/** Before the head of an answer is written: what is left to the key, as clients of the API read it. */
+/** Sets the headers of what remains to the key; call before the answer's headers are written. */
 export function tellLimits(response: ServerResponse, visit: Visit | null): void {
   for (const [name, value] of Object.entries(visit?.headers() ?? {})) {
     response.setHeader(name, value);
@@ -113,7 +113,7 @@ export function refuseLimited(
   refuse(response, spent, retryAfterS);
 }
 
-/** Between two events of a stream that an engine broke off: clients read it as an error, and never as an end. */
+/** Sent between two events of a broken stream, so that clients read an error and never an end. */
 export const BROKEN_EVENT: string = `data: ${JSON.stringify({
   error: {
     message: "the engine broke off in the middle of its answer",

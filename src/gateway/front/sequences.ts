@@ -1,4 +1,4 @@
-// Owns the second API, by sequences: workers register, `/route` says who owns a sequence, and `/generate` streams from that worker.
+// Owns the API by sequences: workers register, `/route` names a sequence's owner, and `/generate` streams from that worker.
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { GATEWAY_SHOWN_CHARS_MAX } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
@@ -15,7 +15,7 @@ import { refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
 export const GENERATE = "/generate";
 const SAMPLE = "http://10.0.0.2:8000";
 
-/** Engines that come and go by their own word. */
+/** Engines that register and deregister themselves. */
 export interface Registry {
   /** null: there is no room for one more. */
   add(name: string, id: string): Engine | null;
@@ -26,13 +26,13 @@ export interface SequenceOptions extends Forwarding {
   /** null: this API is not served. */
   registry: Registry | null;
   budget: BodyBudget;
-  /** Whose blocks may be shared; null: those of all without a tenant. */
+  /** Tenant whose blocks may be shared; null: all without a tenant share. */
   tenant: string | null;
   /** null: its key has no limits. */
   visit: Visit | null;
 }
 
-/** False: the path is none of these. */
+/** Returns false where the path is not part of this API. */
 export async function answerSequence(
   request: IncomingMessage,
   response: ServerResponse,
@@ -44,7 +44,7 @@ export async function answerSequence(
   if (request.method === "GET") return answerQuestion(response, path, options);
   const isChange = path === "/register" || path === "/deregister";
   if (!isChange && path !== GENERATE) return false;
-  // An engine is sent the prompts of all tenants, and makes their answers.
+  // A key with a tenant may not register engines, because an engine gets the prompts of all tenants.
   if (isChange && options.tenant !== null) {
     refuseCounted(response, "tenant_key", options);
     return true;
@@ -120,13 +120,13 @@ function change(
     const shown = JSON.stringify(address).slice(0, GATEWAY_SHOWN_CHARS_MAX);
     return say(response, 422, { detail: `address ${shown} is none: write ${SAMPLE}` });
   }
-  // It came back elsewhere.
+  // The worker came back at another address.
   if (known !== undefined && known.name !== name) registry.remove(known);
   if (registry.add(name, id) === null) return say(response, 429, { error: "too many workers" });
   return say(response, 200, { message: `Worker ${id} registered.` });
 }
 
-/** `host:port` of an address, before which `http://` may stand; null: it is none. */
+/** Returns `host:port` of an address, with or without `http://`; null: it is no such address. */
 function nameOf(address: unknown): string | null {
   if (typeof address !== "string" || address === "") return null;
   const text = address.includes("://") ? address : `http://${address}`;

@@ -1,4 +1,4 @@
-// Owns the address that clients know: which path is passed on, which the gateway answers itself, and the bounds of connections.
+// Owns the gateway's address for clients: which paths are passed on, which it answers itself, and bounds on connections.
 import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
@@ -26,7 +26,7 @@ import type { Registry } from "./sequences.ts";
 
 export interface FrontOptions extends Forwarding {
   listen: { readonly host: string; readonly port: number };
-  /** null: everybody may. */
+  /** null: clients need no key. */
   keys: Keys | null;
   /** PEM; null: no TLS. */
   tls: { readonly cert: string; readonly key: string } | null;
@@ -40,7 +40,7 @@ export interface Front extends Running {
   readonly url: string;
 }
 
-/** Serves until closed; open answers are finished then, for GATEWAY_DRAIN_MS. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
+/** Serves until closed; open answers then have GATEWAY_DRAIN_MS to end. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
 export async function startFront(options: FrontOptions): Promise<Front> {
   const state = { isClosing: false };
   const limits = {
@@ -50,7 +50,7 @@ export async function startFront(options: FrontOptions): Promise<Front> {
     noDelay: true,
   };
   const onRequest = (request: IncomingMessage, response: ServerResponse): void => {
-    // Whoever writes to a client that is gone learns so by `close`.
+    // A client that left is noticed by `close`.
     response.on("error", () => {});
     if (state.isClosing) response.setHeader("connection", "close");
     void answer(request, response, options).catch(() => unread(response, options));
@@ -86,13 +86,13 @@ async function answer(
   await serve(request, response, { holder, path, arrivedMs }, options);
 }
 
-/** Nested deeper than can be written again: nothing was sent to an engine by then. */
+/** Refuses a body nested too deeply to serialize; nothing was sent to an engine by then. */
 function unread(response: ServerResponse, options: FrontOptions): void {
   if (response.headersSent) response.destroy();
   else refuseCounted(response, "no_json", options);
 }
 
-/** Within what its key may take. */
+/** Serves a request within its key's limits. */
 async function serve(
   request: IncomingMessage,
   response: ServerResponse,
@@ -110,7 +110,7 @@ async function serve(
   await take(request, response, { ...asked, visit }, options);
 }
 
-/** What an engine has to answer. */
+/** Takes a request that an engine has to answer. */
 async function take(
   request: IncomingMessage,
   response: ServerResponse,
@@ -184,7 +184,7 @@ async function answerOurselves(
   }
 }
 
-/** Idle connections end at once, the others with their answer, and all after GATEWAY_DRAIN_MS. */
+/** Closes idle connections at once, the others with their answer, and all after GATEWAY_DRAIN_MS. */
 function closed(server: Server): Promise<void> {
   return new Promise((resolve) => {
     const timer = setTimeout(() => server.closeAllConnections(), GATEWAY_DRAIN_MS);

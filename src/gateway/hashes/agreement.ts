@@ -1,4 +1,4 @@
-// Owns whether the hashes of one engine's blocks can be made here: learnt from what it tells of, checked again and again, given up at the first that differs.
+// Owns whether the gateway can compute one engine's block hashes: learned from its events, rechecked, and given up at the first difference.
 import { HASH_BYTES, toNamespace } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import {
@@ -23,7 +23,7 @@ import type { Apart, Base, Tagging } from "./forms.ts";
 
 type Stored = Extract<KvEvent, { kind: "stored" }>;
 
-/** How vaults name an engine's blocks: all of these, with each shard. */
+/** How vaults name an engine's blocks: one key per group and shard. */
 export interface Named {
   namespace: Namespace;
   shards: number;
@@ -31,10 +31,10 @@ export interface Named {
   groups: readonly number[];
 }
 
-/** learning: no event has shown it yet; off: one showed another hash. */
+/** `learning`: no event has shown the form yet; `off`: one showed another hash. */
 export type AgreementState = "learning" | "agreed" | "off";
 
-/** In which form an engine hashes; `tagging` is null until something with a salt or an adapter was heard. */
+/** How an engine hashes; `tagging` is null until an event with a salt or an adapter has shown it. */
 interface Form {
   base: Base;
   tagging: Tagging | null;
@@ -53,13 +53,13 @@ export class Agreement {
   #namespace: Namespace | null = null;
   #shards = 0;
   readonly #groups = new Set<number>();
-  /** As the engine says itself; null: it has not. */
+  /** Root that the engine announced; null: none. */
   #root: Buffer | null = null;
-  /** Low halves of hashes that prompts on their way there would have, by base. */
+  /** Low 64 bits of hashes expected of prompts on their way there, each with its base. */
   readonly #expected = new Map<bigint, Base>();
-  /** Before that no prompt is taken for it: an engine may never show its form. */
+  /** Until then no other prompt is expected, because an engine may never show its form. */
   #expectAgainMs = -Infinity;
-  /** Events that began a prompt, since the form is known. */
+  /** Events that began a prompt since the form is known. */
   #begun = 0;
 
   constructor(engine: string, logger: Logger) {
@@ -71,20 +71,20 @@ export class Agreement {
     return this.#isOff ? "off" : this.#form === null ? "learning" : "agreed";
   }
 
-  /** For people; empty while it is not known. */
+  /** Form for display; empty while it is not known. */
   get form(): string {
     if (this.#form === null) return "";
     const { base, tagging } = this.#form;
     return tagging === null ? base.algorithm : `${base.algorithm} ${tagging}`;
   }
 
-  /** null: the engine has not said, or vaults cannot be reached from there. */
+  /** null: the engine has announced no name, or cannot reach vaults. */
   get named(): Named | null {
     if (this.#namespace === null) return null;
     return { namespace: this.#namespace, shards: this.#shards, groups: [...this.#groups] };
   }
 
-  /** null: a prompt of this kind cannot be named. */
+  /** Returns null for a prompt whose hashes cannot be computed. */
   formFor({ adapter, salt }: Apart): readonly [Base, Tagging] | null {
     if (this.state !== "agreed" || this.#form === null) return null;
     const { base, tagging } = this.#form;
@@ -92,7 +92,7 @@ export class Agreement {
     return tagging === null ? null : [base, tagging];
   }
 
-  /** Another process may publish there now. */
+  /** Forgets all, because another process may publish there now. */
   forget(): void {
     this.#form = null;
     this.#isOff = false;
@@ -106,7 +106,7 @@ export class Agreement {
     else if (event.kind === "stored" && !this.#isOff) this.#look(event);
   }
 
-  /** A prompt without salt and adapter goes there, and its hashes come back: what begins it may have been told of long ago. */
+  /** Expects the hashes of a prompt on its way there, because the engine may have reported the prompt's first blocks long ago. */
   async expect(tokens: readonly number[], blockSize: number, most: number): Promise<void> {
     const now = nowMs();
     const isSoon = now < this.#expectAgainMs;
@@ -125,7 +125,7 @@ export class Agreement {
     }
   }
 
-  /** Those that are possible. */
+  /** Returns the bases that are possible. */
   #bases(): Base[] {
     const root = this.#root;
     const told = root === null ? [] : ALGORITHMS.map((algorithm) => ({ algorithm, root }));
@@ -168,7 +168,7 @@ export class Agreement {
     if (!isMadeBy(event, base)) this.#giveUp(base.algorithm);
   }
 
-  /** By what stands there alone: of pictures, and of adapters in newer releases, events do not tell all that is hashed. */
+  /** Tries the first extra key as a salt. Events omit part of the hash input of pictures, and of adapters in newer releases. */
   #learnTagging(event: Stored, base: Base, [salt = ""]: readonly string[]): void {
     const apart = { adapter: null, salt };
     const tagging = TAGGINGS.find((one) => isMadeBy(event, base, [apart, one])) ?? null;
@@ -178,11 +178,11 @@ export class Agreement {
   #learn(event: Stored): void {
     const base = this.#bases().find((one) => isMadeBy(event, one));
     if (base !== undefined) this.#agree(base);
-    // Without its word the root may be any.
-    else if (this.#root !== null) this.#giveUp("what it says of its root");
+    // Without an announced root, the engine's root may be any.
+    else if (this.#root !== null) this.#giveUp("its announced root");
   }
 
-  /** Of 64 bits none meets another one by chance. */
+  /** Matches blocks by 64 bits, which do not collide by chance. */
   #meet({ blocks }: Stored): void {
     for (const { hash } of blocks) {
       const base = this.#expected.get(hash);
@@ -202,14 +202,14 @@ export class Agreement {
     this.#form = null;
     this.#expected.clear();
     const fix =
-      "what vaults hold is known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
-    const reason = "its hashes are others than those made here";
+      "its blocks in vaults are known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
+    const reason = "its hashes differ from those made here";
     const about = { engine: this.#engine, form, reason, fix };
     this.#logger.warn(about, "vaults are not asked for an engine");
   }
 }
 
-/** Whether the first blocks of a prompt have the hashes that the engine tells. */
+/** Whether the first blocks of a prompt have the hashes that the engine reported. */
 function isMadeBy(
   { blocks, blockSize }: Stored,
   base: Base,

@@ -1,10 +1,10 @@
 // Owns the bytes that vLLM hashes for a block: canonical CBOR, and pickle protocol 5 as Python's own pickler writes it.
 import { HASH_BYTES } from "../../block.ts";
 
-/** What stands besides tokens in a block's hash: texts, or tuples of them. */
+/** Inputs of a block's hash besides its tokens: texts, or tuples of them. */
 export type ExtraKeys = readonly (string | readonly string[])[];
 
-/** Into memory that is used again: a prompt has thousands of blocks. */
+/** Writes into memory that is used again, because a prompt has thousands of blocks. */
 class Writer {
   #bytes: Buffer = Buffer.allocUnsafe(1024);
   #at = 0;
@@ -13,7 +13,7 @@ class Writer {
     this.#at = 0;
   }
 
-  /** A view, good until the next one begins. */
+  /** Returns a view, valid until the next `begin`. */
   end(from = 0): Buffer {
     return this.#bytes.subarray(from, this.#at);
   }
@@ -55,7 +55,7 @@ class Writer {
 
 const out = new Writer();
 
-/** Tokens are those from..to, whole numbers below 2^31. A view, good until the next call. */
+/** Encodes the tokens from..to, integers below 2^31. Returns a view, valid until the next call. */
 export type EncodeBlock = (
   parent: Uint8Array,
   tokens: readonly number[],
@@ -111,14 +111,14 @@ export const cborOfText: EncodeText = (text) => {
   return out.end();
 };
 
-// Python's Lib/pickletools.py names the opcodes; each bytes, text and tuple is remembered (MEMOIZE) though none comes again.
+// Opcodes as in Python's Lib/pickletools.py. Each bytes, text and tuple is memoized as Python does, though none repeats.
 
 const [MEMOIZE, STOP, NONE, MARK, TUPLE] = [0x94, 0x2e, 0x4e, 0x28, 0x74];
-/** Of 0 to 3 members, without a mark. */
+/** Tuples of 0 to 3 members, which need no mark. */
 const SHORT_TUPLES = [0x29, 0x85, 0x86, 0x87] as const;
 const [SHORT_BYTES, SHORT_TEXT, LONG_TEXT] = [0x43, 0x8c, 0x58];
 const [BYTE_INT, SHORT_INT, INT] = [0x4b, 0x4d, 0x4a];
-/** Protocol 5, and one frame around the rest, whose length follows. */
+/** Protocol 5, then one frame around the rest, whose length follows. */
 const HEAD: Buffer = Buffer.from([0x80, 0x05, 0x95]);
 const LENGTH_BYTES = 8;
 

@@ -1,4 +1,4 @@
-// Owns the forms in which releases of vLLM hash the blocks of a prompt, and the chain of hashes that follows.
+// Owns the forms in which vLLM releases hash a prompt's blocks, and the resulting chain of hashes.
 import { hash } from "node:crypto";
 import { HASH_BYTES } from "../../block.ts";
 import { GATEWAY_HASH_BLOCK_TOKENS_MAX, GATEWAY_HASHES_PER_SLICE } from "../../limits/gateway.ts";
@@ -6,30 +6,30 @@ import { yieldToLoop } from "../../time.ts";
 import { cborOfBlock, cborOfText, pickleOfBlock, pickleOfText } from "./encodings.ts";
 import type { EncodeBlock, EncodeText, ExtraKeys } from "./encodings.ts";
 
-/** By vLLM's word (`--prefix-caching-hash-algo`); xxhash names no block that engines share. */
+/** Values of vLLM's `--prefix-caching-hash-algo`; xxhash is left out, because it names no block that engines share. */
 export type Algorithm = "sha256_cbor" | "sha256";
 export const ALGORITHMS: readonly Algorithm[] = ["sha256_cbor", "sha256"];
 
-/** As in 0.28 a salt and an adapter's name stand by themselves, as in 0.32 each in a tuple with what it is. */
+/** `bare`: salt and adapter name stand alone, as in 0.28; `tagged`: each in a tuple with its kind, as in 0.32. */
 export type Tagging = "bare" | "tagged";
 
-/** What all hashes of one engine begin with. */
+/** Start of all hashes of one engine. */
 export interface Base {
   algorithm: Algorithm;
-  /** vLLM's NONE_HASH: the parent of first blocks. */
+  /** vLLM's NONE_HASH, the parent of first blocks. */
   root: Buffer;
 }
 
-/** What tells a prompt's blocks apart besides its tokens. */
+/** Inputs besides tokens that tell a prompt's blocks apart. */
 export interface Apart {
   adapter: { name: string; path: string } | null;
-  /** Of the first block alone, and so of all. */
+  /** Salt of the first block, and so of the whole chain. */
   salt: string | null;
 }
 
 export const NOT_APART: Apart = { adapter: null, salt: null };
 
-/** The seed of newer releases where PYTHONHASHSEED is not set; older ones draw the root then. */
+/** Seed of newer releases where PYTHONHASHSEED is not set; older ones draw the root. */
 export const DEFAULT_SEED = "vllm-none-hash";
 
 const ENCODE: Readonly<Record<Algorithm, { block: EncodeBlock; text: EncodeText }>> = {
@@ -37,14 +37,14 @@ const ENCODE: Readonly<Record<Algorithm, { block: EncodeBlock; text: EncodeText 
   sha256: { block: pickleOfBlock, text: pickleOfText },
 };
 
-/** In one call: an object for each block takes twice the time. */
+/** One call, because a hash object for each block takes twice the time. */
 const sha256 = (bytes: Uint8Array): Buffer => hash("sha256", bytes, "buffer");
 
 export function rootOf(algorithm: Algorithm, seed: string): Buffer {
   return sha256(ENCODE[algorithm].text(seed));
 }
 
-/** null: nothing but its tokens. */
+/** Returns null where the hash has no inputs besides tokens. */
 function extraOf({ adapter, salt }: Apart, isFirst: boolean, tagging: Tagging): ExtraKeys | null {
   const isTagged = tagging === "tagged";
   const keys: (string | string[])[] = [];
@@ -53,7 +53,7 @@ function extraOf({ adapter, salt }: Apart, isFirst: boolean, tagging: Tagging): 
   return keys.length === 0 ? null : keys;
 }
 
-/** Of the tokens from..to; null: no engine has such tokens, or the form is not known of so large blocks. */
+/** Hashes the tokens from..to; null: no engine has such tokens, or the form of such large blocks is not known. */
 export function hashOfBlock(
   { algorithm }: Base,
   parent: Uint8Array,
@@ -71,7 +71,7 @@ export function hashOfBlock(
   );
 }
 
-/** Of all full blocks, up to `most`, 32 bytes each; in slices, so that others are served meanwhile. */
+/** Returns the hashes of all full blocks up to `most`, 32 bytes each; yields between slices, so that others are served. */
 export async function hashesOf(
   base: Base,
   tokens: readonly number[],
@@ -93,7 +93,7 @@ export async function hashesOf(
   return hashes;
 }
 
-/** As events have it. */
+/** Returns the low 64 bits of a hash, as events have them. */
 export function lowOf(block: Buffer): bigint {
   return block.readBigUInt64BE(HASH_BYTES - 8);
 }

@@ -1,16 +1,16 @@
-// Owns our own names of blocks: a chain of hashes over token ids, equal for every engine whatever it calls them itself.
+// Owns the gateway's own block names: a hash chain over token ids, equal for all engines whatever names they use.
 import { randomToken } from "../../time.ts";
 
-/** 53 bits: exact as a number. Two different prefixes that share one cost a request its best engine, and nothing else. */
+/** 53 bits, exact as a number. A collision of two prefixes only costs a request its best engine. */
 export type BlockName = number;
 
-/** Before the first block. */
+/** Parent of the first block. */
 export const ROOT: BlockName = 0;
 
 const HIGH_BITS = 0x1f_ffff;
 const HIGH = 2 ** 32;
 
-/** Drawn where no index was saved: nobody can make up prompts whose names meet those of others. */
+/** Drawn where no index was saved, so that no client can make up prompts whose names collide. */
 export type Seeds = readonly [low: number, high: number];
 
 export function newSeeds(): Seeds {
@@ -18,7 +18,7 @@ export function newSeeds(): Seeds {
   return [drawn.readInt32LE(0), drawn.readInt32LE(4)];
 }
 
-/** Two lanes of MurmurHash3 with seeds of their own: a hundredth of what a cryptographic hash takes for a block. */
+/** Two lanes of MurmurHash3 with separate seeds take a hundredth of a cryptographic hash's time for a block. */
 let low = 0;
 let high = 0;
 
@@ -34,7 +34,7 @@ function mix(word: number): void {
   high = step(high, word, 0x239b_961b, 0xab0e_9789);
 }
 
-/** In variables of its own: those of the module are written to memory at every word. */
+/** Works on local variables, because module variables are written to memory at every word. */
 function mixAll(tokens: readonly number[], from: number, to: number): void {
   let first = low;
   let second = high;
@@ -65,12 +65,12 @@ function end(extra: readonly string[]): BlockName {
     mix(~text.length);
     for (let at = 0; at < text.length; at += 1) mix(text.charCodeAt(at));
   }
-  // Each lane takes in the other, so that what meets in one does not meet in both.
+  // Mixes each lane into the other, so that a collision in one is none in both.
   const first = spread(low ^ Math.imul(high, 0x9e37_79b1));
   return (spread(high + first) & HIGH_BITS) * HIGH + first;
 }
 
-/** `tokens` are those of one block, `extra` what else tells it apart. */
+/** Names one block; `extra` holds the hash inputs besides its tokens. */
 export function nameOf(
   seeds: Seeds,
   parent: BlockName,
@@ -82,7 +82,7 @@ export function nameOf(
   return end(extra);
 }
 
-/** Names of all full blocks of a prompt. `everywhere` tells each block apart, `salt` the first and so all. */
+/** Names all full blocks of a prompt. `everywhere` enters each block, `salt` the first and so all. */
 export function namesOf(
   seeds: Seeds,
   tokens: readonly number[],

@@ -1,4 +1,4 @@
-// Owns what is believed of blocks for a while: of which engines, until when, and never more blocks than it may.
+// Owns short-lived beliefs about blocks: for which engines, until when, and bounded in number.
 import { nowMs } from "../../time.ts";
 import type { BlockName } from "./chain.ts";
 
@@ -7,7 +7,7 @@ interface Belief {
   untilMs: number;
 }
 
-/** All are believed for the same time, so the oldest come first. */
+/** All beliefs last equally long, so the oldest come first. */
 export class Fleeting {
   readonly #beliefs = new Map<BlockName, Belief>();
   readonly #keptMs: number;
@@ -22,7 +22,7 @@ export class Fleeting {
     return this.#beliefs.size;
   }
 
-  /** Of these engines, besides those that it is believed of already. */
+  /** Believes these blocks of these engines, besides those believed before. */
   add(bits: number, names: readonly BlockName[]): void {
     const now = nowMs();
     const untilMs = now + this.#keptMs;
@@ -37,7 +37,7 @@ export class Fleeting {
     }
   }
 
-  /** 0: of none. */
+  /** Returns 0 where nothing is believed. */
   get(name: BlockName, now: number): number {
     if (this.#beliefs.size === 0) return 0;
     const belief = this.#beliefs.get(name);
@@ -48,7 +48,7 @@ export class Fleeting {
     this.#beliefs.delete(name);
   }
 
-  /** Of this engine nothing is believed any more. */
+  /** Drops all beliefs about this engine. */
   forget(bit: number): void {
     for (const [name, belief] of this.#beliefs) {
       if (belief.bits === bit) this.#beliefs.delete(name);

@@ -1,4 +1,4 @@
-// Owns which engine holds which block, as its events tell: never a block that an engine has told of removing, bounded by dropping the oldest.
+// Owns which engine holds which block, as its events report: removed blocks are never listed, and a bound drops the oldest.
 import {
   GATEWAY_FOUND_BLOCKS_MAX,
   GATEWAY_FOUND_MS,
@@ -13,56 +13,56 @@ import type { BlockName, Seeds } from "./chain.ts";
 import { Fleeting } from "./fleeting.ts";
 import { BitTable, NameTable } from "./tables.ts";
 
-/** What one engine told of one tier. */
+/** Blocks that one engine reported in one tier. */
 interface TierIndex {
-  /** Its own name of a block to ours, oldest first. */
+  /** Engine's block names to ours, oldest first. */
   names: NameTable;
-  /** Groups of which blocks were stored: a removal in another says nothing. */
+  /** Groups that stored blocks; a removal in another group is ignored. */
   groups: Set<number>;
 }
 
-/** What one engine told. */
+/** State of one engine. */
 interface Holding {
   /** Bit of this engine. */
   bit: number;
   tiers: Readonly<Record<Tier, TierIndex>>;
-  /** It told of a vault since its events are followed: so it can pull. */
+  /** Whether the engine can pull from vaults, as its events show. */
   pulls: boolean;
   blockSize: number | null;
   isTrusted: boolean;
-  /** Blocks of its own memory that it told of lately: those that came, and those that went. */
+  /** Recent blocks of the engine's own memory: stored and removed. */
   came: number;
   went: number;
 }
 
-/** What an engine told besides its blocks. */
+/** State that an engine reported, besides its blocks. */
 export interface Told {
   blockSize: number | null;
   pulls: boolean;
   groups: Readonly<Record<Tier, readonly number[]>>;
 }
 
-/** That and its blocks, as pairs: the engine's name of one in every second place of `hashes`, ours behind it in `names`. */
+/** That state and the blocks as pairs: the engine's name at every second place of `hashes`, ours after it in `names`. */
 export interface Stock extends Told {
   parts: { tier: Tier; hashes: BigUint64Array; names: Float64Array }[];
 }
 
 export class BlockIndex {
-  /** Engines that told of a block, by tier. */
+  /** Engines that reported a block, by tier. */
   readonly #bits: Readonly<Record<Tier, BitTable>> = {
     gpu: new BitTable(),
     vault: new BitTable(),
   };
   readonly #holdings: readonly Holding[];
   readonly #blocksMax: number;
-  /** Blocks of requests that were just sent: their events come with the engine's next step. */
+  /** Blocks of requests just sent; their events come with the engine's next step. */
   readonly #guesses: Fleeting;
-  /** Blocks that vaults hold by their own word, by the engines that can pull them. */
+  /** Blocks that vaults reported themselves, by the engines that can pull them. */
   readonly #found = new Fleeting(GATEWAY_FOUND_MS, GATEWAY_FOUND_BLOCKS_MAX);
 
-  /** Of the names. */
+  /** Seeds of the block names. */
   readonly seeds: Seeds;
-  /** How often an engine's blocks were dropped otherwise than by its events. */
+  /** How often an engine's blocks were dropped other than by its events. */
   drops = 0;
 
   constructor(
@@ -84,24 +84,24 @@ export class BlockIndex {
     }));
   }
 
-  /** Blocks that an engine told of. */
+  /** Number of blocks that an engine reported. */
   blocks(engine: number, tier: Tier = "gpu"): number {
     return this.#of(engine).tiers[tier].names.size;
   }
 
-  /** How many blocks of an engine's own memory go for each that comes: 0 while it has room, 1 once it is full. */
+  /** Blocks of an engine's own memory that go for each that comes: 0 while it has room, 1 once it is full. */
   pressure(engine: number): number {
     const { came, went } = this.#of(engine);
     return came === 0 ? 0 : Math.min(1, went / came);
   }
 
-  /** Of an engine that has not told of a block yet: what another one has. null: none has. */
+  /** Block size of an engine; before it reports one, that of another engine; null: none has. */
   blockSize(engine: number): number | null {
     const told = this.#holdings.find(({ blockSize }) => blockSize !== null);
     return this.#of(engine).blockSize ?? told?.blockSize ?? null;
   }
 
-  /** An engine whose events are incomplete holds nothing as far as requests are concerned. */
+  /** An engine whose events are incomplete counts as holding nothing. */
   trust(engine: number, isTrusted: boolean): void {
     this.#of(engine).isTrusted = isTrusted;
   }
@@ -115,7 +115,7 @@ export class BlockIndex {
     else this.#store(holding, event);
   }
 
-  /** Nothing that it told is believed any more. */
+  /** Drops all that an engine reported. */
   clear(engine: number): void {
     const holding = this.#of(engine);
     this.#empty(holding, "gpu");
@@ -125,7 +125,7 @@ export class BlockIndex {
     this.drops += 1;
   }
 
-  /** Its blocks, oldest first; events may go on meanwhile. */
+  /** Returns an engine's blocks, oldest first; events may continue meanwhile. */
   names(engine: number, tier: Tier): Iterable<[bigint, BlockName]> {
     return this.#of(engine).tiers[tier].names.entries();
   }
@@ -139,7 +139,7 @@ export class BlockIndex {
     };
   }
 
-  /** What was known of it before, over nothing; nobody relies on it before it is trusted. */
+  /** Restores an engine's saved state into an empty one; requests rely on it only once it is trusted. */
   restore(engine: number, { blockSize, pulls, groups, parts }: Stock): void {
     const holding = this.#of(engine);
     Object.assign(holding, { blockSize, pulls });
@@ -156,12 +156,12 @@ export class BlockIndex {
     }
   }
 
-  /** These blocks of a prompt are computed there now, or will be in a moment. */
+  /** Assumes these blocks of a prompt on an engine, because they are computed there now or shortly. */
   guess(engine: number, names: readonly BlockName[]): void {
     this.#guesses.add(this.#of(engine).bit, names);
   }
 
-  /** A vault said that it holds these blocks, by the names that these engines have for them. */
+  /** Notes blocks that a vault reported, by the names that these engines have for them. */
   found(engines: readonly number[], names: readonly BlockName[]): void {
     this.#found.add(
       engines.reduce((bits, engine) => bits | this.#of(engine).bit, 0),
@@ -169,12 +169,12 @@ export class BlockIndex {
     );
   }
 
-  /** Blocks that vaults said to hold lately. */
+  /** Number of blocks that vaults reported lately. */
   get foundBlocks(): number {
     return this.#found.size;
   }
 
-  /** How many blocks from the first on each engine holds itself. */
+  /** Returns for each engine how many blocks from the first on it holds itself. */
   prefixes(names: readonly BlockName[]): number[] {
     const found = this.#holdings.map(() => 0);
     const note = (engines: number, depth: number): void => {
@@ -197,8 +197,8 @@ export class BlockIndex {
   }
 
   /**
-   * How many blocks from the first on each engine has once it pulled what vaults hold behind its own (`held`, by engine). What
-   * one of the `peers`, engines of the same model, told of a vault can be pulled by each that told of a vault itself.
+   * Returns for each engine how many blocks from the first on it has after pulling from vaults behind its own (`held`, by
+   * engine). Vault blocks that one of the `peers` (same model) reported can be pulled by every peer that pulls.
    */
   reach(
     names: readonly BlockName[],
@@ -210,7 +210,7 @@ export class BlockIndex {
     const tellers = this.#trusted((engine) => peers.has(engine));
     const { vault } = this.#bits;
     const now = nowMs();
-    /** Where the run of blocks in vaults ends, by the block it is looked at from. */
+    /** End of the run of blocks in vaults, by the block from which it is read. */
     const ends = new Map<number, number>([[names.length, names.length]]);
     for (let at = names.length - 1; at >= from; at -= 1) {
       const name = names[at] ?? 0;
@@ -239,7 +239,7 @@ export class BlockIndex {
     const { parent: above } = event;
     let parent = above === null ? ROOT : gpu.names.get(above) || vault.names.get(above);
     if (tier === "vault") holding.pulls = true;
-    // Blocks behind one that is not known cannot be named.
+    // Blocks after an unknown one cannot be named.
     if (parent === ROOT && above !== null) return;
     const { names, groups } = holding.tiers[tier];
     const bits = this.#bits[tier];
@@ -280,7 +280,7 @@ export class BlockIndex {
     groups.clear();
   }
 
-  /** Both tiers together have a bound, and the one that grows gives way. */
+  /** Bounds both tiers together; the one that grows drops its oldest. */
   #makeRoom({ bit, tiers }: Holding, tier: Tier): void {
     const { names } = tiers[tier];
     while (tiers.gpu.names.size + tiers.vault.names.size > this.#blocksMax && names.size > 0) {

@@ -1,4 +1,4 @@
-// Owns the file in which a gateway keeps its index for the next one: its format, checks and bounds. What stands in it is believed only once the engines confirm it.
+// Owns the file in which a gateway saves its index: format, checks and bounds. Its content counts only once the engines confirm it.
 import { closeSync, readSync } from "node:fs";
 import { open, rename, rm } from "node:fs/promises";
 import { dirname } from "node:path";
@@ -12,13 +12,13 @@ import type { Mark } from "../events/feed.ts";
 import type { Seeds } from "./chain.ts";
 import type { BlockIndex, Stock } from "./index-of-blocks.ts";
 
-/** With the version of the format. */
+/** Includes the version of the format. */
 const MAGIC = "TKVGIX01";
 const TIERS: readonly Tier[] = ["gpu", "vault"];
-/** Of the file, and of each part: engine, tier and blocks of it, or the end and the checksum. */
+/** Head of the file, and of each part: engine, tier and count of blocks, or the end and the checksum. */
 const HEAD_BYTES = 16;
 const END = 0xffff_ffff;
-/** The engine's name of a block (uint64) and ours (float64), in the machine's order: the file stays on it. */
+/** Engine's block name (uint64) and ours (float64), in native byte order because the file stays on this machine. */
 const PAIR_BYTES = 16;
 
 /** One engine whose events are followed. */
@@ -29,7 +29,7 @@ export interface Followed {
   mark: Mark;
 }
 
-/** What was known of one engine. */
+/** Saved state of one engine. */
 export interface Saved extends Stock {
   events: string;
   mark: Mark;
@@ -41,8 +41,8 @@ interface Head {
 }
 
 /**
- * Writes the index beside events that go on: whoever reads it repeats all events from the marks on, which makes good what
- * changed meanwhile. False: an engine's blocks were dropped meanwhile, which no events repeat; the old file stays.
+ * Writes the index while events continue: a reader replays all events after the marks, which corrects later changes. Returns
+ * false and keeps the old file where blocks were dropped meanwhile, because no events repeat that.
  */
 export async function saveIndex(
   path: string,
@@ -78,7 +78,7 @@ export async function saveIndex(
   }
 }
 
-/** Spaces fill it up, so that pairs lie at multiples of their size. */
+/** Pads with spaces, so that pairs lie at multiples of their size. */
 function beginning(head: Head): Buffer {
   const text = JSON.stringify(head);
   const body = Buffer.from(text.padEnd(Math.ceil(text.length / PAIR_BYTES) * PAIR_BYTES));
@@ -114,13 +114,13 @@ function partOf(engine: number, tier: number, pairs: readonly [bigint, number][]
   return Buffer.from(bytes);
 }
 
-/** What a saved index says, by the address of an engine's events. */
+/** Content of a saved index, by the address of each engine's events. */
 export interface Loaded {
   seeds: Seeds;
   engines: Map<string, Saved>;
 }
 
-/** null: there is none. Throws where it is not ours, not whole, or of another version. */
+/** Returns null where there is no file. Throws where it is not ours, not whole, or of another version. */
 export function loadIndex(path: string): Loaded | null {
   const bytes = read(path);
   if (bytes === null) return null;

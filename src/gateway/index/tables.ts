@@ -1,11 +1,11 @@
-// Owns the tables of the index, in typed arrays: maps of JavaScript take four times the time and the memory.
+// Owns the index's hash tables in typed arrays, because JavaScript maps take four times the time and the memory.
 import type { BlockName } from "./chain.ts";
 
 const SLOTS_MIN = 1024;
 const EMPTY = -1;
 const GOLDEN = 0x9e37_79b1;
 
-/** Engines by block, a bit each. A name's low bits are spread already; 0 is no name. */
+/** Engines by block, one bit each. A name's low bits are spread already; 0 is no name. */
 export class BitTable {
   #names = new Float64Array(SLOTS_MIN);
   #bits = new Uint32Array(SLOTS_MIN);
@@ -15,12 +15,12 @@ export class BitTable {
     return this.#size;
   }
 
-  /** 0: none. */
+  /** Returns 0 for an unknown name. */
   get(name: BlockName): number {
     return this.#bits[this.#find(name)] ?? 0;
   }
 
-  /** 0 takes it out. */
+  /** Bits of 0 remove the name. */
   set(name: BlockName, bits: number): void {
     let at = this.#find(name);
     if (bits === 0) {
@@ -38,7 +38,7 @@ export class BitTable {
     this.#bits[at] = bits;
   }
 
-  /** Where it is, or would be. */
+  /** Returns the slot of a name, or the free one for it. */
   #find(name: BlockName): number {
     const names = this.#names;
     const mask = names.length - 1;
@@ -47,7 +47,7 @@ export class BitTable {
     return at;
   }
 
-  /** What stands behind moves up, because a gap would hide it. */
+  /** Moves later entries up, because a gap would hide them. */
   #delete(gone: number): void {
     const names = this.#names;
     const bits = this.#bits;
@@ -78,14 +78,14 @@ export class BitTable {
   }
 }
 
-/** An engine's own names of blocks (64 bits) to ours, in the order in which they came; 0 is no name. */
+/** Maps an engine's block names (64 bits) to ours, in the order of their arrival; 0 is no name. */
 export class NameTable {
-  /** Entries, low and high half of each; one that is gone has the name 0. */
+  /** Low and high half of each entry's hash; a removed entry has the name 0. */
   #halves = new Uint32Array(SLOTS_MIN);
   #names = new Float64Array(SLOTS_MIN >> 1);
   /** Entries by hash. */
   #slots = new Int32Array(SLOTS_MIN).fill(EMPTY);
-  /** Behind the last entry; before the first that may be there. */
+  /** Index after the last entry; index before which no entry is left. */
   #end = 0;
   #first = 0;
   #size = 0;
@@ -96,7 +96,7 @@ export class NameTable {
     return this.#size;
   }
 
-  /** 0: none. */
+  /** Returns 0 for an unknown hash. */
   get(hash: bigint): BlockName {
     const entry = this.#slots[this.#find(hash)] ?? EMPTY;
     return entry === EMPTY ? 0 : (this.#names[entry] ?? 0);
@@ -121,7 +121,7 @@ export class NameTable {
     this.#size += 1;
   }
 
-  /** What it was called; 0: it was not there. */
+  /** Removes a hash and returns its name; 0: it was not there. */
   delete(hash: bigint): BlockName {
     const at = this.#find(hash);
     const entry = this.#slots[at] ?? EMPTY;
@@ -133,7 +133,7 @@ export class NameTable {
     return name;
   }
 
-  /** The oldest goes; gives its name, 0 where there is none. */
+  /** Removes the oldest entry and returns its name; 0: there is none. */
   shift(): BlockName {
     while (this.#first < this.#end && this.#names[this.#first] === 0) this.#first += 1;
     return this.#first === this.#end ? 0 : this.delete(this.#hashAt(this.#first));
@@ -146,14 +146,14 @@ export class NameTable {
     [this.#end, this.#first, this.#size] = [0, 0, 0];
   }
 
-  /** As they are now, the oldest first, whatever comes meanwhile. */
+  /** Yields a snapshot of the entries, oldest first. */
   *entries(): Generator<[bigint, BlockName]> {
     const names = this.#names.slice(0, this.#end);
     const hashes = new BigUint64Array(this.#halves.buffer.slice(0, 8 * this.#end));
     for (const [at, name] of names.entries()) if (name !== 0) yield [hashes[at] ?? 0n, name];
   }
 
-  /** Where it is, or would be; its halves are in `#half` then. */
+  /** Returns the slot of a hash, or the free one for it; leaves its halves in `#half`. */
   #find(hash: bigint): number {
     this.#hash[0] = hash;
     const slots = this.#slots;
@@ -175,7 +175,7 @@ export class NameTable {
     return this.#hash[0] ?? 0n;
   }
 
-  /** What stands behind the gap moves up. */
+  /** Moves later entries into the gap. */
   #close(gone: number): void {
     const slots = this.#slots;
     const halves = this.#halves;
@@ -193,7 +193,7 @@ export class NameTable {
     slots[gap] = EMPTY;
   }
 
-  /** Those that are gone leave no room behind; half as much again as is in use. */
+  /** Rebuilds without removed entries, with room for half as many again. */
   #renew(): void {
     const [names, halves] = [this.#names, this.#halves];
     const length = Math.max(SLOTS_MIN >> 1, Math.ceil(1.5 * this.#size));
@@ -217,7 +217,7 @@ export class NameTable {
   }
 }
 
-/** At most three of four are taken. */
+/** At most three of four slots are taken. */
 const slotsFor = (entries: number): number => 2 ** Math.ceil(Math.log2((entries * 4) / 3));
 
 function homeOf(low: number, high: number, mask: number): number {

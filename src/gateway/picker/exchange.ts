@@ -1,4 +1,4 @@
-// Owns one request that Envoy asks about: its head and body in, the engine or a refusal out, its answer watched until the end.
+// Owns one request that Envoy asks about: takes its head and body, returns an engine or a refusal, and watches the answer.
 import type { ServerDuplexStream } from "@grpc/grpc-js";
 import { GATEWAY_BODY_BYTES_MAX, GATEWAY_PIECE_BYTES } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
@@ -31,11 +31,11 @@ export interface Picking extends Forwarding {
   budget: BodyBudget;
 }
 
-/** As the Inference Extension names it, in the request's headers and in the metadata of Envoy's balancers. */
+/** Name in the Inference Extension, for the request's headers and the metadata of Envoy's balancers. */
 const DESTINATION = "x-gateway-destination-endpoint";
 const METADATA = "envoy.lb";
 
-/** From Envoy's first message on; ends with its stream. */
+/** Begins with Envoy's first message and ends with its stream. */
 export class Exchange {
   readonly #call: Call;
   readonly #to: Picking;
@@ -89,7 +89,7 @@ export class Exchange {
     if (endOfStream === true) this.#decide(false);
   }
 
-  /** The whole request is here; `hasTrailers`: its body ends with them. */
+  /** Decides once the whole request is here; `hasTrailers`: its body ends with them. */
   #decide(hasTrailers: boolean): void {
     if (this.#isDecided || this.#left.signal.aborted) return;
     this.#isDecided = true;
@@ -100,7 +100,7 @@ export class Exchange {
     const visit = enter(holder);
     if (visit !== null && !(visit instanceof Visit)) return this.#refuseLimited(visit);
     this.#visit = visit;
-    // Nested deeper than can be written again.
+    // The body is nested too deeply to serialize.
     void this.#choose(path, holder, hasTrailers).catch(() => this.#refuse("no_json"));
   }
 
@@ -118,7 +118,7 @@ export class Exchange {
     const engine = await fleet.enter(asked.model, choice.order, signal, { turn: choice.turn });
     if (engine === "gone") return;
     if (typeof engine === "string") return this.#refuse(engine);
-    // It left in the very moment.
+    // The client left just now.
     if (signal.aborted) return fleet.leave(engine);
     this.#engine = engine;
     this.#sent = choice.send(engine);
@@ -163,7 +163,7 @@ export class Exchange {
     if (head.endOfStream === true) this.#begin();
   }
 
-  /** As it came: an answer is passed through only so that its first token and its end are seen. */
+  /** Passes a chunk on unchanged, because the gateway only watches for the first token and the end. */
   #passAnswer({ body = Buffer.alloc(0), endOfStream = false }: HttpBody): void {
     if (body.length > 0) this.#begin();
     this.#visit?.pass(body);
@@ -203,7 +203,7 @@ export class Exchange {
     });
   }
 
-  /** Envoy reads no faster than the client does: then nothing more of the engine's answer is taken from it. */
+  /** Envoy reads no faster than the client, so a full stream pauses reading the engine's answer. */
   #write(message: ProcessingResponse): void {
     if (this.#left.signal.aborted || this.#call.write(message)) return;
     this.#call.pause();
@@ -226,7 +226,7 @@ export class Exchange {
   }
 }
 
-/** Names are in lower case as they come. */
+/** Header names arrive in lower case. */
 function headersIn({ headers }: HttpHeaders): Record<string, string> {
   const valueOf = ({ value, rawValue }: HeaderValue): string =>
     rawValue !== undefined && rawValue.length > 0 ? rawValue.toString("latin1") : (value ?? "");

@@ -14,7 +14,7 @@ export interface RunningPicker extends Running {
   readonly address: string;
 }
 
-/** Serves until closed; requests that are under way are finished then, for GATEWAY_DRAIN_MS. Throws LISTEN_FAILED. */
+/** Serves until closed; requests under way then have GATEWAY_DRAIN_MS to end. Throws LISTEN_FAILED. */
 export async function startPicker(listen: string, picking: Picking): Promise<RunningPicker> {
   const server = new Server({
     ...serverOptions(),

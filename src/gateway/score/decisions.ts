@@ -1,13 +1,13 @@
-// Owns the memory of what was decided: the latest requests, what each engine would have taken, and how it came out.
+// Owns the record of the latest decisions: the request, each engine's predicted cost, and the outcome.
 import { GATEWAY_DECISIONS_KEPT_MAX, GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits/gateway.ts";
 
 /**
- * held, vault, computed: where the tokens before the first come from · load: its prompt is not known, or the preset asks for
- * nothing else · session: its owner on the ring · turn: its turn.
+ * held, vault, computed: source of the tokens before the first. load: the prompt is not known, or the preset weighs only
+ * load. session: owner on the ring. turn: round robin.
  */
 export type Reason = "held" | "vault" | "computed" | "load" | "session" | "turn";
 
-/** What was believed of one engine; tokens and milliseconds. */
+/** Prediction for one engine, in tokens and milliseconds. */
 export interface Candidate {
   engine: string;
   held: number;
@@ -17,34 +17,34 @@ export interface Candidate {
 }
 
 export interface Decision {
-  /** `x-request-id` of the request; empty: it had none. */
+  /** `x-request-id` of the request; empty: none. */
   id: string;
   /** Milliseconds since 1970. */
   at: number;
   model: string | null;
-  /** Of the prompt; 0: not known. */
+  /** Tokens of the prompt; 0: not known. */
   tokens: number;
   engine: string;
   reason: Reason;
-  /** The engine that was chosen first; empty where the prompt is not known. */
+  /** The chosen engine comes first; empty where the prompt is not known. */
   candidates: Candidate[];
   predictedMs: number | null;
-  /** Until its first token: of a whole answer, less what decoding the rest usually takes. null: not come, or not known. */
+  /** Time to the first token; for a whole answer, its time less the usual decoding of the rest. null: not come, or not known. */
   measuredMs: number | null;
 }
 
-/** Of one engine's remembered requests whose prompt is known: tokens together, milliseconds at the median. */
+/** Totals of one engine's recorded requests with a known prompt: tokens summed, milliseconds at the median. */
 export interface Recent {
   requests: number;
   tokens: number;
   held: number;
   pulled: number;
-  /** Of those whose first token was measured; null: none was. */
+  /** Medians of requests whose first token was measured; null: none was. */
   predictedMs: number | null;
   measuredMs: number | null;
 }
 
-/** GATEWAY_DECISIONS_KEPT_MAX of them, the oldest forgotten. */
+/** Keeps the last GATEWAY_DECISIONS_KEPT_MAX decisions. */
 export class Decisions {
   readonly #kept: Decision[] = [];
 
@@ -69,7 +69,7 @@ export class Decisions {
     };
   }
 
-  /** The latest first: those whose id begins so. */
+  /** Returns the decisions whose id begins so, latest first. */
   latest(beginning: string, most: number): Decision[] {
     const found = this.#kept.filter(({ id }) => id.startsWith(beginning));
     return found.reverse().slice(0, most);

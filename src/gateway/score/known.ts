@@ -1,4 +1,4 @@
-// Owns what is known of one prompt: its tokens, the names of its blocks, and how much of it each engine has or can pull.
+// Owns the knowledge of one prompt: its tokens, its block names, and how much each engine holds or can pull.
 import type { Engine, Model } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Agreement } from "../hashes/agreement.ts";
@@ -19,15 +19,15 @@ export interface KnowingOptions {
   tokenizer: Tokenizer;
   /** null: vaults are not asked. */
   lookups: Lookups | null;
-  /** Whose agreement is null, its events are not followed. */
+  /** Returns null for an engine whose events are not followed. */
   roster: { agreementOf(engine: Engine): Agreement | null };
 }
 
 export interface Known {
   tokens: number;
-  /** By engine; one that is not there has nothing that is known. */
+  /** Spans by engine; nothing is known to be held by an engine that is absent. */
   spans: ReadonlyMap<Engine, Span>;
-  /** By the size of a block. */
+  /** Block names, by block size. */
   names: ReadonlyMap<number, readonly BlockName[]>;
 }
 
@@ -40,7 +40,7 @@ export const NOTHING: Known = {
 export const spanAt = ({ tokens, spans }: Known, engine: Engine): Span =>
   spans.get(engine) ?? { tokens, held: 0, reach: 0 };
 
-/** What was handed over each of them can pull. */
+/** Adds the tokens handed over, which each of these engines can pull. */
 export function reaching(known: Known, tokens: number, engines: readonly Engine[]): Known {
   const most = Math.min(tokens, known.tokens - 1);
   if (most <= 0) return known;
@@ -55,7 +55,7 @@ export function reaching(known: Known, tokens: number, engines: readonly Engine[
 export const wholeBlocks = (tokens: number, size: number): number =>
   Math.floor((tokens - 1) / size) * size;
 
-/** Of what the decision for a request stands on, that which says which prompt it has. */
+/** Fields of a request that determine its prompt. */
 interface Asking {
   path: string;
   body: unknown;
@@ -96,7 +96,7 @@ export class Knowing {
       const own = namesOf(index.seeds, tokens, size, everywhere, prompt.salt);
       names.set(size, own);
       const held = index.prefixes(own);
-      // Blocks of one size and model: what one of these engines saved, another can pull.
+      // A block that one of these engines saved can be pulled by another, because size and model are the same.
       const peers = new Set(
         engines.filter((engine) => engine.serves(prompt.model)).map(({ slot }) => slot),
       );
@@ -114,7 +114,7 @@ export class Knowing {
     return { tokens: tokens.length, spans, names };
   }
 
-  /** True: more of it is known to be held than before. */
+  /** Returns true where more of the prompt is known to be held than before. */
   async #askVaults(prompt: Prompt, tokens: readonly number[], known: Known): Promise<boolean> {
     const { fleet, index, lookups } = this.#options;
     if (lookups === null) return false;
@@ -142,6 +142,6 @@ export class Knowing {
 
 const pathOf = ({ root }: Model): string => (typeof root === "string" ? root : "");
 
-/** undefined: it is a model of its own. */
+/** undefined: the model is no adapter. */
 const adapterOf = ({ models }: Engine, model: string): Model | undefined =>
   models.find(({ id, parent }) => id === model && typeof parent === "string");

@@ -4,11 +4,11 @@ import { jitterMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Order } from "../engines/fleet.ts";
 
-/** As in the routing that this preset repeats: a whole hit is worth one and a half times an idle engine. */
+/** Weights of the routing that this preset repeats: a whole hit counts one and a half times an idle engine. */
 const PREFIX_WEIGHT = 3;
 const LOAD_WEIGHT = 2;
 
-/** By the first number, then the second, least first; equals in random order, because the first would get all when idle. */
+/** Sorts by the first rank, then the second, ascending; ties in random order, because one engine would get all when idle. */
 function ordered(
   engines: readonly Engine[],
   rankOf: (engine: Engine) => readonly [number, number],
@@ -18,10 +18,10 @@ function ordered(
   return drawn.map(({ engine }) => engine);
 }
 
-/** The fewest requests in flight first. */
+/** Fewest requests in flight first. */
 export const leastLoad: Order = (engines) => ordered(engines, ({ inFlight }) => [inFlight, 0]);
 
-/** Each in turn, by the turn it had last: an engine that was away is not given all it missed. */
+/** Round robin by each engine's last turn, so that one that was away gets no backlog. */
 export function roundRobin(): Order {
   const lastTurn = new Map<Engine, number>();
   let turn = 0;
@@ -34,7 +34,7 @@ export function roundRobin(): Order {
   };
 }
 
-/** The greatest sum of what it holds of the prompt (`shareOf`, 0 to 1) and what room it has. */
+/** Highest sum of the prompt's held fraction (`shareOf`, 0 to 1) and free capacity first. */
 export function prefixWeighted(shareOf: (engine: Engine) => number): Order {
   return (engines) =>
     ordered(engines, (engine) => {
@@ -44,8 +44,8 @@ export function prefixWeighted(shareOf: (engine: Engine) => number): Order {
 }
 
 /**
- * The earliest first token. Of those that hold as much of the prompt as the first and are about as early, the one with the
- * fewest requests in flight: cold prompts spread.
+ * Earliest first token first. Among engines about as early that hold as much of the prompt as the first, fewest requests in
+ * flight, so that cold prompts spread.
  */
 export function soonest(
   predictMs: (engine: Engine) => number,

@@ -1,9 +1,9 @@
-// Owns the preset `ring`: which engine owns a session, and what names the session of a request.
+// Owns the preset `ring`: which engine owns a session, and which part of a request names it.
 import { Ring } from "../../pool/ring.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Order } from "../engines/fleet.ts";
 
-/** Positions of all engines: one that is away keeps its own, and its sessions return to it. */
+/** Ring of all engines: one that is away keeps its positions, so its sessions return to it. */
 export class SessionRing {
   readonly #ring: Ring<Engine>;
 
@@ -11,7 +11,7 @@ export class SessionRing {
     this.#ring = new Ring(engines.map((engine) => ({ name: engine.id, node: engine })));
   }
 
-  /** The session's owner first, then who would own it without that one, and so on. */
+  /** Orders engines by ownership: the session's owner, then its successors. */
   orderOf(session: string): Order {
     return (engines) => {
       const able = new Set(engines);
@@ -20,7 +20,7 @@ export class SessionRing {
   }
 }
 
-/** What names the session of a request: a header, or a field of the API for it; null: nothing. */
+/** Returns a request's session, from a header or a field of the API for it; null: none. */
 export function sessionOf(
   headers: Readonly<Record<string, string | string[] | undefined>>,
   body: unknown,

@@ -1,4 +1,4 @@
-// Owns the decision for one request: which tokens it has, which engines hold them, and the order of engines that follows.
+// Owns the decision for one request: its tokens, which engines hold them, and the resulting order of engines.
 import type { Preset } from "../../config/config.ts";
 import { Prefill } from "../../cost/prefill.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
@@ -15,61 +15,61 @@ import { Throttle } from "./throttle.ts";
 import { costOf, TtftModel } from "./ttft-model.ts";
 import type { Computing, Span, TtftParts } from "./ttft-model.ts";
 
-/** What of a request the decision stands on. */
+/** Properties of a request that the decision uses. */
 export interface Asked {
-  /** `x-request-id`; empty: it has none. */
+  /** `x-request-id`; empty: none. */
   id: string;
   path: string;
-  /** The body, parsed; null: it is no JSON. */
+  /** The parsed body; null: it is not JSON. */
   body: unknown;
   model: string | null;
-  /** null: nothing names one. */
+  /** Session of the request; null: none. */
   session: string | null;
-  /** Who shares with whom; empty: nobody says. */
+  /** Requests with one name share; empty: none given. */
   fairness: string;
-  /** What has a priority, by name; empty: nothing. */
+  /** Name of an objective, which has a priority; empty: none. */
   objective: string;
 }
 
 /** A request at one engine. */
 export interface Sent {
-  /** The first byte of the answer came. */
+  /** Called at the first byte of the answer. */
   begun(isStream: boolean): void;
-  /** One that does not stream came whole, with so many tokens. */
+  /** Called when an answer that does not stream has arrived whole, with its count of tokens. */
   answered(tokens: number): void;
   ended(): void;
-  /** For the answer's headers. */
+  /** Headers to add to the answer. */
   receipt: Readonly<Record<string, string>>;
 }
 
 /** A prompt that one engine computes and another one answers. */
 export interface Ahead {
   engine: Engine;
-  /** It is computed there now. */
+  /** Counts the prompt as being computed there. */
   send(): Computing;
-  /** It was computed and handed over, or never will be. */
+  /** Ends that count: the prompt was handed over, or never will be. */
   done(computing: Computing, isHandedOver: boolean): void;
 }
 
-/** How one request chooses, and what is to be known once it has. */
+/** How one request chooses its engine, and what follows its choice. */
 export interface Choice {
-  /** Even where it would come earliest, its first token is predicted to come later than it may. */
+  /** Even the earliest first token is predicted later than allowed. */
   isLate: boolean;
-  /** Where its prompt is computed first, because it answers earlier so; null: where it is answered. */
+  /** Engine that computes the prompt first, because the answer comes earlier so; null: the answering engine does. */
   ahead: Ahead | null;
   order: Order;
-  /** Where it has to wait for an engine with room. */
+  /** Place in the queue where no engine has room. */
   turn: Turn;
   send(engine: Engine): Sent;
 }
 
 export interface RouterOptions extends KnowingOptions {
   preset: Preset;
-  /** How late a first token may come; null: as late as it does. */
+  /** Latest time of a first token, ms; null: no limit. */
   ttftMs: number | null;
   /** Fewest tokens that one engine computes for another. */
   prefillTokens: number;
-  /** Priorities of objectives. */
+  /** Priorities by objective. */
   objectives: ReadonlyMap<string, number>;
 }
 
@@ -82,7 +82,7 @@ export class Router {
   readonly #knowing: Knowing;
   readonly decisions: Decisions = new Decisions();
   #ring = new SessionRing([]);
-  /** Of the fleet, when the ring was made. */
+  /** Generation of the fleet when the ring was made. */
   #ringOf = 0;
 
   constructor(options: RouterOptions) {
@@ -90,7 +90,7 @@ export class Router {
     this.#knowing = new Knowing(options);
   }
 
-  /** `handedOver`: tokens of the prompt that another engine has computed for whoever answers. */
+  /** `handedOver`: tokens of the prompt that another engine has computed for the one that answers. */
   async choose(asked: Asked, handedOver = 0): Promise<Choice> {
     const { preset } = this.#options;
     const looks = preset === "earliest-token" || preset === "prefix-weighted";
@@ -122,8 +122,8 @@ export class Router {
   }
 
   /**
-   * Computing elsewhere goes on while prompts wait where it is answered: it wins where that is long, or where the other
-   * engine is the faster one.
+   * Computing elsewhere overlaps the queue of the answering engine, so it wins where that queue is long or the other engine
+   * is faster.
    */
   #aheadOf(known: Known, model: string | null): Ahead | null {
     const { fleet, index, prefillTokens } = this.#options;
@@ -157,7 +157,7 @@ export class Router {
     };
   }
 
-  /** The engines of a session, its owner on the ring first. */
+  /** Orders the engines of a session, its owner on the ring first. */
   orderOf(session: string): Order {
     const { fleet } = this.#options;
     if (this.#ringOf !== fleet.generation) this.#ring = new SessionRing(fleet.engines);
@@ -165,7 +165,7 @@ export class Router {
     return this.#ring.orderOf(session);
   }
 
-  /** Prompts that are computed there or wait for it, and until one more could begin. */
+  /** Prompts computed or queued there, and milliseconds until one more could begin. */
   queueOf(engine: Engine): { prompts: number; queueMs: number } {
     const ttft = this.#ttftOf(engine);
     return { prompts: ttft.prompts, queueMs: ttft.queueMs() };
@@ -201,8 +201,8 @@ export class Router {
   }
 
   /**
-   * What sending it there costs: its own time to the first token, and that of those that will wait behind it, as many as
-   * wait now on average. A busy fleet so spares work, where each request alone would flee to the shortest queue.
+   * Cost of sending the prompt there: its own time to the first token plus the delay of prompts behind it, as many as wait
+   * now on average. A busy fleet so saves work, where each request alone would flee to the shortest queue.
    */
   #costMs(engine: Engine, known: Known): number {
     const { engines } = this.#options.fleet;
@@ -214,7 +214,7 @@ export class Router {
     return costOf(ttft.partsOf(span, behind), behind) + this.#copyMs(engine, known);
   }
 
-  /** What a second copy costs: where an engine is full, blocks go for it that will be computed again. */
+  /** Cost of a second copy: a full engine evicts blocks for it that will be computed again. */
   #copyMs(engine: Engine, { spans }: Known): number {
     let most = 0;
     for (const { held } of spans.values()) most = Math.max(most, held);
@@ -308,13 +308,13 @@ function reasonOf(
   return held > 0 ? "held" : "computed";
 }
 
-/** Of several answers at once, their tokens tell nothing of time. */
+/** The token count of several choices at once says nothing about time. */
 function isSingle(body: unknown): boolean {
   const { n } = body as { n?: unknown };
   return n === undefined || n === null || n === 1;
 }
 
-/** Which preset holds where none is named. */
+/** Returns the preset that holds where none is named. */
 export function presetOf(preset: Preset | null, hasEvents: boolean): Preset {
   return preset ?? (hasEvents ? "earliest-token" : "least-load");
 }

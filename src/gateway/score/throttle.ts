@@ -1,4 +1,4 @@
-// Owns how late a first token may come for whom while prompts wait: less late for what may be shed, and for who has more than an even share of what waits.
+// Owns how late a first token may come while prompts wait: less late for sheddable requests and for keys above an even share.
 import {
   GATEWAY_FAIR_KEYS_MAX,
   GATEWAY_FAIR_MS,
@@ -8,17 +8,17 @@ import { nowMs } from "../../time.ts";
 import type { Turn } from "../engines/queue.ts";
 
 interface Account {
-  /** Tokens that are computed for it now, or wait for it. */
+  /** Tokens computed or queued for the key now. */
   tokens: number;
   seenMs: number;
 }
 
 export class Throttle {
-  /** By key, the one that was seen longest ago first. */
+  /** Accounts by key, least recently seen first. */
   readonly #accounts = new Map<string, Account>();
   #tokens = 0;
 
-  /** The share of the time that a first token may take. */
+  /** Fraction of the allowed time that this request's first token may take. */
   patience(turn: Turn): number {
     const { key, priority, tokens } = turn;
     const account = this.#seen(key);
@@ -28,7 +28,7 @@ export class Throttle {
     return (isOver ? GATEWAY_SHED_SHARE : 1) * (isSheddable ? GATEWAY_SHED_SHARE : 1);
   }
 
-  /** Call what is given once its first token came, or never will. */
+  /** Counts a request's tokens until the returned function is called: at its first token, or when none will come. */
   sent({ key, tokens }: Turn): () => void {
     const account = this.#seen(key);
     account.tokens += tokens;
@@ -42,7 +42,7 @@ export class Throttle {
     };
   }
 
-  /** Keys that have sent nothing for a while have no share; one with prompts under way is not forgotten. */
+  /** Forgets keys that sent nothing for a while; a key with prompts under way stays. */
   #seen(key: string): Account {
     const account = this.#accounts.get(key) ?? { tokens: 0, seenMs: 0 };
     account.seenMs = nowMs();

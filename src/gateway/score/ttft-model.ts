@@ -1,4 +1,4 @@
-// Owns what is known of one engine's time to a first token: what computing prompts and pulling them from vaults take there, and what waits.
+// Owns the model of one engine's time to first token: the costs of computing and of pulling prompts, and the queue.
 import { Fit } from "../../cost/fit.ts";
 import { Prefill } from "../../cost/prefill.ts";
 import {
@@ -9,18 +9,18 @@ import {
 } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 
-/** Tokens of a prompt: all, those in the engine's own cache from the first on, and those there with vaults' behind them. */
+/** Tokens of a prompt: all, those in the engine's own cache from the first on, and those with vaults' behind them. */
 export interface Span {
   tokens: number;
   held: number;
   reach: number;
 }
 
-/** How a prompt comes to its first token at one engine. */
+/** Parts of a prompt's time to first token at one engine. */
 export interface TtftParts {
-  /** Tokens that are pulled from vaults; the rest behind them is computed. */
+  /** Tokens pulled from vaults; the rest behind them is computed. */
   pulled: number;
-  /** Milliseconds until computing begins: what was sent before is computed, and what is pulled is there. */
+  /** Milliseconds until computing begins: earlier prompts are computed, and the pulled blocks have arrived. */
   waitMs: number;
   computeMs: number;
 }
@@ -29,40 +29,40 @@ export interface TtftParts {
 export interface Computing {
   span: Span;
   sentMs: number;
-  /** What it takes there by itself: until its blocks were pulled, and computing the rest. */
+  /** Milliseconds that the prompt takes by itself: pulling its blocks, and computing the rest. */
   pullMs: number;
   computeMs: number;
-  /** No other prompt was computed beside it: its time is its own. */
+  /** No other prompt was computed beside it, so that its time is its own. */
   isAlone: boolean;
 }
 
-/** Learns from first tokens, and from whole answers where nothing streams; counts what is sent at once, so that a burst sees itself. */
+/** Learns from first tokens, or from whole answers where nothing streams; counts prompts when sent, so that a burst sees itself. */
 export class TtftModel {
   readonly #prefill = new Prefill();
-  /** Of all engines, which stands in for one that has answered few prompts: those tell nothing of other lengths. */
+  /** Costs over all engines, used for one with few samples, because few say nothing about other lengths. */
   readonly #usual: Prefill;
-  /** Seconds by [1, tokens] that vaults gave, whether the engine pulled them or found computing quicker. */
+  /** Seconds by [1, tokens] of prompts with blocks in vaults, whether the engine pulled them or found computing quicker. */
   readonly #pull = new Fit(2, [[1]]);
   readonly #open = new Set<Computing>();
-  /** When a first token came last: what is first in the queue has been computed since then. */
+  /** Time of the last first token; the first prompt in the queue has been computed since then. */
   #begunMs = 0;
 
   constructor(usual: Prefill = new Prefill()) {
     this.#usual = usual;
   }
 
-  /** Prompts that are computed or wait for it. */
+  /** Prompts computed or queued now. */
   get prompts(): number {
     return this.#open.size;
   }
 
-  /** Milliseconds until a prompt that is sent now could begin. */
+  /** Milliseconds until a prompt sent now could begin. */
   queueMs(now: number = nowMs()): number {
     let queueMs = 0;
     let isFirst = true;
     for (const { sentMs, pullMs, computeMs } of this.#open) {
       const spentMs = now - Math.max(sentMs, this.#begunMs);
-      // One that takes longer than was thought holds up the others: their own time is still to come.
+      // A prompt that takes longer than predicted holds up the others, whose own time is still to come.
       queueMs += isFirst ? Math.max(0, pullMs + computeMs - spentMs) : computeMs;
       isFirst = false;
     }
@@ -76,21 +76,21 @@ export class TtftModel {
     return 1000 * (seconds ?? (to - from) / GATEWAY_PREFILL_TOKENS_PER_S);
   }
 
-  /** Milliseconds to pull the tokens from..to. Before it was measured it is hoped to win, so that it is tried. */
+  /** Milliseconds to pull the tokens from..to. Before any sample pulling is predicted to win, so that it is tried. */
   pullMs(from: number, to: number): number {
     const seconds = this.#pull.predict([1, to - from]);
     if (seconds !== null) return 1000 * seconds;
     return GATEWAY_PULL_MS_MIN + GATEWAY_PULL_SHARE * this.computeMs(from, to);
   }
 
-  /** What costs least: computing behind its own cache, or pulling first. `behind`: prompts that computing delays, too. */
+  /** Chooses the cheaper of computing behind its own cache or pulling first. `behind`: prompts that computing delays, too. */
   partsOf({ tokens, held, reach }: Span, behind = 0): TtftParts {
     const queueMs = this.queueMs();
     const alone = { pulled: 0, waitMs: queueMs, computeMs: this.computeMs(held, tokens) };
     if (reach <= held) return alone;
     const pulling = {
       pulled: reach - held,
-      // Other prompts are computed while its blocks come.
+      // Other prompts are computed while its blocks arrive.
       waitMs: Math.max(queueMs, this.pullMs(held, reach)),
       computeMs: this.computeMs(reach, tokens),
     };
@@ -115,7 +115,7 @@ export class TtftModel {
     if (isMeasured) this.#learn(computing, (nowMs() - computing.sentMs) / 1000, 0);
   }
 
-  /** It came as a whole after `ms`, with `decoded` tokens behind its first one. When that came, ms; null: not known. */
+  /** Learns from a whole answer after `ms`, with `decoded` tokens behind its first. Returns when the first came, ms, or null. */
   answered(computing: Computing, ms: number, decoded: number): number | null {
     this.#learn(computing, ms / 1000, decoded);
     const decodeS = this.#decodeS(decoded);
@@ -149,7 +149,7 @@ export class TtftModel {
   }
 }
 
-/** Milliseconds until the first token, and those that others wait longer. */
+/** Milliseconds until the first token, plus the delay of the prompts behind it. */
 export function costOf({ waitMs, computeMs }: TtftParts, behind = 0): number {
   return waitMs + computeMs * (1 + behind);
 }

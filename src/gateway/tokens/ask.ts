@@ -3,7 +3,7 @@ import { GATEWAY_TOKENS_BYTES_MAX } from "../../limits/gateway.ts";
 import { textWithin } from "../engines/answer.ts";
 import type { Engine } from "../engines/engine.ts";
 
-/** null: it took too long, or the engine does not say. */
+/** Returns null on a time-out, or where the engine gives no tokens. */
 export async function askEngine(
   engine: Engine,
   question: string,
@@ -12,7 +12,7 @@ export async function askEngine(
   return (await answerOf(engine, question, timeoutMs))?.tokens ?? null;
 }
 
-/** null: it took too long; `tokens` is null where the engine answered without any. */
+/** Returns null on a time-out or failure; `tokens` is null where the engine answered without any. */
 export async function answerOf(
   engine: Engine,
   question: string,
@@ -35,7 +35,7 @@ export async function answerOf(
   }
 }
 
-/** A loop: of 100,000 tokens `every` takes longer than naming their blocks. */
+/** A plain loop, because `every` on 100,000 tokens takes longer than naming their blocks. */
 export function isTokens(value: unknown): value is number[] {
   if (!Array.isArray(value) || value.length === 0) return false;
   for (let at = 0; at < value.length; at += 1) if (!Number.isInteger(value[at])) return false;

@@ -1,27 +1,27 @@
-// Owns which chats the gateway turns into a text by itself, and that text: what an engine would do otherwise, it does.
+// Owns which chats the gateway renders as text, and that text; a chat that an engine might render differently is left to the engine.
 import type { Template } from "@huggingface/jinja";
 import { GATEWAY_CHAT_MESSAGES_MAX, GATEWAY_CHAT_VALUES_MAX } from "../../limits/gateway.ts";
 import type { Fields } from "./prompt.ts";
 import { FUNCTIONS } from "./template.ts";
 
-/** What it takes to render chats of a model. */
+/** Inputs for rendering a model's chats. */
 export interface Rendering {
   template: Template;
-  /** By the names that templates know them by, such as `bos_token`. */
+  /** Special tokens by the names that templates use, such as `bos_token`. */
   special: Readonly<Record<string, string>>;
 }
 
 export interface Chat {
   messages: { role: string; content: string }[];
   tools: object[] | null;
-  /** Of the template: flags and words. */
+  /** Further variables of the template: flags and words. */
   more: Record<string, boolean | string | null>;
   addGenerationPrompt: boolean;
   isFramed: boolean;
 }
 
 const ROLES: ReadonlySet<unknown> = new Set(["system", "user", "assistant"]);
-/** They change what the engine's template sees in ways that we do not follow. */
+/** Fields that change the template's input in ways that we do not follow. */
 const FOREIGN = [
   "chat_template",
   "continue_final_message",
@@ -30,13 +30,13 @@ const FOREIGN = [
   "media_io_kwargs",
   "reasoning_effort",
 ];
-/** Python and JavaScript disagree whether these are space, where a template trims. */
+/** Characters that a template's trimming takes for space in only one of Python and JavaScript. */
 const OTHER_SPACE = ["\u{1c}", "\u{1d}", "\u{1e}", "\u{1f}", "\u{85}", "\u{feff}"];
 const TOOL_DEPTH_MAX = 32;
-/** vLLM takes a line with it out of system messages. */
+/** vLLM removes a line with this text from system messages. */
 const BILLING = "x-anthropic-billing-header";
 
-/** null: the engine might make something else of it than we do. */
+/** Returns null where the engine might render the chat differently. */
 export function chatOf(body: Fields): Chat | null {
   if (FOREIGN.some((name) => (body[name] ?? false) !== false)) return null;
   const { messages: given, tools = null, add_generation_prompt: prompts = true } = body;
@@ -89,7 +89,7 @@ function moreOf(kwargs: unknown): Chat["more"] | null {
   return Object.fromEntries(given);
 }
 
-/** What an engine fills in itself, or does not pass on. */
+/** Variables that an engine sets itself, or does not pass on. */
 const RESERVED: ReadonlySet<string> = new Set([
   "messages",
   "tools",
@@ -107,7 +107,7 @@ const RESERVED: ReadonlySet<string> = new Set([
   "tokenizer_kwargs",
 ]);
 
-/** In the order of vLLM's own fields. undefined: with fields that it fills in, drops or writes in another way. */
+/** Orders the fields as vLLM does. undefined: the tools have fields that vLLM fills in, drops or writes differently. */
 function toolsOf(tools: unknown): object[] | null | undefined {
   if (tools === null) return null;
   if (!Array.isArray(tools) || tools.length === 0) return undefined;
@@ -125,7 +125,7 @@ function toolsOf(tools: unknown): object[] | null | undefined {
   return shown as object[];
 }
 
-/** Too many with a number, because Python writes 1.0 where JavaScript writes 1; and too deep, so that no client ends the stack. */
+/** Infinite for a number, because Python writes 1.0 where JavaScript writes 1, and for depth, to protect the stack. */
 function valuesIn(value: unknown, depth = 0): number {
   if (typeof value === "number" || depth > TOOL_DEPTH_MAX) return Infinity;
   if (typeof value !== "object" || value === null) return 1;
@@ -134,7 +134,7 @@ function valuesIn(value: unknown, depth = 0): number {
   return count;
 }
 
-/** null: the template refuses it, or does what ours cannot. */
+/** Returns null where the template refuses the chat, or needs what ours cannot do. */
 export function render({ template, special }: Rendering, chat: Chat): string | null {
   const { messages, tools, more, addGenerationPrompt } = chat;
   const given = { messages, tools, documents: null, add_generation_prompt: addGenerationPrompt };

@@ -1,4 +1,4 @@
-// Owns reading a model's folder: its tokenizer's marks, what it takes to render chats, and whether its files are still the same.
+// Owns reading a model's folder: its special tokens, its chat template, and a stamp that changes with its files.
 import { readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 import {
@@ -9,22 +9,22 @@ import type { Rendering } from "./chat.ts";
 import { templateOf } from "./template.ts";
 
 export interface ModelFolder {
-  /** null: chats are the engine's. */
+  /** null: the engine renders chats. */
   rendering: Rendering | null;
-  /** Special tokens, as they stand in texts: some of them. */
+  /** Some of the special tokens, as they stand in texts. */
   marks: string[];
 }
 
-/** What a template calls these, as tokenizer_config.json does. */
+/** Names of special tokens in templates and tokenizer_config.json. */
 const SPECIAL = /^(?:bos|eos|unk|sep|pad|cls|mask)_token$/;
-/** Today's date would be the engine's, in its time zone. */
+/** Templates with a clock are left to the engine, because its time zone decides the date. */
 const CLOCK = "strftime_now";
 
 const TOKENIZER = "tokenizer.json";
 const CONFIG = "tokenizer_config.json";
 const TEMPLATE = "chat_template.jinja";
 
-/** Other files have another one. */
+/** Returns a stamp that changes when a file does. */
 export async function stampOf(folder: string): Promise<string> {
   const each = [TOKENIZER, CONFIG, TEMPLATE].map(async (name) => {
     try {
@@ -64,7 +64,7 @@ function renderingOf(source: unknown, special: Rendering["special"]): Rendering 
   }
 }
 
-/** A token is written as its text, or as an object with it. */
+/** Returns a token's text; the file has it as a string or within an object. */
 function contentOf(value: unknown): string | null {
   if (typeof value === "string") return value;
   const { content } = (value ?? {}) as { content?: unknown };
@@ -80,7 +80,7 @@ async function jsonIn(folder: string, name: string): Promise<Record<string, unkn
   }
 }
 
-/** null: there is none, or it is larger than such files are. */
+/** Returns null where the file is missing or larger than such files are. */
 async function textIn(folder: string, name: string): Promise<string | null> {
   try {
     const path = join(folder, name);

@@ -1,4 +1,4 @@
-// Owns the tokenizers that are open here, by folder: read again where its files changed, closed where nobody uses them, and tried again after a pause that doubles where it failed.
+// Owns the open tokenizers by folder: read again where files changed, closed when idle, and tried again after a doubling pause where opening failed.
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import {
   GATEWAY_FOLDER_RETRY_MAX_MS,
@@ -14,7 +14,7 @@ import { readModelFolder, stampOf } from "./folder.ts";
 import type { ModelFolder } from "./folder.ts";
 
 export interface Opened extends ModelFolder {
-  /** Of its files: another one, other files. */
+  /** Stamp of its files; another one means other files. */
   stamp: string;
   usedMs: number;
   encode(text: string, isFramed: boolean): Promise<readonly number[]>;
@@ -24,7 +24,7 @@ export interface Opened extends ModelFolder {
 export interface Failed {
   reason: string;
   pauseMs: number;
-  /** When it may be tried again. */
+  /** Time from which it may be tried again. */
   againMs: number;
 }
 
@@ -51,7 +51,7 @@ export class Folders {
     this.#opened.clear();
   }
 
-  /** For whoever uses it; null: it is not open now. */
+  /** Returns an open tokenizer and marks it as used; null: not open. */
   openedOf(folder: string): Opened | null {
     const opened = this.#opened.get(folder);
     if (opened === undefined) return null;
@@ -59,12 +59,12 @@ export class Folders {
     return opened;
   }
 
-  /** null: it is open, or was not tried. */
+  /** null: the folder is open, or was not tried. */
   failedOf(folder: string): Failed | null {
     return this.#failed.get(folder) ?? null;
   }
 
-  /** As its files are now. Before its pause is over, a folder that failed is not read again. */
+  /** Opens a folder as its files are now. A failed folder is not read again before its pause is over. */
   async open(folder: string): Promise<Opened | Failed> {
     const failed = this.failedOf(folder);
     if (failed !== null && nowMs() < failed.againMs) return failed;
@@ -110,7 +110,7 @@ export class Folders {
     }
   }
 
-  /** Texts that wait for their turn were asked for later than that. */
+  /** Closes idle tokenizers. Queued texts are younger than the idle time, so none loses its tokenizer. */
   #closeUnused(): void {
     for (const [folder, opened] of this.#opened) {
       if (nowMs() - opened.usedMs < GATEWAY_TOKENIZER_IDLE_MS) continue;

@@ -1,4 +1,4 @@
-// Owns the models' tokenizers of the gateway: which model has one here, and what an engine must agree with before it is believed.
+// Owns the gateway's own tokenizers: which models have one, and what an engine must agree with before it is used.
 import { existsSync } from "node:fs";
 import { isAbsolute, join } from "node:path";
 import { TierkvError } from "../../errors.ts";
@@ -19,29 +19,29 @@ export interface ShownTokenizer {
   engine: string;
   model: string;
   folder: string;
-  /** `asking`: nothing is known yet, and the engine is asked for tokens; `failed`: the folder cannot be opened. */
+  /** `asking`: no verdict yet, so the engine makes the tokens; `failed`: the folder cannot be opened. */
   state: "agrees" | "differs" | "asking" | "failed";
-  /** Why it failed; empty where it did not. */
+  /** Why the folder failed; empty unless it did. */
   reason: string;
-  /** Whether chats are rendered here, and those with tools. */
+  /** Whether chats are rendered here, and chats with tools. */
   chats: boolean;
   tools: boolean;
 }
 
-/** What became of asking an engine whether it makes the same tokens. */
+/** Result of comparing an engine's tokens with ours. */
 interface Check {
   folder: string;
-  /** Of the engine, when it was asked: another number, another process. */
+  /** The engine's `rises` at the check; another number means another process. */
   rises: number;
-  /** What it was compared with; null: it is being opened, or the folder failed. */
+  /** Tokenizer that the engine was compared with; null: it is being opened, or the folder failed. */
   opened: Opened | null;
-  /** null: it is being asked, or did not answer, or the folder failed. */
+  /** null: the check runs, got no answer, or the folder failed. */
   verdict: Verdict | null;
-  /** When it is asked again, if there is no verdict. */
+  /** When the check is repeated, if there is no verdict. */
   againMs: number;
 }
 
-/** Half a character cannot be handed over: the engine says what becomes of it. */
+/** Half a character cannot be passed to the tokenizer, so the engine decides what becomes of it. */
 const HALF = /\p{Surrogate}/u;
 
 export class OwnTokenizers {
@@ -52,14 +52,14 @@ export class OwnTokenizers {
   readonly #turns = new Turns();
   #isClosed = false;
 
-  /** `named`: folders by model; of others, where an engine's own folder can be read here, that. */
+  /** `named`: folders by model; other models use the engine's own folder where it can be read here. */
   constructor(named: ReadonlyMap<string, string>, logger: Logger) {
     this.#named = named;
     this.#folders = new Folders(logger);
     this.#logger = logger;
   }
 
-  /** Throws CONFIG_BAD_VALUE for a folder that was named and is of no use. */
+  /** Throws CONFIG_BAD_VALUE for a configured folder that cannot be used. */
   async start(): Promise<void> {
     for (const [model, folder] of this.#named) {
       const found = await this.#folders.open(folder);
@@ -73,7 +73,7 @@ export class OwnTokenizers {
     return Promise.resolve();
   }
 
-  /** null: the engine must be asked. What it resolves to is null where it took too long. */
+  /** Returns null where the engine must be asked; the promise resolves to null on a time-out or failure. */
   make(
     { model, own }: Prompt,
     engine: Engine,
@@ -105,7 +105,7 @@ export class OwnTokenizers {
     );
   }
 
-  /** null: it is not turned into tokens here; what it resolves to is null where it took too long. */
+  /** Returns null where the text is not tokenized here; the promise resolves to null on a time-out. */
   #encode(
     opened: Opened,
     text: string,
@@ -117,7 +117,7 @@ export class OwnTokenizers {
     return this.#turns.take(() => opened.encode(text, isFramed), withinMs);
   }
 
-  /** The latest check of an engine; begins one where there is none of the process that runs. null: no tokenizer here. */
+  /** Returns the engine's latest check, or begins one for a new process or new files. null: no tokenizer here. */
   #checkOf(model: string, engine: Engine): Check | null {
     const folder = this.#folderOf(model, engine);
     if (folder === null) return null;
@@ -132,7 +132,7 @@ export class OwnTokenizers {
     return check;
   }
 
-  /** Not of files that were since replaced, and not due again. */
+  /** Whether a check is of the current files and not due again. */
   #isCurrent({ folder, opened, verdict, againMs }: Check): boolean {
     const isOfFiles = opened === null || opened === this.#folders.openedOf(folder);
     return isOfFiles && (verdict !== null || nowMs() < againMs);
@@ -163,7 +163,7 @@ export class OwnTokenizers {
         (this.#encode(opened, text, isFramed, ms) ?? Promise.resolve([])).catch(() => []),
       render: (chat) => (opened.rendering === null ? null : render(opened.rendering, chat)),
     });
-    // Other files are there now: those are compared next.
+    // Files were replaced meanwhile; the next check compares the new ones.
     if (this.#isClosed || this.#folders.openedOf(folder) !== opened) return;
     check.verdict = verdict;
     if (verdict === null) check.againMs = nowMs() + GATEWAY_PROBE_RETRY_MS;
@@ -183,7 +183,7 @@ export class OwnTokenizers {
   }
 }
 
-/** null: the engine renders it. */
+/** Returns null where the engine renders the chat. */
 function renderedBy(
   { rendering }: Opened,
   { chats, tools }: Verdict,

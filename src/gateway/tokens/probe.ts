@@ -1,4 +1,4 @@
-// Owns the question whether an engine makes the same tokens as a tokenizer here: some texts and chats, turned into tokens by both.
+// Owns comparing an engine's tokens with those of a tokenizer here, on sample texts and chats.
 import { GATEWAY_PROBE_MS } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
 import { answerOf } from "./ask.ts";
@@ -11,15 +11,15 @@ export interface Verdict {
   chats: boolean;
   /** Chats with tools. */
   tools: boolean;
-  /** The first of them that became other tokens; null: none. */
+  /** The first sample that became other tokens; null: none. */
   differs: string | null;
 }
 
-/** What is asked beside the engine. */
+/** The tokenizer to compare with the engine. */
 export interface Ours {
   /** Special tokens as texts. */
   marks: readonly string[];
-  /** null: it took too long; none: it cannot. */
+  /** null: it took too long; empty: the text cannot be encoded. */
   encode(text: string, isFramed: boolean, withinMs: number): Promise<readonly number[] | null>;
   render(chat: Chat): string | null;
 }
@@ -59,11 +59,11 @@ const TOOL = {
 };
 const WITH_TOOLS = [{ messages: [SYSTEM, USER], tools: [TOOL] }];
 
-/** In place of what differs: one side did not say what it makes. */
+/** Returned in place of a difference: one side did not answer. */
 const LATE = Symbol("late");
 const NO_CHAT = "no chat can be rendered here";
 
-/** null: the engine does not answer in time, or a busy machine did not: neither says what they make. */
+/** Returns null where the engine or a busy machine was too slow, because that says nothing about their tokens. */
 export async function probe(model: string, engine: Engine, ours: Ours): Promise<Verdict | null> {
   const text = await differingText(model, engine, ours);
   if (text === LATE) return null;
@@ -76,7 +76,7 @@ export async function probe(model: string, engine: Engine, ours: Ours): Promise<
   return tools === LATE ? null : { texts: true, chats, tools: tools === null, differs };
 }
 
-/** The first text of which the engine makes something else. */
+/** Returns the first text of which the engine makes other tokens. */
 async function differingText(
   model: string,
   engine: Engine,
@@ -95,7 +95,7 @@ async function differingText(
   return null;
 }
 
-/** The first chat of which the engine makes something else; those that the template refuses, ours does not render. */
+/** Returns the first chat of which the engine makes other tokens; skips chats that the template refuses. */
 async function differingChat(
   chats: readonly object[],
   model: string,

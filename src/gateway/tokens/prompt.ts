@@ -1,4 +1,4 @@
-// Owns what of a request's body says which blocks it begins with.
+// Owns the part of a request's body that determines its first blocks.
 import { GATEWAY_ENCODE_CHARS_MAX } from "../../limits/gateway.ts";
 import { isTokens } from "./ask.ts";
 
@@ -6,18 +6,18 @@ export type Fields = Readonly<Record<string, unknown>>;
 
 export interface Prompt {
   model: string;
-  /** Token ids, where the client gave them. */
+  /** Token ids, if the client gave them. */
   tokens: readonly number[] | null;
-  /** The body of the engine's `/tokenize`; null: what the engine would make of it is not known. */
+  /** Body for the engine's `/tokenize`; null: the client gave token ids. */
   question: string | null;
-  /** The same for a tokenizer of ours; null: only the engine can say. */
+  /** Input for a tokenizer of ours; null: only the engine can make the tokens. */
   own: { text: string; isFramed: boolean } | { chat: Fields } | null;
   salt: string | null;
 }
 
 const COMPLETIONS = /^\/v1\/completions$/;
 const CHAT = /^\/v1\/chat\/completions$/;
-/** Fields that change what the chat template makes, under the names that `/tokenize` takes them by. */
+/** Fields that change a chat template's result, by their names in `/tokenize`. */
 const CHAT_FIELDS = [
   "messages",
   "add_generation_prompt",
@@ -29,7 +29,7 @@ const CHAT_FIELDS = [
   "tools",
 ];
 
-/** null: no prompt whose blocks can be known, such as several at once or pictures. */
+/** Returns null for a prompt whose blocks cannot be known, such as several at once or pictures. */
 export function promptOf(path: string, body: unknown): Prompt | null {
   if (typeof body !== "object" || body === null) return null;
   const fields = body as Fields;
@@ -51,11 +51,11 @@ export function promptOf(path: string, body: unknown): Prompt | null {
   return { ...common, tokens: null, question, own: ownChat(fields, question) };
 }
 
-/** null: while it is rendered, nobody else would be served. */
+/** null for a long chat, because rendering it would hold up all other requests. */
 const ownChat = (chat: Fields, question: string): Prompt["own"] =>
   question.length > GATEWAY_ENCODE_CHARS_MAX ? null : { chat };
 
-/** Texts alone: a picture's blocks are told apart by its own digest. */
+/** Accepts texts alone, because a picture's own digest tells its blocks apart. */
 function isPlain(messages: unknown): boolean {
   return (
     Array.isArray(messages) &&

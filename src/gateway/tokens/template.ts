@@ -1,9 +1,9 @@
-// Owns chat templates as Python renders them: where the renderer differs from it, templates call functions of ours.
+// Owns chat templates rendered as in Python: where the renderer differs, templates call functions of ours.
 import { Template } from "@huggingface/jinja";
 
 type Strip = (text: unknown, characters?: unknown) => string;
 
-/** Methods of texts whose argument the renderer leaves out, by the names under which templates find ours. */
+/** String methods whose argument the renderer ignores, by their names in templates. */
 const METHODS: ReadonlyMap<string, Strip> = new Map([
   ["strip", strip(true, true)],
   ["lstrip", strip(true, false)],
@@ -44,12 +44,12 @@ function rewrite(part: unknown): void {
   (part as Node).callee = { type: "Identifier", value: PREFIX + name };
 }
 
-/** As Python's, which takes all characters of a set; of the ends named. */
+/** Strips as Python does: all characters of a set, from the ends named. */
 function strip(isLeft: boolean, isRight: boolean): Strip {
   return (text, characters = null) => {
     if (typeof text !== "string") throw new TypeError("not a text");
     if (characters === null) return spaces(text, isLeft, isRight);
-    // Pairs of code units would be taken for two characters.
+    // A surrogate pair would be taken for two characters.
     if (typeof characters !== "string" || /[\u{10000}-\u{10ffff}]/u.test(characters)) {
       throw new TypeError("not plain characters");
     }

@@ -1,4 +1,4 @@
-// Owns the way from a request to its token ids: as given, from the last time, made here, or asked of an engine, within a bound of time.
+// Owns finding a prompt's token ids: given, remembered, made here, or asked of an engine, within a time limit.
 import { createHash } from "node:crypto";
 import { GATEWAY_TOKENIZE_CHARS_MIN, GATEWAY_TOKENS_KEPT_MAX } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
@@ -6,7 +6,7 @@ import { askEngine } from "./ask.ts";
 import type { OwnTokenizers } from "./own.ts";
 import type { Prompt } from "./prompt.ts";
 
-/** Who made the tokens of a prompt that did not come before; `nobody`: it took too long, or the engine does not say. */
+/** Maker of tokens that were not remembered; `nobody`: it took too long, or the engine gave none. */
 export type Maker = "gateway" | "engine" | "nobody";
 
 export interface TokenizerOptions {
@@ -25,7 +25,7 @@ export class Tokenizer {
     this.#options = options;
   }
 
-  /** null: it took too long, or the engine does not say. */
+  /** Returns null where the prompt is short, time runs out, or the engine gives no tokens. */
   async tokensOf(prompt: Prompt, engine: Engine): Promise<readonly number[] | null> {
     if (prompt.tokens !== null) return prompt.tokens;
     const { question } = prompt;

@@ -1,4 +1,4 @@
-// Owns how many texts are turned into tokens at once: threads that read files and resolve names are the same.
+// Owns how many texts are turned into tokens at once, because the same threads read files and resolve names.
 import { GATEWAY_ENCODES_AT_ONCE, GATEWAY_ENCODES_WAITING_MAX } from "../../limits/gateway.ts";
 
 interface Waiting {
@@ -7,11 +7,11 @@ interface Waiting {
 }
 
 export class Turns {
-  /** In the order of their coming. */
+  /** In the order of arrival. */
   readonly #waiting = new Set<Waiting>();
   #running = 0;
 
-  /** null: it had not begun, or not ended, `withinMs` from now; what began goes on. */
+  /** Resolves to null where the work has not ended `withinMs` from now; work that began goes on. */
   take<T>(work: () => Promise<T>, withinMs: number): Promise<T | null> {
     // `setTimeout` takes 0 ms as 1 ms, and short work would be done by then.
     if (withinMs <= 0) return Promise.resolve(null);

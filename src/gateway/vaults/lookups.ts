@@ -1,4 +1,4 @@
-// Owns asking vaults what they hold of a prompt: where nobody is known to hold it, and for no longer than a decision waits.
+// Owns asking vaults which blocks of a prompt they hold: only blocks not known to be held, and no longer than a decision waits.
 import { HASH_BYTES, hasBit, KeyPacker, PACKED_KEY_BYTES } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import { toTierkvError } from "../../errors.ts";
@@ -20,19 +20,19 @@ import type { Apart, Base, Tagging } from "../hashes/forms.ts";
 import type { BlockName } from "../index/chain.ts";
 import type { BlockIndex } from "../index/index-of-blocks.ts";
 
-/** What is asked of one vault. */
+/** One vault that may be asked. */
 export interface AskedVault {
   readonly address: string;
-  /** Nobody is to ask it. */
+  /** The vault must not be asked: it is away, or its breaker is open. */
   readonly isOpen: boolean;
-  /** A bitmap over packed keys. */
+  /** Returns a bitmap over packed keys. */
   lookup(namespace: Namespace, keys: Buffer, deadlineMs: number): Promise<Buffer>;
 }
 
-/** found: of blocks that were not known, in time or not · late: it came after the decision, whatever it was. */
+/** found: the answer held blocks not known before · late: it came after the decision, whatever it held. */
 export type LookupOutcome = "found" | "nothing" | "late" | "failed";
 
-/** An engine that a prompt may go to, with the tokens that it holds itself or is known to pull. */
+/** An engine that a prompt may go to, with the tokens that it holds itself or can pull. */
 export interface AskingEngine {
   slot: number;
   agreement: Agreement;
@@ -41,7 +41,7 @@ export interface AskingEngine {
   reach: number;
 }
 
-/** A prompt in the blocks of these engines. */
+/** A prompt, cut into the blocks of these engines. */
 export interface AskedPrompt {
   tokens: readonly number[];
   blockSize: number;
@@ -50,7 +50,7 @@ export interface AskedPrompt {
 }
 
 export interface LookupsOptions {
-  /** Those that there are now. */
+  /** Returns the vaults that exist now. */
   vaults: () => readonly AskedVault[];
   index: BlockIndex;
   /** 0: vaults are not asked. */
@@ -59,7 +59,7 @@ export interface LookupsOptions {
   logger: Logger;
 }
 
-/** One name of a prompt's blocks, and who has it. */
+/** One naming of a prompt's blocks, and the engines that use it. */
 interface Question {
   named: Named;
   form: readonly [Base, Tagging];
@@ -69,7 +69,7 @@ interface Question {
 
 export class Lookups {
   readonly #options: LookupsOptions;
-  /** When the same may be asked again, by namespace and last block. */
+  /** When the same question may be repeated, by namespace and last block. */
   readonly #asked = new Map<string, number>();
   #open = 0;
   #isFailing = false;
@@ -78,7 +78,7 @@ export class Lookups {
     this.#options = options;
   }
 
-  /** True: what the index knows of the prompt is more than before. Later than it may wait, answers go to the index alone. */
+  /** Returns true where the index learned more of the prompt. Answers after `lookupMs` reach only the index. */
   async ask(prompt: AskedPrompt): Promise<boolean> {
     const { lookupMs } = this.#options;
     const { blockSize, engines } = prompt;
@@ -104,7 +104,7 @@ export class Lookups {
     return state.isFound;
   }
 
-  /** An engine whose hashes are not known yet is about to tell of this prompt's. */
+  /** Announces the prompt to agreements, because an engine still learning will soon report its hashes. */
   #expect({ tokens, blockSize, engines }: AskedPrompt, blocks: number): void {
     for (const { agreement, apart } of engines) {
       if (apart.adapter !== null || apart.salt !== null) continue;
@@ -114,7 +114,7 @@ export class Lookups {
     }
   }
 
-  /** Engines whose blocks have the same name are asked for once. */
+  /** Puts engines whose blocks have the same names into one question. */
   *#questions(engines: readonly AskingEngine[]): Generator<Question> {
     const found = new Map<string, Question>();
     for (const { slot, agreement, apart } of engines) {
@@ -134,7 +134,7 @@ export class Lookups {
     return able.slice(0, GATEWAY_LOOKUP_VAULTS_MAX);
   }
 
-  /** Not what was asked just now, and not too much at once. */
+  /** Refuses a question repeated too soon, or beyond the limit of open ones. */
   #may({ named: { namespace } }: Question, { names }: AskedPrompt, blocks: number): boolean {
     const now = nowMs();
     const key = `${names[blocks - 1]} ${namespace.toString("latin1")}`;
@@ -148,7 +148,7 @@ export class Lookups {
     return true;
   }
 
-  /** Never rejects. Each vault's answer counts as it comes: a slow one holds up none. */
+  /** Never rejects. Each vault's answer counts as it comes, so that a slow vault delays no other. */
   async #put(
     question: Question,
     { tokens, blockSize, names }: AskedPrompt,
@@ -195,7 +195,7 @@ export class Lookups {
     }
   }
 
-  /** Said once, until all answer. */
+  /** Logged once, until all vaults answer. */
   #failed(error: unknown): void {
     const { message: reason } = toTierkvError(error);
     if (!this.#isFailing)
@@ -206,7 +206,7 @@ export class Lookups {
 
 const keysOfBlock = ({ groups, shards }: Named): number => groups.length * shards;
 
-/** Packed keys of all groups and shards of the blocks behind the first `from`, block by block. */
+/** Returns the packed keys of all groups and shards of the blocks after the first `from`, block by block. */
 function keysOf(hashes: Buffer, from: number, named: Named): Buffer {
   const { groups, shards } = named;
   const count = hashes.length / HASH_BYTES - from;
@@ -217,7 +217,7 @@ function keysOf(hashes: Buffer, from: number, named: Named): Buffer {
   return packer.keys;
 }
 
-/** Blocks of which all keys are held by one vault or another, besides those that were. */
+/** Returns the blocks that this answer completes; a block's keys may be held by several vaults. */
 function wholeIn(bitmap: Buffer, held: Uint8Array, named: Named, count: number): number[] {
   const each = keysOfBlock(named);
   const there: number[] = [];
