@@ -74,7 +74,7 @@ const sharedIsOne =
     };
   };
 
-/** Each under what holds where it is not broken. */
+/** Rules by the condition that holds unless they are broken. */
 const RULES: Readonly<Record<string, Rule>> = {
   parityHasThreePlaces: ({ cluster: { redundancy, kvCold } }) =>
     redundancy !== "parity" ||
