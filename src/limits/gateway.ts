@@ -81,7 +81,7 @@ export const GATEWAY_TOKENS_KEPT_MAX = 4_000_000;
 export const GATEWAY_HASH_BLOCK_TOKENS_MAX = 8_192;
 /** Hashes of a prompt computed before other requests get their turn: less than 1 ms. */
 export const GATEWAY_HASHES_PER_SLICE = 256;
-/** Blocks of an event that begins a prompt whose hashes are made anew, and of so many such events one. */
+/** Blocks whose hashes are recomputed in an event that begins a prompt, and such events per check. */
 export const GATEWAY_HASHES_CHECKED = 2;
 export const GATEWAY_HASH_CHECK_EVERY = 16;
 /** While an engine's form of hashes is unknown: interval of hashing a prompt sent there, and hashes kept. */

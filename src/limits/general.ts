@@ -357,7 +357,7 @@ export const DEMO_WARMUP_CHARS = 1_024;
 /** Tokens of an answer: enough to tell two answers apart. */
 export const DEMO_ANSWER_TOKENS = 16;
 
-// Sidecar: what it tells and remembers.
+// Sidecar: forecasts, metrics and history.
 /** Longest prompt that is computed without a look-up because computing is quick. */
 export const PROMPT_TOKENS_MAX = 65_536;
 /** Prompts in `tierkv doctor`'s forecast: the shortest, and their number, each twice as long as the last. */

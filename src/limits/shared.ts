@@ -1,6 +1,6 @@
 // Owns the limits of memory that the sidecars of a machine share.
 
-/** Interval at which a sidecar checks for others' flushes, and frees dead ones' slots. */
+/** Interval at which a sidecar checks for others' flushes, and cleans up after dead ones. */
 export const SHARED_NEWS_MS = 500;
 /** How long `tierkv doctor --shm` waits for its process, and the polling interval, in ms. */
 export const SHARED_PEER_START_MS = 30_000;

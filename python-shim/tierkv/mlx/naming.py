@@ -72,7 +72,7 @@ class Naming:
         digests.lower_priority()
         try:
             self.weights = f"memory:{form.digest(self._hear)}"
-        except Exception as error:  # nobody waits for this thread: it must end with an answer
+        except Exception as error:  # no caller waits for this thread, so it must leave an answer
             log.exception("tierKV: the model cannot be read")
             self._refuse(f"the model cannot be read ({error!r})")
 

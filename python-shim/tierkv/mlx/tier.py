@@ -114,7 +114,7 @@ class Tier:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Give what was restored, saved and dropped, by reason."""
+        """Give counts of restored, saved and dropped blocks, by reason."""
         return {} if self._link is None else self._link.counters.snapshot()
 
     def wait_ready(self, timeout_s: float) -> bool:

@@ -82,7 +82,7 @@ class Budget:
         self.wait_s, self.stall_s = limits.WAIT_MS_DEFAULT / 1e3, limits.STALL_MS_DEFAULT / 1e3
 
     def goes_on_waiting(self, state: RequestState, start: int, now: float) -> bool:
-        """Tell whether a request goes on waiting, without a look at what was placed."""
+        """Tell whether a request goes on waiting, without a look at its placed blocks."""
         self._begin(state, start, now)
         plan = self._book.get(state.request.request_id)
         if plan is None:

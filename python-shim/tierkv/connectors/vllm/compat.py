@@ -115,7 +115,7 @@ def none_hash() -> bytes | None:
 class BlockTables:
     """The block tables of the requests in a step, one list of block ids per KV-cache group.
 
-    From 0.29 the scheduler offers them (`SchedulerOutput.kv_connector_block_state`); 0.28 sends only what is new for
+    From 0.29 the scheduler offers them (`SchedulerOutput.kv_connector_block_state`); 0.28 sends only new ids of
     each request, so they are added up here.
     """
 

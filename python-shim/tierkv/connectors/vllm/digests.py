@@ -19,7 +19,7 @@ _BLOB_DIGITS: Final = 64
 
 
 class FileDigestError(Exception):
-    """A file has no digest that could stand for what an engine has loaded from it."""
+    """A file has no digest that could stand for its loaded content."""
 
 
 class Stamp(NamedTuple):
@@ -104,7 +104,7 @@ class DigestStore:
 class FileDigests:
     """Digests of whole files. `read` blocks its caller, which reads as well; `done_bytes` of `total_bytes` are read.
 
-    `born_ns`: a file changed after that may not be what was loaded, so it has no digest.
+    `born_ns`: a file changed later may differ from the loaded one, so it has no digest.
     """
 
     def __init__(self, store: DigestStore, born_ns: int) -> None:

@@ -51,7 +51,7 @@ class _Audit:
 
 
 class StorageEvents:
-    """Claims what vaults themselves say they hold, and withdraws it once they do not.
+    """Claims blocks that vaults report as held, and withdraws them once they do not.
 
     Every second the sidecar is asked for some blocks: those just saved or restored, and claimed ones in turn. So a
     block that was evicted, flushed or lost with its vault is withdrawn, and a vault that does not answer counts as
@@ -66,7 +66,7 @@ class StorageEvents:
         counters: Counters,
         called: Callable[[], _Name] = lambda: _NAMELESS,
     ) -> None:
-        """`called` gives by what vaults know the engine's blocks; read in its own thread, at each step."""
+        """`called` gives the vaults' name for the engine's blocks; called on the engine's thread, at each step."""
         self.is_on = compat.publishes_events(config)
         #: Whether `take` has events to give.
         self.has_news = False
@@ -125,7 +125,7 @@ class StorageEvents:
         ]
 
     def take(self) -> list[Any]:
-        """Give vLLM's events of what changed since the last call, in order; to be called in each step."""
+        """Give vLLM's events since the last call, in order; call it in each step."""
         naming = self._naming()
         if not self.has_news:
             return naming
@@ -235,7 +235,7 @@ class StorageEvents:
 
 
 def _hashes_more(request: Any) -> bool:
-    """Tell whether a request's block hashes name more than its tokens (a salt, pictures)."""
+    """Tell whether a request's block hashes cover more than its tokens (a salt, pictures)."""
     return bool(request.cache_salt or request.mm_features)
 
 

@@ -31,7 +31,7 @@ SAVE_ITEMS_PER_STEP_MAX: Final = 128
 SAVE_ITEMS_PER_FRAME_MAX: Final = 2048
 #: Requests whose blocks go on being offered in later steps.
 SAVE_RESTS_MAX: Final = 256
-#: Requests that hear of a block's loss: the last ones that offered it while it waited.
+#: Requests noted on a waiting block, whose loss stops their saves: the last ones that offered it.
 SAVE_SHARERS_MAX: Final = 8
 #: Time without a free slot, seconds, after which waiting saves no longer keep an engine without requests stepping.
 SAVE_STALL_S: Final = 5.0
@@ -111,7 +111,7 @@ RESTORE_TIMES_MAX: Final = 1024
 STEP_SAMPLES_MAX: Final = 256
 #: A step is measured when one request computes at least this many tokens: less is decoding.
 STEP_TOKENS_MIN: Final = 16
-#: Tokens left to compute on a CPU with AMX until a step of so many has run: fewer have killed fresh engines.
+#: Tokens left to compute on a CPU with AMX until a step of as many has run: fewer have killed fresh engines.
 AMX_FIRST_TOKENS: Final = 64
 #: Tenants whose numbers are cached, so that they are not computed for every block.
 TENANTS_REMEMBERED: Final = 4096

@@ -287,7 +287,7 @@ class Link:
         return None
 
     def release(self, plan: Plan, tokens: int, load_s: float) -> None:
-        """Give a plan's slots back, and say what was loaded from them."""
+        """Give a plan's slots back, and report the tokens and time of the load."""
         with self._changed:
             self._release(plan.number, tokens, load_s)
 

@@ -97,7 +97,7 @@ class PlanGroup:
         return self.held is not None and index < self.count and is_set(self.held, index)
 
     def missing(self, first: int, end: int) -> Sequence[int]:
-        """Give those of the blocks `first` to `end` of which `holds` is false: quick where all are held."""
+        """Give the blocks from `first` to `end` that are not held; quick where all are."""
         looked_up = min(end, self.count)
         if self.held is None or looked_up <= first:
             return range(first, end)

@@ -23,7 +23,7 @@ log = logging.getLogger("tierkv.shim")
 _DOMAIN: Final = b"tierkv tenant"
 #: Bytes of a tenant's number: JavaScript holds it exactly.
 _ID_BYTES: Final = 6
-#: A picture's identifier as vLLM makes it of what is in it: a digest of 32 or 64 bytes, in hexadecimal.
+#: A picture's identifier as vLLM makes it from the content: a digest of 32 or 64 bytes, in hexadecimal.
 _DIGEST: Final = re.compile("[0-9a-f]{64}|[0-9a-f]{128}")
 
 

@@ -371,7 +371,7 @@ class SavePlanner:
 
     @property
     def holds_blocks(self) -> bool:
-        """Tell whether references of ours keep blocks from being used."""
+        """Tell whether our references keep blocks from reuse."""
         return bool(self._in_flight)
 
     @property

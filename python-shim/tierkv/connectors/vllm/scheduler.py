@@ -359,7 +359,7 @@ class SchedulerShim:
         return state.answer(self._handoffs.told(state))
 
     def has_pending_work(self) -> bool:
-        """Tell whether the engine should go on stepping: blocks of ours are referenced or being copied."""
+        """Tell whether the engine should go on stepping, because copies run or blocks are referenced."""
         return self._saves.has_work or len(self._loads) > 0 or self.events.has_news
 
     def has_pending_block_frees(self) -> bool:

@@ -72,7 +72,7 @@ class Weights:
             self.digest = self._identify()
         except (UnknownWeightsError, digests.FileDigestError) as error:
             self.refused = str(error)
-        except Exception as error:  # nobody waits for this thread: it must end with an answer
+        except Exception as error:  # no caller waits for this thread, so it must leave an answer
             log.exception("tierKV: the model's files cannot be read")
             self.refused = f"the model's files cannot be read ({error!r})"
 
