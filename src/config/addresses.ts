@@ -1,4 +1,4 @@
-// Owns the kinds of values that are addresses: of vaults, engines and what listens, one or several, and what was probably meant.
+// Owns the kinds of values that are addresses: of vaults, engines and listeners, single or in lists, with the likely fix.
 import { isIP, isIPv4, isIPv6 } from "node:net";
 import { isNames, namesIn, sharedPath, sourceOf, unixPath } from "../hosts.ts";
 import { VAULT_SOCKET_BYTES_MAX } from "../limits/general.ts";
@@ -10,7 +10,7 @@ import { showValue } from "./show.ts";
 
 const CONNECT_SAMPLE = "192.168.1.10:50051";
 
-/** `host:port`; IPv6 in brackets. Port 0 (the system chooses) only where one listens. Or `unix:/path`. */
+/** `host:port`; IPv6 in brackets. Port 0 (the system chooses) only to listen. Or `unix:/path`. */
 export function address(use: "listen" | "connect"): Kind<Address> {
   const sample = use === "listen" ? "127.0.0.1:50051" : CONNECT_SAMPLE;
   const tcp = tcpOnly(sample, use === "listen" ? 0 : 1);
@@ -23,7 +23,7 @@ export function address(use: "listen" | "connect"): Kind<Address> {
   };
 }
 
-/** The same without `unix:/path`; `sample` is shown where no better guess can be made. */
+/** The same without `unix:/path`; `sample` is shown where there is no better guess. */
 export function tcpOnly(sample: string, portMin: number): Kind<Address> {
   return {
     describe: '`"host:port"`',
@@ -135,7 +135,7 @@ function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<read
   };
 }
 
-/** The fix for one of them as a fix for the list: with the others as they are. */
+/** Turns the fix for one item into a fix for the list, with the other items unchanged. */
 function inList(
   { problem }: { problem: Problem },
   raw: readonly unknown[],
@@ -196,7 +196,7 @@ function isHost(host: string): boolean {
   return host.length <= 253 && /^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$/.test(host);
 }
 
-/** What was probably meant: the given host with the given or a usual port. */
+/** The likely meaning: the given host with the given or a usual port. */
 function suggestAddress(raw: unknown, sample: string): string {
   const port = sample.slice(sample.lastIndexOf(":") + 1);
   if (typeof raw === "object" && raw !== null && "host" in raw && typeof raw.host === "string") {

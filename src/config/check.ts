@@ -1,4 +1,4 @@
-// Owns the way from TOML text to a Config: syntax, keys, types, rules; every mistake with its file, line, key, value and fix.
+// Owns the check of TOML text into a Config: syntax, keys, types, rules; each mistake has file, line, key, value and fix.
 import { parse, TomlError } from "smol-toml";
 import { TierkvError } from "../errors.ts";
 import type { Config } from "./config.ts";
@@ -25,7 +25,7 @@ export function place(path: string | null, line: number | null): string {
   return line === null ? path : `${path}:${line}`;
 }
 
-/** A document under its name: what the checks below have in common. */
+/** A document with its path and text, for the checks below. */
 interface Source {
   path: string | null;
   text: string;
@@ -139,7 +139,7 @@ function fixForKey(
   return `known keys of [${section}]: ${Object.keys(fields).join(", ")}`;
 }
 
-/** The table a key belongs to, when it was written elsewhere. */
+/** The table of a key that was written elsewhere. */
 function homeOf(name: string): Entry | null {
   const guess = nearest(
     name,
@@ -170,7 +170,7 @@ function inFileOrder(problems: TierkvError[]): TierkvError[] {
   return problems.sort((a, b) => Number(a.details["line"]) - Number(b.details["line"]));
 }
 
-/** The compiler has proven (type Schema) that the entries are exactly the values of Config. */
+/** The type Schema proves that the entries are exactly the values of Config. */
 function assemble(path: string | null, values: ReadonlyMap<Entry, unknown>): Config {
   const config: Record<string, unknown> = { path };
   for (const [section] of SECTIONS) {

@@ -1,11 +1,11 @@
-// Owns what many keys have in common: how a default is given and shown, files, and what every process has.
+// Owns the parts that many keys share: defaults and how they are shown, files, and keys of every process.
 import { PATH_BYTES_MAX } from "../limits/general.ts";
 import type { Field } from "./field.ts";
 import { boolean, httpUrl, path } from "./kinds.ts";
 
 type Default<T> = Pick<Field<T>, "fallback" | "fallbackText" | "example">;
 
-/** `example`: another value that may be of use. */
+/** `example`: another useful value. */
 export function byDefault<const T extends string | number | boolean>(
   value: T,
   example: T = value,
@@ -35,7 +35,7 @@ export const METRICS_LAN: Field<boolean> = {
   ...byDefault(false),
 };
 
-/** Of a process, which makes these spans. */
+/** The key of a process that makes these spans. */
 export function otlpEndpoint(process: string, spans: string): Field<string | null> {
   return {
     kind: httpUrl,

@@ -12,7 +12,7 @@ export interface Address {
   readonly text: string;
 }
 
-/** What a pool of vaults does against the loss of one. */
+/** A pool's protection against the loss of a vault. */
 export type Redundancy = "none" | "parity" | "copies:2";
 
 export interface ClusterConfig {
@@ -21,22 +21,22 @@ export interface ClusterConfig {
   readonly kvCold: readonly Address[];
   readonly ssmCold: readonly Address[];
   readonly redundancy: Redundancy;
-  /** Of memory that sidecars share. */
+  /** Cache coherence of memory that sidecars share. */
   readonly coherence: Coherence;
-  /** Which of several machines that have the same `shm:` memory this is; null: no other has it. */
+  /** This machine's number among those with the same `shm:` memory; null: it is the only one. */
   readonly host: number | null;
-  /** Whose users have `shm:` memory, by name or number; null: this user alone. */
+  /** Group whose users have `shm:` memory, by name or number; null: this user alone. */
   readonly group: string | null;
-  /** What `tierkv join` stores: certificate and token of each vault. */
+  /** Directory where `tierkv join` stores each vault's certificate and token. */
   readonly credentials: string;
-  /** Machines that are woken when their vault is wanted. */
+  /** Machines that are woken when their vault is needed. */
   readonly wake: readonly Sleeper[];
-  /** What opens vaults that were not joined. null: none. */
+  /** Credentials for vaults that were not joined; null: none. */
   readonly tlsCa: string | null;
   readonly tlsCert: string | null;
   readonly tlsKey: string | null;
   readonly token: string | null;
-  /** Whether vaults of other machines that were not joined may be spoken to in the clear. */
+  /** Whether vaults of other machines that were not joined may be used without TLS. */
   readonly insecureLan: boolean;
 }
 
@@ -55,110 +55,110 @@ export interface CodecConfig {
 export interface TurboQuantConfig {
   /** null: as `[codec] kv` says. */
   readonly enabled: boolean | null;
-  /** Checked against the engine's head dim; null: the engine's is taken. */
+  /** Checked against the engine's head dim; null: not checked. */
   readonly kvDim: number | null;
   readonly states: StateForm;
 }
 
-/** When a record on disk is called durable: as its file fills, soon after it was accepted, or before that is answered. */
+/** When a record on disk becomes durable: as its file fills, soon after it is accepted, or before the answer. */
 export type Durability = "none" | "group" | "sync";
 
 export interface VaultConfig {
   readonly listen: Address;
   /** null: a share of the memory free at start. */
   readonly maxBytes: number | null;
-  /** What each tenant keeps in memory whatever others store; null: tenants are not told apart. */
+  /** Bytes of memory guaranteed to each tenant; null: tenants are not distinguished. */
   readonly tenantBytes: number | null;
-  /** Of the memory, what sessions may keep. */
+  /** Share of the memory that sessions may keep, percent. */
   readonly keptPercent: number;
   /** null: nothing is kept on disk. */
   readonly dataDir: string | null;
   /** null: a share of the room on that disk at start. */
   readonly diskBytes: number | null;
   readonly durability: Durability;
-  /** null: until there is no room. */
+  /** null: until the disk is full. */
   readonly diskTtlS: number | null;
-  /** Where full files go besides, a URL; null: nowhere. */
+  /** URL that full files are copied to; null: none. */
   readonly archive: string | null;
   /** null: a multiple of the disk's. */
   readonly archiveBytes: number | null;
-  /** A record waits at most that long until it may go there. */
+  /** Longest wait of a record for the archive, seconds. */
   readonly archiveAfterS: number;
-  /** Nobody is served while somebody uses this machine. */
+  /** Whether the vault stops serving while a person uses this machine. */
   readonly yieldToUser: boolean;
-  /** Nobody uses it after so long without a sign of it. */
+  /** Seconds without a sign of use after which the machine counts as unused. */
   readonly yieldIdleS: number;
-  /** Who uses it for longer gets the vault's memory back. */
+  /** Seconds of use after which the vault releases its memory. */
   readonly yieldGraceS: number;
-  /** This machine does not sleep while its vault is used. */
+  /** Whether this machine stays awake while its vault is used. */
   readonly keepAwake: boolean;
-  /** Lets other machines in without TLS and without a token. */
+  /** Whether other machines get in without TLS and without a token. */
   readonly insecureLan: boolean;
   /** Holds the certificate and the tokens that the vault makes itself. */
   readonly stateDir: string;
   /** null: the vault makes one. */
   readonly tlsCert: string | null;
   readonly tlsKey: string | null;
-  /** Whose certificates open the vault; null: nobody's do. */
+  /** CA whose client certificates open the vault; null: none. */
   readonly tlsClientCa: string | null;
-  /** null: those in `stateDir`, where no client certificate opens it. */
+  /** null: the file in `stateDir`, unless client certificates open the vault. */
   readonly tokens: string | null;
-  /** null: beside the tokens, where other machines get in. */
+  /** null: beside the tokens, if other machines get in. */
   readonly auditLog: string | null;
-  /** Further ones of this machine, which clients are told of. */
+  /** Further addresses of this machine, which clients learn. */
   readonly addresses: readonly Address[];
-  /** Tells the network that it is there. */
+  /** Whether the vault announces itself on the network. */
   readonly announce: boolean;
   /** The file with the key that the vaults of a pool share; null: they keep no list. */
   readonly poolKey: string | null;
-  /** Vaults of the pool that are asked first. */
+  /** Vaults of the pool that are queried first. */
   readonly peers: readonly Address[];
-  /** Where Prometheus may scrape; null: nowhere. */
-  readonly metricsListen: Address | null;
-  /** Whether that may be an address that other machines reach. */
-  readonly metricsLan: boolean;
-  /** Where traces go; null: nowhere. */
-  readonly otlpEndpoint: string | null;
-}
-
-export interface SidecarConfig {
-  readonly socket: string;
-  /** Ceiling of one engine's arena; null: it follows from the memory that is free. */
-  readonly arenaBytes: number | null;
-  /** null: a sealed memfd. */
-  readonly arenaDir: string | null;
-  /** Whether an engine starts the sidecar when nothing answers on the socket. Read by the shim. */
-  readonly autostart: boolean;
-  /** A sidecar started that way ends after this long without an engine. */
-  readonly idleExitS: number;
-  /** Lanes to each vault. */
-  readonly lanes: number;
-  /** IP addresses of this machine that lanes come from; none: the system chooses. */
-  readonly addresses: readonly string[];
-  /** The file with the keys that records are sealed with; null: they are not. */
-  readonly recordKeys: string | null;
-  /** Where Prometheus may scrape; null: nowhere. */
+  /** Listen address for Prometheus; null: none. */
   readonly metricsListen: Address | null;
   /** Whether that may be an address that other machines reach. */
   readonly metricsLan: boolean;
   /** The collector that spans are sent to, without `/v1/traces`; null: none. */
   readonly otlpEndpoint: string | null;
-  /** Where the page is served; null: nowhere. */
+}
+
+export interface SidecarConfig {
+  readonly socket: string;
+  /** Ceiling of one engine's arena; null: derived from the free memory. */
+  readonly arenaBytes: number | null;
+  /** null: a sealed memfd. */
+  readonly arenaDir: string | null;
+  /** Whether an engine starts the sidecar when none answers on the socket. Read by the shim. */
+  readonly autostart: boolean;
+  /** Seconds without an engine after which such a sidecar ends. */
+  readonly idleExitS: number;
+  /** Lanes to each vault. */
+  readonly lanes: number;
+  /** IP addresses of this machine that lanes use; none: the system chooses. */
+  readonly addresses: readonly string[];
+  /** The file with the keys that seal records; null: not sealed. */
+  readonly recordKeys: string | null;
+  /** Listen address for Prometheus; null: none. */
+  readonly metricsListen: Address | null;
+  /** Whether that may be an address that other machines reach. */
+  readonly metricsLan: boolean;
+  /** The collector that spans are sent to, without `/v1/traces`; null: none. */
+  readonly otlpEndpoint: string | null;
+  /** Listen address of the page; null: none. */
   readonly pageListen: Address | null;
   /** null: plain HTTP. */
   readonly pageTlsCert: string | null;
   readonly pageTlsKey: string | null;
-  /** The file with the token that lets somebody look; null: everybody may. */
+  /** The file with the token for viewers; null: open to all. */
   readonly pageToken: string | null;
 }
 
 export interface RestoreConfig {
-  /** A restore may hold a request back for this long in all. */
+  /** Longest time a restore may delay a request, in all. */
   readonly waitMs: number;
-  /** A restore that brought nothing for this long is given up. */
+  /** A restore without progress for this long is given up. */
   readonly stallMs: number;
   readonly when: "faster" | "always";
-  /** Which restores an idle engine checks by computing a block of them itself. */
+  /** Restores that an idle engine checks by computing one of their blocks. */
   readonly verify: "off" | "sampled" | "every";
 }
 
@@ -177,28 +177,28 @@ export interface GatewayConfig {
   /** Whether that may be an address that other machines reach. */
   readonly lan: boolean;
   readonly engines: readonly Address[];
-  /** A name whose addresses are engines, too, or `etcd:engines`; null: none. */
+  /** A name that resolves to more engines, or `etcd:engines`; null: none. */
   readonly discover: Address | null;
-  /** The port at which each of them publishes its events; null: at none. */
+  /** Port of their KV-cache events; null: none. */
   readonly discoverEvents: number | null;
-  /** The port at which each of them replays these; null: at none. */
+  /** Port of their replays; null: none. */
   readonly discoverReplays: number | null;
   /** Whether the API by sequences is served, and engines may register. */
   readonly sequences: boolean;
-  /** Those of the engines that compute prompts for the others. */
+  /** Engines that compute prompts for the others. */
   readonly prefill: readonly Address[];
-  /** Fewest tokens that they compute. */
+  /** Fewest tokens of such a prompt. */
   readonly prefillTokens: number;
-  /** Where Envoy asks for an engine; null: nowhere. */
+  /** Listen address for Envoy's external processing; null: none. */
   readonly extProc: Address | null;
-  /** The file with the digests of API keys; null: everybody may. */
+  /** The file with the digests of API keys; null: open to all. */
   readonly keys: string | null;
   /** null: plain HTTP. */
   readonly tlsCert: string | null;
   readonly tlsKey: string | null;
-  /** Where each engine publishes its KV-cache events, in the order of `engines`; empty: nowhere. */
+  /** Endpoints of each engine's KV-cache events, in the order of `engines`; empty: none. */
   readonly events: readonly Address[];
-  /** Where each replays them, in the same order; empty: nowhere. */
+  /** Endpoints of their replays, in the same order; empty: none. */
   readonly replays: readonly Address[];
   /** null: what `events` allow. */
   readonly preset: Preset | null;
@@ -206,30 +206,30 @@ export interface GatewayConfig {
   readonly inFlightMax: number;
   /** How long a request waits for an engine with room. */
   readonly waitMs: number;
-  /** How late a first token may be predicted to come; null: as late as it is. */
+  /** Latest predicted first token, ms; null: no limit. */
   readonly ttftMs: number | null;
   /** Priorities by objective. */
   readonly objectives: ReadonlyMap<string, number>;
-  /** How long turning a prompt into tokens may hold its request. */
+  /** Longest delay of a request for tokenizing its prompt. */
   readonly tokenizeMs: number;
   /** Folders with the tokenizers of models, by name. */
   readonly tokenizers: ReadonlyMap<string, string>;
   readonly socket: string;
-  /** How long a decision waits for what vaults hold of a prompt; 0: they are not asked. */
+  /** Longest wait of a decision for vaults' look-ups; 0: none are made. */
   readonly lookupMs: number;
-  /** Where what engines hold is kept for the next gateway. */
+  /** File that keeps the index of engines' blocks for the next gateway. */
   readonly indexFile: string;
 }
 
-/** Where vaults and engines are registered, for those who run etcd anyway. */
+/** The registry of vaults and engines in an existing etcd. */
 export interface EtcdConfig {
   /** Empty: there is none. */
   readonly endpoints: readonly Address[];
   readonly prefix: string;
   readonly enginesPrefix: string;
-  /** Where other machines reach engines of this one; null: they are not registered. */
+  /** Host by which other machines reach this machine's engines; null: they are not registered. */
   readonly engineHost: string | null;
-  /** null: nobody is asked who he is. */
+  /** null: without authentication. */
   readonly user: string | null;
   /** The file with its password. */
   readonly password: string | null;
@@ -243,13 +243,13 @@ export interface EtcdConfig {
 export interface ReceiptsConfig {
   readonly when: "asked" | "always";
   readonly dir: string;
-  /** The latest so many stay. */
+  /** Number of latest receipts that stay. */
   readonly keep: number;
 }
 
-/** What restores spare is worth. */
+/** The value of the computing that restores spare. */
 export interface LedgerConfig {
-  /** What computing draws more than idling; null: no energy is shown. */
+  /** Extra power of computing over idling, W; null: no energy is shown. */
   readonly watts: number | null;
 }
 
@@ -258,7 +258,7 @@ export interface LogConfig {
 }
 
 export interface Config {
-  /** The file it came from; null: defaults only. */
+  /** Its file; null: defaults only. */
   readonly path: string | null;
   readonly cluster: ClusterConfig;
   readonly turboQuant: TurboQuantConfig;

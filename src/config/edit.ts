@@ -1,11 +1,11 @@
-// Owns setting one text, or list of texts, of a configuration file that people wrote: comments and order stay, and what cannot be done surely is not done.
+// Owns setting a text or list of texts in a hand-written configuration file; comments and order stay, and uncertain edits are refused.
 import { isDeepStrictEqual } from "node:util";
 import { parse } from "smol-toml";
 import { isTable } from "./show.ts";
 
 const HEADER = /^\s*\[\[?[^\]]*\]\]?\s*(?:#.*)?$/;
 
-/** The text with `name = value` in `[section]`; null when that cannot be done without touching anything else. */
+/** The text with `name = value` in `[section]`; null when the edit would change anything else. */
 export function setText(
   text: string,
   section: string,
@@ -50,7 +50,7 @@ function edit(text: string, section: string, name: string, shown: string): strin
   return `${lines.join("\n")}\n`;
 }
 
-/** The last line of a table that says something, or its header. */
+/** The last line of a table with a key, or its header. */
 function lastKey(lines: readonly string[], start: number, end: number): number {
   for (let index = end - 1; index > start; index -= 1) {
     if (!/^\s*(?:#.*)?$/.test(lines[index] ?? "")) return index;
@@ -66,7 +66,7 @@ function documentOf(text: string): Record<string, unknown> | null {
   }
 }
 
-/** The parser's tables have no prototype, and dates compare by what they say. */
+/** Normalises for comparison, because the parser's tables have no prototype and dates are objects. */
 function plain(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(plain);
   if (value instanceof Date) return value.toISOString();

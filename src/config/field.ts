@@ -1,10 +1,10 @@
-// Owns what the table of configuration keys is made of: a key, a section, and that each value of Config has exactly one.
+// Owns the types of the table of configuration keys: key, section, and the proof that each value of Config has one.
 import type { Config } from "./config.ts";
 import type { Kind } from "./kinds.ts";
 
 export type Environment = Readonly<Record<string, string | undefined>>;
 
-/** One key: `T` is its type in Config; a nullable one may be left out. */
+/** One key: `T` is its type in Config; a nullable one is optional. */
 export interface Field<T> {
   kind: Kind<NonNullable<T>>;
   doc: string;
@@ -12,9 +12,9 @@ export interface Field<T> {
   fallback(env: Environment): T;
   /** The default in words. */
   fallbackText: string;
-  /** What the example file shows, as TOML. */
+  /** Value in the example file, as TOML. */
   example: string;
-  /** Shown in the example as a setting; the others stand there as comments. */
+  /** Shown in the example as a setting; other keys are comments. */
   isShown?: true;
 }
 
@@ -28,7 +28,7 @@ type Snake<S> = S extends `${infer First}${infer Rest}`
   : "";
 type SectionNames = Exclude<keyof Config, "path">;
 
-/** Exactly one field for each value of Config, under its name in snake case: the compiler holds the two in step. */
+/** Exactly one field for each value of Config, under its name in snake case, as the compiler checks. */
 export type Schema = {
   [S in SectionNames as Snake<S>]: Section<{
     [K in keyof Config[S] as Snake<K>]-?: Field<Config[S][K]>;

@@ -1,16 +1,16 @@
-// Owns the kinds of values a key can have: how each is read from TOML, and what to say when it cannot be.
+// Owns the kinds of values a key can have: how each is read from TOML, and its errors.
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { nearest } from "./nearest.ts";
 
-/** Why a value was not taken. `expected` names a wrong type; `reason` a right type with an impossible value. */
+/** Why a value was refused. `expected` is the right type; `reason` tells why a value of the right type is impossible. */
 export type Problem = { fix: string } & ({ expected: string } | { reason: string });
 
 export type Parsed<T> = { value: T } | { problem: Problem };
 
-/** One kind of value. `key` is given so that the fix can be copied into the file as it stands. */
+/** One kind of value. With `key`, the fix can be copied into the file. */
 export interface Kind<T> {
-  /** For the docs: what may be written. */
+  /** Valid values, for the docs. */
   describe: string;
   parse(raw: unknown, key: string): Parsed<T>;
 }
@@ -46,7 +46,7 @@ export function choice<T extends string>(choices: readonly T[]): Kind<T> {
   };
 }
 
-/** Integers from the parser are bigints, so that 1.0 is not taken for 1. */
+/** The parser gives integers as bigints, so that 1.0 is not taken for 1. */
 export function integer(min: number, max: number, unit = ""): Kind<number> {
   const range = `${min} to ${max}${unit === "" ? "" : ` ${unit}`}`;
   return {
@@ -66,7 +66,7 @@ function inRange(value: number, min: number, max: number, fix: string): Parsed<n
   return { value };
 }
 
-/** Whole numbers come from the parser as bigints. */
+/** The parser gives whole numbers as bigints. */
 export function decimal(min: number, max: number): Kind<number> {
   return {
     describe: `number, ${min} to ${max}`,
@@ -115,7 +115,7 @@ export function bytes(min: number, max: number): Kind<number> {
   };
 }
 
-/** The largest binary unit that divides evenly, for texts: 16 MiB. */
+/** Shows a count in the largest binary unit that divides it: 16 MiB. */
 export function showBytes(count: number): string {
   const names = ["B", "KiB", "MiB", "GiB", "TiB"];
   let value = count;
@@ -129,7 +129,7 @@ export function showBytes(count: number): string {
 
 const SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400 };
 
-/** Seconds as people write them: `30m`, `2h`, `7d`. */
+/** Seconds written as `30m`, `2h`, `7d`. */
 export function duration(maxS: number): Kind<number> {
   return {
     describe: "a number with s, m, h or d",
@@ -157,7 +157,7 @@ export const httpUrl: Kind<string> = {
   },
 };
 
-/** Where a vault's archive is: a bucket, or a directory. */
+/** The place of a vault's archive: a bucket, or a directory. */
 export function archiveUrl(bytesMax: number): Kind<string> {
   return {
     describe: '`"s3://bucket/prefix"` or `"file:///directory"`',
@@ -173,7 +173,7 @@ export function archiveUrl(bytesMax: number): Kind<string> {
   };
 }
 
-/** An absolute path; `~/` is the home directory. Relative ones are refused: shim and sidecar run in different directories. */
+/** An absolute path; `~/` is the home directory. Relative ones are refused, because shim and sidecar run in different directories. */
 export function path(bytesMax: number): Kind<string> {
   return {
     describe: "absolute path; `~/` is the home directory",

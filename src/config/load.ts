@@ -1,4 +1,4 @@
-// Owns finding and reading the configuration file, and what the environment adds to it.
+// Owns finding and reading the configuration file, and the environment's overrides.
 import { closeSync, readFileSync, statSync } from "node:fs";
 import type { Stats } from "node:fs";
 import { join, resolve } from "node:path";
@@ -41,7 +41,7 @@ export function placeOf(config: Config, key: readonly [section: string, name: st
   return place(config.path, lineOf(readText(config.path), key));
 }
 
-/** Where the configuration stands: `--config`, TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml; null: nowhere. */
+/** Finds the configuration file: `--config`, TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml; null: none. */
 export function findFile(path: string | null, env: Environment): string | null {
   const given = path ?? (env["TIERKV_CONFIG"] || null);
   if (given !== null) return resolve(given);
@@ -72,7 +72,7 @@ function readText(file: string): string {
   }
 }
 
-/** A group that bears its user's own number is that user's alone, as many systems make it. */
+/** A group with its user's own number belongs to that user alone, as many systems make it. */
 function isForeignWritable({ mode, uid, gid }: Stats): boolean {
   const isPrivateGroup = uid !== 0 && gid === uid;
   return (mode & (isPrivateGroup ? WORLD_WRITE_BIT : GROUP_WRITE_BIT | WORLD_WRITE_BIT)) !== 0;

@@ -1,4 +1,4 @@
-// Owns finding the line of a key in TOML source, for error messages only; the parser proper has accepted the text before.
+// Owns finding the line of a key in TOML source that the parser has accepted, for error messages only.
 
 const KEY_PART = String.raw`(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')`;
 const DOTTED_KEY = String.raw`${KEY_PART}(?:\s*\.\s*${KEY_PART})*`;
@@ -7,7 +7,7 @@ const ASSIGNMENT = new RegExp(String.raw`^\s*(${DOTTED_KEY})\s*=(.*)$`);
 const PARTS = new RegExp(KEY_PART, "g");
 const LONG_QUOTES = ['"""', "'''"] as const;
 
-/** The 1-based line that sets `path`, or the nearest table round it; null when nothing of it is in the text. */
+/** The 1-based line that sets `path`, or the nearest enclosing table; null when the text has neither. */
 export function lineOf(source: string, path: readonly string[]): number | null {
   let best: { line: number; depth: number } | null = null;
   for (const { line, keys } of declarations(source)) {
@@ -47,7 +47,7 @@ function splitKey(dotted: string): string[] {
   return (dotted.match(PARTS) ?? []).map((part) => part.replace(/^(["'])(.*)\1$/s, "$2"));
 }
 
-/** The quote of a multi-line string that starts in this value and does not end in it. */
+/** The quote of a multi-line string that starts but does not end in this value. */
 function opensLongString(value: string): string | null {
   const trimmed = value.trimStart();
   const quote = LONG_QUOTES.find((candidate) => trimmed.startsWith(candidate));

@@ -1,4 +1,4 @@
-// Owns the guess what a mistyped key was meant to be.
+// Owns the guess of the key that a mistyped one was meant to be.
 
 /** Edits (insert, delete, replace) that turn `a` into `b`: Levenshtein's distance. */
 export function editDistance(a: string, b: string): number {
@@ -14,13 +14,13 @@ export function editDistance(a: string, b: string): number {
   return row[b.length] ?? 0;
 }
 
-/** Longer words are not compared: a key of that length was never meant to be one of ours. */
+/** Longer words are not compared, because no key is that long. */
 const WORD_LENGTH_MAX = 64;
 
-/** Shorter beginnings are no hint. */
+/** Shorter common beginnings do not count. */
 const PREFIX_LENGTH_MIN = 4;
 
-/** The candidate closest to `word`, or null when none is close enough to be a slip of the fingers. */
+/** The candidate closest to `word`, or null when none is close enough to be a typing error. */
 export function nearest(word: string, candidates: readonly string[]): string | null {
   if (word.length > WORD_LENGTH_MAX) return null;
   const plain = simplify(word);
@@ -32,14 +32,14 @@ export function nearest(word: string, candidates: readonly string[]): string | n
   return best.distance <= Math.max(1, Math.ceil(best.candidate.length / 3)) ? best.candidate : null;
 }
 
-/** The beginning of a key, or a key with something behind it, counts as one edit. */
+/** A key's beginning, or a key with a suffix, counts as one edit. */
 function distanceTo(word: string, candidate: string): number {
   const isLongEnough = Math.min(word.length, candidate.length) >= PREFIX_LENGTH_MIN;
   if (isLongEnough && (candidate.startsWith(word) || word.startsWith(candidate))) return 1;
   return editDistance(word, candidate);
 }
 
-/** maxBytes, max-bytes and max_bytes are the same slip. */
+/** Makes maxBytes, max-bytes and max_bytes equal. */
 function simplify(word: string): string {
   return word.toLowerCase().replaceAll(/[-_ ]/g, "");
 }

@@ -1,4 +1,4 @@
-// Owns values that the command line sets over the file's: each is checked as the key it stands for.
+// Owns values of the command line that override the file's: each is checked like its key.
 import { TierkvError } from "../errors.ts";
 import { camel, deepFreeze } from "./check.ts";
 import type { Config } from "./config.ts";
@@ -10,11 +10,11 @@ import { showValue } from "./show.ts";
 
 /** One option that was given, for example `--max-bytes 1GiB` for `[vault] max_bytes`. */
 export interface Override {
-  /** As it is written: `--max-bytes`. */
+  /** Option as typed: `--max-bytes`. */
   option: string;
   section: string;
   name: string;
-  /** undefined: it was not given. */
+  /** undefined: not given. */
   text: string | undefined;
 }
 
@@ -33,7 +33,7 @@ export function override(config: Config, overrides: readonly Override[]): Config
   throw refused(`[${section}] ${name}`, "as the command line has it", breach.reason, breach.fix);
 }
 
-/** The value of an option that stands for no key. Throws CONFIG_BAD_VALUE naming it. */
+/** The value of an option without a key. Throws CONFIG_BAD_VALUE naming it. */
 export function parseOption<T>(kind: Kind<T>, option: string, text: string): T {
   const parsed = parseText(kind, option, text);
   if ("value" in parsed) return parsed.value;
@@ -43,7 +43,7 @@ export function parseOption<T>(kind: Kind<T>, option: string, text: string): T {
   throw refused(option, showValue(text), reason, fix);
 }
 
-/** The same of an option that may be left out. */
+/** The same for an optional one. */
 export function optionOr<T, Otherwise>(
   kind: Kind<T>,
   option: string,
@@ -53,7 +53,7 @@ export function optionOr<T, Otherwise>(
   return text === undefined ? otherwise : parseOption(kind, option, text);
 }
 
-/** TOML tells numbers from texts by quotes; here either is meant that fits the key. */
+/** TOML distinguishes numbers from texts by quotes; an option takes the type that fits its key. */
 function parseText<T>(kind: Kind<T>, option: string, text: string): Parsed<T> {
   const asText = kind.parse(text, option);
   if ("value" in asText) return asText;

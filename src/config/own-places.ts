@@ -1,4 +1,4 @@
-// Owns where things of this user lie: home and what XDG names below it, state, and where a process listens for this user's others.
+// Owns this user's places: home, XDG directories, state, and the sockets of this user's processes.
 import { existsSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
@@ -8,7 +8,7 @@ export function homeOf(env: Environment): string {
   return env["HOME"] ?? homedir();
 }
 
-/** As the variable names it, else `usual` below the home. */
+/** The variable's directory, else `usual` below the home. */
 export function xdgHome(
   variable: "XDG_CONFIG_HOME" | "XDG_STATE_HOME",
   usual: string,
@@ -23,7 +23,7 @@ export function stateDir(env: Environment): string {
   return given || join(xdgHome("XDG_STATE_HOME", ".local/state", env), "tierkv");
 }
 
-/** In a directory of this user's, which is made with mode 700, and checked, before anybody listens there. */
+/** In a directory of this user, which is created with mode 700 and checked before a process listens there. */
 export function ownSocket(name: "sidecar" | "vault" | "gateway", env: Environment): string {
   const runtimeDir = env["XDG_RUNTIME_DIR"] ?? "";
   if (runtimeDir !== "" && existsSync(runtimeDir))

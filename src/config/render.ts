@@ -4,7 +4,7 @@ import { SECTIONS } from "./schema.ts";
 
 const LINE_LENGTH = 100;
 
-/** tierkv.toml.example: what most people set stands there as settings, everything else as comments with its default. */
+/** tierkv.toml.example: common keys as settings, all others as comments with their defaults. */
 export function renderExample(): string {
   const head = [
     "# Configuration of one machine. Looked for in this order: --config, TIERKV_CONFIG, ./tierkv.toml,",

@@ -40,7 +40,7 @@ const oneForEachEngine =
     };
   };
 
-/** A certificate without its key, or the other way round. */
+/** A certificate without its key, or a key without its certificate. */
 function half(
   section: string,
   prefix: string,
@@ -74,7 +74,7 @@ const sharedIsOne =
     };
   };
 
-/** Each under what holds where it is not broken. */
+/** Rules by the condition that holds unless they are broken. */
 const RULES: Readonly<Record<string, Rule>> = {
   parityHasThreePlaces: ({ cluster: { redundancy, kvCold } }) =>
     redundancy !== "parity" ||
@@ -115,7 +115,7 @@ const RULES: Readonly<Record<string, Rule>> = {
       fix: `remove [turbo_quant] enabled, or write kv = ${enabled ? '"int8-had" or "int8"' : '"raw" or "lossless"'}`,
     };
   },
-  /** Only what was written can conflict; durability has a default. */
+  /** Only explicit keys can conflict; durability has a default. */
   diskHasAPlace: ({ vault: { dataDir, diskBytes, diskTtlS } }) => {
     if (dataDir !== null || (diskBytes === null && diskTtlS === null)) return null;
     const name = diskBytes === null ? "disk_ttl_s" : "disk_bytes";
@@ -238,7 +238,7 @@ const RULES: Readonly<Record<string, Rule>> = {
           reason: "other machines can reach it, and prompts pass in the clear",
           fix: `write ext_proc = "127.0.0.1:${extProc.port}", or lan = true where only trusted machines reach it`,
         },
-  /** Envoy resolves no names in the header that says where a request goes. */
+  /** Envoy resolves no names in the header with a request's destination. */
   pickedByNumber: ({ gateway: { extProc, engines } }) => {
     const named = engines.find(({ host }) => isIP(host) === 0);
     if (extProc === null || named === undefined) return null;

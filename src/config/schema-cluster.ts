@@ -1,4 +1,4 @@
-// Owns the keys of `[cluster]`: what a machine is, where the vaults are, and what opens them.
+// Owns the keys of `[cluster]`: the machine's role, the vaults, and their credentials.
 import { join } from "node:path";
 import { PATH_BYTES_MAX } from "../limits/general.ts";
 import { POOL_VAULTS_MAX } from "../limits/pool.ts";

@@ -1,4 +1,4 @@
-// Owns the keys of `[sidecar]`: socket, shared memory, lanes, what is told, and the page.
+// Owns the keys of `[sidecar]`: socket, shared memory, lanes, observability, and the page.
 import {
   ARENA_BYTES_DEFAULT,
   ARENA_BYTES_MAX,

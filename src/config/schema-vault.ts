@@ -1,4 +1,4 @@
-// Owns the keys of `[vault]`: memory, disk and archive, giving way to people, who gets in, what is told.
+// Owns the keys of `[vault]`: memory, disk and archive, yielding to users, access, observability.
 import {
   ARCHIVE_AFTER_S_DEFAULT,
   ARCHIVE_AFTER_S_MAX,

@@ -133,7 +133,7 @@ export const SCHEMA: Schema = {
   },
 };
 
-/** The table as data, for walking over it; `key` is the dotted name. */
+/** One key of the table, as data. */
 export interface Entry {
   section: string;
   name: string;

@@ -1,4 +1,4 @@
-// Owns how a value of the configuration is written in an error: as in TOML, on one line, shortened.
+// Owns the form of a configuration value in an error: TOML on one line, shortened.
 
 const SHOWN_LENGTH_MAX = 60;
 

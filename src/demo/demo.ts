@@ -1,4 +1,4 @@
-// Owns one run of the demo from start to exit code: signals, what is said at the end, and cleaning up.
+// Owns one run of the demo from start to exit code: signals, the final report, and cleaning up.
 import { toTierkvError } from "../errors.ts";
 import { dataText } from "../stand/data.ts";
 import { MODEL_NAME } from "../stand/engine.ts";
@@ -20,7 +20,7 @@ export interface DemoOptions {
   json: boolean;
   /** A smaller model and a shorter text. */
   quick: boolean;
-  /** Also with the KV of a published model. */
+  /** Adds the act with the KV of a published model. */
   realSize: boolean;
 }
 
@@ -83,7 +83,7 @@ async function play(
 
 const notProven = (problem: string): string => `NOT PROVEN: ${problem}`;
 
-/** Stops everything and looks whether it is gone. */
+/** Stops everything and checks that it is gone. */
 async function clear(stage: Stage, progress: Progress, areLogsKept: boolean): Promise<void> {
   await progress.step("clean up", () => stage.stopAll());
   const { workspace } = stage;

@@ -1,4 +1,4 @@
-// Owns how the demo's numbers and its table look to people.
+// Owns the format of the demo's numbers and table.
 
 /** Bytes with a decimal unit: 122.9 MB. */
 export function showBytes(bytes: number): string {

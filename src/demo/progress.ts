@@ -1,9 +1,9 @@
-// Owns what a person sees while the demo works: a line per step, with a sign of life while one takes long.
+// Owns the demo's progress output: a line per step, with a heartbeat during long ones.
 import { DEMO_HEARTBEAT_MS } from "../limits/general.ts";
 import { nowMs } from "../time.ts";
 import { showSeconds } from "./format.ts";
 
-/** Where progress goes; stderr, or a test's own. */
+/** Output of progress: stderr, or a test's own. */
 export interface Screen {
   isTTY?: boolean;
   columns?: number;
@@ -28,7 +28,7 @@ export class Progress {
 
   /**
    * Shows `title` while `work` runs: redrawn in place on a terminal, else a line at the start and one every
-   * DEMO_HEARTBEAT_MS. `detail` is asked for what is going on; `result` words the outcome.
+   * DEMO_HEARTBEAT_MS. `detail` gives the current state; `result` words the outcome.
    */
   async step<T>(
     title: string,

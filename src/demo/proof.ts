@@ -1,4 +1,4 @@
-// Owns the judgement: what was counted round each request, and whether it proves that a restore came from the vault.
+// Owns the proof: counters around each request, and whether they show that a restore came from the vault.
 import type { Answer } from "../stand/engine.ts";
 import { BLOCK_TOKENS } from "../stand/engine.ts";
 import type { Snapshot } from "../stand/stage.ts";
@@ -6,11 +6,11 @@ import type { Codec } from "../stand/workspace.ts";
 
 export type Kind = "cold" | "own" | "restore";
 
-/** One request: what was measured, and how far each counter moved while it ran. */
+/** One request: its measurements, and each counter's change while it ran. */
 export interface Trial {
   name: string;
   kind: Kind;
-  /** Of the sidecar while the request ran. */
+  /** Codec of the sidecar while the request ran. */
   codec: Codec;
   answer: Answer;
   moved: Moved;
@@ -47,12 +47,12 @@ export function movedBetween(before: Snapshot, after: Snapshot): Moved {
   };
 }
 
-/** Tokens in full blocks: what a cache can hold of a prompt, whose last token is always computed. */
+/** Prompt tokens in full blocks, which a cache can hold; the last token is always computed. */
 export function cacheableTokens(promptTokens: number): number {
   return Math.floor((promptTokens - 1) / BLOCK_TOKENS) * BLOCK_TOKENS;
 }
 
-/** How many leading token ids a trial shares with the engine's own hit, which computes the same tail of the prompt in the same shape. */
+/** Leading token ids that a trial shares with the engine's own hit, which computes the same tail in the same shape. */
 export function tokensAlike({ answer }: Trial, trials: readonly Trial[]): number {
   const own = trials.find(({ kind }) => kind === "own")?.answer.tokenIds ?? [];
   const first = own.findIndex((id, index) => id !== answer.tokenIds[index]);
@@ -63,7 +63,7 @@ export function hasSameTokens(trial: Trial, trials: readonly Trial[]): boolean {
   return tokensAlike(trial, trials) === trial.answer.tokenIds.length;
 }
 
-/** Everything that keeps the trials from proving the restores; empty when they prove them. */
+/** Reasons why the trials do not prove the restores; empty when they do. */
 export function findProblems(trials: readonly Trial[], kinds: readonly Kind[]): string[] {
   const problems = trials.flatMap((trial) =>
     problemsOf(trial, trials).map((problem) => `${trial.name}: ${problem}`),
@@ -96,7 +96,7 @@ function problemsOf(trial: Trial, trials: readonly Trial[]): string[] {
       ],
       [fetchedBytes === 0, "the sidecar fetched no bytes"],
       [moved.servedBytes === 0, "the vault served no bytes"],
-      // Exact blocks give the tokens of the engine's own; INT8 may round one differently, but must be worth it.
+      // Exact blocks give the same tokens as the engine's own; INT8 may differ, but must save bytes.
       codec === "raw"
         ? [!hasSameTokens(trial, trials), "its token ids differ from those of the engine's own hit"]
         : [

@@ -17,21 +17,21 @@ import type { Trial } from "./proof.ts";
 import { LONG_TEXT, saved, send, startEngine, stop, threeWays } from "./scenario.ts";
 import type { Scene } from "./scenario.ts";
 
-/** In python-shim/lab/geometries.py; as published but for its hidden size of 64. */
+/** From python-shim/lab/geometries.py; as published, except for a hidden size of 64. */
 const GEOMETRY = "llama-3.1-8b";
 export const REAL_MEMORY: Memory = {
   arenaBytes: DEMO_REAL_ARENA_BYTES,
   vaultBytes: DEMO_REAL_VAULT_BYTES,
 };
 
-/** Throws DEMO_FAILED where the machine has less memory than the act takes: it would swap, and measure that. */
+/** Throws DEMO_FAILED where memory is too small for the act, because swapping would falsify its times. */
 export function checkMemory(freeBytes: number = availableMemory()): void {
   if (freeBytes >= DEMO_REAL_MEMORY_BYTES) return;
   const [needed, free] = [DEMO_REAL_MEMORY_BYTES, freeBytes].map(showBytes);
   throw failed(`--real-size needs ${needed} of memory, ${free} are free; run the demo without it`);
 }
 
-/** Computes the long text, restores it, and stops what it started but the vaults. */
+/** Computes the long text, restores it, and stops everything it started except the vaults. */
 export async function atRealSize(scene: Scene): Promise<Trial[]> {
   const { stage, progress } = scene;
   const model: EngineModel = {
@@ -55,7 +55,7 @@ export async function atRealSize(scene: Scene): Promise<Trial[]> {
   return trials;
 }
 
-/** Warms the engine up, and takes as much of the text as this machine computes in a time a person will wait. */
+/** Warms the engine up, and chooses as much text as this machine computes in a bearable time. */
 async function choosePrompt(scene: Scene, engine: Engine): Promise<string> {
   const warmUp = async (text: string, how: string): Promise<Answer> => {
     const trial = { kind: "cold", name: how, codec: "raw", prompt: text, tokens: 2 } as const;
@@ -68,7 +68,7 @@ async function choosePrompt(scene: Scene, engine: Engine): Promise<string> {
   return LONG_TEXT.slice(0, realChars(ttftMs));
 }
 
-/** With so little besides attention, time grows with the square of the length. */
+/** Attention dominates here, so time grows with the square of the length. */
 export function realChars(warmMs: number): number {
   const possible = Math.round(DEMO_REAL_WARMUP_CHARS * Math.sqrt(DEMO_REAL_COLD_MS / warmMs));
   return Math.min(Math.max(possible, DEMO_REAL_WARMUP_CHARS), LONG_TEXT.length);

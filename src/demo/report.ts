@@ -4,11 +4,11 @@ import { showBytes, showCount, showRatio, showSeconds, table } from "./format.ts
 import { findProblems, hasSameTokens, tokensAlike } from "./proof.ts";
 import type { Trial } from "./proof.ts";
 
-/** Requests with a long text to a model of random weights, and those with a readable text to one that was trained. */
+/** Requests with a long text to a model of random weights, and with a readable text to a trained one. */
 export interface Result {
   trials: readonly Trial[];
   readings: readonly Trial[];
-  /** Requests to a model with the KV of a published one; none where it was not asked for. */
+  /** Requests to a model with the KV of a published one; empty without --real-size. */
   real: readonly Trial[];
 }
 
@@ -28,7 +28,7 @@ export function problemsIn({ trials, readings, real }: Result): string[] {
   ];
 }
 
-/** The table, and below it what the token ids were compared with. */
+/** The table, followed by the texts whose token ids were compared. */
 export function resultLines({ trials, readings, real }: Result): string[] {
   const tokens = readings[0]?.answer.promptTokens ?? 0;
   return [
@@ -59,7 +59,7 @@ function sameTokens(trial: Trial, trials: readonly Trial[]): string {
   return trial.codec === "int8" ? "see below" : "DIFFERENT";
 }
 
-/** What a person reads: the text, and how many tokens are the same. */
+/** One line of a reading: its text, and how many tokens are the same. */
 function reading(trial: Trial, readings: readonly Trial[]): string {
   const { text, tokenIds } = trial.answer;
   if (trial.kind === "own") return JSON.stringify(text);
@@ -69,7 +69,7 @@ function reading(trial: Trial, readings: readonly Trial[]): string {
   return `${JSON.stringify(text)} (${alike} ${tokenIds.length} tokens, ${bytes} moved)`;
 }
 
-/** What `tierkv demo --json` prints. */
+/** The object that `tierkv demo --json` prints. */
 export function resultObject(result: Result, facts: object): object {
   const problems = problemsIn(result);
   const object = (trial: Trial, trials: readonly Trial[]): object => ({

@@ -1,4 +1,4 @@
-// Owns the story the demo tells: which requests are sent in which order, and what is emptied or restarted between them.
+// Owns the demo's scenario: the order of requests, and the caches emptied or processes restarted between them.
 import { readFileSync } from "node:fs";
 import {
   DEMO_ANSWER_TOKENS,
@@ -25,7 +25,7 @@ import type { Kind, Trial } from "./proof.ts";
 
 /** "Alice's Adventures in Wonderland", the first chapter and a half (Lewis Carroll, 1865; public domain). */
 export const LONG_TEXT: string = dataText("src/demo/data/alice.txt");
-/** Python that the trained model has not seen. */
+/** Python code that the trained model has not seen. */
 const READABLE = inCheckout("python-shim/lab/tokenizer.py");
 const TRAINED: EngineModel = {
   path: inCheckout("bench/fidelity/model"),
@@ -46,12 +46,12 @@ export interface Scene {
 
 export interface Outcome {
   trials: Trial[];
-  /** The engine that is still running, and the prompt of all trials. */
+  /** The engine still running, and the prompt of all trials. */
   engine: Engine;
   prompt: string;
 }
 
-/** Has the trained model read a text, restores what it computed in both ways, and stops what it started but the vaults. */
+/** Sends a text to the trained model, restores it in both codecs, and stops everything it started except the vaults. */
 export async function readAloud(scene: Scene): Promise<Trial[]> {
   const { stage, progress } = scene;
   const prompt = readFileSync(READABLE, "utf8").slice(0, DEMO_READ_CHARS);
@@ -73,7 +73,7 @@ export async function readAloud(scene: Scene): Promise<Trial[]> {
   return [own, exact, lossy];
 }
 
-/** Starts all but the vaults, sends the requests, and leaves everything running. */
+/** Starts everything except the vaults, sends the requests, and leaves everything running. */
 export async function perform(scene: Scene): Promise<Outcome> {
   const { stage, progress, isQuick } = scene;
   const size = isQuick ? QUICK_MODEL : FULL_MODEL;
@@ -99,7 +99,7 @@ export async function perform(scene: Scene): Promise<Outcome> {
   await warmUp(scene, engine, 1, "restored");
   trials.push(await ask(engine, "restore", "restored, new engine"));
 
-  // A sidecar that stores INT8 finds nothing that is exact: the text is computed once more.
+  // A sidecar that stores INT8 does not use exact blocks, so the text is computed again.
   await progress.step(TO_INT8, () => stage.changeSidecar(engine, second, "int8"));
   const cold = (): Promise<Trial> => ask(engine, "cold", "cold, INT8 sidecar", "int8");
   trials.push(await saved(scene, engine, cold));
@@ -108,7 +108,7 @@ export async function perform(scene: Scene): Promise<Outcome> {
   return { trials, engine, prompt };
 }
 
-/** The requests that are compared: computed, found in the engine's own cache, restored. */
+/** Sends the requests to compare: computed, found in the engine's own cache, restored. */
 export async function threeWays(
   scene: Scene,
   engine: Engine,
@@ -141,14 +141,14 @@ export function stop({ stage, progress }: Scene, engine: Engine, sidecar: Proces
   });
 }
 
-/** What a starting engine is doing, by the last of these lines in its log. */
+/** A starting engine's phase, by the last known line in its log. */
 export function enginePhase(log: string): string {
   const phases = dataText("src/demo/data/phases.txt").trim().split("\n");
   const last = phases.findLast((phase) => log.includes(phase.split(": ").at(-2) ?? ""));
   return last?.split(": ").at(-1) ?? "";
 }
 
-/** Warms the first engine up, and takes as much of the text as this machine computes in a time a person will wait. */
+/** Warms the first engine up, and chooses as much text as this machine computes in a bearable time. */
 async function choosePrompt(scene: Scene, engine: Engine): Promise<string> {
   await saved(scene, engine, () => warmUp(scene, engine, 0, "first use"));
   const { answer } = await saved(scene, engine, () => warmUp(scene, engine, 1, "computed"));
@@ -164,7 +164,7 @@ export function promptChars(warmTokens: number, warmMs: number, targetMs: number
   return Math.min(Math.max(possible, DEMO_PROMPT_CHARS_MIN), DEMO_PROMPT_CHARS_MAX);
 }
 
-/** Sends text that no trial uses, so that neither a computed nor a restored one pays for what is done once. */
+/** Sends text that no trial uses, so that no trial pays for one-time work. */
 async function warmUp(
   { progress }: Scene,
   engine: Engine,
@@ -198,7 +198,7 @@ function showAnswer({ promptTokens, ttftMs }: Answer): string {
   return `${showCount(promptTokens)} tokens, the first answered after ${showSeconds(ttftMs)}`;
 }
 
-/** Saves are fire and forget: sends a request, and waits until the vault holds its prompt's full blocks. */
+/** Sends a request, and waits until the vault holds its prompt's full blocks, because saves are asynchronous. */
 export async function saved<Sent extends { answer: Answer }>(
   { stage, progress, signal }: Scene,
   engine: Engine,

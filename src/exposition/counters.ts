@@ -3,7 +3,7 @@ import type { HistogramSnapshot } from "../metrics.ts";
 import { counter } from "./text.ts";
 import type { Family, Sample } from "./text.ts";
 
-/** Counters whose names start with `prefix` differ by what follows it. */
+/** Counters whose names start with `prefix`; the rest of a name is the label's value. */
 export interface CounterFamily {
   prefix: string;
   name: string;
@@ -12,10 +12,10 @@ export interface CounterFamily {
 }
 
 const MICROSECONDS = /_us$/;
-/** Of the name under which counters beyond the limit of names are counted. */
+/** HELP text of the name that counts for all names beyond the limit. */
 const OTHER_HELP = "Counted under names beyond the limit of names.";
 
-/** `process` is the first part of every name: `tierkv_sidecar`. `texts` say by counter what it counts. */
+/** `process` is the first part of every name: `tierkv_sidecar`. `texts`: HELP by counter. */
 export function counterFamilies(
   process: string,
   counts: Readonly<Record<string, number>>,
@@ -39,7 +39,7 @@ export function counterFamilies(
   return [...singles, ...families];
 }
 
-/** Times are seconds in Prometheus. */
+/** Converts times to seconds, Prometheus's unit. */
 function single(process: string, name: string, value: number, help = OTHER_HELP): Family {
   const isTime = MICROSECONDS.test(name);
   const shown = isTime ? name.replace(MICROSECONDS, "_seconds") : name;

@@ -1,4 +1,4 @@
-// Owns what each counter counts, in a sentence: the HELP text of its family.
+// Owns the HELP text of each counter's family, one sentence each.
 import type { SIDECAR_COUNTERS, VAULT_COUNTERS } from "../metrics.ts";
 
 /** By the counter's name; a counter without a sentence does not compile. */
@@ -81,7 +81,7 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   session_tells_failed: "Calls about sessions that a vault did not take.",
 };
 
-/** The store of a vault with a disk, and its archive, count more. */
+/** Has more counters than VAULT_COUNTERS, because a vault's disk and archive add theirs. */
 export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number], string>> &
   Readonly<Record<string, string>> = {
   connections_refused: "Connections beyond the limit of open ones.",

@@ -1,4 +1,4 @@
-// Owns the way of spans to an OpenTelemetry collector: gathered, sent in turn, and dropped when it takes them no more.
+// Owns the queue of spans to an OpenTelemetry collector: gathered, sent in batches, and dropped while it refuses them.
 import { fetchReason } from "../errors.ts";
 import type { Running } from "../lifecycle.ts";
 import {
@@ -14,7 +14,7 @@ import type { Span } from "./spans.ts";
 export interface OtlpOptions {
   /** Without `/v1/traces`. */
   endpoint: string;
-  /** Which process sends them. */
+  /** The process that sends them. */
   service: "tierkv-sidecar" | "tierkv-vault";
   version: string;
   counters: { add(name: "spans_sent" | "spans_dropped", count: number): void };
@@ -42,12 +42,12 @@ export class OtlpExporter implements Running {
     this.#gather();
   }
 
-  /** Counts what is not sent. */
+  /** Counts spans that are not sent. */
   drop(count: number): void {
     this.#options.counters.add("spans_dropped", count);
   }
 
-  /** What waits is offered once more, for a moment. */
+  /** Sends waiting spans once more, for at most SPANS_CLOSE_MS. */
   async close(): Promise<void> {
     clearTimeout(this.#timer);
     const late = setTimeout(() => this.#closing.abort(), SPANS_CLOSE_MS);

@@ -1,10 +1,10 @@
-// Owns what a process says of itself to Prometheus, under the names that every exporter uses.
+// Owns the metrics of the process itself, under the names that every exporter uses.
 import { readdirSync } from "node:fs";
 import { nowMs, wallClockMs } from "../time.ts";
 import { counter, gauge } from "./text.ts";
 import type { Family } from "./text.ts";
 
-/** The clock may be set meanwhile; the start stays where it was. */
+/** Computed once, so that setting the clock does not move the start. */
 const STARTED_S = Math.round(wallClockMs() - nowMs()) / 1000;
 
 export function processFamilies(): Family[] {
@@ -20,7 +20,7 @@ export function processFamilies(): Family[] {
   ];
 }
 
-/** null: this system does not say. */
+/** null: the system does not tell. */
 function openFiles(): number | null {
   try {
     return readdirSync("/proc/self/fd").length;

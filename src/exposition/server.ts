@@ -1,4 +1,4 @@
-// Owns the HTTP endpoint that Prometheus and health checks ask: two paths, bounded in connections, time and request size.
+// Owns the HTTP endpoint for Prometheus and health checks: two paths, bounded in connections, time and request size.
 import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener } from "node:http";
 import type { Running } from "../lifecycle.ts";
@@ -16,9 +16,9 @@ export interface ScrapeOptions {
   readonly listen: { readonly host: string; readonly port: number };
   /** The key that sets it, for errors. */
   readonly key: string;
-  /** Families as they stand now. */
+  /** Returns the present families. */
   read(): readonly Family[];
-  /** What keeps the process from its work now, in words; null: nothing. */
+  /** Returns why the process cannot work now; null: it can. */
   trouble(): string | null;
 }
 
@@ -42,7 +42,7 @@ export async function startScrapeServer({
   };
   const server = createServer(limits, answer(read, trouble));
   server.maxConnections = SCRAPE_CONNECTIONS_MAX;
-  // A reader that has stopped reading ends here, too.
+  // Also ends a client that has stopped reading.
   server.setTimeout(SCRAPE_TIMEOUT_MS);
   return {
     url: `http://${await listenAt(server, listen, key)}/metrics`,
@@ -58,7 +58,7 @@ function answer(read: ScrapeOptions["read"], trouble: ScrapeOptions["trouble"]):
   return (request, response) => {
     const path = request.url?.replace(/\?.*$/, "");
     if (request.method !== "GET" || !isServed(path) || hasBody(request)) {
-      // Nothing of a body is read: the connection ends with the answer.
+      // A body is never read, so the connection ends with the answer.
       response
         .writeHead(404, { "content-type": "text/plain", connection: "close" })
         .end("GET /metrics or GET /healthz\n", () => request.socket.destroySoon());

@@ -1,4 +1,4 @@
-// Owns what a sidecar shows to Prometheus.
+// Owns a sidecar's metrics for Prometheus.
 import { armedFailpoints } from "../failpoint.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import type { ByOutcome } from "../sidecar/trace/reuse.ts";
@@ -90,7 +90,7 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
   ];
 }
 
-/** What restores saved is `spared_prefill_seconds` less `restoring_seconds`. */
+/** Restores saved `spared_prefill_seconds` less `restoring_seconds`. */
 function ledgerFamilies({ ledger }: SidecarStatus): Family[] {
   const { restores, tokens, prefillS, restoreS, unpricedTokens, joules } = ledger;
   const all: [name: string, help: string, value: number | null][] = [

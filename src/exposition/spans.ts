@@ -1,4 +1,4 @@
-// Owns what spans say, in the JSON form of OTLP: a request's at a sidecar, a batch of saves, and a vault's part of both.
+// Owns the contents of spans in OTLP's JSON: a request at a sidecar, a batch of saves, and a vault's part of both.
 import type { LaneSpan } from "../native.ts";
 import type { Ended } from "../sidecar/trace/decisions.ts";
 import type { RequestTrace, Stored } from "../sidecar/trace/request-trace.ts";
@@ -23,7 +23,7 @@ const NS_PER_MS = 1e6;
 interface Part {
   name: string;
   kind?: keyof typeof KINDS;
-  /** Chosen before, or anew. */
+  /** Chosen before; absent: a new one. */
   spanId?: string;
   fromMs: number;
   toMs: number;
@@ -33,7 +33,7 @@ interface Part {
 interface Place {
   traceId: string;
   parentId: string | null;
-  /** From when `fromMs` and `toMs` count: since 1970, ms. */
+  /** Origin of `fromMs` and `toMs`: ms since 1970. */
   atMs: number;
 }
 
@@ -53,7 +53,7 @@ function spanOf(part: Part, { traceId, parentId, atMs }: Place): Span {
   };
 }
 
-/** `tierkv.request` with its look-up, fetch and load; none where its client asked for none. */
+/** `tierkv.request` with its look-up, fetch and load; none where its client sent no trace context. */
 export function spansOf(ended: Ended): Span[] {
   const { trace, account } = ended;
   if (trace === null) return [];
@@ -64,7 +64,7 @@ export function spansOf(ended: Ended): Span[] {
   return [request, ...parts.map((part) => spanOf(part, { ...place, parentId: requestId }))];
 }
 
-/** `tierkv.store`: of many requests, and so of a trace of its own. */
+/** `tierkv.store`, in a trace of its own because it serves many requests. */
 export function spanOfStore(stored: Stored): Span {
   const { traceId, spanId, vault, at: atMs, tookMs, records, taken, bytes } = stored;
   const attributes = {
@@ -77,7 +77,7 @@ export function spanOfStore(stored: Stored): Span {
   return spanOf({ ...part, spanId, attributes }, { traceId, parentId: null, atMs });
 }
 
-/** `tierkv.vault.lookup`, `.fetch` or `.store`: a vault's part of what a sidecar asked. */
+/** `tierkv.vault.lookup`, `.fetch` or `.store`: a vault's part of a sidecar's call. */
 export function spanOfVault(span: LaneSpan): Span {
   const { context, asked, begunMs: atMs, tookMs, records, done, bytes } = span;
   const { traceId, spanId: parentId } = contextOf(context);
@@ -141,7 +141,7 @@ function partsOf(
   return parts;
 }
 
-/** int64 is a text in protobuf's JSON. */
+/** Writes int64 as text, as protobuf's JSON does. */
 function valueOf(value: Exclude<Value, null>): object {
   if (typeof value === "number") return { intValue: String(Math.round(value)) };
   if (typeof value === "string") return { stringValue: value };

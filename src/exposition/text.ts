@@ -1,32 +1,32 @@
-// Owns what a sidecar and a vault give Prometheus to read: families of samples, which prom-client prints.
+// Owns the families of samples of sidecar and vault, which prom-client prints for Prometheus.
 import { Gauge, Registry } from "prom-client";
 import type { MetricType } from "prom-client";
 
 export type FamilyKind = "counter" | "gauge" | "histogram";
 
 export interface Sample {
-  /** Behind the family's name: `_bucket`, `_sum`, `_count`. */
+  /** Suffix of the family's name: `_bucket`, `_sum`, `_count`. */
   suffix?: string;
   labels?: Readonly<Record<string, string>>;
   value: number;
 }
 
 export interface Family {
-  /** With unit and, of a counter, `_total`. */
+  /** With unit and, for a counter, `_total`. */
   name: string;
   kind: FamilyKind;
   help: string;
-  /** The label that tells its samples apart, also while there are none. */
+  /** The label that distinguishes its samples, even while there are none. */
   label?: string;
   samples: readonly Sample[];
 }
 
 export const CONTENT_TYPE: string = Registry.PROMETHEUS_CONTENT_TYPE;
 
-/** Of a gauge that both processes have. */
+/** HELP of a gauge that both processes have. */
 export const FAILPOINTS_HELP = "Failpoints that are armed: more than 0 only in a test.";
 
-/** A family that prom-client prints as it stands; its figures are counted elsewhere, where status reads them, too. */
+/** A family that prom-client prints unchanged, because its values are counted elsewhere, for status, too. */
 class Shown extends Gauge {
   readonly #family: Family;
 
@@ -47,7 +47,7 @@ class Shown extends Gauge {
   }
 }
 
-/** Families without samples are left out. */
+/** Prints families, without those that have no samples. */
 export async function exposition(families: readonly Family[]): Promise<string> {
   const registry = new Registry();
   for (const family of families) {

@@ -1,4 +1,4 @@
-// Owns the way of a vault's spans to the collector: taken from its lanes now and then, and once more at the end.
+// Owns the transfer of a vault's spans to the collector: taken from its lanes periodically, and at the end.
 import type { Running } from "../lifecycle.ts";
 import { SPANS_GATHER_MS } from "../limits/seen.ts";
 import type { LaneSpans } from "../native.ts";
@@ -10,7 +10,7 @@ export class VaultTracing implements Running {
   readonly #take: () => LaneSpans | null;
   readonly #timer: NodeJS.Timeout;
 
-  /** `exporter` is closed with it. `take` gives what ended since the last time; null: the vault has not begun. */
+  /** `exporter` is closed with it. `take` gives the spans ended since the last call; null: the vault has not begun. */
   constructor(exporter: OtlpExporter, take: () => LaneSpans | null) {
     this.#exporter = exporter;
     this.#take = take;

@@ -1,4 +1,4 @@
-// Owns what a vault shows to Prometheus.
+// Owns a vault's metrics for Prometheus.
 import type { ArchiveStats, StatsReply } from "../wire/messages.ts";
 import { counterFamilies } from "./counters.ts";
 import type { CounterFamily } from "./counters.ts";

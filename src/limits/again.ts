@@ -1,22 +1,22 @@
-// Owns the limits of offering again: how often vaults are asked, and how much of a link and of a vault copies may take.
+// Owns the limits of offering blocks again: how often vaults are asked, and the shares of links and vaults for copies.
 
 const MIB = 1024 * 1024;
 
-/** Pause between two looks at whether vaults still hold what lies in arenas: a random time between half of this and all of it. */
+/** Pause between two checks whether vaults still hold arenas' blocks: random, from half of this to all of it. */
 export const AGAIN_PAUSE_MS = 10_000;
-/** What a vault said it holds is believed this long. */
+/** How long a vault's answer counts. */
 export const AGAIN_ASK_MS = 60_000;
-/** Keys of one question. */
+/** Keys of one look-up. */
 export const AGAIN_KEYS = 1024;
-/** Share of its time in which one sidecar sends copies to one vault: ten that see it return leave room for who restores. */
+/** Share of time one sidecar sends copies to one vault: ten sidecars at a returning vault still leave room for restores. */
 export const AGAIN_LINK_SHARE = 0.25;
-/** And at most so many bytes in a second. */
+/** Most bytes a second of such copies. */
 export const AGAIN_BYTES_PER_S: number = 64 * MIB;
-/** Share of a full vault that one look may displace by what that vault evicted. */
+/** Share of a full vault that one check may displace with blocks the vault evicted. */
 export const AGAIN_EVICTED_SHARE = 0.125;
 
-// Events: what vaults hold is asked again and again.
-/** Hashes of one question of an engine that publishes events; it asks one a second. */
+// Events: engines audit vaults' blocks periodically.
+/** Hashes of one audit of an engine that publishes events; one a second. */
 export const AUDIT_HASHES_MAX = 4096;
-/** A vault that takes longer to answer it holds nothing, as far as events go. */
+/** A vault that answers an audit later counts as holding nothing. */
 export const AUDIT_TIMEOUT_MS = 2000;

@@ -1,11 +1,11 @@
-// Owns LRU stack distances: how many tokens of other blocks were used since a block's last use, in one pass over a trace.
+// Owns LRU stack distances: tokens of other blocks used since a block's last use, in one pass over a trace.
 
 const START_POSITIONS = 1024;
 
-/** A block is a hit in an LRU memory of so many tokens exactly when its distance is not larger. */
+/** A block hits in an LRU memory exactly when its distance is at most the memory's tokens. */
 export class Distances {
   readonly #positions = new Map<number, number>();
-  /** Tokens at each position, the longest unused first; 0 where the block was used again since. */
+  /** Tokens at each position, least recently used first; 0 where the block was used again since. */
   #tokens = new Float64Array(START_POSITIONS);
   /** Sums of `#tokens` as a Fenwick tree, from 1. */
   #sums = new Float64Array(START_POSITIONS + 1);
@@ -16,7 +16,7 @@ export class Distances {
     return this.#positions.size;
   }
 
-  /** Tokens of all blocks that were ever used. */
+  /** Tokens of all blocks used so far. */
   get tokens(): number {
     return this.#total;
   }
@@ -31,7 +31,7 @@ export class Distances {
     const last = this.#positions.get(id);
     if (last !== undefined) this.#put(last, 0);
     if (this.#next === this.#tokens.length) this.#compact();
-    // Behind all others: a Map in order of use is what compacting reads.
+    // Moved to the end, because compacting needs the Map in order of use.
     this.#positions.delete(id);
     this.#positions.set(id, this.#next);
     this.#put(this.#next, tokens);
@@ -53,7 +53,7 @@ export class Distances {
     return sum;
   }
 
-  /** Positions without a block go; there is room for as many again as there are blocks. */
+  /** Removes positions without a block, and makes room for as many again as there are blocks. */
   #compact(): void {
     const old = this.#tokens;
     const room = Math.max(START_POSITIONS, 2 * this.#positions.size);

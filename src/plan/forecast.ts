@@ -1,4 +1,4 @@
-// Owns the forecast from a trace: of vaults of several sizes, which share of the prompt tokens would come back, and what that saves.
+// Owns the forecast from a trace: the prompt tokens that vaults of several sizes would restore, and the time saved.
 import { TierkvError } from "../errors.ts";
 import { PLAN_TRACE_BLOCKS_MAX } from "../limits/tools.ts";
 import { Distances } from "./distances.ts";
@@ -8,31 +8,31 @@ export interface ForecastOptions {
   blockTokens: number;
   /** Vault sizes in tokens, ascending; Infinity may be among them. */
   sizes: readonly number[];
-  /** Tokens that the engine holds by itself; 0: the forecast is of all repeats. */
+  /** Tokens that the engine itself holds; 0: the forecast covers all repeats. */
   engineTokens: number;
-  /** What computing the first `tokens` of a prompt takes; null: not known. */
+  /** Seconds to compute the first `tokens` of a prompt; null: not known. */
   computeS: ((tokens: number) => number) | null;
-  /** What restoring tokens takes, for each link. */
+  /** Seconds to restore tokens, for each link. */
   restoreS: readonly ((tokens: number) => number)[];
 }
 
 export interface SizeForecast {
-  /** Of the prompt tokens, in the vault and not in the engine. */
+  /** Prompt tokens in the vault and not in the engine. */
   hitTokens: number;
-  /** For each link, where restoring answers before computing; null: the pace of computing is not known. */
+  /** Seconds saved on each link where restoring beats computing; null: the speed of computing is not known. */
   savedS: number[] | null;
 }
 
 export interface TraceForecast {
   requests: number;
   tokens: number;
-  /** Of different blocks: what a vault needs to keep everything. */
+  /** Tokens of distinct blocks: the vault size that keeps everything. */
   distinctTokens: number;
   engineHitTokens: number;
   sizes: SizeForecast[];
 }
 
-/** Takes requests in their order. Memory grows with the different blocks, which have a ceiling. */
+/** Takes requests in order. Memory grows with the distinct blocks, which have a ceiling. */
 export class Forecaster {
   readonly #options: ForecastOptions;
   readonly #distances = new Distances();
@@ -59,7 +59,7 @@ export class Forecaster {
     const ends = sizes.map(() => 0);
     let [engineEnd, farthest] = [0, 0];
     for (const { id, end } of blocks) {
-      // A block is of use only where all before it are held: the farthest of them decides.
+      // A block is useful only if all before it are held, so the farthest of them decides.
       farthest = Math.max(farthest, this.#distances.of(id));
       if (farthest === Infinity) break;
       if (farthest <= engineTokens) engineEnd = end;

@@ -1,24 +1,24 @@
-// Owns what a model's config.json says of its KV cache: bytes a token of full layers, of sliding windows, and of recurrent states.
+// Owns reading a model's config.json for its KV cache: bytes per token of full layers and windows, and of states.
 import { TierkvError } from "../errors.ts";
 import { parseObject } from "../json.ts";
 
-/** A value of the KV cache in the engine; 8 bits is vLLM's fp8. */
+/** Bytes of a KV-cache value in the engine; 1 is vLLM's fp8. */
 export type ValueBytes = 1 | 2 | 4;
 
-/** Layers of one kind. Bytes are those of one token over all of them. */
+/** Layers of one kind. Bytes of one token over all of them. */
 export interface Layers {
   layers: number;
   engineBytes: number;
-  /** As a vault stores it: INT8 where tierKV has it for this layer and value, else as the engine holds it. */
+  /** Bytes in a vault: INT8 where tierKV supports the layer and value, else as in the engine. */
   storedBytes: number;
 }
 
 export interface Windows extends Layers {
-  /** Tokens that a layer looks back. */
+  /** Tokens of the window. */
   tokens: number;
 }
 
-/** What one boundary needs, over all layers. */
+/** States of one boundary, over all layers. */
 export interface States {
   layers: number;
   bytes: number;
@@ -26,7 +26,7 @@ export interface States {
 
 export interface ModelShape {
   name: string;
-  /** How attention keeps its tokens. */
+  /** Form of the tokens in attention layers. */
   attention: "heads" | "latent" | "none";
   valueBytes: ValueBytes;
   full: Layers;
@@ -35,7 +35,7 @@ export interface ModelShape {
 }
 
 export interface Reading {
-  /** null: as the model's config.json says, else 16 bits. */
+  /** null: from the model's config.json, else 16 bits. */
   valueBytes: ValueBytes | null;
   /** [turbo_quant] enabled. */
   isInt8: boolean;
@@ -49,7 +49,7 @@ const SCALE_BYTES = 2;
 const INDEX_BLOCK = 128;
 const INDEX_SCALE_BYTES = 4;
 
-/** Kinds of layers, as `layer_types` names them, by what they keep. */
+/** Kinds by the names in `layer_types`. */
 const KINDS: Readonly<Record<string, Kind>> = {
   full_attention: "full",
   attention: "full",
@@ -59,7 +59,7 @@ const KINDS: Readonly<Record<string, Kind>> = {
   mamba: "state",
 };
 
-/** Keys of models whose layers differ in ways that are not reckoned here. */
+/** Keys of models whose layers differ in unsupported ways. */
 const STRANGE = [
   "attn_layer_indices",
   "compress_ratios",
@@ -71,12 +71,12 @@ const STRANGE = [
   "swa_num_key_value_heads",
 ];
 
-/** vLLM keeps the recurrent states of these as float32 where config.json does not say. */
+/** Model types whose recurrent states vLLM keeps as float32 unless config.json has a type. */
 const WIDE_STATES = /^nemotron_h/;
 
 type Kind = "full" | "window" | "state" | "nothing";
 
-/** Says what a model keeps; throws with the key that is not understood. `path` is for messages. */
+/** Reads a model's shape; throws naming a key that is not understood. `path` is for messages. */
 export function readModel(text: string, path: string, reading: Reading): ModelShape {
   const outer = new Fields(parse(text, path), path);
   const inner = outer.part("text_config") ?? outer.part("llm_config") ?? outer;
@@ -113,7 +113,7 @@ function parse(text: string, path: string): Json {
 const notUnderstood = (path: string, reason: string, fix: string): TierkvError =>
   new TierkvError("CONFIG_UNREADABLE", { path, reason, fix });
 
-/** What fp8 checkpoints say of their own cache, else what vLLM takes: the type of the weights' arithmetic. */
+/** An fp8 checkpoint's cache type, else vLLM's default: the type of the weights' arithmetic. */
 function cacheBytes(outer: Fields): ValueBytes {
   const quantized = outer.part("quantization_config");
   const scheme = quantized?.part("kv_cache_scheme")?.number("num_bits");
@@ -123,7 +123,7 @@ function cacheBytes(outer: Fields): ValueBytes {
   return type.find((name) => name !== null) === "float32" ? 4 : 2;
 }
 
-/** What each layer keeps, from the first to the last. */
+/** The kind of each layer, first to last. */
 function layerKinds(model: Fields): Kind[] {
   const layers = model.need("num_hidden_layers");
   const named = model.texts("layer_types");
@@ -155,7 +155,7 @@ function layerKinds(model: Fields): Kind[] {
 
 const RUNNING = "start the engine and run `tierkv plan` without --model";
 
-/** Models from before `layer_types`. */
+/** The pattern of models older than `layer_types`. */
 function windowPattern(model: Fields): (at: number) => Kind {
   const window = model.number("sliding_window");
   if (window === null || model.value("use_sliding_window") === false) return () => "full";
@@ -219,7 +219,7 @@ function stateBytes(model: Fields): number {
   return (kernel - 1) * width * convolution + heads * dim * size * recurrent;
 }
 
-/** A part of config.json: what is of another type is as if it were not there. */
+/** A part of config.json; values of another type count as absent. */
 class Fields {
   readonly path: string;
   readonly #json: Json;

@@ -1,15 +1,15 @@
-// Owns a line of a trace in Mooncake's public format: when a request came, its length, and the names of its blocks.
+// Owns a line of a trace in Mooncake's public format: a request's arrival, its length, and its blocks' names.
 import { TierkvError } from "../errors.ts";
 import { parseJson } from "../json.ts";
 import { PLAN_REQUEST_BLOCKS_MAX } from "../limits/tools.ts";
 
 export interface TracedRequest {
   tokens: number;
-  /** Of its blocks, from the first; equal names are equal prefixes. */
+  /** Names of its blocks, in order; equal names are equal prefixes. */
   blocks: readonly number[];
 }
 
-/** Mooncake's own, where a trace has no request of two blocks that says another. */
+/** Mooncake's block size, used unless a request of two blocks in the trace shows another. */
 export const TRACE_BLOCK_TOKENS = 512;
 
 /** null: an empty line. `where` is for messages. */

@@ -1,21 +1,21 @@
-// Owns what prompts of a model weigh: in the engine, in a vault, and on the way back.
+// Owns the sizes of a model's prompts: in the engine, in a vault, and over the link.
 import type { ModelShape } from "./model.ts";
 
-/** How long a prompt's blocks travel at so many bits a second. */
+/** Seconds to transfer bytes at a rate in bits a second. */
 export const travelS = (bytes: number, bitsPerS: number): number => (bytes * 8) / bitsPerS;
 
-/** What stays in a vault for each token; states lie one at each boundary and are not among it. */
+/** Bytes in a vault per token, without states, which exist only at boundaries. */
 export function storedBytesPerToken({ full, windows }: ModelShape): number {
   return full.storedBytes + (windows?.storedBytes ?? 0);
 }
 
-/** What the engine's own cache takes for a prompt: of windows only what is looked at. */
+/** Bytes of a prompt in the engine's own cache: of window layers only the window's tokens. */
 export function engineBytes({ full, windows, states }: ModelShape, tokens: number): number {
   const seen = Math.min(tokens, windows?.tokens ?? 0);
   return full.engineBytes * tokens + (windows?.engineBytes ?? 0) * seen + (states?.bytes ?? 0);
 }
 
-/** What comes back over the link for a prompt: all of full layers, a window of the others, one state. */
+/** Bytes over the link to restore a prompt: full layers, one window of window layers, one state. */
 export function restoredBytes({ full, windows, states }: ModelShape, tokens: number): number {
   const seen = Math.min(tokens, windows?.tokens ?? 0);
   return full.storedBytes * tokens + (windows?.storedBytes ?? 0) * seen + (states?.bytes ?? 0);
@@ -26,7 +26,7 @@ export interface Point {
   value: number;
 }
 
-/** A line through points that ascend, from nothing; beyond the last, as between the last two. */
+/** Piecewise linear through ascending points, from the origin; extrapolates after the last. */
 export function interpolated(points: readonly Point[]): (tokens: number) => number {
   return (tokens) => {
     let before: Point = { tokens: 0, value: 0 };

@@ -1,4 +1,4 @@
-// Owns the folder of restore receipts: the key that signs them, and the latest of them, so many.
+// Owns the folder of restore receipts: the signing key, and a bounded number of the latest receipts.
 import { readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { TierkvError } from "../errors.ts";
@@ -17,7 +17,7 @@ const NAME = /^[\da-f]{32}$/;
 export class ReceiptFolder {
   readonly #directory: string;
   readonly #most: number;
-  /** Since files were counted last. */
+  /** Receipts written since files were last counted. */
   #written: number = RECEIPTS_SCANNED_EVERY;
 
   constructor(directory: string, most: number) {
@@ -25,19 +25,19 @@ export class ReceiptFolder {
     this.#most = most;
   }
 
-  /** Made where there is none. Throws CREDENTIALS. */
+  /** Returns the signing key, and creates it if absent. Throws CREDENTIALS. */
   key(): SigningKey {
     const path = join(this.#directory, KEY_NAME);
     if (isAbsent(path, SETTING)) createPrivate(path, randomToken(32).toString("hex"), SETTING);
     return receiptKey(readSecret(path, SETTING, ""));
   }
 
-  /** null: nothing was signed here yet. Throws CREDENTIALS. */
+  /** Returns the signing key; null: nothing was signed here yet. Throws CREDENTIALS. */
   ownKey(): SigningKey | null {
     return isAbsent(join(this.#directory, KEY_NAME), SETTING) ? null : this.key();
   }
 
-  /** The oldest go where there are too many. Throws CREDENTIALS, or what the system says. */
+  /** Writes a receipt, and removes the oldest beyond the limit. Throws CREDENTIALS, or a system error. */
   write(name: string, text: string): void {
     writePrivate(join(this.#directory, `${name}${END}`), text, SETTING);
     this.#written += 1;
@@ -51,7 +51,7 @@ export class ReceiptFolder {
     for (const { path } of aged.slice(this.#most)) rmSync(path, { force: true });
   }
 
-  /** Of a name, or in a file anywhere. Throws RECEIPT_REFUSED where there is none of that name. */
+  /** Reads a receipt by name or path. Throws RECEIPT_REFUSED where there is none. */
   read(named: string): { text: string; where: string } {
     const isName = NAME.test(named);
     const path = isName ? join(this.#directory, `${named}${END}`) : named;

@@ -1,4 +1,4 @@
-// Owns what a restore receipt says, and its signature: which blocks one request was given, of which name, and digests of some of them.
+// Owns a restore receipt's statement and signature: one request's restored blocks, their namespace, and digests of a sample.
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { parseObject } from "../json.ts";
@@ -6,7 +6,7 @@ import { derive, isSignedBy, SigningKey } from "../signing-key.ts";
 
 const CONTEXT = "tierkv receipt 1\n";
 
-/** How one group lies in a record of one rank: what a page of it is decoded with. */
+/** Layout of one group in one rank's record, to decode a page with. */
 export interface ReceiptShape {
   group: number;
   shard: number;
@@ -26,18 +26,18 @@ export interface ReceiptShape {
 export interface ReceiptGroup {
   group: number;
   class: RecordClass;
-  /** Number of its first block in the prompt. */
+  /** Index of its first block in the prompt. */
   first: number;
   blocks: number;
 }
 
-/** One block of which the digest was taken, after it was verified and decoded. */
+/** One block whose digest was taken after verifying and decoding. */
 export interface ReceiptSample {
   group: number;
   shard: number;
-  /** Its number in the prompt. */
+  /** Its index in the prompt. */
   block: number;
-  /** By which vaults know it, in hexadecimal. */
+  /** Its hash in vaults, in hexadecimal. */
   hash: string;
   /** SHA-256 of its values. */
   digest: string;
@@ -50,16 +50,16 @@ export interface ReceiptStatement {
   software: string;
   request: string;
   model: string;
-  /** As vaults know it, in hexadecimal. */
+  /** Namespace in vaults, in hexadecimal. */
   namespace: string;
-  /** What the records are decoded for: 0, or the id of a lossy codec. */
+  /** Fidelity of the records: 0, or the id of a lossy codec. */
   fidelity: number;
-  /** Those restored: behind `from`, up to `to`. */
+  /** Restored prompt tokens: after `from`, up to `to`. */
   tokens: { from: number; to: number };
-  /** Decoded. */
+  /** Decoded bytes. */
   bytes: number;
   vaults: string[];
-  /** What the request waited less than by computing; null: not known. */
+  /** Time saved against computing, ms; null: not known. */
   savedMs: number | null;
   groups: ReceiptGroup[];
   /** SHA-256 of all their blocks' hashes, in this order. */
@@ -86,7 +86,7 @@ export function makeReceipt(statement: ReceiptStatement, key: SigningKey): strin
   return `${JSON.stringify({ statement, signer, signature }, null, 1)}\n`;
 }
 
-/** Throws RECEIPT_REFUSED unless one of the trusted keys (in hexadecimal) signed it as it stands. */
+/** Verifies a receipt. Throws RECEIPT_REFUSED unless a trusted key (in hexadecimal) signed it unchanged. */
 export function openReceipt(
   text: string,
   trusted: readonly string[],

@@ -1,4 +1,4 @@
-// Owns texts that are files in the checkout, with `{name}` where a value belongs.
+// Owns texts in files of the checkout, with `{name}` as a placeholder for a value.
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
@@ -7,7 +7,7 @@ export function inCheckout(path: string): string {
   return fileURLToPath(new URL(`../../${path}`, import.meta.url));
 }
 
-/** Of a path in the checkout. Names that `values` does not have stay as they are. */
+/** The text at a path in the checkout. Placeholders without a value stay. */
 export function dataText(
   path: string,
   values: Readonly<Record<string, string | number | boolean>> = {},

@@ -1,4 +1,4 @@
-// Owns the engine of a stand: how a real vLLM is started on the CPU, and what is asked of it over HTTP.
+// Owns the engine of a stand: a real vLLM on the CPU, its start and its HTTP calls.
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 import { fetchReason, TierkvError } from "../errors.ts";
@@ -20,13 +20,13 @@ export const BLOCK_TOKENS = 128;
 
 const KV_CACHE_GIB = 1;
 
-/** A checkpoint, and the longest prompt with its answer that it takes, in tokens. */
+/** A checkpoint, and its longest prompt with answer, in tokens. */
 export interface EngineModel {
   path: string;
   lengthMax: number;
-  /** Of the engine's own cache. */
+  /** Size of the engine's own cache, GiB. */
   cacheGib?: number;
-  /** The machine's best where none is said. */
+  /** Absent: the machine's best. */
   dtype?: Machine["dtype"];
 }
 
@@ -98,7 +98,7 @@ export class Engine {
     throw failed(`the engine sent ${answer.tokenIds.length} of ${maxTokens} tokens`);
   }
 
-  /** Empties the engine's own cache; it refuses while blocks are in use, so it is asked until it has. */
+  /** Empties the engine's own cache; retried, because the engine refuses while blocks are in use. */
   async emptyCache(): Promise<void> {
     const isEmptied = async (): Promise<boolean> => {
       const response = await this.#post("/reset_prefix_cache", DEMO_CONTROL_TIMEOUT_MS);
@@ -133,7 +133,7 @@ export class Engine {
   }
 }
 
-/** What an OpenAI-style stream says: each event is one line. */
+/** Yields the events of an OpenAI-style stream, one a line. */
 async function* events(response: Response): AsyncGenerator<Completion> {
   try {
     const lines = createInterface({ input: Readable.from(response.body ?? []) });
@@ -155,7 +155,7 @@ export function sumOfMetric(text: string, name: string): number {
   return samples.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(" ") + 1)), 0);
 }
 
-/** The connector is named as in the README: nothing here is our own but size and place. */
+/** The connector's settings are the README's, except for size and place. */
 export function engineArguments(
   workspace: Workspace,
   { dtype }: Machine,
@@ -186,14 +186,14 @@ export function engineEnvironment(
 ): NodeJS.ProcessEnv {
   return {
     ...process.env,
-    // Its own cache can be emptied over HTTP only with this.
+    // Required to empty the engine's own cache over HTTP.
     VLLM_SERVER_DEV_MODE: "1",
-    // Setting a connector changes how vLLM chooses threads; said outright, every run computes alike.
+    // Explicit, because a connector changes vLLM's choice of threads, and every run must compute alike.
     VLLM_CPU_OMP_THREADS_BIND: cores.join(","),
     VLLM_CPU_KVCACHE_SPACE: String(cacheGib),
-    // Block hashes start from it: without it, another engine process would look for other keys.
+    // Seeds block hashes; without it, another engine process would look up other keys.
     PYTHONHASHSEED: "0",
-    // An engine is three processes, and each would compile 5,000 modules where the caller forbids to keep them.
+    // Set, because each of an engine's three processes would otherwise compile 5,000 modules.
     PYTHONDONTWRITEBYTECODE: "",
     PYTHONPYCACHEPREFIX: inCheckout(".venv/pycache"),
     TMPDIR: workspace.temp,

@@ -1,9 +1,9 @@
-// Owns what a signal does to everything that a stage has started.
+// Owns the effect of signals on everything that a stage has started.
 import type { Stage } from "./stage.ts";
 
 export const EXIT_INTERRUPTED = 130;
 
-/** First signal: it stops and cleans up. Second, or any other exit: everything is killed at once. */
+/** The first signal stops and cleans up; a second one, or any other exit, kills everything at once. */
 export function guard(
   stage: Stage,
   interrupt: AbortController,

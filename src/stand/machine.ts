@@ -1,4 +1,4 @@
-// Owns what a stand must know of this machine: how many cores may be used, and which arithmetic they are good at.
+// Owns a stand's facts about this machine: the usable cores, and their fastest arithmetic.
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 
@@ -34,7 +34,7 @@ export function parseQuota(text: string): number | null {
   return quota === undefined ? null : Math.max(1, Math.floor(Number(quota) / Number(period)));
 }
 
-/** From the flags of x86 or the features of Arm. */
+/** Chosen by the flags of x86 or the features of Arm. */
 export function bestDtype(cpuinfo: string): Machine["dtype"] {
   const flags = /^(?:flags|Features)\s*:(.*)$/m.exec(cpuinfo)?.[1]?.split(" ") ?? [];
   const isFast = ["amx_bf16", "avx512_bf16", "bf16"].some((flag) => flags.includes(flag));

@@ -18,7 +18,7 @@ export function failed(reason: string): TierkvError {
   return new TierkvError("DEMO_FAILED", { reason });
 }
 
-/** Asks until the answer is true; `failed` with `reason` when the time is over. */
+/** Polls until `isSo` is true; throws `failed(reason)` at the timeout. */
 export async function waitUntil(
   isSo: () => boolean | Promise<boolean>,
   timeoutMs: number,
@@ -39,7 +39,7 @@ export class Process {
   constructor({ name, command, args, env, cwd, logPath }: ProcessSpec) {
     this.name = name;
     this.logPath = logPath;
-    // The log is a file and no pipe: the process must not depend on us being there.
+    // The log is a file, not a pipe, so that the process does not depend on this one.
     const log = openSync(logPath, "a", 0o600);
     const child = spawn(command, args, { detached: true, stdio: ["ignore", log, log], env, cwd });
     closeSync(log);
@@ -49,7 +49,7 @@ export class Process {
     this.pid = child.pid ?? null;
   }
 
-  /** Waits until `isReady`; throws when the process ends first or the time is over. */
+  /** Waits until `isReady`; throws when the process ends first, or at the timeout. */
   async ready(
     isReady: () => boolean | Promise<boolean>,
     timeoutMs: number,
@@ -109,7 +109,7 @@ function trySignal(pid: number, signal: NodeJS.Signals | 0): boolean {
   }
 }
 
-/** Whether a process of the group runs; the dead whom nobody has collected do not count. */
+/** Whether a process of the group runs; zombies do not count. */
 function isGroupAlive(group: number): boolean {
   if (!trySignal(-group, 0)) return false;
   if (!existsSync("/proc/self/stat")) return true;

@@ -1,4 +1,4 @@
-// Owns what was started on this machine with a real engine: workspace, vaults, sidecar and engine, and that nothing of it is left behind.
+// Owns the processes started with a real engine: workspace, vaults, sidecar and engine, and their complete removal.
 import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
 import { promisify } from "node:util";
@@ -17,7 +17,7 @@ import type { Machine } from "./machine.ts";
 import { failed, Process, waitUntil } from "./processes.ts";
 import type { Codec, Workspace } from "./workspace.ts";
 
-/** Counters of all parties at one moment; all of them only grow. */
+/** Counters of all processes at one moment; all only grow. */
 export interface Snapshot {
   engine: CacheHits;
   sidecar: Readonly<Record<string, number>>;
@@ -37,7 +37,7 @@ const isSidecar = ({ target }: Target): boolean => target === "sidecar";
 
 const run = promisify(execFile);
 const PYTHON = inCheckout(".venv/bin/python");
-/** Where Python finds `lab`. */
+/** Folder where Python finds `lab`. */
 const SHIM = inCheckout("python-shim");
 export const TIERKV: string = inCheckout("bin/tierkv.js");
 
@@ -45,7 +45,7 @@ export class Stage {
   readonly workspace: Workspace;
   readonly machine: Machine = thisMachine();
   readonly #signal: AbortSignal;
-  /** In the order of starting, each with the time it has to stop. */
+  /** In order of start, each with its grace period, ms. */
   readonly #processes = new Map<Process, number>();
 
   constructor(workspace: Workspace, signal: AbortSignal) {
@@ -73,7 +73,7 @@ export class Stage {
     return this.#serve("sidecar", "sidecar", this.workspace.config(codec));
   }
 
-  /** Starts an engine; ready when its `ready` returned. */
+  /** Starts an engine, which serves once its `ready` has resolved. */
   startEngine(model: EngineModel): Engine {
     const args = engineArguments(this.workspace, this.machine, model);
     const env = engineEnvironment(this.workspace, this.machine, model);
@@ -82,7 +82,7 @@ export class Stage {
     return new Engine(server, `http://127.0.0.1:${this.workspace.port}`, this.#signal);
   }
 
-  /** Has the engine go on with a sidecar of another codec in the place of this one. */
+  /** Replaces the engine's sidecar with one of another codec. */
   async changeSidecar(engine: Engine, old: Process, codec: Codec): Promise<Process> {
     await this.stop(old);
     const sidecar = await this.startSidecar(codec);
@@ -100,7 +100,7 @@ export class Stage {
     throw failed(`the ${started.name} cannot be stopped (process group ${started.pid ?? 0})`);
   }
 
-  /** Counters of engine, sidecar and kv vault, and what the vault holds. */
+  /** Counters of engine, sidecar and kv vault, and the vault's records. */
   async snapshot(engine: Engine): Promise<Snapshot> {
     const [hits, targets] = await Promise.all([engine.cacheHits(), this.#targets()]);
     const vault = targets.find(({ target }) => target === "kv_cold");
@@ -123,7 +123,7 @@ export class Stage {
     this.workspace.remove();
   }
 
-  /** What still runs. */
+  /** Returns the running processes. */
   running(): Process[] {
     return [...this.#processes.keys()].filter((started) => started.isRunning());
   }

@@ -16,7 +16,7 @@ import { dataText } from "./data.ts";
 /** How a sidecar stores attention KV. */
 export type Codec = "raw" | "int8";
 
-/** What the kv vault and each sidecar's arena take. */
+/** Memory of the kv vault and of each sidecar's arena. */
 export interface Memory {
   arenaBytes: number;
   vaultBytes: number;
@@ -25,10 +25,10 @@ export interface Memory {
 export class Workspace {
   readonly dir: string = mkdtempSync(join(realpathSync(tmpdir()), "tierkv-demo-"));
   readonly logs: string = this.path("logs");
-  /** For what vLLM drops into a temporary directory. */
+  /** Temporary directory for vLLM. */
   readonly temp: string = this.path("tmp");
   readonly model: string = this.path("model");
-  /** Where the engine answers. */
+  /** The engine's port. */
   readonly port: number;
 
   private constructor(port: number, { arenaBytes, vaultBytes }: Memory) {
@@ -53,12 +53,12 @@ export class Workspace {
     return new Workspace(await freePort(), memory);
   }
 
-  /** The configuration of the engine's machine; all name the same socket and the same vaults. */
+  /** Path of a codec's configuration; all name the same socket and vaults. */
   config(codec: Codec = "raw"): string {
     return this.path(`${codec}.toml`);
   }
 
-  /** Where its sidecars listen. */
+  /** Socket of its sidecars. */
   get socket(): string {
     return this.path("sidecar.sock");
   }
@@ -67,13 +67,13 @@ export class Workspace {
     return join(this.dir, name);
   }
 
-  /** Returns its path. */
+  /** Writes a file and returns its path. */
   write(name: string, text: string): string {
     writeFileSync(this.path(name), text, { mode: 0o600 });
     return this.path(name);
   }
 
-  /** With `isKept` what explains a failure stays: logs and configurations. */
+  /** Removes all files, or with `isKept` all but logs and configurations, which explain a failure. */
   remove(isKept = false): void {
     for (const path of isKept ? [this.model, this.temp] : [this.dir])
       rmSync(path, { recursive: true, force: true });
@@ -94,7 +94,7 @@ const LIMITS = {
   stallMs: DEMO_RESTORE_STALL_MS,
 } as const;
 
-/** A port nobody listens on. */
+/** Finds a free port. */
 function freePort(): Promise<number> {
   const server = createServer();
   return new Promise<number>((resolve, reject) => {

@@ -1,4 +1,4 @@
-"""Owns where the bytes of arrays lie: a write into one is noticed, because mlx then puts the result elsewhere."""
+"""Owns the addresses of arrays' bytes, to notice writes, because mlx then puts the result elsewhere."""
 
 import ctypes
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Buffers:
-    """Holds the buffers of arrays: mlx writes none in place that somebody else holds, nor gives its address away."""
+    """Holds the buffers of arrays, because mlx neither writes a held buffer in place nor reuses its address."""
 
     def __init__(self, arrays: Sequence[mx.array]) -> None:
         self._arrays = [array for array in arrays if array.size]
-        # Another array over the same bytes: it stays what it is when the first is assigned to.
+        # Other arrays over the same bytes, unchanged by assignments to the first.
         self._held = [array[...] for array in self._arrays]
         mx.eval(self._held)
         self._seen = [_address(array) for array in self._arrays]
 
     def are_same(self) -> bool:
-        """Tell whether no array has been written since; evaluates one that has been."""
+        """Tell whether no array has been written since; evaluates a written one."""
         return all(map(_is_at, self._arrays, self._seen))
 
     def let_go(self) -> None:
-        """Hold nothing any more."""
+        """Release all buffers."""
         self._arrays, self._held, self._seen = [], [], []
 
 

@@ -1,4 +1,4 @@
-"""Owns how a prompt is cut into chunks and named: each hash takes in all tokens before it, and pictures shown there."""
+"""Owns the cut and names of a prompt's chunks: each hash covers all tokens up to its end, and pictures among them."""
 
 import hashlib
 import struct
@@ -10,14 +10,14 @@ from tierkv.connectors.vllm import limits
 _ROOT: Final = hashlib.sha256(b"tierkv mlx chain 1").digest()
 _EXTRA: Final = struct.Struct("<qQ")
 
-#: What stands at a place of the prompt besides its token: the place, and a digest of it.
+#: A place of the prompt with more than its token, such as a picture: (place, digest).
 Extra = tuple[int, str]
 
 
 def chunk_hashes(tokens: Sequence[int], extras: Iterable[Extra] = ()) -> list[bytes]:
     """Give the SHA-256 of each whole chunk, chained; up to the first that has a negative token.
 
-    mlx-lm's server puts one in the place of a picture, made from its address alone: that names no picture.
+    mlx-lm's server puts such a token for a picture, made only from its address, which does not name the picture.
     """
     shown = sorted(extras)
     hashes: list[bytes] = []

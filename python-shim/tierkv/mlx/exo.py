@@ -1,4 +1,4 @@
-"""Continues EXO's `KVPrefixCache` in vaults, its source as it is: wraps three methods when they are as known."""
+"""Continues EXO's `KVPrefixCache` in vaults without patching its source: wraps three methods of known signatures."""
 
 import functools
 import inspect
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tierkv.shim")
 
-#: Method -> its parameters, as EXO had them when this was written (commit b5375f8).
+#: Method -> its parameters in EXO at commit b5375f8.
 CONTRACT: Final = {
     "__init__": ("self", "group"),
     "get_kv_cache": ("self", "model", "prompt_tokens", "media_regions"),
@@ -34,12 +34,12 @@ CONTRACT: Final = {
         "prefill_tps",
     ),
 }
-#: What `get_kv_cache` calls to make an empty cache.
+#: Parameters of `make_kv_cache`, by which `get_kv_cache` makes an empty cache.
 _MAKER: Final = ("model", "max_kv_size", "keep")
 
 
 def difference(module: ModuleType) -> str:
-    """Say in what EXO's module is another than the known one; empty where it is not."""
+    """Give how EXO's module differs from the known one; empty if it does not."""
     try:
         owner, maker = module.KVPrefixCache, module.make_kv_cache
         found = {
@@ -56,7 +56,7 @@ def difference(module: ModuleType) -> str:
 
 
 def install(module: ModuleType) -> bool:
-    """Wrap the class of `exo.worker.engines.mlx.cache`; False, with one line of the log, where it is not as known."""
+    """Wrap the class of `exo.worker.engines.mlx.cache`; False, with a log line, for an unknown version."""
     unlike = difference(module)
     if unlike:
         log.warning("tierKV: off: this version of EXO is not known: %s", unlike)
@@ -72,7 +72,7 @@ def install(module: ModuleType) -> bool:
 
 
 class _Keeper:
-    """The tier of one `KVPrefixCache`; made with the first prompt, which brings the model."""
+    """The tier of one `KVPrefixCache`, made with the first prompt, which brings the model."""
 
     def __init__(self, module: ModuleType, group: Any) -> None:
         self._module = module
@@ -88,7 +88,7 @@ class _Keeper:
             if self._tier is not None:
                 self._tier.close()
             self._model = model
-            # Not before: a version of EXO that is not known loads nothing of ours.
+            # Imported here, so that an unknown version of EXO loads nothing of tierKV.
             from tierkv.mlx.tier import Tier  # noqa: PLC0415
 
             self._tier = Tier(model, lambda: self._module.make_kv_cache(model))
@@ -96,7 +96,7 @@ class _Keeper:
 
     @property
     def current(self) -> "Tier | None":
-        """Give the tier of the model that was asked for last."""
+        """Give the tier of the last model."""
         return self._tier
 
 
@@ -123,7 +123,7 @@ def _getting(call: Any, module: ModuleType) -> Any:
         if restored is None:
             return found
         cache, tokens = restored
-        # No entry of EXO's own: it adds one when the rest is computed.
+        # No entry of EXO's own, which it adds when the rest is computed.
         return cache, prompt_tokens[tokens:], None, False
 
     return get_kv_cache
@@ -148,7 +148,7 @@ def _keeping(call: Any, module: ModuleType) -> Any:
 
 
 def _keep(keeper: _Keeper, prompt: Any, cache: Any, snapshots: Any, media_regions: Any) -> None:
-    """Save what EXO keeps: rows as they are, states where it took them at the end of a chunk."""
+    """Save EXO's entry: rows as they are, states from its snapshots at chunk ends."""
     tier = keeper.current
     if tier is None:
         return

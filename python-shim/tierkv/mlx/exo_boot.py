@@ -1,6 +1,6 @@
-"""Waits, in every Python of EXO's environment, for EXO's prefix cache to be imported; `tierkv install` has it run.
+"""Waits, in every Python of EXO's environment, for the import of EXO's prefix cache; `tierkv install` sets it up.
 
-Run by path from a `.pth` file, so it imports nothing of ours before that, and adds nothing to `sys.path`.
+Run by path from a `.pth` file, so it imports nothing of tierKV before that, and leaves `sys.path` alone.
 """
 
 import sys
@@ -15,7 +15,7 @@ TARGET = "exo.worker.engines.mlx.cache"
 
 
 class _Waiting(MetaPathFinder):
-    """Finds the one module as Python would, and looks at it once it is there."""
+    """Finds the one module as Python would, and wraps its loader."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -29,7 +29,7 @@ class _Waiting(MetaPathFinder):
 
 
 class _Continued(Loader):
-    """Loads a module as its own loader does, then hands it to us."""
+    """Loads a module by its own loader, then installs tierKV into it."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -49,7 +49,7 @@ class _Continued(Loader):
 
 
 def _own_package() -> None:
-    """Make our package importable from where this file lies."""
+    """Make tierKV importable from this file's folder."""
     if "tierkv" in sys.modules:
         return
     folder = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""Identifies a model that lies in memory: every byte of its arrays, how its modules are set up, and their code."""
+"""Identifies a model in memory: every byte of its arrays, its modules' settings, and their code."""
 
 import enum
 import hashlib
@@ -16,7 +16,7 @@ from mlx import nn
 
 from tierkv.connectors.vllm import limits
 
-#: What two models may differ in without computing other values.
+#: Attributes without effect on the computed values.
 _WITHOUT_EFFECT: Final = ("_no_grad", "_training")
 
 
@@ -47,9 +47,9 @@ class ModelForm:
         return sum(array.nbytes for _, array in self.arrays)
 
     def digest(self, heard: Callable[[int], None]) -> str:
-        """Give the SHA-256 of all; `heard` is told how many bytes have been read."""
+        """Give the SHA-256 of all; `heard` is called with the bytes read so far."""
         digest = hashlib.sha256(self.text.encode())
-        # By content: two machines may have them in different places.
+        # Sorted by content, because two machines may have different paths.
         codes = [hashlib.sha256(Path(path).read_bytes()).digest() for path in self.sources]
         digest.update(b"".join(sorted(codes)))
         done = 0
@@ -142,7 +142,7 @@ class ModelForm:
 
 
 def _wrapped(value: Any) -> Iterator[Any]:
-    """Give what a compiled function was made from, where it says so."""
+    """Give a compiled function's original, if it names one."""
     if callable(value):
         try:
             inner = value.__wrapped__

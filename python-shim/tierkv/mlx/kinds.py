@@ -1,4 +1,4 @@
-"""Knows the kinds of mlx-lm's caches: which bytes of each belong to a chunk, and how one is made of them."""
+"""Knows the kinds of mlx-lm's caches: the bytes of each that belong to a chunk, and its reconstruction."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,25 +21,25 @@ from tierkv.connectors.vllm.messages import attention_layout, opaque_layout
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-#: As frames name them; caches of other dtypes are kept byte for byte.
+#: Names in frames; caches of other dtypes are kept byte for byte.
 _DTYPES: Final = {mx.bfloat16: "bf16", mx.float16: "f16", mx.float32: "f32"}
-#: How numpy sees an element: it knows no bfloat16, and only bytes matter.
+#: numpy's type for an element of this size, because numpy has no bfloat16 and only bytes matter.
 _WORDS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _MLX_WORDS: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 _TOKENS: Final = limits.MLX_CHUNK_TOKENS
 
 
 class RefusedKindError(Exception):
-    """A cache of a kind that tierKV does not take; the text names it."""
+    """A cache of an unsupported kind; the text names it."""
 
 
 class ChangedShapeError(Exception):
-    """A cache is not as those that the engine was registered with."""
+    """A cache differs from those the engine was registered with."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One array of a cache. `rows`: heads times tokens rows of `width` elements; else it counts whole."""
+    """One array of a cache. `rows`: heads times tokens rows of `width` elements; else the whole array."""
 
     shape: tuple[int, ...]
     dtype: mx.Dtype
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Group:
-    """Caches of one kind and shape: `leaves` are their places among all. `parts` are the arrays of each.
+    """Caches of one kind and shape: `leaves` are their places among all, `parts` the arrays of each.
 
     `rows`: cut at every chunk, else whole at a boundary. `window`: slots of a rotating cache; 0 for others.
     """
@@ -70,7 +70,7 @@ class Group:
 
     @property
     def heads(self) -> int:
-        """Give how many heads a row of tokens is kept for."""
+        """Give the heads of a row of tokens."""
         first = self.parts[0]
         return first.shape[1] if first is not None and len(first.shape) > 1 else 1
 
@@ -81,23 +81,23 @@ class Group:
 
     @property
     def leaf_bytes(self) -> int:
-        """Give what one cache takes in a slot."""
+        """Give the bytes of one cache in a slot."""
         if self.rows:
             return self.heads * _TOKENS * self.width
         return sum(part.bytes for part in self.parts if part is not None)
 
     @property
     def block_bytes(self) -> int:
-        """Give what all take in a slot."""
+        """Give the bytes of all caches in a slot."""
         return len(self.leaves) * self.leaf_bytes
 
     @property
     def record_class(self) -> str:
-        """Say which vault keeps it."""
+        """Give the class of the group's records."""
         return "ssm" if self.kind == "ArraysCache" else "kv"
 
     def describe(self) -> dict[str, Any]:
-        """Give what makes two engines' blocks of this group comparable."""
+        """Give the ingredients that make two engines' blocks of this group comparable."""
         parts = [None if p is None else [list(p.shape), str(p.dtype)] for p in self.parts]
         named = {"kind": self.kind, "leaves": list(self.leaves), "parts": parts, "rows": self.rows}
         return {**named, "window": self.window, "keep": self.keep}
@@ -132,7 +132,7 @@ class Group:
 
 
 def leaves_of(caches: Sequence[Any]) -> list[Any]:
-    """Give all caches, with those inside of lists in their places."""
+    """Give all caches, with nested lists flattened in place."""
     return list(_leaves(caches))
 
 
@@ -145,7 +145,7 @@ def _leaves(caches: Sequence[Any]) -> Iterator[Any]:
 
 
 def groups_of(caches: Sequence[Any]) -> list[Group]:
-    """Group caches that have seen a token. Raises RefusedKindError naming a kind that is not taken."""
+    """Group caches that have seen a token. Raises RefusedKindError naming an unsupported kind."""
     found: dict[Any, list[int]] = {}
     for place, leaf in enumerate(leaves_of(caches)):
         found.setdefault(_shape_of(leaf), []).append(place)
@@ -159,7 +159,7 @@ def _shape_of(leaf: Any) -> tuple[str, tuple[Part | None, ...], bool, int, int]:
     kind = type(leaf)
     if kind is KVCache or kind is QuantizedKVCache:
         parts = [Part((*a.shape[:2], 1, a.shape[-1]), a.dtype) for a in _rows(leaf)]
-        # Their size does not say how they were packed.
+        # Included, because sizes do not tell how values were packed.
         packing = (leaf.group_size, leaf.bits) if kind is QuantizedKVCache else (0, 0)
         return kind.__name__, tuple(parts), True, *packing
     if kind is RotatingKVCache:
@@ -182,7 +182,7 @@ def _rows(leaf: Any) -> list[mx.array]:
 
 
 def tokens_in(caches: Sequence[Any]) -> int | None:
-    """Give how many tokens the caches have seen; None where none of them says."""
+    """Give the tokens the caches have seen; None if none tells."""
     seen = [c.offset for c in leaves_of(caches) if type(c) is not ArraysCache]
     return min(seen, default=None)
 
@@ -190,7 +190,7 @@ def tokens_in(caches: Sequence[Any]) -> int | None:
 def fill(group: Group, leaves: Sequence[Any], end: int, slot: Bytes) -> None:
     """Write the block of `group` that ends after `end` tokens into a slot.
 
-    Raises ChangedShapeError where a cache is not as it was registered, or not there.
+    Raises ChangedShapeError where a cache is absent, or not as registered.
     """
     for at, place in enumerate(group.leaves):
         room = slot[at * group.leaf_bytes : (at + 1) * group.leaf_bytes]
@@ -239,7 +239,7 @@ def _fill_whole(group: Group, leaf: Any, end: int, room: Bytes) -> None:
 
 
 def _in_order(leaf: Any, array: mx.array) -> mx.array:
-    """Give a rotating cache's entries from the oldest on, as many as count."""
+    """Give a rotating cache's valid entries, oldest first."""
     if leaf._idx < min(leaf.offset, array.shape[2]):  # noqa: SLF001 - mlx-lm's own state has it
         turned = [array[..., : leaf.keep, :], array[..., leaf._idx :, :]]  # noqa: SLF001
         array = mx.concatenate([*turned, array[..., leaf.keep : leaf._idx, :]], axis=2)  # noqa: SLF001
@@ -253,7 +253,7 @@ def _in_order(leaf: Any, array: mx.array) -> mx.array:
 
 
 def _checked(group: Group, leaf: Any, arrays: Sequence[Any]) -> list[Any]:
-    """Give the arrays if they are what the group was registered with, but for their number of tokens."""
+    """Give the arrays if they match the group's registration, except for the number of tokens."""
     same = type(leaf).__name__ == group.kind and len(arrays) == len(group.parts)
     for array, part in zip(arrays, group.parts, strict=False):
         if (array is None) != (part is None):
@@ -277,7 +277,7 @@ def _raw(array: mx.array) -> Bytes:
 
 
 def restore(group: Group, leaves: Sequence[Any], end: int, slots: Sequence[Bytes]) -> None:
-    """Make a group's fresh caches as they were after `end` tokens, from its slots in the order of the prompt."""
+    """Fill a group's fresh caches to their state after `end` tokens, from its slots in prompt order."""
     for at, place in enumerate(group.leaves):
         rooms = [slot[at * group.leaf_bytes : (at + 1) * group.leaf_bytes] for slot in slots]
         if group.rows:
@@ -326,6 +326,6 @@ def _restore_whole(group: Group, leaf: Any, end: int, room: Bytes) -> None:
 
 
 def _array(data: Bytes, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-    """Make an array of its own from bytes of a slot."""
+    """Copy a slot's bytes into a new array."""
     words = np.ascontiguousarray(data).view(_WORDS[dtype.size]).reshape(shape)
     return mx.array(words).view(dtype)

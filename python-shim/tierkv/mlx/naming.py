@@ -22,7 +22,7 @@ from tierkv.mlx.kinds import Group
 
 log = logging.getLogger("tierkv.shim")
 
-#: Raised when the meaning of a stored block changes without any ingredient changing.
+#: Incremented when a stored block's meaning changes without a change of any ingredient.
 _EPOCH: Final = "1"
 
 
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
 
 
 class Naming:
-    """`refused` says why there will be no name; empty as long as there may be one."""
+    """`refused`: why there will be no name; empty while there may be one."""
 
     def __init__(self, model: nn.Module, groups: Sequence[Group]) -> None:
         self.refused = ""
@@ -58,7 +58,7 @@ class Naming:
         except UnnameableError as error:
             self._refuse(f"the model has no name: {error}")
             return
-        # Evaluated here: another thread only reads bytes that are there.
+        # Evaluated here, so that the other thread only reads finished bytes.
         mx.eval([array for _, array in form.arrays])
         self._buffers = Buffers([array for _, array in form.arrays])
         self._seen = self._arrays()
@@ -72,7 +72,7 @@ class Naming:
         digests.lower_priority()
         try:
             self.weights = f"memory:{form.digest(self._hear)}"
-        except Exception as error:  # nobody waits for this thread: it must end with an answer
+        except Exception as error:  # no caller waits for this thread, so it must leave an answer
             log.exception("tierKV: the model cannot be read")
             self._refuse(f"the model cannot be read ({error!r})")
 
@@ -87,7 +87,7 @@ class Naming:
         return [id(array) for _, array in tree_flatten(self._model.parameters())]
 
     def check(self) -> None:
-        """Look whether the model still has the weights that were named; once it has not, it has no name."""
+        """Check that the model still has the named weights; after a change it has no name."""
         if self.refused:
             return
         if self._arrays() != self._seen:
@@ -102,7 +102,7 @@ class Naming:
         """Give the namespace for a fidelity of the sidecar, and its ingredients; empty while it is not known."""
         if not self.weights or self.refused:
             return b"", {}
-        # What was restored lossily is computed on with, here and in caches of others.
+        # Blocks restored lossily are built on, here and in other processes' caches.
         if self._lossy_past not in (0, fidelity):
             self._refuse(
                 f"the sidecar now stores with fidelity {fidelity}, this process holds blocks of fidelity "
@@ -115,11 +115,11 @@ class Naming:
         return hashlib.sha256(text.encode()).digest(), parts
 
     def forget(self, _fidelity: int) -> None:
-        """Hear of a sidecar that has been told nothing."""
+        """Report everything again to a new sidecar."""
         self._told = {}
 
     def report(self) -> Frame:
-        """Give how far the name is, where that is new, as a `counts` frame has it."""
+        """Give the progress of naming, if it is new, as a field of `counts`."""
         percent = 100 if self.weights else min(99, self._done * 100 // max(1, self._total))
         refused = self.refused[: limits.REFUSAL_TEXT_MAX]
         now: Frame = {"naming": {"percent": percent, "refused": refused}}
@@ -130,5 +130,5 @@ class Naming:
 
 
 def software() -> str:
-    """Say what runs, for a person."""
+    """Name the running software, for people."""
     return " ".join(f"{name} {version}" for name, version in versions().items())

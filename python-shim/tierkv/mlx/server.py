@@ -1,4 +1,4 @@
-"""mlx-lm's server, its prompt cache continued in vaults: `python -m tierkv.mlx.server`, with its arguments."""
+"""mlx-lm's server with a prompt cache that continues in vaults: `python -m tierkv.mlx.server`, with its arguments."""
 
 import logging
 from functools import partial
@@ -13,17 +13,17 @@ log = logging.getLogger("tierkv.shim")
 
 
 class TieredPromptCache(LRUPromptCache):
-    """The server's own cache, which is asked first; what it has not is restored, and what it is given is kept."""
+    """The server's own cache, looked up first; missing entries are restored, and new ones saved."""
 
     def __init__(self, provider: Any, *args: Any, **kwargs: Any) -> None:
-        """`provider`: the server's model, which may be another one at each request."""
+        """`provider`: holds the server's model, which may change with each request."""
         super().__init__(*args, **kwargs)
         self._provider = provider
         self._tier: Tier | None = None
         self._tier_of: Any = None
 
     def fetch_nearest_cache(self, model: Any, tokens: list[Any]) -> tuple[Any, list[Any]]:
-        """Give the longer of what is here and what can be restored, and the tokens left to compute."""
+        """Give the longer of the own and the restored cache, and the tokens left to compute."""
         cache, rest = super().fetch_nearest_cache(model, tokens)
         tier = self._current(model)
         if tier is None:
@@ -40,14 +40,14 @@ class TieredPromptCache(LRUPromptCache):
     def insert_cache(
         self, model: Any, tokens: list[Any], prompt_cache: list[Any], **more: Any
     ) -> None:
-        """Keep it here and in the vaults."""
+        """Keep a cache here and in the vaults."""
         tier = self._current(model)
         if tier is not None:
             tier.keep(tokens, prompt_cache)
         super().insert_cache(model, tokens, prompt_cache, **more)
 
     def _current(self, key: Any) -> Tier | None:
-        """Give the tier of the model that the server has; none with a draft model, whose cache stands beside."""
+        """Give the tier of the model that the server has; None with a draft model, which has a cache of its own."""
         if key != self._provider.model_key:
             return None
         if self._tier_of != key:
@@ -62,7 +62,7 @@ class TieredPromptCache(LRUPromptCache):
 
 
 def run(host: str, port: int, model_provider: Any, **more: Any) -> None:
-    """Serve as mlx-lm does, with this cache in the place of its own."""
+    """Serve as mlx-lm does, with this cache instead of its own."""
     server.LRUPromptCache = partial(TieredPromptCache, model_provider)
     _RUN(host, port, model_provider, **more)
 

@@ -1,4 +1,4 @@
-"""Owns what a program with mlx-lm calls: restore a cache, keep one, compute to a boundary where states need it."""
+"""Owns the calls for a program with mlx-lm: restore a cache, keep one, compute to a boundary where states need it."""
 
 import logging
 import time
@@ -28,10 +28,10 @@ _NO_PARENT = bytes(32)
 
 
 class Tier:
-    """One model of one process. Calls come from the thread that computes; whatever goes wrong, they give nothing back.
+    """One model of one process. Called from the computing thread; on any failure, calls give nothing back.
 
     `cache, rest = tier.prepare(tokens)`, then `stream_generate(model, tokenizer, rest, prompt_cache=cache)`, then
-    `tier.keep(tokens, cache)`, where `tokens` are all that the cache has seen.
+    `tier.keep(tokens, cache)`, where `tokens` are all tokens the cache has seen.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Tier:
         config: Mapping[str, Any] | None = None,
         label: str = "",
     ) -> None:
-        """Compute one token, to see the shapes of the caches that `make_cache` gives: without it, the model's own.
+        """Compute one token, to learn the shapes of `make_cache`'s caches; by default the model's own.
 
-        `config`: `config_path`, `socket`, `autostart`, as vLLM's `kv_connector_extra_config` has them; ValueError for
-        what is wrong there. `label`: the model's name, for people.
+        `config`: `config_path`, `socket`, `autostart`, as in vLLM's `kv_connector_extra_config`; raises ValueError
+        for a bad one. `label`: the model's name, for people.
         """
         self._off = ""
         self._model = model
@@ -60,7 +60,7 @@ class Tier:
         except (kinds.RefusedKindError, kinds.ChangedShapeError) as error:
             self._refuse(str(error))
             return
-        except Exception as error:  # a model that takes more than tokens
+        except Exception as error:  # a model that needs more than tokens
             log.exception("tierKV: a model's caches cannot be seen")
             self._refuse(f"it does not compute a token alone ({error!r})")
             return
@@ -100,7 +100,7 @@ class Tier:
 
     @property
     def refused(self) -> str:
-        """Say why nothing is restored or kept; empty where something may be."""
+        """Give why nothing is restored or kept; empty while the tier works."""
         return self._off or ("" if self._naming is None else self._naming.refused)
 
     def new_cache(self) -> list[Any]:
@@ -109,16 +109,16 @@ class Tier:
 
     @property
     def needs_boundaries(self) -> bool:
-        """Tell whether a cache can be kept at the end of a chunk only: it has states or a rotating window."""
+        """Tell whether caches can be kept only at a chunk's end, because of states or a rotating window."""
         return any(not group.rows for group in self._groups)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Give what was restored, saved and dropped, by reason."""
+        """Give counts of restored, saved and dropped blocks, by reason."""
         return {} if self._link is None else self._link.counters.snapshot()
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the model is named and a sidecar is there; False after `timeout_s`. Nobody needs to call it."""
+        """Wait until the model is named and a sidecar is there; False after `timeout_s`. Calling it is optional."""
         return self._link is not None and self._link.wait_until_on(timeout_s)
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class Tier:
     ) -> tuple[list[Any], list[int]]:
         """Give a cache for a prompt, restored as far as it can be, and the tokens that are left to compute.
 
-        Of a model with states or windows the rest is computed up to the last whole chunk, and kept.
+        For a model with states or windows the rest up to the last whole chunk is computed, and kept.
         """
         tokens = list(tokens)
         found = self.restore(tokens, extras=extras)
@@ -141,7 +141,7 @@ class Tier:
     def restore(
         self, tokens: Sequence[int], own: int = 0, extras: Iterable[Extra] = ()
     ) -> tuple[list[Any], int] | None:
-        """Give a new cache and how many tokens it holds; None where that is no more than the `own` ones."""
+        """Give a new cache and how many tokens it holds; None where that is no more than `own`."""
         link = self._ready_link()
         try:
             hashes = chunk_hashes(tokens[:-1], extras)  # one token is always computed
@@ -185,7 +185,7 @@ class Tier:
             link.release(plan, tokens, time.perf_counter() - started)
 
     def _usable(self, plan: Plan, most: int) -> int:
-        """Give how many chunks can be used: of rows alone any that are placed, else the boundary that was chosen."""
+        """Give the usable chunks: any placed prefix for rows alone, else the chosen boundary."""
         if self.needs_boundaries or len(self._groups) > 1:
             return min(plan.tokens // _TOKENS, most) if plan.reason == "complete" else 0
         placed = plan.slots.get(self._groups[0].index, {})
@@ -196,12 +196,12 @@ class Tier:
     ) -> int:
         """Compute on from `done` tokens to the last whole chunk, keep that, and give how many tokens are done.
 
-        Does nothing for models whose caches can be cut anywhere: they are kept when all is computed.
+        Does nothing for models whose caches can be cut anywhere, which are kept once computed.
         """
         link = self._ready_link()
         if link is None or not self.needs_boundaries:
             return done
-        # What has no name is not computed here either: it may be the place of a picture.
+        # Chunks without a name are not computed here, because they may hold a picture.
         hashes = chunk_hashes(tokens[:-1], extras)
         end = len(hashes) * _TOKENS
         step = limits.MLX_PREFILL_TOKENS
@@ -217,13 +217,13 @@ class Tier:
         return done
 
     def keep(self, tokens: Sequence[int], cache: list[Any], extras: Iterable[Extra] = ()) -> int:
-        """Save what is new of a cache that has seen `tokens`; give how many blocks were handed over.
+        """Save the new blocks of a cache that has seen `tokens`; give how many were handed over.
 
-        Waits for slots at most `MLX_SLOT_WAIT_S` at a time; what is left then is dropped and counted.
+        Waits for slots at most `MLX_SLOT_WAIT_S` at a time; the rest is dropped and counted.
         """
         seen = kinds.tokens_in(cache)
         covered = len(tokens) if seen is None else min(seen, len(tokens))
-        # mlx-lm computes one token ahead: states that have seen it are not those of `tokens`.
+        # mlx-lm computes one token ahead, so states may cover more than `tokens`.
         if self.needs_boundaries and (seen != len(tokens) or covered % _TOKENS):
             return 0
         return self.keep_states(tokens[:covered], cache, cache, covered, extras)
@@ -236,7 +236,7 @@ class Tier:
         end: int,
         extras: Iterable[Extra] = (),
     ) -> int:
-        """Save rows of `cache` up to `end` tokens, with the states and windows that `states` had there."""
+        """Save rows of `cache` up to `end` tokens, with the states and windows of `states` at that point."""
         link = self._ready_link()
         hashes = chunk_hashes(tokens[:end], extras)
         if link is None or not hashes:
@@ -295,7 +295,7 @@ class Tier:
         return saves
 
     def _learn(self, plan: Plan, hashes: list[bytes]) -> None:
-        """What a vault holds is not offered; what it has lost is."""
+        """Remember the blocks that vaults hold, so that only others are offered."""
         for group in self._groups:
             for at, block in enumerate(hashes):
                 if plan.is_held(group.index, at):
@@ -314,7 +314,7 @@ class Tier:
         return None if self.refused else self._link
 
     def _report(self) -> Frame:
-        """Give what is new of the name and of the engine's pace; from the helper thread."""
+        """Give new progress of naming and new step times; from the helper thread."""
         report = {} if self._naming is None else self._naming.report()
         steps = [self._steps.popleft() for _ in range(len(self._steps))]
         return {**report, "steps": steps} if steps else report

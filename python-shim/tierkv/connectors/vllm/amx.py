@@ -1,4 +1,4 @@
-"""Keeps a fresh engine on a CPU with AMX tiles alive: vLLM's kernels use them before anybody asked the kernel."""
+"""Requests AMX tiles from Linux before vLLM's CPU kernels use them: an ungranted first use is SIGILL."""
 
 import ctypes
 import logging
@@ -28,9 +28,9 @@ def has_tiles(cpuinfo: str = "/proc/cpuinfo") -> bool:
 
 
 def ask_kernel() -> bool:
-    """Ask Linux for the tiles, once for this process and its later threads; True when they may be used.
+    """Request the tiles for this process and its later threads; True when they may be used.
 
-    Without it their first use is SIGILL. oneDNN asks before its own use, so a large step cures an engine, too.
+    Without the grant their first use is SIGILL. oneDNN requests it too, so one large step makes an engine safe.
     """
     if not has_tiles():
         return True
@@ -43,11 +43,11 @@ def ask_kernel() -> bool:
 
 
 class FirstStep:
-    """Leaves enough of a prompt to compute until this engine has computed a larger step; only where there are tiles."""
+    """Leaves `AMX_FIRST_TOKENS` of each prompt to compute until one step computed as many; only on CPUs with tiles."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        #: A larger step has yet to come.
+        #: Whether that step is still to come.
         self.is_awaited = has_tiles()
         if self.is_awaited:
             grid.left_tokens = limits.AMX_FIRST_TOKENS

@@ -1,4 +1,4 @@
-"""Owns what a client asks of one request through vLLM's `kv_transfer_params`, and what the answer carries then."""
+"""Owns the fields of `kv_transfer_params` that tierKV reads from a request and writes into its answer."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,25 +9,25 @@ from tierkv.connectors.vllm import limits
 
 #: More tokens than any request has.
 ALL_TOKENS: Final = 1 << 62
-#: Key of ours in `kv_transfer_params`, of the request and of the answer.
+#: tierKV's key in `kv_transfer_params`, in requests and answers.
 KEY: Final = "tierkv"
 #: vLLM's own names (its OffloadingConnector): tokens restored beyond the engine's own, tokens from the start saved.
 _LOAD: Final = "max_load_tokens"
 _SAVE: Final = "max_offload_tokens"
-#: What may stand in the map under `KEY`: whether the answer says what came of it ...
+#: Key under `KEY`: whether the answer reports the restore.
 _REPORT: Final = "report"
-#: ... and names a signed receipt of it ...
+#: Key under `KEY`: whether the answer names a signed receipt of the restore.
 _RECEIPT: Final = "receipt"
-#: ... the conversation it belongs to, how long that is kept from now on, or for the longest time, or that it is over.
+#: Keys under `KEY`: the request's session, how long it is kept (two spellings, or the maximum), and its end.
 _SESSION: Final = "session"
 _KEEP: Final = "keep_s"
 _CACHE_CONTROL: Final = "cache_control"
 _PIN: Final = "pin"
 _RELEASE: Final = "release"
-#: What Anthropic's API says for how long, and its time without a word, in seconds.
+#: Lifetimes of Anthropic's `cache_control` in seconds, and the one implied without `ttl`.
 _TTLS: Final = {"5m": 300, "1h": 3600}
 _TTL_UNSAID: Final = "5m"
-#: ... and a prompt's hand-off between engines: `true` asks to be told of it, a map names what another one told.
+#: Key under `KEY`: a prompt's hand-off; `true` requests one in the answer, a map comes from another engine's answer.
 _HANDOFF: Final = "handoff"
 _BLOCK_TOKENS: Final = "block_tokens"
 _HANDOFF_KEY: Final = re.compile("[0-9a-f]{32}")
@@ -35,9 +35,9 @@ _HANDOFF_KEY: Final = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """The first `tokens` tokens of a prompt, as saved by another engine; `key`: a digest of what they are.
+    """The first `tokens` tokens of a prompt, saved by another engine; `key`: their digest.
 
-    `block_tokens`: the length of its blocks, where others may cut them; 0: not said.
+    `block_tokens`: tokens of each of its blocks, if other engines may cut them; else 0.
     """
 
     tokens: int
@@ -47,11 +47,11 @@ class Handoff:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one request may load and save, in tokens; `ignored` names what was said and not understood.
+    """Options of one request: tokens it may load and save; `ignored`: fields that were not understood.
 
-    `session`: the conversation it belongs to; `keep_s`: how long its blocks are kept from now on, 0: as before;
-    `tells`: its answer is to name what another engine can restore; `handoff`: what such an answer named;
-    `wants_receipt`: the sidecar is to sign what was restored.
+    `session`: the request's conversation; `keep_s`: seconds its blocks are kept from now on, 0: unchanged;
+    `tells`: the answer names what another engine can restore; `handoff`: the hand-off such an answer named;
+    `wants_receipt`: the sidecar signs the restore.
     """
 
     load_tokens: int = ALL_TOKENS
@@ -70,7 +70,7 @@ NO_WISH: Final = Wish()
 
 
 def wish_of(request: Any) -> Wish:
-    """Read a request's wish; what is wrong in it is ignored, because a cache fails no request."""
+    """Read a request's options; wrong values are ignored, because a cache fails no request."""
     params = request.kv_transfer_params
     if not params:
         return NO_WISH
@@ -85,13 +85,13 @@ def wish_of(request: Any) -> Wish:
     tokens = {name: _count(params.get(name)) for name in (_LOAD, _SAVE)}
     ignored += [name for name in tokens if tokens[name] is None and params.get(name) is not None]
     load, save = tokens.values()
-    # Without a time of its own a pin holds for the longest one.
+    # A pin without a lifetime gets the longest one.
     pinned_s = limits.KEEP_S_MAX if read.get(_PIN) else 0
     handoff = read.get(_HANDOFF)
     return Wish(
         load_tokens=ALL_TOKENS if load is None else load,
         save_tokens=ALL_TOKENS if save is None else save,
-        # What an engine told is passed on as it is, and asks for nothing by itself.
+        # A hand-off is passed on unchanged, so alone it requests no report.
         is_reported=is_map and said.get(_REPORT, set(said) != {_HANDOFF}) is not False,
         session=session,
         keep_s=read.get(_KEEP) or read.get(_CACHE_CONTROL) or pinned_s,
@@ -112,7 +112,7 @@ def _count(value: Any) -> int | None:
 
 
 def _name(value: Any) -> str | None:
-    """Give a name that can be shown, too: a lone surrogate of JSON cannot even be encoded."""
+    """Give a printable name, else None: JSON may hold a lone surrogate, which cannot be encoded."""
     is_shown = isinstance(value, str) and value.isprintable()
     is_sound = is_shown and 0 < len(value.encode()) <= limits.SESSION_NAME_BYTES_MAX
     return value if is_sound else None
@@ -124,7 +124,7 @@ def _keep_s(value: Any) -> int | None:
 
 
 def _ttl_s(value: Any) -> int | None:
-    """Read `{"type": "ephemeral", "ttl": "1h"}` as Anthropic's API has it; None for what is no such thing."""
+    """Read `{"type": "ephemeral", "ttl": "1h"}` as Anthropic's API has it; None for anything else."""
     if not isinstance(value, Mapping) or value.get("type") != "ephemeral":
         return None
     ttl = value.get("ttl", _TTL_UNSAID)
@@ -146,14 +146,14 @@ def _handoff(value: Any) -> Handoff | bool | None:
     )
 
 
-#: By name, what reads a value; it gives None for a wrong one.
+#: Parsers by key; each gives None for a wrong value.
 _PARSERS: Final[dict[str, Callable[[Any], Any]]] = {
     _REPORT: _flag,
     _RECEIPT: _flag,
     _SESSION: _name,
     _HANDOFF: _handoff,
 }
-#: The same of what means nothing without a session.
+#: Parsers of keys that need a session.
 _OF_SESSION: Final[dict[str, Callable[[Any], Any]]] = {
     _KEEP: _keep_s,
     _CACHE_CONTROL: _ttl_s,
@@ -169,7 +169,7 @@ def _named(told: Handoff) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Given:
-    """What one request was given over all its admissions; `computed_ms`: what computing that would have taken."""
+    """Tokens one request was given over all its admissions; `compute_ms`: forecast of computing them, if known."""
 
     tokens: int = 0
     host_tokens: int = 0
@@ -180,11 +180,11 @@ class Given:
 def answer(
     wish: Wish, given: Given, why: str, told: Handoff | None = None, receipt: str = ""
 ) -> dict[str, Any] | None:
-    """Give what `kv_transfer_params` of the answer carries; None where nobody asked for it.
+    """Give the answer's `kv_transfer_params`; None where the client requested nothing.
 
-    `told`: what another engine can restore of it. `receipt`: what the sidecar calls the receipt of it.
-    `why`: why nothing, or no more, was restored. `saved_ms` is a
-    forecast less a measurement, and may be below 0.
+    `told`: the hand-off for another engine. `receipt`: the receipt's name at the sidecar.
+    `why`: the reason that nothing, or no more, was restored. `saved_ms` is a forecast less a
+    measurement, and may be negative.
     """
     named = {} if told is None else {_HANDOFF: _named(told)}
     if not wish.is_reported:

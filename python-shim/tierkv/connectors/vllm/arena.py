@@ -13,13 +13,13 @@ _MADV_POPULATE_WRITE = 23  # linux/mman.h, since 5.14
 class Arena:
     """One mapped arena. The mapping outlives the sidecar, so a load that was admitted can always be finished.
 
-    Raises OSError when it is not this user's memory, could shrink under a reader, or has not the promised size.
+    Raises OSError if the memory is another user's, could shrink under a reader, or is smaller than promised.
     """
 
     def __init__(
         self, arena_id: int, fd: int | None, size: int, slot_bytes: int, slot_count: int
     ) -> None:
-        """`fd`: as it came with the frame; the caller closes it, the mapping has its own."""
+        """`fd`: the frame's descriptor; the caller closes it, because the mapping has its own."""
         self.arena_id = arena_id
         self.slot_bytes = slot_bytes
         self.slot_count = slot_count
@@ -49,7 +49,7 @@ class Arena:
         return list(self.bytes.split(self.piece_slots * self.slot_bytes))
 
     def populate(self) -> None:
-        """Make the mapping present page by page, so that no copy on the step path pays for it. Takes seconds."""
+        """Fault the mapping in page by page, so that no copy in a step pays for it. Takes seconds."""
         madvise = ctypes.CDLL(
             None, use_errno=True
         ).madvise  # ctypes drops the GIL, mmap.madvise does not

@@ -8,20 +8,20 @@ from tierkv.connectors.vllm.metadata import LoadPart
 
 
 class Arrivals:
-    """`groups`: how many the engine has; before 0.30 vLLM hears of lost blocks of a single one only."""
+    """`groups`: the engine's KV-cache groups; before 0.30 only an engine with one can report lost blocks."""
 
     def __init__(self, groups: int) -> None:
         self._is_single = groups == 1
-        #: Blocks given so far, by request, of admissions that are not reported.
+        #: Block ids given so far, by request, of admissions not yet reported.
         self._loading: dict[str, list[int]] = {}
-        #: Those whose last part was given.
+        #: Requests whose last part was given.
         self._given: set[str] = set()
-        #: Those of which a part failed and more are to come.
+        #: Requests with a failed part and more parts to come.
         self._broken: set[str] = set()
         self._received: set[str] = set()
         self._failed: set[str] = set()
         self._failed_blocks: set[int] = set()
-        #: Handed over in this step; whether vLLM got them is known with the next one.
+        #: Ids (received, failed) handed over in this step; the next step confirms that vLLM got them.
         self._taken: tuple[set[str], set[str]] = (set(), set())
         self._taken_blocks: set[int] = set()
         self.is_unconfirmed = False
@@ -45,16 +45,15 @@ class Arrivals:
             self._given.add(part.req_id)
 
     def receive(self, req_id: str) -> None:
-        """Hear that an admission is copied whole; one that was reported as failed meanwhile stays so."""
+        """Mark an admission as copied completely, unless it was reported as failed meanwhile."""
         if self._loading.pop(req_id, None) is not None:
             self._given.discard(req_id)
             self._received.add(req_id)
 
     def fail(self, part: LoadPart) -> None:
-        """Report a part that cannot be copied: its request as failed, with its last part.
+        """Record a part that cannot be copied; its request is reported as failed with the last part.
 
-        CannotRecomputeError where vLLM cannot be told: before 0.30 pages nobody filled would be used by a model of
-        several groups.
+        Raises CannotRecomputeError before 0.30 with several groups, because vLLM would use the unfilled pages.
         """
         self._lose(part.req_id, part.block_ids)
         self._received.discard(part.req_id)
@@ -64,7 +63,7 @@ class Arrivals:
             self._broken.add(part.req_id)
 
     def fail_all(self) -> None:
-        """Report every admission that is not copied whole as failed, or as soon as its last part is given."""
+        """Report every unfinished admission as failed, now or once its last part is given."""
         for req_id, block_ids in list(self._loading.items()):
             self._lose(req_id, block_ids)
             if req_id in self._given:
@@ -107,7 +106,7 @@ class Arrivals:
         return self._taken_blocks
 
     def take_again(self) -> tuple[set[str], set[str]]:
-        """Give the same as `take` where the step's call failed after it took them."""
+        """Give the last `take` again, with what came since, because the call that took it failed."""
         received, failed = self._taken
         self._received |= received
         self._failed |= failed
@@ -121,7 +120,7 @@ class Arrivals:
         return again
 
     def confirm(self) -> None:
-        """Hear that the next step begins: what was taken has arrived."""
+        """Confirm, as the next step begins, that vLLM got what was taken."""
         self._taken = set(), set()
         self._taken_blocks = set()
         self.is_unconfirmed = False

@@ -22,7 +22,7 @@ _ENGINE_ONLY: Final = ("OMP_", "KMP_", "GOMP_", "LD_PRELOAD", "MALLOC_")
 
 
 class Autostart:
-    """Belongs to the scheduler side; `attempt` is called by the channel's helper thread when nobody listens.
+    """Belongs to the scheduler side; `attempt` is called by the channel's helper thread when no sidecar listens.
 
     Several engines of a host agree by a lock file beside the socket: one starts, the others find it running.
     """
@@ -35,12 +35,12 @@ class Autostart:
         self._said = ""
 
     def served(self) -> None:
-        """Hear that a sidecar answers: when it goes, whoever runs it gets `AUTOSTART_GRACE_S` to start it again."""
+        """Note that a sidecar answers; once it goes, its supervisor gets `AUTOSTART_GRACE_S` to restart it."""
         self._was_served = True
         self._absent_since_s = None
 
     def attempt(self) -> None:
-        """Start a sidecar unless somebody just did; at most once per `AUTOSTART_EVERY_S`. Never raises."""
+        """Start a sidecar unless one was just started; at most once per `AUTOSTART_EVERY_S`. Never raises."""
         if not self._settings.autostart:
             return
         now = time.monotonic()
@@ -70,7 +70,7 @@ class Autostart:
             log.log(level, "tierKV: no sidecar at %s: %s", self._settings.socket, text)
 
     def _start_under_lock(self, command: list[str]) -> bool:
-        """Tell whether this call started one. Raises OSError when the place is not fit for a socket."""
+        """Tell whether this call started a sidecar. Raises OSError when the folder is unfit for a socket."""
         _prepare(Path(self._settings.socket).parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         lock = os.open(f"{self._settings.socket}.autostart", flags, 0o600)
@@ -79,7 +79,7 @@ class Autostart:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            # The clock is the machine's since its boot, so all engines read the same one.
+            # The monotonic clock counts from the machine's boot, so all engines share it.
             now = time.monotonic()
             if 0 <= now - _last_start_s(lock) < limits.AUTOSTART_EVERY_S:
                 return False
@@ -114,7 +114,7 @@ class Autostart:
 
 
 def sidecar_command() -> list[str] | None:
-    """Find the command: the program that came with this package, which fits it, else one on PATH."""
+    """Find the program of this package, whose release fits, else one on PATH."""
     try:
         return program.command()
     except program.ProgramMissingError:
@@ -130,7 +130,7 @@ def _prepare(directory: Path) -> None:
 
 
 def _open_log(path: str) -> int:
-    """Open for appending, mode 0600; what has grown too long starts anew."""
+    """Open a log for appending, mode 0600; a log above the limit is truncated."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     output = os.open(path, flags, 0o600)
     if os.fstat(output).st_size > limits.AUTOSTART_LOG_BYTES_MAX:
@@ -139,7 +139,7 @@ def _open_log(path: str) -> int:
 
 
 def _last_start_s(lock: int) -> float:
-    """Read when a sidecar was last started here; long ago if never."""
+    """Read the time of the last start here; a time long past if there was none."""
     try:
         return float(os.pread(lock, 64, 0).decode())
     except ValueError:

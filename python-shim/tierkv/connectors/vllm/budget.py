@@ -1,4 +1,4 @@
-"""Owns how long vLLM waits for a plan: from when it could begin the request, no longer than a restore may take."""
+"""Owns the time vLLM waits for a plan: from when it could start the request, at most the restore budget."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,10 @@ from tierkv.connectors.vllm.requests import RequestState, Waiting
 
 
 class StepRoom:
-    """KV blocks and tokens that the requests asked about in one step would take, were they computed.
+    """Free KV blocks and tokens of one step, less the share of the requests queried so far.
 
-    vLLM asks about every waiting request until one finds no blocks. Those that are told to wait take none, so it asks
-    about requests, too, which it could not have begun beside them.
+    vLLM queries waiting requests until one finds no blocks. A request told to wait takes none, so vLLM also queries
+    requests that it could not have started beside it.
     """
 
     def __init__(self, grid: Grid, step_tokens: int) -> None:
@@ -30,7 +30,7 @@ class StepRoom:
         self._pool = pool
 
     def next_step(self, *, is_idle: bool) -> None:
-        """Hear that a step's scheduling has ended; after an idle one any request could have begun."""
+        """Reset after a step's scheduling; after an idle step any request could have started."""
         self._is_fresh, self._is_idle = False, is_idle
         self._looks = limits.ASKS_PER_STEP_MAX
 
@@ -40,14 +40,14 @@ class StepRoom:
         return self._looks >= 0
 
     def fits(self, request: Any, start: int) -> bool:
-        """Tell whether the step could begin to compute a request behind its first `start` tokens; takes its share."""
+        """Tell whether the step could start a request after its first `start` tokens, and deduct its share."""
         if self._pool is None:
             return True
         if not self._is_fresh:
             self._is_fresh = True
             self._blocks, self._tokens = self._pool.get_num_free_blocks(), self._step_tokens
         if not self._is_idle and (self._tokens <= 0 or self._blocks <= 0):
-            return False  # of many that wait, all but the first few
+            return False  # the usual case when many requests wait
         need = self._blocks_of(request.num_tokens)
         fits = self._is_idle or self._blocks >= need
         self._is_idle = False
@@ -65,11 +65,11 @@ class StepRoom:
 
 
 class Budget:
-    """The restore budget, seconds: `stall_s` without any word of a plan, `wait_s` in all; and what asking may cost.
+    """The restore budget in seconds: `stall_s` without progress of a plan, `wait_s` in all. Also bounds a step's looks.
 
-    vLLM asks about every waiting request in every step: most are told what they were told before. Of those with news a
-    step looks at a bounded number, first come, first served; the others wait one step more. One whose time is over is
-    looked at in any case, so nobody waits longer than the budget.
+    vLLM queries every waiting request in every step, and most answers repeat the last one. A step looks at a bounded
+    number of requests with news, first come, first served; the others wait one more step. A request whose time is
+    over is always looked at, so none waits longer than the budget.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Budget:
         self.wait_s, self.stall_s = limits.WAIT_MS_DEFAULT / 1e3, limits.STALL_MS_DEFAULT / 1e3
 
     def goes_on_waiting(self, state: RequestState, start: int, now: float) -> bool:
-        """Tell whether a request goes on waiting, without a look at what was placed."""
+        """Tell whether a request goes on waiting, without a look at its placed blocks."""
         self._begin(state, start, now)
         plan = self._book.get(state.request.request_id)
         if plan is None:
             return False
         waits, asked_s = state.waits, state.first_ask_s
         if waits is not None and waits.plan is plan and waits.start == start:
-            # Sooner than needed for a plan that is handed over: `is_out` says.
+            # Early for a plan that is handed over; `is_out` decides.
             if asked_s is not None and (
                 now - waits.silent_since_s >= self.stall_s or now - asked_s >= self.wait_s
             ):
@@ -102,9 +102,9 @@ class Budget:
         return True
 
     def _begin(self, state: RequestState, start: int, now: float) -> None:
-        """Hear that vLLM asks: time runs once it could begin the request, or has asked for long.
+        """Start a request's clock once vLLM has room for it, or has queried it for `NO_ROOM_WAIT_S`.
 
-        While it could not, waiting costs nothing. The bound keeps smaller requests from passing it for ever.
+        Without room, waiting costs nothing. The bound keeps smaller requests from overtaking it for ever.
         """
         if state.seen_s is None:
             state.seen_s = now
@@ -113,17 +113,17 @@ class Budget:
             state.first_ask_s = now
 
     def wait(self, state: RequestState, plan: Plan, news: int, start: int) -> None:
-        """Remember what a request waits for; `news`: what had been heard of its plan before that was found."""
+        """Remember what a request waits for; `news`: its plan's count of news before the look."""
         asked_s = state.first_ask_s
         silent_since_s = max(plan.progress_at_s, asked_s or 0.0)
         state.waits = Waiting(plan, news, start, asked_s is not None, silent_since_s)
 
     def is_stalled(self, state: RequestState, now: float) -> bool:
-        """Tell whether the time without any word is over, counted from the first ask."""
+        """Tell whether `stall_s` has passed since the first query."""
         return state.first_ask_s is not None and now - state.first_ask_s >= self.stall_s
 
     def is_out(self, state: RequestState, plan: Plan, now: float) -> bool:
-        """Check both; the sidecar hears that time runs."""
+        """Tell whether either time is over; notifies the sidecar that the clock runs."""
         if state.first_ask_s is None:
             return False
         self._book.ask(plan)

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import torch
 
-#: Nested deeper than this, a value is refused: it holds itself, or is no configuration.
+#: Deeper nesting is refused: such a value holds itself, or is no configuration.
 _DEPTH_MAX: Final = 32
 #: Classes, by name, whose attributes are their content: transformers' configurations, pydantic's models.
 _OPEN_CLASSES: Final = ("PretrainedConfig", "PreTrainedConfig", "BaseModel")
-#: The one name that all of transformers' configurations have in tables.
+#: Name of every transformers configuration in tables.
 HF_CONFIG: Final = "HFConfig"
 
 Form = Any
@@ -28,7 +28,7 @@ class UnnameableError(ValueError):
 class Canonical:
     """Forms are lists, strings and numbers that JSON tells apart; every one is tagged with its type.
 
-    `exempt`: "Class.field" or "Class.field.key" -> reason; what stands there is left out.
+    `exempt`: "Class.field" or "Class.field.key" -> reason; values there are left out.
     """
 
     def __init__(self, exempt: Mapping[str, str]) -> None:
@@ -75,9 +75,9 @@ class Canonical:
 
 
 def members(value: Any, place: str) -> list[tuple[str, Any, str]]:
-    """Give an object's attributes by name: itself, and "Class.field", the place that tables call it by.
+    """Give an object's attributes: name, value, and "Class.field", the key in tables.
 
-    Raises UnnameableError for objects whose attributes are not known to be all that they are.
+    Raises UnnameableError for objects whose attributes may not be their whole content.
     """
     owner = _owner(value)
     if owner is None:
@@ -91,7 +91,7 @@ def members(value: Any, place: str) -> list[tuple[str, Any, str]]:
         name
         for kind in type(value).__mro__
         for name, item in vars(kind).items()
-        if isinstance(item, cached_property)  # there only once somebody has asked for it
+        if isinstance(item, cached_property)  # present only after its first use
     }
     return [(name, getattr(value, name), f"{owner}.{name}") for name in sorted(names - derived)]
 

@@ -22,22 +22,22 @@ log = logging.getLogger("tierkv.shim")
 
 
 class Listener(Protocol):
-    """What the channel tells its owner, always from the helper thread."""
+    """Callbacks of a channel's owner, always called from the helper thread."""
 
     def on_open(self, welcome: Frame, /) -> None:
-        """Hear that the sidecar said `welcome`; frames may be sent from now on."""
+        """Called with the sidecar's `welcome`; frames may be sent from now on."""
 
     def on_frame(self, frame: Frame, /) -> None:
         """Take a frame after `welcome`; `fd` of an `arena` is open until this returns, None when none came."""
 
     def on_close(self) -> None:
-        """Hear that the connection ended; every lease and plan of it is void."""
+        """Called at the connection's end; its leases and plans are void."""
 
 
 class Channel:
     """Connects, says hello, reconnects with jittered back-off, for ever; `send` only appends to a bounded queue.
 
-    `is_up` turns False at the socket's end or after `SILENCE_MAX_S` without an answer the sidecar owes us.
+    `is_up` turns False at the socket's end or after `SILENCE_MAX_S` without a reply that the sidecar owes.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Channel:
         reports: Callable[[], Frame] = dict,
         strangers: Callable[[], object] = lambda: None,
     ) -> None:
-        """`unreachable` is called, from the helper thread, whenever nobody listens at `path`.
+        """`unreachable` is called, from the helper thread, whenever no process listens at `path`.
 
-        `strangers` is called when somebody listens there who is not this user: nothing was sent.
+        `strangers` is called when another user's process listens there; nothing was sent.
 
-        `changes` gives the counters of a `counts` frame, `reports` its other fields, both what is new.
+        `changes` gives the new counters for a `counts` frame, `reports` its other new fields.
         """
         self._path = path
         self._unreachable = unreachable
@@ -78,7 +78,7 @@ class Channel:
         self._last_ping = 0.0
         self._complained = ""
         self._was_welcome = False
-        #: Refusals that were logged, without their numbers: free memory differs each time.
+        #: Logged refusals with numbers masked, because amounts such as free memory differ each time.
         self._refusals: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="tierkv-channel", daemon=True)
 
@@ -88,14 +88,14 @@ class Channel:
 
     @property
     def is_up(self) -> bool:
-        """True from the end of `on_open` on, while the sidecar is not silent though it owes us an answer."""
+        """True from the end of `on_open`, unless a reply of the sidecar is overdue."""
         owed = self._owed_since
         return self._greeted and (owed is None or time.monotonic() - owed < limits.SILENCE_MAX_S)
 
     def send(self, frame: Frame) -> bool:
         """Queues a frame without blocking; False when there is no connection, or it is too large: it is dropped.
 
-        Questions may fill half of the queue: a burst of long prompts costs misses, not the connection.
+        Look-ups may fill half of the queue, so a burst of long prompts costs misses, not the connection.
         Never raises: the engine's thread calls this, and an exception there ends the server.
         """
         try:
@@ -106,28 +106,28 @@ class Channel:
         with self._lock:
             if not self._open or self._overflowed:
                 return False
-            is_awake = bool(self._outgoing)  # it does not sleep before the queue is empty
+            is_awake = bool(self._outgoing)  # the helper thread sleeps only with an empty queue
             is_question = frame["t"] == "prefetch"
             if is_question and self._outgoing_bytes > limits.SEND_QUEUE_BYTES_MAX // 2:
                 return False
             full = len(self._outgoing) >= limits.SEND_QUEUE_FRAMES_MAX
             if full or self._outgoing_bytes + len(data) > limits.SEND_QUEUE_BYTES_MAX:
                 self._overflowed = (
-                    True  # the sidecar does not read: give it up, it takes its leases back
+                    True  # the sidecar does not read: drop the connection, it reclaims its leases
                 )
             else:
                 self._outgoing.append(data)
                 self._outgoing_bytes += len(data)
         if not is_awake or self._overflowed:
-            self._wake()  # lets go of the interpreter's lock, so not for each of many
+            self._wake()  # releases the GIL, so only once for a burst
         return not self._overflowed
 
     def suspect(self) -> None:
-        """Counts the sidecar as hung until it says anything: the caller waited too long for an answer."""
+        """Treats the sidecar as hung until its next frame, because a reply is overdue."""
         self._owed_since = time.monotonic() - limits.SILENCE_MAX_S
 
     def retire(self) -> None:
-        """Says what was counted last and ends the connection for good, without waiting for it."""
+        """Sends the last counters and ends the connection for good, without waiting."""
         counters = self._changes()
         if counters:
             self.send({"t": "counts", "counters": counters})
@@ -135,7 +135,7 @@ class Channel:
         self._wake()
 
     def close(self) -> None:
-        """Flushes what is queued if that takes no time, and ends the thread."""
+        """Flushes the queue if the socket takes it at once, and ends the thread."""
         if self._closing:
             return
         self._closing = True
@@ -147,7 +147,7 @@ class Channel:
         try:
             self._waking.send(b"\0")
         except OSError:
-            return  # full of calls to wake up, or closed
+            return  # full of wake-ups, or closed
 
     def _run(self) -> None:
         processors.leave_bound_ones()
@@ -179,9 +179,9 @@ class Channel:
             )
 
     def _complain_of_refusal(self, reason: str) -> None:
-        """Logs each cause once: a welcome before it does not mean that it is gone."""
+        """Logs each cause once; a welcome in between does not mean that it is gone."""
         if not self._was_welcome:
-            self._complained = reason  # then its next welcome is news
+            self._complained = reason  # so that its next welcome is logged
         cause = re.sub(r"\d+", "#", reason)
         if cause in self._refusals or len(self._refusals) >= limits.REFUSALS_SAID_MAX:
             return

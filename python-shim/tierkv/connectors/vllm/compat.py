@@ -58,7 +58,7 @@ def vllm_version() -> str:
 
 @cache
 def software() -> str:
-    """Name, with their versions, the libraries that compute, and whatever else puts itself into the engine."""
+    """List the computing libraries and vLLM's plug-ins, each with its version."""
     plugins = {
         f"{point.dist.name} {point.dist.version}"
         for group in ("vllm.general_plugins", "vllm.platform_plugins")
@@ -78,7 +78,7 @@ def is_alone(connector: Any) -> bool:
 def check_release(version: str) -> bool:
     """Refuse releases older than the suite ran on; warn about newer ones. Raises ValueError naming both.
 
-    False for a release nothing is known about.
+    False for a release that was not tested.
     """
     parts = version.split("+", maxsplit=1)[0].split(".")
     try:
@@ -115,7 +115,7 @@ def none_hash() -> bytes | None:
 class BlockTables:
     """The block tables of the requests in a step, one list of block ids per KV-cache group.
 
-    From 0.29 the scheduler offers them (`SchedulerOutput.kv_connector_block_state`); 0.28 sends only what is new for
+    From 0.29 the scheduler offers them (`SchedulerOutput.kv_connector_block_state`); 0.28 sends only new ids of
     each request, so they are added up here.
     """
 
@@ -124,13 +124,13 @@ class BlockTables:
         self._state: Any = None
 
     def hear(self, scheduler_output: Any) -> None:
-        """Take a step; to be called for each."""
+        """Take one step's output; call it for every step."""
         self._state = getattr(scheduler_output, "kv_connector_block_state", None)
         if self._state is None:
             self._add_up(scheduler_output)
 
     def of(self, req_id: str) -> Sequence[Sequence[int]] | None:
-        """Give a request's tables in this step; None for one that it does not know."""
+        """Give a request's tables in this step; None for an unknown request."""
         if self._state is None:
             return self._tables.get(req_id)
         # 0.29 sends the tables themselves, later releases look them up when asked.
@@ -204,7 +204,7 @@ def page_order(dtype: torch.dtype, block_tokens: int, dim: int) -> str:
 
 
 class _Beginning:
-    """The first tokens of a request, not hashed yet; all else, keys beside the tokens among it, is the request's."""
+    """The first tokens of a request, without hashes; other attributes, extra keys included, are the request's."""
 
     def __init__(self, request: Any, tokens: int) -> None:
         self._request = request
@@ -228,7 +228,7 @@ def worker_above() -> Any | None:
 
 
 def weight_calls(worker: Any, names: Sequence[str]) -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Give (owner, name, call): those of a worker by `names`, and what loads weights into its runner and its model.
+    """Give (owner, name, call) for a worker's calls in `names`, and for the weight loaders of its runner and model.
 
     Releases differ in what a worker can do; a model may lie in a wrapper that passes calls on.
     """
@@ -253,7 +253,7 @@ def _hit_source_names() -> tuple[Any, Any]:
 
 
 def hit_sources(host: int, elsewhere: int) -> dict[Any, int]:
-    """Give restored tokens by vLLM's names for where they lay; only releases that have them ask (0.32 and later)."""
+    """Give restored tokens by vLLM's names of their sources; only 0.32 and later call this."""
     counts = zip(_hit_source_names(), (host, elsewhere), strict=True)
     return {name: tokens for name, tokens in counts if tokens}
 
@@ -265,7 +265,7 @@ def publishes_events(config: Any) -> bool:
 
 
 def event_endpoints(config: Any) -> dict[str, str]:
-    """Give where the engine publishes its events, and replays them; nothing of one of several data-parallel ranks."""
+    """Give the engine's endpoints for events and replays; empty with several data-parallel ranks."""
     if not publishes_events(config) or config.parallel_config.data_parallel_size > 1:
         return {}
     events = config.kv_events_config
@@ -274,7 +274,7 @@ def event_endpoints(config: Any) -> dict[str, str]:
 
 
 def prefix_cache(pool: Any) -> Any:
-    """Give what a pool finds cached blocks by: another object once `reset_prefix_cache` has emptied it."""
+    """Give a pool's table of cached blocks; `reset_prefix_cache` replaces the object."""
     return getattr(pool, "cached_block_hash_to_block", None)
 
 
@@ -309,7 +309,7 @@ def boundary_states(scheduler_output: Any) -> Mapping[str, Sequence[tuple[int, i
 def fails_requests() -> bool:
     """Tell whether a failed load can be reported by request id (0.30 and later); before, only by block id.
 
-    The block ids of more than one group end the scheduler (vLLM #45474).
+    Block ids of several groups crash the scheduler (vLLM #45474).
     """
     return hasattr(connector_base, "KVConnectorTransferResults")
 
@@ -351,7 +351,7 @@ def tensor_shards(spec: Any) -> int | None:
 def content_bytes(spec: Any) -> int:
     """Give the bytes of a layer's page without padding; 0.29 has another name for a recurrent state's.
 
-    All that every spec must say is `page_size_bytes`, padding included.
+    Only `page_size_bytes`, padding included, is in every spec.
     """
     for name in ("real_page_size_bytes", "unpadded_page_size_bytes"):
         size: int | None = getattr(spec, name, None)
@@ -366,12 +366,12 @@ def content_bytes(spec: Any) -> int:
 
 
 def full_name(spec: Any) -> str:
-    """Name a spec's class together with who brought it."""
+    """Name a spec's class with its module."""
     return f"{type(spec).__module__}.{type(spec).__qualname__}"
 
 
 def page_format(config: "VllmConfig", kv_cache_config: Any) -> str:
-    """Name what lays out the bytes of opaque pages: platform, backend and layout (the last from 0.29 on)."""
+    """Name what determines the layout of opaque pages: platform, backend and layout (the last from 0.29 on)."""
     layout = getattr(kv_cache_config, "kv_cache_layout", None)
     device = current_platform.get_device_name()
     return f"{device} {config.attention_config.backend} {layout}"

@@ -28,7 +28,7 @@ Finish = tuple[bool, dict[str, Any] | None]
 
 
 def _as_finished(received: set[str], failed: set[str]) -> tuple[set[str] | None, set[str] | None]:
-    """Report loads the way releases before 0.30 ask: nothing is ever sent."""
+    """Report loads in the form of releases before 0.30; the first part is None because nothing is ever sent."""
     return None, (received | failed) or None
 
 
@@ -78,7 +78,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     @guarded(is_vital=False)
     def get_kv_connector_stats(self) -> TierKVStats | None:
-        """Give what this half counted since the last call; None where that is nothing."""
+        """Give this half's counts since the last call; None without any."""
         times = self.half.restore_times.take()
         events = self.half.counters.take_changes("vllm")
         return TierKVStats.of(events, times) if events or times else None
@@ -172,7 +172,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     @guarded(is_vital=False)
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[tuple[int, int], Any]) -> None:
-        """Beside other connectors it may be another's handshake."""
+        """Take the workers' handshake; beside other connectors it may be another's."""
         ours = [item for item in metadata.values() if isinstance(item, Introduction)]
         self.scheduler_side.introduce({item.rank: item.resolved for item in ours})
 
@@ -209,7 +209,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     @guarded(is_vital=False)
     def get_handshake_metadata(self) -> Introduction | None:
-        """Beside other connectors the first step's receipts carry it."""
+        """Introduce this rank; beside other connectors the first step's receipts do so."""
         return self.worker_side.introduce() if compat.is_alone(self) else None
 
     @guarded()

@@ -1,4 +1,4 @@
-"""The contract probe: what the shim relies on in vLLM, held against the release that is running."""
+"""The contract probe: compares what the shim relies on in vLLM with the running release."""
 
 import inspect
 from dataclasses import dataclass, fields, is_dataclass
@@ -10,7 +10,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from tierkv.connectors.vllm import compat
 from tierkv.connectors.vllm.compat import KVConnectorBase_V1, SupportsHMA
 
-#: Methods of ours that only newer releases call: their absence costs what they bring, and nothing else.
+#: Connector methods that only newer releases call; older ones lack just their features.
 LATER: Final = frozenset(
     {
         "get_external_cache_hit_sources",
@@ -19,7 +19,7 @@ LATER: Final = frozenset(
         "unregister_kv_caches",
     }
 )
-#: Methods some release has beside ours: what they do by default suits us.
+#: vLLM methods that the connector leaves at their defaults.
 KNOWN: Final = frozenset(
     {
         "bind_kv_cache_manager",
@@ -46,7 +46,7 @@ KNOWN: Final = frozenset(
 
 @dataclass(frozen=True)
 class Report:
-    """`missing`: what we use and this release lacks; `unknown`: methods no tested release has; `features`: by name."""
+    """`missing`: used here, absent in this release; `unknown`: methods no tested release has; `features`: by name."""
 
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -91,7 +91,7 @@ def _parameters(owner: type, name: str) -> list[str]:
 
 
 def _features() -> dict[str, bool]:
-    """Each of them is a branch in `compat`."""
+    """Tell which features are there; each is a branch in `compat`."""
     return {
         "block tables in the step's output": "kv_connector_block_state" in _fields(SchedulerOutput),
         "states handed over at boundaries": compat.hands_off_states(),

@@ -25,7 +25,7 @@ Done = Callable[[], None]
 class Batch:
     """Blocks to copy and what to do when the bytes are in place: (block id, slot number) pairs.
 
-    `seconds`: what the copies took, known when they are done.
+    `seconds`: duration of the copies, known once they are done.
     """
 
     pages: Pages
@@ -38,14 +38,14 @@ class Batch:
 class Copier:
     """Moves batches; `when_done` runs on the engine's thread, from `save`, `load` or `poll`.
 
-    By default all has ended when a call returns.
+    By default a copy is done when its call returns.
     """
 
-    #: Batches have not ended: `poll` is to be called.
+    #: Whether batches still run, so that `poll` must be called.
     is_running = False
 
     def prepare(self, arena: Arena, ready: Done) -> None:
-        """Get an arena ready to be copied from and to; `ready` is called then, here or on a thread of its own."""
+        """Prepare an arena for copies; `ready` is called then, here or on another thread."""
         raise NotImplementedError
 
     def save(self, batch: Batch) -> None:
@@ -53,20 +53,20 @@ class Copier:
         raise NotImplementedError
 
     def load(self, batch: Batch) -> None:
-        """Copy slots into engine blocks; those under load are not used by any forward."""
+        """Copy slots into engine blocks; no forward uses a block that is being loaded."""
         raise NotImplementedError
 
     def poll(self) -> None:
         """Run `when_done` of batches that have ended since."""
 
     def fence(self) -> None:
-        """Wait for running copies of states, which a model may go on writing. References hold every other block."""
+        """Wait for running copies of states, which the model may overwrite; references protect all other blocks."""
 
     def settle(self) -> None:
-        """Wait until no copy runs any more, whatever it costs; finished ones are reported."""
+        """Wait for all copies, and report the finished ones."""
 
     def close(self) -> None:
-        """Wait likewise, and let go of all arenas: their memory may be unmapped next. Nothing is copied after it."""
+        """Wait likewise and release all arenas, because their memory may be unmapped next. No copy follows."""
 
 
 def make_copier(device: torch.device) -> Copier:
@@ -84,7 +84,7 @@ class CpuCopier(Copier):
     """Plain copies on the engine's own thread; they are done when the call returns."""
 
     def prepare(self, arena: Arena, ready: Done) -> None:
-        """Copies can begin: pages that are not present yet cost them more."""
+        """Allow copies at once; they pay for pages that are not present yet."""
         _start(arena.populate)
         ready()
 
@@ -107,7 +107,7 @@ class CudaCopier(Copier):
     """Copies on side streams between the device and the arena, pinned before (cudaHostRegister).
 
     Many blocks pass through dense buffers on the device: one call for each run of slots, not one for each page. Two
-    streams each way take turns, so that one buffer is gathered or scattered while the other crosses the bus.
+    streams per direction alternate, so that one buffer is gathered or scattered while the other crosses the bus.
     Order: a save waits for the forward queued on the current stream; a load is reported only after its event has
     passed. `bench/gpu` runs it on a GPU; tests run its logic with another `calls` (cuda.py).
     """
@@ -117,13 +117,13 @@ class CudaCopier(Copier):
         self._save_streams = (self._calls.stream(), self._calls.stream())
         self._load_streams = (self._calls.stream(), self._calls.stream())
         self._running: list[tuple[Any, Any, Batch]] = []
-        #: By arena: it, and the pieces of it that the device took. No copy is queued while one is let go of.
+        #: By arena id: the arena and its pinned pieces. No copy is queued while one is unpinned.
         self._pinned: dict[int, tuple[Arena, list[torch.Tensor]]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
     def prepare(self, arena: Arena, ready: Done) -> None:
-        """Pin it in the background: seconds for gigabytes, and a copy of what is not pinned holds the engine up."""
+        """Pin the arena in the background: that takes seconds, and an unpinned copy would block the engine."""
 
         def run() -> None:
             arena.populate()
@@ -132,7 +132,7 @@ class CudaCopier(Copier):
             try:
                 taken.extend(piece for piece in pieces if self._calls.pin(piece))
             except RuntimeError:
-                # Saves wait for this thread's word, so it comes whatever the device says.
+                # Saves wait for `ready`, so it is called even if pinning fails.
                 log.exception("tierKV: arena %d is not pinned", arena.arena_id)
             if len(taken) < len(pieces):
                 log.warning("tierKV: CUDA does not pin arena %d: copies are slow", arena.arena_id)
@@ -147,7 +147,7 @@ class CudaCopier(Copier):
         _start(run)
 
     def _unpin_old(self, newest: int) -> None:
-        """Let go of arenas that the table has let go of, and no copy uses."""
+        """Unpin the oldest arenas beyond `ARENAS_MAX` that no copy uses."""
         in_use = {newest, *(batch.arena.arena_id for *_, batch in self._running)}
         old = [arena_id for arena_id in self._pinned if arena_id not in in_use]
         for arena_id in old[: max(0, len(self._pinned) - limits.ARENAS_MAX)]:
@@ -191,7 +191,7 @@ class CudaCopier(Copier):
         first, second = streams
         at_once = max(1, limits.ROWS_BYTES_MAX // rows.row_bytes)
         with self._calls.on(first):
-            # Read on both streams: kept until the first has been told to wait for the second.
+            # Both streams read the ids, so the tensor lives until the first stream waits for the second.
             block_ids = self._calls.indices([block_id for block_id, _ in pairs])
         if len(pairs) > at_once:
             second.wait_stream(first)
@@ -201,7 +201,7 @@ class CudaCopier(Copier):
                 try:
                     ids = block_ids[start : start + at_once]
                     self._copy_part(batch.arena, rows, part, ids, to_slot=to_slot)
-                except torch.OutOfMemoryError:  # the buffer is a convenience
+                except torch.OutOfMemoryError:  # the buffer is only an optimisation
                     _copy_each(batch, part, to_slot=to_slot)
         if len(pairs) > at_once:
             first.wait_stream(second)
@@ -246,12 +246,12 @@ class CudaCopier(Copier):
             self._calls.current().wait_stream(self._save_streams[0])
 
     def settle(self) -> None:
-        self._save_streams[0].synchronize()  # the first stream of each way ends last
+        self._save_streams[0].synchronize()  # the first stream of each direction ends last
         self._load_streams[0].synchronize()
         self.poll()
 
     def close(self) -> None:
-        """Unpin what is pinned: CUDA refuses memory that is mapped later at the address of pinned memory."""
+        """Unpin all arenas, because CUDA refuses memory mapped later at a pinned address."""
         self.settle()
         with self._lock:
             self._is_closed = True
@@ -268,7 +268,7 @@ def _copy_each(batch: Batch, pairs: list[tuple[int, int]], *, to_slot: bool) -> 
 
 
 def _runs(slots: list[int], arena: Arena, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Give (index, count) of slots whose bytes lie side by side, and were pinned together. `slots`: in their order."""
+    """Give (index, count) of runs of adjacent slots that were pinned together. `slots`: sorted."""
     first = 0
     for at in range(1, len(slots) + 1):
         is_next = (

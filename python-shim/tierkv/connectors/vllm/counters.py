@@ -13,12 +13,12 @@ class Counters:
         self._lock = Lock()
         self._total: dict[str, int] = {}
         self._reported: dict[str, dict[str, int]] = {}
-        #: Raised by each change; what each reader has seen of it.
+        #: Number of the last change, and the last one that each reader has taken.
         self._version = 0
         self._seen: dict[str, int] = {}
 
     def add(self, name: str, amount: int = 1) -> int:
-        """Give the sum: 1 the first time, for what is said once."""
+        """Add to a counter and give its sum: 1 the first time, for messages logged once."""
         with self._lock:
             total = self._total.get(name, 0) + amount
             if amount:
@@ -60,7 +60,7 @@ class Durations:
         self._kept.setdefault(name, deque(maxlen=limits.RESTORE_TIMES_MAX)).append(seconds)
 
     def take(self) -> dict[str, list[float]]:
-        """Those since the last call."""
+        """Give the durations since the last call."""
         if not self._kept:
             return {}
         taken = {name: list(kept) for name, kept in self._kept.items()}

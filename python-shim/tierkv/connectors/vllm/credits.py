@@ -18,27 +18,27 @@ _PAIR = struct.Struct("<II")
 
 
 class Credits:
-    """Granted on the helper thread, taken on the engine's. A credit is a slot number and its generation.
+    """Granted on the helper thread, used on the engine's. A credit is a slot number and its generation.
 
-    An arena is mapped, prepared for copies on a thread of its own, and only then slots of it are asked for; what was
-    prepared of an earlier one is not used.
+    An arena's slots are requested once it is mapped and prepared for copies, on a thread of its own. An arena that a
+    later one replaced meanwhile is not used.
     """
 
     def __init__(self, counters: Counters, send: Callable[[Frame], bool]) -> None:
         self._counters = counters
         self._send = send
         self._lock = threading.Lock()
-        #: Those that are mapped: the present one, and old ones that admitted loads may still read.
+        #: Mapped arenas by id: the present one, and old ones that admitted loads may still read.
         self._arenas: dict[int, Arena] = {}
         self._present: Arena | None = None
         self._free: deque[tuple[int, int]] = deque()
-        #: An arena is being prepared: saves wait for it.
+        #: Whether an arena is being prepared, so that saves wait.
         self.is_coming = False
-        #: Counts arenas, and ends of connections.
+        #: Number of arenas and of ended connections so far.
         self._number = 0
 
     def take_in(self, frame: Frame, copier: Copier) -> None:
-        """Map and prepare the arena of a frame; one that cannot be mapped is reported.
+        """Map and prepare the arena of a frame; a failure is reported.
 
         The oldest beyond `ARENAS_MAX` are unmapped when their last view is gone.
         """
@@ -63,7 +63,7 @@ class Credits:
         copier.prepare(arena, lambda: self._use(arena, number))
 
     def _forget(self, *, is_coming: bool) -> int:
-        """Void all credits: what comes belongs to another arena, or nothing comes."""
+        """Void all credits, because later ones belong to another arena."""
         self._present = None
         self._free.clear()
         self.is_coming = is_coming
@@ -87,25 +87,25 @@ class Credits:
             return self._arenas.get(arena_id)
 
     def grant(self, arena_id: int, slots: bytes) -> None:
-        """Take credits, unless they are of another arena."""
+        """Add credits of the present arena; others are ignored."""
         with self._lock:
             if self._present is not None and self._present.arena_id == arena_id:
                 self._free.extend(_PAIR.iter_unpack(slots))
 
     def take(self, most: int) -> tuple[Arena | None, list[tuple[int, int]]]:
-        """Use up to `most` of them."""
+        """Use up to `most` credits; gives the present arena with them."""
         with self._lock:
             count = min(len(self._free), most)
             return self._present, [self._free.popleft() for _ in range(count)]
 
     def is_of(self, arena: Arena) -> bool:
-        """Tell whether slots of this arena are still the ones that were granted."""
+        """Tell whether an arena is still the present one."""
         with self._lock:
             return self._present is arena
 
     @property
     def left(self) -> int | None:
-        """Give how many there are; None where no arena is there or coming."""
-        # First, because `_forget` takes the arena away before: no lock is needed.
+        """Give the number of credits; None without a present or coming arena."""
+        # Counted first, because `_forget` removes the arena before the credits: no lock is needed.
         count = len(self._free)
         return None if self._present is None and not self.is_coming else count

@@ -1,4 +1,4 @@
-"""Owns the calls of CUDA that copies need: everything around them is logic, which tests run on a CPU in their place."""
+"""Owns the CUDA calls that copies need, so that tests can run the logic around them on a CPU."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 
 class Cuda:
-    """What a copier asks of its device. An event has `record`, `query` and `elapsed_time` as torch.cuda.Event has."""
+    """Device calls of a copier. An event has `record`, `query` and `elapsed_time` as torch.cuda.Event has."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -28,12 +28,12 @@ class Cuda:
         return torch.cuda.Event(enable_timing=True)
 
     def indices(self, numbers: list[int]) -> torch.Tensor:
-        """Give whole numbers as int64 on the device, for what is queued next."""
+        """Give numbers as int64 on the device, for the calls queued next."""
         pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=True)
         return pinned.to(self._device, non_blocking=True)
 
     def pin(self, memory: torch.Tensor) -> bool:
-        """Let the device read and write host memory by itself; False where it refuses."""
+        """Pin host memory for direct access by the device; False where it refuses."""
         with torch.cuda.device(self._device):  # the calling thread has no device yet
             register = torch.cuda.cudart().cudaHostRegister
             return int(register(memory.data_ptr(), memory.numel(), 0)) == 0

@@ -1,4 +1,4 @@
-"""Owns what saving remembers: how far each request was offered, blocks that wait, and copies under way."""
+"""Owns the records of saving: how far each request was offered, blocks that wait, and copies under way."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 from tierkv.connectors.vllm.metadata import SaveItem
 
-#: Gives those of a group's blocks, from one to another, that were not reported as held.
+#: Gives a group's blocks in a range (group, first, end) that were not reported as held.
 Missing = Callable[[int, int, int], Sequence[int]]
 
 
@@ -15,23 +15,23 @@ class SaveCursor:
     """How far a request's blocks were offered: the next block index by group; empty before its first step."""
 
     next_block: dict[int, int] = field(default_factory=dict)
-    #: Groups whose blocks behind a lost one are not saved: nothing could restore them.
+    #: Groups that lost a block: later blocks are not saved, because no restore could use them.
     cut: set[int] = field(default_factory=set)
-    #: Before so many tokens are computed no further block is full.
+    #: Computed tokens at which the next block is full.
     due_tokens: int = 0
-    #: By group of states: the deepest boundary of which one was offered.
+    #: Deepest boundary in tokens with an offered state, by group of states.
     state_tokens: dict[int, int] = field(default_factory=dict)
-    #: A conversation's, or awaited: all its blocks are returning ones.
+    #: Whether all its blocks are returning ones: a conversation goes on, or another engine awaits them.
     returns: bool = False
-    #: All blocks that were not held were offered: nothing before a returning one waits elsewhere.
+    #: Whether offering began at the prompt's start, so that no block before a returning one is missing.
     is_whole: bool = False
-    #: Groups of which a block came for the first time; those behind it do, too.
+    #: Groups with a block computed for the first time; later blocks are first-time ones, too.
     fresh: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Rest:
-    """Blocks of a request up to `computed` tokens that go on being offered, also when it has ended."""
+    """Blocks of a request, up to `computed` tokens, still to be offered, even after its end."""
 
     request: Any
     cursor: SaveCursor
@@ -41,7 +41,7 @@ class Rest:
 
 @dataclass(slots=True)
 class WaitingBlock:
-    """A chosen block. `step`: the one in which `item.block_id` was its place for certain; later the pool is asked.
+    """A chosen block. `step`: the step for which `item.block_id` is certain; later the pool is searched.
 
     `cursors`: of all requests that offered it while it waited.
     """
@@ -54,7 +54,7 @@ class WaitingBlock:
 
 @dataclass(slots=True)
 class StepTicket:
-    """What one step copies. `ranks`: how many are not done; `refused`: last items without a slot on some rank."""
+    """One step's copies. `ranks`: ranks not done yet; `refused`: last items that some rank had no slot for."""
 
     ranks: int
     chosen: list[WaitingBlock]

@@ -14,7 +14,7 @@ _ROOM: Final = socket.CMSG_SPACE(limits.DESCRIPTORS_MAX * _INT_BYTES)
 
 
 class Descriptors:
-    """Those of one connection, in the order of their frames: one is there when the first byte of its frame is."""
+    """Descriptors of one connection, in frame order: each arrives with the first byte of its frame."""
 
     def __init__(self) -> None:
         self._waiting: deque[int] = deque()
@@ -34,7 +34,7 @@ class Descriptors:
         return data
 
     def take(self) -> int | None:
-        """Give the next one, which the caller closes; None when none came."""
+        """Give the next descriptor, which the caller closes; None when none came."""
         return self._waiting.popleft() if self._waiting else None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Becomes the command it is given, apart from the engine: in a session of its own, on all processors, nobody's child.
+"""Becomes the given command, detached from the engine: in its own session, on all processors, with no parent.
 
 Run by path in a fresh interpreter that imports nothing of ours, so that the engine itself never forks.
 """
@@ -9,7 +9,7 @@ import sys
 
 
 def main(command: list[str]) -> None:
-    """Fork, so that the engine has only us to collect, and replace the child. Errors go to standard error: the log."""
+    """Fork, so that the engine reaps only the parent, and replace the child. Errors go to standard error, the log."""
     if os.fork() > 0:
         return
     os.setsid()

@@ -1,4 +1,4 @@
-"""Connects to the sidecar's socket, and to nobody else's: folder, socket and peer are checked before a byte is sent."""
+"""Connects to the sidecar's socket and to no other user's: checks folder, socket and peer before a byte is sent."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ class StrangerError(OSError):
 def dial(path: str, timeout_s: float) -> socket.socket:
     """Give a connected socket whose other end runs as this user, or as root.
 
-    Raises StrangerError naming path, owner or mode, and the fix; OSError when nobody listens within `timeout_s`.
+    Raises StrangerError naming path, owner or mode, and the fix; OSError when no process listens within `timeout_s`.
     """
     place = Path(path)
     folder = _open_folder(place.parent)
@@ -29,7 +29,7 @@ def dial(path: str, timeout_s: float) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.settimeout(timeout_s)
-            # Through the folder that was checked, whatever its path names by now.
+            # Connects through the checked folder, because its path may name another one by now.
             systems.connect(sock, folder, place)
             _check_peer(path, sock)
         except BaseException:
@@ -83,7 +83,7 @@ def _check_peer(path: str, sock: socket.socket) -> None:
 
 
 def _is_trusted(uid: int) -> bool:
-    """Tell whether that is us, or root, who can do all of this anyway."""
+    """Tell whether a user is this one, or root, against whom no check helps."""
     return uid in (_ROOT, os.geteuid())
 
 

@@ -19,11 +19,11 @@ _BLOB_DIGITS: Final = 64
 
 
 class FileDigestError(Exception):
-    """A file has no digest that could stand for what an engine has loaded from it."""
+    """A file has no digest that could stand for its loaded content."""
 
 
 class Stamp(NamedTuple):
-    """What tells that a file is as it was; times in nanoseconds."""
+    """A file's state, to detect changes; times in nanoseconds."""
 
     size: int
     mtime_ns: int
@@ -50,7 +50,7 @@ def blob_digest(path: Path) -> str | None:
 
 
 class DigestStore:
-    """Digests by path and stamp in one file of the state folder; nobody but us may write it, and it may be lost."""
+    """Digests by path and stamp in a file of the state folder; only this user may write it, and it may be lost."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "weights.json"
@@ -65,7 +65,7 @@ class DigestStore:
         self._kept[str(path)] = [*stamp, digest]
 
     def save(self) -> None:
-        """Write, past what another engine wrote meanwhile; a state folder that cannot be written keeps nothing."""
+        """Write the digests, merged with another engine's; an unwritable state folder keeps nothing."""
         kept = {**self._read(), **self._kept}
         while len(kept) > limits.DIGESTS_KEPT_MAX:
             del kept[next(iter(kept))]
@@ -102,9 +102,9 @@ class DigestStore:
 
 
 class FileDigests:
-    """Digests of whole files. `read` blocks its caller, who reads along; `done_bytes` of `total_bytes` are read.
+    """Digests of whole files. `read` blocks its caller, which reads as well; `done_bytes` of `total_bytes` are read.
 
-    `born_ns`: a file changed after that may not be what was loaded, so it has no digest.
+    `born_ns`: a file changed later may differ from the loaded one, so it has no digest.
     """
 
     def __init__(self, store: DigestStore, born_ns: int) -> None:
@@ -211,7 +211,7 @@ class FileDigests:
             raise FileDigestError(
                 f"{path} changes while it is read; restart the engine when it is whole"
             )
-        # A later change within the clock's resolution would not show: such a file is read again next time.
+        # A later change within the clock's resolution would not show, so such a file is read again next time.
         if began_ns - stamp.ctime_ns > limits.DIGEST_SETTLED_NS and not self._closing.is_set():
             with self._lock:
                 self._store.put(path, stamp, digest.hexdigest())
@@ -224,19 +224,19 @@ def threads() -> int:
 
 
 def lower_priority() -> None:
-    """Let the calling thread give way to everything else, and leave the processors an engine is bound to."""
+    """Lower the calling thread's priority, and move it off the processors an engine is bound to."""
     processors.leave_bound_ones()
     with contextlib.suppress(OSError):
         systems.lower_thread(limits.NAMING_NICE)
 
 
 def process_born_ns() -> int:
-    """Give when this process began, in nanoseconds since the epoch, with a margin for clocks; loading comes later."""
+    """Give this process's start in nanoseconds since the epoch, plus a margin for clocks; loading comes later."""
     return systems.born_ns() + limits.NAMING_CLOCK_MARGIN_NS
 
 
 def state_folder() -> Path:
-    """The same rule as the vault's state folder (`src/config`)."""
+    """Give the state folder, by the rule of `src/config`."""
     named = os.environ.get("XDG_STATE_HOME", "")
     root = Path(named) if named.startswith("/") else Path.home() / ".local" / "state"
     return root / "tierkv"

@@ -1,4 +1,4 @@
-"""Owns what subscribers of this engine's KV-cache events hear of vaults: what one holds, and what none does."""
+"""Owns the KV-cache events that tell this engine's subscribers which blocks a vault holds."""
 
 import threading
 import time
@@ -21,15 +21,15 @@ from tierkv.connectors.vllm.specs import Group
 
 _Key = tuple[int, bytes]
 _Name = tuple[str | int, ...]
-#: Where a vault is, as events say it: not on the publisher's machine, in a tier of ours.
+#: A vault's place in events: a tier of tierKV, away from the publisher's machine.
 _TIER: Final = {"medium": "STORAGE", "locality": "REMOTE", "ownership": "tierkv"}
-#: No vault can be reached, or this engine's blocks have no name yet.
+#: Name in events while no vault can be reached, or this engine's blocks have no name yet.
 _NAMELESS: Final[_Name] = ("tierkv",)
 
 
 @dataclass(slots=True)
 class _Block:
-    """A block as an event describes it; `asks`: how often no vault held it in a row."""
+    """A block as an event describes it; `asks`: consecutive audits in which no vault held it."""
 
     group: Group
     block_hash: bytes
@@ -44,18 +44,18 @@ class _Block:
 
 @dataclass(slots=True)
 class _Audit:
-    """One question to the sidecar, and the blocks in its order."""
+    """One `audit` frame, with its blocks in order."""
 
     number: int
     blocks: list[_Block] = field(default_factory=list)
 
 
 class StorageEvents:
-    """Claims what vaults themselves say they hold, and withdraws it once they do not.
+    """Claims blocks that vaults report as held, and withdraws them once they do not.
 
-    Every second some blocks are asked for: those just saved or restored, and in turn those that are claimed. So a block
-    that was evicted, flushed or lost with its vault is withdrawn, whatever became of it, and a vault that does not
-    answer holds nothing. Off unless the engine publishes events; blocks named by more than tokens are not told.
+    Every second the sidecar is asked for some blocks: those just saved or restored, and claimed ones in turn. So a
+    block that was evicted, flushed or lost with its vault is withdrawn, and a vault that does not answer counts as
+    holding nothing. Off unless the engine publishes events; blocks named by more than tokens are not published.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class StorageEvents:
         counters: Counters,
         called: Callable[[], _Name] = lambda: _NAMELESS,
     ) -> None:
-        """`called` gives by what vaults know the engine's blocks; read in its own thread, at each step."""
+        """`called` gives the vaults' name for the engine's blocks; called on the engine's thread, at each step."""
         self.is_on = compat.publishes_events(config)
-        #: `take` has something to give.
+        #: Whether `take` has events to give.
         self.has_news = False
         self._called = called
-        #: What subscribers were told last, and when they are told again: one may have come meanwhile.
+        #: Name sent last, and when it is sent again, because a subscriber may have joined since.
         self._told = _NAMELESS
         self._tell_at = 0.0
         self._is_connected = False
@@ -88,7 +88,7 @@ class StorageEvents:
     # --- the engine's thread -------------------------------------------------------------------
 
     def saw(self, request: Any, group: Group, indices: Iterable[int]) -> None:
-        """Hear of blocks of a request that a vault may hold now or soon."""
+        """Note blocks of a request that a vault may hold now or soon."""
         if not self.is_on or group.tail or group.is_state or _hashes_more(request):
             return
         size, grid = group.block_tokens, self._grid
@@ -102,7 +102,7 @@ class StorageEvents:
                 self._wait(_Block(group, block_hash, parent, tokens))
 
     def restored(self, request: Any, plan: Plan, end_tokens: int) -> None:
-        """Hear that a request's beginning was restored: vaults may hold it for this engine, too."""
+        """Note a restored beginning of a request, whose blocks vaults may hold."""
         for part in plan.groups.values() if self.is_on else ():
             self.saw(request, part.group, range(end_tokens // part.group.block_tokens))
 
@@ -125,7 +125,7 @@ class StorageEvents:
         ]
 
     def take(self) -> list[Any]:
-        """Give vLLM's events of what changed since the last call, in order; to be called in each step."""
+        """Give vLLM's events since the last call, in order; call it in each step."""
         naming = self._naming()
         if not self.has_news:
             return naming
@@ -182,7 +182,7 @@ class StorageEvents:
         return {"t": "audit", "n": self._number, "groups": groups}
 
     def hear(self, frame: Frame) -> None:
-        """Take the answer to the last question; other frames are none of ours."""
+        """Take the answer to the last `audit`; other frames are ignored."""
         if frame["t"] != "audited":
             return
         held = {part["group"]: part["held"] for part in frame["groups"]}
@@ -199,7 +199,7 @@ class StorageEvents:
 
     def _judge(self, block: _Block, *, is_held: bool) -> None:
         is_waiting, is_claimed = block.key in self._waiting, block.key in self._claimed
-        if is_held and is_waiting:  # one in neither table was pushed out meanwhile
+        if is_held and is_waiting:  # a block in neither table was pushed out meanwhile
             del self._waiting[block.key]
             self._claimed[block.key] = block
             block.asks = 0
@@ -215,7 +215,7 @@ class StorageEvents:
                 del self._waiting[block.key]
 
     def _withdraw(self, block: _Block) -> None:
-        """It may be offered to a vault again, so it is asked for some more times."""
+        """Withdraw a claim; the block is audited some more times, because a vault may be offered it again."""
         del self._claimed[block.key]
         block.asks = 0
         self._wait(block)
@@ -226,7 +226,7 @@ class StorageEvents:
         self.has_news = True
 
     def lost(self) -> None:
-        """Hear that the connection ended: without a sidecar no vault can be reached from here."""
+        """Withdraw all claims at the connection's end, because no vault can be reached without a sidecar."""
         self._is_connected = False
         with self._lock:
             self._audit = None
@@ -235,7 +235,7 @@ class StorageEvents:
 
 
 def _hashes_more(request: Any) -> bool:
-    """Tell whether a request's block hashes name more than its tokens (a salt, pictures)."""
+    """Tell whether a request's block hashes cover more than its tokens (a salt, pictures)."""
     return bool(request.cache_salt or request.mm_features)
 
 
@@ -262,8 +262,8 @@ def _stored_event(
 ) -> Any:
     """Say that a vault holds blocks that follow each other; `kind`: vLLM's word for their attention.
 
-    With a `name`, of no blocks, so that others hear of none by it: by what vaults know this engine's. That is
-    `tierkv`, then namespace, shards and root of the hashes; nothing but `tierkv` where no vault can be reached.
+    With a `name`, the event has no blocks and tells how vaults name this engine's: `tierkv`, then namespace, shards and
+    root of the hashes; only `tierkv` where no vault can be reached.
     """
     outside = kv_cache_utils.maybe_convert_block_hash
     fields = {

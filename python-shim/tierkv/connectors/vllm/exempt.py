@@ -1,4 +1,4 @@
-"""Owns the list of what cannot change a stored value: fields, variables and files of two engines, with reasons."""
+"""Owns the list of fields, variables and files that cannot change a stored value, with reasons."""
 
 from typing import Final
 
@@ -220,7 +220,7 @@ _CONFIG: Final[dict[str, tuple[str, ...]]] = {
         "EPLBConfig.log_balancedness_interval",
     ),
 }
-#: Variables that start so may change what an engine computes.
+#: Prefixes of variables that may change what an engine computes.
 ENVIRONMENT_PREFIXES: Final = (
     "VLLM_",
     "TORCH",
@@ -239,7 +239,7 @@ ENVIRONMENT_PREFIXES: Final = (
     "DNNL_",
     "MKL_",
 )
-#: Reason -> variables among those that do not.
+#: Reason -> variables with such a prefix that do not.
 _ENVIRONMENT: Final[dict[str, tuple[str, ...]]] = {
     "where files lie or are kept": (
         "VLLM_CACHE_ROOT",

@@ -11,16 +11,16 @@ log = logging.getLogger("tierkv.shim")
 
 VARIABLE = "TIERKV_FAILPOINTS"
 
-#: Every failpoint of the shim, by what is true there. None gives a value: none can make a byte wrong.
+#: Every failpoint of the shim, with the state of things there. None can change a byte, because none gives a value.
 FAILPOINTS = {
     "shim.frame.read": "a frame of the sidecar has come; nobody has looked at it",
     "shim.load.copy": "a load is admitted and its blocks are given; nothing is copied in",
     "shim.step.begun": "vLLM has bound a step; its forward comes next",
     "shim.save.copied": "blocks are copied into their slots; the sidecar is not told",
 }
-#: Of the other processes, which read the same variable.
+#: Prefixes of other processes' failpoints, which share the variable.
 _OTHERS = ("sidecar.", "vault.")
-#: `[count*]action[(ms)]`, as in tikv's fail crate; without a count: from then on. Six digits of ms are 17 minutes.
+#: `[count*]action[(ms)]`, as in tikv's fail crate; without a count: for ever. Six digits of ms are 17 minutes.
 _TERM = re.compile(r"(?:(\d{1,6})\*)?(?:(off|return|abort)|sleep\((\d{1,6})\))")
 
 
@@ -35,9 +35,9 @@ _armed: dict[str, list[_Term]] = {}
 
 
 def arm(text: str | None) -> int:
-    """Arm what `text` names (`name=3*off->1*return;name=sleep(50)`), loudly; give how many. None or "": none is.
+    """Arm what `text` names (`name=3*off->1*return;name=sleep(50)`), loudly; give how many. None or "" arms none.
 
-    ValueError, with what to do, for a name or an action that there is not.
+    Raises ValueError, with the fix, for an unknown name or action.
     """
     _armed.clear()
     for part in filter(None, (piece.strip() for piece in (text or "").split(";"))):
@@ -66,7 +66,7 @@ def _parse(text: str | None, term: str) -> _Term:
 
 
 def fails(name: str) -> bool:
-    """Tell whether the step at `name` is to fail; waits, or ends the process as a crash does, when that is its turn."""
+    """Tell whether the step at `name` must fail; an armed wait or crash happens here."""
     if not _armed:
         return False
     term = next((term for term in _armed.get(name, []) if term.left > 0), None)

@@ -12,11 +12,11 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class FrameError(Exception):
-    """The peer sent something that is no frame of ours; the connection cannot go on."""
+    """The peer sent bytes that are no valid frame; the connection cannot go on."""
 
 
 class RefusedError(FrameError):
-    """The peer read what we said and does not want us; it says why."""
+    """The peer refused the connection; the text has its reason."""
 
 
 def encode(frame: Frame) -> bytes:
@@ -30,7 +30,7 @@ def encode(frame: Frame) -> bytes:
 
 
 class FrameDecoder:
-    """Takes bytes as they arrive, gives whole frames back. Holds at most one frame's bytes."""
+    """Splits arriving bytes into whole frames. Holds at most one frame's bytes."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -1,4 +1,4 @@
-"""Measures the engine's own forward passes, so that the sidecar learns what computing a prompt costs here."""
+"""Times the engine's forward passes, so that the sidecar learns the cost of computing a prompt here."""
 
 import time
 from collections import deque
@@ -14,7 +14,7 @@ Sample = list[int]
 
 
 def prompt_work(scheduled: Mapping[str, int], requests: Mapping[str, Any]) -> tuple[int, int]:
-    """Give the tokens a step computes, and the pairs of a token and one before it; zeros where it teaches us nothing.
+    """Give the tokens a step computes, and the pairs of a token and one before it; zeros if it teaches nothing.
 
     `scheduled`: tokens of this step by request; `requests`: what the shim keeps of each, before the step.
     """
@@ -24,7 +24,7 @@ def prompt_work(scheduled: Mapping[str, int], requests: Mapping[str, Any]) -> tu
     for req_id, count in scheduled.items():
         kept = requests.get(req_id)
         if kept is None:
-            return 0, 0  # a request of which we keep nothing
+            return 0, 0  # a request without state here
         tokens += count
         attended += count * kept.request.num_computed_tokens + count * count // 2
     return tokens, attended
@@ -43,22 +43,22 @@ class StepGauge:
         self._running: deque[tuple[int, int, Any, Any]] = deque(maxlen=limits.STEP_SAMPLES_MAX)
         self._begun: tuple[int, int, Any] | None = None
         self._loading_s = 0.0
-        #: A step is being measured: also those without tokens are to be told.
+        #: Whether a step is being timed, so that steps without tokens must be reported, too.
         self.is_running = False
 
     def begin(self, tokens: int, attended: int) -> None:
-        """Hear that a step starts; `tokens` is 0 where nothing worth learning is computed."""
+        """Start timing a step; `tokens` is 0 for a step that teaches nothing."""
         self._collect()
         self._loading_s = 0.0
         self._begun = (tokens, attended, self._mark()) if tokens else None
         self.is_running = bool(tokens or self._running)
 
     def loaded(self, seconds: float) -> None:
-        """Take the time of our own loads, which run on the engine's thread, out of the step."""
+        """Subtract the time of tierKV's loads, which run on the engine's thread."""
         self._loading_s += seconds
 
     def end(self) -> None:
-        """Hear that the step's forward has been run, or on CUDA queued."""
+        """Stop timing: the step's forward has run, or on CUDA is queued."""
         if self._begun is None:
             return
         tokens, attended, mark = self._begun

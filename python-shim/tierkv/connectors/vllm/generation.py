@@ -1,4 +1,4 @@
-"""Owns the generation of weights that an engine's blocks belong to, and the times at which none may be named by it."""
+"""Owns the generation of weights that an engine's blocks belong to, and the pauses while it is uncertain."""
 
 import logging
 import secrets
@@ -13,9 +13,9 @@ log = logging.getLogger("tierkv.shim")
 class Generations:
     """The first generation is the weights on disk; each later one is random, so no other engine ever meets its blocks.
 
-    Workers say in which step they saw changed weights first (weightwatch.py). From then on nothing is restored or saved
-    until vLLM's own prefix cache has been emptied, because new blocks stand on old ones until it has. Whenever it is
-    emptied the workers are asked before anything is restored: a change and its reset come between the same two steps.
+    Workers report the step that first saw changed weights (weightwatch.py). From then on nothing is restored or saved
+    until vLLM's prefix cache is emptied, because new blocks build on old ones until then. Each time it is emptied,
+    workers are asked before any restore: a change and its reset come between the same two steps.
     """
 
     def __init__(self, world: int) -> None:
@@ -23,23 +23,23 @@ class Generations:
         self._pool: Any = None
         self._cache: Any = None
         self._cache_since = 1
-        #: The change heard of last, by the step that saw it first; the last step's number.
+        #: Step that first saw the last reported change, and the last step's number.
         self.changed_at = self.step = 0
         self._question = 0
         self._is_asking = False
         self._answers = self._sleeps = 0
-        #: Resets that no answer has explained yet.
+        #: Resets not yet explained by an answer.
         self._resets = 0
         self.name = ""
 
     def bind_pool(self, pool: Any) -> None:
-        """Take the engine's block pool, whose prefix cache tells when it was emptied."""
+        """Take the engine's block pool: its prefix cache object changes when emptied."""
         self._pool = pool
         self._cache = compat.prefix_cache(pool)
 
     @property
     def is_unsure(self) -> bool:
-        """Tell whether the workers have been asked, or must be, what became of the weights."""
+        """Tell whether workers still have to say if their weights changed; asks them if the cache was emptied."""
         if compat.prefix_cache(self._pool) is not self._cache:
             self._cache = compat.prefix_cache(self._pool)
             self._cache_since = self.step + 1
@@ -52,7 +52,7 @@ class Generations:
         return self._cache_since < self.changed_at
 
     def reset(self) -> None:
-        """Hear that vLLM empties its caches and ours: without a reason that keeps weights, they may be others now."""
+        """Note that vLLM empties its caches: the weights may have changed, unless sleeps explain it."""
         self._resets += 1
         self._ask()
 
@@ -62,7 +62,7 @@ class Generations:
         self._answers = self._sleeps = 0
 
     def next_step(self) -> int:
-        """Number a step; gives the question that is open, 0 for none."""
+        """Number a step; gives the open question's number, 0 for none."""
         is_calm = not self._is_asking and compat.prefix_cache(self._pool) is self._cache
         question = 0 if is_calm or not self.is_unsure else self._question
         self.step += 1

@@ -1,4 +1,4 @@
-"""Where a prompt's blocks and boundaries lie: block hashes by group, and how deep the engine's own cache reaches."""
+"""Places a prompt's blocks and boundaries: block hashes by group, and the depth of the engine's own cache."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Grid:
         self.hash_tokens = hash_tokens
         self.step = math.lcm(*(group.block_tokens for group in groups))
         hashes_a_step = sum(self.step // group.block_tokens for group in groups)
-        #: Tokens of a prompt that are computed, whatever could be restored.
+        #: Tokens of a prompt that are never restored, so that the engine computes them.
         self.left_tokens = 1
         self._tokens_max = limits.PLAN_HASHES_MAX // max(1, hashes_a_step) * self.step
         for group in groups:
@@ -37,14 +37,14 @@ class Grid:
         return len(self.groups) == 1 and self.groups[0].tail == 0
 
     def limit(self, request: Any) -> int:
-        """Give the deepest boundary, in tokens, that may be restored: `left_tokens` are computed, at least one.
+        """Give the deepest boundary, in tokens, that may be restored; at least `left_tokens` tokens lie after it.
 
-        Beyond `PLAN_HASHES_MAX` blocks of all groups nothing is asked for, because the question is one frame.
+        At most `PLAN_HASHES_MAX` blocks of all groups are requested, because a look-up is one frame.
         """
         return min(self._whole(request), self._tokens_max)
 
     def beyond(self, request: Any) -> int:
-        """Give the tokens behind `limit` that could be restored if a question were longer."""
+        """Give the tokens after `limit` that a longer look-up could restore."""
         return self._whole(request) - self.limit(request)
 
     def hashed(self, request: Any) -> int:

@@ -1,4 +1,4 @@
-"""Keeps exceptions of tierKV from the engine's thread: they are counted and said once, and may turn tierKV off."""
+"""Keeps tierKV's exceptions from the engine's thread: each is counted and logged once, and may turn tierKV off."""
 
 import functools
 import logging
@@ -15,11 +15,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class CannotRecomputeError(RuntimeError):
-    """A load failed and this vLLM cannot be told: wrong tokens would be worse than the end of the engine."""
+    """A load failed and this vLLM cannot be told; ending the engine is better than wrong tokens."""
 
 
 class Failures:
-    """Owns what went wrong in one half of the shim; the half is off once its state cannot be trusted."""
+    """Owns the failures of one half of the shim; the half is off once its state cannot be trusted."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -27,21 +27,21 @@ class Failures:
         self.is_off = False
 
     def note(self, where: str, error: BaseException) -> None:
-        """Count an exception, and log it with its traceback the first time it comes from there."""
+        """Count an exception, and log it with its traceback the first time."""
         self._counters.add(f"errors_{where}")
         if (where, type(error)) not in self._said:
             self._said.add((where, type(error)))
             log.error("tierKV: %s failed; the engine goes on", where, exc_info=error)
 
     def attempt(self, where: str, call: Callable[[], object]) -> None:
-        """Do what may fail as well, and go on."""
+        """Make a call and note its exception, if any."""
         try:
             call()
         except Exception as error:  # noqa: BLE001 - it runs on the engine's thread
             self.note(where, error)
 
     def turn_off(self, why: str) -> bool:
-        """Remember that nothing is restored or saved any more; False where that is known."""
+        """Turn this half off for good; False if it is off already."""
         if self.is_off:
             return False
         self.is_off = True
@@ -63,7 +63,7 @@ class Half(Protocol):
         """Give back what can be given back; never raises."""
 
 
-#: What vLLM gets where there is no better answer; None by all other methods.
+#: Neutral results by method; None for all others.
 _NEUTRAL: Final[Mapping[str, Callable[[], Any]]] = {
     "get_num_new_matched_tokens": lambda: (0, False),
     "build_connector_meta": lambda: StepMetadata(is_off=True),
@@ -87,8 +87,8 @@ def guarded(
 ) -> Callable[[F], F]:
     """Decorate an entry point of the connector, whose `half` is the one in this process.
 
-    Where a vital one raises, tierKV is off from then on, and `owed` is done instead: what vLLM waits for, whatever the
-    method did before it raised. An error of another one has no consequence but a neutral answer.
+    When a vital method raises, tierKV is off from then on, and `owed` runs instead: it gives what vLLM waits for,
+    whatever the method did before. An error in any other method only gives a neutral result.
     """
 
     passing: tuple[type[Exception], ...] = (CannotRecomputeError, *lets_through)

@@ -1,7 +1,7 @@
-"""Owns a prompt's way from the engine that computes it to the one that answers: what is told, and what is waited for.
+"""Owns prompts' hand-offs from the engine that computes to the one that answers, on both sides.
 
-vLLM's `kv_role` says which an engine does: a producer restores nothing and tells of every prompt, a consumer saves
-nothing. `kv_both` does all, and tells who asks.
+By vLLM's `kv_role` a producer restores nothing and names every prompt in its answer, and a consumer saves
+nothing. `kv_both` does all, and names prompts on request.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Handoffs:
-    """The hand-offs of one engine; what does not fit is counted, and its prompt computed like any other."""
+    """The hand-offs of one engine; one that does not fit is counted, and its prompt is computed like any other."""
 
     def __init__(
         self, config: "VllmConfig", grid: Grid, naming: Naming, counters: Counters
@@ -27,7 +27,7 @@ class Handoffs:
         role = config.kv_transfer_config.kv_role
         self._is_producer = role == "kv_producer"
         self._is_consumer = role == "kv_consumer"
-        #: Why nothing was looked up for a request that restores nothing, as one of the sidecar's reasons.
+        #: The sidecar's reason for a request that restores nothing.
         self.unread = "producer" if self._is_producer else "not_reading"
         self._grid = grid
         self._naming = naming
@@ -35,7 +35,7 @@ class Handoffs:
         self._longer = LongerBlocks(config, grid, naming)
 
     def begin(self, request: Any) -> RequestState:
-        """Make what is kept of a new request, with what the role forbids."""
+        """Make a new request's state, with the role's restrictions."""
         reads = not (self._is_producer or request.skip_reading_prefix_cache)
         state = RequestState(request, reads)
         if self._is_consumer:
@@ -43,7 +43,7 @@ class Handoffs:
         return state
 
     def told(self, state: RequestState) -> Handoff | None:
-        """Give what the answer names for whoever is to restore the prompt: how far it was saved, and as what."""
+        """Give the hand-off for the engine that restores the prompt: the tokens saved, and their key."""
         if not (self._is_producer or state.wish.tells) or not self._naming.digest:
             return None
         request = state.request
@@ -55,9 +55,9 @@ class Handoffs:
         return Handoff(tokens, self._key(request, tokens), self._longer.own_tokens)
 
     def awaited(self, state: RequestState, own: int, most: int) -> int:
-        """Give the prompt tokens that another engine saves: 0 where nothing fits, or lies beyond the engine's `own`.
+        """Give the prompt tokens that another engine saves: 0 where none fits, or none lies beyond the engine's `own`.
 
-        The key names every token before and all that makes blocks comparable, so another prompt's never fits.
+        The key covers every token before it and the namespace, so another prompt's never fits.
         """
         said, request = state.wish.handoff, state.request
         if said is None or state.awaited is not None or not self._naming.digest:

@@ -1,4 +1,4 @@
-"""Owns how an engine introduces itself to the sidecar: which half of which engine speaks, and what it runs on."""
+"""Owns the `hello` and `register` frames, which introduce one half of an engine to the sidecar."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
@@ -29,7 +29,7 @@ def hello_frame(
 
 
 def register_frame(config: "VllmConfig", kv_blocks: int, groups: Iterable[Group]) -> Frame:
-    """Describe a rank's groups, and how long prompts and steps may be."""
+    """Describe a rank's groups, and the longest prompts and steps."""
     model = config.model_config
     return {
         "t": "register",

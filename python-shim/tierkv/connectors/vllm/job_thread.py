@@ -1,4 +1,4 @@
-"""Owns a thread that does one job after the other, and can be drained: what copies for vLLM's own offloading."""
+"""Owns a thread that runs jobs in order and can be drained; it copies for vLLM's own offloading."""
 
 import threading
 from collections import deque
@@ -8,7 +8,7 @@ from tierkv.connectors.vllm import limits
 
 
 class JobThread:
-    """Jobs that have not begun when it is drained are told that they are given up."""
+    """A job that has not begun when the thread is drained is called as given up."""
 
     def __init__(self, name: str) -> None:
         self._changed = threading.Condition()
@@ -26,7 +26,7 @@ class JobThread:
             return self._busy or bool(self._jobs)
 
     def add(self, job: Callable[[bool], None]) -> None:
-        """`job` is told whether it is given up; it never raises."""
+        """Queue `job`, which is called with whether it is given up, and never raises."""
         with self._changed:
             self._jobs.append(job)
             self._changed.notify_all()

@@ -31,18 +31,18 @@ SAVE_ITEMS_PER_STEP_MAX: Final = 128
 SAVE_ITEMS_PER_FRAME_MAX: Final = 2048
 #: Requests whose blocks go on being offered in later steps.
 SAVE_RESTS_MAX: Final = 256
-#: Requests that hear of a block's loss: the last ones that offered it while it waited.
+#: Requests noted on a waiting block, whose loss stops their saves: the last ones that offered it.
 SAVE_SHARERS_MAX: Final = 8
-#: Blocks that wait to be saved keep an engine without requests stepping until no slot came free for this time, seconds.
+#: Time without a free slot, seconds, after which waiting saves no longer keep an engine without requests stepping.
 SAVE_STALL_S: Final = 5.0
-#: Blocks, and ends of requests, remembered to tell what comes again from what comes once (8 and about 120 bytes each).
+#: Blocks, and ends of requests, remembered to recognise returning ones (8 and about 120 bytes each).
 SEEN_BLOCKS_MAX: Final = 1 << 18
 PROMPT_ENDS_MAX: Final = 32_768
-#: A block computed again agrees with exact records at least so far, dB; blocks of other weights have 3 or less.
+#: Least agreement of a recomputed block with an exact record, dB; other weights give 3 or less.
 TRUTH_DB_MIN: Final = 12.0
-#: The same of lossy records, dB: 17 was seen in the worst of 12 layers, because the prefix it stands on is lossy too.
+#: The same for lossy records, dB: the worst of 12 layers had 17, because its prefix is lossy, too.
 TRUTH_LOSSY_DB_MIN: Final = 6.0
-#: Equal blocks, dB.
+#: Agreement of equal blocks, dB.
 TRUTH_DB_MAX: Final = 300.0
 #: Requests the shim keeps state for; later ones run untouched.
 REQUESTS_MAX: Final = 16384
@@ -53,31 +53,31 @@ NAMING_THREADS_MAX: Final = 4
 NAMING_NICE: Final = 19
 #: Bytes of a file read at a time, per thread.
 NAMING_BUFFER_BYTES: Final = 4 * MIB
-#: How long the helper thread waits for the name of a small model before anything is asked, seconds.
+#: Longest wait of the helper thread for a small model's name before the first look-up, seconds.
 NAMING_START_WAIT_S: Final = 1.0
 #: Tokens of the longest block of another engine that is cut into this engine's own.
 LONGER_TOKENS_MAX: Final = 4096
-#: Pause between two lines of the log that say how far the name is, seconds.
+#: Pause between two log lines on the progress of naming, seconds.
 NAMING_LOG_EVERY_S: Final = 10.0
-#: Characters of the reason for there being no name.
+#: Characters of the reason for a missing name.
 REFUSAL_TEXT_MAX: Final = 200
-#: A model's file may have been changed so long after the engine's process began, nanoseconds: clocks are coarse.
+#: A model's file may change this long after the engine's process began, nanoseconds, because clocks are coarse.
 NAMING_CLOCK_MARGIN_NS: Final = 1_000_000_000
 #: Digests of files kept in the state folder, and the most bytes of that file that are read.
 DIGESTS_KEPT_MAX: Final = 20_000
 DIGESTS_BYTES_MAX: Final = 64 * MIB
-#: A digest is kept when the file had not been changed for so long before it was read, nanoseconds.
+#: A digest is kept if the file was unchanged for this long before it was read, nanoseconds.
 DIGEST_SETTLED_NS: Final = 2_000_000_000
 #: Reconnect back-off, seconds: first wait and ceiling, both jittered.
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_MAX_S: Final = 2.0
-#: The ceiling where the sidecar refused us: what it refuses for does not change by itself.
+#: The ceiling after a refusal, whose cause does not change by itself.
 RECONNECT_REFUSED_MAX_S: Final = 30.0
 #: Causes of refusals that are logged; each once.
 REFUSALS_SAID_MAX: Final = 64
 #: Pause between two attempts to start a sidecar where none answers, seconds; longer than one takes to start.
 AUTOSTART_EVERY_S: Final = 30.0
-#: A sidecar that has gone may be in the middle of a restart by whoever runs it: none is started for so long, seconds.
+#: No sidecar is started for this long after one has gone, seconds, because its supervisor may be restarting it.
 AUTOSTART_GRACE_S: Final = 5.0
 #: Longest wait of the helper thread for the process that detaches it, seconds.
 AUTOSTART_LAUNCH_S: Final = 5.0
@@ -91,7 +91,7 @@ SILENCE_MAX_S: Final = 3.0
 #: Restore budget used until `welcome` names the configured one, milliseconds.
 WAIT_MS_DEFAULT: Final = 5000
 STALL_MS_DEFAULT: Final = 400
-#: How long vLLM may ask for a request that it has no room for before the restore budget begins all the same, seconds.
+#: Longest time without room for a request before its restore budget begins all the same, seconds.
 NO_ROOM_WAIT_S: Final = 30.0
 #: Bytes of an arena mapping made present at a time by the helper thread.
 POPULATE_STEP_BYTES: Final = 8 * MIB
@@ -103,29 +103,29 @@ ROWS_BYTES_MAX: Final = 32 * MIB
 ARENAS_MAX: Final = 4
 #: Descriptors that may wait for the frames they belong to, on one connection.
 DESCRIPTORS_MAX: Final = 4
-#: How long a step that computes nothing waits for word from the sidecar, seconds: about what a look-up takes.
+#: How long a step that computes nothing waits for a frame, seconds: about the time of a look-up.
 IDLE_STEP_S: Final = 0.0005
 #: Restore times kept, per tier, until vLLM's metrics ask for them.
 RESTORE_TIMES_MAX: Final = 1024
-#: Measured steps that wait to be told to the sidecar.
+#: Measured steps that wait to be reported to the sidecar.
 STEP_SAMPLES_MAX: Final = 256
 #: A step is measured when one request computes at least this many tokens: less is decoding.
 STEP_TOKENS_MIN: Final = 16
-#: Tokens left to compute on a CPU with AMX until a step of so many has run: fewer have killed fresh engines.
+#: Tokens left to compute on a CPU with AMX until a step of as many has run: fewer have killed fresh engines.
 AMX_FIRST_TOKENS: Final = 64
-#: Tenants whose numbers are kept, so that they need not be made anew for every block.
+#: Tenants whose numbers are cached, so that they are not computed for every block.
 TENANTS_REMEMBERED: Final = 4096
-#: Requests that nothing was asked for, until the sidecar is told why.
+#: Requests without a look-up whose reason waits to be reported to the sidecar.
 UNASKED_ROWS_MAX: Final = 64
-#: Of a client's `traceparent`; today's version has 55.
+#: Characters of a client's `traceparent`; today's version has 55.
 TRACEPARENT_CHARS_MAX: Final = 64
 #: Blocks that events describe, at most: claimed, and waiting to be. Each holds its tokens.
 EVENT_BLOCKS_MAX: Final = 32_768
-#: Blocks that one question to the vaults names; one question a second.
+#: Blocks of one audit; one audit a second.
 AUDIT_BLOCKS_MAX: Final = 4096
-#: Questions in a row after which a block that no vault holds is forgotten.
+#: Consecutive audits after which a block that no vault holds is forgotten.
 AUDITS_UNHELD_MAX: Final = 30
-#: Seconds after which subscribers are told again by what vaults know the engine's blocks: one may have come meanwhile.
+#: Seconds after which subscribers are sent the blocks' name again, because one may have joined since.
 EVENT_NAME_EVERY_S: Final = 10.0
 #: Plans opened for one admission: the local hit may shrink under pressure, but not for ever.
 PLANS_PER_ADMISSION_MAX: Final = 4
@@ -137,15 +137,15 @@ MLX_PREFILL_TOKENS: Final = 2048
 MLX_PROMPT_TOKENS: Final = 32_768
 #: Levels of a model's modules.
 MLX_MODULE_DEPTH_MAX: Final = 64
-#: Blocks that are known to be in a vault, so that they are not offered again.
+#: Blocks known to be in a vault, which are not offered again.
 MLX_KNOWN_BLOCKS_MAX: Final = 65_536
 #: How long a save waits for a free slot, seconds; then the rest of the prompt is dropped.
 MLX_SLOT_WAIT_S: Final = 1.0
-#: How much longer than the sidecar's own deadline its answer is waited for, seconds.
+#: Wait for the sidecar's answer beyond its own deadline, seconds.
 MLX_PLAN_MARGIN_S: Final = 0.5
-#: Pause between two looks at whether an engine can restore, seconds.
+#: Pause between two checks whether an engine can restore, seconds.
 MLX_POLL_S: Final = 0.05
 #: Jobs of vLLM's own offloading that wait to be stored; each pins chunks of its primary tier.
 TIER_STORES_MAX: Final = 256
-#: How long the end of such a tier waits for what it copies, seconds.
+#: How long such a tier's end waits for its copies, seconds.
 TIER_CLOSE_S: Final = 5.0

@@ -1,4 +1,4 @@
-"""Owns both connections of an engine that speaks with the sidecar from one place: mlx-lm, and vLLM's own offloading."""
+"""Owns both connections of an engine that reaches the sidecar from one process: mlx-lm, and vLLM's own offloading."""
 
 import logging
 import struct
@@ -27,7 +27,7 @@ _SLOT: Final = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Asked:
-    """One group of a question: hashes of its blocks in the order of the prompt."""
+    """One group of a look-up: hashes of its blocks in the order of the prompt."""
 
     index: int
     record_class: str
@@ -36,9 +36,9 @@ class Asked:
 
 @dataclass
 class Plan:
-    """What the sidecar has said about one question. `slots`: by group, of each placed block by its index.
+    """The sidecar's answers to one look-up. `slots`: slot numbers by group and block index.
 
-    `reason`: why there will be no more; empty until then. `late_s`: when an answer comes too late.
+    `reason`: why the plan ended; empty until then. `late_s`: when an answer comes too late.
     """
 
     number: int
@@ -76,14 +76,14 @@ class Save:
     anchor: bytes
 
     def row(self) -> list[Any]:
-        """Give the row of a `save` frame; nobody's tenant."""
+        """Give the row of a `save` frame, without a tenant."""
         named = [self.group, self.block_hash, self.parent, self.end_tokens, 0, self.anchor]
         return [self.slot.number, self.slot.generation, *named]
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What one of the two connections tells the link; a channel's listener."""
+    """One connection's listener, which forwards to the link."""
 
     on_open: Callable[[Frame], None]
     on_frame: Callable[[Frame], None]
@@ -93,8 +93,8 @@ class _Side:
 class Link:
     """`name` gives the namespace for a fidelity, empty while it is not known; `register` is the worker's frame.
 
-    `engine`: its name in `hello`. `reports` gives what is new for `counts` frames, and `opened` hears of a sidecar that
-    knows nothing yet, with its fidelity.
+    `engine`: its name in `hello`. `reports` gives new fields for `counts` frames, and `opened` is called with the
+    fidelity of a sidecar that knows nothing yet.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Link:
         self._worker.send(self._register)
 
     def _hear_welcome(self, welcome: Frame) -> None:
-        """Name the engine when it can be named: this sidecar knows nothing yet."""
+        """Note a new connection, so that the engine names itself again."""
         self._autostart.served()
         self._opened(welcome["fidelity"])
         with self._changed:
@@ -162,7 +162,7 @@ class Link:
             self._changed.notify_all()
 
     def _hear(self, frame: Frame) -> None:
-        """Take a frame of either connection. A `reclaim` is not followed: every plan is being read, and over soon."""
+        """Take a frame of either connection. A `reclaim` is ignored, because every plan is being read and ends soon."""
         with self._changed:
             kind = frame["t"]
             if kind == "arena":
@@ -186,7 +186,7 @@ class Link:
             self._changed.notify_all()
 
     def _report(self) -> Frame:
-        """Give what is new, and the name as soon as there is one, whether or not anybody asks for blocks."""
+        """Give new fields of `counts`; sends the name as soon as it is known, even without look-ups."""
         self.name()
         return self._reports()
 
@@ -250,7 +250,7 @@ class Link:
                 self._changed.wait(min(left, limits.MLX_POLL_S))
 
     def begin(self, groups: Sequence[Asked], start: int = 0, req: str = "") -> Plan | None:
-        """Have blocks looked up, and fetched from index `start` on; None without a sidecar or a name.
+        """Request a look-up, and a fetch from index `start` on; None without a sidecar or a name.
 
         The caller ends every plan by `release`. `req`: the request's name, for people.
         """
@@ -273,7 +273,7 @@ class Link:
         return plan
 
     def ask(self, groups: Sequence[Asked]) -> Plan | None:
-        """Begin and wait for as long as the sidecar itself gives a restore; None without an answer in time."""
+        """Begin a plan and wait for the sidecar's restore budget; None without an answer in time."""
         plan = self.begin(groups)
         if plan is None:
             return None
@@ -287,7 +287,7 @@ class Link:
         return None
 
     def release(self, plan: Plan, tokens: int, load_s: float) -> None:
-        """Give a plan's slots back, and say what was loaded from them."""
+        """Give a plan's slots back, and report the tokens and time of the load."""
         with self._changed:
             self._release(plan.number, tokens, load_s)
 
@@ -325,7 +325,7 @@ class Link:
         self._worker.send({"t": "return", "arena": slot.arena, "slots": pair})
 
     def save(self, name: bytes, saves: Sequence[Save]) -> None:
-        """Hand filled slots over; those of an arena that has gone meanwhile are dropped by the sidecar."""
+        """Hand filled slots over; the sidecar drops slots of an arena that is gone."""
         for arena in dict.fromkeys(save.slot.arena for save in saves):
             items = [save.row() for save in saves if save.slot.arena == arena]
             self._worker.send({"t": "save", "arena": arena, "namespace": name, "items": items})

@@ -1,4 +1,4 @@
-"""Admitted loads: turns a plan vLLM gave blocks for into parts of bounded size, one or more steps long."""
+"""Splits admitted loads, whose plans vLLM gave blocks for, into parts of bounded size over one or more steps."""
 
 from bisect import insort
 from collections import deque
@@ -9,7 +9,7 @@ from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.metadata import LoadPart
 from tierkv.connectors.vllm.plans import Plan
 
-#: Arena of a load that must not happen: no worker has it mapped, so each reports the request as failed.
+#: Arena of a load that must fail: no worker has it mapped, so each reports the request as failed.
 NO_ARENA = -1
 
 
@@ -28,7 +28,7 @@ class _Job:
     shards: int
     arena: int
     blocks: deque[_Blocks]
-    #: What had been loaded when it came, and its own bytes: a short one passes what would take longer than itself.
+    #: Bytes loaded before it came plus its own bytes: the queue's order, by which a short load passes longer ones.
     turn: int
 
 
@@ -41,11 +41,11 @@ class LoadQueue:
 
     def __init__(self, block_bytes: Mapping[int, int]) -> None:
         self._block_bytes = dict(block_bytes)
-        #: What `next_parts` gives.
+        #: Admissions that `next_parts` has yet to give, in order.
         self.queue: list[_Job] = []
         self._loaded_bytes = 0
         self._running: dict[str, Plan | None] = {}
-        #: Parts of the step that is being planned; the workers have not got them yet.
+        #: Parts of the step being planned, which the workers do not have yet.
         self._given: list[LoadPart] = []
 
     def add(self, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]) -> None:
@@ -69,9 +69,9 @@ class LoadQueue:
         insort(self.queue, job, key=lambda other: other.turn)
 
     def next_parts(self, computed_bytes: int = 0) -> list[LoadPart]:
-        """Give this step's share, each admission in its turn; at least one block. `commit` follows.
+        """Give this step's share, by admission in order; at least one block. `commit` follows.
 
-        A step may load as much as it computes (`computed_bytes`), so that a long one is no narrow pass.
+        A step may load as much as it computes (`computed_bytes`), so that loads do not fall behind long steps.
         """
         parts: list[LoadPart] = []
         self._given = parts
@@ -95,11 +95,11 @@ class LoadQueue:
         return parts
 
     def commit(self) -> None:
-        """Hear that the workers get the parts of this step."""
+        """Note that the workers get the parts of this step."""
         self._given = []
 
     def fail_rest(self) -> list[LoadPart]:
-        """Give everything that the workers have not got as parts that fail."""
+        """Give everything the workers do not have yet as parts that fail."""
         failed = [part._replace(arena=NO_ARENA, slots=[]) for part in self._given]
         for job in self.queue:
             for blocks in job.blocks:
@@ -126,14 +126,14 @@ class LoadQueue:
         return part
 
     def took(self, loads: Mapping[str, int]) -> None:
-        """Hear what copies of admissions took, in microseconds; their plans keep the sum."""
+        """Add the copies' microseconds to the admissions' plans."""
         for req_id, spent_us in loads.items():
             plan = self._running.get(req_id)
             if plan is not None:
                 plan.load_us += spent_us
 
     def finish(self, req_id: str) -> Plan | None:
-        """Hear that all ranks reported a request; gives its plan, whose slots may return."""
+        """End an admission that all ranks reported; gives its plan, whose slots may return."""
         return self._running.pop(req_id, None)
 
     def is_loading(self, req_id: str) -> bool:

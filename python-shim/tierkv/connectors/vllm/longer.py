@@ -1,6 +1,6 @@
-"""Owns the names that an engine with longer blocks gives a prompt, so that a consumer can ask for what it hands over.
+"""Owns the names that an engine with longer blocks gives a prompt, so that a consumer can request its hand-off.
 
-Only a consumer asks: it saves nothing, so what was computed in blocks of another size never gets this engine's names.
+Only a consumer does so: it saves nothing, so blocks computed in another size never get this engine's names.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from tierkv.connectors.vllm.naming import Naming
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-#: What is cut; pages of both lengths lie alike.
+#: Page orders whose blocks can be cut; pages of both lengths have the same one.
 _ORDERS = ({"rows"}, {"columns"})
 
 log = logging.getLogger("tierkv.shim")
@@ -28,7 +28,7 @@ def key_of(digest: bytes, last: bytes) -> str:
 
 
 class LongerBlocks:
-    """What engines would call this one's prompts that differ from it in the length of their blocks only."""
+    """Names of this engine's prompts at engines that differ only in the length of blocks."""
 
     def __init__(self, config: "VllmConfig", grid: Grid, naming: Naming) -> None:
         self._algorithm = str(config.cache_config.prefix_caching_hash_algo)
@@ -37,13 +37,13 @@ class LongerBlocks:
 
     @property
     def own_tokens(self) -> int:
-        """Give the length of this engine's blocks, where others may cut them; 0: nobody can."""
+        """Give the tokens of this engine's blocks, if others may cut them; else 0."""
         grid = self._grid
         is_cut = grid.is_plain and not grid.groups[0].is_opaque and self._orders() in _ORDERS
         return grid.hash_tokens if is_cut and grid.step == grid.hash_tokens else 0
 
     def of(self, request: Any, said: Handoff) -> Frame | None:
-        """Give name, length and hashes of the blocks that a hand-off is in; None where its key is another's."""
+        """Give namespace, length and hashes of a hand-off's blocks; None where its key is another prompt's."""
         own, tokens = self.own_tokens, said.block_tokens
         is_multiple = own > 0 and own < tokens <= limits.LONGER_TOKENS_MAX and tokens % own == 0
         if not is_multiple or said.tokens % tokens or self._orders(tokens) not in _ORDERS:
@@ -54,7 +54,7 @@ class LongerBlocks:
             return None
         try:
             hashes = compat.block_hashes(request, said.tokens, tokens, self._algorithm)
-        except Exception:  # other rules of hashing cost the hand-off, not the request
+        except Exception:  # another hashing rule costs the hand-off, not the request
             log.exception("tierKV: the hashes of an engine with longer blocks are not known")
             return None
         changes = namespace.of_blocks(self._grid.groups, tokens)
@@ -65,7 +65,7 @@ class LongerBlocks:
         return {"namespace": digest, "tokens": tokens, "hashes": b"".join(hashes), **columns}
 
     def _orders(self, *tokens: int) -> set[str]:
-        """Give how pages of such lengths, and of this engine's, lie in it; "" where that is not known."""
+        """Give the page orders of these lengths and this engine's own; "" for an unknown one."""
         group = self._grid.groups[0]
         own = group.block_tokens
         return {compat.page_order(group.dtype, each, group.dim_k) for each in (own, *tokens)}

@@ -1,4 +1,4 @@
-"""Maps the sidecar's arena after looking at whose memory it is; the mapping has a descriptor of its own."""
+"""Maps the sidecar's arena after checking the memory's owner; the mapping has a descriptor of its own."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ def map_arena(
 ) -> mmap.mmap:
     """Map the memory behind `fd`, which the caller closes.
 
-    Raises OSError when it is not this user's memory, could shrink under a reader, or has not the promised size.
+    Raises OSError if the memory is another user's, could shrink under a reader, or is smaller than promised.
     """
     if slot_bytes <= 0 or slot_count <= 0 or slot_bytes * slot_count > size:
         raise OSError(

@@ -1,4 +1,4 @@
-"""Owns what every kind of engine says in frames: who it is, which blocks it means, and how a slot holds one.
+"""Owns the parts of frames that every kind of engine sends: `hello`, named blocks, and a slot's layout.
 
 Imports no msgspec: the GPU kit runs without it.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def hello(
     engine: str, software: str, role: str, *, rank: int = 0, world: int = 1, shards: int = 1
 ) -> "Frame":
-    """Give the first frame of a connection. `shards`: of `world` ranks, those with pages of their own."""
+    """Give the first frame of a connection. `shards`: how many of `world` ranks have pages of their own."""
     return {
         "t": "hello",
         "protocol": limits.LOCAL_PROTOCOL,
@@ -33,13 +33,13 @@ def hello(
 
 
 def named_blocks(group: Any, hashes: Iterable[bytes], first: int) -> "Frame":
-    """Name blocks of a KV-cache group by their hashes, in the order of the prompt; meant are those from `first` on."""
+    """Name blocks of a KV-cache group by their hashes, in the order of the prompt; `first`: the first one meant."""
     joined = b"".join(hashes)
     return {"group": group.index, "class": group.record_class, "hashes": joined, "from": first}
 
 
 def opaque_layout(layers: int, layer_bytes: int) -> "Frame":
-    """Describe how a slot holds blocks whose bytes mean nothing to the sidecar, for `register`."""
+    """Describe a slot of blocks that are opaque to the sidecar, for `register`."""
     names = ("heads", "dim_k", "dim_v", "key_offset", "value_offset", "head_stride", "token_stride")
     shape = {"layers": layers, "layer_bytes": layer_bytes}
     return {"layout": "opaque", "dtype": "u8", **shape, **dict.fromkeys(names, 0)}
@@ -66,5 +66,5 @@ def attention_layout(
 
 
 def is_set(bits: bytes, index: int) -> bool:
-    """Tell whether a bit of a bitmap is set; one that is too short says no."""
+    """Tell whether a bit of a bitmap is set; bits after its end are not."""
     return index // 8 < len(bits) and bool(bits[index // 8] >> (index % 8) & 1)

@@ -1,4 +1,4 @@
-"""What travels between the two halves of the shim with vLLM's own messages: work for one step, and its receipts."""
+"""Owns the data that vLLM carries between the shim's two halves: work for one step, and its receipts."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ V = TypeVar("V", int, float)
 class SaveItem(NamedTuple):
     """One block to copy into the arena after this step's forward. Hashes are 32 bytes; `tenant` is 0 without a salt.
 
-    `anchor` is the hash of the first block of its run: it says which of several vaults holds the block.
+    `anchor` is the hash of the first block of its run: it determines which of several vaults holds the block.
     """
 
     group: int
@@ -50,7 +50,7 @@ class LoadPart(NamedTuple):
 
 
 class CheckItem(NamedTuple):
-    """A block that the step computes, to compare with what was stored of it; `slots`: of all its shards."""
+    """A block that the step computes, to compare with its stored copy; `slots`: of all its shards."""
 
     number: int
     arena: int
@@ -65,8 +65,8 @@ class StepMetadata(KVConnectorMetadata):
 
     `has_forward` is False on steps without tokens: they copy what earlier steps put off. `tokens` and `attended` say
     how much prompt the step computes, for the worker to measure: tokens, and pairs of a token and one before; else 0.
-    `step` numbers it, `heard` is the change of weights heard of last, `question` the open one of `generation.py` (0:
-    none); saves belong to `namespace` (32 bytes). With `is_off` the scheduler side has turned itself off.
+    `step` numbers it, `heard` is the step of the last reported change of weights, `question` the open one of
+    `generation.py` (0: none); saves belong to `namespace` (32 bytes). `is_off`: the scheduler side is off.
     """
 
     has_forward: bool = False
@@ -83,18 +83,18 @@ class StepMetadata(KVConnectorMetadata):
     is_off: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what differs from the defaults only: most steps say nothing but their number."""
+        """Pickle only leading fields where the others are defaults: most steps carry just their number."""
         values = tuple(vars(self).values())
         return StepMetadata, values if any(values[_COMMON_FIELDS:]) else values[:_COMMON_FIELDS]
 
 
-#: How many of the first fields of `StepMetadata` a step may say without any of the others.
+#: Leading fields of `StepMetadata` that are pickled alone when all others are defaults.
 _COMMON_FIELDS = 5
 
 
 @dataclass(frozen=True)
 class Introduction(KVConnectorHandshakeMetadata):
-    """What rank `rank` runs with; handed over once, before the first request."""
+    """The configuration that rank `rank` runs with; handed over once, before the first request."""
 
     rank: int
     resolved: Resolved
@@ -102,12 +102,12 @@ class Introduction(KVConnectorHandshakeMetadata):
 
 @dataclass
 class StepReceipts(KVConnectorWorkerMetadata):
-    """Tickets whose source blocks were copied or refused, with the number of ranks that say so.
+    """Tickets whose source blocks were copied or refused, with the number of ranks that report so.
 
-    `refused`: by ticket, how many of its last items some rank had no slot for. `slots`: those the rank with the fewest
-    has left; None where that is as before. `changed_at`: the step that first saw changed weights, 0 without news.
-    `answers`: ranks by the question they answer; `sleeps`: how often they slept at level 1 since their last answer,
-    added up. `resolved`: by rank, what it runs with, once, where vLLM has no handshake for us (MultiConnector).
+    `refused`: by ticket, its last items that some rank had no slot for. `slots`: free slots of the rank with the
+    fewest; None if unchanged. `changed_at`: the step that first saw changed weights, 0 without news.
+    `answers`: ranks by the question they answer; `sleeps`: their sleeps at level 1 since the last answer, summed.
+    `resolved`: by rank, its configuration, once, where vLLM has no handshake for tierKV (MultiConnector).
     `checks`: by number of a check, how far the worst rank's halves agree, in dB. `loads`: microseconds that the copies
     of a part of an admission took on the slowest rank, by request. `is_off`: a rank is off.
     """
@@ -154,7 +154,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
 
 
 def _both(choose: Callable[[V, V], V], ours: dict[K, V], theirs: dict[K, V]) -> dict[K, V]:
-    """Join two ranks' maps; of what both have, one is chosen."""
+    """Join two ranks' maps; `choose` picks the value of a common key."""
     joined = {**ours, **theirs}
     for key in ours.keys() & theirs.keys():
         joined[key] = choose(ours[key], theirs[key])

@@ -1,13 +1,13 @@
-"""Our counters in vLLM's own metrics: summed over ranks, logged with its statistics, and given to Prometheus."""
+"""tierKV's counters in vLLM's own metrics: summed over ranks, logged with its statistics, and given to Prometheus."""
 
 from collections import Counter
 from typing import Any, Final
 
 from tierkv.connectors.vllm.compat import KVConnectorPromMetrics, KVConnectorStats
 
-#: What happened, counted; its label `event` is the counter's name (docs/metrics of the sidecar).
+#: Counter of events; its label `event` is the shim counter's name (docs/metrics of the sidecar).
 METRIC: Final = "vllm:tierkv_events"
-#: Counters of another unit have a metric of their own: its name, what one count is in its base unit, its help.
+#: Counters with a unit, by name: metric, factor to its base unit, help.
 AMOUNTS: Final = {
     "tokens_restored": ("vllm:tierkv_restored_tokens", 1.0, "Prompt tokens that were restored."),
     "bytes_loaded": ("vllm:tierkv_loaded_bytes", 1.0, "Bytes copied into the engine's pages."),
@@ -23,14 +23,14 @@ CAUSES: Final = {
     "misses_": ("vllm:tierkv_misses", "Requests that asked and got nothing, by reason."),
     "dropped_": ("vllm:tierkv_dropped_blocks", "Blocks that were not saved or told of, by reason."),
 }
-#: What a request waited for its restored blocks; its label `tier` is the farthest place one came from.
+#: Histogram of requests' waits for restored blocks; its label `tier` is the farthest place a block came from.
 RESTORE_METRIC: Final = "vllm:tierkv_restore_seconds"
 #: Upper bounds of the histogram, seconds: from a hit in the sidecar's own memory to a long `[restore] wait_ms`.
 RESTORE_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class TierKVStats(KVConnectorStats):
-    """What happened since the last report; plain numbers and lists, because it travels between processes.
+    """Counts and times since the last report; plain numbers and lists, because they travel between processes.
 
     `data["events"]` maps a counter's name to a number, `data["restore_s"]` a tier (`host`: the sidecar's own memory,
     `vault`) to the seconds each restore of it took.

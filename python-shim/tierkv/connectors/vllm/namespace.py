@@ -12,7 +12,7 @@ from tierkv.connectors.vllm.specs import DTYPE_NAMES, Group
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-#: Raised when the meaning of a stored block changes without any ingredient changing.
+#: Incremented when a stored block's meaning changes without a change of any ingredient.
 KV_FORMAT_EPOCH: Final = 1
 #: Hash algorithms whose collisions cannot be made on purpose (vLLM `--prefix-caching-hash-algo`).
 _STRONG_HASHES: Final = ("sha256", "sha256_cbor")
@@ -51,7 +51,7 @@ def ingredients(config: "VllmConfig", groups: list[Group], hash_tokens: int) -> 
 
 
 def finish(parts: dict[str, str], none_hash: bytes, fidelity: int) -> Namespace:
-    """Add what is known only at the first request, and digest.
+    """Add the ingredients known only at the first request, and digest.
 
     `fidelity`: 0 exact, else the id of the sidecar's lossy codec: engines of different fidelity never meet.
     """
@@ -65,7 +65,7 @@ def digest_of(complete: dict[str, str]) -> bytes:
 
 
 def of_blocks(groups: Sequence[Group], tokens: int) -> dict[str, str]:
-    """Give the ingredients that say how blocks are cut, as an engine has them whose blocks have `tokens` tokens."""
+    """Give the ingredients on the cut of blocks, for an engine whose blocks have `tokens` tokens."""
     longer = [replace(group, block_tokens=tokens) for group in groups]
     return _cut(longer, tokens)
 

@@ -1,4 +1,4 @@
-"""Owns how an engine names itself to the sidecar: once on each connection, when all that makes the name is known."""
+"""Owns the naming of an engine to the sidecar: once on each connection, when all parts of the name are known."""
 
 import logging
 import time
@@ -12,14 +12,14 @@ from tierkv.connectors.vllm.weights import Weights
 
 log = logging.getLogger("tierkv.shim")
 
-#: What a sidecar takes for granted until it is told otherwise.
+#: The report that a sidecar assumes before the first one.
 _UNTOLD: Frame = {"naming": {"percent": 0, "refused": ""}}
 
 
 class Naming:
     """`parts`: the namespace's ingredients that are known at start; the rest comes later.
 
-    That is what each of `world` ranks runs with, what is in the model's files, the root hash and the fidelity. Until
+    The rest: the configuration of each of `world` ranks, the model files' digest, the root hash and the fidelity. Until
     then, and where a part cannot be named, nothing is restored or saved.
     """
 
@@ -35,7 +35,7 @@ class Naming:
         self._counters = counters
         self._fidelity = 0
         self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
-        #: Why what is stored under this name is not believed; empty as long as it is.
+        #: Why records under this name are distrusted; empty if they are not.
         self.verdict = ""
         #: 32 bytes; empty until this engine has named itself.
         self.digest = b""
@@ -46,13 +46,13 @@ class Naming:
         self._logged_percent = -1
 
     def renew(self, generation: str) -> None:
-        """Take the name of a later generation of weights; the sidecar hears it with the next use."""
+        """Take the name of a later generation of weights; it is sent to the sidecar at the next use."""
         self._parts = {**self._parts, "generation": generation}
         self.digest = b""
         self._connection = 0
 
     def hear(self, fidelity: int) -> None:
-        """Take the fidelity that the sidecar stores with from now on, and begin to name. From the helper thread."""
+        """Take the sidecar's fidelity, and begin to name. From the helper thread."""
         self._fidelity = fidelity
         self._told = _UNTOLD
         self._weights.start()
@@ -68,7 +68,7 @@ class Naming:
         return self._connection == connection
 
     def introduce(self, found: Mapping[int, Resolved]) -> None:
-        """Take what ranks run with; the first word of each counts."""
+        """Take ranks' configurations; the first of each rank counts."""
         self._ranks = {**found, **self._ranks}
         if self._resolved is not None or len(self._ranks) < self._world:
             return
@@ -77,22 +77,22 @@ class Naming:
 
     @property
     def awaits_ranks(self) -> bool:
-        """Tell whether workers have yet to say what they run with: they do by the end of their first step."""
+        """Tell whether a rank's configuration is missing: all come by the end of the first step."""
         return self._resolved is None
 
     @property
     def refused(self) -> str:
-        """Say why there will be no name; empty where there may be one."""
+        """Give why there will be no name; empty while there may be one."""
         resolved = self._resolved.refused if self._resolved is not None else ""
         return self.verdict or resolved or self._weights.refused
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether all is known that makes blocks comparable."""
+        """Tell whether all parts of the name are known."""
         return self._resolved is not None and bool(self._weights.digest) and not self.refused
 
     def report(self) -> Frame:
-        """Give how far the name is, for `tierkv status`, where that is new; from the helper thread."""
+        """Give the progress of naming, for `tierkv status`, if it is new; from the helper thread."""
         self._complain()
         percent = 100 if self.is_complete else self._weights.percent
         now: Frame = {
@@ -119,7 +119,7 @@ class Naming:
             log.warning("tierKV: nothing is kept or restored: %s", self.refused)
 
     def name(self, connection: int, send: Callable[[Frame], bool]) -> bool:
-        """Tell connection number `connection` once; False while the name is not complete."""
+        """Send the name once on connection number `connection`; False while it is not complete."""
         if self._connection == connection:
             return not self.verdict
         ours = self.make()
@@ -131,20 +131,20 @@ class Naming:
         return self._connection == connection
 
     def called(self, shards: int) -> tuple[str | int, ...]:
-        """Give what names this engine's blocks in vaults, as its events tell it; the mark alone while nothing does."""
+        """Give the name of this engine's blocks in vaults, for events; the mark alone while there is none."""
         root = compat.none_hash()
         if root is None or not self.digest or self.refused:
             return ("tierkv",)
         return "tierkv", self.digest.hex(), shards, root.hex()
 
     def make(self) -> namespace.Namespace | None:
-        """Give the name; None while it is not complete, and where the sidecar's fidelity has become another."""
+        """Give the name; None while it is not complete, or if the sidecar's fidelity has changed."""
         root = compat.none_hash()
         if root is None or self._resolved is None or not self.is_complete:
             return None
         fidelity = self._fidelity
         if self._lossy_past not in (0, fidelity):
-            # Blocks it restored, and all it computed on them, would pass for blocks of another fidelity.
+            # Restored blocks, and all computed from them, would pass for blocks of another fidelity.
             self._counters.add("fidelity_changed")
             return None
         self._lossy_past = fidelity

@@ -1,4 +1,4 @@
-"""Chooses what a step's computing makes worth saving: the blocks it completes and the states vLLM hands over."""
+"""Chooses the blocks to save in a step: those it completes, and the states vLLM hands over."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from tierkv.connectors.vllm.saves import SavePlanner
 
 
 class StepOffers:
-    """Offers to the planner of saves what each request of a step adds; `requests` are the scheduler side's."""
+    """Offers each request's new blocks of a step to the save planner; `requests` are the scheduler side's."""
 
     def __init__(
         self,
@@ -28,17 +28,17 @@ class StepOffers:
         self._counters = counters
 
     def put_off(self, scheduler_output: Any) -> None:
-        """Leave what this step computes to the next one."""
+        """Leave this step's blocks to the next one."""
         for req_id in scheduler_output.num_scheduled_tokens:
             self._saves.begin(self._requests.get(req_id))
 
     def choose(self, scheduler_output: Any, tables: compat.BlockTables) -> None:
-        """Offer what this step completes, by `tables`: its block tables by request."""
+        """Offer the blocks this step completes; `tables`: block tables by request."""
         scheduled = scheduler_output.num_scheduled_tokens
         due = []
         for (
             req_id
-        ) in scheduled:  # of many that decode few complete a block: one comparison for each
+        ) in scheduled:  # one comparison each, because few decoding requests complete a block
             state = self._requests.get(req_id)
             if state is not None:
                 computed_after = state.request.num_computed_tokens + scheduled[req_id]
@@ -52,7 +52,7 @@ class StepOffers:
             return
         for req_id, handed in (states or {}).items():
             if req_id in scheduler_output.scheduled_spec_decode_tokens:
-                # Which drafts are accepted is known only after the step: the page may hold a state beyond them.
+                # Accepted drafts are known only after the step, so the page may hold a state beyond them.
                 self._counters.add("states_with_drafts", len(handed))
             elif (state := self._requests.get(req_id)) is not None:
                 self._offer_states(state, handed)

@@ -14,7 +14,7 @@ def chunk_ids(job: Any) -> Sequence[int]:
 
 
 def job_result(job: Any, done: Collection[bytes], seconds: float, size: int) -> Any:
-    """Report a job of which the keys `done` were carried; 0.28 does not ask for the bytes."""
+    """Report a job whose keys `done` were transferred; 0.28 has no field for the bytes."""
     told = {
         "job_id": job.job_id,
         "success": len(done) == len(job.keys),

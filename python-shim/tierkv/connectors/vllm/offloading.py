@@ -1,4 +1,4 @@
-"""`TierKVOffloadingConnector`: vLLM's own offloading, beside which the workers tell `TierKVTier` what they run with."""
+"""`TierKVOffloadingConnector`: vLLM's own offloading, whose workers also report their configuration to `TierKVTier`."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tierkv.shim")
 
-#: What of vLLM's offloading does not change the bytes of a chunk: who runs it, and how many chunks it keeps where.
+#: Fields of vLLM's offloading that do not change a chunk's bytes: who runs it, and how many chunks it keeps where.
 _WITHOUT_EFFECT: Final = {
     "": ("enable_kv_cache_events", "engine_id"),
     "extra_config": ("backpressure", "cpu_bytes_to_use", "eviction_policy", "secondary_tiers"),
@@ -47,7 +47,7 @@ _WITHOUT_EFFECT: Final = {
 
 @dataclass
 class Step(OffloadingConnectorMetadata):
-    """vLLM's orders of a step; `question`: whether weights have changed, 0 where nobody asks."""
+    """vLLM's orders of a step; `question`: number of the question whether weights changed; 0: none."""
 
     question: int = 0
 
@@ -84,7 +84,7 @@ class TierKVOffloadingConnector(OffloadingConnector):
         compat.check_release(compat.vllm_version())
         self._config = vllm_config
         self._world = vllm_config.parallel_config.world_size
-        #: The last question whether weights have changed, and how many ranks have answered it.
+        #: Number of the last question whether weights changed, and ranks that answered it.
         self._question = self._answers = 0
         self._naming: Naming | None = None
         self._row = ""
@@ -132,19 +132,19 @@ class TierKVOffloadingConnector(OffloadingConnector):
         self._tier.begin(register, naming, grid, engine, compat.vllm_version())
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[tuple[int, int], Any]) -> None:
-        """Take what the workers run with."""
+        """Take the workers' configurations."""
         if self._naming is None:
             return
         ours = [item for item in metadata.values() if isinstance(item, Introduction)]
         self._naming.introduce({item.rank: item.resolved for item in ours})
 
     def on_new_request(self, request: Any) -> None:
-        """Let the tier see the request whose chunks it will be asked for."""
+        """Pass the request to the tier, which will look up its chunks."""
         self._tier.hear_request(request)
         super().on_new_request(request)
 
     def reset_cache(self) -> bool | None:
-        """Ask the workers whether their weights are still those that were named: a change of them brings a reset."""
+        """Ask the workers whether their weights are still the named ones, because a change brings a reset."""
         done: bool | None = super().reset_cache()
         self._question += 1
         self._answers = 0
@@ -158,7 +158,7 @@ class TierKVOffloadingConnector(OffloadingConnector):
         return Step(**vars(orders), question=self._question if is_open else 0)
 
     def update_connector_output(self, connector_output: Any) -> None:
-        """Hear of changed weights, before chunks that they have computed can reach the tier."""
+        """Note changed weights before chunks computed with them can reach the tier."""
         receipts = connector_output.kv_connector_worker_meta
         if isinstance(receipts, Receipts):
             if receipts.has_changed:
@@ -171,7 +171,7 @@ class TierKVOffloadingConnector(OffloadingConnector):
     # --- worker side -------------------------------------------------------------------
 
     def _note_rows(self) -> None:
-        """Note what vLLM puts where in a chunk: it says so to its own spec only."""
+        """Digest the layout of a chunk, which vLLM passes only to its own spec."""
         spec = self.connector_worker.spec
         make = spec.get_worker
 
@@ -193,7 +193,7 @@ class TierKVOffloadingConnector(OffloadingConnector):
         self._watch.begin_step(1)
 
     def build_connector_worker_meta(self) -> OffloadingWorkerMetadata | None:
-        """Answer, and tell of changed weights."""
+        """Answer the question, and report changed weights."""
         receipts = super().build_connector_worker_meta()
         has_changed, self._watch.has_news = self._watch.has_news, False
         if not self._asked and not has_changed:

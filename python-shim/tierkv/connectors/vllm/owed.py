@@ -1,4 +1,4 @@
-"""What the scheduler side owes vLLM once it is off: failed loads are reported, references to blocks go back."""
+"""Owns the scheduler side's duties once it is off: failed loads are reported, references to blocks go back."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tierkv.connectors.vllm.saves import SavePlanner
 
 
 class Owed:
-    """Stands on as little as possible, and on nothing that a call may have left half done."""
+    """Relies on little state, and on none that a failed call may have left inconsistent."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class Owed:
     def alloc(
         self, request: Any, blocks: Any, num_external_tokens: int, plan: Plan | None = None
     ) -> None:
-        """Have an admission that nobody will fill reported as failed, so that vLLM computes it.
+        """Have an admission that will not be filled reported as failed, so that vLLM computes it.
 
-        `plan`: whose slots return then.
+        `plan`: the admission's plan, whose slots return then.
         """
         req_id = request.request_id
         if num_external_tokens == 0 or self._loads.is_loading(req_id):
@@ -58,13 +58,13 @@ class Owed:
         return [block_id for block_id in table[first : first + count] if block_id]
 
     def step(self, scheduler_output: Any) -> StepMetadata:
-        """Let the workers report every load that they have not got, and turn themselves off."""
+        """Let the workers fail every load they do not have yet, and turn themselves off."""
         self._failures.attempt("build_connector_meta_owed", self._saves.take_back)
         has_forward = bool(scheduler_output.num_scheduled_tokens)
         return StepMetadata(has_forward=has_forward, loads=self._loads.fail_rest(), is_off=True)
 
     def output(self, output: Any) -> None:
-        """Hear which loads are over and which saves are copied: their blocks are vLLM's again."""
+        """Take ended loads and copied saves: their blocks are vLLM's again."""
         for req_id in output.finished_recving or ():
             self._loads.finish(req_id)
         receipts = output.kv_connector_worker_meta

@@ -14,7 +14,7 @@ class Pages:
     group: Group
     num_blocks: int
     device: torch.device
-    #: Many blocks at once; None where a slot's bytes are not those of the page.
+    #: Copies many blocks at once; None where a slot's bytes differ from the page's.
     rows: Rows | None
 
     def pairs(
@@ -26,7 +26,7 @@ class Pages:
     def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
         """Copy a block to its slot or back; on a device no further than queueing it on the current stream.
 
-        `slot_bytes`: uint8, at least the group's `block_bytes` long. Raises ValueError for a block that is no block.
+        `slot_bytes`: uint8, at least the group's `block_bytes` long. Raises ValueError for an invalid block.
         """
         for page, in_slot in self.pairs(block_id, slot_bytes):
             target, source = (in_slot, page) if to_slot else (page, in_slot)
@@ -41,7 +41,7 @@ class Pages:
 
 
 def make_pages(group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> Pages:
-    """Choose by what the group's pages hold. Raises ValueError when a tensor does not hold what the spec says."""
+    """Choose by the group's kind of pages. Raises ValueError when a tensor differs from the spec."""
     if group.parts:
         return StatePages(group, tensors, num_blocks)
     kind = OpaquePages if group.is_opaque else AttentionPages
@@ -49,13 +49,13 @@ def make_pages(group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: in
 
 
 def check_block(block_id: int, num_blocks: int) -> None:
-    """Raise ValueError for a block that is no block."""
+    """Raise ValueError for an invalid block."""
     if not 0 < block_id < num_blocks:  # block 0 is vLLM's null block
         raise ValueError(f"block {block_id} is not one of the engine's {num_blocks}")
 
 
 def check_slot(slot: int, slots: torch.Tensor) -> int:
-    """Give the slot's number; raise ValueError for one that is none."""
+    """Give the slot's number; raise ValueError for an invalid one."""
     if not 0 <= slot < slots.shape[0]:
         raise ValueError(f"slot {slot} is not one of the arena's {slots.shape[0]}")
     return slot
@@ -145,8 +145,8 @@ class AttentionPages(Pages):
     """Views of one group's KV tensors, block by block.
 
     Every view has the logical shape (layers, kernel blocks, heads, kernel tokens, dim_k + dim_v); a manager block is
-    one or several kernel blocks (vLLM's `group_kernel_blocks`). Raises ValueError when a tensor does not hold what the
-    spec says.
+    one or several kernel blocks (vLLM's `group_kernel_blocks`). Raises ValueError when a tensor differs from
+    the spec.
     """
 
     def __init__(self, group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> None:
@@ -198,8 +198,8 @@ class AttentionPages(Pages):
     def slot_view(self, slot_bytes: torch.Tensor) -> torch.Tensor:
         """Show a slot (uint8, at least `block_bytes` long) in the logical shape of `views`, layers first.
 
-        The slot is dense as (layers, heads, tokens, K|V), so kernel blocks lie side by side along tokens. Dimensions
-        before the bytes stay.
+        The slot is dense as (layers, heads, tokens, K|V), so kernel blocks lie side by side along tokens. Leading
+        dimensions stay.
         """
         group = self.group
         kernel_blocks = self._layers[0].shape[1]
@@ -213,7 +213,7 @@ class AttentionPages(Pages):
     def copy_all(
         self, pairs: Sequence[tuple[int, int]], slots: torch.Tensor, *, to_slot: bool
     ) -> None:
-        """Copy block by block, with the views of all made once: to make those of one takes longer than its bytes."""
+        """Copy block by block, with all views made once: making one block's views takes longer than its copy."""
         kept = self.slot_view(slots)
         if self._stacked is not None:
             sides = [(self._stacked.movedim(1, 0), kept)]

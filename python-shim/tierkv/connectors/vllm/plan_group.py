@@ -1,4 +1,4 @@
-"""Owns one KV-cache group's share of a plan: what was asked for, what is held and what is placed."""
+"""Owns one KV-cache group's share of a plan: blocks requested, held and placed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from tierkv.connectors.vllm.specs import Group
 
 
 class LoadMismatchError(Exception):
-    """vLLM gave blocks that are not the ones which were fetched for the boundary."""
+    """vLLM allocated other blocks than those fetched for the boundary."""
 
 
 def needed_blocks(group: Group, start: int, end: int) -> range:
@@ -22,7 +22,7 @@ def needed_blocks(group: Group, start: int, end: int) -> range:
 class PlanGroup:
     """One group's share of a plan. Indices count its blocks from the prompt's start.
 
-    `first`: the first block asked for; `count`: blocks looked up in all (0..count); `placed`: slots, `shards` per
+    `first`: the first block requested; `count`: blocks looked up in all (0..count); `placed`: slots, `shards` per
     block, of blocks `begin`, `begin + 1`, ... without a hole.
     """
 
@@ -46,7 +46,7 @@ class PlanGroup:
         return self.start + len(self.placed) // self.shards
 
     def place(self, first: int, slots: list[int], local: int, *, is_plain: bool) -> bool:
-        """Append blocks, `local` of which no vault had to bring; False when they do not follow those already placed."""
+        """Append blocks, `local` of which came from no vault; False when they do not follow those already placed."""
         begin = self.begin if self.placed else max(first, self.first)
         if is_plain:
             begin = self.first
@@ -97,7 +97,7 @@ class PlanGroup:
         return self.held is not None and index < self.count and is_set(self.held, index)
 
     def missing(self, first: int, end: int) -> Sequence[int]:
-        """Give those of the blocks `first` to `end` of which `holds` is false: none in no time, where all are held."""
+        """Give the blocks from `first` to `end` that are not held; quick where all are."""
         looked_up = min(end, self.count)
         if self.held is None or looked_up <= first:
             return range(first, end)

@@ -1,4 +1,4 @@
-"""Fetch plans as the scheduler side sees them: what was asked of the sidecar and what has been placed so far."""
+"""Fetch plans of the scheduler side: the look-ups it sent and the blocks placed so far."""
 
 import threading
 import time
@@ -17,13 +17,13 @@ from tierkv.connectors.vllm.specs import Group
 class Plan:
     """One `prefetch` of one request. `boundary`: prompt tokens up to which it is fetched; None before the look-up.
 
-    With `is_plain` any prefix of what is placed can be used, else only all of it. `taken_tokens`: what vLLM admitted of
-    it, behind `taken_from`; `asked_at_s`: when vLLM first asked for it; `why`: why nothing is restored, if it was said;
-    `is_from_vault`: at least one placed block did not lie in the arena before; `loaded_at_s`: set where slots are kept
+    With `is_plain` any placed prefix can be used, else only all of it. `taken_tokens`: tokens vLLM admitted, after
+    `taken_from`; `asked_at_s`: vLLM's first query for it; `why`: why nothing is restored, if known;
+    `is_from_vault`: at least one placed block was not in the arena before; `loaded_at_s`: set where slots are kept
     beyond the load, for block `checked`, which the engine computes itself (truth.py); `is_handed_over`: another engine
-    is saving it, and the sidecar waits for that before it says what is held; `compute_ms`: what computing the tokens up
-    to the boundary would take, if known; `load_us`: what its copies took; `is_asked`: the sidecar knows that vLLM waits
-    for it; `is_begun`: vLLM gave its request blocks; `given`: where its request counts what it was given.
+    is saving it, and the sidecar waits for that before `held`; `compute_ms`: what computing the tokens up
+    to the boundary would take, if known; `load_us`: time of its copies; `is_asked`: the sidecar knows that vLLM waits
+    for it; `is_begun`: vLLM gave its request blocks; `given`: its request's sums.
     """
 
     plan_id: int
@@ -49,7 +49,7 @@ class Plan:
     load_us: int = 0
     is_asked: bool = False
     given: Given = field(default_factory=Given)
-    #: Raised once what the sidecar said of it can be seen.
+    #: Frames about it so far; counted once a frame's effect is visible.
     news: int = 0
 
     @property
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def first_tokens(self) -> int:
-        """Prompt tokens before the first block that was asked for."""
+        """Prompt tokens before the first requested block."""
         return min(part.first * part.group.block_tokens for part in self.groups.values())
 
     @property
@@ -69,7 +69,7 @@ class Plan:
         return all(part.end >= part.count for part in self.groups.values())
 
     def place(self, group: int, first: int, slots: list[int], arena: int, local: int = 0) -> bool:
-        """Append blocks, `local` of which no vault had to bring; False when they do not follow those already placed."""
+        """Append blocks, `local` of which came from no vault; False when they do not follow those already placed."""
         part = self.groups.get(group)
         if part is None or len(slots) % self.shards or self.arena not in (-1, arena):
             return False
@@ -80,7 +80,7 @@ class Plan:
         return True
 
     def ready_from(self, start: int) -> int:
-        """Count the tokens after the first `start` that can be restored now; 0 when `start` lies outside."""
+        """Count the tokens after the first `start` that can be restored now; 0 when `start` lies outside the plan."""
         if start < self.first_tokens:
             return 0
         if self.is_plain:
@@ -102,7 +102,7 @@ class Plan:
 
         `tables` holds the request's block ids, one table per KV-cache group of the engine. Every block vLLM allocated
         for those tokens must be among the placed ones, and none that a boundary needs may be absent: raises
-        LoadMismatchError otherwise, because a page that nobody fills would be taken for computed.
+        LoadMismatchError otherwise, because vLLM would take an unfilled page for computed.
         """
         return [
             (index, *part.blocks(start, start + tokens, tables[index]))
@@ -118,7 +118,7 @@ class Plan:
 class PlanBook:
     """All live plans of this engine, by request. The helper thread reports progress; the engine's thread decides.
 
-    Only the engine's thread opens, admits and releases, so an offer vLLM is about to admit cannot be taken away.
+    Only the engine's thread opens, admits and releases, so an offer that vLLM is admitting cannot vanish.
     """
 
     def __init__(self, send: Callable[[Frame], bool], shards: int) -> None:
@@ -131,24 +131,24 @@ class PlanBook:
         self.wanted_back: set[int] = set()
         self._next_id = 1
         self._arena = -1
-        #: What requests waited for their blocks, by the farthest place one came from (`host`, `vault`).
+        #: Requests' waits for their blocks, by the farthest place a block came from (`host`, `vault`).
         self.restore_times = Durations()
         self.connection = 0
         self.restore_on = False
-        #: Prompts with fewer tokens to restore are computed sooner than asked for; of none nothing is asked.
+        #: Least tokens worth a look-up: fewer are computed sooner.
         self.tokens_min = 1
 
     # --- the helper thread -------------------------------------------------------------------
 
     def opened(self) -> None:
-        """Hear of a new connection: plans of an older one are unknown to it."""
+        """Begin a new connection, which does not know the plans of an older one."""
         with self._lock:
             self.connection += 1
             self.restore_on = False
             self.tokens_min = 1
 
     def closed(self) -> None:
-        """Hear that the connection ended: what was not admitted is forgotten."""
+        """Forget all plans that were not admitted, because the connection ended."""
         with self._lock:
             self.restore_on = False
             self._plans.clear()
@@ -156,7 +156,7 @@ class PlanBook:
             self.wanted_back.clear()
 
     def on_frame(self, frame: Frame) -> None:
-        """Record what the sidecar says about a plan; frames about plans that are over are ignored."""
+        """Apply the sidecar's frame to its plan; frames about ended plans are ignored."""
         kind = frame["t"]
         if kind == "pace":
             self.tokens_min = max(1, int(frame["tokens_min"]))
@@ -195,7 +195,7 @@ class PlanBook:
     ) -> Plan | None:
         """Ask the sidecar to look up each group's hashes and to fetch what follows the first `first_tokens` tokens.
 
-        `beside`: fields of the frame that few requests need. None without a sidecar, and while too many questions
+        `beside`: fields of the frame that few requests need. None without a sidecar, and while too many look-ups
         wait to be sent.
         """
         self.release(req_id)
@@ -232,10 +232,10 @@ class PlanBook:
 
     def get(self, req_id: str) -> Plan | None:
         """Give the plan of a request that was not admitted yet."""
-        return self._plans.get(req_id)  # one look: no lock is needed
+        return self._plans.get(req_id)  # a single read needs no lock
 
     def ask(self, plan: Plan) -> None:
-        """Say that vLLM could take the request now: from here on the plan has a deadline, and goes before others."""
+        """Notify the sidecar that vLLM has room for the request: from now on the plan has a deadline and priority."""
         if not plan.is_asked:
             plan.is_asked = True
             self._send({"t": "asked", "req": plan.req_id, "plan": plan.plan_id})
@@ -254,7 +254,7 @@ class PlanBook:
             self.release_plan(plan)
 
     def release_plan(self, plan: Plan) -> None:
-        """Give a plan's slots back, unless they went with the connection it belonged to."""
+        """Give a plan's slots back, unless its connection has ended."""
         now = plan.loaded_at_s or time.monotonic()
         if plan.taken_tokens and plan.asked_at_s:
             tier = "vault" if plan.is_from_vault else "host"
@@ -271,7 +271,7 @@ class PlanBook:
         self._send(frame)
 
     def release_wanted(self) -> int:
-        """Release the plans the sidecar asked back; called when no offer is pending. Returns how many."""
+        """Release the plans the sidecar wants back; called when no offer is pending. Returns their number."""
         with self._lock:
             plans = [self._by_id[plan_id] for plan_id in self.wanted_back if plan_id in self._by_id]
             self.wanted_back.clear()
@@ -301,7 +301,7 @@ class PlanBook:
 def _take_held(plan: Plan, frame: Frame) -> None:
     bitmaps = {group["group"]: group["held"] for group in frame["groups"]}
     for index, part in plan.groups.items():
-        # Of a prompt that is too long for it the sidecar looks up the beginning: the rest counts as not held.
+        # The sidecar looks up only the beginning of a prompt too long for it; the rest counts as not held.
         part.held = bitmaps.get(index, b"").ljust(part.count // 8 + 1, b"\0")
     plan.compute_ms = frame.get("compute_ms")
     plan.boundary = int(frame["tokens"])

@@ -1,19 +1,19 @@
-"""Owns where helper threads run: off the processors that an engine computes on, where others are left to them."""
+"""Owns the placement of helper threads: off the processors that an engine computes on, if others are left."""
 
 import os
 from typing import Final
 
 from tierkv.connectors.vllm import systems
 
-#: What vLLM binds its CPU workers by (utils/ompmultiprocessing.py), one for each OpenMP.
+#: Variables by which vLLM binds its CPU workers (utils/ompmultiprocessing.py), one for each OpenMP.
 _BINDINGS: Final = ("OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 def leave_bound_ones() -> None:
-    """Moves the calling thread off the processors OpenMP is bound to, to the others that the process's parent may use.
+    """Moves the calling thread from the processors OpenMP is bound to, to the others that the process's parent may use.
 
     vLLM's CPU worker is bound to those it computes on and leaves one to a connector; threads inherit that, and one that
-    wakes for every frame would push a computing one aside. Whoever is bound otherwise (`taskset`, NUMA) stays there.
+    wakes for every frame would push a computing one aside. A process bound otherwise (`taskset`, NUMA) stays there.
     """
     if not any(name in os.environ for name in _BINDINGS):
         return

@@ -1,4 +1,4 @@
-"""Which ranks hold the same pages: their blocks are stored by one of them and restored by all."""
+"""Finds the ranks that hold the same pages: one of them stores a block, and all restore it."""
 
 import math
 from typing import TYPE_CHECKING, Any, Final

@@ -1,4 +1,4 @@
-"""What the scheduler side reads of a request, and keeps of it between its arrival and its end."""
+"""Owns the state of a request at the scheduler side, from its arrival to its end."""
 
 import hmac
 import logging
@@ -23,15 +23,15 @@ log = logging.getLogger("tierkv.shim")
 _DOMAIN: Final = b"tierkv tenant"
 #: Bytes of a tenant's number: JavaScript holds it exactly.
 _ID_BYTES: Final = 6
-#: A picture's identifier as vLLM makes it of what is in it: a digest of 32 or 64 bytes, in hexadecimal.
+#: A picture's identifier as vLLM makes it from the content: a digest of 32 or 64 bytes, in hexadecimal.
 _DIGEST: Final = re.compile("[0-9a-f]{64}|[0-9a-f]{128}")
 
 
 def is_cacheable(request: Any) -> bool:
     """Exclude what block hashes do not name completely: adapters by name only, embeddings, open-ended prompts.
 
-    And pictures that a client names itself (`multi_modal_uuids`): vLLM takes such a name for the picture's hash, which
-    is that client's promise to one engine, and would be everybody's here.
+    Pictures that a client names itself (`multi_modal_uuids`) are excluded, too: vLLM takes the name for the picture's
+    hash, and one client's name must not identify a block for all engines.
     """
     return (
         request.pooling_params is None
@@ -45,8 +45,8 @@ def is_cacheable(request: Any) -> bool:
 def tenant_of(request: Any) -> int:
     """Give the number of a request's tenant: 0 without a `cache_salt`, else below 2**48, the same for equal salts.
 
-    It says whose share of a vault a block counts against. Blocks are kept apart by their hashes, of which vLLM makes
-    the salt a part (v1/core/kv_cache_utils.py, `generate_block_hash_extra_keys`).
+    A block counts against the tenant's share of a vault. Hashes keep tenants' blocks apart, because vLLM makes the salt
+    a part of them (v1/core/kv_cache_utils.py, `generate_block_hash_extra_keys`).
     """
     salt = request.cache_salt
     return _number(salt) if salt else 0
@@ -61,7 +61,7 @@ def _number(salt: str) -> int:
 def traceparent_of(request: Any) -> str:
     """Give the `traceparent` of a request's client; empty without one, and where vLLM's own tracing is off.
 
-    vLLM passes headers on only with `--otlp-traces-endpoint`. What is longer than any version of the header is dropped.
+    vLLM passes headers on only with `--otlp-traces-endpoint`. A header longer than any version allows is dropped.
     """
     headers = request.trace_headers or {}
     traceparent = str(headers.get("traceparent", ""))
@@ -92,10 +92,10 @@ def note_length(request: Any, grid: Grid, counters: Counters) -> None:
 
 
 def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
-    """Give what few `prefetch` frames carry: who pays for blocks, tokens too many to ask for, the client's trace.
+    """Give the rare fields of `prefetch`: the tenant, tokens beyond the longest look-up, the client's trace,
 
-    And the tokens that another engine hands over, the requests that wait before it, whether its blocks are saved first,
-    and its receipt's name.
+        the tokens that another engine hands over, the requests waiting ahead, whether its blocks return, and its
+    receipt's name.
     """
     tenant, traceparent = tenant_of(state.request), traceparent_of(state.request)
     fields = {"tenant": tenant, "beyond": beyond, "traceparent": traceparent}
@@ -106,7 +106,7 @@ def beside_hashes(state: "RequestState", beyond: int, awaited: int) -> Frame:
 
 @dataclass(slots=True)
 class Waiting:
-    """What a request was told to wait for. `news`: how often its plan had been heard of; `is_timed`: its time ran."""
+    """The plan a request waits for. `news`: the plan's count of frames then; `is_timed`: the budget's clock ran."""
 
     plan: Plan
     news: int
@@ -117,15 +117,15 @@ class Waiting:
 
 @dataclass
 class RequestState:
-    """One request; `offer` is what vLLM may be about to admit: its plan and the tokens before it.
+    """One request; `offer`: the plan that vLLM may be about to admit, and the tokens before it.
 
-    `seen_s`: when vLLM asked first; `first_ask_s`: when it did and could have begun it; `refused_at_s`: when vLLM asked
-    again, because it had no room for what was offered; `unasked`: why no plan was opened at its arrival; `host_tokens`:
-    of its last admission, those no vault had to bring; `is_capped`: its client allows fewer than could be restored;
-    `ahead`: requests that came before it and were not begun; `is_begun`: vLLM gave it blocks;
-    `awaited`: tokens that another engine hands over, None before that is known; `waits`: what it was told to wait for;
-    `longer`: the blocks that these are saved in, where those are longer;
-    `receipt`: what the receipt of its last restore is called, where its client wants one.
+    `seen_s`: vLLM's first query; `first_ask_s`: the first with room for the request; `refused_at_s`: the query after
+    an offer that vLLM had no room for; `unasked`: why no plan was opened at its arrival; `host_tokens`: tokens of
+    its last admission that came from no vault; `is_capped`: its client allows fewer than could be restored;
+    `ahead`: earlier requests not begun at its arrival; `is_begun`: vLLM gave it blocks;
+    `awaited`: tokens that another engine hands over, None before that is known; `waits`: the plan it waits for;
+    `longer`: the other engine's blocks, where they are longer;
+    `receipt`: name of its last restore's receipt, where its client wants one.
     """
 
     request: Any
@@ -169,7 +169,7 @@ class RequestState:
         return self.plan.missing if self.plan is not None and self.plan.is_looked_up else None
 
     def forget_blocks(self) -> None:
-        """Forget what was found and offered of it: weights are others now."""
+        """Forget found and offered blocks, because the weights have changed."""
         self.plan = self.awaited = None
         self.longer = {}
         self.cursor = SaveCursor()
@@ -181,7 +181,7 @@ class RequestState:
             counters.add(f"misses_{plan.why or plan.done_reason or 'deadline'}")
 
     def answer(self, told: Handoff | None = None) -> dict[str, Any] | None:
-        """Give what its answer carries, if its client asked, and what is `told` of it to another engine."""
+        """Give the answer's fields that its client requested; `told`: the hand-off for another engine."""
         return answer(self.wish, self.given, self._why_no_more(), told, self.receipt)
 
     def _why_no_more(self) -> str:
@@ -198,7 +198,7 @@ class RequestState:
     def admit(
         self, plan: Plan, start: int, tokens: int, asked_at_s: float | None, counters: Counters
     ) -> None:
-        """Keep what vLLM took of an offer, for the counters, for vLLM's metrics and for the answer.
+        """Record the part of an offer that vLLM took, for counters, vLLM's metrics and the answer.
 
         `start`: the tokens before it.
         """
@@ -220,14 +220,14 @@ class RequestState:
             given.compute_ms += plan.compute_ms
 
     def asks(self) -> None:
-        """Forget what was told and offered; the time that vLLM had no room for it is no part of a load."""
+        """Forget the last answer and offer, at a new query; time without room in vLLM is no part of a load."""
         self.waits = None
         if self.offer is not None:
             self.refused_at_s = time.monotonic()
         self.offer = None
 
     def answered(self) -> float | None:
-        """Forget one admission's asking; gives when it began, if it was asked at all."""
+        """End one admission's queries; gives the time of the first that counts, if any."""
         asked_at_s, self.first_ask_s, self.seen_s = self.first_ask_s, None, None
         if asked_at_s is not None:
             asked_at_s = max(asked_at_s, self.refused_at_s)
@@ -237,9 +237,9 @@ class RequestState:
 
 
 def _host_tokens(plan: Plan, start: int, tokens: int) -> int:
-    """Count those of the `tokens` tokens after the first `start` that no vault had to bring.
+    """Count those of the `tokens` tokens after the first `start` that came from no vault.
 
-    A model of several groups is counted by its full attention; without one all of it came from the farthest place.
+    A model of several groups is counted by its full attention; without one, all of it counts as the vault's.
     """
     if not plan.is_from_vault:
         return tokens
@@ -259,7 +259,7 @@ def _local_tokens(part: PlanGroup, start: int, end: int) -> int:
 
 
 class Backlog:
-    """Requests that came and that vLLM gave no blocks yet, in the order they came."""
+    """Requests that vLLM has not given blocks yet, in order of arrival."""
 
     def __init__(self) -> None:
         self._length = 0
@@ -269,11 +269,11 @@ class Backlog:
         self._length += 1
 
     def begin(self, state: RequestState) -> None:
-        """Hear that a request has blocks, or ended without any; only the first word of it counts."""
+        """Remove a request that got blocks or ended; only the first call counts."""
         if not state.is_begun:
             state.is_begun = True
             self._length -= 1
 
     def ahead(self, state: RequestState) -> int:
-        """Count those before a request, at most: some that came before it may have begun since."""
+        """Give an upper bound of the requests ahead: earlier ones may have begun since."""
         return 0 if state.is_begun else min(state.ahead, self._length - 1)

@@ -1,4 +1,4 @@
-"""Owns what a worker says of the configuration it runs with: one digest for each part, nothing left out unnamed."""
+"""Owns a worker's report of its configuration: one digest for each part, with every omission listed."""
 
 import hashlib
 import logging
@@ -13,13 +13,13 @@ from tierkv.connectors.vllm.exempt import CONFIG, ENVIRONMENT, ENVIRONMENT_PREFI
 
 log = logging.getLogger("tierkv.shim")
 
-#: Hexadecimal digits of a part's digest: what tells two engines' parts apart in a log line, and in the name itself.
+#: Hexadecimal digits of a part's digest: enough to tell parts apart in a log line, and in the name itself.
 _DIGITS: Final = 32
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """`parts`: name of a part -> digest. `refused`: why there is no name; empty where there is one."""
+    """`parts`: name of a part -> digest. `refused`: why there is no name, else empty."""
 
     parts: dict[str, str] = field(default_factory=dict)
     refused: str = ""
@@ -28,7 +28,7 @@ class Resolved:
 def resolve(config: Any, environment: Mapping[str, str] | None = None) -> Resolved:
     """Digest the configuration as this process resolved it: call it in a worker, once the model is loaded.
 
-    Everything counts but what `exempt` lists with a reason. Never raises.
+    Everything counts except entries of `exempt`. Never raises.
     """
     try:
         return Resolved(_parts(config, os.environ if environment is None else environment))
@@ -40,7 +40,7 @@ def resolve(config: Any, environment: Mapping[str, str] | None = None) -> Resolv
 
 
 def agreed(found: Mapping[int, Resolved], world: int) -> Resolved:
-    """Give what all `world` ranks said; a refusal where one has no name or two differ."""
+    """Give the parts common to all `world` ranks; a refusal where one has none or two differ."""
     for rank in range(world):
         one = found.get(rank, Resolved(refused="said nothing"))
         if one.refused:

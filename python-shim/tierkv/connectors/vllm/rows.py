@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import torch
 
-#: A copy of wider elements needs fewer of them.
+#: Element types, widest first, because a copy of wider elements is shorter.
 _WIDTHS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
 class Rows:
-    """`layers`: for each (blocks, ...), such that a block read in the tensor's own order is what a slot holds of it."""
+    """`layers`: for each (blocks, ...), such that a block in the tensor's own order has a slot's bytes."""
 
     def __init__(self, layers: Sequence[torch.Tensor]) -> None:
         self._layers = [_widest(layer) for layer in layers]
@@ -33,7 +33,7 @@ class Rows:
         return rows
 
     def scatter(self, block_ids: torch.Tensor, rows: torch.Tensor) -> None:
-        """Overwrite blocks with rows that `gather` gave, or with as many bytes. No id may stand twice."""
+        """Overwrite blocks with rows as `gather` gives them. No id may occur twice."""
         count = block_ids.numel()
         if self._by_block is not None:
             page = self._by_block.shape[1:]

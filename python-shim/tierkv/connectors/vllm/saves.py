@@ -15,18 +15,17 @@ from tierkv.connectors.vllm.requests import tenant_of
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.visits import Visits
 
-#: The place of a block that has to be asked for.
+#: Place of a block that must be looked up in the pool.
 _UNKNOWN = -1
 
 
 class SavePlanner:
     """Offers each full, computed, non-null block of a request once, past its cursor, unless reported as held.
 
-    What a step cannot copy waits without a reference: the block stays in the engine's own cache, after the request's
-    end too, and is found there by its hash until vLLM gives its place away. Returning blocks go before those that came
-    for the first time, each in the order they were chosen, which is prefix first; behind one that was lost nothing of
-    its chain is saved.
-    A block that a step copies carries a reference of ours until all ranks have copied or refused it; that never depends
+    A block that a step cannot copy waits without a reference: it stays in the engine's own cache, even after the
+    request's end, and is found there by its hash until vLLM evicts it. Returning blocks go before first-time ones, each
+    in the order chosen, which is prefix first; after a lost block nothing of its chain is saved.
+    A block that a step copies carries our reference until all ranks have copied or refused it; that never depends
     on sidecar or vault. References go back tail block first, on the scheduler's thread only.
     Recurrent states are offered only where vLLM hands them over, and are copied in that very step.
     """
@@ -57,12 +56,12 @@ class SavePlanner:
         self._returning: OrderedDict[tuple[int, bytes], WaitingBlock] = OrderedDict()
         self._first_time: OrderedDict[tuple[int, bytes], WaitingBlock] = OrderedDict()
         self._now: list[WaitingBlock] = []
-        #: Requests of which a step could not offer all, by cursor; and how many such blocks this one still may.
+        #: Requests with blocks left to offer, by cursor; and the blocks that this step may still offer of them.
         self._behind: dict[int, Rest] = {}
         self._more = limits.SAVE_ITEMS_PER_STEP_MAX
         self._in_flight: dict[int, StepTicket] = {}
         self._ticket = 0
-        #: The step that is being planned; the workers have not got it yet.
+        #: Ticket of the step being planned, which the workers do not have yet.
         self._planned = StepTicket(0, [], [])
         self._step = 0
         self._slots: int | None = None
@@ -91,10 +90,10 @@ class SavePlanner:
         missing: Missing | None,
         tables: Callable[[], Sequence[Sequence[int]] | None],
     ) -> None:
-        """Choose the blocks this step completes. `missing` is None when nobody answered the look-up.
+        """Choose the blocks this step completes. `missing` is None when the look-up had no answer.
 
-        Then blocks the engine already had are passed over: they were offered when they were computed. Beside what the
-        step computes it takes a bounded number; the others follow in later steps, also after the request's end.
+        Then blocks the engine already had are skipped, because they were offered when computed. Beyond the step's own
+        blocks it takes a bounded number; the others follow in later steps, also after the request's end.
         """
         if not cursor.next_block:
             cursor.is_whole = missing is not None
@@ -108,7 +107,7 @@ class SavePlanner:
         computed_before: int,
         tables: Callable[[], Sequence[Sequence[int]] | None] | None,
     ) -> bool:
-        """Choose what is next of a request; True where some is left. Without `tables` its places are looked up."""
+        """Choose a request's next blocks; True if some are left. Without `tables` the pool has their places."""
         request, cursor, missing = rest.request, rest.cursor, rest.missing
         full_tokens = min(rest.computed, len(request.block_hashes) * self._grid.hash_tokens)
         found: Sequence[Sequence[int]] | None = None
@@ -163,7 +162,7 @@ class SavePlanner:
         table: Sequence[int] | None,
         cursor: SaveCursor,
     ) -> None:
-        """Let blocks wait for a slot; without a table they lie where the engine's cache has them."""
+        """Queue blocks for a slot; without a table the engine's cache has their places."""
         for index in indices:
             block_id = _UNKNOWN
             if table is not None:
@@ -174,7 +173,7 @@ class SavePlanner:
                 self._lose((self._first_time or self._returning).popitem(last=False)[1])
             self._wait(self._item(request, group, index, block_id), cursor)
             self._saw(request, group, (index,))
-            self._stuck_at_s = None  # a long step is no wait for slots
+            self._stuck_at_s = None  # computing is not waiting for slots
 
     def _wait(self, item: SaveItem, cursor: SaveCursor) -> None:
         if not self.visits.again(item.group, item.block_hash) and not cursor.returns:
@@ -184,7 +183,7 @@ class SavePlanner:
         self._put(WaitingBlock(item, [cursor], step, is_returning))
 
     def _put(self, waiting: WaitingBlock, *, last: bool = True) -> None:
-        """Let a block wait, behind or before others of its kind; one that waits already may become a returning one."""
+        """Queue a block, after or before others of its kind; one queued already may become a returning one."""
         key = (waiting.item.group, waiting.item.block_hash)
         known = self._returning.get(key) or self._first_time.get(key)
         if known is not None:
@@ -207,7 +206,7 @@ class SavePlanner:
     ) -> bool:
         """Take a recurrent state that vLLM hands over in this step: block `block_id` holds it once the forward is done.
 
-        States within a block are passed over and counted: no whole set of blocks ends there. True where one is saved,
+        States within a block are skipped and counted, because no boundary lies there. True where one is saved,
         or is held already.
         """
         group = self._states.get(group_index)
@@ -240,7 +239,7 @@ class SavePlanner:
     def next_step(self, computed: int = 0) -> tuple[int, list[SaveItem]]:
         """Give this step's ticket and its share of the chosen blocks: every state, then blocks as slots are free.
 
-        `computed`: tokens of this step; it may copy as much as it computes, so that a long step is no narrow pass.
+        `computed`: tokens of this step; it may copy as much as it computes, so that saves keep up with long steps.
         `commit` follows, or `take_back`.
         """
         if self._behind:
@@ -286,11 +285,11 @@ class SavePlanner:
         return self._ticket, items
 
     def commit(self) -> None:
-        """Hear that the workers get this step's share."""
+        """Note that the workers get this step's share."""
         self._planned = StepTicket(0, [], [])
 
     def take_back(self) -> None:
-        """Give the references of a step back that no worker hears of."""
+        """Give back the references of a step that does not reach the workers."""
         planned = self._planned
         self.commit()
         self._in_flight = {n: of for n, of in self._in_flight.items() if of is not planned}
@@ -316,9 +315,9 @@ class SavePlanner:
         return item if block_id == item.block_id else item.at(block_id)
 
     def _lose(self, waiting: WaitingBlock) -> None:
-        """Count a block whose place vLLM has given away; behind it nothing is of use where all before are needed.
+        """Count a block that vLLM evicted; where all earlier blocks are needed, later ones are not saved.
 
-        vLLM keeps few blocks that a window has passed: no restore of the whole prompt needs the others.
+        In a window's group that is usual, because no restore of the whole prompt needs the blocks before the window.
         """
         if self._tails[waiting.item.group] == 0:
             self._counters.add("dropped_save_evicted")
@@ -329,7 +328,7 @@ class SavePlanner:
             self._counters.add("dropped_save_out_of_window")
 
     def hear(self, receipts: StepReceipts) -> None:
-        """Take the workers' receipts: tickets that ranks are done with, items they refused, slots they have left."""
+        """Take the workers' receipts: tickets done, items refused, slots left."""
         if receipts.slots is not None:
             if receipts.slots:
                 self._stuck_at_s = None
@@ -338,7 +337,7 @@ class SavePlanner:
         for number, refused in receipts.refused.items():
             if (ticket := self._in_flight.get(number)) is not None:
                 ticket.refused = max(ticket.refused, refused)
-        while receipts.tickets:  # taken out, so that none is heard twice
+        while receipts.tickets:  # taken out, so that none counts twice
             self._acknowledge(*receipts.tickets.popitem())
 
     def _acknowledge(self, number: int, ranks: int) -> None:
@@ -360,7 +359,7 @@ class SavePlanner:
                 self._put(waiting, last=False)
 
     def forget(self, why: str) -> None:
-        """Drop what waits, counted: the engine has dropped the blocks, or the weights that computed them."""
+        """Drop and count waiting blocks, because the engine dropped them, or the weights that computed them."""
         self._counters.add(f"dropped_save_{why}", self.waiting)
         self._returning.clear()
         self._first_time.clear()
@@ -372,12 +371,12 @@ class SavePlanner:
 
     @property
     def holds_blocks(self) -> bool:
-        """Tell whether references of ours keep blocks from being used."""
+        """Tell whether our references keep blocks from reuse."""
         return bool(self._in_flight)
 
     @property
     def has_work(self) -> bool:
-        """Tell whether steps without tokens would save something: not where no slot came free for some time."""
+        """Tell whether steps without tokens would save something: False when no slot came free for some time."""
         if self._now or self._in_flight:
             return True
         if not self.waiting and not self._behind:

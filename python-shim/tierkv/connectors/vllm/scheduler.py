@@ -135,20 +135,20 @@ class SchedulerShim:
         return {**self._unasked.take(), **self._naming.report()}
 
     def introduce(self, found: Mapping[int, Resolved]) -> None:
-        """Hear from ranks what they run with; before the first request, or by their first step."""
+        """Take ranks' configurations; before the first request, or by their first step."""
         self._naming.introduce(found)
 
     # --- arrival and matching -------------------------------------------------------------------
 
     def bind_gpu_block_pool(self, pool: Any) -> None:
-        """Take the engine's block pool: to see what it caches itself, and to hold references while saving."""
+        """Take the engine's block pool, to see its cached blocks and to hold references while saving."""
         self._pool = pool
         self._saves.bind_pool(pool)
         self._generations.bind_pool(pool)
         self._budget.room.bind_pool(pool)
 
     def on_new_request(self, request: Any) -> None:
-        """Start to look up and fetch what the engine's own cache does not hold; runs before any scheduling."""
+        """Start to look up and fetch blocks that the engine's own cache lacks; runs before any scheduling."""
         is_known = bool(self._grid.groups) and is_cacheable(request)
         if not is_known or len(self._requests) >= limits.REQUESTS_MAX:
             self.counters.add("requests_untouched")
@@ -192,7 +192,7 @@ class SchedulerShim:
         return self._naming.name(self._book.connection, self._channel.send)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Match:
-        """Answer from what lies verified in local memory; None (ask again) only within the restore budget.
+        """Answer from verified blocks in local memory; None (ask again) only within the restore budget.
 
         Has no effect vLLM could see: asking twice gives the same answer, and a shrunken local hit is planned again.
         """
@@ -206,7 +206,7 @@ class SchedulerShim:
         wanted = state.most(self._grid, start) - start
         if wanted <= 0 or state.gave_up or not is_up:
             return _NOTHING
-        if self._generations.is_unsure or self._naming.awaits_ranks:  # workers say so with a step
+        if self._generations.is_unsure or self._naming.awaits_ranks:  # workers tell with a step
             is_late = self._budget.is_stalled(state, now)
             return self._give_up(state) if is_late else self._idle.ask_again()
         return self._match(state, start, wanted, now)
@@ -227,7 +227,7 @@ class SchedulerShim:
             state.count_miss(plan, self.counters)
             return _NOTHING
         if state.refused_at_s:
-            self._book.ask(plan)  # its slots are kept while vLLM has no room for it
+            self._book.ask(plan)  # keeps its slots while vLLM has no room for it
         state.offer = (plan, start)
         return self._truth.choose(plan, start, ready, is_idle=len(self._requests) == 1), True
 
@@ -236,7 +236,7 @@ class SchedulerShim:
         return _NOTHING
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Hear what vLLM took of our offer; it is an admission exactly when `num_external_tokens` is not 0."""
+        """Note the part of an offer that vLLM took; it is an admission exactly when `num_external_tokens` is not 0."""
         state = self._requests.get(request.request_id)
         if state is None:
             return
@@ -252,7 +252,7 @@ class SchedulerShim:
             blocks_of_plan = plan.blocks_from(start, num_external_tokens, blocks.get_block_ids())
             self._loads.add(plan, blocks_of_plan)
         except LoadMismatchError as error:
-            # A page nobody fills would be taken for computed: vLLM is told to compute it instead.
+            # vLLM would take an unfilled page for computed, so it is told to compute instead.
             log.error("tierKV: request %s is not restored: %s", request.request_id, error)  # noqa: TRY400
             self.counters.add("restores_mismatched")
             self.owed.alloc(request, blocks, num_external_tokens, plan)
@@ -264,7 +264,7 @@ class SchedulerShim:
         self.events.restored(state.request, plan, start + num_external_tokens)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
-        """Split what vLLM counts as restored by where it came from; a vault's tier has no word in vLLM."""
+        """Split vLLM's restored tokens by source; vLLM has no name for a vault."""
         state = self._requests.get(request.request_id)
         host = 0 if state is None else min(state.host_tokens, tokens)
         return compat.hit_sources(host, tokens - host)
@@ -272,7 +272,7 @@ class SchedulerShim:
     # --- steps -------------------------------------------------------------------
 
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
-        """Give the workers this step's copies; drains per-step state and changes nothing of vLLM's."""
+        """Give the workers this step's copies; drains per-step state without changing vLLM's."""
         scheduled = scheduler_output.num_scheduled_tokens
         if self._book.wanted_back:
             self._book.release_wanted()
@@ -310,12 +310,12 @@ class SchedulerShim:
         )
 
     def hand_over(self) -> None:
-        """Hear that the workers get what was planned last."""
+        """Note that the workers get the last planned step."""
         self._saves.commit()
         self._loads.commit()
 
     def update_connector_output(self, output: Any) -> None:
-        """Hear from the workers: finished loads give their slots back, copied saves their references."""
+        """Take the workers' output: finished loads return their slots, copied saves their references."""
         told = output.kv_connector_worker_meta
         receipts = told if isinstance(told, StepReceipts) else StepReceipts()
         self._loads.took(receipts.loads)
@@ -338,7 +338,7 @@ class SchedulerShim:
         self._saves.forget("distrusted")
 
     def _renew(self) -> None:
-        """Begin a generation: nothing found, fetched or waiting under the old one is used any more."""
+        """Begin a generation: blocks found, fetched or waiting under the old one are dropped."""
         self._book.release_all()
         self._truth.clear()
         self._saves.forget("weights_changed")
@@ -348,7 +348,7 @@ class SchedulerShim:
         self._naming.renew(self._generations.name)
 
     def request_finished(self, request: Any) -> dict[str, Any] | None:
-        """Forget a request; a load under way goes on and is still reported. Gives what its client asked to hear."""
+        """Forget a request; a load under way goes on and is still reported. Gives the answer's fields."""
         state = self._requests.pop(request.request_id, None)
         if state is None:
             return answer(wish_of(request), Given(), "not_cacheable")
@@ -359,7 +359,7 @@ class SchedulerShim:
         return state.answer(self._handoffs.told(state))
 
     def has_pending_work(self) -> bool:
-        """Tell whether the engine should go on stepping: blocks of ours are referenced or being copied."""
+        """Tell whether the engine should go on stepping, because copies run or blocks are referenced."""
         return self._saves.has_work or len(self._loads) > 0 or self.events.has_news
 
     def has_pending_block_frees(self) -> bool:
@@ -367,14 +367,14 @@ class SchedulerShim:
         return self._saves.holds_blocks
 
     def reset_cache(self) -> bool:
-        """Open a new generation unless the workers say that weights stayed; vaults keep their records."""
+        """Ask the workers whether weights stayed, else a new generation opens; vaults keep their records."""
         self._generations.reset()
         self._book.release_all()
         self._saves.forget("cache_reset")
         return True
 
     def turn_off(self, why: str) -> None:
-        """Restore and save nothing any more; what vLLM was promised is `owed`. Never raises."""
+        """Restore and save nothing any more; `owed` keeps promises to vLLM. Never raises."""
         if self.failures.turn_off(why):
             self.failures.attempt("turn_off", self._book.release_all)
             self.failures.attempt("turn_off", partial(self._saves.forget, "off"))
@@ -386,6 +386,6 @@ class SchedulerShim:
         self._channel.close()
 
     def status(self) -> dict[str, int]:
-        """Give what tests and logs want to see: all zero when nothing is under way."""
+        """Give work under way, for tests and logs: all zero when idle."""
         work = {"loads": len(self._loads), "saves": int(self._saves.has_work)}
         return {"requests": len(self._requests), "plans": len(self._book), **work}

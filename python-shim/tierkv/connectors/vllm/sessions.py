@@ -1,4 +1,4 @@
-"""Owns what a request's conversation changes: what is saved first, what the sidecar hears at its end, wrong wishes."""
+"""Owns a request's session: priority of its saves, the `session` frame at its end, and ignored options."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ log = logging.getLogger("tierkv.shim")
 
 
 class Sessions:
-    """Tells the sidecar which blocks belong to which conversation; a sidecar that is away is not told."""
+    """Tells the sidecar which blocks belong to which conversation; an absent sidecar is not told."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Sessions:
         self._visits = visits
 
     def note(self, state: RequestState) -> None:
-        """See whether a request comes back; count a wish that was not understood, and say so once."""
+        """Note whether a request returns; count ignored options, and log the first."""
         wish = state.wish
         is_wanted = (wish.session != "" and not wish.is_released) or wish.tells
         state.cursor.returns = self._visits.goes_on(state.request) or is_wanted
@@ -63,7 +63,7 @@ class Sessions:
         self._counters.add("sessions_told" if self._send(frame) else "sessions_untold")
 
     def _blocks(self, request: Any, group: Group) -> Frame:
-        """Name a group's blocks; of one that needs its last only, those from the prompt's end on are the session's.
+        """Name a group's blocks; if a restore needs only its last ones, the session's start at the prompt's end.
 
         The next turn restores there: behind its answer, or where its prompt ended if the client has changed the answer.
         """

@@ -1,4 +1,4 @@
-"""What the shim reads for itself: where the sidecar listens, whether to start it, and the form of states."""
+"""Owns the settings that the shim reads itself: the sidecar's socket, whether to start it, and the form of states."""
 
 import os
 import stat
@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-#: Forms in which recurrent states may be kept: what `[turbo_quant] states` may say.
+#: Forms of recurrent states: the values of `[turbo_quant] states`.
 Form = Literal["raw", "bf16", "int8"]
 FORMS: Final[tuple[Form, ...]] = ("raw", "bf16", "int8")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`socket`: path of the sidecar's Unix socket; `source`: where that came from, for messages.
+    """`socket`: path of the sidecar's Unix socket; `source`: its origin, for messages.
 
-    `autostart`: whether to start a sidecar when nobody listens there, with the file at `config_path` if there is one.
+    `autostart`: whether to start a sidecar when none listens there, with the file at `config_path` if there is one.
     `states`: the form in which recurrent states are kept.
     """
 
@@ -29,7 +29,7 @@ class Settings:
 
 
 def default_socket() -> str:
-    """The same rule as `src/config`: the user's run-time directory if there is one, else a private one in /tmp."""
+    """By the rule of `src/config`, give the user's run-time directory if there is one, else a private one in /tmp."""
     runtime_dir = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime_dir and os.path.isdir(runtime_dir):
         return os.path.join(runtime_dir, "tierkv", "sidecar.sock")
@@ -48,7 +48,7 @@ def find_config() -> str | None:
 def load_settings(extra_config: Mapping[str, Any]) -> Settings:
     """Reads `config_path` (a tierkv.toml), `socket` and `autostart` from `kv_connector_extra_config`.
 
-    Without `config_path` the file is looked for where the sidecar looks for it. What stands there goes before the
+    Without `config_path` the file is searched for as the sidecar does. These values override the
     file. Raises ValueError naming key, value and fix, so that a typo ends vLLM's
     start instead of silently caching nothing.
     """
@@ -98,7 +98,7 @@ def _from_toml(path: str) -> Settings:
 
 
 def _read_own(path: str) -> str:
-    """Read a file that nobody but this user and root can have written; raises ValueError for another."""
+    """Read a file that only this user and root can have written; raises ValueError for another."""
     with open(path, encoding="utf-8") as file:
         found = os.fstat(file.fileno())
         is_private_group = found.st_uid != 0 and found.st_gid == found.st_uid

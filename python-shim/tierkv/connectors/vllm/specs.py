@@ -1,4 +1,4 @@
-"""Which KV-cache groups this shim can carry: derived from vLLM's own specs, refused by name otherwise."""
+"""Derives the KV-cache groups this shim can carry from vLLM's own specs, and refuses others by name."""
 
 import logging
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ class Group:
     """One KV-cache group. A block holds `block_tokens` tokens of every layer; sizes in elements unless named bytes.
 
     Canonical: per layer and rank a block has the logical shape (heads, block_tokens, dim_k + dim_v), K's vector first,
-    then V's. Opaque (`page_bytes` given): per layer the bytes of the engine's own page; `page_format` tells all that
-    gives them their meaning. `tail`: how many of its last blocks a boundary needs; 0: all before it. `may_skip`: vLLM
-    may leave some of those out as unreachable, by a rule of its own. `parts`: by layer, where states take another form
+    then V's. Opaque (`page_bytes` given): per layer the bytes of the engine's own page; `page_format` names all that
+    gives them meaning. `tail`: how many of its last blocks a boundary needs; 0: all before it. `may_skip`: vLLM
+    may leave some of them out as unreachable, by its own rule. `parts`: by layer, where states take another form
     in a slot than in the engine.
     """
 
@@ -160,7 +160,7 @@ def _is_kind(spec: Any, name: str) -> bool:
 
 
 def _why_untouched(group: Any, specs: list[Any]) -> str | None:
-    """Give what about a group forbids to restore prefixes in this engine at all, if anything does."""
+    """Give why a group forbids any restore in this engine; None if it does not."""
     if any(_is_kind(spec, _CROSS) for spec in specs):
         return "belongs to an encoder's output, which block hashes do not name"
     if compat.is_host_resident(group):
@@ -214,7 +214,7 @@ def _read_group(index: int, specs: Mapping[str, Any], page_format: str) -> Group
 
 
 def _in_form(group: Group, specs: Mapping[str, Any], form: Form) -> Group:
-    """Let the states of a group take a form; the group as it is where none of them does."""
+    """Give a group with its states in a form; unchanged if no state takes it."""
     if form == "raw" or not group.is_state:
         return group
     parts = tuple(state_parts(spec, form) for spec in specs.values())
@@ -229,19 +229,19 @@ _ENCODER = "EncoderOnlyAttentionSpec"
 _FULL = "FullAttentionSpec"
 _WINDOW = "SlidingWindowSpec"
 _CHUNK = "ChunkedLocalAttentionSpec"
-#: Kinds whose reach is known; what is derived from one of them reaches as far.
+#: Kinds whose reach is known, for themselves and derived classes.
 _KNOWN: tuple[str, ...] = (_FULL, _WINDOW, _CHUNK, _STATE)
-#: Kinds whose pages hold one K and one V vector per head and token, if nothing else is said.
+#: Kinds whose pages hold one K and one V vector per head and token by default.
 _PLAIN: tuple[str, ...] = (_FULL, _WINDOW, _CHUNK)
 
 
 def _tail(spec: Any, where: str) -> int:
     """Give how many of a layer's last blocks a boundary needs (0: all); ValueError for a kind we cannot carry.
 
-    Of an unknown kind all blocks are needed that vLLM does not leave out itself.
+    An unknown kind needs all blocks that vLLM does not leave out itself.
     """
     if _is_kind(spec, _WINDOW):
-        # The next token sees the window's other tokens; some must be kept for drafts beside them.
+        # The next token attends to the window's other tokens; drafts need some more.
         reach = spec.sliding_window - 1 + compat.retained_tokens(spec)
         return max(1, int(-(-reach // spec.block_size)))
     if _is_kind(spec, _CHUNK):

@@ -1,4 +1,4 @@
-"""Owns the lossy forms of recurrent states, opt-in: which part of a page takes which, and the way there and back."""
+"""Owns the lossy, opt-in forms of recurrent states: the parts of a page that take one, encoding and decoding."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 from tierkv.connectors.vllm.settings import Form
 
 _CODE_MAX: Final = 127
-#: What each form takes; a state in another dtype stays as it is.
+#: Source dtypes of each form; a state in another dtype stays as it is.
 _TAKES: Final[dict[Form, tuple[torch.dtype, ...]]] = {
     "raw": (),
     "bf16": (torch.float32,),
@@ -70,8 +70,8 @@ class StatePart:
 def state_parts(spec: Any, form: Form) -> tuple[StatePart, ...]:
     """Give the parts of a MambaSpec's page, in its order; only states of a sequence take another form than raw.
 
-    The convolution's inputs, the first of several parts, are few and stay as they are. So does all of a page in which
-    nothing takes the form: no parts then.
+    The convolution's inputs, the first of several parts, are few and stay as they are. A page in which no part takes
+    the form has no parts.
     """
     parts = [
         StatePart(

@@ -1,4 +1,4 @@
-"""Owns what other systems than Linux do in their own way, or cannot do: macOS is where mlx-lm is at home."""
+"""Owns the system calls that differ between Linux and others, such as macOS, where mlx-lm runs."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ _SOL_LOCAL: Final = 0
 _LOCAL_PEERCRED: Final = 1
 _XUCRED_BYTES: Final = 76
 _XUCRED: Final = struct.Struct("II")
-#: Where descriptors that arrive are not yet closed for programs that are started.
+#: Flag that closes arriving descriptors in started programs; 0 where the system has none.
 _CLOSED_FOR_CHILDREN: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _OWN_FOLDERS: Final = Path("/proc/self/fd")
 _STAT: Final = Path("/proc/self/stat")
@@ -38,7 +38,7 @@ def peer_uid(sock: socket.socket) -> int | None:
 
 
 def connect(sock: socket.socket, folder: int, path: Path) -> None:
-    """Connect to a socket of an open folder, whatever that folder's path names by now. Raises OSError."""
+    """Connect to a socket of an open folder, even if its path names another one by now. Raises OSError."""
     if _OWN_FOLDERS.exists():
         sock.connect(f"{_OWN_FOLDERS}/{folder}/{path.name}")
         return
@@ -50,19 +50,19 @@ def connect(sock: socket.socket, folder: int, path: Path) -> None:
 def receive(
     sock: socket.socket, most: int, room: int
 ) -> tuple[bytes, list[tuple[int, int, bytes]]]:
-    """Read bytes and what travels with them; programs that are started later do not inherit it."""
+    """Read bytes and ancillary data; started programs do not inherit its descriptors."""
     data, ancillary, _, _ = sock.recvmsg(most, room, _CLOSED_FOR_CHILDREN)
     return data, ancillary
 
 
 def keep_from_children(descriptor: int) -> None:
-    """Close a descriptor for programs that are started, where it did not arrive so."""
+    """Close a descriptor in started programs, unless it arrived so."""
     if not _CLOSED_FOR_CHILDREN:
         os.set_inheritable(descriptor, False)
 
 
 def cannot_shrink(descriptor: int) -> bool:
-    """Tell whether memory without a name keeps its size: on Linux by a seal, elsewhere no other user reaches it."""
+    """Tell whether unnamed memory keeps its size: on Linux by a seal; elsewhere no other user reaches it."""
     if not hasattr(fcntl, "F_GET_SEALS"):
         return True
     seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -70,7 +70,7 @@ def cannot_shrink(descriptor: int) -> bool:
 
 
 def lower_thread(nice: int) -> None:
-    """Let the calling thread give way. Elsewhere than on Linux that would be the whole process, so nothing is done."""
+    """Lower the calling thread's priority; only on Linux, because elsewhere the whole process would change."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, 0, nice)
 
@@ -81,7 +81,7 @@ def processors_of(process: int) -> set[int]:
 
 
 def born_ns() -> int:
-    """Give when this process began, in nanoseconds since the epoch, rather too early than too late."""
+    """Give this process's start in nanoseconds since the epoch, never too late."""
     if not _STAT.exists():
         return time.time_ns() - (_elapsed_s() + 1) * 1_000_000_000
     fields = _STAT.read_text().rpartition(")")[2].split()

@@ -8,20 +8,20 @@ class Tickets:
 
     def __init__(self) -> None:
         self._open: set[int] = set()
-        #: What `take` gives.
+        #: Ranks' acknowledgements by ticket, for the next `take`.
         self.closed: Counter[int] = Counter()
         self._latest = 0
-        #: Handed over in this step; whether vLLM got them is known with the next one.
+        #: Tickets handed over in this step; the next step confirms that vLLM got them.
         self._taken: Counter[int] = Counter()
         self.is_unconfirmed = False
 
     def open(self, number: int) -> None:
-        """Hear of a step that saves."""
+        """Open the ticket of a step that saves."""
         self._latest = number
         self._open.add(number)
 
     def owe(self, number: int) -> None:
-        """Open a step's ticket, unless the step has come so far already."""
+        """Open a step's ticket, unless the step has already opened it."""
         if number != self._latest:
             self.open(number)
 
@@ -36,18 +36,18 @@ class Tickets:
             self.close(number)
 
     def take(self) -> Counter[int]:
-        """Give those acknowledged since the last call."""
+        """Give the tickets acknowledged since the last call."""
         self._taken, self.closed = self.closed, Counter()
         self.is_unconfirmed = True
         return self._taken
 
     def take_again(self) -> Counter[int]:
-        """Give the same where the step's call failed after it took them."""
+        """Give the last `take` again, with what came since, because the call that took it failed."""
         taken = self._taken + self.closed
         self._taken, self.closed = Counter(), Counter()
         return taken
 
     def confirm(self) -> None:
-        """Hear that the next step begins: what was taken has arrived."""
+        """Confirm, as the next step begins, that vLLM got what was taken."""
         self._taken = Counter()
         self.is_unconfirmed = False

@@ -34,10 +34,10 @@ log = logging.getLogger("tierkv.shim")
 
 @dataclass
 class _Reader:
-    """One request: where its chunks stand in the prompt, and the plan that was asked for it.
+    """One request: its chunks' places in the prompt, and its plan.
 
     `is_over`: nothing more is restored for it. `loading`: jobs that read the plan's slots. `late_s`: when it stops
-    waiting for word from the workers.
+    waiting for the workers.
     """
 
     request: Any
@@ -49,7 +49,7 @@ class _Reader:
     _places: dict[bytes, int] = field(default_factory=dict)
 
     def place(self, key: bytes) -> int | None:
-        """Give the index of a chunk in the prompt; None for what is none of its whole chunks."""
+        """Give the index of a chunk in the prompt; None for any other key."""
         (chunk,) = self.grid.groups
         block_hash = get_offload_block_hash(key)
         if get_offload_group_idx(key) != chunk.index:
@@ -61,7 +61,7 @@ class _Reader:
         return self._places.get(block_hash)
 
     def save(self, index: int) -> tuple[int, bytes, bytes, int, bytes]:
-        """Give what a `Save` says of a chunk besides its slot."""
+        """Give a `Save`'s fields of a chunk, without its slot."""
         (chunk,) = self.grid.groups
         block_hash, parent, anchor = self.grid.names(self.request, chunk, index)
         return chunk.index, block_hash, parent, (index + 1) * chunk.block_tokens, anchor
@@ -77,7 +77,7 @@ def _failed(self: "TierKVTier", job_metadata: Any) -> None:
 
 
 class TierKVTier(SecondaryTierManager):
-    """Needs `TierKVOffloadingConnector`, which says what the workers run with; behind another it does nothing.
+    """Needs `TierKVOffloadingConnector`, which reports the workers' configuration; behind another it does nothing.
 
     Methods run on the scheduler's thread. `config_path`, `socket` and `autostart` may stand beside `type` and
     `module_path`. One chunk of the primary tier, with the shares of all ranks, is one record.
@@ -99,7 +99,7 @@ class TierKVTier(SecondaryTierManager):
         self.counters = Counters()
         self.failures = Failures(self.counters)
         self.half = self  # as `guarded` wants it
-        #: Finished jobs, and the request whose plan a load has read.
+        #: Finished jobs, each with the request whose plan a load read, or None.
         self.results: deque[tuple[_Reader | None, Any]] = deque()
         self.chunk_bytes = int(offloading_spec.kv_bytes_per_chunk)
         rows = torch.frombuffer(primary_kv_view, dtype=torch.int8)
@@ -135,19 +135,19 @@ class TierKVTier(SecondaryTierManager):
 
     @guarded()
     def hear_request(self, request: Any) -> None:
-        """Take a request before vLLM asks for it; one that hashes do not name completely is left alone."""
+        """Take a request before vLLM's look-ups, unless hashes do not name it completely."""
         if self._link is None or len(self._readers) >= limits.REQUESTS_MAX:
             return
         if is_cacheable(request):
             self._readers[request.request_id] = _Reader(request, self._grid)
 
     def pause(self, *, is_paused: bool) -> None:
-        """Restore and save nothing until the workers have said whether their weights are those that were named."""
+        """Restore and save nothing until the workers confirm that their weights are the named ones."""
         self._is_paused = is_paused
 
     @guarded()
     def forget(self) -> None:
-        """End every plan: what was found may be of other weights."""
+        """End every plan, because its blocks may be of other weights."""
         for reader in self._readers.values():
             self._end(reader)
             reader.is_over = False
@@ -166,7 +166,7 @@ class TierKVTier(SecondaryTierManager):
 
     @guarded(_missed)
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
-        """Ask for a request's chunks from the first one that vLLM lacks, and say of each whether it has arrived."""
+        """Request chunks from the first that vLLM lacks, and give whether this one has arrived."""
         reader = self._readers.get(req_context.req_id)
         at = None if reader is None or reader.is_over else reader.place(key)
         if reader is None or at is None:
@@ -192,7 +192,7 @@ class TierKVTier(SecondaryTierManager):
     def _ask(self, reader: _Reader, at: int) -> bool:
         (chunk,) = self._grid.groups
         hashes = self._grid.hashes(reader.request, chunk, self._grid.limit(reader.request))
-        # 0.28 asks for requests, too, that want all of their prompt computed.
+        # 0.28 also looks up requests that want their whole prompt computed.
         is_wanted = at < len(hashes) and not reader.request.skip_reading_prefix_cache
         if self._link is None or self._is_paused or not is_wanted:
             return False
@@ -211,7 +211,7 @@ class TierKVTier(SecondaryTierManager):
 
     @guarded(_failed)
     def submit_store(self, job_metadata: Any) -> None:
-        """Copy vLLM's rows into slots and hand those over; what finds no slot is dropped."""
+        """Copy vLLM's rows into slots and hand them over; chunks without a slot are dropped."""
         reader = self._readers.get(job_metadata.req_context.req_id)
         name = b"" if self._link is None or self._is_paused else self._link.name()
         places = [None if reader is None else reader.place(key) for key in job_metadata.keys]
@@ -228,7 +228,7 @@ class TierKVTier(SecondaryTierManager):
         self._stores.add(lambda given_up: self._store(job_metadata, name, told, given_up))
 
     def get_finished_jobs(self) -> Iterable[Any]:
-        """Give the jobs that ended; a plan that was read goes back."""
+        """Give the jobs that ended; a plan that was read is released."""
         finished = []
         while self.results:
             reader, result = self.results.popleft()
@@ -247,7 +247,7 @@ class TierKVTier(SecondaryTierManager):
 
     @guarded()
     def on_schedule_end(self, context: Any) -> None:
-        """A request that runs needs its plan no more; one that was preempted may ask again."""
+        """Release plans of running requests; preempted ones may look up again."""
         for req_id in context.new_req_ids:
             reader = self._readers.get(req_id)
             if reader is not None and reader.loading == 0:
@@ -265,12 +265,12 @@ class TierKVTier(SecondaryTierManager):
             self._end(reader)
 
     def drain_jobs(self) -> None:
-        """Wait until nobody touches vLLM's rows."""
+        """Wait until no job touches vLLM's rows."""
         self._loads.drain()
         self._stores.drain()
 
     def shutdown(self) -> None:
-        """End threads and connections, and let vLLM's memory go."""
+        """End threads and connections, and drop vLLM's memory."""
         self._loads.close()
         self._stores.close()
         if self._link is not None:
@@ -294,7 +294,7 @@ class TierKVTier(SecondaryTierManager):
             for key, row, at in zip(job.keys, chunk_ids(job), places, strict=True):
                 if not is_given_up and at is not None and self._read(plan, key, at, row):
                     done.append(key)
-            # Slots of a plan that was given up meanwhile may have been filled anew while they were read.
+            # Slots of a plan released meanwhile may have been refilled while they were read.
             if not plan.slots:
                 done = []
         except Exception as error:  # noqa: BLE001 - the job must be reported

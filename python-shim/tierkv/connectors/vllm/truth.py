@@ -1,4 +1,4 @@
-"""Owns the check of truth: an engine computes a block again that it could restore, and compares the two."""
+"""Owns the check of truth: an engine recomputes a block that it could restore, and compares the two."""
 
 import math
 import time
@@ -17,7 +17,7 @@ from tierkv.connectors.vllm.plans import Plan, PlanBook
 
 @dataclass(slots=True)
 class _Check:
-    """One block of an admitted plan that was left to compute; `number` once the workers were asked."""
+    """One block of an admitted plan that was left to compute; `number`: set once the workers are asked."""
 
     request: Any
     plan: Plan
@@ -29,26 +29,26 @@ class _Check:
 class TruthChecks:
     """The scheduler's half: leaves the last block of some restores to the engine, and keeps its slots for comparison.
 
-    Only where the engine has nothing else to do, so that nobody waits for it, and only for models of one group with
-    full attention: the rule of any other needs all of what a boundary has.
+    Only in an idle engine, so that no request waits for it, and only for models of one group with full attention,
+    because other models need all blocks of a boundary.
     """
 
     def __init__(self, book: PlanBook, counters: Counters) -> None:
         self._book = book
         self._counters = counters
-        #: By request; those that are due come with `next_step`.
+        #: Checks by request; `next_step` gives those due.
         self.checks: dict[str, _Check] = {}
         self._restores = 0
         self._number = 0
-        #: One restore in so many is checked; 0: none.
+        #: Restores per check; 0: none.
         self.every = 0
-        #: What is stored is not exact.
+        #: Whether stored blocks are lossy.
         self.is_lossy = False
-        #: Why nothing that is stored under this engine's name can be believed; empty as long as it can.
+        #: Why records under this engine's name are distrusted; empty if they are not.
         self.verdict = ""
 
     def configure(self, welcome: Mapping[str, Any]) -> None:
-        """Take what the sidecar is configured to. From the helper thread."""
+        """Take the sidecar's settings. From the helper thread."""
         self.every = int(welcome.get("verify_every", 0))
         self.is_lossy = int(welcome["fidelity"]) != 0
 
@@ -65,7 +65,7 @@ class TruthChecks:
         return ready - tokens
 
     def admitted(self, request: Any, plan: Plan) -> None:
-        """Hear that vLLM took an offer."""
+        """Note that vLLM took an offer."""
         self._restores += 1
         self.drop(request.request_id)
         if plan.checked >= 0:
@@ -85,7 +85,7 @@ class TruthChecks:
     def next_step(
         self, scheduled: Mapping[str, int], tables: Callable[[str], Sequence[Sequence[int]] | None]
     ) -> list[CheckItem]:
-        """Give what the workers are to compare after this step's forward."""
+        """Give the blocks that workers compare after this step's forward."""
         items = []
         for req_id, check in list(self.checks.items()):
             (part,) = check.plan.groups.values()
@@ -108,7 +108,7 @@ class TruthChecks:
         return items
 
     def hear(self, found: Mapping[int, float]) -> bool:
-        """Take what workers measured, in dB by number (infinite: they could not compare); True for a new verdict."""
+        """Take the workers' measurements, dB by check number (infinite: not comparable); True for a new verdict."""
         had_verdict = bool(self.verdict)
         for req_id, check in list(self.checks.items()) if found else ():
             if check.number in found:
@@ -132,13 +132,13 @@ class TruthChecks:
         )
 
     def drop(self, req_id: str) -> None:
-        """Forget the check of a request, whose slots go back once nothing is loaded out of them."""
+        """Forget a request's check; its slots return once the load is done."""
         check = self.checks.pop(req_id, None)
         if check is not None and check.is_loaded:
             self._book.release_plan(check.plan)
 
     def clear(self) -> None:
-        """Compare nothing of what was computed so far: weights are others now."""
+        """Drop all checks, because the weights have changed."""
         for req_id in list(self.checks):
             self.drop(req_id)
 
@@ -146,7 +146,7 @@ class TruthChecks:
 def likeness_db(pages: Pages, block_id: int, slot_bytes: torch.Tensor) -> float:
     """Give how far a block in the engine and one in a slot agree: the worst layer's keys or values, in dB.
 
-    Signal over error, so it does not depend on the scale; infinite where the pages are none of attention.
+    Signal over error, so it does not depend on the scale; infinite for pages other than attention's.
     """
     if not isinstance(pages, AttentionPages):
         return math.inf
@@ -163,7 +163,7 @@ def likeness_db(pages: Pages, block_id: int, slot_bytes: torch.Tensor) -> float:
 
 
 def _worst_layer_db(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Both (layers, ...) in float32."""
+    """Give the worst layer's agreement; both tensors are (layers, ...) in float32."""
     others = list(range(1, ours.dim()))
     signal = ours.square().sum(dim=others, dtype=torch.float64)
     error = (ours - theirs).square().sum(dim=others, dtype=torch.float64)

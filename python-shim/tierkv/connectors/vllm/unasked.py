@@ -1,4 +1,4 @@
-"""Owns what the sidecar hears of requests that nothing was asked for: why, so that `tierkv explain` can say it."""
+"""Owns the reports on requests without a look-up: their reasons, for `tierkv explain`."""
 
 from collections import deque
 from typing import Any
@@ -15,7 +15,7 @@ class Unasked:
         self._rows: deque[tuple[str | int, ...]] = deque(maxlen=limits.UNASKED_ROWS_MAX)
 
     def note(self, request: Any, why: str, own_tokens: int = 0) -> str:
-        """Give `why` back: one of the sidecar's reasons; `own_tokens` of the prompt lie in the engine's cache."""
+        """Note and return `why`, a sidecar's reason; `own_tokens` of the prompt lie in the engine's cache."""
         row = (str(request.request_id), why, int(request.num_tokens), own_tokens)
         traceparent = traceparent_of(request)
         self._rows.append((*row, traceparent) if traceparent else row)
@@ -24,7 +24,7 @@ class Unasked:
     def explain(
         self, request: Any, own_tokens: int, most: int, tokens_min: int, *, is_named: bool
     ) -> str:
-        """Note and give what kept a plan from being opened: `most` tokens may be restored, not below `tokens_min`."""
+        """Note and return why no plan was opened: `most` tokens may be restored, `tokens_min` are worth it."""
         if most <= 0:
             why = "below_block"
         elif most - own_tokens < tokens_min:
@@ -34,7 +34,7 @@ class Unasked:
         return self.note(request, why, own_tokens)
 
     def take(self) -> Frame:
-        """Give the field of a `counts` frame with those since the last call; empty without any."""
+        """Give the new rows as a field of `counts`; empty without any."""
         rows = []
         while self._rows:
             rows.append(self._rows.popleft())

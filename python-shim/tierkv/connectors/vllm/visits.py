@@ -1,4 +1,4 @@
-"""Remembers which prompts came before: blocks that were computed once, and ends that a conversation may go on from."""
+"""Remembers earlier prompts: blocks computed once, and ends that a conversation may continue."""
 
 from array import array
 from typing import Any
@@ -7,10 +7,10 @@ from tierkv.connectors.vllm import limits
 
 
 class Visits:
-    """Tells what is likely to be asked for again, of what this engine has seen; bounded, and may forget.
+    """Tells which blocks are likely to be needed again, from this engine's requests; bounded, and may forget.
 
-    Many requests share a block: it is worth saving from the second on. One request goes on from an end: it is a
-    conversation's next turn, and so are the blocks that nobody has seen.
+    Many requests may share a block, so it is worth saving from the second on. A request that continues an end is a
+    conversation's next turn, and its new blocks are worth saving, too.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Visits:
         return False
 
     def goes_on(self, request: Any) -> bool:
-        """Tell whether a request goes on from where an earlier one ended; only the first to do so is told."""
+        """Tell whether a request continues an earlier one's end; True only for the first to do so."""
         if not self._ends:
             return False
         found = self._ends.keys() & request.block_hashes

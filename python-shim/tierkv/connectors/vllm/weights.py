@@ -1,4 +1,4 @@
-"""Identifies a model completely: which files it was made from, and a digest of all that is in them."""
+"""Identifies a model completely: the files it was made from, and a digest of their contents."""
 
 import fnmatch
 import hashlib
@@ -30,7 +30,7 @@ _WEIGHT_SUFFIXES: Final = (
 
 
 class UnknownWeightsError(Exception):
-    """What the engine computes with cannot be read here; the text says what and why."""
+    """The engine's weights cannot be read here; the text has the reason."""
 
 
 class Weights:
@@ -48,9 +48,9 @@ class Weights:
         self._thread = threading.Thread(target=self._run, name="tierkv-naming", daemon=True)
 
     def start(self) -> None:
-        """Begin to read, and wait a moment: small models, and those whose digests are kept, are named at once.
+        """Begin to read, and wait a moment, so that small models, and those with kept digests, are named at once.
 
-        On the helper thread, at the first connection: the engine's start does not wait, and none reads in vain.
+        Called on the helper thread at the first connection, so that the engine's start does not wait.
         """
         if not self.digest and self._thread.ident is None:
             self._thread.start()
@@ -72,7 +72,7 @@ class Weights:
             self.digest = self._identify()
         except (UnknownWeightsError, digests.FileDigestError) as error:
             self.refused = str(error)
-        except Exception as error:  # nobody waits for this thread: it must end with an answer
+        except Exception as error:  # no caller waits for this thread, so it must leave an answer
             log.exception("tierKV: the model's files cannot be read")
             self.refused = f"the model's files cannot be read ({error!r})"
 
@@ -95,9 +95,9 @@ class Weights:
 
 
 def sources(config: "VllmConfig", environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Give every file or folder that weights, or how they are read, come from, with what it is for.
+    """Give every file or folder that weights or their loading depend on, with its role.
 
-    Raises UnknownWeightsError for what does not lie on this machine.
+    Raises UnknownWeightsError for a source outside this machine.
     """
     models = [("model", config.model_config, config.load_config)]
     speculative = config.speculative_config
@@ -154,7 +154,7 @@ def _snapshots(
 
 
 def _commit(folder: Path, revision: str) -> str:
-    """Give the commit a revision stands for on this machine; empty where that is not known."""
+    """Give a revision's commit on this machine; empty if unknown."""
     if (folder / "snapshots" / revision).is_dir():
         return revision
     try:
@@ -175,7 +175,7 @@ def hub_cache(environment: Mapping[str, str]) -> Path:
 
 
 def files_of(place: Path) -> Iterator[tuple[str, Path]]:
-    """Give the files of a folder, or a file alone, with their names in it; but what `exempt` lists, and hidden ones."""
+    """Give the files of a folder, or a single file, with relative names; skips `exempt` and hidden ones."""
     if not place.is_dir():
         yield place.name, place
         return

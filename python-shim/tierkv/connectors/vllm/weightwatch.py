@@ -10,9 +10,9 @@ from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 
 log = logging.getLogger("tierkv.shim")
 
-#: Calls of a worker after which weights may be others; test_weightwatch.py finds those that a release adds.
+#: Calls of a worker after which weights may differ; test_weightwatch.py finds calls that a release adds.
 CHANGING: Final = (
-    "apply_model",  # hands the model to a function of the caller's
+    "apply_model",  # hands the model to the caller's function
     "checkpoint_restore",
     "discard",
     "elastic_ep_execute",
@@ -34,7 +34,7 @@ class WeightWatch:
         self._changes = self._seen = self._sleeps = 0
         self.changed_at = 0
         self._told = 0
-        #: Weights have changed since the last report.
+        #: Whether weights have changed since the last report.
         self.has_news = False
 
     def install(self, worker: Any | None) -> None:
@@ -67,18 +67,18 @@ class WeightWatch:
             self._changes += 1
 
     def begin_step(self, step: int) -> None:
-        """Hear that step number `step` starts: a change since the last one is first seen by it."""
+        """Begin step number `step`, which is the first to see a change since the last one."""
         if self._changes != self._seen:
             self._seen = self._changes
             self.changed_at = step
             self.has_news = True
 
     def is_unheard(self, metadata: StepMetadata) -> bool:
-        """Tell whether the scheduler planned this step before it heard of the last change."""
+        """Tell whether the scheduler planned this step before it knew of the last change."""
         return self.changed_at > metadata.heard
 
     def report(self, metadata: StepMetadata, receipts: StepReceipts) -> None:
-        """Add what is new to a step's receipts, and the answer to its question."""
+        """Add new changes to a step's receipts, and the answer to its question."""
         self.has_news = False
         if self.changed_at > self._told:
             self._told = receipts.changed_at = self.changed_at

@@ -1,4 +1,4 @@
-"""The worker-side half of the shim: copies pages as the scheduler side ordered, and reports what is done."""
+"""The worker-side half of the shim: copies pages as the scheduler side orders, and reports finished copies."""
 
 import logging
 import math
@@ -63,7 +63,7 @@ class WorkerShim:
         self._copies = copies
         self._credits = Credits(self.counters, self._send)
         self._pages: dict[int, Pages] = {}
-        #: Copies nothing until the engine's tensors are there.
+        #: Copies nothing until the engine's tensors are registered.
         self._copier = Copier()
         self._gauge: StepGauge | None = None
         hello = hello_frame(config, "worker", self._rank, copies)
@@ -92,14 +92,14 @@ class WorkerShim:
         }
         device = next(iter(self._pages.values())).device
         self._copier = make_copier(device)
-        # Ranks step together: one of them is enough.
+        # One rank is enough, because ranks step together.
         self._gauge = StepGauge(device) if self._rank == 0 else None
         self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------
 
     def on_open(self, welcome: Frame) -> None:
-        """Describe this rank's groups; the sidecar answers with an arena when all ranks have."""
+        """Describe this rank's groups; the sidecar answers with an arena once all ranks have."""
         del welcome
         self._send(register_frame(self._config, self._num_blocks, self._groups.values()))
 
@@ -127,7 +127,7 @@ class WorkerShim:
         self._copier.fence()
 
     def begin_step(self, metadata: StepMetadata) -> None:
-        """Hear that vLLM starts a step: its forward comes next."""
+        """Begin a step, whose forward comes next."""
         self.step = metadata
         if self.arrivals.is_unconfirmed or self._tickets.is_unconfirmed:
             self.confirm()
@@ -153,7 +153,7 @@ class WorkerShim:
 
     def _load_step(self, metadata: StepMetadata) -> None:
         started = time.perf_counter()
-        # Before 0.30 only the blocks of a single group can be reported: then old pages are as old as vLLM's own.
+        # Before 0.30 loads of several groups cannot fail; then old pages are no worse than vLLM's own.
         is_stale = self.weights.is_unheard(metadata) and self.arrivals.can_fail
         for part in metadata.loads:
             self._load(part, is_stale=is_stale)
@@ -208,7 +208,7 @@ class WorkerShim:
         self._tickets.open(metadata.ticket)
         if self.weights.is_unheard(metadata):
             self._drop(metadata, "weights_changed")
-        elif self._rank % self._copies:  # the first of those that hold the same pages stores them
+        elif self._rank % self._copies:  # the first rank with the same pages stores them
             self._tickets.close(metadata.ticket)
         elif self._is_asleep:
             self._drop(metadata, "asleep")
@@ -222,7 +222,7 @@ class WorkerShim:
         self._tickets.close(metadata.ticket)
 
     def _save_into_slots(self, metadata: StepMetadata) -> None:
-        self._slots_told = None  # the planner has counted these saves down itself
+        self._slots_told = None  # the planner has already subtracted these saves
         arena, granted = self._credits.take(len(metadata.saves))
         if arena is None and not self._credits.is_coming:
             self._drop(metadata, "no_sidecar")
@@ -266,7 +266,9 @@ class WorkerShim:
     def _announce(
         self, arena: Arena, saved: list[tuple[SaveItem, tuple[int, int]]], namespace: bytes
     ) -> None:
-        if not self._credits.is_of(arena):  # reconnected meanwhile: those slots are another life's
+        if not self._credits.is_of(
+            arena
+        ):  # reconnected meanwhile: the slots belong to an older connection
             self.counters.add("dropped_save_no_sidecar", len(saved))
             return
         items = [
@@ -295,10 +297,10 @@ class WorkerShim:
         return self.arrivals.take()
 
     def take_receipts(self) -> StepReceipts | None:
-        """Give the tickets whose blocks may be released, and the slots left where that is news, or None."""
+        """Give finished tickets and, if changed, the slots left; None without news."""
         if self._tickets.closed:
             self._receipts.tickets = self._tickets.take()
-        # One whose pages another rank stores saves none.
+        # A rank whose pages another rank stores saves none.
         slots = self._credits.left if self._rank % self._copies == 0 else None
         if slots != self._slots_told:
             self._receipts.slots = self._slots_told = slots
@@ -313,18 +315,18 @@ class WorkerShim:
         return receipts
 
     def sleep(self, *, is_asleep: bool) -> None:
-        """Touch no page while vLLM has taken the memory behind them away; it comes back at the same addresses."""
+        """Touch no page while vLLM has released its memory, which returns at the same addresses."""
         self._is_asleep = is_asleep
         if is_asleep:
             self._copier.settle()
 
     def introduce(self) -> Introduction:
-        """Say what this rank runs with; called once, when the model is loaded."""
+        """Give this rank's configuration; called once, when the model is loaded."""
         self._introduced = True
         return Introduction(self._rank, resolve(self._config))
 
     def turn_off(self, why: str) -> None:
-        """Load and save nothing any more: what runs is waited for, what is promised is reported. Never raises."""
+        """Load and save nothing any more: waits for running copies, reports open loads as failed. Never raises."""
         if not self.failures.turn_off(why):
             return
         self.failures.attempt("turn_off", self._copier.settle)
@@ -333,7 +335,7 @@ class WorkerShim:
         self.failures.attempt("turn_off", self._channel.retire)
 
     def confirm(self) -> None:
-        """Hear that vLLM got what the last step's calls gave it."""
+        """Confirm that vLLM got the results of the last step's calls."""
         self.arrivals.confirm()
         self._tickets.confirm()
 
@@ -350,7 +352,7 @@ class WorkerShim:
         self._tickets.close_all()
 
     def owed_receipts(self) -> StepReceipts:
-        """Give what references the scheduler side waits for, and that this rank is off."""
+        """Give the tickets that the scheduler side waits for, and that this rank is off."""
         return StepReceipts(self._tickets.take_again(), is_off=True)
 
     def shutdown(self) -> None:
@@ -359,6 +361,6 @@ class WorkerShim:
         self.failures.attempt("shutdown", self._copier.close)
 
     def status(self) -> dict[str, Any]:
-        """Give what tests and logs want to see."""
+        """Give the state of credits, for tests and logs."""
         left = self._credits.left
         return {"credits": left or 0, "arena": left is not None}
