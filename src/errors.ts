@@ -249,7 +249,7 @@ function fromCodedText(error: Error): TierkvError | null {
     : new TierkvError(code, { reason: reason ?? "" }, { cause: error });
 }
 
-/** What `fetch` says is that it failed; its cause says why. */
+/** Returns the cause of a failed `fetch`, because its own message only says that it failed. */
 export function fetchReason(error: unknown): string {
   const cause = error instanceof Error ? (error.cause ?? error) : error;
   return cause instanceof Error ? cause.message : String(cause);

@@ -504,106 +504,107 @@ export interface SessionStats {
   keptBytes: number
 }
 
-/** Makes the file, and answers whoever measures there. */
+/** Makes the file, and answers the process that measures it. */
 export declare function shmAnswer(path: string): Promise<void>
 
-/** Measures the memory of that file, which a process that called `shmAnswer` has made. */
+/** Measures the memory of a file that another process made with `shmAnswer`. */
 export declare function shmAsk(path: string): Promise<ShmReport>
 
-/** Gives a request up: nothing of it is begun any more. */
+/** Cancels a request: none of its remaining items is begun. */
 export declare function shmCancel(id: number, request: number): void
 
-/** Looks at records that somebody could not use; those that are not sound go (10, quarantined). */
+/** Verifies records that a reader could not use, and removes damaged ones (status 10, quarantined). */
 export declare function shmCheck(id: number, namespace: Uint8Array, packed: Uint8Array): number
 
-/** Leaves it; idempotent. What is under way ends first. */
+/** Leaves the region after running requests have ended; idempotent. */
 export declare function shmClose(id: number): void
 
-/** Brings records into leased slots, verified and decoded; as `lanesFetch`. */
+/** Fetches records into leased slots, verified and decoded, as `lanesFetch`. */
 export declare function shmFetch(id: number, arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
 
-/** How full it is: `numbers` are the last flush, records, bytes used, bytes at most, evicted records, processes that joined. */
+/** Asks for the fill: `numbers` are the last flush, records, bytes used, bytes at most, evicted records, joined processes. */
 export declare function shmFill(id: number): number
 
-/** Takes the records of a scope away (absent: all; class 0: both; tenant 0: of all; of the namespaces of `model`). `numbers` are the flush, records and bytes. */
+/** Removes the records of a scope (absent: all; class 0: both; tenant 0: all; `model`: its namespaces). `numbers` are the flush, records and bytes. */
 export declare function shmFlush(id: number, namespace: Uint8Array | undefined | null, recordClass: number, tenant: number, model?: Uint8Array | undefined | null): number
 
-/** What a look-up found. */
+/** Result of a look-up. */
 export interface ShmFound {
   /** Bitmap over the keys. */
   found: Buffer
-  /** The region's last flush. */
+  /** Number of the region's last flush. */
   flush: number
 }
 
-/** A region that was opened. */
+/** An opened region. */
 export interface ShmInfo {
   id: number
-  /** Another number: another region. */
+  /** Identity of the region; a new file has another one. */
   epoch: number
-  /** Its last flush; 0: none. */
+  /** Number of the last flush; 0: none. */
   flush: number
-  /** Who keeps the caches together: `hardware`, or `clflush`. */
+  /** How the caches are kept coherent: `hardware`, or `clflush`. */
   coherence: string
 }
 
-/** Asks which of the packed keys it holds; returns the request's number. */
+/** Asks which of the packed keys the region holds; returns the request's number. */
 export declare function shmLookup(id: number, namespace: Uint8Array, packed: Uint8Array): number
 
-/** The same at once, where nobody has the region's lock; null: ask by `shmLookup`. */
+/** Looks up at once if the region's lock is free; null: ask by `shmLookup`. */
 export declare function shmLookupNow(id: number, namespace: Uint8Array, packed: Uint8Array): ShmFound | null
 
-/** Says which model a namespace belongs to, by its digest. */
+/** Stores the digest of the model that a namespace belongs to. */
 export declare function shmName(id: number, namespace: Uint8Array, model: Uint8Array): number
 
 /**
- * The flushes after `known`, and what the dead held is freed. `numbers[1]` is 0 where some are not remembered. `data`: 50 bytes
- * each: number and tenant (8 bytes each), class, whether a namespace is named, and that (32).
+ * Returns the flushes after `known`, and frees what dead processes held. `numbers[1]` is 0 if some are not remembered. `data` has 50
+ * bytes for each: number and tenant (8 bytes each), class, whether there is a namespace, and the namespace (32).
  */
 export declare function shmNews(id: number, known: number): number
 
 /**
- * Opens and joins the region in that file; makes it first where there is none, with at most `max_bytes` (0: not). With `must_fit` a
- * region of another size is refused. `coherence`: "hardware" or "clflush". `host`: which of several hosts that have it this is, or
- * null. `group`: whose users have it, by name or number, or null. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
- * the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
- * look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
+ * Opens and joins the region in that file. A missing region is made with at most `max_bytes` (0: it is not made). With `must_fit` a
+ * region of another size is refused. `coherence`: "hardware" or "clflush". `host`: number of this host among those that map the
+ * region, or null. `group`: group whose users may map it, by name or number, or null.
+ * `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is the region's last flush. `data` holds the
+ * items' `ItemStatus` numbers (`numbers[1]`: bytes moved), or the bitmap of a look-up. An error `BAD_RECORD: text` beside them says
+ * why a record was refused.
  */
 export declare function shmOpen(path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): Promise<ShmInfo>
 
-/** Bytes that were moved for a request; null when it has its outcome. */
+/** Returns the bytes moved for a request; null once it has its outcome. */
 export declare function shmProgress(id: number, request: number): number | null
 
-/** What two processes found out about memory. */
+/** Measurements of a memory by two processes. */
 export interface ShmReport {
   isSameHost: boolean
-  /** Absent: the system does not tell. */
+  /** NUMA node; absent if the system does not tell. */
   node?: number
   writeBack: string
   loadNs: number
-  /** 0: not measured. */
+  /** Latency of this host's own memory in ns; 0: not measured. */
   ownLoadNs: number
   rounds: number
   hardware: ShmWay
   clflush?: ShmWay
-  /** Absent between hosts. */
+  /** Time of the lock, p50 and p99 in ns; absent between hosts. */
   lockNs?: Array<number>
 }
 
-/** Stores records of the outbox; a deferred record is made in the region itself. As `lanesStore`, and all are of one class. */
+/** Stores records of the outbox, all of one class, as `lanesStore`. A deferred record is encoded in the region itself. */
 export declare function shmStore(id: number, recordClass: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
 
-/** Brings records as they are, checked, into the outbox, as `lanesTake`. */
+/** Fetches records into the outbox, verified and still encoded, as `lanesTake`. */
 export declare function shmTake(id: number, namespace: Uint8Array, packed: Uint8Array, records: Array<number>): number
 
-/** What one way of keeping caches together is worth. */
+/** Measurements of one way to keep caches coherent. */
 export interface ShmWay {
   inPerS: number
   outPerS: number
-  /** Of all rounds: what the other process did not see in time, and what it read otherwise than it was published. */
+  /** Rounds that the other process did not see in time; `wrong`: rounds that it read differently than published. */
   unseen: number
   wrong: number
-  /** p50 and p99 in ns; 0: not measured. */
+  /** Round trip, p50 and p99 in ns; 0: not measured. */
   tripNs: Array<number>
 }
 

@@ -25,7 +25,7 @@ use crate::store_disk::Background;
 
 static REGIONS: Ids<Arc<Desk>> = Ids::new("shared region");
 
-/// Request, its error or null, what came back (statuses, a bitmap or flushes), numbers: the last flush first.
+/// Request, its error or null, its data (statuses, a bitmap or flushes), and numbers: the last flush first.
 type Told = FnArgs<(u32, Option<String>, Buffer, Vec<f64>)>;
 
 struct Event(u32, Outcome);
@@ -65,7 +65,7 @@ fn parts(answer: Answer) -> (Option<String>, Vec<u8>, Vec<u64>) {
     }
 }
 
-/// Number and tenant (8 bytes each, little-endian), class, whether it names a namespace, and that.
+/// Packs a flush: number and tenant (8 bytes each, little-endian), class, whether there is a namespace, and the namespace.
 fn packed_flush((number, scope): &(u64, Scope)) -> Vec<u8> {
     let mut packed = Vec::new();
     packed.extend_from_slice(&number.to_le_bytes());
@@ -76,23 +76,24 @@ fn packed_flush((number, scope): &(u64, Scope)) -> Vec<u8> {
     packed
 }
 
-/// A region that was opened.
+/// An opened region.
 #[napi(object)]
 pub struct ShmInfo {
     pub id: u32,
-    /// Another number: another region.
+    /// Identity of the region; a new file has another one.
     pub epoch: f64,
-    /// Its last flush; 0: none.
+    /// Number of the last flush; 0: none.
     pub flush: f64,
-    /// Who keeps the caches together: `hardware`, or `clflush`.
+    /// How the caches are kept coherent: `hardware`, or `clflush`.
     pub coherence: String,
 }
 
-/// Opens and joins the region in that file; makes it first where there is none, with at most `max_bytes` (0: not). With `must_fit` a
-/// region of another size is refused. `coherence`: "hardware" or "clflush". `host`: which of several hosts that have it this is, or
-/// null. `group`: whose users have it, by name or number, or null. `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is
-/// the region's last flush. `data` are the items' `ItemStatus` numbers (`numbers[1]`: bytes that were moved), or the bitmap of a
-/// look-up; beside them an error `BAD_RECORD: text` says why a record was refused.
+/// Opens and joins the region in that file. A missing region is made with at most `max_bytes` (0: it is not made). With `must_fit` a
+/// region of another size is refused. `coherence`: "hardware" or "clflush". `host`: number of this host among those that map the
+/// region, or null. `group`: group whose users may map it, by name or number, or null.
+/// `onOutcome(request, error, data, numbers)` is called once per request; `numbers[0]` is the region's last flush. `data` holds the
+/// items' `ItemStatus` numbers (`numbers[1]`: bytes moved), or the bitmap of a look-up. An error `BAD_RECORD: text` beside them says
+/// why a record was refused.
 #[napi(
     ts_args_type = "path: string, maxBytes: number, mustFit: boolean, coherence: string, host: number | null, group: string | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void",
     ts_return_type = "Promise<ShmInfo>"
@@ -110,10 +111,10 @@ pub fn shm_open(
         .build_threadsafe_function::<Event>()
         .weak::<true>()
         .build_callback(|context: ThreadsafeCallContext<Event>| Ok(context.value.told()))?;
-    // Elsewhere, because it reads the whole index, and waits for the lock and for memory.
+    // Runs on a thread of its own, because it reads the whole index, and waits for the lock and for memory.
     Ok(Background::start(move || {
         let sink = move |request, outcome| {
-            // Where JavaScript is gone, nobody waits.
+            // A failed call means that JavaScript has ended, so no caller waits.
             tell.call(Event(request, outcome), ThreadsafeFunctionCallMode::NonBlocking);
         };
         let max_bytes = count("maxBytes", max_bytes)?;
@@ -134,22 +135,22 @@ fn begin(id: u32, work: impl FnOnce() -> Result<Work>) -> napi::Result<u32> {
     run(|| REGIONS.get(id)?.begin(work()?))
 }
 
-/// Asks which of the packed keys it holds; returns the request's number.
+/// Asks which of the packed keys the region holds; returns the request's number.
 #[napi]
 pub fn shm_lookup(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
     begin(id, || Ok(Work::LookUp(hash("namespace", namespace)?, keys(packed)?.to_vec())))
 }
 
-/// What a look-up found.
+/// Result of a look-up.
 #[napi(object)]
 pub struct ShmFound {
     /// Bitmap over the keys.
     pub found: Buffer,
-    /// The region's last flush.
+    /// Number of the region's last flush.
     pub flush: f64,
 }
 
-/// The same at once, where nobody has the region's lock; null: ask by `shmLookup`.
+/// Looks up at once if the region's lock is free; null: ask by `shmLookup`.
 #[napi]
 pub fn shm_lookup_now(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<Option<ShmFound>> {
     run(|| {
@@ -158,7 +159,7 @@ pub fn shm_lookup_now(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<
     })
 }
 
-/// Brings records into leased slots, verified and decoded; as `lanesFetch`.
+/// Fetches records into leased slots, verified and decoded, as `lanesFetch`.
 #[napi]
 pub fn shm_fetch(
     id: u32,
@@ -174,13 +175,13 @@ pub fn shm_fetch(
     })
 }
 
-/// Brings records as they are, checked, into the outbox, as `lanesTake`.
+/// Fetches records into the outbox, verified and still encoded, as `lanesTake`.
 #[napi]
 pub fn shm_take(id: u32, namespace: &[u8], packed: &[u8], records: Vec<u32>) -> napi::Result<u32> {
     begin(id, || Ok(Work::Take(kept(namespace, packed, records)?)))
 }
 
-/// Stores records of the outbox; a deferred record is made in the region itself. As `lanesStore`, and all are of one class.
+/// Stores records of the outbox, all of one class, as `lanesStore`. A deferred record is encoded in the region itself.
 #[napi]
 pub fn shm_store(
     id: u32,
@@ -198,7 +199,7 @@ pub fn shm_store(
     })
 }
 
-/// Looks at records that somebody could not use; those that are not sound go (10, quarantined).
+/// Verifies records that a reader could not use, and removes damaged ones (status 10, quarantined).
 #[napi]
 pub fn shm_check(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
     begin(id, || {
@@ -208,13 +209,13 @@ pub fn shm_check(id: u32, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> 
     })
 }
 
-/// Says which model a namespace belongs to, by its digest.
+/// Stores the digest of the model that a namespace belongs to.
 #[napi]
 pub fn shm_name(id: u32, namespace: &[u8], model: &[u8]) -> napi::Result<u32> {
     begin(id, || Ok(Work::Name(hash("namespace", namespace)?, hash("model", model)?)))
 }
 
-/// Takes the records of a scope away (absent: all; class 0: both; tenant 0: of all; of the namespaces of `model`). `numbers` are the flush, records and bytes.
+/// Removes the records of a scope (absent: all; class 0: both; tenant 0: all; `model`: its namespaces). `numbers` are the flush, records and bytes.
 #[napi]
 pub fn shm_flush(
     id: u32,
@@ -234,20 +235,20 @@ pub fn shm_flush(
     })
 }
 
-/// The flushes after `known`, and what the dead held is freed. `numbers[1]` is 0 where some are not remembered. `data`: 50 bytes
-/// each: number and tenant (8 bytes each), class, whether a namespace is named, and that (32).
+/// Returns the flushes after `known`, and frees what dead processes held. `numbers[1]` is 0 if some are not remembered. `data` has 50
+/// bytes for each: number and tenant (8 bytes each), class, whether there is a namespace, and the namespace (32).
 #[napi]
 pub fn shm_news(id: u32, known: f64) -> napi::Result<u32> {
     begin(id, || Ok(Work::News(count("known", known)?)))
 }
 
-/// How full it is: `numbers` are the last flush, records, bytes used, bytes at most, evicted records, processes that joined.
+/// Asks for the fill: `numbers` are the last flush, records, bytes used, bytes at most, evicted records, joined processes.
 #[napi]
 pub fn shm_fill(id: u32) -> napi::Result<u32> {
     begin(id, || Ok(Work::Fill))
 }
 
-/// Gives a request up: nothing of it is begun any more.
+/// Cancels a request: none of its remaining items is begun.
 #[napi]
 pub fn shm_cancel(id: u32, request: u32) -> napi::Result<()> {
     run(|| {
@@ -256,13 +257,13 @@ pub fn shm_cancel(id: u32, request: u32) -> napi::Result<()> {
     })
 }
 
-/// Bytes that were moved for a request; null when it has its outcome.
+/// Returns the bytes moved for a request; null once it has its outcome.
 #[napi(ts_return_type = "number | null")]
 pub fn shm_progress(id: u32, request: u32) -> napi::Result<Option<f64>> {
     run(|| Ok(REGIONS.get(id)?.progress(request).map(number)))
 }
 
-/// Leaves it; idempotent. What is under way ends first.
+/// Leaves the region after running requests have ended; idempotent.
 #[napi]
 pub fn shm_close(id: u32) -> napi::Result<()> {
     run(|| {
@@ -271,15 +272,15 @@ pub fn shm_close(id: u32) -> napi::Result<()> {
     })
 }
 
-/// What one way of keeping caches together is worth.
+/// Measurements of one way to keep caches coherent.
 #[napi(object)]
 pub struct ShmWay {
     pub in_per_s: f64,
     pub out_per_s: f64,
-    /// Of all rounds: what the other process did not see in time, and what it read otherwise than it was published.
+    /// Rounds that the other process did not see in time; `wrong`: rounds that it read differently than published.
     pub unseen: f64,
     pub wrong: f64,
-    /// p50 and p99 in ns; 0: not measured.
+    /// Round trip, p50 and p99 in ns; 0: not measured.
     pub trip_ns: Vec<f64>,
 }
 
@@ -290,20 +291,20 @@ impl From<Way> for ShmWay {
     }
 }
 
-/// What two processes found out about memory.
+/// Measurements of a memory by two processes.
 #[napi(object)]
 pub struct ShmReport {
     pub is_same_host: bool,
-    /// Absent: the system does not tell.
+    /// NUMA node; absent if the system does not tell.
     pub node: Option<f64>,
     pub write_back: String,
     pub load_ns: f64,
-    /// 0: not measured.
+    /// Latency of this host's own memory in ns; 0: not measured.
     pub own_load_ns: f64,
     pub rounds: f64,
     pub hardware: ShmWay,
     pub clflush: Option<ShmWay>,
-    /// Absent between hosts.
+    /// Time of the lock, p50 and p99 in ns; absent between hosts.
     pub lock_ns: Option<Vec<f64>>,
 }
 
@@ -323,13 +324,13 @@ impl From<Report> for ShmReport {
     }
 }
 
-/// Measures the memory of that file, which a process that called `shmAnswer` has made.
+/// Measures the memory of a file that another process made with `shmAnswer`.
 #[napi(ts_return_type = "Promise<ShmReport>")]
 pub fn shm_ask(path: String) -> AsyncTask<Background<Report, ShmReport>> {
     Background::start(move || ask(Path::new(&path)))
 }
 
-/// Makes the file, and answers whoever measures there.
+/// Makes the file, and answers the process that measures it.
 #[napi(ts_return_type = "Promise<void>")]
 pub fn shm_answer(path: String) -> AsyncTask<Background<(), ()>> {
     Background::start(move || answer(Path::new(&path)))
