@@ -161,10 +161,10 @@ async function connected(
   const connect = (name: RecordClass): Promise<Vault[]> => {
     const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
     return Promise.all(
-      targets.map((target) =>
+      targets.map(async (target) =>
         sharedPath(target.address) === null
           ? lastingClient(config, target, name, logger, waker)
-          : sharedAt(config, target.address, name, logger, size),
+          : await sharedAt(config, target.address, name, logger, size),
       ),
     );
   };
