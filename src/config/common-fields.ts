@@ -39,9 +39,9 @@ export const METRICS_LAN: Field<boolean> = {
 export function otlpEndpoint(process: string, spans: string): Field<string | null> {
   return {
     kind: httpUrl,
-    doc: `The OpenTelemetry collector that the ${process} sends traces to: OTLP as JSON over HTTP, to \`/v1/traces\` below this URL. ${spans}; no prompts and no keys.`,
+    doc: `URL of the OpenTelemetry collector for the ${process}'s traces: OTLP as JSON over HTTP, to \`/v1/traces\` below it. ${spans}, without prompts or keys.`,
     fallback: (env) => env["OTEL_EXPORTER_OTLP_ENDPOINT"] ?? null,
-    fallbackText: "the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT`; none: no traces",
+    fallbackText: "the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT`; without it, no traces",
     example: '"http://127.0.0.1:4318"',
   };
 }

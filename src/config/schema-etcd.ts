@@ -6,31 +6,31 @@ import type { Schema } from "./field.ts";
 import { label } from "./kinds.ts";
 
 export const ETCD: Schema["etcd"] = {
-  doc: "etcd, for those who run it anyway: which vaults and engines there are.",
+  doc: "A list of vaults and engines in an etcd that you already run.",
   fields: {
     endpoints: {
       kind: addresses("192.168.1.5:2379", ETCD_ENDPOINTS_MAX),
-      doc: 'Where etcd answers. A vault with this key registers itself there, with a lease: it is out of the list some seconds after it ended. Machines with `kv_cold = "etcd:vaults"` follow the list; while etcd is gone they keep the last one.',
+      doc: 'Addresses of etcd. A vault with this key registers itself there with a lease, and leaves the list some seconds after it ends. Machines with `kv_cold = "etcd:vaults"` follow the list; while etcd is gone, they keep the last one.',
       ...emptyList("none", '["192.168.1.5:2379"]'),
     },
     prefix: {
       kind: label(200),
-      doc: "What the keys of vaults begin with.",
+      doc: "Prefix of the keys of vaults.",
       ...byDefault("/tierkv/vaults/"),
     },
     engines_prefix: {
       kind: label(200),
-      doc: 'What the keys of engines begin with: an address `host:port` stands behind it, and the value is empty or `{"events": "host:port", "replays": "host:port"}`.',
+      doc: 'Prefix of the keys of engines. An address `host:port` follows it; the value is empty or `{"events": "host:port", "replays": "host:port"}`.',
       ...byDefault("/tierkv/engines/"),
     },
     engine_host: {
       kind: label(100),
-      doc: 'Where other machines reach the engines of this one. With it the sidecar registers those that it knows, with a lease, for gateways with `discover = "etcd:engines"`; they serve as `[gateway] engines` says.',
+      doc: 'Host by which other machines reach this machine\'s engines. With it the sidecar registers its engines with a lease, for gateways with `discover = "etcd:engines"`. The conditions of `[gateway] engines` apply to them.',
       ...optional("none: engines are not registered", '"192.168.1.20"'),
     },
     user: {
       kind: label(100),
-      doc: "Who this machine is to etcd, where that asks.",
+      doc: "Name of this machine's user in etcd, if etcd requires one.",
       ...optional("none", '"tierkv"'),
     },
     password: file(
@@ -39,8 +39,8 @@ export const ETCD: Schema["etcd"] = {
       '"/etc/tierkv/etcd-password"',
     ),
     tls_ca: file(
-      "PEM file with the certificate of who signed etcd's. Needed where an endpoint is on another machine, unless `[cluster] insecure_lan` allows the clear.",
-      "none: in the clear",
+      "PEM file with the certificate of the CA that signed etcd's. An endpoint on another machine needs it, unless `[cluster] insecure_lan` allows plain connections.",
+      "none: plain connections",
       '"/etc/tierkv/etcd-ca.pem"',
     ),
     tls_cert: file(
@@ -48,6 +48,10 @@ export const ETCD: Schema["etcd"] = {
       "none",
       '"/etc/tierkv/etcd.pem"',
     ),
-    tls_key: file("PEM file with its key, mode 0600.", "none", '"/etc/tierkv/etcd-key.pem"'),
+    tls_key: file(
+      "PEM file with the key of `tls_cert`, mode 0600.",
+      "none",
+      '"/etc/tierkv/etcd-key.pem"',
+    ),
   },
 };

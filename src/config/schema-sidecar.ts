@@ -25,11 +25,11 @@ import { boolean, bytes, integer, path, showBytes } from "./kinds.ts";
 import { ownSocket } from "./own-places.ts";
 
 export const SIDECAR: Schema["sidecar"] = {
-  doc: "The sidecar (`tierkv sidecar`, on the engine's machine; one serves all engines there).",
+  doc: "The sidecar: `tierkv sidecar` on the engine's machine. One sidecar serves all engines there.",
   fields: {
     socket: {
       kind: path(SIDECAR_SOCKET_BYTES_MAX),
-      doc: "The Unix socket between engine and sidecar. Both read this key.",
+      doc: "Path of the Unix socket between engine and sidecar. Both read this key.",
       fallback: (env) => ownSocket("sidecar", env),
       fallbackText:
         "`$XDG_RUNTIME_DIR/tierkv/sidecar.sock` where that directory exists, else `/tmp/tierkv-<uid>/sidecar.sock`",
@@ -37,45 +37,45 @@ export const SIDECAR: Schema["sidecar"] = {
     },
     arena_bytes: {
       kind: bytes(ARENA_BYTES_MIN, ARENA_BYTES_MAX),
-      doc: "The most shared memory one engine gets. It takes what two of the longest prompts and one step of saves need, and never more than half of the memory that is free. Of a prompt that it cannot hold only the beginning is restored; `tierkv doctor` says what it holds.",
+      doc: "Most shared memory of one engine, in bytes. The engine gets room for two of its longest prompts and one step of saves, at most half of the free memory. Of a prompt that does not fit, only the beginning is restored; `tierkv doctor` says what fits.",
       ...optional(
-        `a quarter of the memory free when the engine comes, at least ${showBytes(ARENA_BYTES_DEFAULT)}`,
+        `a quarter of the memory free when the engine connects, at least ${showBytes(ARENA_BYTES_DEFAULT)}`,
         '"4GiB"',
       ),
     },
     arena_dir: {
       kind: path(PATH_BYTES_MAX),
-      doc: "A directory on a memory file system for the shared memory, where memory without a file is short or not allowed.",
+      doc: "Directory on a memory file system for the shared memory. Set it where memory without a file is short or not allowed.",
       ...optional("none: memory without a file", '"/dev/shm/tierkv"'),
     },
     autostart: {
       kind: boolean,
-      doc: "Whether an engine starts the sidecar when nothing answers on the socket: once per machine, detached, its log beside the socket. Read by the engine from the file named by `config_path`, else from where the sidecar finds its own.",
+      doc: "Whether an engine starts the sidecar when nothing answers on the socket. The sidecar runs once per machine, detached, with its log beside the socket. The engine reads this key from the file in `config_path`, else from where the sidecar finds its own.",
       ...byDefault(true, false),
     },
     idle_exit_s: {
       kind: integer(1, IDLE_EXIT_S_MAX, "s"),
-      doc: "A sidecar that was started by an engine (`--exit-when-idle`) ends, with its vault, after this long without an engine.",
+      doc: "Seconds without an engine until a sidecar that an engine started (`--exit-when-idle`) ends, with its vault.",
       ...byDefault(IDLE_EXIT_S_DEFAULT),
     },
     lanes: {
       kind: integer(1, LANES_MAX),
-      doc: "Connections to each vault on which records travel, beside the one for everything else.",
+      doc: "Number of connections to each vault that carry records, besides the one for everything else.",
       ...byDefault(LANES_DEFAULT),
     },
     addresses: {
       kind: ownAddresses(RAILS_MAX, "192.168.1.20"),
-      doc: "IP addresses of this machine, each with a cable of its own: what travels to a vault and back goes from each of them that reaches it, by their rates, and does without one that is cut. Linux needs policy routing (`ip rule`), so that each takes its own cable.",
+      doc: "IP addresses of this machine, each with its own cable. Traffic to and from a vault uses all that reach it, by their rates, and goes on if a cable is cut. Linux needs policy routing (`ip rule`), so that each address uses its own cable.",
       ...emptyList("none: the system chooses", '["192.168.1.20", "192.168.1.21"]'),
     },
     record_keys: {
       kind: path(PATH_BYTES_MAX),
-      doc: "A file with the keys that records are sealed with (AES-256-GCM) before they leave: vaults keep what they cannot read. One key per line, 64 hexadecimal digits (`openssl rand -hex 32`); the first seals, all open. It must be readable by its owner alone. Sidecars that share blocks need the same file.",
+      doc: "File with the keys that seal records (AES-256-GCM) before they leave, so that vaults cannot read them. Each line is a key of 64 hexadecimal digits (`openssl rand -hex 32`); the first seals, all open. Only its owner may read the file. Sidecars that share blocks need the same file.",
       ...optional("none: records are not sealed", '"/etc/tierkv/record-keys"'),
     },
     metrics_listen: {
       kind: tcpOnly("127.0.0.1:50251", 0),
-      doc: "Where Prometheus may scrape `/metrics`, and `/healthz` answers 200: what was decided and why, what was missed and why, bytes, times, queues, vaults. Plain HTTP without a password; it shows no prompts and no keys.",
+      doc: "Address where Prometheus scrapes `/metrics`: decisions and misses with reasons, bytes, times, queues and vaults. `/healthz` answers 200. Both are plain HTTP without a password, and show no prompts or keys.",
       ...optional("none: nothing listens", '"127.0.0.1:50251"'),
     },
     metrics_lan: METRICS_LAN,
@@ -85,22 +85,22 @@ export const SIDECAR: Schema["sidecar"] = {
     ),
     page_listen: {
       kind: tcpOnly("127.0.0.1:50252", 0),
-      doc: "Where a browser finds the page that `tierkv top --web` shows. It only shows, and shows no prompts. An address that other machines reach needs `page_tls_cert`, `page_tls_key` and `page_token`.",
+      doc: "Address of the web page that `tierkv top --web` shows. The page is read-only and shows no prompts. An address that other machines reach needs `page_tls_cert`, `page_tls_key` and `page_token`.",
       ...optional("none: nothing listens", '"127.0.0.1:50252"'),
     },
     page_tls_cert: file(
-      "The page's certificate as PEM, and what signed it.",
+      "PEM file with the page's certificate, and those that signed it.",
       "none: plain HTTP",
       '"/etc/tierkv/page.pem"',
     ),
     page_tls_key: file(
-      "Its key, mode 0600. Both or neither.",
+      "PEM file with the key of `page_tls_cert`, mode 0600. Set both or neither.",
       "none: plain HTTP",
       '"/etc/tierkv/page-key.pem"',
     ),
     page_token: file(
-      "A file, mode 0600, with the token that lets somebody look: the password that a browser asks for, under any user name.",
-      "none: everybody who reaches it may look",
+      "File of mode 0600 with the token for viewers. A browser asks for it as the password, under any user name.",
+      "none: everybody who reaches the page may look",
       '"/etc/tierkv/page-token"',
     ),
   },

@@ -24,37 +24,37 @@ import { VAULT } from "./schema-vault.ts";
 export const SCHEMA: Schema = {
   cluster: CLUSTER,
   turbo_quant: {
-    doc: "Compression of attention KV. The one line `turbo_quant = false` at the top of the file means the same.",
+    doc: "Compression of attention KV. A line `turbo_quant = false` at the top of the file means `enabled = false`.",
     fields: {
       enabled: {
         kind: boolean,
-        doc: "`true`: attention KV takes about half the bytes of bf16 and comes back nearly the same; `tierkv fidelity` says how near with your model. `false`: it, and recurrent state, come back bit for bit. The two never share blocks. `[codec] kv` says which codec of the two kinds; a contradiction is refused.",
+        doc: "Whether attention KV is compressed with a small loss. `true`: about half the bytes of bf16; `tierkv fidelity` measures the loss with your model. `false`: attention KV and recurrent state come back bit for bit. Engines with different values share no blocks. `[codec] kv` names the codec; one that contradicts `enabled` is refused.",
         ...optional("`true`, unless `[codec] kv` is exact", "true"),
         isShown: true,
       },
       kv_dim: {
         kind: integer(1, 65_536),
-        doc: "The model's attention head dimension. Taken from the engine; when given, it is checked against it.",
+        doc: "Head dimension of the model's attention. The engine reports it; a value here is checked against the engine's.",
         ...optional("the engine's", "256"),
       },
       states: {
         kind: choice(["raw", "bf16", "int8"]),
-        doc: "How the recurrent states of hybrid models are stored, where `enabled` is not `false`. `raw`: exactly. `bf16`: float32 states in half the bytes, about 55 dB of signal to noise. `int8`: float32 states in about a quarter, 16-bit ones in half of the bytes, one scale per vector, 41 to 44 dB. An error in a state is carried on to every later token. The engine reads this key; engines of different forms never share blocks.",
+        doc: "Storage form of hybrid models' recurrent states, unless `enabled` is `false`. `raw`: exact. `bf16`: float32 states in half the bytes, about 55 dB of signal to noise. `int8`: one scale per vector, 41 to 44 dB; float32 states in about a quarter of the bytes, 16-bit ones in half. An error in a state affects all later tokens. The engine reads this key. Engines with different forms share no blocks.",
         ...byDefault("raw", "bf16"),
       },
     },
   },
   codec: {
-    doc: "The codec of attention KV, for who wants another than `[turbo_quant] enabled` gives.",
+    doc: "The codec of attention KV, if you want another one than `[turbo_quant] enabled` gives.",
     fields: {
       kv: {
         kind: choice(["auto", "raw", "lossless", "int8", "int8-had"]),
-        doc: "`raw`: as the engine holds it. `lossless`: bit for bit, too, in about 0.7 of the bytes where the engine computes in bfloat16, for slow links and small vaults. `int8`: one scale per head vector. `int8-had`: the same after a Hadamard turn of K, which spreads the outlier channels that large models have. `auto`: for each vault `raw`, `lossless` or `int8-had`, whichever comes back soonest over its link as measured (`tierkv status` says which, and why); with `[turbo_quant] enabled = false`, `raw` or `lossless`. Engines share blocks where both are exact, or both have the same lossy codec.",
+        doc: "How attention KV is encoded. `raw`: the engine's bytes. `lossless`: also bit for bit, in about 0.7 of the bytes if the engine computes in bfloat16; for slow links and small vaults. `int8`: one scale per head vector. `int8-had`: `int8` after a Hadamard transform of K, which spreads large models' outlier channels. `auto`: for each vault `raw`, `lossless` or `int8-had`, whichever restores soonest over the measured link. With `[turbo_quant] enabled = false`, `auto` chooses only `raw` or `lossless`. `tierkv status` shows the choice and its reason. Engines share blocks if both are exact, or both have the same lossy codec.",
         ...byDefault("auto", "int8-had"),
       },
       max_kld: {
         kind: decimal(0, MAX_KLD_MAX),
-        doc: "With `auto`: nats a token that a lossy codec may change what the model says next, on the mean, as estimated from the noise in the engine's own first blocks. Beyond it, blocks are stored bit for bit. `tierkv fidelity` measures it.",
+        doc: "Largest mean change of the model's predictions by a lossy codec with `auto`, in nats per token. tierKV estimates it from the noise in the engine's first blocks; `tierkv fidelity` measures it. Above the limit, blocks are stored bit for bit.",
         ...byDefault(MAX_KLD_DEFAULT, 0.00001),
       },
     },
@@ -62,26 +62,26 @@ export const SCHEMA: Schema = {
   vault: VAULT,
   sidecar: SIDECAR,
   restore: {
-    doc: "How long a request may wait for its blocks. Past it, the engine computes them as if tierKV were not there.",
+    doc: "Which restores run, and how long a request waits for its blocks. After that, the engine computes them, as without tierKV.",
     fields: {
       wait_ms: {
         kind: integer(0, RESTORE_WAIT_MS_MAX, "ms"),
-        doc: "In all, from the request's arrival.",
+        doc: "Longest wait in all, in ms. It counts once the engine has room for the request, at latest after 30 s.",
         ...byDefault(RESTORE_WAIT_MS_DEFAULT),
       },
       stall_ms: {
         kind: integer(0, RESTORE_WAIT_MS_MAX, "ms"),
-        doc: "Without anything new arriving.",
+        doc: "Longest wait without progress, in ms.",
         ...byDefault(RESTORE_STALL_MS_DEFAULT),
       },
       when: {
         kind: choice(["faster", "always"]),
-        doc: "`faster`: only what answers sooner than computing it on this engine, over this link, as measured; `always`: whatever is held, to spare the engine the work.",
+        doc: "`faster`: restores run only if they should finish sooner than computing, as measured on this engine and link. `always`: every stored block is restored, to spare the engine the work.",
         ...byDefault("faster"),
       },
       verify: {
         kind: choice(["off", "sampled", "every"]),
-        doc: `Whether an engine with nothing else to do computes the last block of a restore itself, and compares: of no restore, of one in ${VERIFY_SAMPLED_EVERY}, of each. Where the two differ nothing under that name is restored or saved until it is flushed.`,
+        doc: `Restores whose last block an idle engine computes again to compare it. \`off\`: none. \`sampled\`: one in ${VERIFY_SAMPLED_EVERY}. \`every\`: all. If the blocks differ, nothing of that namespace is restored or saved until it is flushed.`,
         ...byDefault("sampled"),
       },
     },
@@ -89,16 +89,16 @@ export const SCHEMA: Schema = {
   gateway: GATEWAY,
   etcd: ETCD,
   receipts: {
-    doc: "Signed accounts of what single requests were given, for `tierkv verify`.",
+    doc: "Signed receipts, which say what a restore gave to a request. `tierkv verify` checks them.",
     fields: {
       when: {
         kind: choice(["asked", "always"]),
-        doc: 'Which restores get one: those whose request says `{"tierkv": {"receipt": true}}` in `kv_transfer_params`, or each.',
+        doc: 'Which restores get a receipt. `asked`: those of requests with `{"tierkv": {"receipt": true}}` in `kv_transfer_params`. `always`: all.',
         ...byDefault("asked"),
       },
       dir: {
         kind: path(PATH_BYTES_MAX),
-        doc: "Where they lie, with the key that signs them (`signing.key`, made by itself, mode 0600).",
+        doc: "Directory of the receipts and of the key that signs them (`signing.key`, mode 0600, made if absent).",
         fallback: (env) => join(stateDir(env), "receipts"),
         fallbackText:
           "`receipts` in `$STATE_DIRECTORY` (systemd), else in `$XDG_STATE_HOME/tierkv`, else in `~/.local/state/tierkv`",
@@ -106,27 +106,27 @@ export const SCHEMA: Schema = {
       },
       keep: {
         kind: integer(1, RECEIPTS_KEPT_MAX, "receipts"),
-        doc: "The latest so many stay; each has some kB.",
+        doc: "Number of receipts that stay, the latest ones. Each takes some kB.",
         ...byDefault(RECEIPTS_KEPT_DEFAULT),
       },
     },
   },
   ledger: {
-    doc: "What `tierkv top` says that restores have spared.",
+    doc: "Savings by restores, as `tierkv top` shows them.",
     fields: {
       watts: {
         kind: integer(1, LEDGER_WATTS_MAX, "W"),
-        doc: "What this machine draws more while it computes prompts than while it idles: gives the energy that was not spent.",
+        doc: "Extra power in W while this machine computes prompts, over idling. It gives the saved energy.",
         ...optional("none: no energy is shown", "350"),
       },
     },
   },
   log: {
-    doc: "What is logged, to stderr: lines for people on a terminal, JSON elsewhere. Never prompts, never cache bytes.",
+    doc: "Log lines on stderr: text on a terminal, JSON elsewhere. They never contain prompts or cache bytes.",
     fields: {
       level: {
         kind: choice(LOG_LEVELS),
-        doc: "The least important lines shown. The environment variable `TIERKV_LOG` goes before it.",
+        doc: "Least important level that is logged. The environment variable `TIERKV_LOG` takes precedence.",
         ...byDefault("info"),
       },
     },
