@@ -10,7 +10,7 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   arenas_unmapped: "Workers that could not map their engine's shared memory.",
   prefetch_requests: "Requests for which an engine asked the sidecar for blocks.",
   plans_beyond_arena:
-    "Prefetch requests restored only in part, because shared memory is too small for all held blocks.",
+    "Prefetch requests of which only the beginning fits into shared memory, so the rest is computed.",
   handoffs: "Prefetch requests for prompts that another engine computed and handed over.",
   handoffs_late:
     "Handed-over prompts whose blocks were not all stored in time; the engine computes the rest.",

@@ -156,7 +156,7 @@ function reuseFamilies({ reuse }: SidecarStatus): Family[] {
 
 const OF_VAULTS = {
   holes:
-    "Missing blocks in front of a held block; blocks behind the first missing one are not restored.",
+    "Blocks missing in the vault ahead of a held block; blocks behind the first gap are not restored.",
   moved: "Blocks found in the vault although another vault owns them since the pool changed.",
 };
 
