@@ -90,16 +90,16 @@ function usageError(error: CommanderError): TierkvError {
 function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void): Command {
   const program = new Command("tierkv", { io, perform, onCode })
     .description(
-      "Keeps vLLM's KV-cache blocks on idle machines and brings them back before they are needed.",
+      "Keeps vLLM's KV-cache blocks on idle machines and restores them before they are needed.",
     )
     .version(packageVersion(), "-V, --version", "show the version")
     .option(
       "--config <path>",
-      "configuration file (default: TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml)",
+      "path of the configuration file (default: TIERKV_CONFIG, ./tierkv.toml, ~/.config/tierkv/tierkv.toml)",
     )
-    .option("--json", "results as JSON, for machines")
+    .option("--json", "print results as JSON")
     .helpOption("-h, --help", "show help")
-    .helpCommand("help [command]", "show help, of all or of one command")
+    .helpCommand("help [command]", "show help for tierkv or for one command")
     .configureHelp({
       showGlobalOptions: true,
       helpWidth: HELP_COLUMNS,

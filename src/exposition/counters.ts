@@ -13,7 +13,7 @@ export interface CounterFamily {
 
 const MICROSECONDS = /_us$/;
 /** HELP text of the name that counts for all names beyond the limit. */
-const OTHER_HELP = "Counted under names beyond the limit of names.";
+const OTHER_HELP = "Counts of all names beyond the limit of names.";
 
 /** `process` is the first part of every name: `tierkv_sidecar`. `texts`: HELP by counter. */
 export function counterFamilies(

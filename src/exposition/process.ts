@@ -11,12 +11,20 @@ export function processFamilies(): Family[] {
   const { user, system } = process.cpuUsage();
   const files = openFiles();
   return [
-    counter("process_cpu_seconds", "Processor time of this process.", (user + system) / 1e6),
-    gauge("process_resident_memory_bytes", "Its memory.", process.memoryUsage.rss()),
-    gauge("process_start_time_seconds", "When it started, since 1970.", STARTED_S),
+    counter("process_cpu_seconds", "CPU time of the process, in seconds.", (user + system) / 1e6),
+    gauge(
+      "process_resident_memory_bytes",
+      "Resident memory of the process, in bytes.",
+      process.memoryUsage.rss(),
+    ),
+    gauge(
+      "process_start_time_seconds",
+      "Start time of the process, in seconds since 1970.",
+      STARTED_S,
+    ),
     ...(files === null
       ? []
-      : [gauge("process_open_fds", "Files and connections it has open.", files)]),
+      : [gauge("process_open_fds", "Open file descriptors, connections included.", files)]),
   ];
 }
 

@@ -14,63 +14,76 @@ const GROUPED: readonly CounterFamily[] = [
     prefix: "dropped_",
     name: "blocks_dropped",
     label: "reason",
-    help: "Blocks an engine offered that were not stored, by reason.",
+    help: "Blocks that an engine offered and no vault stored, by reason.",
   },
   {
     prefix: "miss_",
     name: "misses",
     label: "reason",
-    help: "Requests by why the first block that was not held was missed.",
+    help: "Requests with a missing block, by the reason for the first one.",
   },
   {
     prefix: "decided_",
     name: "decisions",
     label: "decision",
-    help: "Requests by what was decided (local, loaded, recomputed) and why.",
+    help: "Requests by decision (local, loaded or recomputed) and its reason.",
   },
   {
     prefix: "plan_",
     name: "restores_ended",
     label: "reason",
-    help: "Restores by why nothing more was placed.",
+    help: "Restores by the reason for their end.",
   },
-  { prefix: "shim_", name: "shim", label: "what", help: "What the engines' shims counted." },
+  {
+    prefix: "shim_",
+    name: "shim",
+    label: "what",
+    help: "Counts from the engines' shims, by name.",
+  },
 ];
 
 const TIMES: Readonly<Record<string, string>> = {
-  lookup: "From a request's arrival until it was known what the vaults hold.",
-  fetch: "From the decision to restore until all of it lay in shared memory.",
-  load: "From there until the engine had copied it.",
+  lookup: "Time from a request's arrival to the end of its look-up, in seconds.",
+  fetch: "Time from the decision to restore until the last block lay in shared memory, in seconds.",
+  load: "Time from the last block in shared memory until the engine had copied all, in seconds.",
 };
 
 export function sidecarFamilies(status: SidecarStatus): Family[] {
   const own = "tierkv_sidecar";
   const { arenaBytes, slots, slotsFree, saves, engines } = status;
   return [
-    gauge(`${own}_info`, "The version that runs.", [
+    gauge(`${own}_info`, "Version of the running sidecar; the value is always 1.", [
       { labels: { version: status.version }, value: 1 },
     ]),
-    gauge(`${own}_uptime_seconds`, "Since the start.", status.uptimeMs / 1000),
+    gauge(
+      `${own}_uptime_seconds`,
+      "Time since the sidecar started, in seconds.",
+      status.uptimeMs / 1000,
+    ),
     gauge(`${own}_failpoints`, FAILPOINTS_HELP, armedFailpoints()),
-    gauge(`${own}_engines`, "Engines connected.", engines.length),
-    gauge(`${own}_arena_bytes`, "Shared memory of all engines.", arenaBytes),
-    gauge(`${own}_slots`, "Slots of all arenas.", slots),
-    gauge(`${own}_slots_free`, "Slots of all arenas that hold nothing.", slotsFree),
+    gauge(`${own}_engines`, "Connected engines.", engines.length),
+    gauge(`${own}_arena_bytes`, "Shared memory for all engines, in bytes.", arenaBytes),
+    gauge(`${own}_slots`, "Slots in all arenas.", slots),
+    gauge(`${own}_slots_free`, "Empty slots in all arenas.", slotsFree),
     gauge(`${own}_save_queue_blocks`, "Blocks waiting to be stored.", saves.queuedBlocks),
-    gauge(`${own}_save_queue_bytes`, "Their bytes.", saves.queuedBytes),
+    gauge(
+      `${own}_save_queue_bytes`,
+      "Bytes of the blocks waiting to be stored.",
+      saves.queuedBytes,
+    ),
     gauge(
       `${own}_vault_up`,
-      "1 while a vault answers, 0 while it does not; absent before it was first asked.",
+      "1 while the vault answers, 0 while it does not; absent until the first call.",
       ofVaults(status, ({ state }) => (state === "unknown" ? null : state)),
     ),
     gauge(
       `${own}_vault_lanes_up`,
-      "1 while records travel on lanes.",
+      "1 while records travel on lanes to the vault.",
       ofVaults(status, ({ tier, lanes }) => (tier === "shared" ? null : lanes)),
     ),
     gauge(
       `${own}_vault_share`,
-      "About which part of its class's blocks a vault owns; 0: it has left the pool.",
+      "Approximate share of its class's blocks that the vault owns; 0 after it left the pool.",
       eachVault(status, ({ share }) => share),
     ),
     ...(["holes", "moved"] as const).map((name) =>
@@ -94,20 +107,28 @@ export function sidecarFamilies(status: SidecarStatus): Family[] {
 function ledgerFamilies({ ledger }: SidecarStatus): Family[] {
   const { restores, tokens, prefillS, restoreS, unpricedTokens, joules } = ledger;
   const all: [name: string, help: string, value: number | null][] = [
-    ["restores", "Requests of which an engine loaded something.", restores],
-    ["restored_tokens", "Prompt tokens that engines loaded and did not compute.", tokens],
+    ["restores", "Requests for which an engine loaded blocks.", restores],
+    ["restored_tokens", "Prompt tokens loaded instead of computed.", tokens],
     [
       "restored_unpriced_tokens",
-      "Of those, the tokens whose cost was not known yet: they are in no seconds.",
+      "Restored tokens of unknown compute cost, which the counters of seconds leave out.",
       unpricedTokens,
     ],
     [
       "spared_prefill_seconds",
-      "What computing those tokens would have taken, as the cost model estimates it.",
+      "Estimated time to compute the restored tokens, in seconds, from the cost model.",
       prefillS,
     ],
-    ["restoring_seconds", "What looking them up, fetching and loading took.", restoreS],
-    ["spared_joules", "Energy of the computing that was spared, at [ledger] watts.", joules],
+    [
+      "restoring_seconds",
+      "Time to look up, fetch and load the restored tokens, in seconds.",
+      restoreS,
+    ],
+    [
+      "spared_joules",
+      "Energy saved by not computing the restored tokens, in joules, at [ledger] watts.",
+      joules,
+    ],
   ];
   return all.flatMap(([name, help, value]) =>
     value === null ? [] : [counter(`tierkv_sidecar_${name}`, help, value)],
@@ -122,12 +143,12 @@ function reuseFamilies({ reuse }: SidecarStatus): Family[] {
   return [
     histogramFamily(
       "tierkv_sidecar_reuse_gap_seconds",
-      "From a block's last use until a request asks for it again, of one block in 16, by whether it is still held.",
+      "Time between two uses of a block, in seconds, for one block in 16, by whether it is still held.",
       outcomes(reuse.gapS),
     ),
     histogramFamily(
       "tierkv_sidecar_reuse_stored_bytes",
-      "Record bytes that this sidecar stored between the two: a vault of that size would have kept the block.",
+      "Record bytes stored between two uses of a block; a vault of that size would have kept the block.",
       outcomes(reuse.storedBytes),
     ),
   ];
@@ -135,8 +156,8 @@ function reuseFamilies({ reuse }: SidecarStatus): Family[] {
 
 const OF_VAULTS = {
   holes:
-    "Blocks that a vault was asked for and did not hold, though a block behind them was held: nothing behind a hole is restored.",
-  moved: "Blocks that were found with a vault though another one owns them since the pool changed.",
+    "Blocks missing in the vault ahead of a held block; blocks behind the first gap are not restored.",
+  moved: "Blocks found in the vault although another vault owns them since the pool changed.",
 };
 
 function eachVault({ vaults }: SidecarStatus, valueOf: (vault: VaultStatus) => number): Sample[] {

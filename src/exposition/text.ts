@@ -24,7 +24,7 @@ export interface Family {
 export const CONTENT_TYPE: string = Registry.PROMETHEUS_CONTENT_TYPE;
 
 /** HELP of a gauge that both processes have. */
-export const FAILPOINTS_HELP = "Failpoints that are armed: more than 0 only in a test.";
+export const FAILPOINTS_HELP = "Armed failpoints; above 0 only in a test.";
 
 /** A family that prom-client prints unchanged, because its values are counted elsewhere, for status, too. */
 class Shown extends Gauge {

@@ -12,7 +12,7 @@ const GROUPED: readonly CounterFamily[] = [
     prefix: "refused_",
     name: "refused",
     label: "status",
-    help: "Records that were not taken, by status.",
+    help: "Records refused, by status.",
   },
 ];
 
@@ -32,40 +32,44 @@ export function vaultFamilies(stats: StatsReply, isOpenToAll = false): Family[] 
     ...(archived === undefined ? [] : [{ labels: { tier: "archive" }, value: archived }]),
   ];
   return [
-    gauge(`${OWN}_info`, "The version that runs.", [
+    gauge(`${OWN}_info`, "Version of the running vault; the value is always 1.", [
       { labels: { version: stats.version }, value: 1 },
     ]),
-    gauge(`${OWN}_uptime_seconds`, "Since the start.", stats.uptimeMs / 1000),
+    gauge(
+      `${OWN}_uptime_seconds`,
+      "Time since the vault started, in seconds.",
+      stats.uptimeMs / 1000,
+    ),
     gauge(
       `${OWN}_bytes_max`,
-      "Ceiling of each tier.",
+      "Capacity of each tier, in bytes.",
       tiers(stats.maxBytes, disk?.maxBytes, archive?.maxBytes),
     ),
     gauge(
       `${OWN}_bytes_used`,
-      "In use in each tier.",
+      "Bytes in use in each tier.",
       tiers(stats.usedBytes, disk?.usedBytes, archive?.usedBytes),
     ),
     gauge(
       `${OWN}_bytes_reserved`,
-      "Memory of records in the middle of arriving.",
+      "Memory of records that are still arriving, in bytes.",
       stats.reservedBytes,
     ),
     gauge(
       `${OWN}_bytes_spare`,
-      "Memory of records that are gone, kept for the next ones.",
+      "Memory of removed records, reused for new ones, in bytes.",
       stats.spareBytes,
     ),
-    gauge(`${OWN}_bytes_kept`, "Memory of records that sessions keep.", stats.keptBytes),
-    gauge(`${OWN}_sessions`, "Sessions that are known.", stats.sessions),
+    gauge(`${OWN}_bytes_kept`, "Memory of records that sessions keep, in bytes.", stats.keptBytes),
+    gauge(`${OWN}_sessions`, "Known sessions.", stats.sessions),
     gauge(`${OWN}_records`, "Records in each tier.", tiers(stats.records, disk?.records)),
-    gauge(`${OWN}_namespaces`, "Namespaces of the records in memory.", stats.namespaces),
+    gauge(`${OWN}_namespaces`, "Namespaces with records in memory.", stats.namespaces),
     gauge(
       `${OWN}_insecure_lan`,
-      "1 where other machines get in without TLS and token.",
+      "1 if other machines can connect without TLS and token.",
       Number(isOpenToAll),
     ),
-    gauge(`${OWN}_lanes`, "Lanes that are open.", stats.lanes),
+    gauge(`${OWN}_lanes`, "Open lanes.", stats.lanes),
     ...(disk === null || disk === undefined ? [] : diskFamilies(disk)),
     ...(archive === undefined ? [] : archiveFamilies(archive)),
     ...counterFamilies(OWN, stats.counters, VAULT_HELP, GROUPED),
@@ -77,7 +81,7 @@ function archiveFamilies(archive: ArchiveStats): Family[] {
   return [
     gauge(
       `${OWN}_archive_pending_bytes`,
-      "Sealed, and not in the archive yet.",
+      "Bytes of sealed segments not yet in the archive.",
       archive.pendingBytes,
     ),
     gauge(
@@ -91,13 +95,21 @@ function archiveFamilies(archive: ArchiveStats): Family[] {
 function diskFamilies(disk: NonNullable<StatsReply["disk"]>): Family[] {
   return [
     gauge(`${OWN}_durable_records`, "Records that survive a power failure.", disk.durableRecords),
-    gauge(`${OWN}_durable_bytes`, "Their bytes.", disk.durableBytes),
-    gauge(`${OWN}_disk_queue_bytes`, "Records waiting to be written.", disk.queuedBytes),
+    gauge(
+      `${OWN}_durable_bytes`,
+      "Bytes of records that survive a power failure.",
+      disk.durableBytes,
+    ),
+    gauge(
+      `${OWN}_disk_queue_bytes`,
+      "Bytes of records waiting to be written to disk.",
+      disk.queuedBytes,
+    ),
     gauge(
       `${OWN}_disk_recovering`,
-      "1 while segments of the run before are read.",
+      "1 while the vault reads segments of its previous run.",
       Number(disk.recovering),
     ),
-    gauge(`${OWN}_disk_failing`, "1 while the disk takes nothing.", Number(disk.failing)),
+    gauge(`${OWN}_disk_failing`, "1 while writes to the disk fail.", Number(disk.failing)),
   ];
 }

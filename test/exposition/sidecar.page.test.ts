@@ -39,12 +39,12 @@ test("docs/metrics.md is current; renew it with `npx vitest run -c test/vitest.c
   const page = renderMetricsPage([
     {
       title: "Sidecar",
-      text: "`[sidecar] metrics_listen`. What restores saved is `spared_prefill_seconds` less `restoring_seconds`.",
+      text: "`[sidecar] metrics_listen`. The time that restores saved is `spared_prefill_seconds` minus `restoring_seconds`.",
       rows: rowsOf(sidecarFamilies(sidecar.status())),
     },
     {
       title: "Vault",
-      text: "`[vault] metrics_listen`. Families about a disk are there with `[vault] data_dir`, of an archive with `[vault] archive`.",
+      text: "`[vault] metrics_listen`. Disk metrics need `[vault] data_dir`, archive metrics need `[vault] archive`.",
       rows: rowsOf(vaultFamilies(vault.stats())),
     },
     { title: "Gateway", text: "`/metrics` of `[gateway] listen`.", rows: await gatewayRows() },

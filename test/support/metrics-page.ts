@@ -50,8 +50,8 @@ export function renderMetricsPage(parts: readonly Part[]): string {
 
 <!-- Made from what the processes show by test/exposition/sidecar.page.test.ts, which also says how to renew it. -->
 
-What Prometheus scrapes, in base units: seconds, bytes, joules. Counters end in \`_total\` and start at 0 with their process. [How to watch a
-set-up](how-to/monitor.md) says what to look at first.
+Prometheus scrapes these metrics. Units are seconds, bytes and joules. Counters end in \`_total\` and start at 0 with their process. [How to
+watch a set-up](how-to/monitor.md) names the metrics to look at first.
 
 ${sections.join("\n")}`;
 }

@@ -29,32 +29,38 @@ export function addBench(program: Command): void {
   const { MAX_SAFE_INTEGER: any } = Number;
   program
     .command("bench")
-    .summary("measure the ways to the vaults, and what restoring a prompt would cost")
+    .summary("measure the links to the vaults and predict the time to restore a prompt")
     .description(
-      "Run it on the engine's machine. For each configured vault: plain bytes over the lanes, records of its own saved and\n" +
-        "restored as a sidecar does it (encoded, sent, checked, decoded), both in every round, and look-ups. The records go\n" +
-        "when it ends; a vault that is full evicts others for them. What else uses the link or the machines shows in the figures.",
-    )
-    .addOption(new Option("--target <role>", "only this vault").choices(VAULT_ROLES))
-    .addOption(
-      whole("--bytes <n>", "pages of one round, at most", 1, BENCH_BYTES_MAX).default(
-        BENCH_BYTES_DEFAULT,
-      ),
+      "Measures each configured vault from the engine's machine: plain bytes over the lanes, look-ups, and records\n" +
+        "saved and restored. Records are encoded, sent, checked and decoded as in a sidecar. The command deletes its\n" +
+        "records at the end; a full vault evicts others for them. Other load on the link or the machines affects the\n" +
+        "figures.",
     )
     .addOption(
-      whole("--rounds <n>", "rounds; medians count", 1, BENCH_ROUNDS_MAX).default(
+      new Option("--target <role>", "vault to measure; without it, all").choices(VAULT_ROLES),
+    )
+    .addOption(
+      whole(
+        "--bytes <n>",
+        "most bytes of KV pages to move in one round",
+        1,
+        BENCH_BYTES_MAX,
+      ).default(BENCH_BYTES_DEFAULT),
+    )
+    .addOption(
+      whole("--rounds <n>", "number of rounds; results are medians", 1, BENCH_ROUNDS_MAX).default(
         BENCH_ROUNDS_DEFAULT,
       ),
     )
     .addOption(
-      whole("--tokens <n>", "length of the prompt to reckon with", 1, any).default(
+      whole("--tokens <n>", "length of the predicted prompt in tokens", 1, any).default(
         BENCH_TOKENS_DEFAULT,
       ),
     )
     .addOption(
       whole(
         "--token-bytes <n>",
-        "KV of one token in the engine: layers * KV heads * head dim * 2 * bytes of a number",
+        "KV bytes per token: layers * KV heads * head dim * 2 * bytes per number",
         1,
         any,
       ).default(BENCH_TOKEN_BYTES_DEFAULT),

@@ -34,40 +34,48 @@ interface MoveFlags {
 export function addBundle(program: Command): void {
   const bundle = program
     .command("bundle")
-    .summary("take what is stored of a session or a prefix to other vaults")
+    .summary("copy the stored blocks of a session or a prefix to other vaults")
     .description(
-      "A bundle is an OCI image layout in a directory: records as the vaults have them, checked, signed, and sealed. Engines\n" +
-        "restore it where the model, its settings and the namespace are the same.",
+      "Exports, imports and copies bundles. A bundle is an OCI image layout in a directory, with checked, signed and\n" +
+        "sealed records. Engines with the same model, settings and namespace can restore it.",
     )
     .example("tierkv bundle import handbook --trust KEY --for 1d");
   bundle
     .command("export <dir>")
-    .summary("make a bundle of a session, or of the blocks of a request's prompt")
+    .summary("export a session, or the blocks of a request's prompt, as a bundle")
     .description(
-      "Run it on the engine's machine; needs the vaults' admin tokens. --sign names a file of 64 hexadecimal digits (`openssl rand\n" +
-        "-hex 32`, mode 600); who imports trusts the public key that is printed. Whoever has the records can tell the prompt:\n" +
-        "those that [sidecar] record_keys did not seal need a second such file, --seal, or --unsealed.",
+      "Exports records from the vaults to a directory. Run it on the engine's machine; it needs the vaults' admin\n" +
+        "tokens. --sign and --seal name files of 64 hexadecimal digits with mode 600 (`openssl rand -hex 32`). Importers\n" +
+        "trust the public key that the command prints. Plain records reveal the prompt, so records without a seal from\n" +
+        "[sidecar] record_keys need --seal or --unsealed.",
     )
-    .requiredOption("--sign <file>", "of the key that signs")
-    .option("--session <name>", "as requests name it")
-    .option("--request <id>", "its prompt, as far as it was looked up (`tierkv explain`)")
-    .option("--block <hash>", "what leads to this block")
-    .option("--namespace <hex>", "how it begins, where there are several")
-    .option("--seal <file>", "of the key that seals")
-    .option("--unsealed", "whoever has the bundle may read it")
+    .requiredOption("--sign <file>", "file with the signing key")
+    .option("--session <name>", "session to export, by the name in its requests")
+    .option(
+      "--request <id>",
+      "request id (see `tierkv explain`); exports the part of its prompt that was looked up",
+    )
+    .option("--block <hash>", "hash of the last block of the prefix to export")
+    .option("--namespace <hex>", "namespace or its first digits, if several match")
+    .option("--seal <file>", "file with the key that seals the records")
+    .option("--unsealed", "leave records unsealed; anyone with the bundle can read them")
     .example("tierkv bundle export book --session book --sign sign.key --seal seal.key")
     .does(makeBundle);
   bundle
     .command("import <dir>")
     .summary("store a bundle's records in this machine's vaults")
     .description(
-      "Nothing is stored before signature, digests and namespace are checked. Blocks go in from the prompt's first on: what is cut\n" +
-        "off leaves a beginning, and another run goes on. Exit code 1 when not all of it is in the vaults at the end.",
+      "Checks signature, digests and namespace, then stores the records, beginning with the prompt's first block. After\n" +
+        "an interruption the stored beginning is usable, and another run continues. Exit code 1 if some blocks are not in\n" +
+        "the vaults at the end.",
     )
-    .requiredOption("--trust <key...>", "public keys of those who may have signed")
-    .option("--seal <file>", "of the key that sealed it")
-    .option("--namespace <hex>", "how it begins (default: those of the engines here)")
-    .option("--for <time>", "keep it from eviction so long: 2h, 7d")
+    .requiredOption("--trust <key...>", "public keys of trusted signers")
+    .option("--seal <file>", "file with the key that sealed the bundle")
+    .option(
+      "--namespace <hex>",
+      "expected namespace or its first digits (default: those of this machine's engines)",
+    )
+    .option("--for <time>", "time to protect the records from eviction: 2h, 7d")
     .example("tierkv bundle import handbook --trust KEY --seal seal.key --for 1d")
     .does(takeBundle);
   for (const isPush of [true, false]) {
@@ -79,10 +87,10 @@ export function addBundle(program: Command): void {
       .command(`${name} ${args}`)
       .summary(isPush ? "copy a bundle to a registry" : "copy a bundle from a registry")
       .description(
-        "Any OCI registry, as `docker login` or `podman login` left its credentials. What is there already does not travel. Digests\n" +
-          "are checked on the way, the signature by `tierkv bundle import`.",
+        "Copies the bundle between a directory and any OCI registry, with the credentials of `docker login` or `podman\n" +
+          "login`. Blobs already present are skipped. The copy checks digests; `tierkv bundle import` checks the signature.",
       )
-      .option("--plain-http", "without TLS")
+      .option("--plain-http", "connect to the registry without TLS")
       .example(`tierkv bundle ${example}`)
       .does(async (call: Call<MoveFlags>) => await transfer(call, isPush));
   }

@@ -22,21 +22,19 @@ export function addCerts(program: Command): void {
   program
     .command("certs")
     .helpCommand(false)
-    .summary("make a CA and certificates of your own")
+    .summary("make your own CA and certificates")
     .description("Makes a CA, and certificates for vaults and their clients.")
     .example("tierkv certs init --host 192.168.1.10")
     .command("init")
     .summary("make a CA, a server and a client certificate")
     .description(
-      "Makes a CA (once), a server certificate for the hosts given, and a client certificate with a role. Run again in the\n" +
-        "same directory it signs further ones with the CA that is there. Prints what to write into tierkv.toml.\n" +
-        "Keep ca-key.pem off the machines that serve.",
+      "Makes a CA, a server certificate for the given hosts, and a client certificate with a role. Further runs in the\n" +
+        "same directory use its CA to sign more certificates. Prints the lines for tierkv.toml. Keep ca-key.pem off the\n" +
+        "machines that serve.",
     )
-    .option("--dir <path>", "where the files go", "./tierkv-certs")
+    .option("--dir <path>", "directory for the files", "./tierkv-certs")
     .requiredOption("--host <host...>", "names and addresses of the vault's machine")
-    .addOption(
-      new Option("--role <role>", "what the client may do").choices(ROLES).default("write"),
-    )
+    .addOption(new Option("--role <role>", "rights of the client").choices(ROLES).default("write"))
     .example("tierkv certs init --host vault1.lan --host 192.168.1.10")
     .does(init);
 }

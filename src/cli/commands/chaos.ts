@@ -25,13 +25,14 @@ interface ChaosResult {
 export function addChaos(program: Command): void {
   program
     .command("chaos")
-    .summary("inject harmless faults into the vaults and show what they do")
+    .summary("inject harmless faults into the vaults and show their reactions")
     .description(
-      "For each configured vault: damaged, cut and misplaced records, clients that break off, connections that say nothing; in a\n" +
-        "namespace of its own, with 1 MiB of records of its own, which go when it ends. Prints what was done, what had to happen and\n" +
-        "what was seen. It kills nothing, fills no disk and touches nothing that engines have stored. Exit code 1 when a row does not hold.",
+      "Sends each configured vault damaged, cut and misplaced records, interrupted clients and silent connections. Uses\n" +
+        "1 MiB of its own records in its own namespace, and deletes them at the end. Prints each fault with the expected\n" +
+        "and the observed result. Kills no process, fills no disk, and leaves the records of engines alone. Exit code 1\n" +
+        "if a result differs from the expected one.",
     )
-    .addOption(new Option("--target <role>", "only this vault").choices(VAULT_ROLES))
+    .addOption(new Option("--target <role>", "vault to test; without it, all").choices(VAULT_ROLES))
     .example("tierkv chaos --json")
     .does(chaos);
 }

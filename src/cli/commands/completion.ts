@@ -18,12 +18,13 @@ interface ManFlags {
 export function addCompletion(program: Command): void {
   program
     .command("completion")
-    .summary("print what lets a shell complete command lines")
+    .summary("print a completion script for a shell")
     .description(
-      "Prints a script for the shell. bash: `source <(tierkv completion bash)` in ~/.bashrc. zsh: the same in ~/.zshrc, behind\n" +
-        "`compinit`. fish: into ~/.config/fish/completions/tierkv.fish. Packages bring the scripts along.",
+      "Prints a completion script. bash: put `source <(tierkv completion bash)` into ~/.bashrc. zsh: put the same with\n" +
+        "zsh after `compinit` into ~/.zshrc. fish: write it to ~/.config/fish/completions/tierkv.fish. Packages include\n" +
+        "the scripts.",
     )
-    .addArgument(new Argument("<shell>", "which one").choices(SHELLS))
+    .addArgument(new Argument("<shell>", "shell to complete in").choices(SHELLS))
     .example("tierkv completion bash")
     .does((call) => {
       const script = completionScript(call.args[0] as Shell, commandTree(program));
@@ -34,12 +35,15 @@ export function addCompletion(program: Command): void {
 export function addMan(program: Command): void {
   program
     .command("man")
-    .argument("[command...]", "of this command, like `gateway status`")
+    .argument(
+      "[command...]",
+      "command to describe, like `gateway status`; without it, `tierkv` itself",
+    )
     .summary("print a manual page, or write all of them")
     .description(
-      "Prints a page for `man`: `tierkv man vault | man -l -`. Packages bring the pages along.",
+      "Prints a page for `man`: `tierkv man vault | man -l -`. Packages include all pages.",
     )
-    .option("--folder <folder>", "write every page there")
+    .option("--folder <folder>", "write all pages to this folder")
     .example("tierkv man vault")
     .does((call: Call<ManFlags>) => {
       const tree = commandTree(program);

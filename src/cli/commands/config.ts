@@ -14,29 +14,29 @@ export function addConfig(program: Command): void {
   const config = program
     .command("config")
     .helpCommand(false)
-    .summary("check the configuration; print an example")
-    .description("Checks the configuration, or prints a file to start from.")
+    .summary("check the configuration, or print an example or the reference")
+    .description("Checks the configuration, or prints an example or the reference of all keys.")
     .example("tierkv config check --config ./tierkv.toml");
   config
     .command("check")
-    .summary("show every mistake in the configuration")
+    .summary("show every error in the configuration")
     .description(
-      "Shows every mistake in the configuration at once, reads the keys, tokens and certificates that it names as the\n" +
-        "programs do, and looks whether its folders are there or could be made, so run it as their user. It makes\n" +
-        "nothing. Exit code 0: it can be used; 2: it cannot.",
+      "Shows all errors in the configuration at once. Reads its keys, tokens and certificates as the programs do, and\n" +
+        "checks that its folders exist or can be made. Run it as the user of the programs. Changes nothing. Exit code 0\n" +
+        "if the configuration is valid, 2 if not.",
     )
     .example("tierkv config check --config ./tierkv.toml")
     .does(check);
   config
     .command("example")
     .summary("print a tierkv.toml to start from")
-    .description("Prints a tierkv.toml to start from: every key with its meaning and default.")
+    .description("Prints a tierkv.toml to start from, with the meaning and default of every key.")
     .example("tierkv config example > tierkv.toml")
     .does((call) => print(call, "example", renderExample()));
   config
     .command("docs")
     .summary("print the reference of all keys as Markdown")
-    .description("Prints the reference of all keys as Markdown; docs/config.md is this text.")
+    .description("Prints the reference of all keys as Markdown, the text of docs/config.md.")
     .example("tierkv config docs > docs/config.md")
     .does((call) => print(call, "docs", renderDocs()));
 }

@@ -13,15 +13,15 @@ export function addDemo(program: Command): void {
     .command("demo")
     .summary("show a restore with a real engine on this machine")
     .description(
-      "Starts two vaults, a sidecar and a real vLLM on the CPU with a small seeded model, sends a long text, and\n" +
-        "measures the time to the first token: computed, from the engine's own cache, and restored from the vault.\n" +
-        "Exit code 0 only when every restore came from the vault and the tokens are the same.",
+      "Starts two vaults, a sidecar and vLLM on the CPU with a small seeded model, and sends a long text. Measures the\n" +
+        "time to the first token: computed, from the engine's own cache, and restored from the vault. Exit code 0 only if\n" +
+        "every restore came from the vault with the same tokens.",
     )
-    .option("--keep", "leave everything running and print what to try")
-    .option("--quick", "a smaller model and a shorter text")
+    .option("--keep", "leave everything running and print commands to try")
+    .option("--quick", "use a smaller model and a shorter text")
     .option(
       "--real-size",
-      "also with Llama-3.1-8B's KV, up to 16,000 tokens: takes 12 GiB of memory",
+      "repeat with Llama-3.1-8B's KV size, up to 16,000 tokens; takes 12 GiB of memory",
     )
     .example("tierkv demo --keep")
     .does(demonstrate);

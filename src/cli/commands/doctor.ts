@@ -25,21 +25,20 @@ import { orNone, showMs, showRate, showShare, table } from "../text.ts";
 export function addDoctor(program: Command): void {
   program
     .command("doctor")
-    .summary("measure this set-up, and say for which prompts it helps")
+    .summary("measure this set-up and predict the prompts that tierKV speeds up")
     .description(
-      "Run it on the engine's machine, with the engine connected and a few prompts answered. Measures each vault's link\n" +
-        "with records of its own, takes what computing and loading cost from the sidecar, and predicts the gain for\n" +
-        "prompts from 1k tokens to the longest that the engine takes. What is wrong comes first. Exit code 1 when something is, when a restore would help\n" +
-        "with none of them, or when not enough is known.\n" +
-        "With --engine it runs on a machine that could hold a vault, and nothing of tierKV is on the engine's: it has\n" +
-        "random prompts computed for half a minute, measures the way to the engine, and says what restores would save.\n" +
-        "With --shm it measures memory for a region: latency, rate, and whether another process sees what is written. A\n" +
-        "second machine that maps it, too, runs the same with --shm-peer first.",
+      "Measures each vault's link with its own records, reads the costs of computing and loading from the sidecar, and\n" +
+        "predicts the gain. The prediction covers prompts from 1k tokens to the engine's longest. Run it on the engine's\n" +
+        "machine after the engine has answered a few prompts. Problems come first. Exit code 1 if there is a problem, if\n" +
+        "a restore helps no prompt, or if too little is known. With --engine, run it on a machine that could hold a\n" +
+        "vault; the engine's machine needs no tierKV. It sends random prompts for half a minute, measures the link, and\n" +
+        "predicts the time that restores save. With --shm, it measures a region's latency and rate, and checks that\n" +
+        "another process sees its writes. Run it with --shm-peer first on a second machine that maps the region.",
     )
-    .option("--engine <url>", "an engine without tierKV, like http://192.168.1.20:8000")
-    .option("--model <path>", "its model's config.json, or the folder it lies in; with --engine")
-    .option("--shm <path>", "where a region is, or is to be")
-    .option("--shm-peer", "answer another process for one measurement; with --shm")
+    .option("--engine <url>", "address of an engine without tierKV, like http://192.168.1.20:8000")
+    .option("--model <path>", "config.json of the engine's model, or its folder; with --engine")
+    .option("--shm <path>", "path of a shared-memory region, present or planned")
+    .option("--shm-peer", "answer one measurement of another process; with --shm")
     .example("tierkv doctor --engine http://192.168.1.20:8000 --model config.json")
     .does(doctor);
 }

@@ -13,12 +13,12 @@ const SHOWN_DEFAULT = 10;
 export function addExplain(program: Command): void {
   program
     .command("explain")
-    .argument("[request]", "request id, or its beginning; without it, the latest requests")
-    .summary("show what was decided for a request, and why")
+    .argument("[request]", "request id or its first characters; without it, the latest requests")
+    .summary("show the sidecar's decision for a request, with reasons")
     .description(
-      "Asks the sidecar of this machine what became of a request: what was looked up and found, whether it was\n" +
-        "restored or computed and why, predicted and actual times, and why the first missing block is missing.\n" +
-        "It remembers the latest requests only. Exit code 1 when it knows none of that name.",
+      "Shows the sidecar's record of a request: blocks looked up and found, restored or computed with the reason, and\n" +
+        "predicted and actual times. Names the reason for the first missing block. The sidecar remembers the latest\n" +
+        "requests only. Exit code 1 if it knows no such request.",
     )
     .example("tierkv explain cmpl-1234")
     .does(explain);

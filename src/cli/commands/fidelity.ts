@@ -35,18 +35,18 @@ interface FidelityFlags {
 export function addFidelity(program: Command): void {
   program
     .command("fidelity")
-    .summary("measure what restored blocks change in a model's answers")
+    .summary("measure how restored blocks change a model's answers")
     .description(
-      "Run it on the engine's machine, while nobody else uses the engine, which needs VLLM_SERVER_DEV_MODE=1; or name a model,\n" +
-        "for which a checkout starts vaults, a sidecar and vLLM on the CPU, and stops them at the end. Has each prompt\n" +
-        "answered three times: computed, from the engine's own cache, and restored by tierKV with that cache emptied. Greedy\n" +
-        "answers are compared token by token, with the probabilities of the likeliest. Exit code 1 when restored\n" +
-        "answers lie further from those of the own cache than the bound.",
+      "Sends each prompt three times: computed, from the engine's own cache, and restored by tierKV after that cache is\n" +
+        "emptied. Compares the greedy answers token by token, with the probabilities of the likeliest tokens. Run it on\n" +
+        "the machine of an engine with VLLM_SERVER_DEV_MODE=1 and no other users. With --model, a checkout starts vaults,\n" +
+        "a sidecar and vLLM on the CPU, and stops them at the end. Exit code 1 if restored answers differ from the own\n" +
+        "cache's by more than the bound.",
     )
-    .option("--engine <url>", "where the engine answers, like http://127.0.0.1:8000")
-    .option("--model <dir>", "a model's files, instead of an engine")
-    .requiredOption("--text <file>", "what the model is used for; prompts are pieces of it")
-    .option("--prompts <n>", `how many (default: ${FIDELITY_PROMPTS_DEFAULT})`)
+    .option("--engine <url>", "address of the engine, like http://127.0.0.1:8000")
+    .option("--model <dir>", "folder of a model's files, instead of an engine")
+    .requiredOption("--text <file>", "text typical of the model's use; prompts are pieces of it")
+    .option("--prompts <n>", `number of prompts (default: ${FIDELITY_PROMPTS_DEFAULT})`)
     .example(
       "tierkv fidelity --engine http://127.0.0.1:8000 --text corpus.txt",
       "tierkv fidelity --model ./Qwen3-0.6B --text corpus.txt",

@@ -30,24 +30,28 @@ interface FlushOptions {
 export function addFlush(program: Command): void {
   program
     .command("flush")
-    .summary("drop records of the vaults")
+    .summary("drop records from the vaults")
     .description(
-      "Drops every record of the configured vaults, in memory and on disk, or only those named, and the copies and saves\n" +
-        "of every sidecar that talks to them. Engines then compute again what they need. What an engine holds on its GPU\n" +
-        "is its own: POST /reset_prefix_cache to it.",
+      "Drops every record of the configured vaults, or only the selected ones, in memory and on disk. Drops their\n" +
+        "copies and pending saves in all connected sidecars too. Engines compute those blocks again. An engine's own GPU\n" +
+        "cache stays; POST /reset_prefix_cache to the engine clears it.",
     )
-    .addOption(new Option("--target <role>", "only this vault").choices(VAULT_ROLES))
-    .addOption(new Option("--class <class>", "only records of this class").choices(["kv", "ssm"]))
-    .option("--model <name>", "only records of this model, as the engine was given it")
-    .option("--namespace <hex>", "only records of this namespace: 64 hexadecimal digits")
+    .addOption(
+      new Option("--target <role>", "vault to flush; without it, all").choices(VAULT_ROLES),
+    )
+    .addOption(
+      new Option("--class <class>", "drop only records of this class").choices(["kv", "ssm"]),
+    )
+    .option("--model <name>", "drop only records of this model, by the name given to the engine")
+    .option("--namespace <hex>", "drop only records of this namespace: 64 hexadecimal digits")
     .option(
       "--tenant <salt>",
-      "only what was stored for requests with this cache_salt: combines with the others",
+      "drop only records of requests with this cache_salt; combines with the other options",
     )
-    .option("--yes", "do not ask")
+    .option("--yes", "do not ask for confirmation")
     .remark(
-      "Where [sidecar] record_keys is set, flush by tenant from a machine that has\n" +
-        "the keys: only they give its name.",
+      "If [sidecar] record_keys is set, run --tenant on a machine with the keys,\n" +
+        "because the tenant's name is derived from them.",
     )
     .example("tierkv flush --target kv_cold --yes")
     .does(flush);

@@ -33,16 +33,16 @@ interface DrainOptions {
 export function addGateway(program: Command): void {
   const gateway = program
     .command("gateway")
-    .summary("serve one OpenAI address before several engines")
+    .summary("serve several engines on one OpenAI address")
     .description(
-      "Serves the OpenAI API of all engines in [gateway] engines on one address: each request goes to the engine that the\n" +
-        "preset puts first, answers pass byte for byte, and a request whose engine fails before its first byte goes to the\n" +
-        "next. /v1/models shows the models of all; /health and /metrics are the gateway's own. Where no engine is named, those\n" +
-        "are found that the sidecar of this host knows.",
+      "Serves the OpenAI API of all engines in [gateway] engines on one address. Each request goes to the engine that\n" +
+        "the preset ranks first, and answers pass byte for byte. If an engine fails before its first byte, the request\n" +
+        "goes to the next. /v1/models lists the models of all engines; /health and /metrics are the gateway's own.\n" +
+        "Without named engines, it uses those known to this host's sidecar.",
     )
     .option(
       "--ext-proc <address>",
-      "also tell Envoy at this address where requests go ([gateway] ext_proc)",
+      "also serve routing decisions to Envoy on this address ([gateway] ext_proc)",
     )
     .example("tierkv gateway --config /etc/tierkv/tierkv.toml")
     .does(serve);
@@ -53,19 +53,19 @@ export function addGateway(program: Command): void {
     .does(status);
   gateway
     .command("explain")
-    .argument("[request]", "its x-request-id, or the beginning; without it, the latest requests")
-    .summary("show which engine a request went to, and why")
+    .argument("[request]", "x-request-id or its first characters; without it, the latest requests")
+    .summary("show the engine chosen for a request, with reasons")
     .description(
-      "Shows of recent requests what each engine held of the prompt or could pull from a vault, what was predicted for\n" +
-        "it, and how long the first token took. Exit code 1 when none of that name is remembered.",
+      "Shows for recent requests the part of the prompt that each engine held or could pull from a vault. Adds each\n" +
+        "engine's predicted time and the time to the first token. Exit code 1 if no such request is remembered.",
     )
     .example("tierkv gateway explain chat-1234")
     .does(explain);
   gateway
     .command("drain <engine>")
     .summary("send an engine no more requests")
-    .description("Sends the engine no more requests; those it has are finished.")
-    .option("--wait", "until none is in flight there")
+    .description("Sends the engine no more requests. Requests in flight are finished.")
+    .option("--wait", "wait until the engine has no request in flight")
     .example("tierkv gateway drain 127.0.0.1:8001 --wait")
     .does((call: Call<DrainOptions>) => take(call, "drain"));
   gateway

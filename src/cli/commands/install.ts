@@ -12,11 +12,11 @@ export function addInstall(program: Command): void {
     .command("install")
     .summary("put tierKV into EXO's environment")
     .description(
-      "Adds one file to EXO's Python environment, which continues EXO's prefix cache in vaults. EXO's source stays as it\n" +
-        "is; a version of EXO whose cache is another one runs without tierKV, and its log says so. `tierkv uninstall\n" +
-        "--exo-path` removes the file. vLLM and mlx-lm need no such step; services are `tierkv service install`.",
+      "Adds one file to EXO's Python environment; the file extends EXO's prefix cache with vaults. EXO's source stays\n" +
+        "unchanged. EXO versions with an incompatible cache run without tierKV and log the reason. `tierkv uninstall\n" +
+        "--exo-path` removes the file. vLLM and mlx-lm need no such step. `tierkv service install` installs services.",
     )
-    .requiredOption("--exo-path <path>", "EXO's checkout, with its .venv, or an environment")
+    .requiredOption("--exo-path <path>", "EXO's checkout with its .venv, or a Python environment")
     .example("tierkv install --exo-path ~/exo")
     .does(install);
 }

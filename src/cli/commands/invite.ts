@@ -23,16 +23,17 @@ export function addInvite(program: Command): void {
     .command("invite")
     .summary("print a `tierkv join` line of this machine's vault")
     .description(
-      "Run it on a vault's machine, as the vault's user, while the vault runs. Prints a line that lets one other machine into\n" +
-        "the vault within a day: whoever has it is let in, so show it to nobody else. A vault prints one by itself at its first start.",
+      "Prints a line with which another machine joins the vault, by default one machine within a day. Keep the line\n" +
+        "secret, because anyone with it can join. Run it on the vault's machine as the vault's user, while the vault\n" +
+        "runs. A vault prints such a line at its first start.",
     )
     .addOption(
-      new Option("--role <role>", "what the other machine may do").choices(ROLES).default("write"),
+      new Option("--role <role>", "rights of the other machine").choices(ROLES).default("write"),
     )
-    .option("--for <time>", "how long the line is good: 30m, 2h, 7d (default: 24h)")
-    .option("--uses <count>", "how many machines it lets in (default: 1)")
-    .option("--address <host:port>", "where the other machine reaches this vault")
-    .option("--listen <address>", "instead of [vault] listen")
+    .option("--for <time>", "time until the line expires: 30m, 2h, 7d (default: 24h)")
+    .option("--uses <count>", "number of machines that may join with it (default: 1)")
+    .option("--address <host:port>", "address of this vault as the other machine reaches it")
+    .option("--listen <address>", "address of the running vault (default: [vault] listen)")
     .example("tierkv invite --for 2h | ssh engine tierkv join -")
     .does(invite);
 }

@@ -7,12 +7,15 @@ import { decodeJoinCode } from "../join-code.ts";
 export function addJoin(program: Command): void {
   program
     .command("join")
-    .argument("[code]", "as `tierkv vault` or `tierkv invite` printed it; `-`: from standard input")
-    .summary("let this machine into a vault")
+    .argument(
+      "[code]",
+      "code printed by `tierkv vault` or `tierkv invite`; `-` reads it from standard input",
+    )
+    .summary("give this machine access to a vault")
     .description(
-      "Run it on the engine's machine. Connects to the vault that the code names, makes sure that it is that vault before\n" +
-        "it shows the code, is given a credential of its own, keeps that (mode 0600), and writes the vault's address into tierkv.toml.\n" +
-        "A sidecar that runs takes it up when it is started again.",
+      "Connects to the code's vault, and verifies the vault's identity before it sends the code. Stores the credential\n" +
+        "that the vault issues (mode 0600), and writes the vault's address into tierkv.toml. Run it on the engine's\n" +
+        "machine. A running sidecar uses the vault after its next start.",
     )
     .example("tierkv join tkv1.EjE5Mi4xNjguMS4xMDo1MDA1...")
     .does(joinVault);

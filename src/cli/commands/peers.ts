@@ -14,10 +14,10 @@ export function addPeers(program: Command): void {
     .command("peers")
     .summary("list the machines that joined this machine's vault")
     .description(
-      "Run it on a vault's machine, as the vault's user, while the vault runs. Lists each machine that joined: its role, and\n" +
-        "when and from where it was seen last.",
+      "Lists each machine that joined, with its role and the time and address of its last contact. Run it on the\n" +
+        "vault's machine as the vault's user, while the vault runs.",
     )
-    .option("--listen <address>", "instead of [vault] listen")
+    .option("--listen <address>", "address of the running vault (default: [vault] listen)")
     .example("tierkv peers --json")
     .does(listPeers);
 }
@@ -25,13 +25,13 @@ export function addPeers(program: Command): void {
 export function addRevoke(program: Command): void {
   program
     .command("revoke")
-    .argument("<name>", "as `tierkv peers` shows it")
-    .summary("shut a machine out of this machine's vault")
+    .argument("<name>", "name of the machine in `tierkv peers`")
+    .summary("revoke a machine's access to this machine's vault")
     .description(
-      "Run it on a vault's machine, as the vault's user, while the vault runs. The machine's credential opens nothing any\n" +
-        "more, and what it has open is closed. What it stored stays. `tierkv invite` lets it in again.",
+      "Invalidates the machine's credential and closes its connections. Records from the machine stay. `tierkv invite`\n" +
+        "gives it access again. Run it on the vault's machine as the vault's user, while the vault runs.",
     )
-    .option("--listen <address>", "instead of [vault] listen")
+    .option("--listen <address>", "address of the running vault (default: [vault] listen)")
     .example("tierkv revoke gpu-box")
     .does(revoke);
 }

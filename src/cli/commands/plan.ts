@@ -50,27 +50,27 @@ interface PlanFlags {
 export function addPlan(program: Command): void {
   program
     .command("plan")
-    .summary("forecast what a vault of some size would hold and save")
+    .summary("forecast the tokens that vaults hold and the time that they save")
     .description(
-      "With --model: from the model's config.json, what a token and whole prompts weigh, how long they travel, and how many\n" +
-        "tokens vaults hold. Without it: the same of the engines that are connected to the sidecar of this machine, and which\n" +
-        "vault would have held the blocks that they asked for again. With --trace: hit rate and seconds saved by vault size,\n" +
-        "as a memory that drops the longest unused. Nothing is started and nothing is stored.",
+      "With --model, reads the model's config.json and forecasts KV sizes of tokens and prompts, transfer times, and\n" +
+        "the tokens that vaults hold. Without --model, forecasts the same for the engines of this machine's sidecar, and\n" +
+        "the vault size that their repeated blocks needed. With --trace, forecasts hit rate and saved seconds by vault\n" +
+        "size, with least-recently-used eviction. Starts nothing and stores nothing.",
     )
-    .option("--model <path>", "config.json of a Hugging Face model, or the folder it lies in")
-    .option("--socket <path>", "instead of [sidecar] socket, where --model is not given")
+    .option("--model <path>", "config.json of a Hugging Face model, or its folder")
+    .option("--socket <path>", "sidecar's socket, without --model (default: [sidecar] socket)")
     .addOption(
       new Option(
         "--kv-dtype <type>",
-        "values in the engine, where config.json does not say",
+        "type of the engine's KV values, if config.json does not name it",
       ).choices(Object.keys(VALUE_BYTES)),
     )
-    .option("--vault <size>", "one vault size, like 24GB, instead of a table of them")
-    .option("--links <rates>", "Gb/s to reckon with (default: 1,10)")
-    .option("--prefill <rate>", "prompt tokens per second that the engine computes")
-    .option("--trace <file>", "requests in Mooncake's format, one JSON object a line")
-    .option("--block-tokens <n>", `tokens of a block of the trace (default: ${TRACE_BLOCK_TOKENS})`)
-    .option("--engine-cache <size>", "KV cache of the engine itself, whose hits need no vault")
+    .option("--vault <size>", "one vault size, like 24GB, instead of a table of sizes")
+    .option("--links <rates>", "link rates in Gb/s for the forecast (default: 1,10)")
+    .option("--prefill <rate>", "engine's prefill rate, in prompt tokens per second")
+    .option("--trace <file>", "file of requests in Mooncake's format, one JSON object per line")
+    .option("--block-tokens <n>", `tokens per block of the trace (default: ${TRACE_BLOCK_TOKENS})`)
+    .option("--engine-cache <size>", "size of the engine's own KV cache; its hits need no vault")
     .example("tierkv plan --model config.json --trace requests.jsonl --prefill 8000")
     .does(plan);
 }

@@ -31,17 +31,20 @@ interface ServiceFlags {
 export function addService(program: Command): void {
   const service = program
     .command("service")
-    .summary("let this machine start a vault or a sidecar by itself")
+    .summary("install a vault or a sidecar as a service of this machine")
     .description(
-      "Writes a systemd unit, or on a Mac a launchd property list, with as few rights as the process needs, and starts it. The\n" +
-        "configuration that is in force here is the service's. Without --system and --user: the whole machine's where root asks,\n" +
-        "else this user's.",
+      "Writes and starts a systemd unit, or a launchd property list on a Mac, with as few rights as the process needs.\n" +
+        "The service uses the configuration that applies to this command. Without --system and --user, root acts on the\n" +
+        "whole machine's service, other users on their own.",
     )
     .example("tierkv service install vault --dry-run");
   scoped(service.command("install"))
     .summary("write the service and start it")
-    .option("--run-as <user>", "whose process it is, with --system (a vault: a user of its own)")
-    .option("--no-start", "write the file only")
+    .option(
+      "--run-as <user>",
+      "user to run the process as, with --system (default for a vault: a separate user)",
+    )
+    .option("--no-start", "write the file but do not start the service")
     .example("tierkv service install sidecar --user --dry-run")
     .does(install);
   scoped(service.command("uninstall"))
@@ -57,13 +60,15 @@ export function addService(program: Command): void {
 
 function scoped(command: Command): Command {
   return command
-    .addArgument(new Argument("<service>", "which one").choices(SERVICES))
-    .addOption(new Option("--system", "of the whole machine; needs root").conflicts("user"))
+    .addArgument(new Argument("<service>", "service to act on").choices(SERVICES))
+    .addOption(
+      new Option("--system", "act on the whole machine's service; needs root").conflicts("user"),
+    )
     .option(
       "--user",
-      "of this user, who must be logged in, or lingering (`loginctl enable-linger`)",
+      "act on this user's service; it runs while the user is logged in or lingers (`loginctl enable-linger`)",
     )
-    .option("--dry-run", "say what would be done");
+    .option("--dry-run", "print the steps without doing them");
 }
 
 const MANAGERS: Readonly<Record<string, Manager>> = { linux: "systemd", darwin: "launchd" };

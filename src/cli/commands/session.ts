@@ -17,10 +17,11 @@ interface KeepOptions {
 export function addSession(program: Command): void {
   const session = program
     .command("session")
-    .summary("list, keep and release conversations")
+    .summary("list, keep and release sessions (conversations)")
     .description(
-      'A request names its conversation in kv_transfer_params: {"tierkv": {"session": "NAME", "keep_s": 3600}}. Run this on the\n' +
-        "engine's machine: its sidecar asks its vaults. Exit code 1 when no vault knows a session of that name.",
+      'Lists, keeps and releases sessions. A request names its session in kv_transfer_params: {"tierkv": {"session":\n' +
+        '"NAME", "keep_s": 3600}}. Run it on the engine\'s machine, because its sidecar asks the vaults. Exit code 1 if no\n' +
+        "vault knows the session.",
     )
     .example("tierkv session keep chat-17 --for 2h");
   session
@@ -30,21 +31,21 @@ export function addSession(program: Command): void {
     .does((call) => ask(call, { name: "", keepS: 0, isReleased: false }));
   session
     .command("show")
-    .argument("<name>", "as requests name it")
-    .summary("show what is kept of one")
+    .argument("<name>", "name of the session in its requests")
+    .summary("show the kept records of a session")
     .example("tierkv session show chat-17")
     .does((call) => ask(call, { name: nameOf(call), keepS: 0, isReleased: false }));
   session
     .command("keep")
-    .argument("<name>", "as requests name it")
-    .option("--for <time>", "how long from now: 30m, 2h, 7d (default: 1h)")
-    .summary("keep one from eviction")
+    .argument("<name>", "name of the session in its requests")
+    .option("--for <time>", "time to keep it from now: 30m, 2h, 7d (default: 1h)")
+    .summary("protect a session's records from eviction")
     .example("tierkv session keep chat-17 --for 2h")
     .does(keep);
   session
     .command("release")
-    .argument("<name>", "as requests name it")
-    .summary("let what belongs to one go first")
+    .argument("<name>", "name of the session in its requests")
+    .summary("release a session, so that its records are evicted first")
     .example("tierkv session release chat-17")
     .does((call) => ask(call, { name: nameOf(call), keepS: 0, isReleased: true }));
 }

@@ -33,16 +33,16 @@ export function addSidecar(program: Command): void {
     .command("sidecar")
     .summary("serve the engines of this machine")
     .description(
-      "Serves all engines of this machine: takes the blocks they save, brings back those they need, and keeps\n" +
-        "what is in between in shared memory. Where no vault is configured it starts one of its own, on this machine.\n" +
-        "SIGTERM drains it; a second one ends it at once.",
+      "Serves all engines of this machine: stores the blocks that they save, restores the blocks that they need, and\n" +
+        "buffers both in shared memory. If no vault is configured, starts a vault on this machine. SIGTERM drains the\n" +
+        "sidecar; a second SIGTERM ends it at once.",
     )
-    .option("--socket <path>", "instead of [sidecar] socket")
+    .option("--socket <path>", "path of the local socket (default: [sidecar] socket)")
     .option(
       "--insecure-lan",
-      "instead of [sidecar] metrics_lan: let every machine scrape the metrics",
+      "let every machine scrape the metrics; overrides [sidecar] metrics_lan",
     )
-    .option("--exit-when-idle", "end after [sidecar] idle_exit_s without an engine")
+    .option("--exit-when-idle", "exit after [sidecar] idle_exit_s without an engine")
     .example("tierkv sidecar --config /etc/tierkv/tierkv.toml")
     .does(serve);
 }

@@ -16,13 +16,13 @@ interface StatusOptions extends TopOptions {
 export function addStatus(program: Command): void {
   program
     .command("status")
-    .summary("show how the sidecar and the vaults are")
+    .summary("show the state of the sidecar and the vaults")
     .description(
-      "Asks the sidecar (on the engine's machine) and every configured vault: reachable, round trip, version, role,\n" +
-        "memory, records, hit rate, evictions, lanes, rates, and what is on disk. What is wrong comes first, and makes the\n" +
-        "exit code 1.",
+      "Asks the sidecar (on the engine's machine) and every configured vault. Shows reachability, round trip, version,\n" +
+        "role, memory, records, hit rate, evictions, lanes, rates and disk use. Problems come first. Exit code 1 if there\n" +
+        "is a problem.",
     )
-    .option("--watch", "again and again, as `tierkv top` does")
+    .option("--watch", "repeat until stopped, like `tierkv top`")
     .example("tierkv status --json")
     .does(showStatus);
 }

@@ -27,16 +27,16 @@ export interface TopOptions {
 export function addTop(program: Command): void {
   program
     .command("top")
-    .summary("watch engines, vaults, restores and what they save")
+    .summary("watch engines, vaults, restores and the time saved")
     .description(
-      "Asks the sidecar of this machine, and the gateway of this user, again and again: engines and their shared memory, vaults with fill, rates,\n" +
-        "round trip and hit rate, what was restored (predicted and measured), why prompts missed, and what restores\n" +
-        "have saved. What is wrong comes first. `q` ends it; NO_COLOR is respected.",
+      "Shows live figures from this machine's sidecar and this user's gateway. Engines appear with their shared memory;\n" +
+        "vaults with fill, rates, round trip and hit rate. Restores appear with predicted and measured times, the reasons\n" +
+        "for misses, and the time saved. Problems come first. `q` quits; NO_COLOR is respected.",
     )
-    .option("--once", "print it once and end; also where the output is no terminal")
-    .option("--interval <s>", `seconds between two pictures (default: ${TOP_INTERVAL_S_DEFAULT})`)
-    .option("--web", "serve it as a page for a browser of this machine instead")
-    .option("--listen <address>", "where --web serves it (default: 127.0.0.1, a free port)")
+    .option("--once", "print once and exit; the default if the output is not a terminal")
+    .option("--interval <s>", `seconds between two updates (default: ${TOP_INTERVAL_S_DEFAULT})`)
+    .option("--web", "serve a web page to browsers on this machine instead")
+    .option("--listen <address>", "address of the --web page (default: 127.0.0.1, a free port)")
     .example("tierkv top --once")
     .does(showTop);
 }

@@ -21,17 +21,17 @@ interface UninstallFlags {
 export function addUninstall(program: Command): void {
   program
     .command("uninstall")
-    .summary("take services, and with --purge all that is kept, off this machine")
+    .summary("remove services, and with --purge all data, from this machine")
     .description(
-      "Stops and removes the services of this user, and of the machine where root asks. With --purge also records on disk,\n" +
-        "certificates, tokens, credentials, digests of weights, sockets, and configuration files in tierKV's own folders. It asks\n" +
-        "before. The package itself goes by `pip uninstall tierkv` or `npm uninstall -g tierkv`.",
+      "Stops and removes this user's services; as root, the whole machine's too. With --purge, also removes records on\n" +
+        "disk, certificates, tokens, credentials, digests of weights, sockets, and configuration files in tierKV's own\n" +
+        "folders. Asks for confirmation first. `pip uninstall tierkv` or `npm uninstall -g tierkv` removes the package.",
     )
-    .option("--purge", "records, secrets and configuration, too")
-    .option("--user", "only this user's, where root asks")
-    .option("--dry-run", "say what would go")
-    .option("--yes", "do not ask")
-    .option("--exo-path <path>", "only what `tierkv install --exo-path` added there")
+    .option("--purge", "also remove records, secrets and configuration")
+    .option("--user", "remove only this user's files and services, even as root")
+    .option("--dry-run", "list the paths to remove without removing them")
+    .option("--yes", "do not ask for confirmation")
+    .option("--exo-path <path>", "remove only the file that `tierkv install --exo-path` added")
     .example("tierkv uninstall --purge --dry-run")
     .does((call: Call<UninstallFlags>) =>
       call.options.exoPath === undefined ? uninstall(call) : uninstallExo(call),

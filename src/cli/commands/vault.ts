@@ -37,19 +37,33 @@ export function addVault(program: Command): void {
     .command("vault")
     .summary("serve a vault on this machine")
     .description(
-      "Serves a vault: memory that holds encoded blocks for engines on the LAN. [cluster] role says of which class:\n" +
-        "kv_cold (attention KV), ssm_cold (recurrent state) or cold (both). On an address that other machines reach it takes\n" +
-        "calls over TLS and with a token only; at its first start it makes both, and shows the `tierkv join` line to run on\n" +
-        "the engine's machine: on a terminal, else in a file of mode 0600. SIGTERM drains it; a second one ends it at once.",
+      "Serves a vault: memory with encoded blocks for engines on the LAN. [cluster] role sets its class: kv_cold\n" +
+        "(attention KV), ssm_cold (recurrent state) or cold (both). On an address that other machines reach, it requires\n" +
+        "TLS and a token, and makes both at its first start. It then shows the `tierkv join` line for the engine's\n" +
+        "machine, on a terminal or else in a file of mode 0600. SIGTERM drains the vault; a second SIGTERM ends it at\n" +
+        "once.",
     )
-    .option("--listen <address>", "instead of [vault] listen: host:port or unix:/path")
-    .addOption(new Option("--role <role>", "instead of [cluster] role").choices(VAULT_ROLES))
-    .option("--max-bytes <size>", "instead of [vault] max_bytes: 24GB, 24GiB or bytes")
+    .option(
+      "--listen <address>",
+      "address to serve, host:port or unix:/path (default: [vault] listen)",
+    )
+    .addOption(
+      new Option("--role <role>", "record class of the vault (default: [cluster] role)").choices(
+        VAULT_ROLES,
+      ),
+    )
+    .option(
+      "--max-bytes <size>",
+      "memory for records: 24GB, 24GiB or bytes (default: [vault] max_bytes)",
+    )
     .option(
       "--insecure-lan",
-      "instead of [vault] insecure_lan: let every machine in, without TLS and without a token",
+      "serve every machine without TLS and token; overrides [vault] insecure_lan",
     )
-    .option("--until-stdin-ends", "drain also when standard input ends: for a parent that holds it")
+    .option(
+      "--until-stdin-ends",
+      "drain also at the end of standard input, so that a parent process can stop it",
+    )
     .example("tierkv vault --config /etc/tierkv/tierkv.toml")
     .does(serve);
 }

@@ -12,40 +12,41 @@ import { NONE, showBytes, showRate, showShare, table } from "../text.ts";
 export function addVaults(program: Command): void {
   const vaults = program
     .command("vaults")
-    .summary("show the vaults of the pools, and change who belongs to them")
+    .summary("show the vaults of the pools and change their members")
     .description(
-      "The vaults that are one pool: what the sidecar of this machine sees of them, and who leaves.",
+      "Shows the vaults of each pool as this machine's sidecar sees them, and changes the pool's members.",
     )
     .example("tierkv vaults ls");
   vaults
     .command("ls")
-    .summary("list them, with what each owns and holds")
+    .summary("list the vaults of each pool with their shares and contents")
     .description(
-      "Asks the sidecar of this machine for each vault of its pools: which part of the blocks it owns, how full it is,\n" +
-        "what it gives and takes a second, and how it is. One that has left its pool owns nothing, and is asked for what\n" +
-        "it still holds for an hour. Exit code 1 when there is none.",
+      "Asks this machine's sidecar for each vault of its pools: share of the blocks, fill, read and write rates, and\n" +
+        "state. A vault that has left its pool owns no blocks, and sidecars look up its remaining records for an hour.\n" +
+        "Exit code 1 if there is no vault.",
     )
     .example("tierkv vaults ls --json")
     .does(list);
   vaults
     .command("drain <address>")
-    .summary("move what a vault holds to the other vaults of its pool")
+    .summary("move a vault's records to the other vaults of its pool")
     .description(
-      "The vault takes no new records from now on, and owns nothing of its pool; what it holds is copied to the vaults that\n" +
-        "own it without it, and is served meanwhile. Needs the vault's admin token. Run it again after whatever ended it: what has\n" +
-        "moved does not move twice. Then take its address out of [cluster] on all machines, and stop it. A restart of the vault,\n" +
-        "or --end, makes it take records again. Exit code 1 when another run may move more.",
+      "Stops new records to the vault, and copies its records to the vaults that will own them. The vault serves its\n" +
+        "records meanwhile. Needs the vault's admin token. After an interruption, run it again; records already moved\n" +
+        "stay moved. Then remove the address from [cluster] on all machines and stop the vault. A restart of the vault,\n" +
+        "or --end, lets it take records again. Exit code 1 if another run may move more.",
     )
-    .option("--rate <bytes>", "at most so many bytes a second (default: half of the time)")
-    .option("--end", "give up: the vault takes records again")
+    .option("--rate <bytes>", "most bytes per second to move (default: pauses half of the time)")
+    .option("--end", "stop draining; the vault takes records again")
     .example("tierkv vaults drain 192.168.1.20:50051 --rate 50MB")
     .does(drain);
   vaults
     .command("weight <address> <number>")
     .summary("give a vault a larger or a smaller share of its pool")
     .description(
-      "What it has room for counts so many times: 0.1 for a slow one, so that restores wait less for it, and its room is used\n" +
-        "less. Every sidecar hears of it at once, and a restart keeps it. Needs the vault's admin token.",
+      "Multiplies the vault's capacity by the number when the pool places blocks. 0.1 suits a slow vault: restores wait\n" +
+        "less for it, and it holds fewer records. All sidecars apply the weight at once, and it survives a restart. Needs\n" +
+        "the vault's admin token.",
     )
     .example("tierkv vaults weight 192.168.1.20:50051 0.1")
     .does(weigh);
@@ -54,9 +55,9 @@ export function addVaults(program: Command): void {
     .command("discover")
     .summary("list vaults that announce themselves on this network")
     .description(
-      "Asks by multicast DNS for vaults with [vault] announce = true: class, capacity, and the fingerprint of the certificate.\n" +
-        "Anybody on the network may answer so. Nothing is trusted by it: `tierkv join`, with a code from the vault's own\n" +
-        "machine, makes sure who it is. Exit code 1 when none answers.",
+      "Lists vaults with [vault] announce = true, found by multicast DNS, with class, capacity and certificate\n" +
+        "fingerprint. Any machine on the network can send such an answer, so the list is not proof of identity. `tierkv\n" +
+        "join` verifies the vault with a code from the vault's machine. Exit code 1 if no vault answers.",
     )
     .example("tierkv vaults discover --json")
     .does(listAnnounced);
@@ -65,16 +66,14 @@ export function addVaults(program: Command): void {
     vaults
       .command(`${change} <address>`)
       .summary(
-        isAdded
-          ? "write a vault into this machine's list"
-          : "take a vault out of this machine's list",
+        isAdded ? "add a vault to this machine's list" : "remove a vault from this machine's list",
       )
       .description(
-        `${isAdded ? "Adds it to" : "Takes it out of"} [cluster] kv_cold (or ssm_cold) in tierkv.toml, and says which share of the blocks changes its owner.\n` +
-          `${isAdded ? "`tierkv join` does the same for one that this machine has not joined." : "`tierkv vaults drain` moves what it holds before."} ` +
+        `${isAdded ? "Adds the vault to" : "Removes the vault from"} [cluster] kv_cold (or ssm_cold) in tierkv.toml. Prints the share of blocks that changes its owner.\n` +
+          `${isAdded ? "Use `tierkv join` for a vault that this machine has not joined." : "Run `tierkv vaults drain` first to move its records."} ` +
           "All machines that share the vaults\nneed the same list.",
       )
-      .addOption(new Option("--class <class>", "of records").choices(["kv", "ssm"]).default("kv"))
+      .addOption(new Option("--class <class>", "record class").choices(["kv", "ssm"]).default("kv"))
       .example(`tierkv vaults ${change} 192.168.1.20:50051`)
       .does(async (call: Call<{ class: RecordClass }>) => await edit(call, isAdded));
   }

@@ -17,15 +17,18 @@ interface VerifyFlags {
 export function addVerify(program: Command): void {
   program
     .command("verify")
-    .argument("<receipt>", "its name, as the request's answer carries it, or a file")
-    .summary("check a restore receipt against what vaults hold")
+    .argument("<receipt>", "receipt's name from the request's answer, or a file")
+    .summary("check a restore receipt against the vaults")
     .description(
-      "Checks who signed it, that its name is one of the engines here, and then its sample: each block is fetched from the\n" +
-        "vaults, decoded, and its digest compared. Needs the vaults' read tokens. Exit code 1 when one differs, or none is\n" +
-        "there any more: a block that was evicted and computed again may differ, too.",
+      "Checks the receipt's signer and namespace, then the records of its sample: each is fetched from the vaults,\n" +
+        "decoded, and its digest compared. Needs the vaults' read tokens. Exit code 1 if a digest differs or no record of\n" +
+        "the sample is left. A block that was evicted and computed again may differ too.",
     )
-    .option("--trust <key...>", "public keys of other machines that may have signed it")
-    .option("--namespace <hex>", "how its name begins (default: those of the engines here)")
+    .option("--trust <key...>", "public keys of other machines trusted as signers")
+    .option(
+      "--namespace <hex>",
+      "expected namespace or its first digits (default: those of this machine's engines)",
+    )
     .example("tierkv verify 0f3c5a7e9b1d2f4a6c8e0b2d4f6a8c1e")
     .does(verify);
 }

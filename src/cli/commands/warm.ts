@@ -29,15 +29,19 @@ interface Asked {
 export function addWarm(program: Command): void {
   program
     .command("warm")
-    .argument("<file>", "one prompt a line, as JSON")
-    .summary("have prompts computed and stored before anybody asks for them")
+    .argument("<file>", "file with one prompt per line, as JSON")
+    .summary("compute and store prompts before users send them")
     .description(
-      "Each line is a text, a list of token ids, a list of messages, or a whole request of the OpenAI API with `prompt` or\n" +
-        "`messages`, which may name its session. The engine computes each and answers one token; tierKV stores what is new. Run it\n" +
-        "on the engine's machine to hear what was stored. Exit code 1 when a request failed.",
+      "Sends each prompt of the file to the engine, which computes it and answers one token; tierKV stores the new\n" +
+        "blocks. A line is a text, a list of token ids, a list of messages, or an OpenAI API request with `prompt` or\n" +
+        "`messages`. A request may name its session. Run it on the engine's machine to see the number of stored blocks.\n" +
+        "Exit code 1 if a request failed.",
     )
-    .requiredOption("--engine <url>", "where the engine answers, like http://127.0.0.1:8000")
-    .option("--at-once <n>", `requests at the same time (default: ${WARM_AT_ONCE_DEFAULT})`)
+    .requiredOption("--engine <url>", "address of the engine, like http://127.0.0.1:8000")
+    .option(
+      "--at-once <n>",
+      `number of requests in flight at once (default: ${WARM_AT_ONCE_DEFAULT})`,
+    )
     .example("tierkv warm prompts.jsonl --engine http://127.0.0.1:8000")
     .does(warm);
 }

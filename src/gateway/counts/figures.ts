@@ -41,49 +41,49 @@ export class Figures {
     ): Counter<Label> => new Counter({ name, help, labelNames, registers });
     this.#requests = counter(
       "tierkv_gateway_requests_total",
-      "Answers that an engine began, by status.",
+      "Answers that an engine began, by HTTP status.",
       ["engine", "code"],
     );
     this.#refused = counter(
       "tierkv_gateway_refused_total",
-      "Requests that the gateway answered with an error itself, by reason.",
+      "Requests that the gateway itself answered with an error, by reason.",
       ["reason"],
     );
     this.#retries = counter(
       "tierkv_gateway_retries_total",
-      "Requests that went on to another engine, by the engine that failed.",
+      "Requests retried on another engine, by the engine that failed.",
       ["engine"],
     );
     this.#broken = counter(
       "tierkv_gateway_answers_broken_total",
-      "Answers that an engine broke off after their first byte.",
+      "Answers that an engine aborted after the first byte.",
       ["engine"],
     );
     this.#handoffs = counter(
       "tierkv_gateway_handoffs_total",
-      "Prompts that an engine computed for another one: `handed_over`, or `failed`, and computed where they were answered.",
+      "Prompts computed by one engine for another: `handed_over`, or `failed` and computed by the answering engine.",
       ["engine", "outcome"],
     );
     this.#gone = counter(
       "tierkv_gateway_clients_gone_total",
-      "Clients that left before their answer was whole.",
+      "Clients that disconnected before their answer was complete.",
       [],
     );
     this.#tokenized = counter(
       "tierkv_gateway_tokenized_total",
-      "Prompts turned into tokens, by whom: `gateway`, `engine`, or `nobody`, and the choice was made by load.",
+      "Tokenized prompts, by `gateway` or `engine`; with `nobody`, tokens were missing and load decided.",
       ["by"],
     );
     this.#firstByte = new Histogram({
       name: "tierkv_gateway_time_to_first_byte_seconds",
-      help: "From a request's arrival to the first byte of its answer.",
+      help: "Time from a request's arrival to the first byte of its answer, in seconds.",
       labelNames: ["engine"],
       buckets: SECONDS,
       registers,
     });
     this.#lookups = new Histogram({
       name: "tierkv_gateway_vault_lookup_seconds",
-      help: "What asking vaults for a prompt took: `found`, `nothing`, `late` (after the decision), or `failed`.",
+      help: "Time to look up a prompt in vaults, in seconds: `found`, `nothing`, `late` (after the decision) or `failed`.",
       labelNames: ["outcome"],
       buckets: LOOKUP_SECONDS,
       registers,
@@ -173,7 +173,7 @@ function registerGauges(
         for (const engine of fleet.engines) this.set({ engine: engine.name }, valueOf(engine));
       },
     });
-  perEngine("tierkv_gateway_engine_up", "1 where the engine answers.", ({ isUp }) =>
+  perEngine("tierkv_gateway_engine_up", "1 while the engine answers.", ({ isUp }) =>
     isUp ? 1 : 0,
   );
   perEngine(
@@ -183,31 +183,27 @@ function registerGauges(
   );
   perEngine(
     "tierkv_gateway_events_live",
-    "1 where nothing is missing in the engine's KV-cache events.",
+    "1 while the gateway has all KV-cache events of the engine.",
     (engine) => (following.feedOf(engine)?.state === "live" ? 1 : 0),
   );
   perEngine(
     "tierkv_gateway_hashes_agreed",
-    "1 where the engine's block hashes can be made by the gateway, -1 where they turned out to be others.",
+    "1 if the gateway computes the engine's block hashes, -1 if its own hashes differ, 0 if still unknown.",
     (engine) => AGREED[following.agreementOf(engine)?.state ?? "learning"],
   );
   registerBlocks(registers, fleet, index);
   gauge(
     "tierkv_gateway_found_blocks",
-    "Blocks that vaults said to hold when they were asked, in the last 30 s.",
+    "Blocks found in vaults by look-ups of the last 30 s.",
     () => index.foundBlocks,
   );
-  gauge(
-    "tierkv_gateway_waiting",
-    "Requests that wait for an engine with room.",
-    () => fleet.waiting,
-  );
+  gauge("tierkv_gateway_waiting", "Requests waiting for an engine with room.", () => fleet.waiting);
 }
 
 function registerBlocks(registers: Registry[], fleet: Fleet, index: BlockIndex): void {
   void new Gauge({
     name: "tierkv_gateway_indexed_blocks",
-    help: "Blocks that the engine told of: `tier` is `gpu` (its own memory) or `vault`.",
+    help: "Blocks that the engine reported: `tier` is `gpu` (its own memory) or `vault`.",
     labelNames: ["engine", "tier"],
     registers,
     collect(): void {
