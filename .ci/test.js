@@ -125,6 +125,7 @@ function keptNightly() {
 /** Records each stage's time and counts, latest run only. Nightly stages merge, because they may run one by one. */
 function keep(ran) {
   const commit = execFileSync("git", ["rev-parse", "--short", "HEAD"], { encoding: "utf8" }).trim();
+  const cpu = `${availableParallelism()} x ${cpus()[0]?.model ?? "unknown"}`;
   const date = new Date().toISOString().slice(0, 10);
   const rows = ran.map(({ name, count, ms }) => ({
     name,
@@ -132,14 +133,14 @@ function keep(ran) {
     ...count,
     date,
     commit,
+    cpu,
   }));
   const kept = values.nightly ? keptNightly() : [];
   const latest = new Map([...kept, ...rows].map((row) => [row.name, row]));
   const stages = (values.nightly ? NIGHTLY : STAGES).flatMap(({ name }) => latest.get(name) ?? []);
-  const cpu = `${availableParallelism()} x ${cpus()[0]?.model ?? "unknown"}`;
   const path = keptAt(values.nightly ? "nightly.json" : "ci.json");
   mkdirSync(dirname(path), { recursive: true });
-  writeFileSync(path, `${JSON.stringify({ cpu, stages }, null, 2)}\n`);
+  writeFileSync(path, `${JSON.stringify({ stages }, null, 2)}\n`);
 }
 
 /** Runs one stage with its output going to `tell`; returns its row of the summary. */

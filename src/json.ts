@@ -1,6 +1,6 @@
-// Owns reading JSON that others wrote: what is none is a value like any other, which the reader refuses in its own words.
+// Owns parsing of foreign JSON: bad text gives a value, because each caller refuses it with its own error.
 
-/** undefined: it is none. */
+/** Returns the value, or undefined if the text is not JSON. */
 export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text) as unknown;
@@ -9,7 +9,7 @@ export function parseJson(text: string): unknown {
   }
 }
 
-/** Of an object, its fields; null: it is none, or a list. */
+/** Returns the fields of an object; null for a list, another value, or bad text. */
 export function parseObject(text: string): Record<string, unknown> | null {
   const value = parseJson(text);
   const isObject = typeof value === "object" && value !== null && !Array.isArray(value);

@@ -1,4 +1,4 @@
-// Owns having an HTTP server listen: where it does then, and what is said where it cannot.
+// Owns how an HTTP server listens: its real address, and the error if it cannot.
 import type { AddressInfo, Server } from "node:net";
 import { TierkvError, toTierkvError } from "./errors.ts";
 

@@ -22,7 +22,7 @@ export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   }
 }
 
-/** Asks every `everyMs` until it is so; false: it was not within `withinMs`. */
+/** Polls the condition every `everyMs`; returns false if it does not hold within `withinMs`. */
 export async function becomes(
   isSo: () => boolean | Promise<boolean>,
   withinMs: number,

@@ -13,7 +13,7 @@ import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../lim
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
-import { nowMs, sleep } from "../../time.ts";
+import { becomes } from "../../time.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { DropReason } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
@@ -157,7 +157,6 @@ export class Saver {
 
   /** Resolves when no slot of `source` is in use, or after SAVE_DRAIN_MS, when the rest is dropped. */
   async settle(source: SaveSource): Promise<void> {
-    const untilMs = nowMs() + SAVE_DRAIN_MS;
     const queues = this.#queuesOf.get(source) ?? [];
     for (const queue of queues) {
       queue.isLeaving = true;
@@ -165,16 +164,12 @@ export class Saver {
     }
     const isOpen = (queue: Queue): boolean =>
       queue.pending.length > 0 || queue.isBusy || queue.deferred > 0;
-    while (queues.some(isOpen)) {
-      if (nowMs() > untilMs) {
-        for (const { item, name } of queues.flatMap(({ pending }) => pending.splice(0))) {
-          this.#options.counters.add("dropped_shutdown");
-          source.finish(item.slot, item.generation);
-          this.#forget(source, name);
-        }
-        break;
+    if (!(await becomes(() => !queues.some(isOpen), SAVE_DRAIN_MS, SETTLE_POLL_MS))) {
+      for (const { item, name } of queues.flatMap(({ pending }) => pending.splice(0))) {
+        this.#options.counters.add("dropped_shutdown");
+        source.finish(item.slot, item.generation);
+        this.#forget(source, name);
       }
-      await sleep(SETTLE_POLL_MS);
     }
     for (const queue of queues) this.#queues.delete(queue);
     this.#queuesOf.delete(source);
@@ -182,9 +177,7 @@ export class Saver {
 
   /** Resolves when every save is stored or dropped, or after SAVE_DRAIN_MS. */
   async drain(): Promise<void> {
-    const untilMs = nowMs() + SAVE_DRAIN_MS;
-    while (this.#inFlight.size > 0 && nowMs() < untilMs) await sleep(SETTLE_POLL_MS);
-    if (this.#inFlight.size > 0) {
+    if (!(await becomes(() => this.#inFlight.size === 0, SAVE_DRAIN_MS, SETTLE_POLL_MS))) {
       this.#options.logger.warn({ blocks: this.#inFlight.size }, "stopping with saves unfinished");
     }
   }

@@ -117,7 +117,11 @@ mod tests {
         };
         let mut tokens = Tokens::default();
         let mut admit = |number: usize, account: u16| {
-            tokens.admit(token(number), Right { may_store: true, account }, Duration::from_mins(1));
+            tokens.admit(
+                token(number),
+                Right { may_store: true, account },
+                Duration::from_secs(60),
+            );
         };
         admit(0, 1);
         (1..LANE_TOKENS_MAX).for_each(|number| admit(number, 2));
@@ -125,7 +129,7 @@ mod tests {
         tokens.admit(
             token(LANE_TOKENS_MAX),
             Right { may_store: true, account: 1 },
-            Duration::from_mins(1),
+            Duration::from_secs(60),
         );
         assert!(tokens.entries.contains_key(&token(0)));
         assert_eq!(tokens.order.len(), 2);
