@@ -69,6 +69,28 @@ test("of clients that do not stream, the first token is told once whole answers 
   ]);
 });
 
+test("an engine's error is not taken for a first token", async () => {
+  const { url, socket, engines } = await gatewayBefore([["m"]], { preset: "earliest-token" });
+  const config = join(dirname(socket), "tierkv.toml");
+  writeFileSync(config, `[gateway]\nsocket = "${socket}"\n`);
+  const prompt = Array.from({ length: 64 }, (_none, at) => at);
+  const body = JSON.stringify({ model: "m", prompt, stream: true });
+  for (const status of [400, 200]) {
+    engines[0]!.status = status;
+    const answer = await call(url, "/v1/completions", {
+      body,
+      headers: { "x-request-id": String(status) },
+    });
+    expect(answer.code).toBe(status);
+  }
+  const told = await runInside(["--config", config, "gateway", "explain", "--json"]);
+  const { requests } = JSON.parse(told.stdout) as { requests: Record<string, unknown>[] };
+  expect(requests.map(({ id, measuredMs }) => [id, Number(measuredMs) > 0])).toEqual([
+    ["200", true],
+    ["400", false],
+  ]);
+});
+
 test("what was decided for a request is shown by its id, for people and as JSON", async () => {
   const { url, socket, engines } = await gatewayBefore([["m"]], { preset: "earliest-token" });
   const config = join(dirname(socket), "tierkv.toml");

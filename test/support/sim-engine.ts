@@ -29,6 +29,8 @@ export class SimEngine {
   /** Connections that a client closed during an answer. */
   aborted = 0;
   fault: Fault = "none";
+  /** Status of streams. */
+  status = 200;
   /** Events of a stream, and the size each one is padded to. */
   tokens = 5;
   eventBytes = 0;
@@ -123,7 +125,7 @@ export class SimEngine {
       response.setHeader("content-type", "application/json");
       return void response.end(JSON.stringify({ engine: this.name, echo: body, ...this.more }));
     }
-    response.writeHead(200, { "content-type": "text/event-stream; charset=utf-8" });
+    response.writeHead(this.status, { "content-type": "text/event-stream; charset=utf-8" });
     response.flushHeaders();
     if (fault === "silent") return;
     if (fault === "break-after-head") return void setImmediate(() => request.socket.destroy());

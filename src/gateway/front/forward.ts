@@ -136,7 +136,8 @@ async function deliver(
     meter?.pass(chunk);
   };
   const begin = (): void => {
-    sent.begun(isEvents);
+    // Not for errors, because they come before any computing.
+    if (statusCode === 200) sent.begun(isEvents);
     figures.began(engine.name, statusCode, (nowMs() - arrivedMs) / 1000);
     response.writeHead(statusCode, {
       ...headersToClient(headers),

@@ -181,7 +181,8 @@ export class Exchange {
   #begin(): void {
     if (this.#isBegun || this.#engine === null) return;
     this.#isBegun = true;
-    this.#sent?.begun(this.#isEvents);
+    // Not for errors, because they come before any computing.
+    if (this.#code === 200) this.#sent?.begun(this.#isEvents);
     this.#to.figures.began(this.#engine.name, this.#code, (nowMs() - this.#arrivedMs) / 1000);
   }
 
