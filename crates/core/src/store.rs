@@ -111,8 +111,10 @@ struct Aside {
 }
 
 struct State {
-    /// Flushes so far; a record read from disk before a flush must not be inserted after it.
+    /// Beginnings and ends of flushes so far; a record read from disk before a flush must not be inserted after it.
     flushes: u64,
+    /// Scopes that the disk is removing now; records read there meanwhile must not be inserted either.
+    flushing: Vec<Scope>,
     flushed: FlushLog,
     policy: Box<dyn Policy>,
     in_flight: HashSet<RecordKey>,
@@ -145,6 +147,7 @@ impl Store {
         let room = options.max_bytes - ghosts(options.max_bytes) * GHOST_BYTES;
         let state = State {
             flushes: 0,
+            flushing: Vec::new(),
             flushed: FlushLog::default(),
             policy: make(room),
             in_flight: HashSet::new(),

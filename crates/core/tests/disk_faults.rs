@@ -277,3 +277,26 @@ fn what_came_before_the_disk_was_known_is_written_by_an_end_right_after() {
     until("it is found", || !store.disk_stats().is_recovering);
     assert!(is_served(&store, &key(1)));
 }
+
+#[test]
+fn what_is_read_while_it_is_flushed_does_not_stay_in_memory() {
+    let folder = Folder::new();
+    let store = open(&folder, &Faults::new(Fault::Eio, u64::MAX, 0));
+    assert_eq!(put(&store, key(1), &record(&key(1), RECORD)), ItemStatus::Accepted);
+    assert_eq!(store.wait_durable(&[key(1)]), [true]);
+    drop(store);
+
+    let faults = Faults::new(Fault::HangAtFlush, u64::MAX, 0);
+    let store = open(&folder, &faults);
+    store.disk().unwrap().wait_recovered();
+    let flushed = std::thread::scope(|scope| {
+        let released = Released(Arc::clone(&faults));
+        let flush = scope.spawn(|| store.flush(Scope::default()));
+        until("memory is flushed, and the disk is not", || faults.count() > 0);
+        is_served(&store, &key(1));
+        drop(released);
+        flush.join().unwrap()
+    });
+    assert_eq!((flushed.records, flushed.is_durable), (1, true));
+    assert!(!store.contains(&key(1)) && !is_served(&store, &key(1)));
+}

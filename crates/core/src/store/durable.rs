@@ -194,6 +194,7 @@ impl Store {
             return Flushed { records: residents, bytes, disk_bytes: 0, is_durable: true };
         };
         let (records, disk_bytes, is_durable) = disk.flush(scope);
+        self.state().end_flush(&scope);
         Flushed { records: residents + records, bytes, disk_bytes, is_durable }
     }
 
@@ -208,6 +209,8 @@ impl Store {
         if let Some(pin) = self.pin_resident(key) {
             return Some(pin);
         }
+        // Read before the place, because a place found before a flush must not be trusted after it.
+        let flushes = self.state().flushes;
         let place = disk.locate(key)?;
         let class = self.options.record_class;
         if class != CLASS_ANY && place.record_class != class {
@@ -215,7 +218,6 @@ impl Store {
         }
         let shape = Shape::of_pages(&Disk::extent(&place))?;
         let mut state = self.state();
-        let flushes = state.flushes;
         let set_aside = state.set_aside(&self.budget, shape, disk.tenant_of(&place));
         drop(state);
         let (mut memory, aside) = set_aside?;
@@ -223,12 +225,15 @@ impl Store {
         let stored = memory.into_stored(aside.owner);
         let pin = stored.pin();
         let mut state = self.state();
-        if is_sound && state.flushes == flushes && state.policy.peek(key).is_none() {
+        let is_flushing =
+            |scope: &Scope| scope.takes(&key.namespace, place.record_class, aside.owner);
+        let is_current = state.flushes == flushes && !state.flushing.iter().any(is_flushing);
+        if is_sound && is_current && state.policy.peek(key).is_none() {
             state.insert(*key, stored, aside, &self.budget);
             return Some(pin);
         }
         state.policy.put_back(aside.tenant, aside.bytes);
-        (is_sound && state.flushes == flushes).then_some(pin)
+        (is_sound && is_current).then_some(pin)
     }
 }
 

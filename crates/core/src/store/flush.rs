@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-use super::{RecordKey, Scope, Store, Stored};
+use super::{RecordKey, Scope, State, Store, Stored};
 use crate::limits::STORE_FLUSHES_MAX;
 
 /// Flush number of a record made now; no flush so far concerns it.
@@ -80,6 +80,9 @@ impl Store {
         let _no_commit = self.commits.write().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         state.flushes += 1;
+        if self.disk.is_some() {
+            state.flushing.push(*scope);
+        }
         if number > 0 {
             state.flushed.note(number, *scope);
         }
@@ -98,6 +101,16 @@ impl Store {
             }
         }
         (records, bytes)
+    }
+}
+
+impl State {
+    /// Ends a flush that the disk has carried out, too.
+    pub(super) fn end_flush(&mut self, scope: &Scope) {
+        self.flushes += 1;
+        if let Some(at) = self.flushing.iter().position(|flushing| flushing == scope) {
+            self.flushing.swap_remove(at);
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Fault {
     Hang,
     /// Listing what is there: the same.
     HangAtStart,
+    /// Creating the file of tombstones: the same.
+    HangAtFlush,
 }
 
 /// What goes wrong, and when.
@@ -38,7 +40,7 @@ pub struct Faults {
 impl Faults {
     /// From the `first` operation on (counted from 1), `length` of them fail.
     pub fn new(kind: Fault, first: u64, length: u64) -> Arc<Self> {
-        let hangs = matches!(kind, Fault::Hang | Fault::HangAtStart);
+        let hangs = matches!(kind, Fault::Hang | Fault::HangAtStart | Fault::HangAtFlush);
         let (is_released, released) = (Mutex::new(!hangs), Condvar::new());
         Arc::new(Self { kind, count: AtomicU64::new(0), first, length, is_released, released })
     }
@@ -126,6 +128,10 @@ impl Storage for FaultyDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        if self.faults.kind == Fault::HangAtFlush && name == "tombstones" {
+            self.faults.strikes();
+            self.faults.hang();
+        }
         self.faults.grow()?;
         Ok(self.file(self.inner.create(name)?))
     }
@@ -168,7 +174,9 @@ impl DiskFile for FaultyFile {
     }
 
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.faults.hang();
+        if self.faults.kind != Fault::HangAtFlush {
+            self.faults.hang();
+        }
         self.faults.any()?;
         self.inner.read(buffer, offset)
     }
