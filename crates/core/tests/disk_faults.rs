@@ -300,3 +300,28 @@ fn what_is_read_while_it_is_flushed_does_not_stay_in_memory() {
     assert_eq!((flushed.records, flushed.is_durable), (1, true));
     assert!(!store.contains(&key(1)) && !is_served(&store, &key(1)));
 }
+
+#[test]
+fn what_was_flushed_before_the_disk_was_known_does_not_come_back() {
+    let folder = Folder::new();
+    let store = open(&folder, &Faults::new(Fault::Eio, u64::MAX, 0));
+    assert_eq!(put(&store, key(1), &record(&key(1), RECORD)), ItemStatus::Accepted);
+    assert_eq!(store.wait_durable(&[key(1)]), [true]);
+    drop(store);
+
+    let faults = Faults::new(Fault::HangAtStart, u64::MAX, 0);
+    let store = open(&folder, &faults);
+    let released = Released(faults);
+    assert_eq!(put(&store, key(2), &record(&key(2), RECORD)), ItemStatus::Accepted);
+    assert!(!store.flush(Scope::default()).is_durable, "the disk does not answer");
+    assert_eq!(put(&store, key(3), &record(&key(3), RECORD)), ItemStatus::Accepted);
+    drop(released);
+    until("what came later is durable", || store.wait_durable(&[key(3)]) == [true]);
+    store.disk().unwrap().wait_recovered();
+    let held = |store: &Store| store.contains_all(&[key(1), key(2), key(3)]);
+    assert_eq!(held(&store), [false, false, true]);
+    drop(store);
+    let store = open(&folder, &Faults::new(Fault::Eio, u64::MAX, 0));
+    store.disk().unwrap().wait_recovered();
+    assert_eq!(held(&store), [false, false, true], "nor after a restart");
+}

@@ -182,14 +182,20 @@ impl Inner {
         }
     }
 
-    /// Removes the records of `scope` up to `mark`; must run while nothing is being written.
-    pub fn flush(&self, scope: Scope, mark: (u32, u32)) -> (u64, u64, bool) {
+    /// Removes the records of `scope` up to `mark`, by default all; must run while nothing is being written. Before the
+    /// directory was read it is only remembered, so that recovery leaves the records out.
+    pub fn flush(&self, scope: Scope, mark: Option<(u32, u32)>) -> (u64, u64, bool) {
         let takes = |job: &Job| scope.takes(&job.key.namespace, job.record_class, job.tenant);
         for job in self.queue.drop_matching(takes) {
             self.release(&job);
         }
         // Held to the end, because recovery must see either the tombstone or the removal of its records.
         let mut tombstones = self.tombstones();
+        if !self.is_ready.load(Ordering::Acquire) {
+            tombstones.flush_early(scope);
+            return (0, 0, false);
+        }
+        let mark = mark.unwrap_or_else(|| (self.next_id.load(Ordering::Acquire), 0));
         let is_durable = tombstones.flush(&*self.storage, scope, mark).is_ok();
         if !is_durable {
             self.alarm();

@@ -29,7 +29,6 @@ pub fn run(shared: &Arc<Inner>) {
             return;
         }
     };
-    shared.is_ready.store(true, Ordering::Release);
     shared.next_generation();
     loop {
         left = load_all(shared, left);
@@ -42,7 +41,7 @@ pub fn run(shared: &Arc<Inner>) {
     }
 }
 
-/// Reads directory and tombstones; returns the segments, the newest first.
+/// Reads directory and tombstones, then declares the directory ready; returns the segments, the newest first.
 fn prepare(shared: &Inner) -> io::Result<VecDeque<Arc<Segment>>> {
     let files = shared.storage.list()?;
     shared.tombstones().load(&*shared.storage)?;
@@ -71,8 +70,14 @@ fn prepare(shared: &Inner) -> io::Result<VecDeque<Arc<Segment>>> {
         }
     }
     // Tombstones name segment ids, too; the id of a removed segment must not be reused.
-    let marked = shared.tombstones().last_segment();
-    shared.next_id.store(last.max(marked).saturating_add(1), Ordering::Release);
+    let mut tombstones = shared.tombstones();
+    let next = last.max(tombstones.last_segment()).saturating_add(1);
+    shared.next_id.store(next, Ordering::Release);
+    if tombstones.settle(&*shared.storage, (next, 0)).is_err() {
+        shared.alarm();
+    }
+    // Set under the lock, so that each flush is either settled here or sees it.
+    shared.is_ready.store(true, Ordering::Release);
     Ok(found)
 }
 

@@ -29,6 +29,8 @@ pub struct Tombstones {
     flushed: HashMap<Scope, Mark>,
     /// Places of single bad records.
     bad: HashSet<Mark>,
+    /// Scopes flushed before the directory was read, whose marks are not known yet.
+    early: HashSet<Scope>,
     file_bytes: u64,
     /// Whether the file was read; it must not be written before.
     is_loaded: bool,
@@ -77,6 +79,21 @@ impl Tombstones {
     pub fn flush(&mut self, storage: &dyn Storage, scope: Scope, mark: Mark) -> io::Result<()> {
         self.flushed.insert(scope, mark);
         self.append(storage, &line_of_flush(scope, mark))
+    }
+
+    /// Remembers a flush until `settle` can mark its records.
+    pub fn flush_early(&mut self, scope: Scope) {
+        self.early.insert(scope);
+    }
+
+    /// Marks the records of all early flushes before `mark` as gone.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub fn settle(&mut self, storage: &dyn Storage, mark: Mark) -> io::Result<()> {
+        let early = std::mem::take(&mut self.early).into_iter();
+        let flushed = early.map(|scope| self.flush(storage, scope, mark));
+        flushed.fold(Ok(()), io::Result::and)
     }
 
     /// Marks the record at `at` as gone; durable once this returns `Ok`.

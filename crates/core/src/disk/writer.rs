@@ -77,10 +77,7 @@ impl Writer {
         match order {
             Order::Flush(scope, answer) => {
                 self.await_ready();
-                let next_id = self.shared.next_id.load(Ordering::Acquire);
-                let mark = self.active.as_ref().map_or((next_id, 0), Active::mark);
-                let is_ready = self.shared.is_ready.load(Ordering::Acquire);
-                let flushed = if is_ready { self.shared.flush(scope, mark) } else { (0, 0, false) };
+                let flushed = self.shared.flush(scope, self.active.as_ref().map(Active::mark));
                 // The caller may have stopped waiting.
                 let _ = answer.send(flushed);
             }
