@@ -164,7 +164,14 @@ impl Archive for Bucket {
     fn bytes(&self, name: &str) -> io::Result<u64> {
         let key = self.key(name);
         let url = self.place.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        length(&checked("HEAD", &key, self.agent.head(url.as_str()).call())?)
+        match self.agent.head(url.as_str()).call() {
+            // The answer has no body that says what is missing, so that a read asks again.
+            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
+                let read = self.read(name, &mut [0], 0);
+                Err(read.err().unwrap_or_else(|| io::Error::other(format!("HEAD {key}: 404"))))
+            }
+            answer => length(&checked("HEAD", &key, answer)?),
+        }
     }
 
     fn read(&self, name: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -269,8 +276,8 @@ fn checked(
         Ok(_) => code_in(&text),
         Err(_) => None,
     };
-    // A missing bucket does not mean that the object is missing.
-    let is_missing = status == StatusCode::NOT_FOUND && code.is_none_or(|code| code == "NoSuchKey");
+    // A missing bucket, or a proxy without its server, does not mean that the object is missing.
+    let is_missing = status == StatusCode::NOT_FOUND && code == Some("NoSuchKey");
     let kind = if is_missing { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
     let code = code.unwrap_or_default();
     Err(io::Error::new(kind, format!("{method} {key}: {} {code}", status.as_u16())))
@@ -297,7 +304,54 @@ fn length(answer: &Response<Body>) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::sync::Mutex;
+
     use super::*;
+
+    /// Answers every request with 404 and the body of `says`.
+    fn bucket_without_objects(says: &Arc<Mutex<&'static str>>) -> Bucket {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let says = Arc::clone(says);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let asked: Vec<_> =
+                    lines.map_while(io::Result::ok).take_while(|line| !line.is_empty()).collect();
+                let body = *says.lock().unwrap();
+                let sent = if asked[0].starts_with("HEAD") { "" } else { body };
+                let length = body.len();
+                let head = format!(
+                    "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: {length}"
+                );
+                write!(stream, "{head}\r\n\r\n{sent}").unwrap();
+            }
+        });
+        let place = Place::new(url.parse().unwrap(), UrlStyle::Path, "bucket", "here").unwrap();
+        let (credentials, prefix) = (Credentials::new("key", "secret"), String::new());
+        Bucket { place, credentials, prefix, agent: agent(false) }
+    }
+
+    #[test]
+    fn an_object_is_missing_only_where_the_server_says_so() {
+        let says = Arc::new(Mutex::new(""));
+        let bucket = bucket_without_objects(&says);
+        let asks = |body: &'static str| {
+            *says.lock().unwrap() = body;
+            let kind = |error: io::Error| error.kind();
+            let read = bucket.read("name", &mut [0; 8], 0).map_err(kind).unwrap_err();
+            (bucket.bytes("name").map_err(kind).unwrap_err(), read, bucket.remove("name").is_ok())
+        };
+        let missing = (io::ErrorKind::NotFound, io::ErrorKind::NotFound, true);
+        assert_eq!(asks("<Error><Code>NoSuchKey</Code></Error>"), missing);
+        let unknown = (io::ErrorKind::Other, io::ErrorKind::Other, false);
+        for body in ["<Error><Code>NoSuchBucket</Code></Error>", "default backend - 404", ""] {
+            assert_eq!(asks(body), unknown, "{body:?}");
+        }
+    }
 
     #[test]
     fn roots_of_trust_come_from_a_file_of_them() {
