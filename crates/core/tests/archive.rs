@@ -9,6 +9,7 @@ mod records;
 #[path = "support/shaky.rs"]
 mod shaky;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -290,6 +291,9 @@ fn f81_an_archive_that_fails_costs_what_the_disk_has_no_room_for_and_catches_up(
     archive.is_torn.store(false, Ordering::Release);
     vault.settle();
     until("it is well again", || !vault.archive().is_failing);
+    let torn = || std::fs::read_dir(far.path()).unwrap().map(|entry| entry.unwrap().path());
+    let is_torn = |path: &Path| path.extension().is_some_and(|extension| extension == "new");
+    until("what was torn goes with its segment", || !torn().any(|path| is_torn(&path)));
     let records = vault.store.disk_stats().records;
     drop(vault);
     let vault = Vault::anew(&archive);

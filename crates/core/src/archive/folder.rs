@@ -69,6 +69,8 @@ impl Archive for ArchiveFolder {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        // A torn upload left its bytes under the other name.
+        self.folder.remove(&format!("{name}{FRESH}"))?;
         self.folder.remove(name)
     }
 }
