@@ -280,6 +280,10 @@ impl Segments {
         if lock().replace(Arc::clone(&file)).is_none() {
             self.open_files.fetch_add(1, Ordering::Relaxed);
         }
+        // If the file has left meanwhile, its own end found nothing to close.
+        if !segment.is_local.load(Ordering::Acquire) || self.get(segment.name.id).is_none() {
+            self.close_reader(segment);
+        }
         Ok(file)
     }
 
@@ -299,6 +303,81 @@ impl Segments {
         let mut reader = segment.reader.lock().unwrap_or_else(PoisonError::into_inner);
         if reader.take().is_some() {
             self.open_files.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use super::*;
+
+    /// A directory in which the segment's file leaves, for the archive or for good, just after it was opened.
+    struct Leaving<'a>(&'a Segments, &'a Segment, bool);
+
+    struct NoFile;
+
+    impl Storage for Leaving<'_> {
+        fn list(&self) -> io::Result<Vec<(String, u64)>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn open(&self, _: &str, _: Access) -> io::Result<Arc<dyn DiskFile>> {
+            let Self(segments, segment, is_archived) = self;
+            if *is_archived {
+                segments.leave_disk(segment);
+            } else {
+                segments.take(segment.name.id);
+                segments.removed(segment);
+            }
+            Ok(Arc::new(NoFile))
+        }
+        fn remove(&self, _: &str) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn sync(&self) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    impl DiskFile for NoFile {
+        fn bytes(&self) -> io::Result<u64> {
+            Ok(0)
+        }
+        fn allocate(&self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn truncate(&self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn read(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn write(&self, _: &[IoSlice<'_>], _: u64) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_that_leaves_while_it_is_opened_does_not_stay_open() {
+        for is_archived in [true, false] {
+            let segments = Segments::default();
+            let name = SegmentName { id: 1, made_ms: 0, salt: 0 };
+            let segment = Arc::new(Segment::new(name, 0, None));
+            segments.insert(Arc::clone(&segment));
+            let storage = Leaving(&segments, &segment, is_archived);
+            segments.reader(&storage, &segment).expect("this read still has it");
+            assert!(segment.reader.lock().expect("no panic").is_none(), "{is_archived}");
+            assert_eq!(segments.open_files.load(Ordering::Relaxed), 0, "{is_archived}");
         }
     }
 }
