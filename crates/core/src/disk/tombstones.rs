@@ -32,6 +32,8 @@ pub struct Tombstones {
     /// Scopes flushed before the directory was read, whose marks are not known yet.
     early: HashSet<Scope>,
     file_bytes: u64,
+    /// Length of the file after it was last rewritten.
+    rewritten_bytes: u64,
     /// Whether the file was read; it must not be written before.
     is_loaded: bool,
     /// Whether the file lacks some tombstones.
@@ -107,12 +109,13 @@ impl Tombstones {
         self.append(storage, &line_of_record(at))
     }
 
-    /// Rewrites the file when it lacks tombstones or has grown; drops tombstones older than every segment.
+    /// Rewrites the file when it lacks tombstones or has doubled; drops tombstones older than every segment.
     ///
     /// # Errors
     /// Errors of the file system.
     pub fn save(&mut self, storage: &dyn Storage, oldest: u32) -> io::Result<()> {
-        if !self.is_loaded || !self.is_dirty && self.file_bytes <= DISK_TOMBSTONES_FILE_BYTES {
+        let most = DISK_TOMBSTONES_FILE_BYTES.max(2 * self.rewritten_bytes);
+        if !self.is_loaded || !self.is_dirty && self.file_bytes <= most {
             return Ok(());
         }
         self.flushed.retain(|_, mark| mark.0 >= oldest);
@@ -126,7 +129,8 @@ impl Tombstones {
         file.sync()?;
         storage.rename(NAME_NEW, NAME)?;
         storage.sync()?;
-        (self.file_bytes, self.is_dirty) = (lines.len() as u64, false);
+        self.rewritten_bytes = lines.len() as u64;
+        (self.file_bytes, self.is_dirty) = (self.rewritten_bytes, false);
         Ok(())
     }
 
@@ -211,4 +215,39 @@ fn sealed(mut line: [u8; LINE_BYTES], mark: Mark) -> [u8; LINE_BYTES] {
     let checksum = crc32c::checksum(&line[..CHECKSUM_AT]);
     line[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::super::storage::Directory;
+    use super::*;
+
+    #[test]
+    fn many_tombstones_that_are_all_needed_are_not_rewritten_each_time() {
+        let path = std::env::temp_dir().join(format!("tierkv-tombstones-{}", std::process::id()));
+        let storage = Directory::open(&path).expect("a directory");
+        let mut tombstones = Tombstones::default();
+        tombstones.load(&storage).expect("none are there");
+        let count = u32::try_from(DISK_TOMBSTONES_FILE_BYTES).expect("small") / 64 + 10;
+        tombstones.bad.extend((0..count).map(|page| (1, page)));
+        tombstones.is_dirty = true;
+        let mut saved = |oldest| {
+            tombstones.save(&storage, oldest).expect("saved");
+            let found = std::fs::metadata(path.join(NAME)).expect("the file");
+            (found.ino(), found.len())
+        };
+        let first = saved(1);
+        assert_eq!(first.1, u64::from(count) * LINE_BYTES as u64);
+        assert_eq!(saved(1), first, "it is as it was written");
+        tombstones.file_bytes = 2 * first.1 + 1;
+        tombstones.save(&storage, 2).expect("saved");
+        assert_eq!(
+            std::fs::metadata(path.join(NAME)).expect("the file").len(),
+            0,
+            "it had doubled"
+        );
+        std::fs::remove_dir_all(&path).expect("removed");
+    }
 }
