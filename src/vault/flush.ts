@@ -16,7 +16,9 @@ export async function flush(
 ): Promise<m.FlushReply> {
   const scope = scopeOf(vault, request);
   const { number, isKept } = vault.flushes.begin(scope);
-  const dropped = await carryOut(vault, number, scope);
+  const dropped = await carryOut(vault, number, scope).finally(() =>
+    vault.flushes.carriedOut(number),
+  );
   if (!dropped.volatile) vault.flushes.end(number);
   const sidecars = await vault.watchers.tell(number);
   const total = { ...dropped, volatile: dropped.volatile || !isKept, number, sidecars };

@@ -93,7 +93,8 @@ export class Watchers {
   /** Announces flush `number`, then waits at most FLUSH_CONFIRM_MS for connected sidecars to confirm. */
   async tell(number: number): Promise<FlushedSidecar[]> {
     const told = [...this.#watchers.values()].filter(({ answer }) => answer !== null);
-    for (const { answer } of told) answer?.();
+    // While an earlier flush is under way, its end announces both.
+    if (this.#log.number >= number) for (const { answer } of told) answer?.();
     await new Promise<void>((resolve) => {
       const end = (): void => {
         clearTimeout(timer);
