@@ -114,6 +114,8 @@ struct State {
     /// Flushes so far; a record read from disk before a flush must not be inserted after it.
     flushes: u64,
     flushed: FlushLog,
+    /// Flushes that wait for the disk, whose records must not be read back.
+    flushing: Vec<Scope>,
     policy: Box<dyn Policy>,
     in_flight: HashSet<RecordKey>,
     sessions: Sessions,
@@ -146,6 +148,7 @@ impl Store {
         let state = State {
             flushes: 0,
             flushed: FlushLog::default(),
+            flushing: Vec::new(),
             policy: make(room),
             in_flight: HashSet::new(),
             sessions: Sessions::default(),

@@ -6,8 +6,9 @@
 mod records;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
 use records::{key, put, record};
 use tierkv_core::disk::{DiskOptions, Durability};
@@ -18,6 +19,8 @@ use tierkv_core::store::{
 
 const MIB: u64 = 1 << 20;
 const RECORD: usize = 6_000;
+/// Held by each test with a disk, because one of them stops the writers of all.
+static DISK: Mutex<()> = Mutex::new(());
 const ALL: Scope = Scope { namespace: None, record_class: None, salt: None };
 
 fn options() -> Options {
@@ -83,6 +86,7 @@ fn what_is_in_the_middle_of_arriving_is_refused_when_it_is_whole() {
 /// A commit that has told memory and not yet the disk must not slip past a flush.
 #[test]
 fn a_flush_beside_stores_leaves_nothing_of_before_in_either_tier() {
+    let _alone = DISK.lock();
     let path: PathBuf = std::env::temp_dir().join(format!("tierkv-flushes-{}", std::process::id()));
     let disk = DiskOptions::new(64 * MIB, options().max_bytes, Durability::Group);
     let store = Store::durable(options(), &path, disk).unwrap();
@@ -114,6 +118,44 @@ fn a_flush_beside_stores_leaves_nothing_of_before_in_either_tier() {
         assert_eq!(left, 0, "round {round}: {left} of {} records", made - first);
         last = made;
     }
+    drop(store);
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+/// A flush empties memory first, and then waits for the disk.
+#[test]
+fn what_is_read_from_disk_while_a_flush_waits_for_it_does_not_outlive_the_flush() {
+    let _alone = DISK.lock();
+    let path = std::env::temp_dir().join(format!("tierkv-flush-reads-{}", std::process::id()));
+    let open = || {
+        let disk = DiskOptions::new(64 * MIB, options().max_bytes, Durability::Group);
+        Store::durable(options(), &path, disk).unwrap()
+    };
+    assert_eq!(store_as(&open(), 0, key(1)), ItemStatus::Accepted);
+    let store = open();
+    store.disk().unwrap().wait_recovered();
+    let (begun, begins) = channel();
+    let (ends, ended) = channel::<()>();
+    let ended = Mutex::new(ended);
+    // The writer is busy until this test says otherwise.
+    let busy = move || {
+        let _ = begun.send(());
+        let _ = ended.lock().unwrap().recv();
+    };
+    fail::cfg_callback("disk.append", busy).unwrap();
+    assert_eq!(store_as(&store, 0, key(2)), ItemStatus::Accepted);
+    begins.recv().unwrap();
+    fail::remove("disk.append");
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| store.flush_as(1, ALL));
+        while store_as(&store, 0, key(3)) != ItemStatus::Flushed {
+            std::thread::yield_now();
+        }
+        drop(store.pin(&key(1)));
+        drop(ends);
+        flush.join().unwrap();
+    });
+    assert!(!store.contains(&key(1)), "it came back");
     drop(store);
     std::fs::remove_dir_all(path).unwrap();
 }

@@ -194,6 +194,7 @@ impl Store {
             return Flushed { records: residents, bytes, disk_bytes: 0, is_durable: true };
         };
         let (records, disk_bytes, is_durable) = disk.flush(scope);
+        self.end_flush(&scope);
         Flushed { records: residents + records, bytes, disk_bytes, is_durable }
     }
 
@@ -215,6 +216,9 @@ impl Store {
         }
         let shape = Shape::of_pages(&Disk::extent(&place))?;
         let mut state = self.state();
+        if disk.locate(key) != Some(place) || state.is_flushing(key, &place) {
+            return None;
+        }
         let flushes = state.flushes;
         let set_aside = state.set_aside(&self.budget, shape, disk.tenant_of(&place));
         drop(state);

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-use super::{RecordKey, Scope, Store, Stored};
+use super::{RecordKey, Scope, State, Store, Stored};
+use crate::disk::index::Place;
 use crate::limits::STORE_FLUSHES_MAX;
 
 /// Flush number of a record made now; no flush so far concerns it.
@@ -80,6 +81,9 @@ impl Store {
         let _no_commit = self.commits.write().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         state.flushes += 1;
+        if self.disk.is_some() {
+            state.flushing.push(*scope);
+        }
         if number > 0 {
             state.flushed.note(number, *scope);
         }
@@ -98,6 +102,22 @@ impl Store {
             }
         }
         (records, bytes)
+    }
+
+    /// Ends a flush once the disk has removed its records, too.
+    pub(super) fn end_flush(&self, scope: &Scope) {
+        let flushing = &mut self.state().flushing;
+        if let Some(at) = flushing.iter().position(|one| one == scope) {
+            flushing.swap_remove(at);
+        }
+    }
+}
+
+impl State {
+    /// Whether a record on disk belongs to a flush that the disk has not carried out yet.
+    pub(super) fn is_flushing(&self, key: &RecordKey, place: &Place) -> bool {
+        let tenant = u64::from(place.salt);
+        self.flushing.iter().any(|scope| scope.takes(&key.namespace, place.record_class, tenant))
     }
 }
 
