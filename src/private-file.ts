@@ -21,7 +21,11 @@ const FOREIGN_BITS = 0o077;
 const FOREIGN_WRITE_BITS = 0o022;
 
 /** Returns a secret's text. Throws CREDENTIALS when it cannot be read, or others may read it. */
-export function readPrivate(path: string, key: string, bytesMax = SECRET_FILE_BYTES_MAX): string {
+export function readPrivate(
+  path: string,
+  key: string,
+  bytesMax: number = SECRET_FILE_BYTES_MAX,
+): string {
   return readChecked(path, key, true, bytesMax);
 }
 
@@ -36,7 +40,7 @@ function readChecked(
   path: string,
   key: string,
   isSecret: boolean,
-  bytesMax = SECRET_FILE_BYTES_MAX,
+  bytesMax: number = SECRET_FILE_BYTES_MAX,
 ): string {
   try {
     const { handle, stats } = openOwn(path, (reason, fix) => {

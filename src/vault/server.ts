@@ -176,9 +176,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
     async resume(): Promise<void> {
       const before = listener;
       listener = await listenAt(addressAgain(config.listen, address));
-      // A listener counts from zero, but a vault's counters must not fall.
-      for (const [name, count] of Object.entries(before.counts()))
-        counters.add(name as VaultCounter, count);
+      addCounts(counters, before);
       vault.listener = listener;
     },
     door: (path) => openDoor(vault, path),
@@ -200,6 +198,12 @@ function listening(
   };
   const handlers = { ...vault, traces: vault.spans !== null, onSocket, security };
   return (at) => VaultListener.open(at, handlers, config.addresses);
+}
+
+/** Adds the counts of a closed listener, because the next one counts from zero and a vault's counters must not fall. */
+function addCounts(counters: VaultCounters, listener: VaultListener): void {
+  for (const [name, count] of Object.entries(listener.counts()))
+    counters.add(name as VaultCounter, count);
 }
 
 /** Returns the address to listen at again, with the port that the system chose. */
