@@ -1,5 +1,5 @@
 // Owns the Flush call: logged first, then dropped in memory and on disk, then sent to every sidecar.
-import { toNamespace } from "../block.ts";
+import { className, toNamespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { storeFlush, storeForgetFlushes, storeNoteFlush } from "../native.ts";
 import { isTenant } from "../tenant.ts";
@@ -28,7 +28,8 @@ export async function flush(
   const namespaces = namespacesOf(scope);
   const short = namespaces.map((name) => (name === null ? "every" : shortHash(name)));
   const away = sidecars.filter(({ confirmed }) => !confirmed).length;
-  const said = { namespaces: short, model, tenant, records, number, away };
+  const only = recordClass === 0 ? {} : { class: className(recordClass) };
+  const said = { namespaces: short, ...only, model, tenant, records, number, away };
   vault.audit.record("admin_call", { peer, role, call: "Flush", ...said });
   const shown = namespaces.map((name) => name?.toString("hex") ?? "every");
   vault.logger.info({ ...total, namespaces: shown, model, recordClass, tenant }, "flushed");
