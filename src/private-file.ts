@@ -21,8 +21,12 @@ const FOREIGN_BITS = 0o077;
 const FOREIGN_WRITE_BITS = 0o022;
 
 /** Returns a secret's text. Throws CREDENTIALS when it cannot be read, or others may read it. */
-export function readPrivate(path: string, key: string): string {
-  return readChecked(path, key, true);
+export function readPrivate(
+  path: string,
+  key: string,
+  bytesMax: number = SECRET_FILE_BYTES_MAX,
+): string {
+  return readChecked(path, key, true, bytesMax);
 }
 
 /** Returns a certificate's text; others may read it but not write. Throws CREDENTIALS, also where it is no certificate. */
@@ -32,7 +36,12 @@ export function readPublic(path: string, key: string): string {
   throw refused(path, "it holds no certificate as PEM", `correct ${key}`);
 }
 
-function readChecked(path: string, key: string, isSecret: boolean): string {
+function readChecked(
+  path: string,
+  key: string,
+  isSecret: boolean,
+  bytesMax: number = SECRET_FILE_BYTES_MAX,
+): string {
   try {
     const { handle, stats } = openOwn(path, (reason, fix) => {
       throw refused(path, reason, fix ?? `correct ${key}`);
@@ -45,8 +54,8 @@ function readChecked(path: string, key: string, isSecret: boolean): string {
         const reason = `it has mode ${shown}, so others may ${isSecret ? "read" : "write"} it`;
         throw refused(path, reason, `run \`chmod ${isSecret ? "600" : "644"} ${path}\``);
       }
-      if (size > SECRET_FILE_BYTES_MAX) {
-        const reason = `${size} bytes, the limit is ${SECRET_FILE_BYTES_MAX}`;
+      if (size > bytesMax) {
+        const reason = `${size} bytes, the limit is ${bytesMax}`;
         throw refused(path, reason, `correct ${key}`);
       }
       return readFileSync(handle, "utf8");

@@ -3,7 +3,13 @@ import { createHash } from "node:crypto";
 import type { RecordClass } from "../block.ts";
 import { TierkvError } from "../errors.ts";
 import { parseObject } from "../json.ts";
-import { BUNDLE_JSON_BYTES_MAX, BUNDLE_LAYERS_MAX } from "../limits/tools.ts";
+import { RECORD_BYTES_MAX } from "../limits/general.ts";
+import {
+  BUNDLE_JSON_BYTES_MAX,
+  BUNDLE_LAYER_BYTES,
+  BUNDLE_LAYER_SPARE,
+  BUNDLE_LAYERS_MAX,
+} from "../limits/tools.ts";
 import { derive, isSignedBy, SigningKey } from "../signing-key.ts";
 
 export const MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json";
@@ -13,6 +19,7 @@ const LAYER_TYPE = "application/vnd.tierkv.bundle.records.v1";
 const SIGNATURE = "tierkv.signature";
 const SIGNER = "tierkv.signer";
 const CONTEXT = "tierkv bundle 1\n";
+const LAYER_BYTES_MAX = Math.max(BUNDLE_LAYER_BYTES, RECORD_BYTES_MAX) + BUNDLE_LAYER_SPARE;
 
 /** As OCI defines it. */
 export interface Descriptor {
@@ -117,7 +124,10 @@ export function readManifest(bytes: Buffer, where: string): Manifest {
     typeof annotations === "object" &&
     annotations !== null;
   if (!isWhole) throw refused("its manifest is damaged");
-  return manifest as Manifest;
+  // Checked before a registry sends any of it.
+  const large = layers.find((layer: Descriptor) => layer.size > LAYER_BYTES_MAX);
+  if (large === undefined) return manifest as Manifest;
+  throw refused(`layer ${large.digest} has ${large.size} bytes, which none has`);
 }
 
 /** Throws BUNDLE_REFUSED unless one of the trusted keys (32 bytes each, in hexadecimal) signed the config. */

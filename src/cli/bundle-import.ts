@@ -7,8 +7,7 @@ import { openConfig, readManifest } from "../bundle/manifest.ts";
 import type { BundleConfig, Layer, Opened } from "../bundle/manifest.ts";
 import { UNCOUNTED } from "../client/found.ts";
 import type { VaultClient } from "../client/vault-client.ts";
-import { KEYS_MAX, RECORD_BYTES_MAX, STORE_TIMEOUT_MS } from "../limits/general.ts";
-import { BUNDLE_LAYER_BYTES, BUNDLE_LAYER_SPARE } from "../limits/tools.ts";
+import { KEYS_MAX, STORE_TIMEOUT_MS } from "../limits/general.ts";
 import { outboxDrop, outboxPut } from "../native.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
 import type { Clients } from "./bundle-selection.ts";
@@ -113,9 +112,6 @@ export class Importer {
   /** Reads and checks a layer, again each time, because the directory may have changed. */
   #read(layer: Layer, number: number): Read {
     const { layout } = this.#options;
-    if (layer.size > Math.max(BUNDLE_LAYER_BYTES, RECORD_BYTES_MAX) + BUNDLE_LAYER_SPARE) {
-      throw layout.refused(`layer ${number} has ${layer.size} bytes, which none has`);
-    }
     const bytes = layout.read(layer);
     const clear = this.#seal === null ? bytes : this.#seal.open(bytes, number);
     if (clear === null) throw layout.refused("the key of --seal does not open it");

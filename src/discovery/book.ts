@@ -42,16 +42,20 @@ export class Book {
     return this.#digest;
   }
 
-  /** Takes entries that are signed and newer; `refused` counts those that the pool's key did not sign, or beyond the limit. */
-  take(entries: readonly SignedEntry[]): { isChanged: boolean; refused: number } {
+  /** Takes entries that are signed and newer; `refused` counts those that the pool's key did not sign, `left` those beyond the limit. */
+  take(entries: readonly SignedEntry[]): { isChanged: boolean; refused: number; left: number } {
     const before = this.#mark;
-    let refused = 0;
+    let [refused, left] = [0, 0];
     for (const signed of entries) {
       const entry = openEntry(this.publicKey, signed);
-      const key = entry === null ? "" : keyOf(entry);
-      const known = this.#known.get(key);
-      if (entry === null || (known === undefined && this.#count(entry.kind) >= MOST[entry.kind])) {
+      if (entry === null) {
         refused += 1;
+        continue;
+      }
+      const key = keyOf(entry);
+      const known = this.#known.get(key);
+      if (known === undefined && this.#count(entry.kind) >= MOST[entry.kind]) {
+        left += 1;
         continue;
       }
       if (known !== undefined && !isNewer({ entry, signed }, known)) continue;
@@ -59,7 +63,7 @@ export class Book {
       this.#mark += 1;
       this.#digest = null;
     }
-    return { isChanged: this.#mark !== before, refused };
+    return { isChanged: this.#mark !== before, refused, left };
   }
 
   all(kind?: Entry["kind"]): SignedEntry[] {

@@ -5,7 +5,14 @@ import { askOnce } from "../client/ask.ts";
 import { certificateAt, fingerprintOf, pemOf } from "../client/certificate.ts";
 import { toTierkvError } from "../errors.ts";
 import { splitAddress } from "../hosts.ts";
-import { GOSSIP_EVERY_MS, GOSSIP_RETRY_MS, GOSSIP_TIMEOUT_MS } from "../limits/pool.ts";
+import {
+  GOSSIP_EVERY_MS,
+  GOSSIP_RETRY_MS,
+  GOSSIP_TIMEOUT_MS,
+  LISTED_MACHINES_MAX,
+  LISTED_VAULTS_MAX,
+  STATEMENT_BYTES_MAX,
+} from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
 import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
 import { jitterMs, nowMs, sleep } from "../time.ts";
@@ -16,6 +23,8 @@ import { Book } from "./book.ts";
 import type { Entry, PoolKey, VaultEntry } from "./entry.ts";
 
 const KEY = "[vault] state_dir";
+/** Worst case: JSON escapes every byte of each statement. */
+const FILE_BYTES_MAX = (LISTED_VAULTS_MAX + LISTED_MACHINES_MAX) * (STATEMENT_BYTES_MAX * 2 + 128);
 
 export interface GossipOptions {
   key: PoolKey;
@@ -46,6 +55,7 @@ export class Gossip {
   readonly #changed = new Set<string>();
   #own: OwnVault | null = null;
   #isOut = false;
+  #isFull = false;
   #putMs = -GOSSIP_EVERY_MS;
   #turn = 0;
 
@@ -56,7 +66,7 @@ export class Gossip {
     this.book = new Book(options.key.publicKey);
     const { certificate, file } = options;
     this.#certificate = certificate === null ? null : pemOf(new X509Certificate(certificate).raw);
-    if (!isAbsent(file, KEY)) this.book.take(parse(readPrivate(file, KEY)));
+    if (!isAbsent(file, KEY)) this.book.take(parse(readPrivate(file, KEY, FILE_BYTES_MAX)));
   }
 
   /** Calls `onChange` after each change. */
@@ -146,7 +156,8 @@ export class Gossip {
       if (this.#closing.signal.aborted) return false;
       this.#changed.delete(address);
       this.#take(reply.entries);
-      const isNews = !isKnown && this.book.vault(address) !== null;
+      // An entry without a certificate would leave it unknown, however often it is asked.
+      const isNews = !isKnown && (this.book.vault(address)?.certificate ?? null) !== null;
       return isNews ? await this.#exchange(address) : true;
     } catch (error) {
       const known = this.book.vault(address);
@@ -193,7 +204,13 @@ export class Gossip {
   #take(entries: readonly SignedEntry[]): void {
     const { logger, onRefused, file } = this.#options;
     const before = new Set(this.#others());
-    const { isChanged, refused } = this.book.take(entries);
+    const { isChanged, refused, left } = this.book.take(entries);
+    if (left > 0 && !this.#isFull) {
+      this.#isFull = true;
+      const fix = `to forget removed ones, stop the pool's vaults, and remove ${file} at each`;
+      const most = `${LISTED_VAULTS_MAX} vaults and ${LISTED_MACHINES_MAX} machines`;
+      logger.warn({ left, fix }, `a pool's list has no room: ${most}, removed ones included`);
+    }
     if (refused > 0) {
       logger.warn({ refused }, "entries of a pool's list were refused: its key did not sign them");
       onRefused(refused);

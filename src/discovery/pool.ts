@@ -23,6 +23,10 @@ export interface PoolSourceOptions {
   onRefused(count: number): void;
 }
 
+async function pause(signal: AbortSignal): Promise<void> {
+  await sleep(jitterMs(LISTING_PAUSE_MS, 2 * LISTING_PAUSE_MS), signal).catch(() => {});
+}
+
 export class PoolSource implements VaultSource {
   readonly kind = "pool";
   readonly #options: PoolSourceOptions;
@@ -91,11 +95,13 @@ export class PoolSource implements VaultSource {
         const reply = await askOnce(asked, vaultService.Pool, { mark, epoch }, signal);
         ({ mark, epoch } = reply);
         this.#take(address, reply);
+        // A vault without a list holds no call.
+        if (reply.key.length === 0) await pause(signal);
       } catch (error) {
         if (signal.aborted) return;
         mark = 0;
         logger.debug({ err: toTierkvError(error), vault: address }, "no list of vaults");
-        await sleep(jitterMs(LISTING_PAUSE_MS, 2 * LISTING_PAUSE_MS), signal).catch(() => {});
+        await pause(signal);
       }
     }
   }

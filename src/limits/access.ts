@@ -18,7 +18,7 @@ export const CERTIFICATE_EARLY_S = 86_400;
 export const CERTIFICATE_WARN_DAYS = 30;
 /** From a connection's first packet until it is admitted: handshake, hello, first call. */
 export const LISTENER_DEADLINE_MS = 5_000;
-/** Failed attempts of one address in a row, and the pause after which one more is allowed. */
+/** Failed attempts of one address after which each of its connections has one, and the time that forgives one. */
 export const AUTH_FAILURES_MAX = 10;
 export const AUTH_REFILL_MS = 1_000;
 /** Time to send the answer to the last failed attempt. */

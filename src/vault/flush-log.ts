@@ -46,17 +46,28 @@ export class FlushLog {
   readonly #file: string | null;
   readonly #logger: Logger;
   #kept: Kept = { base: 0, done: 0, flushes: [] };
+  /** Numbers of flushes whose records this run has not dropped yet. */
+  readonly #underWay = new Set<number>();
+  /** Numbers of flushes that a restart must carry out again. */
+  readonly #open: Set<number>;
 
   /** With `file` null, a restart forgets the flushes. */
   constructor(file: string | null, logger: Logger) {
     this.#file = file;
     this.#logger = logger;
     if (file !== null && existsSync(file)) this.#read(file);
+    this.#open = new Set(this.undone.map(({ number }) => number));
   }
 
-  /** Number of the last flush; 0: none yet. */
+  /** Number of the last flush that clients may hear of; 0: none yet. */
   get number(): number {
-    return this.#kept.flushes.at(-1)?.number ?? this.#kept.base;
+    return this.#told.at(-1)?.number ?? this.#kept.base;
+  }
+
+  /** Without flushes under way, because a client told too early could fetch their records again. */
+  get #told(): Entry[] {
+    const first = Math.min(...this.#underWay);
+    return this.#kept.flushes.filter(({ number }) => number < first);
   }
 
   get base(): number {
@@ -74,31 +85,43 @@ export class FlushLog {
 
   /** Numbers and writes a new flush; `isKept` is false when the file could not be written. */
   begin(scope: FlushScope): { number: number; isKept: boolean } {
-    const { flushes } = this.#kept;
+    const { base, flushes } = this.#kept;
+    const last = flushes.at(-1)?.number ?? base;
     // The clock keeps numbers above those of a lost file, so that no number ever names two flushes.
-    const number = Math.max(this.number + 1, wallClockMs());
+    const number = Math.max(last + 1, wallClockMs());
+    this.#underWay.add(number);
+    this.#open.add(number);
     flushes.push({ number, ...scope });
     while (flushes.length > FLUSHES_KEPT_MAX) {
-      this.#kept.base = flushes.shift()?.number ?? this.#kept.base;
+      this.#kept.base = flushes.shift()?.number ?? base;
+      this.#open.delete(this.#kept.base);
     }
     return { number, isKept: this.#write() };
   }
 
+  /** Lets clients hear of a flush, because its records are gone. */
+  carriedOut(number: number): void {
+    this.#underWay.delete(number);
+  }
+
   /** Marks a flush as carried out, also over a restart. */
   end(number: number): void {
-    if (number <= this.#kept.done) return;
-    this.#kept.done = number;
+    this.carriedOut(number);
+    if (!this.#open.delete(number)) return;
+    const last = this.#kept.flushes.at(-1)?.number ?? number;
+    // Below an earlier flush that did not end, because a restart must carry that one out.
+    this.#kept.done = Math.min(last, ...[...this.#open].map((open) => open - 1));
     this.#write();
   }
 
   /** Returns the flushes after `known`, or `everything` when the log cannot name them all. */
   since(known: number): FlushNews {
     const { number } = this;
-    const { base, flushes } = this.#kept;
+    const flushes = this.#told;
     if (known === number) return { number, everything: false, flushes: [] };
     const missed = flushes.filter((flush) => flush.number > known);
     const names = missed.reduce((sum, { namespaces }) => sum + (namespaces?.length ?? 1), 0);
-    const isKnown = known === base || flushes.some((flush) => flush.number === known);
+    const isKnown = known === this.#kept.base || flushes.some((flush) => flush.number === known);
     if (!isKnown || names > FLUSH_NAMESPACES_TOLD_MAX) {
       return { number, everything: true, flushes: [] };
     }

@@ -1,6 +1,7 @@
 // Owns the Flush call: logged first, then dropped in memory and on disk, then sent to every sidecar.
-import { toNamespace } from "../block.ts";
+import { className, toNamespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
+import { NAME_BYTES_MAX } from "../limits/general.ts";
 import { storeFlush, storeForgetFlushes, storeNoteFlush } from "../native.ts";
 import { isTenant } from "../tenant.ts";
 import type * as m from "../wire/messages.ts";
@@ -9,6 +10,8 @@ import type { VaultContext } from "./context.ts";
 import type { FlushScope } from "./flush-log.ts";
 import type { Caller } from "./gate.ts";
 
+const EVERY_CLASS = 0;
+
 export async function flush(
   vault: VaultContext,
   request: m.FlushRequest,
@@ -16,7 +19,9 @@ export async function flush(
 ): Promise<m.FlushReply> {
   const scope = scopeOf(vault, request);
   const { number, isKept } = vault.flushes.begin(scope);
-  const dropped = await carryOut(vault, number, scope);
+  const dropped = await carryOut(vault, number, scope).finally(() =>
+    vault.flushes.carriedOut(number),
+  );
   if (!dropped.volatile) vault.flushes.end(number);
   const sidecars = await vault.watchers.tell(number);
   const total = { ...dropped, volatile: dropped.volatile || !isKept, number, sidecars };
@@ -26,7 +31,8 @@ export async function flush(
   const namespaces = namespacesOf(scope);
   const short = namespaces.map((name) => (name === null ? "every" : shortHash(name)));
   const away = sidecars.filter(({ confirmed }) => !confirmed).length;
-  const said = { namespaces: short, model, tenant, records, number, away };
+  const only = recordClass === EVERY_CLASS ? {} : { class: className(recordClass) };
+  const said = { namespaces: short, ...only, model, tenant, records, number, away };
   vault.audit.record("admin_call", { peer, role, call: "Flush", ...said });
   const shown = namespaces.map((name) => name?.toString("hex") ?? "every");
   vault.logger.info({ ...total, namespaces: shown, model, recordClass, tenant }, "flushed");
@@ -73,6 +79,13 @@ function scopeOf({ models }: VaultContext, request: m.FlushRequest): FlushScope 
   if (!isTenant(tenant)) {
     throw new TierkvError("BAD_ARGUMENT", { reason: `tenant ${tenant}: expected 48 bits` });
   }
+  const bytes = Buffer.byteLength(model);
+  // The log would count as damaged at the next start.
+  if (bytes > NAME_BYTES_MAX) {
+    const reason = `a model name of ${bytes} bytes: the limit is ${NAME_BYTES_MAX}`;
+    throw new TierkvError("BAD_ARGUMENT", { reason });
+  }
+  if (recordClass !== EVERY_CLASS) className(recordClass);
   const of = { recordClass, model, tenant };
   if (model !== "") return { namespaces: models.namespacesOf(model), ...of };
   const named = namespace.length === 0 ? null : [toNamespace(namespace).toString("hex")];

@@ -168,7 +168,11 @@ export class Members {
     const base = plain === "" ? "machine" : plain;
     const taken = new Set(this.#kept.members.map(({ name }) => name));
     let name = base;
-    for (let next = 2; taken.has(name); next += 1) name = `${base}-${next}`;
+    for (let next = 2; taken.has(name); next += 1) {
+      const end = `-${next}`;
+      // A pool's list takes no longer name.
+      name = base.slice(0, MACHINE_NAME_CHARS_MAX - end.length) + end;
+    }
     return name;
   }
 

@@ -13,7 +13,7 @@ import type { Running } from "../lifecycle.ts";
 import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../limits/general.ts";
 import { KEPT_PERCENT_DEFAULT } from "../limits/sessions.ts";
 import type { Logger } from "../log.ts";
-import type { VaultCounters } from "../metrics.ts";
+import type { VaultCounter, VaultCounters } from "../metrics.ts";
 import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
 import type { LaneSpans, StoreArchiveOptions, StoreDiskOptions, StoreId } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
@@ -174,7 +174,9 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
       listener.close();
     },
     async resume(): Promise<void> {
+      const before = listener;
       listener = await listenAt(addressAgain(config.listen, address));
+      addCounts(counters, before);
       vault.listener = listener;
     },
     door: (path) => openDoor(vault, path),
@@ -196,6 +198,12 @@ function listening(
   };
   const handlers = { ...vault, traces: vault.spans !== null, onSocket, security };
   return (at) => VaultListener.open(at, handlers, config.addresses);
+}
+
+/** Adds the counts of a closed listener, because the next one counts from zero and a vault's counters must not fall. */
+function addCounts(counters: VaultCounters, listener: VaultListener): void {
+  for (const [name, count] of Object.entries(listener.counts()))
+    counters.add(name as VaultCounter, count);
 }
 
 /** Returns the address to listen at again, with the port that the system chose. */

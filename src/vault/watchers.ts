@@ -93,7 +93,8 @@ export class Watchers {
   /** Announces flush `number`, then waits at most FLUSH_CONFIRM_MS for connected sidecars to confirm. */
   async tell(number: number): Promise<FlushedSidecar[]> {
     const told = [...this.#watchers.values()].filter(({ answer }) => answer !== null);
-    for (const { answer } of told) answer?.();
+    // While an earlier flush is under way, its end announces both.
+    if (this.#log.number >= number) for (const { answer } of told) answer?.();
     await new Promise<void>((resolve) => {
       const end = (): void => {
         clearTimeout(timer);
@@ -142,6 +143,7 @@ export class Watchers {
     }
     this.#forgetOthers({ client, name });
     const known = this.#watchers.get(client);
+    if (known === undefined && this.#watchers.size >= WATCHERS_MAX) this.#forgetQuietest();
     if (known === undefined && this.#watchers.size >= WATCHERS_MAX) {
       const limit = { count: this.#watchers.size, limit: WATCHERS_MAX };
       throw new TierkvError("OVERLOAD", { what: "sidecars that watch a vault", ...limit });
@@ -153,6 +155,13 @@ export class Watchers {
     this.#watchers.set(client, watcher);
     for (const look of this.#onConfirmed) look();
     return watcher;
+  }
+
+  /** Forgets the unconnected sidecar that was not heard of for longest, because a new one must hear of flushes. */
+  #forgetQuietest(): void {
+    const quiet = [...this.#watchers].filter(([, { answer }]) => answer === null);
+    const [first] = quiet.toSorted(([, a], [, b]) => a.seenMs - b.seenMs);
+    if (first !== undefined) this.#watchers.delete(first[0]);
   }
 
   /** Forgets sidecars that left without notice: silent for long, or replaced by `newcomer` of the same name. */

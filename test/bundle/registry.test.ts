@@ -115,6 +115,21 @@ test("F88 blobs that come changed, or in part, are refused; what had come by the
   expect(namesOf(path)).toEqual(namesOf(layout.path));
 });
 
+test("F88 of a manifest that names a layer larger than any, nothing is fetched", async () => {
+  const { registry, layout, reference, run } = await openScene(false);
+  await run("push", layout.path, reference);
+  const [[name, sound] = ["", Buffer.alloc(0)]] = registry.manifests;
+  const manifest = JSON.parse(sound.toString()) as { layers: { size: number }[] };
+  manifest.layers.at(-1)!.size = 1e12;
+  registry.manifests.set(name, Buffer.from(JSON.stringify(manifest)));
+  registry.asked.length = 0;
+  const path = freshPath();
+  expect((await run("pull", reference, path)).stderr).toMatch(
+    /1000000000000 bytes, which none has/,
+  );
+  expect(registry.asked.filter((asked) => asked.includes("blobs"))).toEqual([]);
+});
+
 test("who may not, what is no registry, and a name that is none are told so", async () => {
   const { layout, reference, run } = await openScene(false, "someone:else");
   expect((await run("push", layout.path, reference)).stderr).toMatch(/gives no token: status 401/);

@@ -9,11 +9,12 @@ import { PoolSource } from "../../src/discovery/pool.ts";
 import type { VaultSource } from "../../src/discovery/source.ts";
 import type { Running } from "../../src/lifecycle.ts";
 import type * as Limits from "../../src/limits/pool.ts";
+import { LISTING_PAUSE_MS } from "../../src/limits/pool.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { startDnsServer } from "../support/dns-server.ts";
 import { HAS_ETCD, startEtcd } from "../support/etcd.ts";
 import { poolKey, startPooled } from "../support/pooled.ts";
-import { closeAfterTest, logger, SOON_MS, until } from "../support/vaults.ts";
+import { closeAfterTest, logger, openVault, SOON_MS, until } from "../support/vaults.ts";
 
 vi.mock("../../src/limits/pool.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
@@ -137,4 +138,25 @@ describe.each(SOURCES)("%s", (kind, open, isHere) => {
       expect(heard.length).toBe(count);
     },
   );
+});
+
+test("a vault that belongs to no pool is asked for a list at intervals", async () => {
+  const { address } = await openVault();
+  let asked = 0;
+  const securityFor = (): null => {
+    asked += 1;
+    return null;
+  };
+  const source = new PoolSource({ seeds: [address], securityFor, logger, onRefused: () => {} });
+  closeAfterTest(source);
+  source.follow(() => {});
+  const calls = async (ms: number): Promise<number> => {
+    await new Promise((resolve) => {
+      setTimeout(resolve, ms);
+    });
+    return asked;
+  };
+  await until(() => asked > 0, "the first call");
+  expect(await calls(LISTING_PAUSE_MS)).toBeLessThan(20);
+  await until(() => asked > 1, "the next");
 });

@@ -50,7 +50,7 @@ test("says who was refused, who flushed, which namespaces came; no secret and no
   const name = { namespace: NAMESPACE, model: "org/model" };
   await channel.unary(vaultService.Name, name, OPTIONS);
   await channel.unary(vaultService.Name, name, OPTIONS);
-  await channel.unary(vaultService.Flush, { namespace: NAMESPACE, recordClass: 0 }, OPTIONS);
+  await channel.unary(vaultService.Flush, { namespace: NAMESPACE, recordClass: 2 }, OPTIONS);
   await expect(
     channelTo(vault, TOKENS.read).unary(vaultService.Name, name, OPTIONS),
   ).rejects.toThrow("needs role write");
@@ -69,7 +69,8 @@ test("says who was refused, who flushed, which namespaces came; no secret and no
     peer: expect.stringMatching(/^127\.0\.0\.1:\d+$/) as string,
   });
   expect(lines[2]).toMatchObject({ model: "org/model", namespace: hash.slice(0, 8) });
-  expect(lines[3]).toMatchObject({ call: "Flush", role: "admin", namespaces: [hash.slice(0, 8)] });
+  const flushed = { namespaces: [hash.slice(0, 8)], class: "ssm" };
+  expect(lines[3]).toMatchObject({ call: "Flush", role: "admin", ...flushed });
   expect(lines[4]).toMatchObject({ call: "Name", role: "read", needed: "write" });
   const text = readFileSync(vault.auditLog, "utf8");
   for (const secret of [...Object.values(TOKENS), wrong.token, hash])

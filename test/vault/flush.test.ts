@@ -3,11 +3,12 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "no
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { ItemStatus } from "../../src/block.ts";
+import { hasBit, ItemStatus } from "../../src/block.ts";
 import type { FlushedScope } from "../../src/client/flush-feed.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import type * as Limits from "../../src/limits/general.ts";
 import { FLUSH_NAMESPACES_TOLD_MAX, FLUSHES_KEPT_MAX } from "../../src/limits/general.ts";
+import type * as Native from "../../src/native.ts";
 import { FlushLog } from "../../src/vault/flush-log.ts";
 import { Pages } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
@@ -21,6 +22,18 @@ import {
   until,
 } from "../support/vaults.ts";
 import type { TestVault } from "../support/vaults.ts";
+
+/** Called before a vault drops a namespace. */
+let beforeDrop = (): Promise<void> => Promise.resolve();
+
+vi.mock("../../src/native.ts", async (importOriginal) => {
+  const native = await importOriginal<typeof Native>();
+  const storeFlush: typeof native.storeFlush = async (...given) => {
+    await beforeDrop();
+    return await native.storeFlush(...given);
+  };
+  return { ...native, storeFlush };
+});
 
 vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
@@ -62,21 +75,41 @@ test("numbers ascend, outlive the process, and say what was missed", () => {
   expect(again.since(second)).toEqual({ number: second, everything: false, flushes: [] });
 });
 
+test("a flush that did not end is carried out by the next run, though a later one ended", () => {
+  const file = join(dir, "flushes.json");
+  const log = new FlushLog(file, logger);
+  const { number: first } = log.begin({ ...EVERY, namespaces: [A] });
+  const { number: second } = log.begin(EVERY);
+  log.end(second);
+  const undone = (): number[] => new FlushLog(file, logger).undone.map(({ number }) => number);
+  expect(undone()).toContain(first);
+  const again = new FlushLog(file, logger);
+  again.end(second);
+  expect(undone()).toContain(first);
+  again.end(first);
+  expect(undone()).toEqual([]);
+});
+
 test("a sidecar that knows an unknown number, or missed too much, drops all", () => {
   const log = new FlushLog(null, logger);
+  const flushed = (scope: Parameters<typeof log.begin>[0]): { number: number } => {
+    const { number } = log.begin(scope);
+    log.carriedOut(number);
+    return { number };
+  };
   const all = { everything: true, flushes: [] };
   expect(log.since(7)).toMatchObject(all);
-  const { number } = log.begin({ ...EVERY, namespaces: [A] });
+  const { number } = flushed({ ...EVERY, namespaces: [A] });
   expect(log.since(number - 1)).toMatchObject(all);
   expect(log.since(number + 1)).toMatchObject(all);
   for (let count = 0; count < FLUSHES_KEPT_MAX; count += 1) {
-    log.begin({ ...EVERY, namespaces: [A] });
+    flushed({ ...EVERY, namespaces: [A] });
   }
   expect(log.since(0)).toMatchObject(all);
   expect(log.since(number)).toMatchObject({ everything: false });
   const many = Array.from({ length: FLUSH_NAMESPACES_TOLD_MAX + 1 }, () => A);
   const last = log.number;
-  log.begin({ ...EVERY, namespaces: many });
+  flushed({ ...EVERY, namespaces: many });
   expect(log.since(last)).toMatchObject(all);
 });
 
@@ -161,6 +194,40 @@ test("a watching sidecar is told at once and confirms; an absent one is named, a
   await away.hello(SOON_MS);
   expect(told).toEqual([[{ ...scope, number, recordClass: 0 }]]);
   expect(away.flushes.number).toBe(number);
+});
+
+test("nobody hears of a flush while a record of it can be fetched", async () => {
+  const vault = await openVault();
+  const [admin, near, late] = [openClient(vault), openClient(vault), openClient(vault)];
+  const records = makeRecords(1);
+  await admin.put(NAMESPACE, records, SOON_MS);
+  watches(near, "a", 1);
+  await known(admin, "a");
+  const heard = heardBy(near);
+  const before = near.flushes.number;
+  let go = (): void => {};
+  const gate = new Promise<void>((resolve) => (go = resolve));
+  let isWaiting = false;
+  beforeDrop = () => {
+    isWaiting = true;
+    return gate;
+  };
+  const [first, second] = [admin.flush(NAMESPACE, SOON_MS), admin.flush(OTHER_NAMESPACE, SOON_MS)];
+  try {
+    await until(() => isWaiting, "the flush");
+    await late.hello(SOON_MS);
+    // Answers the held call, which carries all news.
+    await admin.drain(SOON_MS);
+    const isHeld = async (): Promise<boolean> =>
+      hasBit(await late.lookup(NAMESPACE, keysOf(records), SOON_MS), 0);
+    expect(await isHeld()).toBe(true);
+    expect([late.flushes.number, heard]).toEqual([before, []]);
+  } finally {
+    go();
+    beforeDrop = () => Promise.resolve();
+  }
+  await Promise.all([first, second]);
+  await until(() => heard.flat().length === 2, "both flushes");
 });
 
 test("a sidecar that left is not waited for, and one that took its name replaces it", async () => {

@@ -254,7 +254,7 @@ test("F38 who fails again and again is cut off, and then not even listened to; o
   );
   await Promise.all(failures);
   await until(() => stranger.destroyed, "the end of the stranger's connection");
-  // One more attempt per pause, on a connection of its own.
+  // One attempt on a connection of its own.
   const again = connectTo(vault, {});
   await rawCall(again, path, {}, EMPTY_BYTES);
   expect(vault.counter("calls_unauthenticated")).toBe(AUTH_FAILURES_MAX + 1);

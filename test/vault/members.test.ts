@@ -2,6 +2,7 @@
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { openEntry, PoolKey } from "../../src/discovery/entry.ts";
 import { INVITATIONS_MAX, MEMBERS_MAX, MEMBERS_SAVE_MS } from "../../src/limits/access.ts";
 import { Members } from "../../src/vault/members.ts";
 import { testDirectory } from "../support/sidecars.ts";
@@ -75,6 +76,19 @@ test.each([
 ])("%j is known as %s", (machine, name) => {
   const members = open();
   expect(members.redeem(members.invite("read", 60, 1), machine).member.name).toBe(name);
+});
+
+test("machines with one long name get names that a pool's list takes", () => {
+  const members = open();
+  const secret = members.invite("write", 60, 12);
+  const key = new PoolKey(Buffer.alloc(32, 7));
+  const names = Array.from({ length: 12 }, () => {
+    const { digest, name, role } = members.redeem(secret, "h".repeat(64)).member;
+    const signed = key.sign({ kind: "machine", digest, name, role, gone: false, version: 1 });
+    expect(openEntry(key.publicKey, signed)).toMatchObject({ name });
+    return name;
+  });
+  expect(new Set(names).size).toBe(12);
 });
 
 test("when a machine was seen is kept from time to time, and at the end", () => {

@@ -45,6 +45,7 @@ test("F89 while somebody is there nobody reaches the vault, and afterwards it ho
   const client = openClient(vault);
   const statuses = await client.put(NAMESPACE, records, SOON_MS);
   expect(new Set(statuses)).toEqual(new Set([ItemStatus.ACCEPTED]));
+  const storedBytes = records.reduce((sum, { record }) => sum + record.length, 0);
   const user = new TestUser();
   const giving = give(vault, { user });
 
@@ -59,6 +60,9 @@ test("F89 while somebody is there nobody reaches the vault, and afterwards it ho
   await until(() => reaches(vault.address), "the vault to serve");
   await until(() => giving.state === "serving", "it to say so");
   expect(giving.trouble()).toBeNull();
+  const { counters, inBytesPerS } = await openClient(vault).stats(SOON_MS);
+  expect(counters).toMatchObject({ stored: 20, stored_bytes: storedBytes });
+  expect(inBytesPerS).toBeLessThan(1e12);
   const fetched = await openClient(vault).take(NAMESPACE, keys, SOON_MS);
   expect(fetched.records.size).toBe(20);
   expect(fetched.records.get(7)?.equals(records[7]!.record)).toBe(true);

@@ -170,9 +170,11 @@ export class StoreQueue {
     const { epoch } = this.#client;
     if (named === undefined || named.epoch === epoch) return;
     named.epoch = epoch;
-    this.#client
-      .nameModel(namespace, named.model, CALL_TIMEOUT_MS)
-      .catch((error: unknown) => this.#logger.debug({ err: error }, "a namespace was not named"));
+    this.#client.nameModel(namespace, named.model, CALL_TIMEOUT_MS).catch((error: unknown) => {
+      // Else a flush by model would leave the records. A refusal is final.
+      if (toTierkvError(error).code !== "VAULT_REFUSED") named.epoch = null;
+      this.#logger.debug({ err: error }, "a namespace was not named");
+    });
   }
 
   add(records: readonly OutgoingRecord[]): void {

@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { toNamespace } from "../../../src/block.ts";
 import type { VaultClient } from "../../../src/client/vault-client.ts";
 import type { OutboxRecord } from "../../../src/codec/record.ts";
+import { TierkvError } from "../../../src/errors.ts";
 import { STORES_IN_FLIGHT_MAX } from "../../../src/limits/general.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
 import type { SidecarCounters } from "../../../src/metrics.ts";
@@ -28,7 +29,7 @@ interface Scene {
   answer(): void;
 }
 
-function open(): Scene {
+function open(more: Partial<VaultClient> = {}): Scene {
   const sent: number[] = [];
   let answer = (): void => {};
   const answered = new Promise<void>((resolve) => (answer = resolve));
@@ -37,7 +38,7 @@ function open(): Scene {
     await answered;
     return [];
   };
-  const client = { name: "kv", store } as unknown as VaultClient;
+  const client = { name: "kv", store, ...more } as unknown as VaultClient;
   const counters = newSidecarCounters();
   const link = openLinks({ kv: [client], ssm: [] }).kv[0]!;
   const common = { priority: new FetchPriority(), outcomes: new BlockOutcomes(), counters, logger };
@@ -99,4 +100,29 @@ test("records that shared memory already has go to their owner like saves, and a
   answer();
   await until(() => ended.length === 4, "all others");
   expect(sent).toEqual([1, 2, 3]);
+});
+
+test("a model that a vault could not be told is told with the next records, and once only where it was told or refused", async () => {
+  for (const [last, calls] of [
+    [null, 3],
+    ["VAULT_REFUSED", 3],
+    ["VAULT_DEADLINE", 4],
+  ] as const) {
+    const fails = ["VAULT_DOWN", "VAULT_BUSY", last];
+    let told = 0;
+    const nameModel = (): Promise<Record<string, never>> => {
+      const code = fails[told] ?? null;
+      told += 1;
+      const details = { name: "kv", address: "v", call: "Name", timeoutMs: 1, reason: "x" };
+      return code === null ? Promise.resolve({}) : Promise.reject(new TierkvError(code, details));
+    };
+    const { queue, ended, record, answer } = open({ epoch: 7, nameModel });
+    queue.nameModel(toNamespace(NAMESPACE), "org/model");
+    answer();
+    for (let tenant = 1; tenant <= 6; tenant += 1) {
+      queue.add([record(tenant)]);
+      await until(() => ended.length === tenant, "the record");
+    }
+    expect(told).toBe(calls);
+  }
 });
