@@ -360,9 +360,9 @@ export class Engine {
     const stage = this.#stage;
     if (stage === null) return;
     const { touchedSlots, slotCount, failed } = stage.arena.status();
-    stage.cache.setTouched(touchedSlots);
+    stage.cache.setTouched(touchedSlots, failed !== null);
     for (const worker of this.#ranks) worker.topUp();
-    const enough = Math.min(RESTORE_SLOTS_MIN, stage.cache.capacityInTime);
+    const enough = Math.max(1, Math.min(RESTORE_SLOTS_MIN, stage.cache.capacityInTime));
     if (!this.#isRestoring && this.#ranks.areMapped && stage.cache.capacity >= enough) {
       this.#openRestores(stage);
     }
