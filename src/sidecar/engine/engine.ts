@@ -239,11 +239,12 @@ export class Engine {
     return { blocks: dropped.length, bytes };
   }
 
-  /** Returns access to the blocks in the arena; null: there is no arena yet, or no namespace. */
+  /** Returns access to the blocks in the arena; null: there is no arena yet, or no namespace, or it is quarantined. */
   copies(): Copies | null {
     const { namespace } = this.#restorer;
     const stage = this.#stage;
     if (stage === null || namespace === null || this.#isRetired) return null;
+    if (this.#options.quarantine.has(namespace)) return null;
     return {
       arena: stage.arena.id,
       cache: stage.cache,
