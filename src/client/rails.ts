@@ -13,6 +13,8 @@ import type { Logger } from "../log.ts";
 import type { LaneRail } from "../native.ts";
 import { nowMs, sleep } from "../time.ts";
 
+const PORT_MAX = 65_535;
+
 export interface RailsOptions {
   /** Configured address of the vault. */
   first: LaneRail;
@@ -123,7 +125,7 @@ export class Rails {
       const isSameOne = other.host === first && other.port === port;
       // Traffic that is in the clear within this machine stays on it.
       const isAsLocal = isLocal({ ...other, text: one }) === isLocal({ host: first, text: first });
-      return isIP(other.host) !== 0 && !isSameOne && isAsLocal;
+      return isIP(other.host) !== 0 && isPort(other.port) && !isSameOne && isAsLocal;
     };
     const others = address.startsWith("unix:") ? [] : addresses.filter(isFit);
     if (others.length + locals.length === 0) return;
@@ -239,6 +241,11 @@ function fitting(locals: readonly string[], host: string, address: string): stri
 function familyOf(locals: readonly string[]): number {
   const [family = 0, ...more] = new Set(locals.map(isIP));
   return more.length > 0 ? 0 : family;
+}
+
+/** False for what a broken vault may send, because connecting there would throw. */
+function isPort(port: number): boolean {
+  return Number.isInteger(port) && port > 0 && port <= PORT_MAX;
 }
 
 /** Returns whether the rail takes TCP connections, because gRPC would wait minutes for one that does not. */

@@ -2,7 +2,12 @@
 import type { RecordClass } from "../block.ts";
 import type { ErrorCode } from "../errors.ts";
 import { TierkvError } from "../errors.ts";
-import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, LANES_DEFAULT } from "../limits/general.ts";
+import {
+  BREAKER_LATE_MS,
+  CLIENT_CALLS_MAX,
+  HELLO_TIMEOUT_MS,
+  LANES_DEFAULT,
+} from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { Goodput } from "../native.ts";
 import type { LaneRail } from "../native.ts";
@@ -63,7 +68,8 @@ type Connection = { readonly channel: VaultChannel; readonly at: LaneRail } & (
 
 function speaksAgainstVault(error: TierkvError, attempt: Attempt): boolean {
   const isLate = error.grpcStatus === "DEADLINE_EXCEEDED";
-  const isExcused = attempt.isGivenUp || (isLate && attempt.hasProgress);
+  const isHurried = attempt.context.timeoutMs < BREAKER_LATE_MS;
+  const isExcused = attempt.isGivenUp || (isLate && (attempt.hasProgress || isHurried));
   return COUNTS_AGAINST_VAULT.has(error.code) && !isExcused;
 }
 

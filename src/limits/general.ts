@@ -75,6 +75,8 @@ export const RETRY_TOKENS_PER_ANSWER = 0.1;
 export const RETRY_TOKENS_PER_S = 1;
 /** A vault counts as down after this many failures in a row. */
 export const BREAKER_FAILURES = 2;
+/** A call with less time, in ms, says nothing of the vault when it is late, because its caller was in a hurry. */
+export const BREAKER_LATE_MS = 100;
 /** `tierkv chaos`: each call's timeout, its records (twice), and silent connections. */
 export const CHAOS_CALL_MS = 10_000;
 export const CHAOS_RECORDS = 8;

@@ -154,6 +154,14 @@ describe("an address that a vault tells of", () => {
     expect([...(await client.lookup(NAMESPACE, Buffer.alloc(36), SOON_MS))]).toEqual([1]);
   });
 
+  test("is passed over where its port is none", async () => {
+    const addresses = ["127.0.0.1:99999", "127.0.0.2:none", "127.0.0.3:-1", "127.0.0.4:"];
+    const teller = await openFakeVault({}, { ...lanePeer(onlyLookups(1)), addresses });
+    const client = openClient(teller);
+    await client.hello(SOON_MS);
+    expect(await client.rails()).toHaveLength(1);
+  });
+
   test("is not looked at on the network where the vault itself is within this machine and in the clear", async () => {
     const teller = await openFakeVault(
       {},

@@ -50,6 +50,15 @@ describe("a vault that is not there", () => {
     await expect(client.hello(100)).rejects.toMatchObject(coded("VAULT_DEADLINE", "Hello"));
   });
 
+  test("calls with little time say nothing of a vault that answers: it stays up", async () => {
+    const client = openClient(await openVault());
+    await client.hello(SOON_MS);
+    for (let late = 0; late < 5; late += 1) {
+      await expect(client.stats(0)).rejects.toMatchObject(coded("VAULT_DEADLINE"));
+    }
+    expect(client.state).toBe("up");
+  });
+
   test("a connection that is cut between calls is made again, with a new greeting", async () => {
     const vault = await openVault();
     const relay = await openRelay(vault);

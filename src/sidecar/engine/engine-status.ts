@@ -66,7 +66,7 @@ export function arenaStatusOf(
   const { slotBytes, slotCount, touchedSlots, freeSlots, leasedSlots } = arena.status();
   const { bytes } = arena;
   const { saveSlots } = cache;
-  const longestTokens = longestIn(costs, slotCount - saveSlots, maxModelLen);
+  const longestTokens = longestIn(costs, cache.capacityInTime * cache.shards, maxModelLen);
   const unmapped = [...ranks].flatMap(({ rank, unmapped: reason }) =>
     reason === null ? [] : [{ rank, reason }],
   );

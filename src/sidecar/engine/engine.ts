@@ -239,11 +239,12 @@ export class Engine {
     return { blocks: dropped.length, bytes };
   }
 
-  /** Returns access to the blocks in the arena; null: there is no arena yet, or no namespace. */
+  /** Returns access to the blocks in the arena; null: there is no arena yet, or no namespace, or it is quarantined. */
   copies(): Copies | null {
     const { namespace } = this.#restorer;
     const stage = this.#stage;
     if (stage === null || namespace === null || this.#isRetired) return null;
+    if (this.#options.quarantine.has(namespace)) return null;
     return {
       arena: stage.arena.id,
       cache: stage.cache,
@@ -360,9 +361,9 @@ export class Engine {
     const stage = this.#stage;
     if (stage === null) return;
     const { touchedSlots, slotCount, failed } = stage.arena.status();
-    stage.cache.setTouched(touchedSlots);
+    stage.cache.setTouched(touchedSlots, failed !== null);
     for (const worker of this.#ranks) worker.topUp();
-    const enough = Math.min(RESTORE_SLOTS_MIN, stage.cache.capacityInTime);
+    const enough = Math.max(1, Math.min(RESTORE_SLOTS_MIN, stage.cache.capacityInTime));
     if (!this.#isRestoring && this.#ranks.areMapped && stage.cache.capacity >= enough) {
       this.#openRestores(stage);
     }

@@ -93,7 +93,8 @@ function rangeOf(
   tokens: number,
   cut: GroupRange["cut"],
 ): GroupRange {
-  const end = tokens / group.tokens;
+  // No further than its hashes, which another group's own blocks may exceed.
+  const end = Math.min(tokens / group.tokens, group.hashes.length / HASH_BYTES);
   const first = firstOf(group, end);
   return {
     group: group.group,

@@ -254,7 +254,7 @@ export class Fetcher {
       onBadRecord: (key, error) => this.#report(client, blocks, key, error),
     });
     source.windows.add(window);
-    const isFar = blocks.some((block) => block.isFar);
+    const { isFar } = window;
     link.down.begin(link.roundTripMs(0) ?? 0, isFar);
     this.#options.priority.begin();
     this.#busy.begin();
@@ -346,7 +346,7 @@ export class Fetcher {
   #watch(source: Source, window: Window): () => void {
     const { stallMs, counters, logger } = this.#options;
     const check = (): void => {
-      if (window.isOver || nowMs() - window.lastMs <= stallMs) return;
+      if (window.isOver || nowMs() - window.lastMs <= stallMs + readMs(source)) return;
       counters.add("fetch_stalls");
       logger.debug({ stallMs }, "fetch given up: no byte came");
       window.end("vault_down");
@@ -375,6 +375,12 @@ export class Fetcher {
       .report(first.namespace, key, error.message, CALL_TIMEOUT_MS)
       .catch((failure: unknown) => logger.debug({ err: failure }, "the report did not arrive"));
   }
+}
+
+/** Milliseconds in which no byte may come, because the vault reads its archive; its other fetches wait for that, too. */
+function readMs({ windows, link: { farPace } }: Source): number {
+  const isFar = [...windows].some((window) => window.isFar);
+  return isFar && farPace !== null ? Math.max(farPace.firstMs, farPace.nextMs) : 0;
 }
 
 /** Reasons that allow a failover: not an expired deadline, nor a lack of users. */

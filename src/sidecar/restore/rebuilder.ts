@@ -128,7 +128,10 @@ export class Rebuilder {
         if (statuses[at] === ItemStatus.ACCEPTED) here.add(id);
         if (statuses[at] !== ItemStatus.BAD_RECORD) continue;
         counters.add("bad_records");
-        await client.report(namespace, key, reason ?? "the record is damaged", CALL_TIMEOUT_MS);
+        // Sound records do not wait for it.
+        client
+          .report(namespace, key, reason ?? "the record is damaged", CALL_TIMEOUT_MS)
+          .catch((error: unknown) => logger.debug({ err: error }, "the report did not arrive"));
       }
       return bytes;
     } catch (error) {

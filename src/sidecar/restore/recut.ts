@@ -212,7 +212,10 @@ export class Recut implements BlockUser {
         if (status !== ItemStatus.BAD_RECORD) continue;
         counters.add("bad_records");
         const reason = found.reason ?? "the record is damaged";
-        await client.report(longer.namespace, key, reason, CALL_TIMEOUT_MS);
+        // Sound records do not wait for it.
+        client
+          .report(longer.namespace, key, reason, CALL_TIMEOUT_MS)
+          .catch((error: unknown) => logger.debug({ err: error }, "the report did not arrive"));
       }
     } catch (error) {
       counters.add("vault_errors");

@@ -30,6 +30,8 @@ export class Window {
   readonly #controller = new AbortController();
   /** Packed key of each item. */
   readonly #keys: Buffer;
+  /** True when the vault reads its archive for it. */
+  readonly isFar: boolean;
   /** Time of the last arrival. */
   lastMs: number = nowMs();
   /** Record bytes received. */
@@ -38,6 +40,7 @@ export class Window {
 
   constructor(options: WindowOptions) {
     this.#options = options;
+    this.isFar = options.blocks.some((block) => block.isFar);
     this.#isDone = new Uint8Array(options.blocks.length * options.shards);
     const packer = new KeyPacker(this.#isDone.length);
     for (const block of options.blocks) {

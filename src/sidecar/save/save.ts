@@ -165,8 +165,9 @@ export class Saver {
     const isOpen = (queue: Queue): boolean =>
       queue.pending.length > 0 || queue.isBusy || queue.deferred > 0;
     if (!(await becomes(() => !queues.some(isOpen), SAVE_DRAIN_MS, SETTLE_POLL_MS))) {
-      for (const { item, name } of queues.flatMap(({ pending }) => pending.splice(0))) {
-        this.#options.counters.add("dropped_shutdown");
+      const left = queues.flatMap(({ pending }) => pending.splice(0));
+      for (const { item, key, name, namespace } of left) {
+        this.#dropped(namespace, key, "shutdown");
         source.finish(item.slot, item.generation);
         this.#forget(source, name);
       }
@@ -346,7 +347,7 @@ export class Saver {
     for (const [index, { item, key, name, namespace, destinations }] of batch.entries()) {
       const record = records[index];
       if (record === undefined) {
-        this.#options.counters.add("dropped_encode_failed");
+        this.#dropped(namespace, key, "encode_failed");
         this.#forget(source, name);
         continue;
       }

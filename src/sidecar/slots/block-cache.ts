@@ -35,9 +35,12 @@ export class BlockCache {
   /** Flushed blocks that are still in use or on their way. */
   #leaving = 0;
   #touchedSlots = 0;
+  /** Slots once the whole arena is touched. */
+  #slotsInTime: number;
 
   constructor(options: BlockCacheOptions) {
     this.#options = options;
+    this.#slotsInTime = options.arena.slotCount;
   }
 
   get shards(): number {
@@ -64,8 +67,8 @@ export class BlockCache {
 
   /** Capacity once the whole arena is touched. */
   get capacityInTime(): number {
-    const { arena, shards, saveSlots } = this.#options;
-    return Math.max(0, Math.floor((arena.slotCount - saveSlots) / shards));
+    const { shards, saveSlots } = this.#options;
+    return Math.max(0, Math.floor((this.#slotsInTime - saveSlots) / shards));
   }
 
   /** Blocks that could be taken now without evicting a plan's. */
@@ -79,7 +82,9 @@ export class BlockCache {
     return this.#idle.size;
   }
 
-  setTouched(slots: number): void {
+  /** `areLast`: no more slots will be touched, so no plan may wait for them. */
+  setTouched(slots: number, areLast = false): void {
+    if (areLast) this.#slotsInTime = slots;
     if (slots === this.#touchedSlots) return;
     this.#touchedSlots = slots;
     this.#options.onRoom();

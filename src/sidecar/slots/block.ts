@@ -140,7 +140,9 @@ export class Block extends Holding {
   }
 
   notifyUsers(): void {
-    this.user?.onBlock();
-    if (this.others !== null) for (const user of this.others) user.onBlock();
+    const { user, others } = this;
+    if (others === null) user?.onBlock();
+    // A copy, because another user becomes the first when the first leaves as it is told.
+    else for (const each of [user, ...others]) each?.onBlock();
   }
 }

@@ -117,7 +117,7 @@ export class Connection {
     this.#isReading = true;
     const startedMs = nowMs();
     try {
-      while (!this.#isRefused) {
+      while (!this.#isRefused && !this.#isEnded) {
         const fields = this.#decoder.next();
         if (fields === null) break;
         this.#events.onMessage(parseMessage(fields, this.peer));

@@ -44,7 +44,7 @@ const DROP_TEXTS = {
   shed: "the queue of saves was full, and blocks nearer to the prompt's start went first",
   slow_link: "on this link it could not be restored sooner than computed",
   no_vault: "no vault for blocks of that class is configured",
-  shutdown: "the sidecar was stopped",
+  shutdown: "its engine or the sidecar was stopped",
   encode_failed: "it could not be made into a record",
   vault_down: "the vault did not answer",
   vault_deadline: "the vault took too long",

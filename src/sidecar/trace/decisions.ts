@@ -1,7 +1,7 @@
 // Owns the accounts of recent requests: what was found, decided, predicted and measured, and why.
 import type { Tier } from "../../client/vault.ts";
 import type { Choice, Decision } from "../../cost/engine-rates.ts";
-import { DECISIONS_MAX } from "../../limits/general.ts";
+import { DECISIONS_MAX, NAME_BYTES_MAX } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import { nowMs, wallClockMs } from "../../time.ts";
@@ -94,8 +94,8 @@ const NO_TIMES: Times = { lookup: null, fetch: null, load: null, compute: null }
 
 function blank(engine: string, req: string, traceparent: string): Account {
   return {
-    req,
-    traceparent,
+    req: beginning(req),
+    traceparent: beginning(traceparent),
     plan: 0,
     at: Math.round(wallClockMs()),
     engine,
@@ -124,6 +124,11 @@ function blank(engine: string, req: string, traceparent: string): Account {
     saved: null,
     receipt: "",
   };
+}
+
+/** Cuts what a client named, because frames with many accounts are shorter than so many long names. */
+function beginning(text: string): string {
+  return text.slice(0, NAME_BYTES_MAX);
 }
 
 export class Decisions {
@@ -190,7 +195,8 @@ export class Decisions {
 
   /** Returns the latest accounts whose request begins with `req`, the newest last; an empty text matches all. */
   find(req: string, most: number): Account[] {
-    return this.#recent.filter((account) => account.req.startsWith(req)).slice(-most);
+    const begins = beginning(req);
+    return this.#recent.filter((account) => account.req.startsWith(begins)).slice(-most);
   }
 
   /** Returns the latest `most` accounts with loaded tokens, the newest last. */

@@ -72,6 +72,17 @@ describe("attention alone", () => {
     expect(boundary.ranges[0]!.cut).toBe(cut);
   });
 
+  test("no block beyond a group's hashes is named, however far another group's own blocks go", () => {
+    const boundary = choose([
+      { ...FULL, held: "1", from: 1 },
+      { ...WINDOW, held: "11111111", from: 8 },
+    ]);
+    expect(runsOf(boundary)).toEqual([
+      [1, 0],
+      [8, 0],
+    ]);
+  });
+
   test("blocks that do not fit are cut off at the end", () => {
     const boundary = choose([{ ...FULL, held: "1111" }], { capacity: 3 });
     expect([boundary.tokens, boundary.ranges[0]!.cut]).toEqual([48, "no_slot"]);

@@ -1,7 +1,8 @@
 // Owns the proof of hand-offs between engines with different block lengths: records are cut by token range, unsound ones are computed.
 import { createHash } from "node:crypto";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { packKeys } from "../../../src/block.ts";
+import { VaultClient } from "../../../src/client/vault-client.ts";
 import { damageAll, openShared, regionAddress } from "../../support/regions.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import type { Scene } from "../../support/scene.ts";
@@ -9,7 +10,7 @@ import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-
 import type { Block } from "../../support/shim-client.ts";
 import { corruptStored, openSidecar } from "../../support/sidecars.ts";
 import type { TestSidecarOptions } from "../../support/sidecars.ts";
-import { openClient } from "../../support/vaults.ts";
+import { closeAfterTest, openClient } from "../../support/vaults.ts";
 import { MIB, SOON_MS, until } from "../../support/vaults.ts";
 
 const [LONG, SHORT] = [64, 16];
@@ -182,6 +183,18 @@ test("F107 a record of longer blocks that is not sound is reported, and its bloc
   expect([counters.get("bad_records"), counters.get("handoff_records_uncut")]).toEqual([1, 1]);
   engine.release(view.plan);
   await expectNoLeak(pair);
+});
+
+test("a report of an unsound record holds up no sound one", async () => {
+  const pair = await openPair({ stallMs: 60_000, waitMs: 5_000 });
+  const { engine, long, ask } = pair;
+  const report = vi.spyOn(VaultClient.prototype, "report").mockReturnValue(new Promise(() => {}));
+  closeAfterTest({ close: () => report.mockRestore() });
+  await save(pair, long);
+  corruptStored(NAMESPACE, packKeys(long[3]!.hash, 0, 0), 4000);
+  const view = await engine.done(ask());
+  expect([view.reason, view.placed.get(0)?.length]).toEqual(["end_of_hit", 3 * RATIO]);
+  expect(report).toHaveBeenCalledOnce();
 });
 
 test("a hand-off that is given up leaves no cut block in use", async () => {

@@ -128,6 +128,25 @@ test("F66 a vault that came back empty is offered the arena's blocks, without a 
   );
 });
 
+test("F66 blocks of a quarantined namespace are not offered, those of another engine are", async () => {
+  let vault = await openVault();
+  const host = await openHost(vault, "distrusted");
+  const shape = { engine: "sound", groups: GROUPS, namespace: digest("sound") };
+  const sound = { ...host, engine: await FakeEngine.start(host.sidecar.socketPath, shape) };
+  await keepCopies(host, makeBlocks("d", 8, PAGE));
+  const blocks = makeBlocks("e", 8, PAGE);
+  await saveAll(sound, blocks);
+  await sound.engine.done(sound.engine.prefetch(hashesOf(blocks)));
+  const naming = { percent: 100, refused: "another result", distrusted: 1 };
+  host.engine.scheduler.send({ t: "counts", counters: {}, naming });
+  const { counters } = host.sidecar;
+  await until(() => counters.get("namespaces_quarantined") === 1, "the quarantine");
+  vault = await restart(vault);
+  await until(() => counters.get("copies_offered") >= 8, "the sound copies");
+  await sleep(LOOKS_MS);
+  expect(vault.stats().records).toBe(8);
+});
+
 test("F67 blocks that a full vault evicted are offered again, once per use", async () => {
   const vault = await openVault({ maxBytes: 16 * MIB });
   const host = await openHost(vault);

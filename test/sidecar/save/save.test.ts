@@ -2,10 +2,13 @@
 import { describe, expect, test } from "vitest";
 import { toNamespace } from "../../../src/block.ts";
 import type { EncodePool } from "../../../src/codec/pool.ts";
+import { blockKey } from "../../../src/key-text.ts";
 import { SAVE_QUEUE_BYTES_MAX, STORE_TIMEOUT_MS } from "../../../src/limits/general.ts";
 import { newSidecarCounters } from "../../../src/metrics.ts";
+import type { SidecarCounters } from "../../../src/metrics.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
+import type { SaveItem } from "../../../src/sidecar/socket/messages.ts";
 import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 import { openPools } from "../../../src/sidecar/vaults/pools.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
@@ -173,13 +176,39 @@ describe("drops", () => {
 
   test("no block that there was a slot for", () => takesOfSix(1, 6));
 
-  /** Saves six blocks of a quarter of the queue each, with slots for that share of the queue. */
-  function takesOfSix(slotShare: number, taken: number): void {
+  test("a block that cannot be encoded, or is left when its engine goes: why is kept", async () => {
+    const { saver, outcomes } = closedSaver(() => Promise.reject(new Error("no codec")));
+    const source = saveSource(16, [], true);
+    const asked = { class: "kv", tenant: 0 } as const;
+    const items = itemsOf(2);
+    const reasonOf = (at: number): string =>
+      outcomes.missReason(NAMELESS, asked, blockKey(NAMELESS, 0, items[at]!.hash));
+    saver.accept(source, NAMELESS, items.slice(0, 1));
+    await until(() => reasonOf(0) === "dropped_encode_failed", "the first one's reason");
+    const hung = closedSaver(() => new Promise(() => {}));
+    const large = saveSource(SAVE_QUEUE_BYTES_MAX / 4, []);
+    hung.saver.accept(large, NAMELESS, items);
+    await hung.saver.settle(large);
+    const key = blockKey(NAMELESS, 0, items[1]!.hash);
+    expect(hung.outcomes.missReason(NAMELESS, asked, key)).toBe("dropped_shutdown");
+  });
+
+  const NAMELESS = toNamespace(Buffer.alloc(32));
+
+  function itemsOf(count: number): SaveItem[] {
+    return makeBlocks("a", count, 16).map(({ hash, parent, endTokens }, slot) => {
+      return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0, anchor: hash };
+    });
+  }
+
+  /** Makes a saver whose only vault takes nothing. */
+  function closedSaver(encode: () => Promise<unknown>): {
+    saver: Saver;
+    counters: SidecarCounters;
+    outcomes: BlockOutcomes;
+  } {
     const counters = newSidecarCounters();
-    const finished: number[] = [];
-    const source = saveSource(SAVE_QUEUE_BYTES_MAX / 4, finished);
-    // Never finishes encoding, so that all accepted saves stay in the queue.
-    const pool = { encode: () => new Promise(() => {}) } as unknown as EncodePool;
+    const pool = { encode } as unknown as EncodePool;
     const nothingWaits = (): boolean => false;
     const store = {
       isDown: false,
@@ -203,11 +232,17 @@ describe("drops", () => {
       counters,
       logger,
     });
-    const items = makeBlocks("a", 6, 16).map(({ hash, parent, endTokens }, slot) => {
-      return { slot, generation: 1, group: 0, hash, parent, endTokens, tenant: 0, anchor: hash };
-    });
+    return { saver, counters, outcomes };
+  }
+
+  /** Saves six blocks of a quarter of the queue each, with slots for that share of the queue. */
+  function takesOfSix(slotShare: number, taken: number): void {
+    const finished: number[] = [];
+    const source = saveSource(SAVE_QUEUE_BYTES_MAX / 4, finished);
+    // Never finishes encoding, so that all accepted saves stay in the queue.
+    const { saver, counters } = closedSaver(() => new Promise(() => {}));
     saver.room.add(slotShare * SAVE_QUEUE_BYTES_MAX);
-    saver.accept(source, toNamespace(Buffer.alloc(32)), items);
+    saver.accept(source, NAMELESS, itemsOf(6));
     expect(counters.get("dropped_queue_full")).toBe(6 - taken);
     expect(finished).toEqual([4, 5].slice(taken - 4));
     expect(saver.queuedBytes).toBe((taken / 4) * SAVE_QUEUE_BYTES_MAX);

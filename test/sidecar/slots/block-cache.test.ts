@@ -70,6 +70,16 @@ test("a block is one object for all its users, and stays until the last one leav
   expect(cache.isPlaced(block.key)).toBe(true);
 });
 
+test("a user that leaves as it is told keeps no other user from being told", () => {
+  const first = new User();
+  const block = use(1, first);
+  use(1);
+  first.onBlock = () => cache.leave(block, first);
+  cache.startFetch([block]);
+  cache.place(block);
+  expect(user.changes).toBe(1);
+});
+
 test("a block cut from others' records is offered to no vault, and goes with their name", () => {
   const longer = digest("name of longer blocks");
   const blocks = [use(1), use(2, user, longer)];

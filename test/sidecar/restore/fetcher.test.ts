@@ -1,0 +1,72 @@
+// Owns the proof that a fetch from an archive is not given up while it takes as long as the vault said.
+import { expect, test } from "vitest";
+import { Arena } from "../../../src/arena/arena.ts";
+import { ItemStatus } from "../../../src/block.ts";
+import type { Vault } from "../../../src/client/vault.ts";
+import { EngineRates } from "../../../src/cost/engine-rates.ts";
+import { Link } from "../../../src/cost/link.ts";
+import { blockKey } from "../../../src/key-text.ts";
+import { newSidecarCounters } from "../../../src/metrics.ts";
+import { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";
+import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
+import { FetchPriority } from "../../../src/sidecar/vaults/fetch-priority.ts";
+import { openPools } from "../../../src/sidecar/vaults/pools.ts";
+import { sleep } from "../../../src/time.ts";
+import { digest, NAMESPACE } from "../../support/records.ts";
+import { closeAfterTest, logger, until } from "../../support/vaults.ts";
+
+const STALL_MS = 50;
+const READ_MS = 400;
+
+/** Fetches one block that comes after READ_MS, or never; `farMs`: what the vault said of its archive; null: it needs none. */
+async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<string> {
+  const arena = closeAfterTest(new Arena({ slotBytes: 4096, slotCount: 1, dir: null }));
+  await until(() => arena.status().touchedSlots === 1, "a touched arena");
+  const cache = new BlockCache({ arena, shards: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
+  cache.setTouched(1);
+  const fetchInto = async (): Promise<object> => {
+    await comes;
+    return { statuses: Uint8Array.of(ItemStatus.ACCEPTED), bytes: 1, reason: null };
+  };
+  const vault = { address: "vault", tier: "vault", isOpen: false, epoch: 1, fetchInto };
+  const vaults = { kv: [vault as unknown as Vault], ssm: [] };
+  const link = new Link();
+  if (farMs !== null) link.farPace = { firstMs: farMs, nextMs: 1 };
+  const fetcher = new Fetcher({
+    cache,
+    arena: arena.id,
+    shards: 1,
+    fidelity: 0,
+    vaults,
+    pools: openPools(vaults),
+    links: { kv: [link], ssm: [] },
+    rates: new EngineRates(),
+    priority: new FetchPriority(),
+    callMs: 10_000,
+    stallMs: STALL_MS,
+    geometryOf: () => 0,
+    blockBytes: () => 4096,
+    counters: newSidecarCounters(),
+    logger,
+  });
+  const hashes = digest("block");
+  const place = { parent: Buffer.alloc(32), first: 0, tenant: 0, owners: new Uint8Array(1) };
+  const far = farMs === null ? {} : { far: Uint8Array.of(1) };
+  const name = { namespace: NAMESPACE, recordClass: "kv", group: 0, hashes, ...place } as const;
+  const key = blockKey(NAMESPACE, 0, hashes);
+  const block = cache.use(key, { ...name, ...far }, 0, { onBlock() {} });
+  fetcher.add(block);
+  await until(() => block.state === "placed" || block.state === "gone", "the block's end");
+  return block.state;
+}
+
+test("a record of an archive is awaited as long as the vault said", async () => {
+  expect(await stateAfter(60_000, sleep(READ_MS))).toBe("placed");
+});
+
+test.each([
+  ["the vault's memory", null],
+  ["an archive that is quicker", 1],
+])("a record of %s that does not come is given up", async (_name, farMs) => {
+  expect(await stateAfter(farMs, new Promise(() => {}))).toBe("gone");
+});
