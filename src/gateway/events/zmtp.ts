@@ -60,8 +60,9 @@ export class Zmtp {
     }
   }
 
+  /** Messages that lie behind the present one are dropped, because their receiver no longer expects them. */
   close(): void {
-    this.#socket.destroy();
+    this.#fail("the connection was closed");
   }
 
   #write(flags: number, body: Buffer): void {

@@ -4,6 +4,7 @@ import { connect, createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { EventFeed } from "../../../src/gateway/events/feed.ts";
+import type { Mark } from "../../../src/gateway/events/feed.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 import { splitAddress } from "../../../src/hosts.ts";
@@ -28,12 +29,14 @@ async function followed(
   hasReplay = true,
   logger = SILENT,
   replays: string | null = null,
+  resume: Mark | null = null,
 ): Promise<Followed> {
   const publisher = await new SimPublisher(options).start();
   const index = new BlockIndex(1);
   const feed = new EventFeed({
     events: publisher.events,
     replays: replays ?? (hasReplay ? publisher.replays : null),
+    resume,
     logger,
     sink: {
       apply: (event) => index.apply(0, event),
@@ -110,6 +113,38 @@ test("what the engine does not replay any more empties the index", async () => {
     return feed.gaps > 0 && feed.state === "live";
   });
   expect(believed(prompt(1))).toBe(0);
+});
+
+/** Passes what comes from there in few large pieces, as ZeroMQ does when much is to be sent. */
+async function gathering(address: () => string): Promise<string> {
+  const server = createServer((socket) => {
+    const to = connect(splitAddress(address()));
+    const held: Buffer[] = [];
+    let timer: NodeJS.Timeout | undefined;
+    const flush = (): void => void socket.write(Buffer.concat(held.splice(0)));
+    to.on("data", (chunk) => {
+      held.push(chunk);
+      clearTimeout(timer);
+      timer = setTimeout(flush, 50);
+    });
+    socket.on("data", (chunk) => void to.write(chunk)).on("close", () => to.destroy());
+    for (const each of [socket, to]) each.on("error", () => {});
+  }).listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  return `127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+test("where the mark is another process's, the rest of that replay is not taken for the whole", async () => {
+  let from = "";
+  const replays = await gathering(() => from);
+  const mark = { sequence: 1, digest: "another process's" };
+  const { publisher, feed, believed } = await followed({}, true, SILENT, replays, mark);
+  from = publisher.replays;
+  for (let n = 1; n <= 20; n += 1) await publisher.take(prompt(n));
+  feed.start();
+  await until(() => feed.state === "live");
+  expect([believed(prompt(1)), believed(prompt(20))]).toEqual([3, 3]);
 });
 
 test("without a replay a gap empties the index, and it fills again", async () => {
