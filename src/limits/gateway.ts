@@ -11,6 +11,8 @@ export const GATEWAY_CONNECTIONS_MAX = 8_192;
 export const GATEWAY_HEADER_BYTES_MAX: number = 64 * KIB;
 /** Body of one request, kept whole until an engine answers, for a retry at another. */
 export const GATEWAY_BODY_BYTES_MAX: number = 32 * MIB;
+/** Texts, lists and objects in a JSON body, because parsing millions takes seconds and gigabytes. */
+export const GATEWAY_BODY_PARTS_MAX = 250_000;
 /** Bodies of all requests together; above that a request is shed. */
 export const GATEWAY_BODIES_BYTES_MAX: number = 512 * MIB;
 /** From the first byte of a request until its body is whole. */

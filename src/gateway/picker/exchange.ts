@@ -107,7 +107,7 @@ export class Exchange {
     const holder = this.#holder;
     if (this.#isDecided || this.#left.signal.aborted || holder === null) return;
     this.#isDecided = true;
-    // The body is nested too deeply to serialize.
+    // The body is nested too deeply to serialize, or has too many parts.
     void this.#choose(holder, hasTrailers).catch(() => this.#refuse("no_json"));
   }
 
@@ -198,11 +198,12 @@ export class Exchange {
 
   #refuse(reason: Refused, headers: Record<string, string> = headersOf(reason)): void {
     this.#isDecided = true;
+    this.#code = statusOf(reason);
     this.#giveBack();
     this.#to.figures.refused(reason);
     this.#write({
       immediateResponse: {
-        status: { code: statusOf(reason) },
+        status: { code: this.#code },
         headers: headersSet(headers),
         body: Buffer.from(errorBody(reason)),
         details: reason,
@@ -227,7 +228,7 @@ export class Exchange {
     if (this.#left.signal.aborted) return;
     this.#left.abort();
     this.#giveBack();
-    this.#visit?.leave();
+    this.#visit?.leave(this.#code === 0 ? null : this.#code);
     this.#sent?.ended();
     if (this.#engine !== null) this.#to.fleet.leave(this.#engine);
   }

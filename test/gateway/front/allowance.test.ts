@@ -99,6 +99,34 @@ test("F94 tokens a minute: what an answer may have counts until it has ended, an
   expect(JSON.parse(late.text)).toMatchObject({ error: { message: /tokens a minute/ } });
 });
 
+test("F94 a request that is refused, or fails, costs no tokens, because nothing was computed; one whose client leaves does", async () => {
+  const { ask, engines, url } = await limited(["a tokens=1000"]);
+  const prompt = Array.from({ length: 400 }, (_none, at) => at);
+  const left = async (): Promise<number> =>
+    Number((await ask("a", { prompt: [1] })).headers["x-ratelimit-remaining-tokens"]);
+  expect((await ask("a", { prompt, model: "none" })).code).toBe(404);
+  engines[0]!.status = 400;
+  expect((await ask("a", { prompt, stream: true })).code).toBe(400);
+  engines[0]!.fault = "reset";
+  expect((await ask("a", { prompt })).code).toBe(502);
+  engines[0]!.fault = "none";
+  expect(await left()).toBeGreaterThan(980);
+  engines[0]!.gate = new Promise(() => {});
+  let leave: () => void = () => {};
+  const before = engines[0]!.asked.length;
+  const gone = call(url, "/v1/completions", {
+    body: JSON.stringify({ model: "m", prompt }),
+    headers: { "content-type": "application/json", authorization: "Bearer k-a" },
+    onRequest: (asked) => (leave = () => void asked.destroy()),
+  }).catch(() => null);
+  await until(() => engines[0]!.asked.length === before + 1);
+  leave();
+  await gone;
+  await until(() => engines[0]!.aborted > 0);
+  engines[0]!.gate = Promise.resolve();
+  expect(await left()).toBeLessThan(700);
+});
+
 test("F94 requests at once: one more is refused until one has ended, also where a client leaves", async () => {
   const { ask, engines, url } = await limited(["a concurrent=2"]);
   const [engine] = engines;
