@@ -1,5 +1,6 @@
 // Owns the proof of what the gateway answers itself: models, health, refusals, and its bounds.
 import { expect, test } from "vitest";
+import { holderOf, isPassed } from "../../../src/gateway/front/reading.ts";
 import { GATEWAY_BODY_BYTES_MAX, GATEWAY_BODY_PARTS_MAX } from "../../../src/limits/gateway.ts";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
@@ -35,6 +36,14 @@ test("paths that steer one engine are not passed on", async () => {
     "/v1/embeddings",
     "/score",
   ]);
+});
+
+test("a path with dots is not passed on, because another proxy would make another path of it", () => {
+  const anybody = holderOf(null, {})!;
+  for (const path of ["/v1/../sleep", "/v1/%2e%2E/sleep", "/v1/a/..%2fsleep", "/v1/..", "/v1/./a"])
+    expect(isPassed(path, anybody), path).toBe(false);
+  for (const path of ["/v1/models/a..b", "/v1/models/.a", "/v1/models/a.."])
+    expect(isPassed(path, anybody), path).toBe(true);
 });
 
 test("a body that is nested too deep to be written again is refused, and the gateway goes on", async () => {
