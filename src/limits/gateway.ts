@@ -65,6 +65,8 @@ export const GATEWAY_EVENT_FRAMES_MAX = 8;
 export const GATEWAY_EVENTS_PENDING_MAX = 4_096;
 /** Pause before subscribing to an engine's events again: random, up to twice this. */
 export const GATEWAY_EVENTS_RETRY_MS = 1_000;
+/** Silence of an engine's events after which the system probes whether its machine is still there. */
+export const GATEWAY_EVENTS_KEEPALIVE_MS = 10_000;
 /** Time to replay all of an engine's batches: 10,000. */
 export const GATEWAY_REPLAY_MS = 30_000;
 /** Reasons of failed replays logged per engine, until a replay succeeds. */

@@ -1,5 +1,6 @@
 // Owns the proof that the index never claims what an engine does not hold, whatever gets lost, over real ZeroMQ.
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import { connect, createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { describe, expect, onTestFinished, test } from "vitest";
@@ -8,7 +9,7 @@ import type { Mark } from "../../../src/gateway/events/feed.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 import { splitAddress } from "../../../src/hosts.ts";
-import { GATEWAY_EVENTS_RETRY_MS } from "../../../src/limits/gateway.ts";
+import { GATEWAY_EVENTS_KEEPALIVE_MS, GATEWAY_EVENTS_RETRY_MS } from "../../../src/limits/gateway.ts";
 import { sleep } from "../../../src/time.ts";
 import { SILENT, until } from "../../support/gateways.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
@@ -173,6 +174,23 @@ test("an engine that starts anew holds nothing of before, and is followed again"
   await publisher.take(prompt(2));
   await until(() => believed(prompt(2)) === 3);
   expect(believed(prompt(1))).toBe(0);
+});
+
+/** The system's timer of the connection to a port, as Linux tells: its kind, and hundredths of a second until it ends. */
+function timerOf(address: string): [kind: string, hundredths: number] {
+  const port = splitAddress(address).port.toString(16).toUpperCase().padStart(4, "0");
+  const rows = readFileSync("/proc/net/tcp", "latin1").split("\n");
+  const fields = rows.map((row) => row.trim().split(/\s+/));
+  const row = fields.find(([, , to, state]) => to?.endsWith(`:${port}`) && state === "01");
+  const [kind = "", hundredths = ""] = row?.[5]?.split(":") ?? [];
+  return [kind, Number.parseInt(hundredths, 16)];
+}
+
+test("a connection that brings nothing is probed soon, because a machine without power says nothing of its end", async () => {
+  const { publisher, feed } = await followed();
+  feed.start();
+  await until(() => feed.state === "live" && timerOf(publisher.events)[0] === "02");
+  expect(timerOf(publisher.events)[1]).toBeLessThanOrEqual(GATEWAY_EVENTS_KEEPALIVE_MS / 10);
 });
 
 async function isListening(address: string): Promise<boolean> {
