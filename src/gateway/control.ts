@@ -81,7 +81,8 @@ export async function startControl(path: string, controlled: Controlled): Promis
 
 function answer(request: IncomingMessage, response: ServerResponse, controlled: Controlled): void {
   request.resume();
-  const { pathname, searchParams } = new URL(request.url ?? "/", "http://gateway");
+  const [pathname = "", query = ""] = (request.url ?? "/").split("?");
+  const searchParams = new URLSearchParams(query);
   const say = (code: number, what: object): void => {
     response.writeHead(code, { "content-type": "application/json", connection: "close" });
     response.end(JSON.stringify(what));

@@ -11,6 +11,8 @@ export const GATEWAY_CONNECTIONS_MAX = 8_192;
 export const GATEWAY_HEADER_BYTES_MAX: number = 64 * KIB;
 /** Body of one request, kept whole until an engine answers, for a retry at another. */
 export const GATEWAY_BODY_BYTES_MAX: number = 32 * MIB;
+/** Texts, lists and objects in a JSON body, because parsing millions takes seconds and gigabytes. */
+export const GATEWAY_BODY_PARTS_MAX = 250_000;
 /** Bodies of all requests together; above that a request is shed. */
 export const GATEWAY_BODIES_BYTES_MAX: number = 512 * MIB;
 /** From the first byte of a request until its body is whole. */
@@ -63,6 +65,8 @@ export const GATEWAY_EVENT_FRAMES_MAX = 8;
 export const GATEWAY_EVENTS_PENDING_MAX = 4_096;
 /** Pause before subscribing to an engine's events again: random, up to twice this. */
 export const GATEWAY_EVENTS_RETRY_MS = 1_000;
+/** Silence of an engine's events after which the system probes whether its machine is still there. */
+export const GATEWAY_EVENTS_KEEPALIVE_MS = 10_000;
 /** Time to replay all of an engine's batches: 10,000. */
 export const GATEWAY_REPLAY_MS = 30_000;
 /** Reasons of failed replays logged per engine, until a replay succeeds. */

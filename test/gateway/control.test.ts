@@ -2,6 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join, dirname } from "node:path";
 import { expect, test } from "vitest";
+import { askGateway } from "../../src/cli/gateway-link.ts";
 import { runInside } from "../support/command-line.ts";
 import { call, complete, gatewayBefore, until } from "../support/gateways.ts";
 
@@ -36,6 +37,12 @@ test("a drained engine finishes what it has and gets nothing new, until it is ta
     2,
     expect.stringContaining(`no engine 10.0.0.1:1; there are ${first!.name}, ${second!.name}`),
   ]);
+});
+
+test("a path that is no address is answered like any unknown one, and the gateway goes on", async () => {
+  const { socket, url } = await gatewayBefore([["m"]]);
+  await expect(askGateway(socket, "GET", "//")).rejects.toThrow("one of GET /status");
+  expect((await call(url, "/health")).code).toBe(200);
 });
 
 test("without a gateway the command says what to start", async () => {

@@ -5,6 +5,7 @@ import {
   GATEWAY_CONNECT_MS,
   GATEWAY_EVENT_BYTES_MAX,
   GATEWAY_EVENT_FRAMES_MAX,
+  GATEWAY_EVENTS_KEEPALIVE_MS,
 } from "../../limits/gateway.ts";
 
 const GREETING_BYTES = 64;
@@ -42,7 +43,9 @@ export class Zmtp {
   constructor(options: ZmtpOptions) {
     this.#options = options;
     const { host, port } = options;
-    this.#socket = connect({ host, port, keepAlive: true, noDelay: true });
+    // The system itself first asks after two hours whether a silent publisher's machine is still there.
+    const probes = { keepAlive: true, keepAliveInitialDelay: GATEWAY_EVENTS_KEEPALIVE_MS };
+    this.#socket = connect({ host, port, ...probes, noDelay: true });
     // Limits the handshake only, because a silent publisher is no failure.
     this.#socket.setTimeout(GATEWAY_CONNECT_MS, () => this.#fail("no handshake in time"));
     this.#socket.on("connect", () => this.#socket.write(greeting()));
@@ -60,8 +63,9 @@ export class Zmtp {
     }
   }
 
+  /** Messages that lie behind the present one are dropped, because their receiver no longer expects them. */
   close(): void {
-    this.#socket.destroy();
+    this.#fail("the connection was closed");
   }
 
   #write(flags: number, body: Buffer): void {

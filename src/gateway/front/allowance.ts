@@ -179,12 +179,14 @@ export class Visit {
     return this.#of.headers();
   }
 
-  /** Settles the tokens and leaves; idempotent. */
-  leave(): void {
+  /** Settles the tokens and leaves; idempotent. `status`: that of the answer; null: none came, though one may be computed. */
+  leave(status: number | null): void {
     if (this.#isOver) return;
     this.#isOver = true;
     const { total, events } = this.#meter;
-    if (this.#spent > 0) this.#of.settle((total ?? this.#prompt + events) - this.#spent);
+    // An error comes before any computing.
+    const unreported = status !== null && status >= 400 ? 0 : this.#prompt + events;
+    if (this.#spent > 0) this.#of.settle((total ?? unreported) - this.#spent);
     this.#of.leave();
   }
 }

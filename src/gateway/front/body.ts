@@ -1,6 +1,10 @@
 // Owns reading a request's body whole, within a limit per body and one for all bodies together.
 import type { IncomingMessage } from "node:http";
-import { GATEWAY_BODIES_BYTES_MAX, GATEWAY_BODY_BYTES_MAX } from "../../limits/gateway.ts";
+import {
+  GATEWAY_BODIES_BYTES_MAX,
+  GATEWAY_BODY_BYTES_MAX,
+  GATEWAY_BODY_PARTS_MAX,
+} from "../../limits/gateway.ts";
 import type { Fields } from "../tokens/prompt.ts";
 
 /** `large`: above the limit of one body; `full`: all bodies together reach theirs; `gone`: the client left. */
@@ -54,9 +58,34 @@ export function readBody(
   });
 }
 
-/** Parses a JSON body; null: it is not JSON. */
+const [QUOTE, BACKSLASH, LIST, OBJECT] = Buffer.from('"\\[{');
+
+/** Whether a JSON text has more texts, lists and objects than GATEWAY_BODY_PARTS_MAX. */
+function hasManyParts(body: Buffer): boolean {
+  if (body.length <= GATEWAY_BODY_PARTS_MAX) return false;
+  let parts = 0;
+  for (let at = 0; at < body.length && parts <= GATEWAY_BODY_PARTS_MAX; at += 1) {
+    const byte = body[at];
+    if (byte === QUOTE || byte === LIST || byte === OBJECT) parts += 1;
+    if (byte === QUOTE) at = endOfText(body, at + 1);
+  }
+  return parts > GATEWAY_BODY_PARTS_MAX;
+}
+
+/** Returns the place of a text's closing quote. */
+function endOfText(body: Buffer, from: number): number {
+  for (let at = body.indexOf('"', from); at >= 0; at = body.indexOf('"', at + 1)) {
+    let escapes = 0;
+    while (body[at - 1 - escapes] === BACKSLASH) escapes += 1;
+    if (escapes % 2 === 0) return at;
+  }
+  return body.length;
+}
+
+/** Parses a JSON body; null: it is not JSON. Throws where parsing would hold up all other requests for seconds. */
 export function parseBody(body: Buffer, contentType: string | undefined): unknown {
   if (body.length === 0 || contentType?.includes("json") === false) return null;
+  if (hasManyParts(body)) throw new RangeError("too many texts, lists and objects");
   try {
     return JSON.parse(body.toString("utf8"));
   } catch {

@@ -172,8 +172,8 @@ async function say(
   telling.text += text;
   telling.tokens += Math.max(1, ids.length);
   if (response.write(event({ type: "token", token: text, token_id: ids[0] ?? null }))) return;
-  const stalled = AbortSignal.timeout(GATEWAY_CLIENT_STALL_MS);
-  await once(response, "drain", { signal: AbortSignal.any([signal, stalled]) });
+  const stalled = setTimeout(() => response.destroy(), GATEWAY_CLIENT_STALL_MS);
+  await once(response, "drain", { signal }).finally(() => clearTimeout(stalled));
 }
 
 /** Writes the headers and the `start` event, right before the first token. */

@@ -16,13 +16,16 @@ export type Holder = KeyHolder | typeof ANYBODY;
 /** Paths that an engine's clients call; the rest (`/sleep`, loading adapters, ...) is for the engine's operator. */
 const PASSED =
   /^\/(?:v1\/(?!(?:un)?load_lora_adapter)|v2\/|(?:tokenize|detokenize|pooling|classify|score|rerank|embed|invocations|version)$)/;
+/** Another proxy before an engine could resolve such a path to one that is not passed. */
+const DOTS = /[\\/]\.{1,2}(?:[\\/]|$)/;
 /** Engines ignore `cache_salt` there, so tenants would share blocks. */
 const UNSALTED = /^\/v2\/embed$/;
 
 export function isPassed(path: string, holder: Holder): boolean {
   const isSalted = holder !== ANYBODY && holder.tenant !== null;
   const read = decoded(path);
-  return PASSED.test(path) && PASSED.test(read) && !(isSalted && UNSALTED.test(read));
+  if (!PASSED.test(path) || !PASSED.test(read) || DOTS.test(read)) return false;
+  return !(isSalted && UNSALTED.test(read));
 }
 
 /** Decodes a path as engines do; `otherwise` where it cannot be decoded. */

@@ -2,6 +2,7 @@
 import type { ServerResponse } from "node:http";
 import {
   GATEWAY_BODY_BYTES_MAX,
+  GATEWAY_BODY_PARTS_MAX,
   GATEWAY_LINGER_MS,
   GATEWAY_RETRY_AFTER_S,
 } from "../../limits/gateway.ts";
@@ -19,15 +20,17 @@ export type Refused =
   | "no_path"
   | "no_key"
   | "tenant_key"
+  | "web_page"
   | "no_json";
 
 const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, text: string]>> = {
   no_key: [401, "AuthenticationError", "no valid API key came as `Authorization: Bearer KEY`"],
   tenant_key: [403, "PermissionDeniedError", "a key with a tenant registers no engines"],
+  web_page: [403, "PermissionDeniedError", "a web page registers no engines"],
   no_json: [
     400,
     "BadRequestError",
-    "a body must be a JSON object here, sent as `content-type: application/json`",
+    `a body must be a JSON object here, sent as \`content-type: application/json\`, with at most ${GATEWAY_BODY_PARTS_MAX} texts, lists and objects`,
   ],
   no_path: [404, "NotFoundError", "the gateway passes on no such path"],
   no_model: [404, "NotFoundError", "no engine serves this model"],

@@ -49,6 +49,11 @@ export async function answerSequence(
     refuseCounted(response, "tenant_key", options);
     return true;
   }
+  // Browsers name the page that sends. Any page could otherwise register an engine at a gateway without keys.
+  if (isChange && request.headers.origin !== undefined) {
+    refuseCounted(response, "web_page", options);
+    return true;
+  }
   const body = await readBody(request, options.budget);
   if (body === "gone") {
     options.figures.gone();

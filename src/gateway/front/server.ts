@@ -86,7 +86,7 @@ async function answer(
   await serve(request, response, { holder, path, arrivedMs }, options);
 }
 
-/** Refuses a body nested too deeply to serialize; nothing was sent to an engine by then. */
+/** Refuses a body nested too deeply to serialize, or of too many parts; nothing was sent to an engine by then. */
 function unread(response: ServerResponse, options: FrontOptions): void {
   if (response.headersSent) response.destroy();
   else refuseCounted(response, "no_json", options);
@@ -103,7 +103,9 @@ async function serve(
   const isForEngine = isPassed(path, holder) || (path === GENERATE && options.registry !== null);
   const visit = isForEngine ? enter(holder) : null;
   if (visit !== null && !(visit instanceof Visit)) return refuseLimited(response, visit, options);
-  if (visit !== null) response.once("close", () => visit.leave());
+  if (visit !== null) {
+    response.once("close", () => visit.leave(response.headersSent ? response.statusCode : null));
+  }
   const tenant = typeof holder === "symbol" ? null : holder.tenant;
   if (await answerSequence(request, response, path, { ...options, tenant, visit })) return;
   if (!isForEngine) return refuseCounted(response, "no_path", options);

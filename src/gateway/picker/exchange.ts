@@ -42,6 +42,10 @@ export class Exchange {
   readonly #left = new AbortController();
   readonly #arrivedMs: number = nowMs();
   #headers: Readonly<Record<string, string>> = {};
+  #path = "/";
+  #holder: Holder | null = null;
+  /** Whether Envoy sends a body, even an empty one: it then waits for the end of ours. */
+  #hasBody = false;
   readonly #chunks: Buffer[] = [];
   #bytes = 0;
   #isDecided = false;
@@ -73,13 +77,22 @@ export class Exchange {
     else if (message.responseTrailers) this.#write({ responseTrailers: {} });
   }
 
+  /** Refuses what needs no body before any of it is kept, because clients without a key would fill the budget. */
   #takeHead(head: HttpHeaders): void {
     this.#headers = headersIn(head);
+    this.#path = (this.#headers[":path"] ?? "/").replace(/\?.*$/, "");
+    this.#holder = holderOf(this.#to.keys, this.#headers);
+    if (this.#holder === null) return this.#refuse("no_key");
+    if (!isPassed(this.#path, this.#holder)) return this.#refuse("no_path");
+    const visit = enter(this.#holder);
+    if (visit !== null && !(visit instanceof Visit)) return this.#refuseLimited(visit);
+    this.#visit = visit;
     if (head.endOfStream === true) this.#decide(false);
   }
 
   #takeBody({ body, endOfStream }: HttpBody): void {
     if (this.#isDecided) return;
+    this.#hasBody = true;
     if (body !== undefined && body.length > 0) {
       if (this.#bytes + body.length > GATEWAY_BODY_BYTES_MAX) return this.#refuse("large");
       if (!this.#to.budget.take(body.length)) return this.#refuse("full");
@@ -91,24 +104,17 @@ export class Exchange {
 
   /** Decides once the whole request is here; `hasTrailers`: its body ends with them. */
   #decide(hasTrailers: boolean): void {
-    if (this.#isDecided || this.#left.signal.aborted) return;
+    const holder = this.#holder;
+    if (this.#isDecided || this.#left.signal.aborted || holder === null) return;
     this.#isDecided = true;
-    const path = (this.#headers[":path"] ?? "/").replace(/\?.*$/, "");
-    const holder = holderOf(this.#to.keys, this.#headers);
-    if (holder === null) return this.#refuse("no_key");
-    if (!isPassed(path, holder)) return this.#refuse("no_path");
-    const visit = enter(holder);
-    if (visit !== null && !(visit instanceof Visit)) return this.#refuseLimited(visit);
-    this.#visit = visit;
-    // The body is nested too deeply to serialize.
-    void this.#choose(path, holder, hasTrailers).catch(() => this.#refuse("no_json"));
+    // The body is nested too deeply to serialize, or has too many parts.
+    void this.#choose(holder, hasTrailers).catch(() => this.#refuse("no_json"));
   }
 
-  async #choose(path: string, holder: Holder, hasTrailers: boolean): Promise<void> {
+  async #choose(holder: Holder, hasTrailers: boolean): Promise<void> {
     const { router, fleet } = this.#to;
     const { signal } = this.#left;
-    const hasBody = this.#chunks.length > 0;
-    const reading = readingOf(Buffer.concat(this.#chunks), path, this.#headers, holder);
+    const reading = readingOf(Buffer.concat(this.#chunks), this.#path, this.#headers, holder);
     if (reading === null) return this.#refuse("no_json");
     const { asked, bytes, ownHeaders } = reading;
     const spent = this.#visit?.spend(asked.body, this.#bytes) ?? null;
@@ -134,12 +140,12 @@ export class Exchange {
       },
       dynamicMetadata: metadataOf(engine.name),
     });
-    if (hasBody) this.#sendBody(bytes, hasTrailers);
+    if (this.#hasBody) this.#sendBody(bytes, hasTrailers);
     if (hasTrailers) this.#write({ requestTrailers: {} });
   }
 
   #sendBody(bytes: Buffer, hasTrailers: boolean): void {
-    for (let at = 0; at < bytes.length; at += GATEWAY_PIECE_BYTES) {
+    for (let at = 0; at === 0 || at < bytes.length; at += GATEWAY_PIECE_BYTES) {
       const isLast = at + GATEWAY_PIECE_BYTES >= bytes.length;
       const body = bytes.subarray(at, at + GATEWAY_PIECE_BYTES);
       const streamedResponse = { body, endOfStream: isLast && !hasTrailers };
@@ -192,11 +198,12 @@ export class Exchange {
 
   #refuse(reason: Refused, headers: Record<string, string> = headersOf(reason)): void {
     this.#isDecided = true;
+    this.#code = statusOf(reason);
     this.#giveBack();
     this.#to.figures.refused(reason);
     this.#write({
       immediateResponse: {
-        status: { code: statusOf(reason) },
+        status: { code: this.#code },
         headers: headersSet(headers),
         body: Buffer.from(errorBody(reason)),
         details: reason,
@@ -206,7 +213,7 @@ export class Exchange {
 
   /** Envoy reads no faster than the client, so a full stream pauses reading the engine's answer. */
   #write(message: ProcessingResponse): void {
-    if (this.#left.signal.aborted || this.#call.write(message)) return;
+    if (this.#left.signal.aborted || this.#call.write(message) || this.#call.isPaused()) return;
     this.#call.pause();
     this.#call.once("drain", () => this.#call.resume());
   }
@@ -221,7 +228,7 @@ export class Exchange {
     if (this.#left.signal.aborted) return;
     this.#left.abort();
     this.#giveBack();
-    this.#visit?.leave();
+    this.#visit?.leave(this.#code === 0 ? null : this.#code);
     this.#sent?.ended();
     if (this.#engine !== null) this.#to.fleet.leave(this.#engine);
   }

@@ -33,8 +33,9 @@ const CHAT_FIELDS = [
 export function promptOf(path: string, body: unknown): Prompt | null {
   if (typeof body !== "object" || body === null) return null;
   const fields = body as Fields;
-  const { model, prompt, cache_salt: salt } = fields;
-  if (typeof model !== "string") return null;
+  const { model, prompt, cache_salt: salt, truncate_prompt_tokens: cut = null } = fields;
+  // The engine computes only a part of a prompt that it cuts.
+  if (typeof model !== "string" || cut !== null) return null;
   const common = { model, salt: typeof salt === "string" ? salt : null };
   if (COMPLETIONS.test(path)) {
     if (isTokens(prompt)) return { ...common, tokens: prompt, question: null, own: null };

@@ -28,9 +28,10 @@ export class Tokenizer {
   /** Returns null where the prompt is short, time runs out, or the engine gives no tokens. */
   async tokensOf(prompt: Prompt, engine: Engine): Promise<readonly number[] | null> {
     if (prompt.tokens !== null) return prompt.tokens;
-    const { question } = prompt;
+    const { question, salt } = prompt;
     if (question === null || question.length < GATEWAY_TOKENIZE_CHARS_MIN) return null;
-    const key = createHash("sha256").update(question).digest("base64");
+    // With the salt, because a quick answer would tell one tenant what another has asked.
+    const key = createHash("sha256").update(question).update(`\0${salt ?? ""}`).digest("base64");
     const known = this.#kept.get(key);
     if (known !== undefined) {
       this.#kept.delete(key);

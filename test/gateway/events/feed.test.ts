@@ -1,13 +1,15 @@
 // Owns the proof that the index never claims what an engine does not hold, whatever gets lost, over real ZeroMQ.
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import { connect, createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { EventFeed } from "../../../src/gateway/events/feed.ts";
+import type { Mark } from "../../../src/gateway/events/feed.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 import { splitAddress } from "../../../src/hosts.ts";
-import { GATEWAY_EVENTS_RETRY_MS } from "../../../src/limits/gateway.ts";
+import { GATEWAY_EVENTS_KEEPALIVE_MS, GATEWAY_EVENTS_RETRY_MS } from "../../../src/limits/gateway.ts";
 import { sleep } from "../../../src/time.ts";
 import { SILENT, until } from "../../support/gateways.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
@@ -28,12 +30,14 @@ async function followed(
   hasReplay = true,
   logger = SILENT,
   replays: string | null = null,
+  resume: Mark | null = null,
 ): Promise<Followed> {
   const publisher = await new SimPublisher(options).start();
   const index = new BlockIndex(1);
   const feed = new EventFeed({
     events: publisher.events,
     replays: replays ?? (hasReplay ? publisher.replays : null),
+    resume,
     logger,
     sink: {
       apply: (event) => index.apply(0, event),
@@ -112,6 +116,38 @@ test("what the engine does not replay any more empties the index", async () => {
   expect(believed(prompt(1))).toBe(0);
 });
 
+/** Passes what comes from there in few large pieces, as ZeroMQ does when much is to be sent. */
+async function gathering(address: () => string): Promise<string> {
+  const server = createServer((socket) => {
+    const to = connect(splitAddress(address()));
+    const held: Buffer[] = [];
+    let timer: NodeJS.Timeout | undefined;
+    const flush = (): void => void socket.write(Buffer.concat(held.splice(0)));
+    to.on("data", (chunk) => {
+      held.push(chunk);
+      clearTimeout(timer);
+      timer = setTimeout(flush, 50);
+    });
+    socket.on("data", (chunk) => void to.write(chunk)).on("close", () => to.destroy());
+    for (const each of [socket, to]) each.on("error", () => {});
+  }).listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  return `127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+test("where the mark is another process's, the rest of that replay is not taken for the whole", async () => {
+  let from = "";
+  const replays = await gathering(() => from);
+  const mark = { sequence: 1, digest: "another process's" };
+  const { publisher, feed, believed } = await followed({}, true, SILENT, replays, mark);
+  from = publisher.replays;
+  for (let n = 1; n <= 20; n += 1) await publisher.take(prompt(n));
+  feed.start();
+  await until(() => feed.state === "live");
+  expect([believed(prompt(1)), believed(prompt(20))]).toEqual([3, 3]);
+});
+
 test("without a replay a gap empties the index, and it fills again", async () => {
   const { publisher, feed, believed } = await followed({}, false);
   feed.start();
@@ -138,6 +174,23 @@ test("an engine that starts anew holds nothing of before, and is followed again"
   await publisher.take(prompt(2));
   await until(() => believed(prompt(2)) === 3);
   expect(believed(prompt(1))).toBe(0);
+});
+
+/** The system's timer of the connection to a port, as Linux tells: its kind, and hundredths of a second until it ends. */
+function timerOf(address: string): [kind: string, hundredths: number] {
+  const port = splitAddress(address).port.toString(16).toUpperCase().padStart(4, "0");
+  const rows = readFileSync("/proc/net/tcp", "latin1").split("\n");
+  const fields = rows.map((row) => row.trim().split(/\s+/));
+  const row = fields.find(([, , to, state]) => to?.endsWith(`:${port}`) && state === "01");
+  const [kind = "", hundredths = ""] = row?.[5]?.split(":") ?? [];
+  return [kind, Number.parseInt(hundredths, 16)];
+}
+
+test("a connection that brings nothing is probed soon, because a machine without power says nothing of its end", async () => {
+  const { publisher, feed } = await followed();
+  feed.start();
+  await until(() => feed.state === "live" && timerOf(publisher.events)[0] === "02");
+  expect(timerOf(publisher.events)[1]).toBeLessThanOrEqual(GATEWAY_EVENTS_KEEPALIVE_MS / 10);
 });
 
 async function isListening(address: string): Promise<boolean> {

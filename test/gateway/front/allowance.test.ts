@@ -4,6 +4,7 @@ import { writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { Visit } from "../../../src/gateway/front/allowance.ts";
+import { Meter } from "../../../src/gateway/front/meter.ts";
 import { Keys } from "../../../src/gateway/front/keys.ts";
 import { runInside } from "../../support/command-line.ts";
 import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
@@ -97,6 +98,50 @@ test("F94 tokens a minute: what an answer may have counts until it has ended, an
   // 1,320 too many at 1,000 a minute.
   expect(Number(late.headers["retry-after"])).toBeGreaterThan(60);
   expect(JSON.parse(late.text)).toMatchObject({ error: { message: /tokens a minute/ } });
+});
+
+test("F94 tokens of Anthropic's API are counted, which names them otherwise", async () => {
+  const { ask, engines } = await limited(["a tokens=1000"]);
+  const usage = { input_tokens: 100, cache_read_input_tokens: 200, output_tokens: 400 };
+  engines[0]!.more = { usage };
+  expect((await ask("a", {}, "/v1/messages")).code).toBe(200);
+  const { headers } = await ask("a", {}, "/v1/messages");
+  expect(Number(headers["x-ratelimit-remaining-tokens"])).toBeLessThan(320);
+  const meter = new Meter();
+  meter.pass(Buffer.from('data: {"usage":{"input_tokens":9,"output_tokens":0}}\n\n'));
+  meter.pass(Buffer.from("data: a\n\ndata: b\n\n"));
+  expect(meter.total).toBe(9 + 3);
+  meter.pass(Buffer.from('data: {"usage":{"input_tokens":9,"output_tok'));
+  meter.pass(Buffer.from('ens":70}}\n\n'));
+  expect(meter.total).toBe(9 + 70);
+});
+
+test("F94 a request that is refused, or fails, costs no tokens, because nothing was computed; one whose client leaves does", async () => {
+  const { ask, engines, url } = await limited(["a tokens=1000"]);
+  const prompt = Array.from({ length: 400 }, (_none, at) => at);
+  const left = async (): Promise<number> =>
+    Number((await ask("a", { prompt: [1] })).headers["x-ratelimit-remaining-tokens"]);
+  expect((await ask("a", { prompt, model: "none" })).code).toBe(404);
+  engines[0]!.status = 400;
+  expect((await ask("a", { prompt, stream: true })).code).toBe(400);
+  engines[0]!.fault = "reset";
+  expect((await ask("a", { prompt })).code).toBe(502);
+  engines[0]!.fault = "none";
+  expect(await left()).toBeGreaterThan(980);
+  engines[0]!.gate = new Promise(() => {});
+  let leave: () => void = () => {};
+  const before = engines[0]!.asked.length;
+  const gone = call(url, "/v1/completions", {
+    body: JSON.stringify({ model: "m", prompt }),
+    headers: { "content-type": "application/json", authorization: "Bearer k-a" },
+    onRequest: (asked) => (leave = () => void asked.destroy()),
+  }).catch(() => null);
+  await until(() => engines[0]!.asked.length === before + 1);
+  leave();
+  await gone;
+  await until(() => engines[0]!.aborted > 0);
+  engines[0]!.gate = Promise.resolve();
+  expect(await left()).toBeLessThan(700);
 });
 
 test("F94 requests at once: one more is refused until one has ended, also where a client leaves", async () => {

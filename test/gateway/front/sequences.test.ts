@@ -4,7 +4,9 @@ import { once } from "node:events";
 import { createServer, request } from "node:http";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import { expect, onTestFinished, test } from "vitest";
+import { finished } from "node:stream/promises";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { GATEWAY_CLIENT_STALL_MS } from "../../../src/limits/gateway.ts";
 import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";
@@ -227,6 +229,18 @@ test("a key with a tenant registers no engine, because it would get the prompts 
   expect((await call(url, "/register", { body, headers: { ...as("k-ops") } })).code).toBe(200);
 });
 
+test("a web page registers no engine, because it would get the prompts of a gateway without keys", async () => {
+  const { url } = await gatewayBefore([["m"]], { sequences: true });
+  const body = JSON.stringify({ worker_id: "mine", address: "http://10.0.0.2:8000" });
+  // As a browser sends it without asking first.
+  const headers = { "content-type": "text/plain", origin: "https://page.example" };
+  for (const path of ["/register", "/deregister"]) {
+    const { code, text } = await call(url, path, { body, headers });
+    expect([code, text], path).toEqual([403, expect.stringContaining("web page")]);
+  }
+  expect(await get(url, "/workers")).not.toHaveProperty("mine");
+});
+
 /** An engine that goes on for as long as it is read. */
 async function endless(code = 200): Promise<{ name: string; isStuck(): boolean }> {
   let answer: ServerResponse | null = null;
@@ -274,6 +288,29 @@ test("a client that takes nothing and leaves frees its engine at once", async ()
   expect(await inFlight()).toBe("1");
   asked.destroy();
   await until(async () => (await inFlight()) === "0");
+});
+
+test("a client that takes nothing for too long is cut off, and its engine is not blamed", async () => {
+  const { url } = await gatewayBefore([], { sequences: true });
+  const engine = await endless();
+  await post(url, "/register", { worker_id: "w", address: `http://${engine.name}` });
+  await until(async () => "worker_id" in (await get(url, "/route/s")));
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const asked = request(`${url}/generate`, { method: "POST", headers: JSON_TYPE });
+  asked.on("error", () => {}).end('{"prompt":"p"}');
+  const [answer] = (await once(asked, "response")) as [IncomingMessage];
+  answer.on("error", () => {}).pause();
+  for (let same = 0; same < 200; same = engine.isStuck() ? same + 1 : 0) {
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  vi.advanceTimersByTime(GATEWAY_CLIENT_STALL_MS);
+  vi.useRealTimers();
+  answer.resume();
+  await expect(finished(answer)).rejects.toThrow();
+  const { text } = await call(url, "/metrics");
+  expect(text).toContain("tierkv_gateway_clients_gone_total 1");
+  expect(text).not.toMatch(/answers_broken_total\{.*\} 1/);
 });
 
 test("a refusal without an end is none: the gateway reads so much of it and no more", async () => {

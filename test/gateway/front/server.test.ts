@@ -1,7 +1,9 @@
 // Owns the proof of what the gateway answers itself: models, health, refusals, and its bounds.
 import { expect, test } from "vitest";
-import { GATEWAY_BODY_BYTES_MAX } from "../../../src/limits/gateway.ts";
+import { holderOf, isPassed } from "../../../src/gateway/front/reading.ts";
+import { GATEWAY_BODY_BYTES_MAX, GATEWAY_BODY_PARTS_MAX } from "../../../src/limits/gateway.ts";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
+import type { Answer } from "../../support/gateways.ts";
 
 test("models of all engines, each once; a request goes to an engine that has its model", async () => {
   const { engines, url } = await gatewayBefore([["a", "b"], ["b"]]);
@@ -36,6 +38,14 @@ test("paths that steer one engine are not passed on", async () => {
   ]);
 });
 
+test("a path with dots is not passed on, because another proxy would make another path of it", () => {
+  const anybody = holderOf(null, {})!;
+  for (const path of ["/v1/../sleep", "/v1/%2e%2E/sleep", "/v1/a/..%2fsleep", "/v1/..", "/v1/./a"])
+    expect(isPassed(path, anybody), path).toBe(false);
+  for (const path of ["/v1/models/a..b", "/v1/models/.a", "/v1/models/a.."])
+    expect(isPassed(path, anybody), path).toBe(true);
+});
+
 test("a body that is nested too deep to be written again is refused, and the gateway goes on", async () => {
   const { url } = await gatewayBefore([["m"]], { preset: "earliest-token" });
   const deep = `${"[".repeat(200_000)}${"]".repeat(200_000)}`;
@@ -43,6 +53,24 @@ test("a body that is nested too deep to be written again is refused, and the gat
   const headers = { "content-type": "application/json" };
   expect((await call(url, "/v1/chat/completions", { body, headers })).code).toBe(400);
   expect((await call(url, "/health")).code).toBe(200);
+});
+
+test("a body of very many small parts is refused unparsed, because parsing it would hold up all others; long ones pass", async () => {
+  const { url, engines } = await gatewayBefore([["m"]]);
+  const headers = { "content-type": "application/json" };
+  const ask = (more: string): Promise<Answer> =>
+    call(url, "/v1/completions", { body: `{"model":"m","prompt":"p",${more}}`, headers });
+  const many = (part: string): string => `"x":[${Array(GATEWAY_BODY_PARTS_MAX).fill(part).join()}]`;
+  for (const part of ["[]", '{"a":1}', '"\\\\"']) {
+    const refused = await ask(many(part));
+    expect([refused.code, refused.text], part).toEqual([
+      400,
+      expect.stringContaining(`at most ${GATEWAY_BODY_PARTS_MAX} texts`),
+    ]);
+  }
+  expect(engines[0]!.asked).toHaveLength(0);
+  const brackets = JSON.stringify('[{"\\'.repeat(GATEWAY_BODY_PARTS_MAX));
+  for (const more of [many("7"), `"x":${brackets}`]) expect((await ask(more)).code).toBe(200);
 });
 
 test("health says whether any engine answers", async () => {

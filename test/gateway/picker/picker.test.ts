@@ -56,6 +56,9 @@ const set = (message: ProcessingResponse | undefined): Record<string, string> =>
   return Object.fromEntries(all.map(({ header }) => [header.key, String(header.rawValue)]));
 };
 
+const lastOf = (message?: ProcessingResponse): unknown =>
+  message?.requestBody?.response.bodyMutation?.streamedResponse.endOfStream;
+
 const inFlight = async ({ url }: Scene): Promise<number> => {
   const { text } = await call(url, "/metrics");
   return [...text.matchAll(/in_flight\{.*\} (\d+)$/gm)].reduce((sum, [, n]) => sum + Number(n), 0);
@@ -70,8 +73,6 @@ test("head, then the body as it came in pieces; the answer passes, and its end f
     spoken.say({ requestBody: { body: Buffer.from(body.slice(at, at + 50_000)) } });
   }
   spoken.say({ requestBody: { endOfStream: true } });
-  const lastOf = (message?: ProcessingResponse): unknown =>
-    message?.requestBody?.response.bodyMutation?.streamedResponse.endOfStream;
   await until(() => lastOf(spoken.heard.at(-1)) === true);
   const [first, ...rest] = spoken.heard;
   const { name } = scene.engines[1]!;
@@ -163,6 +164,40 @@ test("a request without a body is sent somewhere, and one with trailers ends wit
   const { streamedResponse } = trailing.heard[1]!.requestBody!.response.bodyMutation!;
   expect(streamedResponse.endOfStream ?? false).toBe(false);
   expect(trailing.heard[2]!.requestTrailers).toBeDefined();
+});
+
+test("an empty body ends as it came, because Envoy waits for its end", async () => {
+  const scene = await gatewayBefore([["m"]], { extProc: ADDRESS });
+  const spoken = speakTo(scene);
+  spoken.say({ requestHeaders: HEAD });
+  spoken.say({ requestBody: { endOfStream: true } });
+  await until(() => spoken.heard.length === 2);
+  expect(lastOf(spoken.heard[1])).toBe(true);
+});
+
+test("a client without a key is refused by its head, so that none of its body is kept", async () => {
+  const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, keys: keyFile("ana k-ana") });
+  const spoken = speakTo(scene);
+  spoken.say({ requestHeaders: HEAD });
+  await until(() => spoken.heard.length === 1);
+  expect(spoken.heard[0]!.immediateResponse!.details).toBe("no_key");
+});
+
+test("a body of 2 MB comes back whole, without a warning of listeners that add up", async () => {
+  const warnings: string[] = [];
+  const onWarning = ({ message }: Error): void => void warnings.push(message);
+  process.on("warning", onWarning);
+  onTestFinished(() => void process.off("warning", onWarning));
+  const scene = await gatewayBefore([["m"]], { extProc: ADDRESS });
+  const spoken = speakTo(scene);
+  spoken.say({ requestHeaders: HEAD });
+  const body = Buffer.from(JSON.stringify({ model: "m", prompt: "x".repeat(2_000_000) }));
+  for (let at = 0; at < body.length; at += 50_000) {
+    const piece = body.subarray(at, at + 50_000);
+    spoken.say({ requestBody: { body: piece, endOfStream: at + 50_000 >= body.length } });
+  }
+  await until(() => lastOf(spoken.heard.at(-1)) === true);
+  expect(warnings).toEqual([]);
 });
 
 test("a body nested deeper than can be written again is refused, and the next one is served", async () => {

@@ -144,6 +144,18 @@ test("prompts that came before are not turned into tokens again, and token ids n
   expect(asked).toBe(1);
 });
 
+test("another salt's prompt is turned into tokens anew, because a quick answer would tell that somebody asked it", async () => {
+  const known = await knowing("earliest-token");
+  for (const cache_salt of ["one", "two", "one"]) await known.ask(text("ab"), { cache_salt });
+  expect(known.engines.reduce((sum, { tokenized }) => sum + tokenized, 0)).toBe(2);
+});
+
+test("a prompt that the engine cuts goes by load, because its blocks are not those of the whole", async () => {
+  const known = await knowing("earliest-token");
+  const { headers } = await known.ask(text("ab"), { truncate_prompt_tokens: 100 });
+  expect(headers["x-tierkv-reason"]).toBe("load");
+});
+
 test("chats are routed by what the template makes of them; pictures, and texts that are short, by load", async () => {
   const known = await knowing("earliest-token");
   const chat = (content: unknown): Promise<Answer> =>
