@@ -257,6 +257,7 @@ class SchedulerShim:
             self.counters.add("restores_mismatched")
             self.owed.alloc(request, blocks, num_external_tokens, plan)
             state.offer = None
+            state.reads = False  # vLLM asks again, and would allocate the same blocks for ever
             return
         state.offer = None
         self._truth.admitted(request, plan)
