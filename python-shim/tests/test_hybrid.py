@@ -102,3 +102,13 @@ def test_prompts_no_block_fits_into_are_counted_and_named_once(
             bench.new(Request(str(number), tokens))
     assert bench.shim.counters.get("prompts_below_block") == 2
     assert caplog.text.count("is not longer than one block of this hybrid model (4 tokens)") == 1
+
+
+def test_a_restore_that_cannot_be_filled_is_not_tried_again(bench: Bench) -> None:
+    """vLLM asks anew for a request whose load failed, and would allocate the same blocks for ever."""
+    request = offered(bench)
+    bench.shim.update_state_after_alloc(request, Blocks([1, 2, 3, 4], ([0, 8, 9],)), 12)
+    bench.step()
+    bench.finish_load("r")
+    assert bench.ask(request) == NOTHING
+    assert len(bench.fake.expect("prefetch")) == 1

@@ -154,3 +154,16 @@ def test_the_failure_policy_becomes_recompute_once() -> None:
     assert compat.set_recompute_policy(config)
     assert config.kv_transfer_config.kv_load_failure_policy == "recompute"
     assert not compat.set_recompute_policy(config)
+
+
+def test_beside_other_connectors_the_schedulers_own_policy_becomes_recompute() -> None:
+    """MultiConnector builds each connector with a configuration of its own, which the scheduler never reads."""
+
+    class Scheduler:
+        def __init__(self) -> None:
+            self.vllm_config = vllm_config()
+            self.is_changed = compat.set_recompute_policy(vllm_config())
+
+    scheduler = Scheduler()
+    assert scheduler.is_changed
+    assert scheduler.vllm_config.kv_transfer_config.kv_load_failure_policy == "recompute"

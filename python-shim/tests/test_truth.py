@@ -131,6 +131,19 @@ def test_of_sampled_restores_every_so_many_is_checked(socket_path: str) -> None:
         assert len(bench.releases(6)) == 6
 
 
+@pytest.mark.parametrize(("drafts", "offered"), [("eagle3", 40), ("ngram", 36)])
+def test_a_draft_models_layers_are_never_compared(
+    socket_path: str, drafts: str, offered: int
+) -> None:
+    """Their last value in a block depends on the next token, which may be another one in another prompt."""
+    welcome = {**WELCOME, "verify_every": 1}
+    with (
+        FakeSidecar(socket_path, welcome) as sidecar,
+        Bench(socket_path, sidecar, drafts=drafts) as bench,
+    ):
+        assert restore(bench)[1] == offered
+
+
 def test_nobody_waits_for_a_check_beside_another_request(bench: Bench) -> None:
     bench.new(Request("other", 41, seed="other"))
     request = bench.new(Request("r", 41))

@@ -55,9 +55,8 @@ def test_with_speculative_decoding_only_what_was_accepted_comes_back(
         assert again["tokens"] == wanted
 
 
-def test_beside_another_connector_ours_restores_and_counts(
-    engines: Engines, cluster: Cluster, models: Models, folder: Path
-) -> None:
+def beside(cluster: Cluster, models: Models, folder: Path) -> dict[str, Any]:
+    """Options of an engine with tierKV and another connector."""
     other = {
         "kv_connector": "ExampleConnector",
         "kv_role": "kv_both",
@@ -68,10 +67,15 @@ def test_beside_another_connector_ours_restores_and_counts(
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"connectors": [cluster.transfer_config, other]},
     }
-    options = {**OPTIONS, "model": models.path(PLAIN), "kv_transfer_config": both}
+    return {**OPTIONS, "model": models.path(PLAIN), "kv_transfer_config": both}
+
+
+def test_beside_another_connector_ours_restores_and_counts(
+    engines: Engines, cluster: Cluster, models: Models, folder: Path
+) -> None:
     text = prompt(912, 4 * BLOCK + 3)
     before = cluster.counters()
-    with engines.start(vllm=options) as engine:
+    with engines.start(vllm=beside(cluster, models, folder)) as engine:
         cluster.wait_restoring()
         cold = engine.ask(text)
         cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + 4)
@@ -81,6 +85,22 @@ def test_beside_another_connector_ours_restores_and_counts(
     after = cluster.counters()
     restored = "blocks_restored_vault"
     assert after[restored] - before[restored] == 4
+
+
+def test_beside_another_connector_lost_blocks_are_computed_and_no_request_fails(
+    engines: Engines, cluster: Cluster, models: Models, folder: Path
+) -> None:
+    text = prompt(915, 4 * BLOCK + 3)
+    before = cluster.counters()
+    environment = {"TIERKV_FAILPOINTS": "shim.load.copy=1*return"}
+    options = beside(cluster, models, folder)
+    with engines.start(vllm=options, environment=environment) as engine:
+        cluster.wait_restoring()
+        cold = engine.ask(text)
+        cluster.wait_saved(before["blocks_saved"] + before["saves_present"] + 4)
+        engine.empty()
+        assert engine.ask(text)["tokens"] == cold["tokens"]
+        cluster.wait_count("shim_load_without_arena", 1)
 
 
 @pytest.mark.skipif(MAIN == OLDEST, reason="its LLaVA needs older transformers than its lock has")

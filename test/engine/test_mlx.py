@@ -240,3 +240,25 @@ def test_a_server_that_is_started_again_goes_on_where_the_killed_one_was(
     assert (first["cached"], second["cached"]) == (0, 3 * CHUNK)
     assert second["text"] == first["text"]
     assert second["cached"] >= 0.9 * second["tokens"]
+
+
+#: Parts of a split model that restore different lengths would compute different tokens, or wait for ever.
+_SPLIT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from types import SimpleNamespace
+from tierkv.mlx import server
+
+server.Tier = lambda model, label: f"a tier of {label}"
+for is_distributed in (False, True):
+    provider = SimpleNamespace(
+        model_key=("m", None, None), model=None, draft_model=None, is_distributed=is_distributed
+    )
+    print(server.TieredPromptCache(provider)._current(provider.model_key))
+"""
+
+
+def test_a_model_that_is_split_over_machines_has_no_tier() -> None:
+    argv = [mlx_python(), "-I", "-c", _SPLIT, str(ROOT / "python-shim")]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert said.stdout.splitlines() == ["a tier of m", "None"]

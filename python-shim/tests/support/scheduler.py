@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Self
 
 from tierkv.connectors.vllm.cursors import Missing
@@ -60,11 +61,13 @@ class Bench:
         introduced: bool = True,
         role: str = "kv_both",
         weights: Weights | None = None,
+        drafts: str = "",
     ) -> None:
         self.sidecar = sidecar
         self.pool = Pool()
         config = vllm_config(world=world)
         config.kv_transfer_config.kv_role = role
+        config.speculative_config = SimpleNamespace(method=drafts) if drafts else None
         cache = kv_cache_config(FullAttentionSpec())
         settings = Settings(path, "test", autostart=False)
         self.shim = SchedulerShim(

@@ -47,7 +47,10 @@ class TieredPromptCache(LRUPromptCache):
         super().insert_cache(model, tokens, prompt_cache, **more)
 
     def _current(self, key: Any) -> Tier | None:
-        """Give the tier of the model that the server has; None with a draft model, which has a cache of its own."""
+        """Give the tier of the model that the server has; None with a draft model, which has a cache of its own.
+
+        None also for a model split over machines: all parts must restore the same tokens, and each is answered alone.
+        """
         if key != self._provider.model_key:
             return None
         if self._tier_of != key:
@@ -56,6 +59,10 @@ class TieredPromptCache(LRUPromptCache):
             self._tier_of, self._tier = key, None
             if self._provider.draft_model is not None:
                 log.warning("tierKV: off: with a draft model nothing is kept or restored")
+            elif self._provider.is_distributed:
+                log.warning(
+                    "tierKV: off: a model that is split over machines is not kept or restored"
+                )
             else:
                 self._tier = Tier(self._provider.model, label=str(key[0]))
         return self._tier

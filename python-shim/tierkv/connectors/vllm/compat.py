@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -215,16 +215,17 @@ class _Beginning:
         return getattr(self._request, name)
 
 
+def _owners_above() -> Iterator[Any]:
+    """Give the objects whose methods lead here; `inspect` would read source files."""
+    above: Any = sys._getframe(1)  # noqa: SLF001
+    while above is not None:
+        yield above.f_locals.get("self")
+        above = above.f_back
+
+
 def worker_above() -> Any | None:
     """Give the worker that is building this connector, or None; vLLM passes none, so the callers are walked up."""
-    frame = sys._getframe(1)  # noqa: SLF001 - `inspect` reads source files
-    above: Any = frame
-    while above is not None:
-        found = above.f_locals.get("self")
-        if isinstance(found, WorkerBase):
-            return found
-        above = above.f_back
-    return None
+    return next((owner for owner in _owners_above() if isinstance(owner, WorkerBase)), None)
 
 
 def weight_calls(worker: Any, names: Sequence[str]) -> list[tuple[Any, str, Callable[..., Any]]]:
@@ -380,10 +381,12 @@ def page_format(config: "VllmConfig", kv_cache_config: Any) -> str:
 def set_recompute_policy(config: "VllmConfig") -> bool:
     """Set `kv_load_failure_policy` to `recompute`; True when that changed it.
 
-    The scheduler reads it after our constructor (v1/core/sched/scheduler.py).
+    The scheduler reads it after our constructor (v1/core/sched/scheduler.py). MultiConnector gives each connector a
+    configuration of its own, which the scheduler never reads, so the scheduler's is found through the callers.
     """
-    transfer: Any = config.kv_transfer_config
-    if transfer.kv_load_failure_policy == "recompute":
-        return False
-    transfer.kv_load_failure_policy = "recompute"
-    return True
+    above = [getattr(owner, "vllm_config", None) for owner in _owners_above()]
+    found = [getattr(one, "kv_transfer_config", None) for one in (config, *above)]
+    changed = [one for one in found if one is not None and one.kv_load_failure_policy != "recompute"]
+    for transfer in changed:
+        transfer.kv_load_failure_policy = "recompute"
+    return bool(changed)

@@ -33,6 +33,12 @@ def copies(config: "VllmConfig", kv_cache_config: Any) -> int:
     return math.gcd(*found) if found else 1
 
 
+def has_draft_layers(config: "VllmConfig") -> bool:
+    """Tell whether layers of a draft model may be among the engine's."""
+    speculative = config.speculative_config
+    return speculative is not None and speculative.method not in _DRAFTS_WITHOUT_LAYERS
+
+
 def _of_layer(spec: Any, ranks: int, heads: int | None) -> int:
     kind = type(spec).__name__
     shards = compat.tensor_shards(spec)
@@ -45,8 +51,7 @@ def _of_layer(spec: Any, ranks: int, heads: int | None) -> int:
 
 def _heads(config: "VllmConfig") -> int | None:
     """Give the model's KV heads; None where its layers may differ in them."""
-    speculative = config.speculative_config
-    if speculative is not None and speculative.method not in _DRAFTS_WITHOUT_LAYERS:
+    if has_draft_layers(config):
         return None
     counts = config.model_config.hf_text_config.to_dict()
     named = {counts[name] for name in counts if name.endswith(("key_value_heads", "kv_heads"))}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tierkv.connectors.vllm import compat, limits, namespace
+from tierkv.connectors.vllm import compat, limits, namespace, replicas
 from tierkv.connectors.vllm.amx import FirstStep
 from tierkv.connectors.vllm.answers import Given, answer, wish_of
 from tierkv.connectors.vllm.autostart import Autostart
@@ -105,7 +105,8 @@ class SchedulerShim:
         self.restore_times = self._book.restore_times
         room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
         self._budget = Budget(room, self._book, self._channel.suspect, self.counters)
-        self._truth = TruthChecks(self._book, self.counters)
+        has_drafts = replicas.has_draft_layers(config)
+        self._truth = TruthChecks(self._book, self.counters, has_drafts=has_drafts)
         self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------
@@ -257,6 +258,7 @@ class SchedulerShim:
             self.counters.add("restores_mismatched")
             self.owed.alloc(request, blocks, num_external_tokens, plan)
             state.offer = None
+            state.reads = False  # vLLM asks again, and would allocate the same blocks for ever
             return
         state.offer = None
         self._truth.admitted(request, plan)

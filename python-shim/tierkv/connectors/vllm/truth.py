@@ -30,11 +30,13 @@ class TruthChecks:
     """The scheduler's half: leaves the last block of some restores to the engine, and keeps its slots for comparison.
 
     Only in an idle engine, so that no request waits for it, and only for models of one group with full attention,
-    because other models need all blocks of a boundary.
+    because other models need all blocks of a boundary. `has_drafts`: the engine has a draft model's layers; no block is
+    checked then, because their values depend on the token behind a block, too.
     """
 
-    def __init__(self, book: PlanBook, counters: Counters) -> None:
+    def __init__(self, book: PlanBook, counters: Counters, *, has_drafts: bool = False) -> None:
         self._book = book
+        self._has_drafts = has_drafts
         self._counters = counters
         #: Checks by request; `next_step` gives those due.
         self.checks: dict[str, _Check] = {}
@@ -49,7 +51,7 @@ class TruthChecks:
 
     def configure(self, welcome: Mapping[str, Any]) -> None:
         """Take the sidecar's settings. From the helper thread."""
-        self.every = int(welcome.get("verify_every", 0))
+        self.every = 0 if self._has_drafts else int(welcome.get("verify_every", 0))
         self.is_lossy = int(welcome["fidelity"]) != 0
 
     def choose(self, plan: Plan, start: int, ready: int, *, is_idle: bool) -> int:
