@@ -20,23 +20,24 @@ import { randomId } from "./time.ts";
 const FOREIGN_BITS = 0o077;
 const FOREIGN_WRITE_BITS = 0o022;
 
-/** Returns a secret's text. Throws CREDENTIALS when it cannot be read, or others may read it. */
-export function readPrivate(path: string, key: string): string {
-  return readChecked(path, key, true);
+/** Returns a secret's text. `also`: another user who may own it. Throws CREDENTIALS when it cannot be read, or others may read it. */
+export function readPrivate(path: string, key: string, also: number | null = null): string {
+  return readChecked(path, key, true, also);
 }
 
 /** Returns a certificate's text; others may read it but not write. Throws CREDENTIALS, also where it is no certificate. */
 export function readPublic(path: string, key: string): string {
-  const text = readChecked(path, key, false);
+  const text = readChecked(path, key, false, null);
   if (text.includes("-----BEGIN CERTIFICATE-----")) return text;
   throw refused(path, "it holds no certificate as PEM", `correct ${key}`);
 }
 
-function readChecked(path: string, key: string, isSecret: boolean): string {
+function readChecked(path: string, key: string, isSecret: boolean, also: number | null): string {
+  const refuse = (reason: string, fix: string | null): never => {
+    throw refused(path, reason, fix ?? `correct ${key}`);
+  };
   try {
-    const { handle, stats } = openOwn(path, (reason, fix) => {
-      throw refused(path, reason, fix ?? `correct ${key}`);
-    });
+    const { handle, stats } = openOwn(path, refuse, also);
     try {
       const { mode, size } = stats;
       const bits = isSecret ? FOREIGN_BITS : FOREIGN_WRITE_BITS;
