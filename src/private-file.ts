@@ -5,6 +5,7 @@ import {
   linkSync,
   readFileSync,
   renameSync,
+  rmSync,
   statSync,
   unlinkSync,
   writeFileSync,
@@ -98,6 +99,8 @@ function writeFresh(path: string, text: string, key: string, place: (fresh: stri
     place(fresh);
   } catch (error) {
     if (isTierkvError(error)) throw error;
+    // Removed here, because on a full disk each try of a restarting service would leave one.
+    rmSync(fresh, { force: true });
     const reason = `it cannot be written: ${toTierkvError(error).message}`;
     throw refused(path, reason, `set ${key} to a place of this user's`);
   }

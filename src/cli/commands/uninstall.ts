@@ -82,7 +82,7 @@ const OWN_NAME = "tierkv";
 const DATA_FILES =
   /^(?:[0-9a-f-]+\.(?:seg|idx|put)|(?:archive|tombstones|flushes\.json|models\.json)(?:\.new)?|lock)$/;
 const STATE_FILES =
-  /^(?:vault\.pem|tokens|(?:members|pool)\.json|audit\.jsonl(?:\.\d+)?|invitation|(?:flushes|vaults)-.+\.json)(?:\.new)?$/;
+  /^(?:vault\.pem|tokens|(?:members|pool)\.json|audit\.jsonl(?:\.\d+)?|invitation|(?:flushes|vaults|weight)-.+\.json)(?:\.new|\.[\da-f]{8})?$/;
 const JOINED_FILES = /^(?:vault\.pem|token)$/;
 
 /** Returns the existing default folders, and tierKV's files in other configured folders. */

@@ -97,7 +97,9 @@ test("a purge takes whole folders of ours, our own files elsewhere, and nothing 
   const gone = [
     write(join(data, "0-1-2.seg")),
     ...["tombstones", "archive.new", "flushes.json"].map((name) => write(join(data, name))),
-    ...["members.json", "pool.json", "vaults-kv.json"].map((name) => write(join(state, name))),
+    ...["members.json", "pool.json", "vaults-kv.json", "weight-b-5.json", "tokens.0a1b2c3d"].map(
+      (name) => write(join(state, name)),
+    ),
     write(join(home, ".local", "state", "tierkv", "weights.json")),
     config,
   ];
