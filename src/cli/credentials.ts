@@ -69,7 +69,7 @@ export function accessTo(
   logger: Logger,
 ): Pick<VaultClientOptions, "security" | "refusal"> {
   try {
-    return { security: securityFor(config, target, logger, openSecurity) };
+    return { security: securityFor(config, target, logger, true) };
   } catch (error) {
     const refusal = toTierkvError(error);
     const { address } = target;
@@ -80,14 +80,14 @@ export function accessTo(
 
 /**
  * Returns null for plaintext, because the vault is on this machine or `insecure_lan` allows it. Throws CREDENTIALS for an
- * unreadable certificate or token, INSECURE_VAULT without any. `makeOwn`: makes this machine's, for a sidecar that starts
- * before the vault.
+ * unreadable certificate or token, INSECURE_VAULT without any. `isMaking`: makes this machine's own, for a sidecar that
+ * starts before the vault.
  */
 export function securityFor(
   config: Config,
   { address, isOwn, serverName, listed }: Parameters<typeof accessTo>[1],
   logger: Logger,
-  makeOwn: typeof openSecurity | null = null,
+  isMaking = false,
 ): ChannelSecurity | null {
   const path = unixPath(address);
   if (path !== null) {
@@ -101,11 +101,7 @@ export function securityFor(
   if (tlsCa !== null) return configured(config, tlsCa, serverName ?? splitAddress(address).host);
   const throughPool = listed === undefined ? null : joinedThrough(config, listed);
   if (throughPool !== null) return throughPool;
-  if (isOwn) {
-    if (!isClosed(config.vault)) return null;
-    makeOwn?.(config.vault, logger);
-    return ownVault(config, address);
-  }
+  if (isOwn) return ofOwn(config, address, logger, isMaking);
   if (isLocal({ host: splitAddress(address).host, text: address })) return null;
   if (!config.cluster.insecureLan) throw insecure(config, address);
   logger.warn({ vault: address }, "[cluster] insecure_lan: what goes to this vault is not hidden");
@@ -180,6 +176,17 @@ export function checkCredentials(config: Config): void {
     if (isJoined(config, seed)) joined(joinedFiles(config, seed), seed);
   }
   if (tlsCa !== null) configured(config, tlsCa, "");
+}
+
+function ofOwn(
+  config: Config,
+  address: string,
+  logger: Logger,
+  isMaking: boolean,
+): ChannelSecurity | null {
+  if (!isClosed(config.vault)) return null;
+  if (isMaking) openSecurity(config.vault, logger);
+  return ownVault(config, address);
 }
 
 /** Commands on the vault's own machine use its best token, because its user can read the tokens anyway. */

@@ -143,7 +143,7 @@ function planned(call: Call<ServiceFlags>): Service {
   const service = { name, scope, manager, command, config: config.path, runAs, home };
   if (scope === "system" && runAs === null) {
     checkReach([...command, config.path ?? ""]);
-    if (manager === "systemd") checkPlaces(config);
+    checkPlaces(config, manager);
   }
   return service;
 }
@@ -161,7 +161,8 @@ export function checkReach(paths: readonly string[]): void {
 }
 
 /** Throws SYSTEM for private files and folders that systemd's own user for the vault could not use. */
-export function checkPlaces({ vault }: Pick<Config, "vault">): void {
+export function checkPlaces({ vault }: Pick<Config, "vault">, manager: Manager): void {
+  if (manager !== "systemd") return;
   const { poolKey, tlsKey, tokens, dataDir, auditLog, archive } = vault;
   const folder = archive?.startsWith("file://") === true ? archive.slice("file://".length) : null;
   const named = { pool_key: poolKey, tls_key: tlsKey, tokens, data_dir: dataDir };

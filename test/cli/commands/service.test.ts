@@ -76,12 +76,12 @@ describe.skipIf(process.platform !== "linux")("on Linux", () => {
 
   test("systemd's own user for a vault is given no file of another's, and its folder is named", () => {
     const { vault } = testConfig({ socket: "/none" });
-    checkPlaces({ vault: { ...vault, dataDir: "/var/lib/tierkv" } });
+    checkPlaces({ vault: { ...vault, dataDir: "/var/lib/tierkv" } }, "systemd");
     const poolKey = { vault: { ...vault, poolKey: "/etc/tierkv/pool-key" } };
     const wrong = '[vault] pool_key = "/etc/tierkv/pool-key": the service\'s own user has only';
-    expect(() => checkPlaces(poolKey)).toThrow(wrong);
+    expect(() => checkPlaces(poolKey, "systemd")).toThrow(wrong);
     const archive = { vault: { ...vault, archive: "file:///mnt/archive" } };
-    expect(() => checkPlaces(archive)).toThrow('[vault] archive = "/mnt/archive"');
+    expect(() => checkPlaces(archive, "systemd")).toThrow('[vault] archive = "/mnt/archive"');
     const service = { name: "vault", scope: "system", manager: "systemd", runAs: null } as const;
     const own = "`STATE_DIRECTORY=/var/lib/tierkv tierkv status` says how it is";
     expect(advice(service)).toEqual([own]);
