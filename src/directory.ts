@@ -2,12 +2,12 @@
 import { accessSync, constants, mkdirSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 
-/** Makes a directory; an existing one stays unchanged. Throws the system's error. Not recursive mkdir, because Node's never ends below /proc. */
-export function makeDirectory(path: string): void {
+/** Makes a directory, by default for this user alone; an existing one stays unchanged. Throws the system's error. Not recursive mkdir, because Node's never ends below /proc. */
+export function makeDirectory(path: string, mode = 0o700): void {
   if (statSync(path, { throwIfNoEntry: false }) !== undefined) return;
-  makeDirectory(dirname(path));
+  makeDirectory(dirname(path), mode);
   try {
-    mkdirSync(path, { mode: 0o700 });
+    mkdirSync(path, { mode });
   } catch (error) {
     // Another process made it first.
     if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;

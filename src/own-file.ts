@@ -14,13 +14,13 @@ export interface OwnFile {
 /** Reports why a file is refused; must throw. `fix` null: name another file. */
 type Refuse = (reason: string, fix: string | null) => never;
 
-/** Opens the file; the caller closes the handle. Throws the system's error, or what `refuse` throws for a foreign file. */
-export function openOwn(path: string, refuse: Refuse): OwnFile {
+/** `also`: another user who may own it. The caller closes the handle. Throws the system's error, or what `refuse` throws for a foreign file. */
+export function openOwn(path: string, refuse: Refuse, also: number | null = null): OwnFile {
   const handle = openUnlinked(path, refuse);
   try {
     const stats = fstatSync(handle);
     if (!stats.isFile()) refuse("it is not a file", null);
-    if (!isTrusted(stats.uid)) {
+    if (!isTrusted(stats.uid) && stats.uid !== also) {
       refuse(`it belongs to user ${stats.uid}, this is user ${ownUid()}`, fixOwner(path));
     }
     return { handle, stats };

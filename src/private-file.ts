@@ -5,6 +5,7 @@ import {
   linkSync,
   readFileSync,
   renameSync,
+  rmSync,
   statSync,
   unlinkSync,
   writeFileSync,
@@ -20,18 +21,20 @@ import { randomId } from "./time.ts";
 const FOREIGN_BITS = 0o077;
 const FOREIGN_WRITE_BITS = 0o022;
 
+export interface PrivateFileOptions {
+  /** Another user who may own it. */
+  also?: number | null;
+  bytesMax?: number;
+}
+
 /** Returns a secret's text. Throws CREDENTIALS when it cannot be read, or others may read it. */
-export function readPrivate(
-  path: string,
-  key: string,
-  bytesMax: number = SECRET_FILE_BYTES_MAX,
-): string {
-  return readChecked(path, key, true, bytesMax);
+export function readPrivate(path: string, key: string, options: PrivateFileOptions = {}): string {
+  return readChecked(path, key, true, options);
 }
 
 /** Returns a certificate's text; others may read it but not write. Throws CREDENTIALS, also where it is no certificate. */
 export function readPublic(path: string, key: string): string {
-  const text = readChecked(path, key, false);
+  const text = readChecked(path, key, false, {});
   if (text.includes("-----BEGIN CERTIFICATE-----")) return text;
   throw refused(path, "it holds no certificate as PEM", `correct ${key}`);
 }
@@ -40,12 +43,13 @@ function readChecked(
   path: string,
   key: string,
   isSecret: boolean,
-  bytesMax: number = SECRET_FILE_BYTES_MAX,
+  { also = null, bytesMax = SECRET_FILE_BYTES_MAX }: PrivateFileOptions,
 ): string {
+  const refuse = (reason: string, fix: string | null): never => {
+    throw refused(path, reason, fix ?? `correct ${key}`);
+  };
   try {
-    const { handle, stats } = openOwn(path, (reason, fix) => {
-      throw refused(path, reason, fix ?? `correct ${key}`);
-    });
+    const { handle, stats } = openOwn(path, refuse, also);
     try {
       const { mode, size } = stats;
       const bits = isSecret ? FOREIGN_BITS : FOREIGN_WRITE_BITS;
@@ -106,6 +110,8 @@ function writeFresh(path: string, text: string, key: string, place: (fresh: stri
     place(fresh);
   } catch (error) {
     if (isTierkvError(error)) throw error;
+    // Removed here, because on a full disk each try of a restarting service would leave one.
+    rmSync(fresh, { force: true });
     const reason = `it cannot be written: ${toTierkvError(error).message}`;
     throw refused(path, reason, `set ${key} to a place of this user's`);
   }

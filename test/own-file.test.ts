@@ -6,6 +6,7 @@ import {
   lchownSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   symlinkSync,
@@ -136,4 +137,11 @@ test("a vault does not start in a directory that others may write", async () => 
   await expect(openVault(disk(folder))).rejects.toThrow(
     `${folder}: it has mode 777, so others may write there; run \`chmod 700 ${folder}\``,
   );
+});
+
+test("a secret that cannot be written leaves no part of it behind", () => {
+  const path = join(folder, "token");
+  mkdirSync(path);
+  expect(() => writePrivate(path, "secret", "[cluster] credentials")).toThrow("cannot be written");
+  expect(readdirSync(folder)).toEqual(["token"]);
 });

@@ -13,7 +13,7 @@ import { checkRoom, isAbsent, readPrivate, readPublic, writePrivate } from "../p
 import { mayDo } from "../roles.ts";
 import { strangeSocket } from "../socket-file.ts";
 import { nowMs, wallClockMs } from "../time.ts";
-import { openSecurity, tokensPath } from "../vault/identity.ts";
+import { openSecurity, readCertificate, serviceUser, tokensPath } from "../vault/identity.ts";
 import { parseTokens, versionOf } from "../vault/tokens.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
@@ -69,7 +69,7 @@ export function accessTo(
   logger: Logger,
 ): Pick<VaultClientOptions, "security" | "refusal"> {
   try {
-    return { security: securityFor(config, target, logger) };
+    return { security: securityFor(config, target, logger, true) };
   } catch (error) {
     const refusal = toTierkvError(error);
     const { address } = target;
@@ -80,12 +80,14 @@ export function accessTo(
 
 /**
  * Returns null for plaintext, because the vault is on this machine or `insecure_lan` allows it. Throws CREDENTIALS for an
- * unreadable certificate or token, INSECURE_VAULT without any.
+ * unreadable certificate or token, INSECURE_VAULT without any. `isMaking`: makes this machine's own, for a sidecar that
+ * starts before the vault.
  */
 export function securityFor(
   config: Config,
   { address, isOwn, serverName, listed }: Parameters<typeof accessTo>[1],
   logger: Logger,
+  isMaking = false,
 ): ChannelSecurity | null {
   const path = unixPath(address);
   if (path !== null) {
@@ -99,7 +101,7 @@ export function securityFor(
   if (tlsCa !== null) return configured(config, tlsCa, serverName ?? splitAddress(address).host);
   const throughPool = listed === undefined ? null : joinedThrough(config, listed);
   if (throughPool !== null) return throughPool;
-  if (isOwn) return isClosed(config.vault) ? ownVault(config, address, logger) : null;
+  if (isOwn) return ofOwn(config, address, logger, isMaking);
   if (isLocal({ host: splitAddress(address).host, text: address })) return null;
   if (!config.cluster.insecureLan) throw insecure(config, address);
   logger.warn({ vault: address }, "[cluster] insecure_lan: what goes to this vault is not hidden");
@@ -176,13 +178,25 @@ export function checkCredentials(config: Config): void {
   if (tlsCa !== null) configured(config, tlsCa, "");
 }
 
+function ofOwn(
+  config: Config,
+  address: string,
+  logger: Logger,
+  isMaking: boolean,
+): ChannelSecurity | null {
+  if (!isClosed(config.vault)) return null;
+  if (isMaking) openSecurity(config.vault, logger);
+  return ownVault(config, address);
+}
+
 /** Commands on the vault's own machine use its best token, because its user can read the tokens anyway. */
-export function ownVault({ vault }: Config, address: string, logger: Logger): ChannelSecurity {
-  const { security } = openSecurity(vault, logger);
+export function ownVault({ vault }: Config, address: string): ChannelSecurity {
+  const caPem = readCertificate(vault);
   const isOurs = vault.tlsCert === null;
-  const best = security.tokens === null ? null : bestToken(tokensPath(vault));
+  const isByToken = vault.tokens !== null || vault.tlsClientCa === null;
+  const best = isByToken ? bestToken(vault) : null;
   return {
-    caPem: security.certPem,
+    caPem,
     serverName: isOurs ? VAULT_SERVER_NAME : splitAddress(address).host,
     // The vault's own certificate is pinned, because its CA's may be absent here.
     ...(isOurs ? {} : { isPinned: true as const }),
@@ -192,8 +206,10 @@ export function ownVault({ vault }: Config, address: string, logger: Logger): Ch
   };
 }
 
-function bestToken(path: string): string | null {
-  const tokens = parseTokens(readPrivate(path, "[vault] tokens"), path);
+function bestToken(vault: Config["vault"]): string | null {
+  const path = tokensPath(vault);
+  const text = readPrivate(path, "[vault] tokens", { also: serviceUser(vault.stateDir) });
+  const tokens = parseTokens(text, path);
   return tokens.reduce((best, next) => (mayDo(best.role, next.role) ? best : next)).token;
 }
 

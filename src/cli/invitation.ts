@@ -4,8 +4,8 @@ import { fingerprintOf } from "../client/certificate.ts";
 import type { Address, VaultConfig } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
 import { ownInterfaces } from "../interfaces.ts";
-import { readPrivate, writePrivate } from "../private-file.ts";
-import { certificatePath } from "../vault/identity.ts";
+import { writePrivate } from "../private-file.ts";
+import { readCertificate } from "../vault/identity.ts";
 import type { Call } from "./call.ts";
 import { encodeJoinCode } from "./join-code.ts";
 import { isEverywhere } from "./targets.ts";
@@ -33,7 +33,7 @@ export function joinLine(
 ): string {
   const code = encodeJoinCode({
     address: address ?? reachableAddress(listen),
-    fingerprint: fingerprintOf(readPrivate(certificatePath(vault), "[vault] state_dir")),
+    fingerprint: fingerprintOf(readCertificate(vault).toString()),
     secret,
   });
   return `tierkv join ${code}`;

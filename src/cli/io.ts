@@ -1,4 +1,5 @@
 // Owns a command's input and output: results to stdout, all else to stderr, questions only on a terminal.
+import { fstatSync, writeFileSync } from "node:fs";
 import { createInterface } from "node:readline/promises";
 
 /** Input and output of the command line; tests replace it. */
@@ -29,7 +30,7 @@ export function processIo(): Io {
   return {
     out(line) {
       clear();
-      process.stdout.write(`${line}\n`);
+      writeOut(`${line}\n`);
     },
     err(line) {
       clear();
@@ -45,6 +46,25 @@ export function processIo(): Io {
     ask: (question) => askPerson(question, process.stdin, process.stderr),
     env: process.env,
   };
+}
+
+/** Writes to a file whole or emits the error, because Node's stream loses short writes, and errors before an exit. */
+function writeOut(text: string): void {
+  const { stdout } = process;
+  if (stdout.isTTY || isPipe(stdout.fd)) {
+    stdout.write(text);
+    return;
+  }
+  try {
+    writeFileSync(stdout.fd, text);
+  } catch (error) {
+    stdout.emit("error", error);
+  }
+}
+
+function isPipe(fd: number): boolean {
+  const stats = fstatSync(fd);
+  return stats.isFIFO() || stats.isSocket();
 }
 
 const LINE_START = "\r";

@@ -15,7 +15,8 @@ process.on("unhandledRejection", die);
 // A reader that closes the pipe early (`tierkv status | head -1`) is no failure.
 process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   if (error.code === "EPIPE") process.exit(0);
-  die(error);
+  // No JSON, because it could not be written either.
+  process.exit(fail(toTierkvError(error), false, io));
 });
 
 process.exit(await runCommandLine(argv, io));

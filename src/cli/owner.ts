@@ -2,7 +2,6 @@
 import { askOnce } from "../client/ask.ts";
 import type { Config } from "../config/config.ts";
 import { STATUS_TIMEOUT_MS } from "../limits/general.ts";
-import { silent } from "../log.ts";
 import { vaultService } from "../wire/service.ts";
 import type { Call } from "./call.ts";
 import { ownVault } from "./credentials.ts";
@@ -26,7 +25,7 @@ export async function askOwn<Request, Reply>(
   request: Request,
 ): Promise<Reply> {
   const address = reachable(config.vault.listen).text;
-  const security = ownVault(config, address, silent);
+  const security = ownVault(config, address);
   const asked = { name: "this machine's", address, security, timeoutMs: STATUS_TIMEOUT_MS };
   return await askOnce(asked, method(vaultService), request);
 }

@@ -1,7 +1,7 @@
 // Owns `tierkv doctor --shm`: measures memory that processes share, and finds its defects before records are kept there.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
-import { existsSync, readFileSync, realpathSync, statSync } from "node:fs";
+import { existsSync, readFileSync, realpathSync, rmSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { fileURLToPath } from "node:url";
 import { TierkvError } from "../errors.ts";
@@ -46,26 +46,49 @@ export async function answerShared(path: string): Promise<void> {
 /** Measures with the peer that waits there, or with a child process. */
 export async function measureShared(path: string): Promise<{ report: Report; place: Place }> {
   const file = fileAt(path);
-  const peer = existsSync(file) ? null : await startPeer(path, file);
+  if (existsSync(file)) return await measured(path, file);
+  const peer = startPeer(path);
+  // The peer's file is memory until it is removed.
+  const end = (): void => {
+    peer.process.kill("SIGKILL");
+    rmSync(file, { force: true });
+  };
+  // The system ends this process, because an exit would wait for the measuring thread.
+  const onSignal = (signal: NodeJS.Signals): void => {
+    end();
+    process.off("SIGINT", onSignal).off("SIGTERM", onSignal).kill(process.pid, signal);
+  };
+  process.on("SIGINT", onSignal).on("SIGTERM", onSignal);
   try {
-    const report = await shmAsk(file);
-    const processors = processorsOf(report.node ?? null);
-    return { report, place: { path, ...mountOf(dirname(file)), processors } };
+    await peer.made(file);
+    return await measured(path, file);
   } finally {
-    peer?.kill("SIGKILL");
+    end();
+    process.off("SIGINT", onSignal).off("SIGTERM", onSignal);
   }
 }
 
-async function startPeer(path: string, file: string): Promise<ChildProcess> {
+async function measured(path: string, file: string): Promise<{ report: Report; place: Place }> {
+  const report = await shmAsk(file);
+  const processors = processorsOf(report.node ?? null);
+  return { report, place: { path, ...mountOf(dirname(file)), processors } };
+}
+
+function startPeer(path: string): { process: ChildProcess; made(file: string): Promise<void> } {
   const args = [PROGRAM, "doctor", "--shm", path, "--shm-peer"];
   const child = spawn(process.execPath, args, { stdio: ["ignore", "ignore", "pipe"] });
   let said = "";
   child.stderr.on("data", (part: Buffer) => (said += part.toString()));
-  const isDecided = (): boolean => existsSync(file) || child.exitCode !== null;
-  await becomes(isDecided, SHARED_PEER_START_MS, SHARED_POLL_MS);
-  if (existsSync(file)) return child;
-  child.kill("SIGKILL");
-  throw new TierkvError("ARENA_FAILED", { reason: said.trim() || `${file}: nobody made it` });
+  return {
+    process: child,
+    async made(file): Promise<void> {
+      const isDecided = (): boolean => existsSync(file) || child.exitCode !== null;
+      await becomes(isDecided, SHARED_PEER_START_MS, SHARED_POLL_MS);
+      if (existsSync(file)) return;
+      const reason = said.trim().replace(/^tierkv: (?:shared memory: )?|\s\([A-Z_]+\)$/g, "");
+      throw new TierkvError("ARENA_FAILED", { reason: reason || `${file}: nobody made it` });
+    },
+  };
 }
 
 /** Returns the mount of a folder: the last one with the longest matching path. */

@@ -17,6 +17,9 @@ export function xdgHome(
   return env[variable] || join(homeOf(env), usual);
 }
 
+/** Where systemd keeps the state of a machine's vault. */
+export const SERVICE_STATE = "/var/lib/tierkv";
+
 /** systemd names the directory of a service; other users have theirs. */
 export function stateDir(env: Environment): string {
   const [given = ""] = (env["STATE_DIRECTORY"] ?? "").split(":");

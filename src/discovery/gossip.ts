@@ -66,7 +66,8 @@ export class Gossip {
     this.book = new Book(options.key.publicKey);
     const { certificate, file } = options;
     this.#certificate = certificate === null ? null : pemOf(new X509Certificate(certificate).raw);
-    if (!isAbsent(file, KEY)) this.book.take(parse(readPrivate(file, KEY, FILE_BYTES_MAX)));
+    if (!isAbsent(file, KEY))
+      this.book.take(parse(readPrivate(file, KEY, { bytesMax: FILE_BYTES_MAX })));
   }
 
   /** Calls `onChange` after each change. */

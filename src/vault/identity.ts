@@ -1,5 +1,6 @@
 // Owns a vault's credentials: certificate, key and tokens, made at the first start where absent.
 import { X509Certificate } from "node:crypto";
+import { statSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { TierkvError } from "../errors.ts";
 import { checkPair } from "../key-pair.ts";
@@ -44,7 +45,7 @@ export interface SecurityFiles {
 
 export interface OpenedSecurity {
   security: VaultSecurity;
-  /** Whether the tokens were made just now, so that no machine can have joined yet. */
+  /** Whether it made the tokens and has invited nobody, so that no machine can have joined yet. */
   isNew: boolean;
 }
 
@@ -55,7 +56,9 @@ export function openSecurity(files: SecurityFiles, logger: Logger): OpenedSecuri
   checkValidity(path, certPem, logger);
   const { tlsClientCa, tokens } = files;
   const isByToken = tokens !== null || tlsClientCa === null;
-  const isNew = tokens === null && isByToken && makeTokens(tokensPath(files));
+  const isOwn = tokens === null && isByToken;
+  // A sidecar of this machine may have made the tokens, so the first invitation decides.
+  const isNew = isOwn && (makeTokens(tokensPath(files)) || isAbsent(membersPath(files), STATE_KEY));
   return {
     security: {
       certPem,
@@ -83,13 +86,34 @@ export function checkSecurity(files: SecurityFiles, logger: Logger): void {
   openToTokens(files, logger);
 }
 
+/** Reads the certificate of this machine's vault, and makes none. Throws CREDENTIALS. */
+export function readCertificate(files: SecurityFiles): Buffer {
+  const { stateDir, tlsCert } = files;
+  if (tlsCert !== null) return Buffer.from(readPublic(tlsCert, "[vault] tls_cert"));
+  const path = certificatePath(files);
+  if (isAbsent(path, STATE_KEY)) {
+    const fix =
+      "start the vault, run this as its user, or, as root for a service of the machine, with STATE_DIRECTORY=/var/lib/tierkv";
+    throw new TierkvError("CREDENTIALS", { path, reason: "it is absent", fix });
+  }
+  return pick(readPrivate(path, STATE_KEY, { also: serviceUser(stateDir) }), "CERTIFICATE");
+}
+
+/** Returns the user of a service whose folder root asks about; null: this user's own folder. */
+export function serviceUser(stateDir: string): number | null {
+  const stats = statSync(stateDir, { throwIfNoEntry: false });
+  return process.geteuid?.() === 0 ? (stats?.uid ?? null) : null;
+}
+
 function openToTokens(
   files: SecurityFiles,
   logger: Logger,
 ): { tokens: TokenFile; members: Members } {
   const tokens = new TokenFile(tokensPath(files), logger);
-  return { tokens, members: new Members(join(files.stateDir, "members.json"), logger) };
+  return { tokens, members: new Members(membersPath(files), logger) };
 }
+
+const membersPath = ({ stateDir }: SecurityFiles): string => join(stateDir, "members.json");
 
 /** Returns the path of the token file for these settings. */
 export function tokensPath({ stateDir, tokens }: SecurityFiles): string {

@@ -1,6 +1,6 @@
 // Owns the proof that a vault is spoken to in the clear only where nobody can listen, or where somebody wanted that.
 import { spawnSync } from "node:child_process";
-import { chmodSync, chownSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, chownSync, existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
@@ -16,6 +16,7 @@ import { VaultClient } from "../../src/client/vault-client.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Config } from "../../src/config/config.ts";
 import { createLogger } from "../../src/log.ts";
+import { openSecurity } from "../../src/vault/identity.ts";
 import { certificate, openClosedVault, secretFile } from "../support/closed-vaults.ts";
 import { Program, runProgram } from "../support/command-line.ts";
 import { testDirectory } from "../support/sidecars.ts";
@@ -179,7 +180,7 @@ test("commands on the machine of a vault whose certificate a CA signed reach it,
   const vault = await openClosedVault({ tlsCert, tlsKey, tlsClientCa: null });
   const lines = [`listen = "${vault.address}"`, `tls_cert = "${tlsCert}"`, `tls_key = "${tlsKey}"`];
   const toml = `\n[vault]\n${[...lines, `tokens = "${vault.tokensFile}"`].join("\n")}`;
-  const security = ownVault(configFor(toml), vault.address, logger);
+  const security = ownVault(configFor(toml), vault.address);
   const own = new VaultClient({ address: vault.address, name: "kv", logger, security });
   closeAfterTest(own);
   expect(await own.stats(SOON_MS)).toMatchObject({ records: 0 });
@@ -188,7 +189,7 @@ test("commands on the machine of a vault whose certificate a CA signed reach it,
   const another = certificate("server", ca);
   writeFileSync(tlsCert, another.certPem);
   writeFileSync(tlsKey, another.keyPem);
-  const changed = ownVault(configFor(toml), vault.address, logger);
+  const changed = ownVault(configFor(toml), vault.address);
   const refused = new VaultClient({
     address: vault.address,
     name: "kv",
@@ -198,3 +199,36 @@ test("commands on the machine of a vault whose certificate a CA signed reach it,
   closeAfterTest(refused);
   await expect(refused.stats(SOON_MS)).rejects.toThrow("certificate");
 });
+
+const kept = (config: Config): string => join(config.vault.stateDir, "vault.pem");
+
+function neverStarted(): Config {
+  const state = join(testDirectory(), "state");
+  return configFor(`role = "cold"\n[vault]\nlisten = "127.0.0.1:5"\nstate_dir = "${state}"`);
+}
+
+test("of a vault that never started, commands make nothing; a sidecar may, and its first start still invites", () => {
+  const config = neverStarted();
+  const absent = `${kept(config)}: it is absent; start the vault`;
+  expect(() => trust(config, "127.0.0.1:5", true)).toThrow(absent);
+  expect(existsSync(config.vault.stateDir)).toBe(false);
+  const ofSidecar = accessTo(config, { address: "127.0.0.1:5", isOwn: true }, logger);
+  expect(ofSidecar.security?.token()).toMatch(/^[\w-]{43}$/);
+  const { isNew, security } = openSecurity(config.vault, logger);
+  security.members?.invite("write", 60, 1);
+  expect([isNew, openSecurity(config.vault, logger).isNew]).toEqual([true, false]);
+});
+
+test.skipIf(process.getuid?.() !== 0)(
+  "root reaches a service's vault with the files of that service's user, and of no third one",
+  () => {
+    const config = neverStarted();
+    openSecurity(config.vault, logger);
+    for (const name of ["", "vault.pem", "tokens"])
+      chownSync(join(config.vault.stateDir, name), 65_533, 65_533);
+    const { token } = ownVault(config, "127.0.0.1:5");
+    expect(token()).toMatch(/^[\w-]{43}$/);
+    chownSync(kept(config), 65_534, 65_534);
+    expect(() => ownVault(config, "127.0.0.1:5")).toThrow("it belongs to user 65534");
+  },
+);

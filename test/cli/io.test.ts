@@ -1,4 +1,8 @@
-// Owns the proof that a question ends with its answer, the end of input, or Ctrl-C, and that progress goes before what is said.
+// Owns the proof that a question ends with its answer, the end of input, or Ctrl-C, that progress goes before what is said, and that output is whole.
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { PassThrough } from "node:stream";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { askPerson, processIo } from "../../src/cli/io.ts";
@@ -46,4 +50,18 @@ test("a line of progress is gone before anything else is said, and once", () => 
   io.out("result");
   io.err("error");
   expect(said).toEqual(["\rhalf of i\u001B[K", "\r\u001B[K", "result\n", "error\n"]);
+});
+
+test("output that does not fit on its disk is an error, also where the first part fits", () => {
+  const folder = mkdtempSync(join(tmpdir(), "tierkv-io-"));
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  const script = `"${process.execPath}" bin/tierkv.js config docs`;
+  const full = ["/dev/full", `${folder}/out`].map((path) =>
+    spawnSync("bash", ["-c", `ulimit -f 4; ${script} > ${path}`], { encoding: "utf8" }),
+  );
+  expect(full.map(({ status }) => status)).toEqual([1, 1]);
+  expect(full.map(({ stderr }) => stderr)).toEqual([
+    "tierkv: ENOSPC: no space left on device, write (SYSTEM)\n",
+    "tierkv: EFBIG: file too large, write (SYSTEM)\n",
+  ]);
 });

@@ -1,6 +1,6 @@
 // Owns the proof that there is a manual page for every command, which man reads without a word, and that help fits 80 columns.
-import { execFileSync } from "node:child_process";
-import { mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { execFileSync, spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -63,4 +63,18 @@ describe.skipIf(!hasGroff())("groff", () => {
       expect(execFileSync("sh", args, { encoding: "utf8" }), page).toBe("");
     }
   });
+});
+
+test("pages are for everybody, and a folder that cannot be made ends in an error", async () => {
+  const folder = join(dir, "a", "b");
+  expect((await runInside(["man", "--folder", folder])).exitCode).toBe(0);
+  const usual = join(dir, "usual");
+  mkdirSync(usual);
+  expect(statSync(folder).mode).toBe(statSync(usual).mode);
+  rmSync(usual, { recursive: true });
+  rmSync(join(dir, "a"), { recursive: true });
+  // In a process of its own, because a loop would hold this one.
+  const argv = ["bin/tierkv.js", "man", "--folder", "/proc/none/d"];
+  const { status, stderr } = spawnSync(process.execPath, argv, { timeout: 20_000 });
+  expect([status, String(stderr)]).toEqual([1, expect.stringContaining("ENOENT")]);
 });

@@ -1,7 +1,8 @@
 // Owns `tierkv completion` and `tierkv man`: prints completion scripts and manual pages, both made from the commands.
-import { mkdirSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Argument } from "commander";
+import { makeDirectory } from "../../directory.ts";
 import { TierkvError } from "../../errors.ts";
 import { packageVersion } from "../../version.ts";
 import type { Call } from "../call.ts";
@@ -53,7 +54,7 @@ export function addMan(program: Command): void {
         return call.print({ page }, page.trimEnd().split("\n"));
       }
       const pages = manuals(tree, packageVersion());
-      mkdirSync(folder, { recursive: true });
+      makeDirectory(folder, 0o777);
       for (const [name, page] of pages) writeFileSync(join(folder, name), page);
       call.print({ folder, pages: [...pages.keys()] }, [`${folder}: ${pages.size} pages`]);
     });

@@ -2,8 +2,10 @@
 import { existsSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { Argument, Option } from "commander";
+import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
-import { homeOf, xdgHome } from "../../config/own-places.ts";
+import { homeOf, SERVICE_STATE, xdgHome } from "../../config/own-places.ts";
+import { showValue } from "../../config/show.ts";
 import { makeDirectory } from "../../directory.ts";
 import { TierkvError } from "../../errors.ts";
 import type { Call } from "../call.ts";
@@ -105,10 +107,18 @@ function install(call: Call<ServiceFlags>): void {
   call.print({ path, commands: shown }, [`${path}: written${state}`, ...advice(service)]);
 }
 
-function advice({ name, scope }: Service): string[] {
+export function advice({
+  name,
+  scope,
+  manager,
+  runAs,
+}: Pick<Service, "name" | "scope" | "manager" | "runAs">): string[] {
   const linger = "it runs while you are logged in; `loginctl enable-linger` lets it go on";
   const user = scope === "user" && process.platform === "linux" ? [linger] : [];
-  return name === "vault" ? [...user, "`tierkv status` says how it is"] : user;
+  // Root has a state folder of its own, so the service's is named.
+  const isApart = scope === "system" && manager === "systemd" && runAs === null;
+  const place = isApart ? `STATE_DIRECTORY=${SERVICE_STATE} ` : "";
+  return name === "vault" ? [...user, `\`${place}tierkv status\` says how it is`] : user;
 }
 
 /** Throws where the configuration does not fit the service, or the service could not read its program. */
@@ -131,7 +141,10 @@ function planned(call: Call<ServiceFlags>): Service {
   const runAs =
     options.runAs ?? (scope === "system" && name === "sidecar" ? invoker(io.env) : null);
   const service = { name, scope, manager, command, config: config.path, runAs, home };
-  if (scope === "system" && runAs === null) checkReach([...command, config.path ?? ""]);
+  if (scope === "system" && runAs === null) {
+    checkReach([...command, config.path ?? ""]);
+    checkPlaces(config, manager);
+  }
   return service;
 }
 
@@ -145,6 +158,19 @@ export function checkReach(paths: readonly string[]): void {
   const fix = "install tierKV and keep its configuration below /opt, /usr/local or /etc";
   const reason = `${hidden}: a service of the machine sees neither home folders nor /tmp; ${fix}, or add --user`;
   throw new TierkvError("SYSTEM", { reason });
+}
+
+/** Throws SYSTEM for private files and folders that systemd's own user for the vault could not use. */
+export function checkPlaces({ vault }: Pick<Config, "vault">, manager: Manager): void {
+  if (manager !== "systemd") return;
+  const { poolKey, tlsKey, tokens, dataDir, auditLog, archive } = vault;
+  const folder = archive?.startsWith("file://") === true ? archive.slice("file://".length) : null;
+  const named = { pool_key: poolKey, tls_key: tlsKey, tokens, data_dir: dataDir };
+  for (const [key, path] of Object.entries({ ...named, audit_log: auditLog, archive: folder })) {
+    if (path === null || `${path}/`.startsWith(`${SERVICE_STATE}/`)) continue;
+    const reason = `[vault] ${key} = ${showValue(path)}: the service's own user has only ${SERVICE_STATE}; name the owner with --run-as`;
+    throw new TierkvError("SYSTEM", { reason });
+  }
 }
 
 function uninstall(call: Call<ServiceFlags>): boolean {

@@ -3,7 +3,7 @@ import { lstatSync, readdirSync, rmdirSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
-import { xdgHome } from "../../config/own-places.ts";
+import { ownSocket, SERVICE_STATE, xdgHome } from "../../config/own-places.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
@@ -82,17 +82,16 @@ const OWN_NAME = "tierkv";
 const DATA_FILES =
   /^(?:[0-9a-f-]+\.(?:seg|idx|put)|(?:archive|tombstones|flushes\.json|models\.json)(?:\.new)?|lock)$/;
 const STATE_FILES =
-  /^(?:vault\.pem|tokens|(?:members|pool)\.json|audit\.jsonl(?:\.\d+)?|invitation|(?:flushes|vaults)-.+\.json)(?:\.new)?$/;
+  /^(?:vault\.pem|tokens|(?:members|pool)\.json|audit\.jsonl(?:\.\d+)?|invitation|(?:flushes|vaults|weight)-.+\.json)(?:\.new|\.[\da-f]{8})?$/;
 const JOINED_FILES = /^(?:vault\.pem|token)$/;
 
 /** Returns the existing default folders, and tierKV's files in other configured folders. */
 function ownPaths(config: Config, env: Environment, isMachine: boolean): string[] {
-  const runtime = env["XDG_RUNTIME_DIR"] ?? "";
   const usual = [
     join(xdgHome("XDG_STATE_HOME", ".local/state", env), OWN_NAME),
     join(xdgHome("XDG_CONFIG_HOME", ".config", env), OWN_NAME),
-    ...(runtime === "" ? [] : [join(runtime, OWN_NAME)]),
-    ...(isMachine ? ["/var/lib/tierkv", "/var/lib/private/tierkv", "/etc/tierkv"] : []),
+    dirname(ownSocket("sidecar", env)),
+    ...(isMachine ? [SERVICE_STATE, "/var/lib/private/tierkv", "/etc/tierkv"] : []),
   ];
   const { dataDir, stateDir } = config.vault;
   const { credentials } = config.cluster;

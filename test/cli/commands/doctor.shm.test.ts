@@ -5,6 +5,7 @@ import { expect, test } from "vitest";
 import { describeShared, faultsOf } from "../../../src/cli/shared-doctor.ts";
 import type { Place, Report } from "../../../src/cli/shared-doctor.ts";
 import { Program, runInside } from "../../support/command-line.ts";
+import { processesWith } from "../../support/processes.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
 const GOOD = { inPerS: 8e9, outPerS: 9e9, unseen: 0, wrong: 0, tripNs: [400, 900] };
@@ -54,13 +55,31 @@ test("memory of this machine is good, measured with a process of its own, or wit
 
 test("a path where nothing can be made, and a peer of nothing, are refused with a reason", async () => {
   const refused = await runInside(["doctor", "--shm", "/dev/shm/tierkv-none/region"]);
-  expect([refused.exitCode, refused.stderr]).toEqual([1, expect.stringContaining("tierkv-none")]);
+  expect([refused.exitCode, refused.stderr]).toEqual([
+    1,
+    "tierkv: shared memory: /dev/shm/tierkv-none/region.doctor: No such file or directory (os error 2) (ARENA_FAILED)\n",
+  ]);
   const device = await runInside(["doctor", "--shm", "shm:/dev/null"]);
   expect([device.exitCode, device.stderr]).toEqual([
     1,
     expect.stringMatching(/null: a device.*dax/),
   ]);
   expect((await runInside(["doctor", "--shm-peer"])).exitCode).toBe(2);
+});
+
+test("an interrupt leaves neither the other process nor its file", async () => {
+  const path = regionPath();
+  const doctor = new Program(["doctor", "--shm", path]);
+  closeAfterTest({ close: () => doctor.signal("SIGKILL") });
+  await until(() => existsSync(`${path}.doctor`), "the other process");
+  const [peer = 0] = processesWith(path, "--shm-peer");
+  // Stopped, so that the measurement does not end first.
+  process.kill(peer, "SIGSTOP");
+  doctor.signal("SIGINT");
+  await doctor.ended();
+  expect(doctor.process.signalCode).toBe("SIGINT");
+  await until(() => processesWith(path, "--shm-peer").length === 0, "its end");
+  expect(existsSync(`${path}.doctor`)).toBe(false);
 });
 
 test("what is wrong is said with what to do", () => {

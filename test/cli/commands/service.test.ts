@@ -1,10 +1,12 @@
 // Owns the proof that services are written where their manager looks, are found and removed again, and that a purge takes what is ours.
+import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { beforeEach, describe, expect, test } from "vitest";
-import { checkReach } from "../../../src/cli/commands/service.ts";
+import { beforeEach, describe, expect, onTestFinished, test } from "vitest";
+import { advice, checkPlaces, checkReach } from "../../../src/cli/commands/service.ts";
+import { ownSocket } from "../../../src/config/own-places.ts";
 import { runInside } from "../../support/command-line.ts";
-import { testDirectory } from "../../support/sidecars.ts";
+import { testConfig, testDirectory } from "../../support/sidecars.ts";
 
 let home = "";
 let config = "";
@@ -24,7 +26,7 @@ function write(path: string, text = "x"): string {
 }
 
 const run = (...args: string[]): ReturnType<typeof runInside> =>
-  runInside([...args, "--config", config], { env: { HOME: home } });
+  runInside([...args, "--config", config], { env: { HOME: home, XDG_RUNTIME_DIR: home } });
 
 describe.skipIf(process.platform !== "linux")("on Linux", () => {
   test("a dry run shows file and commands and writes nothing", async () => {
@@ -71,6 +73,20 @@ describe.skipIf(process.platform !== "linux")("on Linux", () => {
       );
     }
   });
+
+  test("systemd's own user for a vault is given no file of another's, and its folder is named", () => {
+    const { vault } = testConfig({ socket: "/none" });
+    checkPlaces({ vault: { ...vault, dataDir: "/var/lib/tierkv" } }, "systemd");
+    const poolKey = { vault: { ...vault, poolKey: "/etc/tierkv/pool-key" } };
+    const wrong = '[vault] pool_key = "/etc/tierkv/pool-key": the service\'s own user has only';
+    expect(() => checkPlaces(poolKey, "systemd")).toThrow(wrong);
+    const archive = { vault: { ...vault, archive: "file:///mnt/archive" } };
+    expect(() => checkPlaces(archive, "systemd")).toThrow('[vault] archive = "/mnt/archive"');
+    const service = { name: "vault", scope: "system", manager: "systemd", runAs: null } as const;
+    const own = "`STATE_DIRECTORY=/var/lib/tierkv tierkv status` says how it is";
+    expect(advice(service)).toEqual([own]);
+    expect(advice({ ...service, runAs: "a" })).toEqual(["`tierkv status` says how it is"]);
+  });
 });
 
 test("a purge takes whole folders of ours, our own files elsewhere, and nothing besides", async () => {
@@ -81,7 +97,9 @@ test("a purge takes whole folders of ours, our own files elsewhere, and nothing 
   const gone = [
     write(join(data, "0-1-2.seg")),
     ...["tombstones", "archive.new", "flushes.json"].map((name) => write(join(data, name))),
-    ...["members.json", "pool.json", "vaults-kv.json"].map((name) => write(join(state, name))),
+    ...["members.json", "pool.json", "vaults-kv.json", "weight-b-5.json", "tokens.0a1b2c3d"].map(
+      (name) => write(join(state, name)),
+    ),
     write(join(home, ".local", "state", "tierkv", "weights.json")),
     config,
   ];
@@ -99,4 +117,17 @@ test("a purge takes whole folders of ours, our own files elsewhere, and nothing 
   expect([exitCode, gone.filter((path) => existsSync(path))]).toEqual([0, []]);
   expect(kept.filter((path) => !existsSync(path))).toEqual([]);
   expect(stdout).not.toContain("photo.jpg");
+});
+
+test("a purge also takes the sockets' folder below /tmp, where there is no runtime folder", async () => {
+  const folder = dirname(ownSocket("sidecar", {}));
+  const isOurs = !existsSync(folder);
+  if (isOurs) mkdirSync(folder, { mode: 0o700 });
+  onTestFinished(() => {
+    // Fails where another program has put its socket there.
+    if (isOurs) spawnSync("rmdir", [folder]);
+  });
+  const argv = ["uninstall", "--user", "--purge", "--dry-run", "--config", config];
+  const { stdout } = await runInside(argv, { env: { HOME: home } });
+  expect(stdout.split("\n")).toContain(folder);
 });
