@@ -47,6 +47,8 @@ export const CLIENT_CALLS_MAX = 64;
 export const REPORT_KEYS_MAX = 64;
 /** Namespaces whose model a vault remembers. */
 export const VAULT_MODELS_MAX = 4096;
+/** Names of one namespace's model that a vault remembers: engines may be given one model under several. */
+export const MODEL_NAMES_MAX = 4;
 /** Counter names of one process, so that a peer cannot grow the table with new names. */
 export const COUNTER_NAMES_MAX = 512;
 /** KV-cache groups of one engine. */

@@ -1,17 +1,17 @@
 // Owns the model name of each namespace: sent by sidecars, kept beside the records, used to flush by model.
 import type { Namespace } from "../block.ts";
 import { TierkvError } from "../errors.ts";
-import { NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../limits/general.ts";
+import { MODEL_NAMES_MAX, NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../limits/general.ts";
 import type { Logger } from "../log.ts";
 import { readOwnFile, writeOwnFile } from "../native.ts";
 
 const FILE = "models.json";
-/** Worst case per entry: a hexadecimal namespace, a name with every byte escaped by JSON, and punctuation. */
-const FILE_BYTES_MAX = VAULT_MODELS_MAX * (NAME_BYTES_MAX * 6 + 72);
+/** Worst case per entry: a hexadecimal namespace, names with every byte escaped by JSON, and punctuation. */
+const FILE_BYTES_MAX = VAULT_MODELS_MAX * (MODEL_NAMES_MAX * (NAME_BYTES_MAX * 6 + 3) + 72);
 
 export class ModelNames {
-  /** By namespace, in hexadecimal. */
-  readonly #models = new Map<string, string>();
+  /** By namespace, in hexadecimal; several names where engines were given one model under several, the newest last. */
+  readonly #models = new Map<string, string[]>();
   /** null: names are not kept over a restart. */
   readonly #dataDir: string | null;
   readonly #logger: Logger;
@@ -30,13 +30,14 @@ export class ModelNames {
       throw new TierkvError("BAD_ARGUMENT", { reason });
     }
     const key = namespace.toString("hex");
-    if (this.#models.get(key) === model) return false;
-    const isNew = !this.#models.has(key);
+    const known = this.#models.get(key) ?? [];
+    if (known.includes(model)) return false;
+    const isNew = known.length === 0;
     if (this.#models.size >= VAULT_MODELS_MAX && isNew) {
       const limit = { count: this.#models.size, limit: VAULT_MODELS_MAX };
       throw new TierkvError("OVERLOAD", { what: "namespaces with a name", ...limit });
     }
-    this.#models.set(key, model);
+    this.#models.set(key, [...known, model].slice(-MODEL_NAMES_MAX));
     this.#write();
     return isNew;
   }
@@ -47,12 +48,12 @@ export class ModelNames {
 
   /** Returns the model's name; empty: unknown. */
   modelOf(namespace: Buffer): string {
-    return this.#models.get(namespace.toString("hex")) ?? "";
+    return this.#models.get(namespace.toString("hex"))?.at(-1) ?? "";
   }
 
   /** The namespaces of a model, in hexadecimal. */
   namespacesOf(model: string): string[] {
-    return [...this.#models].filter(([, name]) => name === model).map(([key]) => key);
+    return [...this.#models].filter(([, names]) => names.includes(model)).map(([key]) => key);
   }
 
   #read(dataDir: string): void {
@@ -60,8 +61,10 @@ export class ModelNames {
       const bytes = readOwnFile(dataDir, FILE, FILE_BYTES_MAX);
       if (bytes === null) return;
       const entries = Object.entries(JSON.parse(bytes.toString("utf8")) as object);
-      for (const [key, model] of entries.slice(0, VAULT_MODELS_MAX)) {
-        if (/^[0-9a-f]{64}$/.test(key) && typeof model === "string") this.#models.set(key, model);
+      for (const [key, said] of entries.slice(0, VAULT_MODELS_MAX)) {
+        const names = (Array.isArray(said) ? said : [said]) as unknown[];
+        if (/^[0-9a-f]{64}$/.test(key) && names.every((name) => typeof name === "string"))
+          this.#models.set(key, names.slice(-MODEL_NAMES_MAX));
       }
     } catch (error) {
       // A warning suffices, because look-ups need no names and sidecars send them again.
@@ -73,7 +76,9 @@ export class ModelNames {
     const dataDir = this.#dataDir;
     if (dataDir === null) return;
     try {
-      writeOwnFile(dataDir, FILE, Buffer.from(JSON.stringify(Object.fromEntries(this.#models))));
+      // Earlier releases read one name.
+      const all = [...this.#models].map(([key, names]) => [key, names[1] ? names : names[0]]);
+      writeOwnFile(dataDir, FILE, Buffer.from(JSON.stringify(Object.fromEntries(all))));
     } catch (error) {
       this.#logger.warn({ err: error, dataDir }, "the names of models were not written");
     }

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { toNamespace } from "../../src/block.ts";
-import { NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../../src/limits/general.ts";
+import { MODEL_NAMES_MAX, NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../../src/limits/general.ts";
 import { ModelNames } from "../../src/vault/models.ts";
 import { digest, keysOf, makeRecords, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
 import { logger, MIB, openClient, openVault, SOON_MS } from "../support/vaults.ts";
@@ -30,6 +30,24 @@ test("names outlive the process, and a damaged file costs only them", () => {
   }
 });
 
+test("a model that engines were given under several names is found by each of the last ones", () => {
+  const names = new ModelNames(dataDir, logger);
+  const namespace = toNamespace(NAMESPACE);
+  const all = [
+    "Qwen/Qwen3-8B",
+    ...Array.from({ length: MODEL_NAMES_MAX }, (_none, at) => `/m${at}`),
+  ];
+  expect(all.map((name) => names.learn(namespace, name))).toEqual(all.map((_name, at) => at === 0));
+  for (const known of [names, new ModelNames(dataDir, logger)]) {
+    const found = all.map((name) => known.namespacesOf(name).length);
+    expect(found).toEqual(all.map((_name, at) => Number(at > 0)));
+    expect(known.modelOf(namespace)).toBe(all.at(-1));
+  }
+  names.learn(toNamespace(OTHER_NAMESPACE), "other");
+  const kept = JSON.parse(readFileSync(join(dataDir, "models.json"), "utf8")) as object;
+  expect(Object.values(kept)).toEqual([all.slice(1), "other"]);
+});
+
 test("an invalid name is refused, and names are bounded", () => {
   const names = new ModelNames(null, logger);
   const namespace = toNamespace(NAMESPACE);
@@ -51,6 +69,7 @@ test("a model is flushed in all its namespaces, and no other is", async () => {
   for (const [index, namespace] of shapes.entries()) {
     await client.put(namespace, makeRecords(3, { namespace }), SOON_MS);
     await client.nameModel(namespace, index < 2 ? "one" : "other", SOON_MS);
+    await client.nameModel(namespace, "/srv/models/it", SOON_MS);
   }
   await first.close();
   const again = openClient((await openVault({ disk })) satisfies TestVault);

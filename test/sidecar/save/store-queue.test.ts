@@ -108,7 +108,7 @@ test("a model that a vault could not be told is told with the next records, and 
     ["VAULT_REFUSED", 3],
     ["VAULT_DEADLINE", 4],
   ] as const) {
-    const fails = ["VAULT_DOWN", "VAULT_BUSY", last];
+    const fails = ["VAULT_DOWN", "VAULT_BUSY", last] as const;
     let told = 0;
     const nameModel = (): Promise<Record<string, never>> => {
       const code = fails[told] ?? null;
