@@ -386,7 +386,9 @@ def set_recompute_policy(config: "VllmConfig") -> bool:
     """
     above = [getattr(owner, "vllm_config", None) for owner in _owners_above()]
     found = [getattr(one, "kv_transfer_config", None) for one in (config, *above)]
-    changed = [one for one in found if one is not None and one.kv_load_failure_policy != "recompute"]
+    changed = [
+        one for one in found if one is not None and one.kv_load_failure_policy != "recompute"
+    ]
     for transfer in changed:
         transfer.kv_load_failure_policy = "recompute"
     return bool(changed)
