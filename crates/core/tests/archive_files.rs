@@ -1,7 +1,5 @@
 //! Owns the proof that an archived segment whose file cannot be removed does not stop the writer.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 #[path = "support/folder.rs"]
 mod folder;
 #[path = "support/records.rs"]
