@@ -23,8 +23,8 @@ impl Writer {
     pub(super) fn open(&mut self, record_bytes: usize) -> io::Result<Vec<Job>> {
         let pages = u64::from(pages_of(record_bytes)) + u64::from(footer_pages(1));
         let bytes = self.shared.options.segment_bytes.max(pages * PAGE as u64);
-        let mut moving = self.make_room(bytes);
-        let opened = match self.create(bytes) {
+        let mut moving = Vec::new();
+        let opened = match self.make_room(bytes, &mut moving).and_then(|()| self.create(bytes)) {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 if self.is_full_for_long() && self.free_oldest(&mut moving) {
                     self.create(bytes)
@@ -77,7 +77,7 @@ impl Writer {
     }
 
     fn free_oldest(&mut self, moving: &mut Vec<Job>) -> bool {
-        let Some(next) = self.next_to_go() else { return false };
+        let Some(next) = self.next_to_go(&[]) else { return false };
         let used = self.shared.segments.bytes();
         moving.extend(self.evict(&next));
         self.shared.remove_files() > 0 || self.shared.segments.bytes() < used
@@ -109,36 +109,47 @@ impl Writer {
         Ok(Active::new(segment, file, file_pages))
     }
 
-    /// Evicts until a file of `bytes` bytes fits beside the reserve; returns the records to move.
-    fn make_room(&mut self, bytes: u64) -> Vec<Job> {
+    /// Evicts until a file of `bytes` bytes fits beside the reserve; adds the records to move. Fails where files that
+    /// cannot be removed leave no room.
+    fn make_room(&mut self, bytes: u64, moving: &mut Vec<Job>) -> io::Result<()> {
         let reserve = self.shared.options.segment_bytes * (DISK_RESERVE_SEGMENTS - 1);
         let limit = self.shared.options.max_bytes.saturating_sub(reserve + bytes);
-        let mut moving = Vec::new();
+        let mut stuck = Vec::new();
         let leaving = |shared: &super::inner::Inner| {
             let gone = shared.segments.all_leaving();
             gone.iter().map(|segment| segment.bytes.load(Ordering::Acquire)).sum::<u64>()
         };
         while self.shared.segments.bytes().saturating_sub(leaving(&self.shared)) > limit
-            && let Some(next) = self.next_to_go()
+            && let Some(next) = self.next_to_go(&stuck)
         {
             moving.extend(self.evict(&next));
+            let id = next.name.id;
+            if next.is_local.load(Ordering::Acquire) && self.shared.segments.get(id).is_some() {
+                stuck.push(id);
+            }
         }
         // The janitor removes files in the background, where no write waits for it, unless the budget would be exceeded.
         if self.shared.segments.bytes() + bytes > self.shared.options.max_bytes {
             self.shared.remove_files();
         }
-        moving
+        if !stuck.is_empty() && self.shared.segments.bytes() + bytes > self.shared.options.max_bytes
+        {
+            let text = format!("the files of {} archived segments cannot be removed", stuck.len());
+            return Err(io::Error::other(text));
+        }
+        Ok(())
     }
 
-    /// Returns the segment to evict: the oldest that the archive has, because its loss costs least. Otherwise the oldest
+    /// Returns the segment to evict, none of `stuck`: the oldest that the archive has, because its loss costs least. Otherwise the oldest
     /// whose protected tenants' records can all move, or else the one with the fewest bytes of theirs.
-    fn next_to_go(&self) -> Option<Arc<Segment>> {
+    fn next_to_go(&self, stuck: &[u32]) -> Option<Arc<Segment>> {
         let active = self.active.as_ref().map(Active::id);
         let keepers = self.shared.tenants.keepers();
         let mut least: Option<(u64, Arc<Segment>)> = None;
         let mut all = self.shared.segments.all();
         all.retain(|segment| {
-            segment.is_local.load(Ordering::Acquire) && Some(segment.name.id) != active
+            let id = segment.name.id;
+            segment.is_local.load(Ordering::Acquire) && Some(id) != active && !stuck.contains(&id)
         });
         let is_archived = |segment: &&Arc<Segment>| segment.object() == Object::Whole;
         if let Some(archived) = all.iter().find(is_archived) {
