@@ -11,6 +11,7 @@ import type { Forwarding } from "./forward.ts";
 import { generate } from "./generate.ts";
 import { decoded } from "./reading.ts";
 import { refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
+import type { Refused } from "./refusal.ts";
 
 export const GENERATE = "/generate";
 const SAMPLE = "http://10.0.0.2:8000";
@@ -44,14 +45,9 @@ export async function answerSequence(
   if (request.method === "GET") return answerQuestion(response, path, options);
   const isChange = path === "/register" || path === "/deregister";
   if (!isChange && path !== GENERATE) return false;
-  // A key with a tenant may not register engines, because an engine gets the prompts of all tenants.
-  if (isChange && options.tenant !== null) {
-    refuseCounted(response, "tenant_key", options);
-    return true;
-  }
-  // Browsers name the page that sends. Any page could otherwise register an engine at a gateway without keys.
-  if (isChange && request.headers.origin !== undefined) {
-    refuseCounted(response, "web_page", options);
+  const objection = isChange ? objectionTo(request, options.tenant) : null;
+  if (objection !== null) {
+    refuseCounted(response, objection, options);
     return true;
   }
   const body = await readBody(request, options.budget);
@@ -71,6 +67,14 @@ export async function answerSequence(
     options.budget.give(body.length);
   }
   return true;
+}
+
+/** Returns why this client may not register engines; null: it may. */
+function objectionTo({ headers }: IncomingMessage, tenant: string | null): Refused | null {
+  // An engine gets the prompts of all tenants.
+  if (tenant !== null) return "tenant_key";
+  // Browsers name the page that sends. Any page could otherwise register an engine at a gateway without keys.
+  return headers.origin === undefined ? null : "web_page";
 }
 
 async function generateWithin(

@@ -33,23 +33,25 @@ const CHAT_FIELDS = [
 export function promptOf(path: string, body: unknown): Prompt | null {
   if (typeof body !== "object" || body === null) return null;
   const fields = body as Fields;
-  const { model, prompt, cache_salt: salt, truncate_prompt_tokens: cut = null } = fields;
+  const { model, cache_salt: salt, truncate_prompt_tokens: cut = null } = fields;
   // The engine computes only a part of a prompt that it cuts.
   if (typeof model !== "string" || cut !== null) return null;
   const common = { model, salt: typeof salt === "string" ? salt : null };
-  if (COMPLETIONS.test(path)) {
-    if (isTokens(prompt)) return { ...common, tokens: prompt, question: null, own: null };
-    if (typeof prompt !== "string") return null;
-    const { add_special_tokens } = fields;
-    const question = JSON.stringify({ model, prompt, add_special_tokens });
-    const isFramed = add_special_tokens ?? true;
-    const own = typeof isFramed === "boolean" ? { text: prompt, isFramed } : null;
-    return { ...common, tokens: null, question, own };
-  }
+  if (COMPLETIONS.test(path)) return completionOf(fields, common);
   if (!CHAT.test(path) || !isPlain(fields["messages"])) return null;
   const given = CHAT_FIELDS.map((name) => [name, fields[name]]);
   const question = JSON.stringify({ model, ...Object.fromEntries(given) });
   return { ...common, tokens: null, question, own: ownChat(fields, question) };
+}
+
+function completionOf(fields: Fields, common: Pick<Prompt, "model" | "salt">): Prompt | null {
+  const { prompt, add_special_tokens } = fields;
+  if (isTokens(prompt)) return { ...common, tokens: prompt, question: null, own: null };
+  if (typeof prompt !== "string") return null;
+  const question = JSON.stringify({ model: common.model, prompt, add_special_tokens });
+  const isFramed = add_special_tokens ?? true;
+  const own = typeof isFramed === "boolean" ? { text: prompt, isFramed } : null;
+  return { ...common, tokens: null, question, own };
 }
 
 /** null for a long chat, because rendering it would hold up all other requests. */

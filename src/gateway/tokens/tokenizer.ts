@@ -31,7 +31,10 @@ export class Tokenizer {
     const { question, salt } = prompt;
     if (question === null || question.length < GATEWAY_TOKENIZE_CHARS_MIN) return null;
     // With the salt, because a quick answer would tell one tenant what another has asked.
-    const key = createHash("sha256").update(question).update(`\0${salt ?? ""}`).digest("base64");
+    const key = createHash("sha256")
+      .update(question)
+      .update(`\0${salt ?? ""}`)
+      .digest("base64");
     const known = this.#kept.get(key);
     if (known !== undefined) {
       this.#kept.delete(key);

@@ -9,7 +9,10 @@ import type { Mark } from "../../../src/gateway/events/feed.ts";
 import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 import { splitAddress } from "../../../src/hosts.ts";
-import { GATEWAY_EVENTS_KEEPALIVE_MS, GATEWAY_EVENTS_RETRY_MS } from "../../../src/limits/gateway.ts";
+import {
+  GATEWAY_EVENTS_KEEPALIVE_MS,
+  GATEWAY_EVENTS_RETRY_MS,
+} from "../../../src/limits/gateway.ts";
 import { sleep } from "../../../src/time.ts";
 import { SILENT, until } from "../../support/gateways.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
