@@ -64,15 +64,12 @@ function call([program = "", ...args]: readonly string[]): { isOk: boolean; text
     const text = execFileSync(program, args, { encoding: "utf8", stdio, timeout: SERVICE_CALL_MS });
     return { isOk: true, text: text.trim() };
   } catch (error) {
-    const {
-      stdout = "",
-      stderr = "",
-      message,
-    } = error as Error & {
-      stdout?: string;
-      stderr?: string;
+    const { code, stdout, stderr, message } = error as NodeJS.ErrnoException & {
+      stdout?: string | null;
+      stderr?: string | null;
     };
-    const said = [stdout, stderr].map((text) => text.trim()).filter((text) => text !== "");
+    if (code === "ENOENT") return { isOk: false, text: `this machine has no ${program}` };
+    const said = [stdout, stderr].map((text) => text?.trim() ?? "").filter((text) => text !== "");
     return { isOk: false, text: said.join("\n") || message };
   }
 }

@@ -4,6 +4,7 @@ import {
   readFileSync,
   realpathSync,
   renameSync,
+  rmSync,
   statSync,
   writeFileSync,
 } from "node:fs";
@@ -14,9 +15,8 @@ import type { Config } from "../config/config.ts";
 import { setText } from "../config/edit.ts";
 import { homeOf } from "../config/own-places.ts";
 import { makeDirectory } from "../directory.ts";
-import { TierkvError } from "../errors.ts";
+import { TierkvError, toTierkvError } from "../errors.ts";
 import { SHARE_SAMPLES } from "../limits/pool.ts";
-import { createLogger } from "../log.ts";
 import { Placement } from "../pool/placement.ts";
 import type { Cut } from "../pool/placement.ts";
 import { randomId } from "../time.ts";
@@ -29,6 +29,8 @@ export interface Written {
   isDone: boolean;
   /** Why the edited file would be refused; null: it would not be. */
   problem: TierkvError | null;
+  /** Why the file could not be written, where that was tried. */
+  trouble?: string;
 }
 
 export function writeVaults(
@@ -45,25 +47,27 @@ export function writeVaults(
   }, before);
   const [problem = null] = after === null ? [] : checkConfig(after, path, io.env).problems;
   if (after === null || problem !== null) return { path, isDone: false, problem };
+  // A file that has the lists already may be root's.
+  if (after === before) return { path, isDone: true, problem };
   try {
     replace(path, after);
     return { path, isDone: true, problem };
   } catch (error) {
-    createLogger("vaults", { level: config.log.level }).debug({ err: error }, "not written");
-    return { path, isDone: false, problem };
+    return { path, isDone: false, problem, trouble: toTierkvError(error).message };
   }
 }
 
 /** Returns one line: the settings that were written, or are to be written by hand. */
 export function describeWritten(
-  { path, isDone, problem }: Written,
+  { path, isDone, problem, trouble }: Written,
   lists: Partial<Record<RecordClass, readonly string[]>>,
 ): string {
   const settings = Object.entries(lists).map(([name, list]) => settingOf(name, list));
   if (isDone) return `${path}: ${settings.join(", ")}`;
   const by = `write below [cluster] in it: ${settings.join(", ")}`;
+  const why = trouble === undefined ? "edited surely" : `written (${trouble})`;
   return problem === null
-    ? `${path} could not be edited surely: ${by}`
+    ? `${path} could not be ${why}: ${by}`
     : `${path} was left as it is, because of ${problem.message}; then ${by}`;
 }
 
@@ -80,8 +84,13 @@ function replace(path: string, text: string): void {
   const real = isThere ? realpathSync(path) : path;
   const mode = isThere ? statSync(real).mode & 0o777 : 0o644;
   const fresh = `${real}.${randomId(4)}`;
-  writeFileSync(fresh, text, { mode });
-  renameSync(fresh, real);
+  try {
+    writeFileSync(fresh, text, { mode });
+    renameSync(fresh, real);
+  } catch (error) {
+    rmSync(fresh, { force: true });
+    throw error;
+  }
 }
 
 /** Returns the configured vaults of a class. */

@@ -7,7 +7,7 @@ import type { Environment } from "../../config/field.ts";
 import { homeOf, SERVICE_STATE, xdgHome } from "../../config/own-places.ts";
 import { showValue } from "../../config/show.ts";
 import { makeDirectory } from "../../directory.ts";
-import { TierkvError } from "../../errors.ts";
+import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
 import {
@@ -102,9 +102,18 @@ function install(call: Call<ServiceFlags>): void {
   }
   makeDirectory(dirname(path));
   writeFileSync(path, text, { mode: 0o644 });
-  runAll(commands);
+  start(path, commands);
   const state = options.start ? `, ${stateOf(service, uid())}` : "";
   call.print({ path, commands: shown }, [`${path}: written${state}`, ...advice(service)]);
+}
+
+function start(path: string, commands: readonly string[][]): void {
+  try {
+    runAll(commands);
+  } catch (error) {
+    const reason = `${path} is written, but not started: ${toTierkvError(error).message}`;
+    throw new TierkvError("SYSTEM", { reason }, { cause: error });
+  }
 }
 
 export function advice({

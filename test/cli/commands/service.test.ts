@@ -2,7 +2,7 @@
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { beforeEach, describe, expect, onTestFinished, test } from "vitest";
+import { beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { advice, checkPlaces, checkReach } from "../../../src/cli/commands/service.ts";
 import { ownSocket } from "../../../src/config/own-places.ts";
 import { runInside } from "../../support/command-line.ts";
@@ -56,6 +56,18 @@ describe.skipIf(process.platform !== "linux")("on Linux", () => {
     expect((await run("service", "uninstall", "vault", "--user")).exitCode).toBe(0);
     expect(existsSync(unit)).toBe(false);
     expect((await run("service", "uninstall", "vault", "--user")).exitCode).toBe(1);
+  });
+
+  test("a machine without systemd is told so, and what was written", async () => {
+    vi.stubEnv("PATH", home);
+    onTestFinished(() => void vi.unstubAllEnvs());
+    const { exitCode, stderr } = await run("service", "install", "vault", "--user");
+    const why = "`systemctl --user daemon-reload`: this machine has no systemctl";
+    const said = `tierkv: ${unit} is written, but not started: ${why} (SYSTEM)\n`;
+    expect([exitCode, stderr]).toEqual([1, said]);
+    expect((await run("service", "status")).stdout).toContain("this machine has no systemctl");
+    expect((await run("service", "uninstall", "vault", "--user")).exitCode).toBe(0);
+    expect(existsSync(unit)).toBe(false);
   });
 
   test("a machine that is no vault gets no vault's service", async () => {

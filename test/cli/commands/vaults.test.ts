@@ -2,7 +2,12 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
+import { Call } from "../../../src/cli/call.ts";
 import { describe as shown } from "../../../src/cli/commands/vaults.ts";
+import type { Io } from "../../../src/cli/io.ts";
+import { describeWritten, writeVaults } from "../../../src/cli/vault-lists.ts";
+import type { Written } from "../../../src/cli/vault-lists.ts";
+import { loadConfig } from "../../../src/config/load.ts";
 import type * as Limits from "../../../src/limits/general.ts";
 import type * as PoolLimits from "../../../src/limits/pool.ts";
 import { runInside } from "../../support/command-line.ts";
@@ -113,4 +118,21 @@ test("add and remove write this machine's list, say what moves, and refuse what 
   const near = await run("add", "127.0.0.7:1", "--class", "ssm");
   expect([near.exitCode, near.stdout.includes("joins it")]).toEqual([0, false]);
   expect(readFileSync(config, "utf8")).toContain('ssm_cold = "127.0.0.7:1"');
+});
+
+test("a file that cannot be replaced is left alone with the reason, and is not replaced where it says so already", () => {
+  // A name that leaves no room for the fresh file's.
+  const config = join(testDirectory(), "t".repeat(250));
+  const io = { env: {} } as unknown as Io;
+  const toml = '[cluster]\nkv_cold = "a:1"\n';
+  writeFileSync(config, toml);
+  const read = loadConfig(config, {});
+  const change = (list: string[]): Written => writeVaults(new Call({}, io), read, { kv: list });
+  expect(change(["a:1"])).toMatchObject({ isDone: true, problem: null });
+  const refused = change(["a:1", "b:1"]);
+  expect(refused.isDone).toBe(false);
+  expect(describeWritten(refused, { kv: ["a:1", "b:1"] })).toMatch(
+    /could not be written \(ENAMETOOLONG.*write below \[cluster\] in it: kv_cold = \["a:1", "b:1"\]$/,
+  );
+  expect(readFileSync(config, "utf8")).toBe(toml);
 });
