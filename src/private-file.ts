@@ -106,14 +106,22 @@ function writeFresh(path: string, text: string, key: string, place: (fresh: stri
   const fresh = `${path}.${randomId(4)}`;
   try {
     prepareDirectory(dirname(path), key);
+    writeWhole(fresh, text, place);
+  } catch (error) {
+    if (isTierkvError(error)) throw error;
+    const reason = `it cannot be written: ${toTierkvError(error).message}`;
+    throw refused(path, reason, `set ${key} to a place of this user's`);
+  }
+}
+
+function writeWhole(fresh: string, text: string, place: (fresh: string) => void): void {
+  try {
     writeFileSync(fresh, text, { mode: 0o600, flag: "wx" });
     place(fresh);
   } catch (error) {
-    if (isTierkvError(error)) throw error;
-    // Removed here, because on a full disk each try of a restarting service would leave one.
+    // On a full disk each try of a restarting service would leave one.
     rmSync(fresh, { force: true });
-    const reason = `it cannot be written: ${toTierkvError(error).message}`;
-    throw refused(path, reason, `set ${key} to a place of this user's`);
+    throw error;
   }
 }
 
