@@ -124,14 +124,15 @@ export async function losesDiskAndServes(vault: ArchivedVault): Promise<void> {
   await vault.put(NAMESPACE, kept);
   await vault.settled(bytesOf([...kept, ...flushed]));
   const { records, volatile } = await vault.client.flush(OTHER_NAMESPACE, SOON_MS);
-  expect([records > 0, volatile]).toEqual([true, false]);
+  expect([records > 0, volatile, (await vault.archive()).trouble]).toEqual([true, false, ""]);
   await vault.loseDisk();
 
   await vault.start();
   expect(await vault.fetch(NAMESPACE, kept)).toBe(kept.length);
   expect(await vault.fetch(OTHER_NAMESPACE, flushed)).toBe(0);
   const { counters } = await vault.stats();
-  expect([counters["archive_failures"], counters["quarantined"]]).toEqual([0, 0]);
+  const { trouble } = await vault.archive();
+  expect([trouble, counters["archive_failures"], counters["quarantined"]]).toEqual(["", 0, 0]);
   expect(counters["archive_read"]).toBeGreaterThan(0);
 
   // Later records are archived, too, and a restart with the disk reads nothing from the archive.
