@@ -195,6 +195,9 @@ impl Server {
     pub fn close(&self) {
         self.drain();
         self.shared.is_closing.store(true, Ordering::Release);
+        // A token that waits for more lanes keeps its session, and that keeps what has the token.
+        let tokens = std::mem::take(&mut *lock(&self.shared.tokens));
+        drop(tokens);
         for session in lock(&self.shared.sessions).iter().filter_map(Weak::upgrade) {
             session.close(Error::lane_failed("the vault stops"));
         }
