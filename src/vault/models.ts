@@ -62,8 +62,9 @@ export class ModelNames {
       if (bytes === null) return;
       const entries = Object.entries(JSON.parse(bytes.toString("utf8")) as object);
       for (const [key, said] of entries.slice(0, VAULT_MODELS_MAX)) {
-        const names = (Array.isArray(said) ? said : [said]) as unknown[];
-        if (/^[0-9a-f]{64}$/.test(key) && names.every((name) => typeof name === "string"))
+        const names: unknown[] = Array.isArray(said) ? said : [];
+        const isSound = names.length > 0 && names.every((name) => typeof name === "string");
+        if (/^[0-9a-f]{64}$/.test(key) && isSound)
           this.#models.set(key, names.slice(-MODEL_NAMES_MAX));
       }
     } catch (error) {
@@ -76,9 +77,7 @@ export class ModelNames {
     const dataDir = this.#dataDir;
     if (dataDir === null) return;
     try {
-      // Earlier releases read one name.
-      const all = [...this.#models].map(([key, names]) => [key, names[1] ? names : names[0]]);
-      writeOwnFile(dataDir, FILE, Buffer.from(JSON.stringify(Object.fromEntries(all))));
+      writeOwnFile(dataDir, FILE, Buffer.from(JSON.stringify(Object.fromEntries(this.#models))));
     } catch (error) {
       this.#logger.warn({ err: error, dataDir }, "the names of models were not written");
     }

@@ -45,7 +45,7 @@ test("a model that engines were given under several names is found by each of th
   }
   names.learn(toNamespace(OTHER_NAMESPACE), "other");
   const kept = JSON.parse(readFileSync(join(dataDir, "models.json"), "utf8")) as object;
-  expect(Object.values(kept)).toEqual([all.slice(1), "other"]);
+  expect(Object.values(kept)).toEqual([all.slice(1), ["other"]]);
 });
 
 test("an invalid name is refused, and names are bounded", () => {
