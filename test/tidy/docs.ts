@@ -1,4 +1,4 @@
-// Owns the rules that what the documentation names is there (where links lead, the tests behind the claims of SECURITY.md), and how much it may say.
+// Owns the rules that what the documentation names is there: where links lead, files, and the tests behind the claims of SECURITY.md.
 import { posix } from "node:path";
 import type { Rule } from "./sources.ts";
 
@@ -72,41 +72,6 @@ const claims: Rule = {
   ],
 };
 
-/** Words of one page, its tables with it. */
-const PAGES: readonly [page: RegExp, most: number][] = [
-  [/^README\.md$/, 900],
-  [/^docs\/(?:performance|reliability)\.md$/, 1500],
-  [/^docs\/limits\.md$/, 1000],
-  [/^docs\/decisions\/\d.*\.md$/, 250],
-];
-/** What people read, but for tables, code, decisions, and the reference that is made from the source. */
-const READ = /^(?:README|SECURITY|HACKING|docs\/.+)\.md$/;
-const UNREAD = /^docs\/(?:decisions\/.+|compatibility|config|errors|faults|limits|metrics)\.md$/;
-const READ_MAX = 16_000;
-const OTHER_THAN_TEXT = /^ *\|.*$|<!--[\s\S]*?-->/gm;
-
-const wordsOf = (text: string): number =>
-  text.split(/\s+/).filter((word) => /[\p{L}\p{N}]/u.test(word)).length;
-
-const budgets: Rule = {
-  name: "the documentation can be read: pages and all of it have at most so many words",
-  breaches(sources) {
-    const long = sources.flatMap(({ path, text }) => {
-      const most = PAGES.find(([page]) => page.test(path))?.[1] ?? Infinity;
-      return wordsOf(text) > most ? [`${path}: ${wordsOf(text)} words of ${most}`] : [];
-    });
-    const pages = sources.filter(({ path }) => READ.test(path) && !UNREAD.test(path));
-    const plain = ({ text }: { text: string }): string =>
-      text.replace(FENCED, "").replace(OTHER_THAN_TEXT, "");
-    const all = pages.reduce((sum, page) => sum + wordsOf(plain(page)), 0);
-    return all > READ_MAX ? [...long, `all pages: ${all} words of ${READ_MAX}`] : long;
-  },
-  examples: [
-    { "docs/decisions/0001-a.md": "a ".repeat(251) },
-    { "docs/a.md": "a ".repeat(15_000), "docs/how-to/b.md": "- b ".repeat(1001) },
-  ],
-};
-
 const FOUND = "docs/architecture.md";
 const FOUND_HEADING = "Finding anything in ten seconds";
 /** A file or folder; without a slash it lies beside the file, or in the folder, that was named before it. */
@@ -142,4 +107,4 @@ const places: Rule = {
   ],
 };
 
-export const DOC_RULES: readonly Rule[] = [links, claims, budgets, places];
+export const DOC_RULES: readonly Rule[] = [links, claims, places];

@@ -3,7 +3,8 @@ import { posix } from "node:path";
 import { under, type Rule, type Source } from "./sources.ts";
 import { FOUNDATION, ROOMS, TEST_FOLDERS, TOP_LEVEL } from "./table.ts";
 
-const LINES_MAX = 400;
+/** A longer file is a question for review from 400 lines on; here it is an error. */
+const LINES_MAX = 600;
 const CODE = /\.(?:ts|js|py|rs|proto|sh)$|^\.ci\/run$/;
 const GENERATED = /^crates\/node\/index\./;
 

@@ -207,6 +207,7 @@ export const TOP_LEVEL: readonly string[] = [
   "crates",
   "deploy",
   "docs",
+  "findings",
   "package-lock.json",
   "package.json",
   "packaging",
