@@ -2,8 +2,12 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from tierkv.connectors.vllm.specs import Group
 
 #: Element types, widest first, because a copy of wider elements is shorter.
 _WIDTHS = (torch.int64, torch.int32, torch.int16, torch.uint8)
@@ -42,6 +46,45 @@ class Rows:
         for layer, part in zip(self._layers, rows.split(self._sizes, dim=1), strict=True):
             page = part.contiguous().view(layer.dtype).view(count, *layer.shape[1:])
             layer.index_copy_(0, block_ids, page)
+
+
+class PartRows:
+    """Rows of pages whose K and V lie apart: a slot has them side by side, (layers, heads, tokens, K then V).
+
+    `keys`, `values`: for each layer (blocks, heads, ...), the rest in the order of a head's (tokens, dim) in a slot.
+    """
+
+    def __init__(
+        self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], group: "Group"
+    ) -> None:
+        self._layers = list(zip(keys, values, strict=True))
+        self._group = group
+        self.row_bytes = group.block_bytes
+
+    def gather(self, block_ids: torch.Tensor) -> torch.Tensor:
+        """As `Rows.gather`."""
+        group, count = self._group, block_ids.numel()
+        shape = (count, self.row_bytes)
+        rows = torch.empty(shape, dtype=torch.uint8, device=block_ids.device)
+        for layer, halves in zip(self._layers, self._halves(rows), strict=True):
+            for pages, half in zip(layer, halves, strict=True):
+                taken = pages.index_select(0, block_ids)
+                half.copy_(taken.reshape(count, group.heads, group.block_tokens, -1))
+        return rows
+
+    def scatter(self, block_ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """As `Rows.scatter`."""
+        count = block_ids.numel()
+        for layer, halves in zip(self._layers, self._halves(rows), strict=True):
+            for pages, half in zip(layer, halves, strict=True):
+                pages.index_copy_(0, block_ids, half.reshape(count, *pages.shape[1:]))
+
+    def _halves(self, rows: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Show K and V of each layer in rows: (blocks, heads, tokens, dim)."""
+        group = self._group
+        shape = (len(self._layers), group.heads, group.block_tokens, group.dim_k + group.dim_v)
+        by_layer = rows.view(group.dtype).unflatten(-1, shape).unbind(1)
+        return [(layer[..., : group.dim_k], layer[..., group.dim_k :]) for layer in by_layer]
 
 
 def _widest(layer: torch.Tensor) -> torch.Tensor:
