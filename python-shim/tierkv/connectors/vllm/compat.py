@@ -228,6 +228,11 @@ def kernel(layer: Any) -> str:
     return " ".join(str(name) for name in names if name is not None)
 
 
+def device(config: "VllmConfig") -> torch.device:
+    """Give the kind of device that an engine computes on."""
+    return torch.device(config.device_config.device_type)
+
+
 def processor(device: torch.device) -> str:
     """Name the kind of processor that computes, as far as kernels choose by it."""
     if device.type != "cpu":

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tierkv.connectors.vllm.orders import Order, PartOrder, plain_order
-from tierkv.connectors.vllm.rows import PartRows, Rows, stack
+from tierkv.connectors.vllm.rows import PartRows, Rows, stack, widest
 from tierkv.connectors.vllm.specs import Group
 
 
@@ -240,9 +240,9 @@ class AttentionPages(Pages):
         for part in self._parts:
             kept = self._slot_view(part, slots)
             if part.stacked is not None:
-                sides.append((part.stacked.movedim(1, 0), kept))
+                sides.append(widest((part.stacked.movedim(1, 0), kept)))
             else:
-                sides += zip(part.layers, kept.unbind(1), strict=True)
+                sides += map(widest, zip(part.layers, kept.unbind(1), strict=True))
         for block_id, slot in pairs:
             check_block(block_id, self.num_blocks)
             check_slot(slot, slots)

@@ -22,8 +22,9 @@ log = logging.getLogger("tierkv.shim")
 #: Writes keys and values (tokens, heads, dim) into a cache (blocks, heads, tokens, K + V) at slots (tokens).
 Writer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
-#: Numbers up to this one are exact in bfloat16, and in all wider types.
+#: Numbers up to these plus one are exact; in bfloat16 up to 256.
 _DIGIT_MAX: Final = 255
+_EXACT: Final = {torch.float16: 2047, torch.float32: (1 << 24) - 1}
 #: The block of the scratch memory that is written: block 0 stays empty.
 _BLOCK: Final = 1
 
@@ -155,34 +156,32 @@ class _Scratch:
     def places(self, write: Writer, keys: int, values: int, dims: tuple[int, int]) -> torch.Tensor:
         """Give where each element of K, then V, (tokens, heads, dim), lies in the written block, from its first."""
         heads, tokens, _ = self.shape[1:]
-        count = keys + values
-        numbers = torch.arange(count, device=self._like.device)
-        found = torch.zeros(self._extent, dtype=torch.int64, device=self._like.device)
-        written = None
-        weight = 1
+        count, device = keys + values, self._like.device
+        numbers = torch.arange(count, dtype=torch.int32, device=device)
+        page = torch.zeros(self._extent, dtype=torch.bool, device=device)
+        page.as_strided(self.shape, self.strides)[_BLOCK] = True
+        at = page.nonzero().view(-1)
+        if len(at) != count:
+            raise UnknownOrderError(f"a page has {len(at)} elements, its K and V {count}")
+        found = torch.zeros(count, dtype=torch.int32, device=device)
+        base, weight = _EXACT.get(self._like.dtype, _DIGIT_MAX), 1
         while weight < count:
-            digits = (numbers // weight % _DIGIT_MAX + 1).to(self._like.dtype)
+            digits = ((numbers // weight) % base + 1).to(self._like.dtype)
             flat, cache = self.zeros()
             key, value = digits[:keys], digits[keys:]
             vectors = (key.view(tokens, heads, dims[0]), value.view(tokens, heads, dims[1]))
             write(*vectors, cache, self.slots)
-            got = flat.to(torch.int64)
-            if written is None:
-                written = got != 0
-            if not torch.equal(written, got != 0) or not torch.equal(got.to(flat.dtype), flat):
-                raise UnknownOrderError("it writes other values than K and V")
-            found += (got - 1).clamp_(min=0) * weight
-            weight *= _DIGIT_MAX
-        assert written is not None
-        page = torch.zeros(self._extent, dtype=torch.bool, device=self._like.device)
-        page.as_strided(self.shape, self.strides)[_BLOCK] = True
-        if not torch.equal(written, page):
-            raise UnknownOrderError("it does not write a block's own page, all of it and no more")
-        at = written.nonzero().view(-1)
-        if not torch.equal(found[at].sort().values, numbers):
+            if not torch.equal(flat != 0, page):
+                raise UnknownOrderError(
+                    "it does not write a block's own page, all of it and no more"
+                )
+            found += (flat[at].to(torch.int32) - 1) * weight
+            weight *= base
+        places = torch.full((count,), -1, dtype=torch.int64, device=device)
+        if int(found.min()) >= 0 and int(found.max()) < count:
+            places[found.long()] = at - _BLOCK * self.strides[0]
+        if int(places.min()) < 0:
             raise UnknownOrderError("it does not keep each element of K and V once")
-        places = torch.empty_like(numbers)
-        places[found[at]] = at - _BLOCK * self.strides[0]
         return places.cpu()
 
 
@@ -237,6 +236,12 @@ def pages_part(found: Sequence[Found]) -> str:
     """Give the ingredient of the namespace that names the pages of all groups."""
     named = {look.group.index: look.name for look in found if look.name != CANONICAL}
     return "; ".join(f"{index}: {name}" for index, name in named.items()) or CANONICAL
+
+
+def kernels(config: "VllmConfig") -> str:
+    """Name the code that writes the pages of a worker's layers, where nothing is put in order."""
+    found = sorted({compat.kernel(layer) for layer in compat.attention_layers(config).values()})
+    return f"{compat.processor(compat.device(config))}: {', '.join(found)}"
 
 
 def _device(tensor: Any) -> torch.device:

@@ -17,7 +17,7 @@ class Rows:
     """`layers`: for each (blocks, ...), such that a block in the tensor's own order has a slot's bytes."""
 
     def __init__(self, layers: Sequence[torch.Tensor]) -> None:
-        self._layers = [_widest(layer) for layer in layers]
+        self._layers = [widest((layer,))[0] for layer in layers]
         stacked = stack(self._layers)
         self._by_block = None if stacked is None else stacked.movedim(1, 0)
         self._sizes = [
@@ -87,15 +87,16 @@ class PartRows:
         return [(layer[..., : group.dim_k], layer[..., group.dim_k :]) for layer in by_layer]
 
 
-def _widest(layer: torch.Tensor) -> torch.Tensor:
+def widest(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Show tensors of one type with the widest elements that all of them can be shown with."""
     for dtype in _WIDTHS:
-        if dtype.itemsize < layer.element_size():
+        if dtype.itemsize < tensors[0].element_size():
             continue
         try:
-            return layer.view(dtype)
+            return tuple(tensor.view(dtype) for tensor in tensors)
         except RuntimeError:  # strides or the length of a row are no multiple of it
             continue
-    return layer
+    return tensors
 
 
 def stack(layers: Sequence[torch.Tensor]) -> torch.Tensor | None:
