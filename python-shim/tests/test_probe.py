@@ -11,8 +11,10 @@ from tierkv.connectors.vllm import compat, limits
 from tierkv.connectors.vllm.orders import Order, PartOrder, UnknownOrderError, factors, plain_order
 from tierkv.connectors.vllm.pages import AttentionPages, OpaquePages, make_pages
 from tierkv.connectors.vllm.probe import Prober, find_order, pages_part
-from tierkv.connectors.vllm.resolved import CANONICAL
+from tierkv.connectors.vllm.resolved import CANONICAL, Resolved, agreed
+from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.truth import likeness_db
+from tierkv.connectors.vllm.worker import WorkerShim
 from vllm import _custom_ops as ops
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
 
@@ -424,3 +426,41 @@ def test_an_order_reads_like_a_shape() -> None:
     value = PartOrder(64, 64, ((8, 8),), ((8, 1),))
     assert str(Order(key, value)) == "K [tokens/4, dim/2, 4, 2], V [tokens, dim]"
     assert str(plain_order(torch.zeros(2, 2, 4, 6), 3)) == "[tokens, K then V]"
+
+
+def test_a_list_of_tensors_is_refused_by_name_as_before() -> None:
+    opaque, tensors = fp8(wide(torch.bfloat16))
+    lists: Any = {name: [tensor] for name, tensor in tensors.items()}
+    found = prober(writer("vec")).look(opaque, lists)
+    assert "list" in found.name
+    with pytest.raises(ValueError, match=r"layer layer\.0: expected one KV tensor, got list"):
+        make_pages(found.group, lists, BLOCKS, found.order)
+
+
+def test_a_worker_tells_the_order_of_its_pages_in_its_introduction(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ranks whose pages lie in unlike opaque orders get no name; a canonical order is the same everywhere."""
+
+    def introduced(impl: Any) -> tuple[WorkerShim, str]:
+        config = vllm_config()
+        config.compilation_config.static_forward_context = Layers(impl)
+        group = wide(torch.bfloat16)
+        shim = WorkerShim(config, Settings("/nowhere", "test", autostart=False), [group], BLOCKS)
+        shim.register_kv_caches(shaped(group))
+        try:
+            return shim, shim.introduce().resolved.parts["pages"]
+        finally:
+            shim.shutdown()
+
+    shim, part = introduced(PlainImpl())
+    assert part == CANONICAL
+    assert shim.counters.get("pages_canonical") == 1
+    shim, part = introduced(Odd("shuffled"))
+    assert "Odd" in part
+    assert (shim.counters.get("pages_canonical"), shim.counters.get("pages_opaque")) == (0, 1)
+    assert shim._groups[0].registration()["layout"] == "opaque"
+    assert any("no regular order" in record.getMessage() for record in caplog.records)
+    parts = {"model_config": "the same"}
+    ranks = {0: Resolved({**parts, "pages": CANONICAL}), 1: Resolved({**parts, "pages": part})}
+    assert agreed(ranks, 2).refused == "ranks 0 and 1 run with different pages"

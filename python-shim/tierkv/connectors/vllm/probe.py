@@ -99,7 +99,7 @@ class Prober:
             tensor = tensors[name]
             layer = self._layers.get(name)
             stands = _standing(tensor)
-            seal = self._seal(layer, tensor) if tensor.device.type == "cpu" else ""
+            seal = self._seal(layer, tensor) if _device(tensor).type == "cpu" else ""
             kinds[" ".join((compat.kernel(layer), *stands, seal)).strip()] = None
         return f"{compat.processor(_device(tensors[group.layer_names[0]]))}: {', '.join(kinds)}"
 

@@ -92,12 +92,15 @@ class WorkerShim:
             return
         prober = Prober(self._config, self._num_blocks)
         found = [prober.look(group, tensors) for group in self._groups.values()]
-        for look in found:
+        for before, look in zip(list(self._groups.values()), found, strict=True):
             index = look.group.index
             self._groups[index] = look.group
             self._pages[index] = make_pages(look.group, tensors, self._num_blocks, look.order)
             self.counters.add("pages_opaque" if look.order is None else "pages_canonical")
-            log.info("tierKV: pages of KV-cache group %d: %s", index, look.text)
+            level = (
+                logging.INFO if look.group.page_format == before.page_format else logging.WARNING
+            )
+            log.log(level, "tierKV: pages of KV-cache group %d: %s", index, look.text)
         self._pages_part = pages_part(found)
         device = next(iter(self._pages.values())).device
         self._copier = make_copier(device)
