@@ -233,6 +233,11 @@ def device(config: "VllmConfig") -> torch.device:
     return torch.device(config.device_config.device_type)
 
 
+def head_sizes(layer: Any) -> tuple[int, int]:
+    """Give the elements of a layer's K and V vectors; only some kinds of layers have two sizes."""
+    return layer.head_size, getattr(layer, "head_size_v", layer.head_size)
+
+
 def processor(device: torch.device) -> str:
     """Name the kind of processor that computes, as far as kernels choose by it."""
     if device.type != "cpu":

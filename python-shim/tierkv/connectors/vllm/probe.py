@@ -224,7 +224,7 @@ def seal(write: Writer, cache: torch.Tensor, layer: Any, dtype: torch.dtype) -> 
     scratch = _Scratch(cache)
     flat, blocks = scratch.zeros()
     vectors = []
-    for start, dim in enumerate((layer.head_size, getattr(layer, "head_size_v", layer.head_size))):
+    for start, dim in enumerate(compat.head_sizes(layer)):
         count = len(scratch.slots) * layer.num_kv_heads * dim
         known = (torch.arange(count) * 89 + start) % 241 - 120  # exact in every dtype
         vectors.append((known / 16).to(dtype).view(-1, layer.num_kv_heads, dim))
