@@ -82,7 +82,7 @@ class WorkerShim:
         self.restore_times = Durations()
         self.weights = WeightWatch()
         self._introduced = False
-        #: What the namespace says of the groups' pages.
+        #: The namespace's part on the pages of all groups.
         self._pages_part = ""
         self._is_asleep = False
 
