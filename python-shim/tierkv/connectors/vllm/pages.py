@@ -236,7 +236,7 @@ class AttentionPages(Pages):
         self, pairs: Sequence[tuple[int, int]], slots: torch.Tensor, *, to_slot: bool
     ) -> None:
         """Copy block by block, with all views made once: making one block's views takes longer than its copy."""
-        sides: list[tuple[torch.Tensor, torch.Tensor]] = []
+        sides: list[tuple[torch.Tensor, ...]] = []
         for part in self._parts:
             kept = self._slot_view(part, slots)
             if part.stacked is not None:
