@@ -476,7 +476,7 @@ export declare function recordKeysTenant(tenant: number): number
  * of its record, tokens of the record before it, slot, generation. Returns an `ItemStatus` number per record: 1
  * (accepted), 3 (no key opens it), 4 (invalid), 8 (no memory), 9 (a slot is gone).
  */
-export declare function recutSlots(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, tokens: number, isColumns: boolean, records: Uint32Array, pieces: Uint32Array): Promise<Uint8Array>
+export declare function recutSlots(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, tokens: number, records: Uint32Array, pieces: Uint32Array): Promise<Uint8Array>
 
 /** Checks a geometry completely and returns its id. */
 export declare function registerGeometry(geometry: Geometry): number

@@ -2,22 +2,30 @@
 
 import ast
 import importlib.util
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm.orders import plain_order
 from tierkv.connectors.vllm.pages import make_pages
+from tierkv.connectors.vllm.probe import find_order
 from tierkv.connectors.vllm.specs import read_groups
+from vllm import _custom_ops
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVQuantMode,
     MLAAttentionSpec,
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
@@ -120,3 +128,59 @@ def _source(module: str) -> Path | None:
     assert root is not None and root.origin is not None
     file = Path(root.origin).parents[1].joinpath(*module.split(".")).with_suffix(".py")
     return file if file.exists() else None
+
+
+def flash(key: Any, value: Any, key_cache: Any, value_cache: Any, slots: Any, *_: Any) -> None:
+    """What vLLM's `reshape_and_cache_flash` does on a GPU (csrc/cache_kernels.cu): rows of caches (B, N, H, D)."""
+    at = slots // key_cache.shape[1], slots % key_cache.shape[1]
+    key_cache[at], value_cache[at] = key, value
+
+
+#: Backends of GPUs whose own Python can be called here, with the kernels that it calls replaced.
+WRITERS = ("FLASH_ATTN", "TRITON_ATTN", "FLEX_ATTENTION", "ROCM_AITER_UNIFIED_ATTN", "FLASHINFER")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("layout", KVCacheLayout)
+def test_gpu_backends_write_k_and_v_where_the_shape_says(
+    name: str, layout: KVCacheLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their own views of a page, with a kernel of ours: on a GPU the worker probes the real one."""
+    if name not in HERE:
+        pytest.skip("its module needs a package that is not here; its text is looked at below")
+    module = sys.modules[HERE[name].__module__]
+    for kernel in ("reshape_and_cache_flash", "triton_reshape_and_cache_flash"):
+        monkeypatch.setattr(module, kernel, flash, raising=False)
+    monkeypatch.setattr(_custom_ops, "reshape_and_cache_flash", flash)
+    cache_ops = SimpleNamespace(reshape_and_cache_flash=flash)
+    monkeypatch.setattr(torch.ops, "_C_cache_ops", cache_ops, raising=False)
+    impl = object.__new__(HERE[name].get_impl_cls())
+    named = {"attn_type": "decoder", "head_size": 64, "kv_cache_dtype": "auto"}
+    more = {"kv_sharing_target_layer_name": None, "nvfp4_fa2": False, "is_kvcache_nvfp4": False}
+    for key, value in {**named, **more, "cache_dtype": "auto"}.items():
+        with suppress(AttributeError):  # derived there from another one
+            setattr(impl, key, value)
+    impl._kv_quant_mode = KVQuantMode.NONE
+    with suppress(AttributeError):
+        impl._is_per_token_head_quant = False
+    layer = SimpleNamespace(impl=impl, _k_scale=None, _v_scale=None)
+    (group,) = read_groups(vllm_config(), _config(PLAIN))
+    _, tensors = lay_out(PLAIN, layout)
+    (view, *_) = (tensor.view(torch.bfloat16) for tensor in tensors.values())
+    order = find_order(compat.cache_writer(layer), view, group.dim_k, group.dim_v)
+    assert order == plain_order(view, group.dim_k)
+
+
+def test_flashinfer_writes_as_the_others_do() -> None:
+    """Its module cannot be imported here: K and V are halves of the last dimension for the same kernel."""
+    source = _source("vllm.v1.attention.backends.flashinfer")
+    assert source is not None
+    tree = ast.parse(source.read_text())
+    (writer,) = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "do_kv_cache_update"
+    )
+    text = ast.unparse(writer)
+    assert "kv_cache.transpose(1, 2).split(self.head_size, dim=-1)" in text
+    assert "torch.ops._C_cache_ops.reshape_and_cache_flash" in text

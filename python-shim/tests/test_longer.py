@@ -42,7 +42,6 @@ def start(
         return in_longer_blocks(request, tokens)
 
     monkeypatch.setattr(compat, "block_hashes", hashes)
-    monkeypatch.setattr(compat, "page_order", lambda _dtype, _tokens, _dim: "rows")
     with FakeSidecar(socket_path) as sidecar:
 
         def start(role: str = "kv_consumer", **options: Any) -> Bench:

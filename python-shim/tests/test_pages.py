@@ -163,8 +163,9 @@ def test_a_saved_slot_is_what_register_says_and_loads_back(
 
 def test_layers_in_one_allocation_are_one_view() -> None:
     group = GROUPS["gqa-f32"]
-    assert len(AttentionPages(group, one_allocation(group, 1), BLOCKS).views(1)) == 1
-    assert len(AttentionPages(group, separate(group, 1), BLOCKS).views(1)) == 3
+    slot = torch.zeros(group.block_bytes, dtype=torch.uint8)
+    assert len(AttentionPages(group, one_allocation(group, 1), BLOCKS).pairs(1, slot)) == 1
+    assert len(AttentionPages(group, separate(group, 1), BLOCKS).pairs(1, slot)) == 3
 
 
 @pytest.mark.parametrize("block", [0, -1, BLOCKS])
@@ -173,7 +174,7 @@ def test_the_null_block_and_foreign_blocks_are_refused(block: int) -> None:
     pages = AttentionPages(group, separate(group, 1), BLOCKS)
     slots = torch.zeros((2, group.block_bytes), dtype=torch.uint8)
     with pytest.raises(ValueError, match=f"block {block} is not one of the engine's {BLOCKS}"):
-        pages.views(block)
+        pages.pairs(block, slots[1])
     with pytest.raises(ValueError, match=f"block {block} is not one of the engine's {BLOCKS}"):
         pages.copy_all([(block, 1)], slots, to_slot=True)
 

@@ -87,15 +87,6 @@ fn page_of(
     Ok(page)
 }
 
-/// Order of vectors in the pages of a geometry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// Token by token, as in the geometry.
-    Rows,
-    /// Per head first K, element by element with the tokens adjacent, then V token by token, as vLLM's CPU kernels have it.
-    Columns,
-}
-
 /// Copies a piece of a decoded page into its slot in the layout of `geometry`; leaves padding of the slot alone.
 ///
 /// # Errors
@@ -105,13 +96,12 @@ pub fn place(
     page: &[u8],
     whole: &Geometry,
     piece: Piece,
-    order: Order,
     geometry: &Geometry,
 ) -> Result<()> {
     let slot = arena.access(piece.lease)?;
     check_fits(geometry, slot.bytes())?;
     // SAFETY: the slot holds the page of the geometry during the access, and is not our own memory.
-    unsafe { cut(page, whole, piece.first, order, geometry, slot.as_ptr()) }
+    unsafe { cut(page, whole, piece.first, geometry, slot.as_ptr()) }
 }
 
 /// Like `place`, into any page.
@@ -125,7 +115,6 @@ pub unsafe fn cut(
     page: &[u8],
     whole: &Geometry,
     first: u32,
-    order: Order,
     geometry: &Geometry,
     to: *mut u8,
 ) -> Result<()> {
@@ -138,10 +127,6 @@ pub unsafe fn cut(
         let text = format!("tokens {first} to {first} + {tokens} of a block of {of}");
         return Err(Error::bad_argument(text));
     }
-    if order == Order::Columns {
-        // SAFETY: the caller's promise is the callee's.
-        return unsafe { cut_columns(page, whole, first as usize, geometry, to) };
-    }
     for (from, rows) in whole.heads().zip(geometry.heads()) {
         for token in 0..rows.tokens {
             let at = from.offset + (first as usize + token) * from.token_stride;
@@ -151,42 +136,6 @@ pub unsafe fn cut(
             // SAFETY: as above; the two do not overlap.
             unsafe { place.copy_from_nonoverlapping(row.as_ptr(), row.len()) };
         }
-    }
-    Ok(())
-}
-
-/// # Safety
-/// As `cut`.
-unsafe fn cut_columns(
-    page: &[u8],
-    whole: &Geometry,
-    first: usize,
-    geometry: &Geometry,
-    to: *mut u8,
-) -> Result<()> {
-    let spec = geometry.spec();
-    let element = usize::try_from(Header::element_bytes(spec.dtype).unwrap_or_default());
-    let element = element.unwrap_or_default();
-    let [long, short] = [whole.spec().tokens as usize, spec.tokens as usize];
-    let [key, value] = [spec.dim_k, spec.dim_v].map(|dim| dim as usize * element);
-    if page.len() / long * short != geometry.page_bytes() {
-        return Err(Error::bad_argument("a page with padding has no columns"));
-    }
-    let heads = spec.layers as usize * spec.heads as usize;
-    let copy = |from: usize, at: usize, bytes: usize| {
-        let run = &page[from..from + bytes];
-        // SAFETY: `at` and the run's length follow from counts whose product is the page's length.
-        let place = unsafe { to.add(at) };
-        // SAFETY: as above; the two do not overlap.
-        unsafe { place.copy_from_nonoverlapping(run.as_ptr(), bytes) };
-    };
-    for head in 0..heads {
-        let [from, at] = [long, short].map(|tokens| head * tokens * (key + value));
-        for dim in 0..spec.dim_k as usize {
-            let column = from + (dim * long + first) * element;
-            copy(column, at + dim * short * element, short * element);
-        }
-        copy(from + long * key + first * value, at + short * key, short * value);
     }
     Ok(())
 }

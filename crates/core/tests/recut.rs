@@ -13,7 +13,7 @@ use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::inbox::Wanted;
 use tierkv_core::pool::Pool;
 use tierkv_core::record::{CLASS_KV, HEADER_BYTES, Header, LAYOUT_CANONICAL, LAYOUT_OPAQUE};
-use tierkv_core::recut::{Order, cut, decode, longer};
+use tierkv_core::recut::{cut, decode, longer};
 use tierkv_core::seal::{RecordKeys, SEALED_AROUND, SEALED_EXTRA_BYTES};
 
 const POOL_BYTES: usize = 1 << 26;
@@ -169,7 +169,7 @@ proptest! {
             let first = piece * tokens;
             let mut block = vec![0xee; geometry.page_bytes()];
             // SAFETY: the block is as long as its geometry says; the page is another buffer.
-            unsafe { cut(&page, &whole, first, Order::Rows, &geometry, block.as_mut_ptr()) }.unwrap();
+            unsafe { cut(&page, &whole, first, &geometry, block.as_mut_ptr()) }.unwrap();
             let wanted = vectors(&whole, &there, first..first + tokens);
             prop_assert!(vectors(&geometry, &block, 0..tokens) == wanted, "piece {}", piece);
             let is_left = |byte: &&u8| **byte == 0xee;
@@ -217,7 +217,7 @@ fn no_piece_reaches_beyond_the_record() {
     let mut block = vec![0; geometry.page_bytes()];
     let mut fails = |page: &[u8], first: u32, geometry: &Geometry| {
         // SAFETY: the block is as long as the longest geometry says; the page is another vector.
-        unsafe { cut(page, &whole, first, Order::Rows, geometry, block.as_mut_ptr()) }.is_err()
+        unsafe { cut(page, &whole, first, geometry, block.as_mut_ptr()) }.is_err()
     };
     assert!(!fails(&page, 24, &geometry));
     assert!(fails(&page, 25, &geometry) && fails(&page, u32::MAX, &geometry), "too far");
@@ -239,43 +239,4 @@ fn only_whole_numbers_of_blocks_of_attention_are_cut() {
         ..geometry.spec().clone()
     };
     assert!(longer(&Geometry::new(opaque).unwrap(), 128).is_err());
-}
-
-#[test]
-fn columns_of_k_are_cut_element_by_element() {
-    let geometry = short(Codec::Raw, 8, false, 0);
-    let whole = longer(&geometry, 32).unwrap();
-    let (dim_k, dim_v, heads) = (32, 48, 6);
-    // Where element `dim` of a token's K or V lies in a page of blocks of `tokens`.
-    let place = |tokens: usize, head: usize, token: usize, is_key: bool, dim: usize| {
-        let start = head * tokens * (dim_k + dim_v);
-        4 * if is_key {
-            start + dim * tokens + token
-        } else {
-            start + tokens * dim_k + token * dim_v + dim
-        }
-    };
-    let page = page_of(&whole, 3);
-    for first in [0, 8, 24] {
-        let mut block = vec![0; geometry.page_bytes()];
-        let at = u32::try_from(first).unwrap();
-        // SAFETY: the block is as long as its geometry says; the page is another vector.
-        unsafe { cut(&page, &whole, at, Order::Columns, &geometry, block.as_mut_ptr()) }.unwrap();
-        for (head, token) in (0..heads).flat_map(|head| (0..8).map(move |token| (head, token))) {
-            for (is_key, dim) in
-                (0..dim_k).map(|dim| (true, dim)).chain((0..dim_v).map(|dim| (false, dim)))
-            {
-                let (there, here) = (
-                    place(32, head, first + token, is_key, dim),
-                    place(8, head, token, is_key, dim),
-                );
-                assert_eq!(block[here..here + 4], page[there..there + 4], "{head} {token} {dim}");
-            }
-        }
-    }
-    let padded = short(Codec::Raw, 8, false, 8);
-    let mut block = vec![0; padded.page_bytes()];
-    // SAFETY: as above.
-    let cut = unsafe { cut(&page, &whole, 0, Order::Columns, &padded, block.as_mut_ptr()) };
-    assert!(cut.is_err(), "padding");
 }

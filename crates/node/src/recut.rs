@@ -11,7 +11,7 @@ use tierkv_core::inbox::Wanted;
 use tierkv_core::lane::client::Content;
 use tierkv_core::limits::{POOL_IDLE_BYTES_MAX, RECUT_BYTES_MAX};
 use tierkv_core::pool::Pool;
-use tierkv_core::recut::{Order, Piece, decode, longer, place};
+use tierkv_core::recut::{Piece, decode, longer, place};
 use tierkv_core::slots::Lease;
 use tierkv_core::store::ItemStatus;
 
@@ -45,7 +45,6 @@ pub fn recut_slots(
     namespace: &[u8],
     packed: &[u8],
     tokens: u32,
-    is_columns: bool,
     records: &[u32],
     pieces: &[u32],
 ) -> napi::Result<AsyncTask<Background<Vec<u8>, Uint8Array>>> {
@@ -74,9 +73,8 @@ pub fn recut_slots(
         }
         Ok((ARENAS.get(arena_id)?, work))
     })?;
-    let order = if is_columns { Order::Columns } else { Order::Rows };
     Ok(Background::start(move || {
-        let status = |one: Work| match land(&arena, tokens, order, one) {
+        let status = |one: Work| match land(&arena, tokens, one) {
             Ok(()) => ItemStatus::Accepted as u8,
             Err(error) => status_of(&error) as u8,
         };
@@ -84,12 +82,12 @@ pub fn recut_slots(
     }))
 }
 
-fn land(arena: &Arc<Arena>, tokens: u32, order: Order, work: Work) -> Result<()> {
+fn land(arena: &Arc<Arena>, tokens: u32, work: Work) -> Result<()> {
     let Work { wanted, geometry, record, pieces } = work;
     let record = record?.make()?;
     let whole = longer(&geometry, tokens)?;
     let page = decode(&POOL, current().as_deref(), &wanted, &whole, record.bytes())?;
-    pieces.into_iter().try_for_each(|piece| place(arena, &page, &whole, piece, order, &geometry))
+    pieces.into_iter().try_for_each(|piece| place(arena, &page, &whole, piece, &geometry))
 }
 
 fn status_of(error: &Error) -> ItemStatus {

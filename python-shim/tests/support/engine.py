@@ -104,6 +104,26 @@ def kv_cache_config(*specs: Any, num_blocks: int = 32) -> Any:
     )
 
 
+class PlainImpl:
+    """Writes K and V where the shape (blocks, heads, tokens, K then V) of the cache says."""
+
+    def do_kv_cache_update(self, _layer: Any, key: Any, value: Any, cache: Any, slots: Any) -> None:
+        blocks, tokens = slots // cache.shape[2], slots % cache.shape[2]
+        cache[blocks, :, tokens] = torch.cat((key, value), -1)
+
+
+class Layers(dict[str, Any]):
+    """Every layer of an engine by its name, all of one implementation."""
+
+    def __init__(self, impl: Any) -> None:
+        super().__init__()
+        self._layer = SimpleNamespace(impl=impl)
+
+    def get(self, name: str, _default: Any = None) -> Any:
+        del name
+        return self._layer
+
+
 def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 0) -> Any:
     """The parts of VllmConfig the shim reads; tests change them in place."""
     hf = {"hidden_size": 8, "rope_theta": 1e4, "_name_or_path": str(model)}
@@ -143,6 +163,7 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
         lora_config=None,
         kv_events_config=None,
         attention_config=SimpleNamespace(backend=None),
+        compilation_config=SimpleNamespace(static_forward_context=Layers(PlainImpl())),
         kv_transfer_config=SimpleNamespace(
             engine_id="engine-1",
             kv_role="kv_both",

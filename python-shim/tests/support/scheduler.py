@@ -8,7 +8,7 @@ from typing import Any, Self
 from tierkv.connectors.vllm.cursors import Missing
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.metadata import StepMetadata
-from tierkv.connectors.vllm.resolved import Resolved
+from tierkv.connectors.vllm.resolved import CANONICAL, Resolved
 from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
@@ -29,7 +29,7 @@ from .sidecar import FakeSidecar, wait_until
 
 ARENA = 3
 #: What every rank says it runs with.
-RESOLVED = Resolved({"model_config": "as the workers have it"})
+RESOLVED = Resolved({"model_config": "as the workers have it", "pages": CANONICAL})
 NOTHING = (0, False)
 ASK_AGAIN = (None, False)
 

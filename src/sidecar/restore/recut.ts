@@ -249,7 +249,6 @@ export class Recut implements BlockUser {
       longer.namespace,
       Buffer.concat(came.map(({ key }) => key)),
       longer.tokens,
-      longer.isColumns,
       Uint32Array.from(came.flatMap(({ shard, place }) => [geometry[shard] ?? 0, ids[place] ?? 0])),
       Uint32Array.from(pieces),
     );

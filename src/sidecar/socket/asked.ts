@@ -37,8 +37,6 @@ export function parseAsked(message: Reader, hashesMax: number): PrefetchGroup[] 
 export interface LongerBlocks {
   namespace: Namespace;
   tokens: number;
-  /** True where K's elements lie with the tokens side by side, as in vLLM's CPU kernels. */
-  isColumns: boolean;
   hashes: Buffer;
 }
 
@@ -49,8 +47,7 @@ export function parseLonger(message: Reader, hashesMax: number): LongerBlocks {
     throw message.wrong("hashes", `a multiple of ${HASH_BYTES} bytes`);
   }
   const tokens = message.u32("tokens", 1);
-  const isColumns = message.has("columns") && message.count("columns") > 0;
-  return { namespace: readNamespace(message), tokens, isColumns, hashes: Buffer.from(hashes) };
+  return { namespace: readNamespace(message), tokens, hashes: Buffer.from(hashes) };
 }
 
 /** Reads the name of a receipt, which becomes part of a file's name. */

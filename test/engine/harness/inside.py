@@ -15,6 +15,7 @@ from tierkv.connectors.vllm.copies import CpuCopier
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 
+from harness.inside_axes import compare_axes
 from harness.inside_fidelity import weigh
 from harness.inside_guards import break_method
 from harness.inside_int8 import compare_pages, keep_pages
@@ -38,6 +39,7 @@ __all__ = [
     "begin",
     "break_method",
     "change_weights",
+    "compare_axes",
     "compare_pages",
     "compute_nothing",
     "embed",

@@ -98,9 +98,9 @@ def _vectors(host: Host, prompt: list[int]) -> dict[Place, torch.Tensor]:
 def _parts(pages: Any, block_id: int) -> Iterator[torch.Tensor]:
     """Returns K and V of a layer or of all; or the possibly lossy states of each layer."""
     if isinstance(pages, AttentionPages):
-        for view in pages.views(block_id):
-            yield view[..., : pages.group.dim_k]
-            yield view[..., pages.group.dim_k :]
+        vectors = pages.read(block_id)
+        yield vectors[..., : pages.group.dim_k]
+        yield vectors[..., pages.group.dim_k :]
     elif isinstance(pages, StatePages):
         for layer, parts in zip(pages._layers, pages.group.parts, strict=True):
             state = parts[-1]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -194,13 +195,55 @@ def block_hashes(request: Any, tokens: int, block_tokens: int, algorithm: str) -
     return [bytes(block_hash) for block_hash in hasher(_Beginning(request, tokens))]
 
 
-@cache
-def page_order(dtype: torch.dtype, block_tokens: int, dim: int) -> str:
-    """Give how K lies in a page: in "rows" of a token, in "columns" of an element (a CPU's vectors), or "" (tiles)."""
-    if not computes_on_cpu():
-        return "rows"
-    isa = import_module("vllm.v1.attention.backends.cpu_attn")._get_attn_isa  # noqa: SLF001
-    return "columns" if isa(dtype, block_tokens, dim) == "vec" else ""
+def attention_layers(config: "VllmConfig") -> Mapping[str, Any]:
+    """Give the layers that a worker's forward finds by name, once the model is loaded."""
+    found: Mapping[str, Any] = config.compilation_config.static_forward_context
+    return found
+
+
+def cache_writer(layer: Any) -> Callable[..., None]:
+    """Give a layer's own writer of K and V, as vLLM's `unified_kv_cache_update` calls it.
+
+    Raises ValueError for a layer that writes them in its forward only.
+    """
+    write = getattr(getattr(layer, "impl", None), "do_kv_cache_update", None)
+    backend = getattr(layer, "attn_backend", None)
+    if write is None or getattr(backend, "forward_includes_kv_cache_update", False):
+        raise ValueError("it has no writer of K and V apart from its forward")
+
+    def written(key: Any, value: Any, cache: Any, slots: Any) -> None:
+        with torch.inference_mode():
+            write(layer, key, value, cache, slots)
+
+    return written
+
+
+def kernel(layer: Any) -> str:
+    """Name the code that writes a layer's pages; CPU kernels have a variant by instruction set."""
+    impl = getattr(layer, "impl", None)
+    # 0.28 keeps the variant in the implementation, later releases in the layer.
+    isa = getattr(layer, "isa", None) or getattr(impl, "isa", None)
+    cache_dtype = getattr(impl, "kv_cache_dtype", None)
+    names = [full_name(layer if impl is None else impl), isa, cache_dtype]
+    return " ".join(str(name) for name in names if name is not None)
+
+
+def device(config: "VllmConfig") -> torch.device:
+    """Give the kind of device that an engine computes on."""
+    return torch.device(config.device_config.device_type)
+
+
+def head_sizes(layer: Any) -> tuple[int, int]:
+    """Give the elements of a layer's K and V vectors; only some kinds of layers have two sizes."""
+    return layer.head_size, getattr(layer, "head_size_v", layer.head_size)
+
+
+def processor(device: torch.device) -> str:
+    """Name the kind of processor that computes, as far as kernels choose by it."""
+    if device.type != "cpu":
+        return str(current_platform.get_device_name())
+    tiles = " AMX" if getattr(torch.cpu, "_is_amx_tile_supported", bool)() else ""
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{tiles}"
 
 
 class _Beginning:

@@ -14,7 +14,7 @@ from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.cuda import Cuda
 from tierkv.connectors.vllm.pages import Pages, check_block
-from tierkv.connectors.vllm.rows import Rows
+from tierkv.connectors.vllm.rows import PartRows, Rows
 
 log = logging.getLogger("tierkv.shim")
 
@@ -183,7 +183,7 @@ class CudaCopier(Copier):
         self.is_running = True
 
     def _copy_rows(
-        self, batch: Batch, rows: Rows, streams: tuple[Any, Any], *, to_slot: bool
+        self, batch: Batch, rows: Rows | PartRows, streams: tuple[Any, Any], *, to_slot: bool
     ) -> None:
         pairs = sorted(batch.pairs, key=itemgetter(1))  # by slot
         for block_id, _ in pairs:
@@ -209,7 +209,7 @@ class CudaCopier(Copier):
     def _copy_part(
         self,
         arena: Arena,
-        rows: Rows,
+        rows: Rows | PartRows,
         pairs: list[tuple[int, int]],
         block_ids: torch.Tensor,
         *,

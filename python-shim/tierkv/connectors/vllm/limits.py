@@ -127,6 +127,8 @@ AUDIT_BLOCKS_MAX: Final = 4096
 AUDITS_UNHELD_MAX: Final = 30
 #: Seconds after which subscribers are sent the blocks' name again, because one may have joined since.
 EVENT_NAME_EVERY_S: Final = 10.0
+#: Bytes of the scratch memory in which a backend's order of K and V is found; two blocks with all between them.
+PROBE_BYTES_MAX: Final = 64 << 20
 #: Plans opened for one admission: the local hit may shrink under pressure, but not for ever.
 PLANS_PER_ADMISSION_MAX: Final = 4
 #: Tokens of one block of mlx-lm's caches; its own grow by as many.

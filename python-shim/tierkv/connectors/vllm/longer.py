@@ -16,9 +16,6 @@ from tierkv.connectors.vllm.naming import Naming
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-#: Page orders whose blocks can be cut; pages of both lengths have the same one.
-_ORDERS = ({"rows"}, {"columns"})
-
 log = logging.getLogger("tierkv.shim")
 
 
@@ -39,14 +36,14 @@ class LongerBlocks:
     def own_tokens(self) -> int:
         """Give the tokens of this engine's blocks, if others may cut them; else 0."""
         grid = self._grid
-        is_cut = grid.is_plain and not grid.groups[0].is_opaque and self._orders() in _ORDERS
+        is_cut = grid.is_plain and not grid.groups[0].is_opaque and self._naming.has_canonical_pages
         return grid.hash_tokens if is_cut and grid.step == grid.hash_tokens else 0
 
     def of(self, request: Any, said: Handoff) -> Frame | None:
         """Give namespace, length and hashes of a hand-off's blocks; None where its key is another prompt's."""
         own, tokens = self.own_tokens, said.block_tokens
         is_multiple = own > 0 and own < tokens <= limits.LONGER_TOKENS_MAX and tokens % own == 0
-        if not is_multiple or said.tokens % tokens or self._orders(tokens) not in _ORDERS:
+        if not is_multiple or said.tokens % tokens:
             return None
         # One frame names both engines' blocks.
         named = self._grid.limit(request) // own + said.tokens // tokens
@@ -61,11 +58,4 @@ class LongerBlocks:
         digest = self._naming.as_if(changes)
         if len(hashes) != said.tokens // tokens or key_of(digest, hashes[-1]) != said.key:
             return None
-        columns = {"columns": 1} if self._orders(tokens) == {"columns"} else {}
-        return {"namespace": digest, "tokens": tokens, "hashes": b"".join(hashes), **columns}
-
-    def _orders(self, *tokens: int) -> set[str]:
-        """Give the page orders of these lengths and this engine's own; "" for an unknown one."""
-        group = self._grid.groups[0]
-        own = group.block_tokens
-        return {compat.page_order(group.dtype, each, group.dim_k) for each in (own, *tokens)}
+        return {"namespace": digest, "tokens": tokens, "hashes": b"".join(hashes)}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from tierkv.connectors.vllm import compat, limits, namespace
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.resolved import Resolved, agreed
+from tierkv.connectors.vllm.resolved import CANONICAL, Resolved, agreed
 from tierkv.connectors.vllm.weights import Weights
 
 log = logging.getLogger("tierkv.shim")
@@ -79,6 +79,11 @@ class Naming:
     def awaits_ranks(self) -> bool:
         """Tell whether a rank's configuration is missing: all come by the end of the first step."""
         return self._resolved is None
+
+    @property
+    def has_canonical_pages(self) -> bool:
+        """Tell whether all ranks put K and V of all pages in order."""
+        return self._resolved is not None and self._resolved.parts.get("pages") == CANONICAL
 
     @property
     def refused(self) -> str:

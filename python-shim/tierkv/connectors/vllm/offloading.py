@@ -20,6 +20,7 @@ from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.hello import register_frame
 from tierkv.connectors.vllm.metadata import Introduction
 from tierkv.connectors.vllm.naming import Naming
+from tierkv.connectors.vllm.probe import kernels
 from tierkv.connectors.vllm.resolved import resolve
 from tierkv.connectors.vllm.specs import Group, read_groups
 from tierkv.connectors.vllm.tier import TierKVTier
@@ -184,7 +185,8 @@ class TierKVOffloadingConnector(OffloadingConnector):
 
     def get_handshake_metadata(self) -> Introduction:
         found = resolve(self._config)
-        parts = {**found.parts, "chunk": self._row}
+        # Chunks are rows of the engine's own pages, whose order its kernels decide.
+        parts = {**found.parts, "chunk": self._row, "pages": kernels(self._config)}
         return Introduction(self._config.parallel_config.rank, replace(found, parts=parts))
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:

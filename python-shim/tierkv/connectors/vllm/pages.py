@@ -1,10 +1,11 @@
-"""Finds a block's bytes in the engine's KV tensors: from shapes and strides, never from a layout's name."""
+"""Finds a block's bytes in the engine's KV tensors: from shapes, strides and proven orders, never a layout's name."""
 
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from tierkv.connectors.vllm.rows import Rows, stack
+from tierkv.connectors.vllm.orders import Order, PartOrder, plain_order
+from tierkv.connectors.vllm.rows import PartRows, Rows, stack, widest
 from tierkv.connectors.vllm.specs import Group
 
 
@@ -15,7 +16,7 @@ class Pages:
     num_blocks: int
     device: torch.device
     #: Copies many blocks at once; None where a slot's bytes differ from the page's.
-    rows: Rows | None
+    rows: Rows | PartRows | None
 
     def pairs(
         self, block_id: int, slot_bytes: torch.Tensor
@@ -40,12 +41,21 @@ class Pages:
             self.copy(block_id, slots[check_slot(slot, slots)], to_slot=to_slot)
 
 
-def make_pages(group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> Pages:
-    """Choose by the group's kind of pages. Raises ValueError when a tensor differs from the spec."""
+def make_pages(
+    group: Group,
+    tensors: Mapping[str, torch.Tensor],
+    num_blocks: int,
+    order: Order | None = None,
+) -> Pages:
+    """Choose by the group's kind of pages. Raises ValueError when a tensor differs from the spec.
+
+    `order`: where K and V lie in a page (probe.py); None: as the tensors' shape says.
+    """
     if group.parts:
         return StatePages(group, tensors, num_blocks)
-    kind = OpaquePages if group.is_opaque else AttentionPages
-    return kind(group, tensors, num_blocks)
+    if group.is_opaque:
+        return OpaquePages(group, tensors, num_blocks)
+    return AttentionPages(group, tensors, num_blocks, order)
 
 
 def check_block(block_id: int, num_blocks: int) -> None:
@@ -142,83 +152,97 @@ class StatePages(OpaquePages):
 
 
 class AttentionPages(Pages):
-    """Views of one group's KV tensors, block by block.
+    """Views of one group's KV tensors, block by block; a slot holds them as (layers, heads, tokens, K then V).
 
-    Every view has the logical shape (layers, kernel blocks, heads, kernel tokens, dim_k + dim_v); a manager block is
-    one or several kernel blocks (vLLM's `group_kernel_blocks`). Raises ValueError when a tensor differs from
-    the spec.
+    `order`: where K and V lie in a page, by default as the tensors' shape says. Views have the shape (layers, kernel
+    blocks, heads, tokens, K then V) where V follows K in each token; else K and V have views of their own, with tokens
+    and dimensions by the factors of their order. A manager block is one or several kernel blocks (vLLM's
+    `group_kernel_blocks`). Raises ValueError when a tensor differs from the spec.
     """
 
-    def __init__(self, group: Group, tensors: Mapping[str, torch.Tensor], num_blocks: int) -> None:
+    def __init__(
+        self,
+        group: Group,
+        tensors: Mapping[str, torch.Tensor],
+        num_blocks: int,
+        order: Order | None = None,
+    ) -> None:
         self.group = group
         self.num_blocks = num_blocks
-        layers = [self._by_block(name, tensors[name]) for name in group.layer_names]
-        self._stacked = stack(layers)
-        self._layers = layers
+        layers = [tensors[name] for name in group.layer_names]
+        for name, layer in zip(group.layer_names, layers, strict=True):
+            check_layer(group, name, layer, num_blocks)
+        self._kernel_blocks = layers[0].shape[0] // num_blocks
         self.device = layers[0].device
+        self._parts = [
+            _Part(part, start, dim, [part.of_pages(layer, num_blocks) for layer in layers])
+            for part, start, dim in _parts(group, order or plain_order(layers[0], group.dim_k))
+        ]
+        self._through_rows = self.device.type != "cpu" and len(self._parts) > 1
         # A slot has a head's tokens side by side, whatever kernel block they lie in.
-        self.rows = Rows([layer.transpose(1, 2) for layer in layers])
-
-    def _by_block(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        group = self.group
-        wanted = (
-            f"(blocks, {group.heads} heads, tokens, {group.dim_k} + {group.dim_v}) of {group.dtype}"
-        )
-        if tensor.dim() != 4 or tensor.dtype != group.dtype or tensor.shape[0] % self.num_blocks:
-            raise ValueError(
-                f"layer {name}: expected {wanted}, got {tuple(tensor.shape)} of {tensor.dtype}"
-            )
-        kernel_blocks = tensor.shape[0] // self.num_blocks
-        kernel_tokens = tensor.shape[2]
-        content = (tensor.shape[1], kernel_tokens * kernel_blocks, tensor.shape[3])
-        if content != (group.heads, group.block_tokens, group.dim_k + group.dim_v):
-            raise ValueError(f"layer {name}: expected {wanted}, got {tuple(tensor.shape)}")
-        if tensor.stride(3) != 1:
-            raise ValueError(
-                f"layer {name}: head vectors are not contiguous (strides {tensor.stride()})"
-            )
-        by_block: torch.Tensor = tensor.unflatten(0, (self.num_blocks, kernel_blocks))
-        return by_block
+        by_head = [[layer.transpose(1, 2) for layer in part.layers] for part in self._parts]
+        self.rows = Rows(by_head[0]) if len(by_head) == 1 else PartRows(*by_head, group)
 
     def pairs(
         self, block_id: int, slot_bytes: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        views = self.views(block_id)
-        in_slot = self.slot_view(slot_bytes)
-        slots = [in_slot] if len(views) == 1 else list(in_slot.split(1))
-        return list(zip(views, slots, strict=True))
-
-    def views(self, block_id: int) -> list[torch.Tensor]:
-        """Give the page of one block as few views as the engine's memory allows: one, or one per layer."""
         check_block(block_id, self.num_blocks)
-        if self._stacked is not None:
-            return [self._stacked[:, block_id]]
-        return [layer[block_id].unsqueeze(0) for layer in self._layers]
+        found = []
+        for part in self._parts:
+            in_slot = self._slot_view(part, slot_bytes)
+            if part.stacked is not None:
+                found.append((part.stacked[:, block_id], in_slot))
+                continue
+            views = [layer[block_id].unsqueeze(0) for layer in part.layers]
+            found += zip(views, in_slot.split(1), strict=True)
+        return found
 
-    def slot_view(self, slot_bytes: torch.Tensor) -> torch.Tensor:
-        """Show a slot (uint8, at least `block_bytes` long) in the logical shape of `views`, layers first.
-
-        The slot is dense as (layers, heads, tokens, K|V), so kernel blocks lie side by side along tokens. Leading
-        dimensions stay.
-        """
+    def vectors(self, slot_bytes: torch.Tensor) -> torch.Tensor:
+        """Show a slot as (layers, heads, tokens, K then V)."""
         group = self.group
-        kernel_blocks = self._layers[0].shape[1]
         dense = slot_bytes[..., : group.block_bytes].view(group.dtype)
-        tokens = (kernel_blocks, group.block_tokens // kernel_blocks)
-        by_kernel: torch.Tensor = dense.unflatten(
-            -1, (len(group.layer_names), group.heads, *tokens, group.dim_k + group.dim_v)
-        )
-        return by_kernel.movedim(-3, -4)
+        shape = (len(group.layer_names), group.heads, group.block_tokens, group.dim_k + group.dim_v)
+        shown: torch.Tensor = dense.unflatten(-1, shape)
+        return shown
+
+    def read(self, block_id: int) -> torch.Tensor:
+        """Give a copy of a block as (layers, heads, tokens, K then V), on the pages' device."""
+        copied = torch.empty(self.group.block_bytes, dtype=torch.uint8, device=self.device)
+        self.copy(block_id, copied, to_slot=True)
+        return self.vectors(copied)
+
+    def _slot_view(self, part: "_Part", slot_bytes: torch.Tensor) -> torch.Tensor:
+        """Show a part of a slot in the shape of the part's views, layers first. Leading dimensions stay."""
+        own = self.vectors(slot_bytes)[..., part.start : part.start + part.dim]
+        tokens = self.group.block_tokens // self._kernel_blocks
+        by_kernel = own.unflatten(-2, (self._kernel_blocks, tokens)).transpose(-3, -4)
+        return part.order.of_vectors(by_kernel)
+
+    def copy(self, block_id: int, slot_bytes: torch.Tensor, *, to_slot: bool) -> None:
+        """Copy a block; on a device, one in another order passes through a dense row, as many do."""
+        if not self._through_rows:
+            super().copy(block_id, slot_bytes, to_slot=to_slot)
+            return
+        check_block(block_id, self.num_blocks)
+        assert self.rows is not None
+        ids = torch.tensor([block_id], device=self.device)
+        kept = slot_bytes[: self.rows.row_bytes].unsqueeze(0)
+        if to_slot:
+            kept.copy_(self.rows.gather(ids), non_blocking=True)
+        else:
+            self.rows.scatter(ids, kept.to(self.device, non_blocking=True))
 
     def copy_all(
         self, pairs: Sequence[tuple[int, int]], slots: torch.Tensor, *, to_slot: bool
     ) -> None:
         """Copy block by block, with all views made once: making one block's views takes longer than its copy."""
-        kept = self.slot_view(slots)
-        if self._stacked is not None:
-            sides = [(self._stacked.movedim(1, 0), kept)]
-        else:
-            sides = list(zip(self._layers, kept.unbind(1), strict=True))
+        sides: list[tuple[torch.Tensor, ...]] = []
+        for part in self._parts:
+            kept = self._slot_view(part, slots)
+            if part.stacked is not None:
+                sides.append(widest((part.stacked.movedim(1, 0), kept)))
+            else:
+                sides += map(widest, zip(part.layers, kept.unbind(1), strict=True))
         for block_id, slot in pairs:
             check_block(block_id, self.num_blocks)
             check_slot(slot, slots)
@@ -226,3 +250,46 @@ class AttentionPages(Pages):
                 page, in_slot = pages.select(0, block_id), in_slots.select(0, slot)
                 target, source = (in_slot, page) if to_slot else (page, in_slot)
                 target.copy_(source)
+
+
+class _Part:
+    """K, V, or both where V follows K in each token: `dim` elements of a slot's vectors from `start` on.
+
+    `layers`: of each layer (blocks, kernel blocks, heads, *tokens, *dims); `stacked`: all of them, layers first.
+    """
+
+    def __init__(
+        self, order: PartOrder, start: int, dim: int, layers: Sequence[torch.Tensor]
+    ) -> None:
+        self.order = order
+        self.start = start
+        self.dim = dim
+        self.layers = layers
+        self.stacked = stack(layers)
+
+
+def _parts(group: Group, order: Order) -> list[tuple[PartOrder, int, int]]:
+    """Give the order, the start and the elements of each part."""
+    joined = order.joined()
+    if joined is not None:
+        return [(joined, 0, group.dim_k + group.dim_v)]
+    return [(order.key, 0, group.dim_k), (order.value, group.dim_k, group.dim_v)]
+
+
+def check_layer(group: Group, name: str, tensor: torch.Tensor, num_blocks: int) -> None:
+    """Raise ValueError unless a layer's tensor is what its spec says."""
+    wanted = (
+        f"(blocks, {group.heads} heads, tokens, {group.dim_k} + {group.dim_v}) of {group.dtype}"
+    )
+    if tensor.dim() != 4 or tensor.dtype != group.dtype or tensor.shape[0] % num_blocks:
+        raise ValueError(
+            f"layer {name}: expected {wanted}, got {tuple(tensor.shape)} of {tensor.dtype}"
+        )
+    tokens = tensor.shape[2] * (tensor.shape[0] // num_blocks)
+    content = (tensor.shape[1], tokens, tensor.shape[3])
+    if content != (group.heads, group.block_tokens, group.dim_k + group.dim_v):
+        raise ValueError(f"layer {name}: expected {wanted}, got {tuple(tensor.shape)}")
+    if tensor.stride(3) != 1:
+        raise ValueError(
+            f"layer {name}: head vectors are not contiguous (strides {tensor.stride()})"
+        )

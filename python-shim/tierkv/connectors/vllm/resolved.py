@@ -16,6 +16,9 @@ log = logging.getLogger("tierkv.shim")
 #: Hexadecimal digits of a part's digest: enough to tell parts apart in a log line, and in the name itself.
 _DIGITS: Final = 32
 
+#: The part "pages" where K and V of all pages are put in order, whatever the engine's own order.
+CANONICAL: Final = "canonical"
+
 
 @dataclass(frozen=True)
 class Resolved:

@@ -2,8 +2,12 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from tierkv.connectors.vllm.specs import Group
 
 #: Element types, widest first, because a copy of wider elements is shorter.
 _WIDTHS = (torch.int64, torch.int32, torch.int16, torch.uint8)
@@ -13,7 +17,7 @@ class Rows:
     """`layers`: for each (blocks, ...), such that a block in the tensor's own order has a slot's bytes."""
 
     def __init__(self, layers: Sequence[torch.Tensor]) -> None:
-        self._layers = [_widest(layer) for layer in layers]
+        self._layers = [widest((layer,))[0] for layer in layers]
         stacked = stack(self._layers)
         self._by_block = None if stacked is None else stacked.movedim(1, 0)
         self._sizes = [
@@ -44,15 +48,55 @@ class Rows:
             layer.index_copy_(0, block_ids, page)
 
 
-def _widest(layer: torch.Tensor) -> torch.Tensor:
+class PartRows:
+    """Rows of pages whose K and V lie apart: a slot has them side by side, (layers, heads, tokens, K then V).
+
+    `keys`, `values`: for each layer (blocks, heads, ...), the rest in the order of a head's (tokens, dim) in a slot.
+    """
+
+    def __init__(
+        self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], group: "Group"
+    ) -> None:
+        self._layers = list(zip(keys, values, strict=True))
+        self._group = group
+        self.row_bytes = group.block_bytes
+
+    def gather(self, block_ids: torch.Tensor) -> torch.Tensor:
+        """As `Rows.gather`."""
+        group, count = self._group, block_ids.numel()
+        shape = (count, self.row_bytes)
+        rows = torch.empty(shape, dtype=torch.uint8, device=block_ids.device)
+        for layer, halves in zip(self._layers, self._halves(rows), strict=True):
+            for pages, half in zip(layer, halves, strict=True):
+                taken = pages.index_select(0, block_ids)
+                half.copy_(taken.reshape(count, group.heads, group.block_tokens, -1))
+        return rows
+
+    def scatter(self, block_ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """As `Rows.scatter`."""
+        count = block_ids.numel()
+        for layer, halves in zip(self._layers, self._halves(rows), strict=True):
+            for pages, half in zip(layer, halves, strict=True):
+                pages.index_copy_(0, block_ids, half.reshape(count, *pages.shape[1:]))
+
+    def _halves(self, rows: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Show K and V of each layer in rows: (blocks, heads, tokens, dim)."""
+        group = self._group
+        shape = (len(self._layers), group.heads, group.block_tokens, group.dim_k + group.dim_v)
+        by_layer = rows.view(group.dtype).unflatten(-1, shape).unbind(1)
+        return [(layer[..., : group.dim_k], layer[..., group.dim_k :]) for layer in by_layer]
+
+
+def widest(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Show tensors of one type with the widest elements that all of them can be shown with."""
     for dtype in _WIDTHS:
-        if dtype.itemsize < layer.element_size():
+        if dtype.itemsize < tensors[0].element_size():
             continue
         try:
-            return layer.view(dtype)
+            return tuple(tensor.view(dtype) for tensor in tensors)
         except RuntimeError:  # strides or the length of a row are no multiple of it
             continue
-    return layer
+    return tensors
 
 
 def stack(layers: Sequence[torch.Tensor]) -> torch.Tensor | None:

@@ -152,16 +152,14 @@ def likeness_db(pages: Pages, block_id: int, slot_bytes: torch.Tensor) -> float:
     """
     if not isinstance(pages, AttentionPages):
         return math.inf
-    worst = math.inf
-    for page, in_slot in pages.pairs(block_id, slot_bytes):
-        dim_k = pages.group.dim_k
-        ours = page.to(torch.float32)
-        theirs = in_slot.to(ours.device).to(torch.float32)
-        for half in (slice(0, dim_k), slice(dim_k, None)):
-            if ours[..., half].numel() == 0:
-                continue
+    dim_k = pages.group.dim_k
+    ours = pages.read(block_id).to(torch.float32)
+    theirs = pages.vectors(slot_bytes).to(ours.device).to(torch.float32)
+    worst = limits.TRUTH_DB_MAX
+    for half in (slice(0, dim_k), slice(dim_k, None)):
+        if ours[..., half].numel() > 0:
             worst = min(worst, _worst_layer_db(ours[..., half], theirs[..., half]))
-    return min(worst, limits.TRUTH_DB_MAX)
+    return worst
 
 
 def _worst_layer_db(ours: torch.Tensor, theirs: torch.Tensor) -> float:

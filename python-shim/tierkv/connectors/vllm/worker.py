@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,7 @@ from tierkv.connectors.vllm.metadata import (
     StepReceipts,
 )
 from tierkv.connectors.vllm.pages import Pages, make_pages
+from tierkv.connectors.vllm.probe import Prober, pages_part
 from tierkv.connectors.vllm.resolved import resolve
 from tierkv.connectors.vllm.settings import Settings
 from tierkv.connectors.vllm.specs import Group
@@ -80,16 +82,26 @@ class WorkerShim:
         self.restore_times = Durations()
         self.weights = WeightWatch()
         self._introduced = False
+        #: The namespace's part on the pages of all groups.
+        self._pages_part = ""
         self._is_asleep = False
 
     def register_kv_caches(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take the engine's KV tensors and start talking to the sidecar."""
         if not self._groups:
             return
-        self._pages = {
-            index: make_pages(group, tensors, self._num_blocks)
-            for index, group in self._groups.items()
-        }
+        prober = Prober(self._config, self._num_blocks)
+        found = [prober.look(group, tensors) for group in self._groups.values()]
+        for before, look in zip(list(self._groups.values()), found, strict=True):
+            index = look.group.index
+            self._groups[index] = look.group
+            self._pages[index] = make_pages(look.group, tensors, self._num_blocks, look.order)
+            self.counters.add("pages_opaque" if look.order is None else "pages_canonical")
+            level = (
+                logging.INFO if look.group.page_format == before.page_format else logging.WARNING
+            )
+            log.log(level, "tierKV: pages of KV-cache group %d: %s", index, look.text)
+        self._pages_part = pages_part(found)
         device = next(iter(self._pages.values())).device
         self._copier = make_copier(device)
         # One rank is enough, because ranks step together.
@@ -323,7 +335,9 @@ class WorkerShim:
     def introduce(self) -> Introduction:
         """Give this rank's configuration; called once, when the model is loaded."""
         self._introduced = True
-        return Introduction(self._rank, resolve(self._config))
+        resolved = resolve(self._config)
+        parts = {**resolved.parts, "pages": self._pages_part}
+        return Introduction(self._rank, replace(resolved, parts=parts))
 
     def turn_off(self, why: str) -> None:
         """Load and save nothing any more: waits for running copies, reports open loads as failed. Never raises."""
