@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "../support/faulty.rs"]
+mod faulty;
 #[path = "../support/folder.rs"]
 mod folder;
 #[path = "../support/random.rs"]
@@ -26,6 +28,7 @@ mod peers;
 mod rails;
 mod sealed;
 mod shares;
+mod slow;
 mod stand;
 mod traces;
 mod trip;
