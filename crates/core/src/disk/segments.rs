@@ -305,14 +305,13 @@ impl Segments {
             return Ok(Arc::clone(file));
         }
         let file = storage.open(&segment.name.text(), Access::Direct)?;
-        // Closed at the end of this function, outside of the lock.
-        let mut _idle = None;
-        {
+        let idle = {
             let mut open = self.open();
-            if segment.reader().replace(Arc::clone(&file)).is_none() {
-                _idle = open.add(segment);
-            }
-        }
+            let is_new = segment.reader().replace(Arc::clone(&file)).is_none();
+            if is_new { open.add(segment) } else { None }
+        };
+        // Outside of the lock, because closing is a system call.
+        drop(idle);
         // If the file has left meanwhile, its own end found nothing to close.
         if !segment.is_local.load(Ordering::Acquire) || self.get(segment.name.id).is_none() {
             self.close_reader(segment);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[expect(dead_code, reason = "operations are not counted here")]
 #[path = "../support/faulty.rs"]
 mod faulty;
 #[path = "../support/folder.rs"]

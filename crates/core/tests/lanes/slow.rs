@@ -11,7 +11,7 @@ use tierkv_core::archive::{self, Archive, Fill};
 use tierkv_core::disk::{ArchiveOptions, Disk, DiskOptions, Durability};
 use tierkv_core::lane::frame::{Frame, Kind};
 use tierkv_core::limits::{
-    ARCHIVE_READS_AHEAD, DISK_READERS_MAX, DISK_READS_AHEAD, READ_AHEAD_SHARE,
+    ARCHIVE_READERS_MAX, ARCHIVE_READS_AHEAD, DISK_READS_AHEAD, READ_AHEAD_SHARE,
 };
 use tierkv_core::store::{CLASS_ANY, ItemStatus, Options, Store};
 
@@ -32,6 +32,7 @@ fn fill(store: &Arc<Store>, numbers: Range<u64>, bytes: usize) {
     for number in numbers {
         let stored = put(store, key(number), &record(&key(number), bytes));
         assert_eq!(stored, ItemStatus::Accepted);
+        until(|| store.disk_stats().queued_bytes < MIB as u64);
     }
 }
 
@@ -119,11 +120,15 @@ fn f14_no_lane_waits_for_a_disk_that_hangs() {
     wire.send(Frame::new(Kind::Ping, 4), &[]);
     assert_eq!(wire.next().unwrap().0.kind, Kind::Ping);
     assert_eq!(faults.hung(), DISK_READS_AHEAD as u64, "no more at a time");
+    // Once the disk is known to hang, nobody waits for what is not being read yet.
+    let missing = items(&mut wire, 1, 20 - DISK_READS_AHEAD, Kind::Status);
+    assert_eq!(missing, &all(20) - &all(DISK_READS_AHEAD));
     faults.release();
-    assert_eq!(items(&mut wire, 1, 20, Kind::Chunk), all(20));
+    let read = items(&mut wire, 1, DISK_READS_AHEAD, Kind::Chunk);
+    assert_eq!(read, all(DISK_READS_AHEAD));
     until(|| vault.server.status().requests == 0);
-    assert_eq!(vault.count("fetched"), 23);
-    assert_eq!(vault.count("fetch_missing"), 1);
+    assert_eq!(vault.count("fetched"), 3 + DISK_READS_AHEAD as u64);
+    assert_eq!(vault.count("fetch_missing"), 1 + 20 - DISK_READS_AHEAD as u64);
 }
 
 #[test]
@@ -139,47 +144,20 @@ fn a_cancelled_fetch_gives_its_room_to_the_next_and_sends_nothing_more() {
     fetch(&mut wire, 1, [19, 18]);
     until(|| vault.count("fetches") == 2);
     faults.release();
-    let mut lengths = 0;
     for _ in 0..2 {
         let (frame, body) = wire.next().unwrap();
-        let wanted = record(&key(if frame.item == 0 { 19 } else { 18 }), RECORD);
-        assert_eq!((frame.kind, frame.request, &body), (Kind::Chunk, 1, &wanted));
-        lengths += body.len();
+        assert!(frame.request == 1 && frame.item < 2, "{frame:?}");
+        // On a slow machine the disk may count as hanging by now.
+        if frame.kind != Kind::Status {
+            let number = if frame.item == 0 { 19 } else { 18 };
+            assert_eq!((frame.kind, &body), (Kind::Chunk, &record(&key(number), RECORD)));
+        }
     }
-    assert_eq!(lengths, 2 * RECORD);
-    until(|| vault.server.status().requests == 0);
+    until(|| faults.hung() == 0 && vault.server.status().requests == 0);
     wire.send(Frame::new(Kind::Ping, 2), &[]);
     assert_eq!(wire.next().unwrap().0.kind, Kind::Ping, "nothing of the first came");
-}
-
-#[test]
-fn f14_what_waits_for_a_thread_is_missing_once_the_disk_is_known_to_hang() {
-    let sessions = DISK_READERS_MAX / DISK_READS_AHEAD + 1;
-    let count = (sessions * DISK_READS_AHEAD) as u64;
-    let on_disk = OnDisk::open(count);
-    let OnDisk { vault, faults, .. } = &on_disk;
-    faults.hold();
-    let each = DISK_READS_AHEAD as u64;
-    let mut wires: Vec<_> = (0..sessions).map(|_| client_by_hand(vault)).collect();
-    for (first, wire) in (0..).step_by(DISK_READS_AHEAD).zip(&mut wires) {
-        fetch(wire, 1, first..first + each);
-        until(|| faults.hung() == (first + each).min(DISK_READERS_MAX as u64));
-    }
-    // All threads hang; the last session's reads have none.
-    let last = wires.last_mut().unwrap();
-    assert_eq!(items(last, 1, DISK_READS_AHEAD, Kind::Status), all(DISK_READS_AHEAD));
-    fetch(last, 2, 0..each);
-    assert_eq!(items(last, 2, DISK_READS_AHEAD, Kind::Status), all(DISK_READS_AHEAD), "at once");
-    faults.release();
-    for wire in &mut wires[..sessions - 1] {
-        assert_eq!(items(wire, 1, DISK_READS_AHEAD, Kind::Chunk), all(DISK_READS_AHEAD));
-    }
-    fetch(&mut wires[sessions - 1], 3, 0..each);
-    assert_eq!(
-        items(&mut wires[sessions - 1], 3, DISK_READS_AHEAD, Kind::Chunk),
-        all(DISK_READS_AHEAD),
-        "the threads are back"
-    );
+    fetch(&mut wire, 3, 0..20);
+    assert_eq!(items(&mut wire, 3, 20, Kind::Chunk), all(20), "its room is free again");
 }
 
 /// An archive whose reads wait until they are let through.
@@ -319,4 +297,32 @@ fn what_is_read_ahead_leaves_the_store_its_memory() {
     far.gate.hold(false);
     assert_eq!(items(&mut wire, 1, 20, Kind::Chunk), all(20), "none is missing for lack of room");
     assert_eq!(far.vault.count("fetch_missing"), 0);
+}
+
+#[test]
+fn f14_what_waits_for_a_thread_is_missing_once_the_archive_is_known_to_hang() {
+    let full = ARCHIVE_READERS_MAX / ARCHIVE_READS_AHEAD;
+    let each = ARCHIVE_READS_AHEAD as u64;
+    let far = Far::open((full as u64 + 1) * each, RECORD / 5);
+    far.gate.hold(true);
+    let mut wires: Vec<_> = (0..=full).map(|_| client_by_hand(&far.vault)).collect();
+    let numbers = |session: usize| session as u64 * each..(session as u64 + 1) * each;
+    for (session, wire) in wires.iter_mut().enumerate().take(full) {
+        fetch(wire, 1, numbers(session));
+    }
+    until(|| far.gate.waiting() == ARCHIVE_READERS_MAX);
+    // All threads hang; the last session's reads have none.
+    let last = wires.last_mut().unwrap();
+    fetch(last, 1, numbers(full));
+    let whole = all(ARCHIVE_READS_AHEAD);
+    assert_eq!(items(last, 1, ARCHIVE_READS_AHEAD, Kind::Status), whole);
+    fetch(last, 2, numbers(0));
+    assert_eq!(items(last, 2, ARCHIVE_READS_AHEAD, Kind::Status), whole, "nothing is read");
+    far.gate.hold(false);
+    for wire in &mut wires[..full] {
+        assert_eq!(items(wire, 1, ARCHIVE_READS_AHEAD, Kind::Chunk), whole);
+    }
+    let last = wires.last_mut().unwrap();
+    fetch(last, 3, numbers(full));
+    assert_eq!(items(last, 3, ARCHIVE_READS_AHEAD, Kind::Chunk), whole, "the threads are back");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::fetching::{Cut, FetchJob};
 use super::requests::State;
 use super::session::Session;
-use super::{Inner, spawn};
+use super::spawn;
 use crate::error::{Error, Result};
 use crate::limits::{
     ARCHIVE_READERS_MAX, ARCHIVE_READS_AHEAD, DISK_READERS_MAX, DISK_READS_AHEAD, READ_AHEAD_SHARE,
@@ -99,7 +99,7 @@ impl Read {
     fn carry_out(self, store: &Store) {
         let Some(session) = self.session.upgrade() else { return };
         if !session.is_wanted(self.job) {
-            return;
+            return self.give_up();
         }
         let key = self.key;
         match catch_unwind(AssertUnwindSafe(|| store.pin_timed(&key))) {
@@ -211,12 +211,6 @@ impl Crew {
     }
 }
 
-impl Inner {
-    pub(super) fn expire_reads(&self) {
-        self.crews.iter().for_each(|crew| crew.expire());
-    }
-}
-
 impl Session {
     /// Finds the first records of a fetch that are not in memory and begins to read them, while the lanes send the others.
     pub(super) fn scout(&self, number: u64) {
@@ -243,13 +237,21 @@ impl Session {
         }
     }
 
-    /// Begins as many reads as there is room for, in the order of the fetches and their records.
+    /// Begins as many reads as there is room for, in the order of the fetches and their records. Records of a tier that
+    /// hangs are missing at once.
     pub(super) fn read_ahead(&self, state: &mut State) {
-        let mut gone = 0;
+        let Some(disk) = self.shared.store.disk() else { return };
+        let mut gone = false;
         for job in state.fetches.iter_mut().filter(|job| job.has_slow()) {
             for tier in [SlowTier::Disk, SlowTier::Archive] {
                 while let Some((item, key)) = job.first_slow(tier) {
-                    let place = self.shared.store.disk().and_then(|disk| disk.locate(&key));
+                    let place = disk.locate(&key);
+                    if place.is_some_and(|place| disk.is_stalled(place)) {
+                        job.begin_read(tier);
+                        job.was_read(item, None);
+                        gone = true;
+                        continue;
+                    }
                     let bytes = place.map_or(0, |place| u64::from(place.record_bytes));
                     let Some(permit) = self.room.take(tier, bytes) else { break };
                     job.begin_read(tier);
@@ -257,14 +259,20 @@ impl Session {
                     let read = Read { session, job: job.number, item, key, permit };
                     if self.shared.crews[tier as usize].submit(read).is_some() {
                         job.was_read(item, None);
-                        gone += 1;
+                        gone = true;
                     }
                 }
             }
         }
-        if gone > 0 {
+        if gone {
             self.wake.notify_all();
         }
+    }
+
+    /// Gives up what waits for a tier that hangs.
+    pub(super) fn expire_reads(&self) {
+        self.shared.crews.iter().for_each(|crew| crew.expire());
+        self.read_ahead(&mut self.state());
     }
 
     fn is_wanted(&self, number: u64) -> bool {

@@ -39,7 +39,7 @@ pub struct Session {
 
 impl Alive for Session {
     fn tick(&self) -> Result<()> {
-        self.shared.expire_reads();
+        self.expire_reads();
         let given_up = self.idle_stores()?;
         let idle = self.shared.options.timing.store_idle.as_millis();
         let text = error_text(&format!("no byte of the offered records came for {idle} ms"));
