@@ -284,7 +284,7 @@ impl Residents for Store {
             }
             let state = self.state();
             for key in keys {
-                // It may have been evicted or flushed meanwhile.
+                // A record may have been evicted or flushed meanwhile.
                 let Some(record) = state.policy.peek(&key) else { continue };
                 found_bytes += record.len() as u64;
                 found.push(Resident { key, tenant: record.tenant(), record: record.pin() });

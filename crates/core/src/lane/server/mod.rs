@@ -85,7 +85,7 @@ pub struct Status {
 struct Inner {
     store: Arc<Store>,
     pool: Arc<Pool>,
-    /// What is read ahead from slow tiers, and the threads that read, by tier.
+    /// Bytes read ahead from slow tiers, and the threads that read, by tier.
     ahead: Arc<Ahead>,
     crews: [Arc<Crew>; TIERS],
     options: Options,
