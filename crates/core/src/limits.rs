@@ -258,7 +258,7 @@ pub const LANE_KEEPALIVE_S: u64 = 20;
 /// Bytes received, checked and decoded at once; they must still be in the L2 cache.
 pub const LANE_STEP_BYTES: usize = 128 * KIB;
 
-/// Buffer of a lane's socket, each way, where the system would not reach it itself: 25 Gb/s over 1 ms.
+/// Buffer of a lane's socket, each way, where the system allows that much: 25 Gb/s over 1 ms.
 pub const LANE_SOCKET_BYTES: usize = 4 * MIB;
 
 /// Keys that can open records at the same time: the sealing key and earlier ones.

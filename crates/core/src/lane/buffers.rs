@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 use crate::limits::LANE_SOCKET_BYTES;
 
 /// Sets the buffers that are worth it. A buffer that is set no longer grows with the path, and Linux cuts it to a limit
-/// that is far smaller than what it tunes to by itself where nobody has raised it.
+/// that is far smaller than the reach of its own tuning where nobody has raised it.
 pub fn set_buffers(fd: BorrowedFd<'_>) -> io::Result<()> {
     static SET: LazyLock<[bool; 2]> = LazyLock::new(|| [Side::Receive, Side::Send].map(is_worth));
     let [receive, send] = *SET;
@@ -38,16 +38,16 @@ fn is_worth(side: Side) -> bool {
         Side::Receive => last_number("ipv4/tcp_moderate_rcvbuf") != Some(0),
         Side::Send => true,
     };
-    is_larger(last_number(settable), last_number(tuned).filter(|_| is_tuned))
+    is_enough(last_number(settable), last_number(tuned).filter(|_| is_tuned))
 }
 
-/// Whether a buffer that is set is larger than a tuned one. Unknown limits: the system is not Linux, or hides them; what is
-/// set is then not cut, and what is tuned not known to be enough.
-fn is_larger(settable: Option<u64>, tuned: Option<u64>) -> bool {
+/// Whether a buffer that is set has the whole wanted size, or at least what tuning may reach. `None` for an unknown limit:
+/// the system is not Linux, or hides it.
+fn is_enough(settable: Option<u64>, tuned: Option<u64>) -> bool {
     let wanted = LANE_SOCKET_BYTES as u64;
+    let set = settable.map_or(wanted, |most| most.min(wanted));
     // Linux doubles what is asked for, for its own use; the limits of tuning include that.
-    let set = 2 * settable.map_or(wanted, |most| most.min(wanted));
-    tuned.is_none_or(|tuned| set > tuned)
+    set == wanted || tuned.is_none_or(|tuned| 2 * set >= tuned)
 }
 
 /// The last number of a network setting; `None` where there is no such setting.
@@ -64,13 +64,14 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_buffer_is_set_only_where_tuning_gives_less() {
+    fn a_buffer_is_set_only_where_it_has_its_size_or_tuning_gives_less() {
         let usual = Some(208 * KIB);
-        assert!(!is_larger(usual, Some(6 * MIB)), "receiving on a usual machine");
-        assert!(!is_larger(usual, Some(4 * MIB)), "sending on a usual machine");
-        assert!(is_larger(Some(4 * MIB), Some(6 * MIB)), "someone has raised what can be set");
-        assert!(!is_larger(Some(64 * MIB), Some(32 * MIB)), "someone has raised both");
-        assert!(is_larger(usual, Some(256 * KIB)), "tuning was cut");
-        assert!(is_larger(usual, None), "nothing is tuned");
+        assert!(!is_enough(usual, Some(6 * MIB)), "receiving on a usual machine");
+        assert!(!is_enough(usual, Some(4 * MIB)), "sending on a usual machine");
+        assert!(!is_enough(Some(2 * MIB), Some(6 * MIB)), "raised, and less than tuning");
+        assert!(is_enough(Some(4 * MIB), Some(6 * MIB)), "raised to what lanes want");
+        assert!(is_enough(Some(64 * MIB), Some(32 * MIB)), "both are raised");
+        assert!(is_enough(usual, Some(256 * KIB)), "tuning was cut");
+        assert!(is_enough(usual, None), "nothing is tuned");
     }
 }
