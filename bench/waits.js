@@ -161,7 +161,7 @@ class SlowLink {
       ip("link", "set", "slow0", "mtu", "65000", "up");
       ip("link", "set", "lo", "up");
       const settings = [`tcp_rmem=${LIMITS.rmem}`, `tcp_wmem=${LIMITS.wmem}`];
-      for (const setting of [...settings, "tcp_congestion_control=cubic"]) {
+      for (const setting of settings) {
         const argv = ["netns", "exec", name, "sysctl", "-q", "-w", `net.ipv4.${setting}`];
         execFileSync("ip", argv);
       }

@@ -204,7 +204,7 @@ pub const LANE_OFFERED_BYTES_MAX: u64 = 512 * MIB as u64;
 /// Unsent answers of one session; above it the session reads no further requests.
 pub const LANE_ANSWERS_BYTES_MAX: usize = 64 * KIB;
 
-/// Records of one session that are read from disk ahead of the lanes; an NVMe disk gains little from more.
+/// Records of one session that are read from disk ahead of the lanes; a fast disk gains little from more.
 pub const DISK_READS_AHEAD: usize = 8;
 
 /// The same from an archive, whose reads wait for a network most of their time.

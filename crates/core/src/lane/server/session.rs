@@ -173,7 +173,7 @@ impl Session {
             Claim::Missing(item) => self.miss(batch, request, item),
             Claim::Pin(number, item, key) => match self.shared.store.pin_resident(&key) {
                 Some(pin) => {
-                    self.add_first(batch, (request, number), Cut::new(item, Arc::new(pin)))
+                    self.add_first(batch, (request, number), Cut::new(item, Arc::new(pin)));
                 }
                 None if self.put_off(number, item, &key)? => {}
                 None => {
