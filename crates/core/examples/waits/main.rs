@@ -43,7 +43,7 @@ fn main() {
         ["disk", ..] => tiers::run_disk(if is_quick { 256 } else { 2048 }),
         ["locks", ..] => locks::run(if is_quick { 60_000 } else { 1_000_000 }),
         ["segments", ..] => {
-            segments::run(if is_quick { &[200, 1_000] } else { &[200, 4_000, 16_000] })
+            segments::run(if is_quick { &[200, 1_000] } else { &[200, 4_000, 16_000] });
         }
         other => panic!("{other:?} is no mode; see the first lines of main.rs"),
     }
