@@ -22,6 +22,7 @@ const NAMES = [
   "sim",
   "disk",
   "lanes",
+  "waits",
   "shm",
   "handoff",
   "tls",

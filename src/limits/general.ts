@@ -370,6 +370,8 @@ export const FORECAST_LENGTHS = 8;
 /** Bytes that `tierkv doctor` moves to and from each vault. */
 export const DOCTOR_BYTES: number = 16 * MIB;
 export const DOCTOR_ROUNDS = 3;
+/** Buffer that a lane's socket needs each way, as in `crates/core/src/limits.rs`. */
+export const LANE_SOCKET_BYTES: number = 4 * MIB;
 /** Rows of measured steps in one frame. */
 export const STEP_ROWS_MAX = 256;
 /** Connections the metrics endpoint holds open. */

@@ -107,6 +107,7 @@ export const FAULTS: readonly FaultRow[] = [
   row("F14", "slow or hung disk", "it has its own threads and a time limit; the network lives", [
     "test/faults/disk.test.ts",
     `${RUST}disk_faults.rs`,
+    `${RUST}lanes/slow.rs`,
   ]),
   row("F15", "the wall clock jumps", "deadlines, leases and lifetimes follow the monotonic clock", [
     PROCESSES,

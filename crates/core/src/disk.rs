@@ -51,8 +51,19 @@ use crate::record::HEADER_BYTES;
 
 /// Interface through which the durable tier asks the RAM tier.
 pub trait Residents: Send + Sync {
-    /// Returns about `bytes` bytes of records in memory that have no place on disk, each with its tenant.
-    fn not_on_disk(&self, index: &Index, bytes: u64) -> Vec<(RecordKey, u64, Pin)>;
+    /// Returns about `bytes` bytes of records in memory that have no place on disk, and where to go on; 0 is the start. Never
+    /// keeps the tier's other callers waiting for long.
+    fn not_on_disk(&self, index: &Index, from: u64, bytes: u64) -> (Vec<Resident>, Option<u64>);
+}
+
+/// A record in memory.
+pub struct Resident {
+    /// Its key.
+    pub key: RecordKey,
+    /// Its tenant.
+    pub tenant: u64,
+    /// Its bytes.
+    pub record: Pin,
 }
 
 /// The durable tier. Dropping it writes the queued records, seals the segment, and ends its threads.
@@ -186,7 +197,13 @@ impl Disk {
     /// Whether a record is read from the archive.
     #[must_use]
     pub fn is_far(&self, key: &RecordKey) -> bool {
-        self.locate(key).is_some_and(|place| self.shared.archive_at(place).is_some())
+        self.locate(key).is_some_and(|place| self.is_archived(place))
+    }
+
+    /// Whether the record at `place` is read from the archive.
+    #[must_use]
+    pub fn is_archived(&self, place: Place) -> bool {
+        self.shared.archive_at(place).is_some()
     }
 
     /// Pace of reads from the archive; `None` before the first read.
@@ -253,6 +270,12 @@ impl Disk {
     /// Whether a read from this disk or archive has hung for too long, so that no caller should wait for another.
     pub(crate) fn is_stalled(&self, place: Place) -> bool {
         self.shared.stalls_at(place).any()
+    }
+
+    /// Whether a read from the disk, or from the archive, has hung for too long.
+    pub(crate) fn hangs(&self, is_archive: bool) -> bool {
+        let archive = self.shared.archived.as_ref().filter(|_| is_archive);
+        archive.map_or(&self.shared.stalls, |archive| &archive.stalls).any()
     }
 
     /// Reads the record at `place` into page-aligned memory for its extent; quarantines a bad record.

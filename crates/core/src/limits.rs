@@ -83,6 +83,9 @@ pub const SESSION_KEY_BYTES: u64 = 340;
 /// Keys looked up at a time; the memory read for them must fit a core's own cache.
 pub const STORE_LOOKUP_KEYS: usize = 256;
 
+/// Entries of a store's index visited in one hold of its lock, by work that visits all: about 0.1 ms.
+pub const STORE_SCAN_ENTRIES: usize = 1024;
+
 /// Records on a page of a store's listing; as many headers may have to be read from disk.
 pub const STORE_LIST_MAX: usize = 1024;
 
@@ -201,6 +204,24 @@ pub const LANE_OFFERED_BYTES_MAX: u64 = 512 * MIB as u64;
 /// Unsent answers of one session; above it the session reads no further requests.
 pub const LANE_ANSWERS_BYTES_MAX: usize = 64 * KIB;
 
+/// Records of one session that are read from disk ahead of the lanes; a fast disk gains little from more.
+pub const DISK_READS_AHEAD: usize = 8;
+
+/// The same from an archive, whose reads wait for a network most of their time.
+pub const ARCHIVE_READS_AHEAD: usize = 32;
+
+/// Divisor of a store's memory: that share may be read ahead of the lanes, because it cannot be evicted until it is sent.
+pub const READ_AHEAD_SHARE: u64 = 8;
+
+/// Threads that read from disk for all sessions: eight sessions with all their reads.
+pub const DISK_READERS_MAX: usize = 64;
+
+/// Threads that read from an archive for all sessions; they mostly wait.
+pub const ARCHIVE_READERS_MAX: usize = 128;
+
+/// Time without a read after which such a thread ends, in ms.
+pub const READERS_IDLE_MS: u64 = 10_000;
+
 /// Memory reserved for the open requests of each session, besides records: a fetch and an offer of 512 records.
 pub const LANE_KEPT_EACH_BYTES: usize = 128 * KIB;
 
@@ -237,7 +258,7 @@ pub const LANE_KEEPALIVE_S: u64 = 20;
 /// Bytes received, checked and decoded at once; they must still be in the L2 cache.
 pub const LANE_STEP_BYTES: usize = 128 * KIB;
 
-/// Buffer of a lane's socket, each way: 25 Gb/s over 1 ms.
+/// Buffer of a lane's socket, each way, where the system allows that much: 25 Gb/s over 1 ms.
 pub const LANE_SOCKET_BYTES: usize = 4 * MIB;
 
 /// Keys that can open records at the same time: the sealing key and earlier ones.
@@ -274,7 +295,7 @@ pub const DISK_QUEUE_BYTES_MAX: u64 = 1024 * MIB as u64;
 pub const DISK_NAMESPACES_MAX: usize = 1 << 16;
 
 /// Segments open for reading at the same time.
-pub const DISK_FILES_MAX: u64 = 256;
+pub const DISK_FILES_MAX: usize = 256;
 
 /// Size of the tombstones file above which it is rewritten without obsolete tombstones.
 pub const DISK_TOMBSTONES_FILE_BYTES: u64 = MIB as u64;

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+pub use durable::SlowTier;
 use flush::FlushLog;
 pub use flush::{Flushed, MADE_NOW};
 use ghosts::{GHOST_BYTES, ghosts};

@@ -250,6 +250,7 @@ fn f14_nobody_waits_for_what_others_wait_for_on_a_disk_that_hangs() {
         for key in &keys {
             scope.spawn(|| store.pin(key));
         }
+        until("reads hang", || faults.hung() > 0);
         std::thread::sleep(Duration::from_millis(DISK_STALL_MS) * 3 / 2);
         let begun = Instant::now();
         assert!(keys.iter().all(|key| store.pin(key).is_none()));

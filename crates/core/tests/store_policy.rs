@@ -11,15 +11,20 @@ mod records;
 #[path = "support/trace.rs"]
 mod trace;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lru::LruPolicy;
 use prompts::{SHARED_BLOCKS, follower, prompts};
 use records::{key, put, record};
-use tierkv_core::limits::STORE_SPARED_MS;
+use tierkv_core::disk::index::{Index, Place};
+use tierkv_core::disk::{Resident, Residents};
+use tierkv_core::limits::{STORE_SCAN_ENTRIES, STORE_SPARED_MS};
 use tierkv_core::record::CLASS_KV;
-use tierkv_core::store::{ENTRY_BYTES, ItemStatus, Options, Policy, S3Fifo, Store};
+use tierkv_core::store::{
+    ENTRY_BYTES, ItemStatus, Options, Policy, RecordKey, S3Fifo, Store, Stored,
+};
 use trace::trace;
 
 const RECORD: usize = 4096;
@@ -120,4 +125,88 @@ fn a_full_store_keeps_a_new_prompt_of_a_fifth_of_it_whole() {
     assert_eq!(new_prompts(Duration::from_millis(STORE_SPARED_MS)), [200; 5]);
     // By itself the policy gives first blocks away for last ones; the first prompt meets a store that has some room.
     assert_eq!(new_prompts(Duration::ZERO)[1], 0);
+}
+
+/// A policy whose owner may visit only a part of it in one hold of the lock.
+struct Parts(S3Fifo);
+
+impl Policy for Parts {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn namespaces(&self) -> usize {
+        self.0.namespaces()
+    }
+    fn resident_bytes(&self) -> u64 {
+        self.0.resident_bytes()
+    }
+    fn peek(&self, key: &RecordKey) -> Option<&Stored> {
+        self.0.peek(key)
+    }
+    fn touch(&mut self, key: &RecordKey) -> Option<&Stored> {
+        self.0.touch(key)
+    }
+    fn insert(&mut self, key: RecordKey, record: Stored, tenant: u16) {
+        self.0.insert(key, record, tenant);
+    }
+    fn set_aside(&mut self, tenant: u64, bytes: u64) -> u16 {
+        self.0.set_aside(tenant, bytes)
+    }
+    fn put_back(&mut self, tenant: u16, bytes: u64) {
+        self.0.put_back(tenant, bytes);
+    }
+    fn remove(&mut self, key: &RecordKey) -> Option<Stored> {
+        self.0.remove(key)
+    }
+    fn keys(&self, _: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
+        panic!("all records are visited in one hold of the lock")
+    }
+    fn page(&self, from: u64, most: usize) -> (Vec<RecordKey>, Option<u64>) {
+        assert!(most <= STORE_SCAN_ENTRIES, "{most} entries in one hold of the lock");
+        let (keys, next) = self.0.page(from, most);
+        assert!(keys.len() <= most);
+        (keys, next)
+    }
+    fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)> {
+        self.0.hold(bytes)
+    }
+}
+
+/// Also of the policy that the others are measured by.
+#[test]
+fn what_the_disk_lacks_is_found_in_short_holds_each_record_once() {
+    const COUNT: u64 = 3 * STORE_SCAN_ENTRIES as u64 + 100;
+    const STEP: u64 = 100 * RECORD as u64;
+    let on_disk = |number: u64| number.is_multiple_of(3);
+    let index = Index::default();
+    for number in (0..COUNT).filter(|number| on_disk(*number)) {
+        let place =
+            Place { segment: 1, page: 0, record_bytes: 1, record_class: 1, tenant: 0, salt: 0 };
+        assert!(index.publish(&key(number), place, |_| true).is_some());
+    }
+    let options = Options { max_bytes: 64 << 20, ..options() };
+    let parts = |room| Box::new(Parts(S3Fifo::new(room, 0))) as Box<dyn Policy>;
+    let lru = |room| Box::new(LruPolicy::new(room)) as Box<dyn Policy>;
+    for make in [parts, lru] {
+        let store = Arc::new(Store::with_policy(options, make).expect("options"));
+        for number in 0..COUNT {
+            assert_eq!(
+                put(&store, key(number), &record(&key(number), RECORD)),
+                ItemStatus::Accepted
+            );
+        }
+        let (mut found, mut next) = (HashSet::new(), Some(0));
+        while let Some(from) = next {
+            let (step, after) = store.not_on_disk(&index, from, STEP);
+            next = after;
+            // A part of the index is taken whole.
+            let most = 100 + STORE_SCAN_ENTRIES;
+            assert!(step.len() <= most && (step.len() >= 100 || next.is_none()), "{}", step.len());
+            for Resident { key, record, .. } in step {
+                assert!(found.insert(key) && record.len() == RECORD);
+            }
+        }
+        let wanted: HashSet<_> = (0..COUNT).filter(|number| !on_disk(*number)).map(key).collect();
+        assert_eq!(found, wanted);
+    }
 }

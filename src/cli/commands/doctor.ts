@@ -20,6 +20,7 @@ import { shapeAt } from "../plan-inputs.ts";
 import { Progress } from "../progress.ts";
 import { describeRail } from "../rail-view.ts";
 import type { RailBench } from "../rails.ts";
+import { socketFindings } from "../socket-limits.ts";
 import { orNone, showMs, showRate, showShare, table } from "../text.ts";
 
 export function addDoctor(program: Command): void {
@@ -84,7 +85,7 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
   }
   const { inspect } = await import("../inspect.ts");
   const seen = await inspect(config);
-  const found = [...findings(seen), ...allocatorFindings(call.io.env)];
+  const found = [...findings(seen), ...allocatorFindings(call.io.env), ...socketFindings()];
   const progress = new Progress(call.io);
   const { vaults, links } = await measure(seen, progress);
   const rate = links.kv?.savesPerS ?? null;

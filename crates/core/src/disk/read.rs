@@ -120,7 +120,7 @@ impl Inner {
     }
 
     /// The file of a segment, on the disk or in the archive.
-    fn file(&self, segment: &Segment) -> io::Result<Arc<dyn DiskFile>> {
+    fn file(&self, segment: &Arc<Segment>) -> io::Result<Arc<dyn DiskFile>> {
         match &self.archived {
             Some(archive) if !segment.is_local.load(Ordering::Acquire) => {
                 Ok(archive.file(&segment.name))

@@ -40,7 +40,8 @@ pub struct Segment {
     pub loading: Mutex<()>,
     records: Mutex<Records>,
     reader: Mutex<Option<Arc<dyn DiskFile>>>,
-    last_read: AtomicU64,
+    /// Whether the file was read since it was last considered for closing.
+    was_read: AtomicBool,
 }
 
 /// State of the archive's copy of a segment.
@@ -90,7 +91,7 @@ impl Segment {
             loading: Mutex::default(),
             records: Mutex::default(),
             reader: Mutex::default(),
-            last_read: AtomicU64::new(0),
+            was_read: AtomicBool::new(false),
         }
     }
 
@@ -112,6 +113,10 @@ impl Segment {
     /// Locks and returns the segment's records.
     pub fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Option<Arc<dyn DiskFile>>> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether an entry that ends before page `end` survives a power failure.
@@ -182,8 +187,34 @@ pub struct Segments {
     leaving: Mutex<BTreeMap<u32, Arc<Segment>>>,
     /// Lowest segment id of an archive that is not configured now.
     unreached: OnceLock<u32>,
-    clock: AtomicU64,
-    open_files: AtomicU64,
+    open: Mutex<OpenFiles>,
+}
+
+/// Segments whose files are open, in a ring (the clock algorithm): the hand closes the first file that was not read since
+/// it last passed, so that opening one costs the same however many segments there are.
+#[derive(Default)]
+struct OpenFiles {
+    ring: Vec<Arc<Segment>>,
+    hand: usize,
+}
+
+impl OpenFiles {
+    /// Adds a segment whose file was opened; returns the file that is closed for it, if any.
+    fn add(&mut self, segment: &Arc<Segment>) -> Option<Arc<dyn DiskFile>> {
+        if self.ring.len() < DISK_FILES_MAX {
+            self.ring.push(Arc::clone(segment));
+            return None;
+        }
+        // In the second round every file is idle, unless it is read at this moment.
+        for _ in 0..2 * DISK_FILES_MAX {
+            self.hand = (self.hand + 1) % self.ring.len();
+            if !self.ring[self.hand].was_read.swap(false, Ordering::Relaxed) {
+                break;
+            }
+        }
+        let idle = std::mem::replace(&mut self.ring[self.hand], Arc::clone(segment));
+        idle.reader().take()
+    }
 }
 
 impl Segments {
@@ -237,7 +268,7 @@ impl Segments {
     #[must_use]
     pub fn oldest(&self, otherwise: u32) -> u32 {
         let leaving = self.leaving().keys().next().copied();
-        let held = self.all().first().map(|segment| segment.name.id);
+        let held = self.table.read().unwrap_or_else(PoisonError::into_inner).keys().next().copied();
         let unreached = self.unreached.get().copied();
         leaving.into_iter().chain(held).chain(unreached).min().unwrap_or(otherwise)
     }
@@ -250,7 +281,9 @@ impl Segments {
     /// Bytes on disk, with those of segments being removed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let all = self.all_leaving().into_iter().chain(self.all());
+        let leaving = self.leaving();
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let all = leaving.values().chain(table.values());
         all.map(|segment| segment.bytes.load(Ordering::Acquire)).sum()
     }
 
@@ -265,21 +298,20 @@ impl Segments {
     pub fn reader(
         &self,
         storage: &dyn Storage,
-        segment: &Segment,
+        segment: &Arc<Segment>,
     ) -> io::Result<Arc<dyn DiskFile>> {
-        let now = self.clock.fetch_add(1, Ordering::Relaxed);
-        segment.last_read.store(now, Ordering::Relaxed);
-        let lock = || segment.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = &*lock() {
+        segment.was_read.store(true, Ordering::Relaxed);
+        if let Some(file) = &*segment.reader() {
             return Ok(Arc::clone(file));
         }
-        if self.open_files.load(Ordering::Relaxed) >= DISK_FILES_MAX {
-            self.close_one(segment.name.id);
-        }
         let file = storage.open(&segment.name.text(), Access::Direct)?;
-        if lock().replace(Arc::clone(&file)).is_none() {
-            self.open_files.fetch_add(1, Ordering::Relaxed);
-        }
+        let idle = {
+            let mut open = self.open();
+            let is_new = segment.reader().replace(Arc::clone(&file)).is_none();
+            if is_new { open.add(segment) } else { None }
+        };
+        // Outside of the lock, because closing is a system call.
+        drop(idle);
         // If the file has left meanwhile, its own end found nothing to close.
         if !segment.is_local.load(Ordering::Acquire) || self.get(segment.name.id).is_none() {
             self.close_reader(segment);
@@ -287,23 +319,15 @@ impl Segments {
         Ok(file)
     }
 
-    /// Closes the open file that was read least recently.
-    fn close_one(&self, except: u32) {
-        let all = self.all();
-        let open = all.iter().filter(|segment| {
-            let reader = segment.reader.lock().unwrap_or_else(PoisonError::into_inner);
-            segment.name.id != except && reader.is_some()
-        });
-        if let Some(idle) = open.min_by_key(|segment| segment.last_read.load(Ordering::Relaxed)) {
-            self.close_reader(idle);
+    fn close_reader(&self, segment: &Segment) {
+        let mut open = self.open();
+        if segment.reader().take().is_some() {
+            open.ring.retain(|other| !std::ptr::eq(&raw const **other, segment));
         }
     }
 
-    fn close_reader(&self, segment: &Segment) {
-        let mut reader = segment.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        if reader.take().is_some() {
-            self.open_files.fetch_sub(1, Ordering::Relaxed);
-        }
+    fn open(&self) -> MutexGuard<'_, OpenFiles> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -376,8 +400,113 @@ mod tests {
             segments.insert(Arc::clone(&segment));
             let storage = Leaving(&segments, &segment, is_archived);
             segments.reader(&storage, &segment).expect("this read still has it");
-            assert!(segment.reader.lock().expect("no panic").is_none(), "{is_archived}");
-            assert_eq!(segments.open_files.load(Ordering::Relaxed), 0, "{is_archived}");
+            assert!(segment.reader().is_none(), "{is_archived}");
+            assert_eq!(segments.open().ring.len(), 0, "{is_archived}");
         }
+    }
+
+    /// A directory that counts its open files.
+    #[derive(Default)]
+    struct Counting(Arc<AtomicU64>, AtomicU64);
+
+    struct Counted(Arc<AtomicU64>);
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Storage for Counting {
+        fn list(&self) -> io::Result<Vec<(String, u64)>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn open(&self, _: &str, _: Access) -> io::Result<Arc<dyn DiskFile>> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(Arc::new(Counted(Arc::clone(&self.0))))
+        }
+        fn remove(&self, _: &str) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn sync(&self) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    impl DiskFile for Counted {
+        fn bytes(&self) -> io::Result<u64> {
+            Ok(0)
+        }
+        fn allocate(&self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn truncate(&self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn read(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn write(&self, _: &[IoSlice<'_>], _: u64) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn filled(count: u32) -> (Segments, Vec<Arc<Segment>>) {
+        let segments = Segments::default();
+        let made = |id| {
+            let name = SegmentName { id, made_ms: 0, salt: 0 };
+            let segment = Arc::new(Segment::new(name, 0, None));
+            segments.insert(Arc::clone(&segment));
+            segment
+        };
+        let all = (1..=count).map(made).collect();
+        (segments, all)
+    }
+
+    #[test]
+    fn the_hand_closes_files_that_were_not_read_lately_and_keeps_the_others() {
+        let most = u32::try_from(DISK_FILES_MAX).unwrap();
+        let (segments, all) = filled(4 * most);
+        let storage = Counting::default();
+        let read = |segment| drop(segments.reader(&storage, segment).expect("a file"));
+        let busy = &all[0];
+        for segment in &all {
+            read(segment);
+            read(busy);
+            let open = storage.0.load(Ordering::Relaxed);
+            assert!(open <= DISK_FILES_MAX as u64, "{open} files are open");
+        }
+        assert!(busy.reader().is_some(), "it was read all the time");
+        assert_eq!(storage.1.load(Ordering::Relaxed), all.len() as u64, "each was opened once");
+        for segment in &all {
+            segments.take(segment.name.id);
+            segments.removed(segment);
+        }
+        assert_eq!(storage.0.load(Ordering::Relaxed), 0);
+        assert_eq!(segments.open().ring.len(), 0);
+    }
+
+    /// Steps of the hand, in place of time: with a scan of all segments each opening would cost their number.
+    #[test]
+    fn opening_a_file_costs_the_same_among_many_segments() {
+        let (segments, all) = filled(16 * u32::try_from(DISK_FILES_MAX).unwrap());
+        let storage = Counting::default();
+        let mut steps = 0;
+        for segment in &all {
+            let before = segments.open().hand;
+            drop(segments.reader(&storage, segment).expect("a file"));
+            steps += (segments.open().hand + DISK_FILES_MAX - before) % DISK_FILES_MAX;
+        }
+        assert!(steps <= 2 * all.len(), "{steps} steps for {} openings", all.len());
     }
 }

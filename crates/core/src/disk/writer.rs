@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::Durability;
 use super::active::{Active, Placed};
 use super::index::Place;
 use super::inner::{Inner, add};
 use super::queue::{Job, Order, Source, WorkBatch};
 use super::segments::Segment;
+use super::{Durability, Resident};
 use crate::failpoint::failpoint;
 use crate::key::RecordKey;
 use crate::limits::{DISK_GROUP_BYTES, DISK_SYNC_WAIT_MS};
@@ -28,11 +28,21 @@ pub struct Writer {
     pub(super) full_since: Option<Instant>,
     /// Segments whose sync failed; their readable records are moved to another segment.
     untrusted: VecDeque<Arc<Segment>>,
+    /// Position in the RAM tier up to which skipped records were offered again.
+    catching_up: Option<u64>,
 }
 
 impl Writer {
     pub fn new(shared: Arc<Inner>) -> Self {
-        Self { shared, active: None, retry_at: None, full_since: None, untrusted: VecDeque::new() }
+        let untrusted = VecDeque::new();
+        Self {
+            shared,
+            active: None,
+            retry_at: None,
+            full_since: None,
+            untrusted,
+            catching_up: None,
+        }
     }
 
     /// Runs until the queue is closed and empty.
@@ -276,14 +286,15 @@ impl Writer {
         let is_idle = self.shared.queue.held().0 == 0 && self.retry_at.is_none();
         let residents = self.shared.residents.get().and_then(std::sync::Weak::upgrade);
         let Some(residents) = residents.filter(|_| is_idle) else { return };
-        if self.shared.has_skipped.swap(false, Ordering::AcqRel) {
-            let pins = residents.not_on_disk(&self.shared.index, DISK_GROUP_BYTES);
-            let has_more =
-                pins.iter().map(|(_, _, pin)| pin.len() as u64).sum::<u64>() >= DISK_GROUP_BYTES;
-            self.shared.has_skipped.fetch_or(has_more, Ordering::AcqRel);
-            for (key, tenant, pin) in pins {
-                self.shared.offer(key, tenant, pin);
-            }
+        if self.catching_up.is_none() && self.shared.has_skipped.swap(false, Ordering::AcqRel) {
+            self.catching_up = Some(0);
+        }
+        let Some(from) = self.catching_up else { return };
+        let (found, next) = residents.not_on_disk(&self.shared.index, from, DISK_GROUP_BYTES);
+        // A record that is skipped meanwhile, perhaps before this position, asks for another round.
+        self.catching_up = next;
+        for Resident { key, tenant, record } in found {
+            self.shared.offer(key, tenant, record);
         }
     }
 }

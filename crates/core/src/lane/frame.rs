@@ -56,7 +56,7 @@ pub enum Kind {
     Probe = 12,
     /// Either: the client asks on this lane whether the vault is alive; the vault returns the same frame.
     Ping = 13,
-    /// Vault: for `offset` µs what comes next on this lane waited for an archive.
+    /// Vault: for `offset` µs the record of the next frame on this lane waited for an archive.
     Waited = 14,
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The frames are described in docs/protocol.md, section 7.
 
+mod buffers;
 pub mod client;
 pub mod frame;
 pub mod server;

@@ -11,8 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SocketType, sockopt};
 
+use super::buffers::set_buffers;
 use crate::error::{Error, Result};
-use crate::limits::{LANE_KEEPALIVE_S, LANE_SOCKET_BYTES, LANE_STALL_MS};
+use crate::limits::{LANE_KEEPALIVE_S, LANE_STALL_MS};
 use crate::peer::SEND_FLAGS;
 
 /// Prefix of a Unix socket's address.
@@ -186,8 +187,7 @@ pub(crate) fn set_up_tcp(stream: &TcpStream, tick: Duration) -> io::Result<()> {
     sockopt::set_tcp_keepidle(fd, seconds)?;
     sockopt::set_tcp_keepintvl(fd, seconds / 4)?;
     sockopt::set_tcp_keepcnt(fd, 4)?;
-    sockopt::set_socket_recv_buffer_size(fd, LANE_SOCKET_BYTES)?;
-    sockopt::set_socket_send_buffer_size(fd, LANE_SOCKET_BYTES)?;
+    set_buffers(fd)?;
     unpace(stream);
     set_user_timeout(stream)
 }

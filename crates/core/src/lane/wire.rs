@@ -193,12 +193,6 @@ impl WriteBatch {
         self.bodies.push(body);
     }
 
-    /// Puts a frame without a body before all others.
-    pub fn lead(&mut self, frame: Frame) {
-        self.headers.insert(0, frame.encode());
-        self.bodies.insert(0, None);
-    }
-
     /// Adds a frame that owns its body.
     pub fn push_owned(&mut self, frame: Frame, body: Vec<u8>) {
         let frame = frame.of(&body);

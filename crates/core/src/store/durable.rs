@@ -9,10 +9,19 @@ use super::{
     CLASS_ANY, Flushed, ItemStatus, Options, Pin, RecordKey, Scope, Store, Stored, reservation,
 };
 use crate::disk::index::Index;
-use crate::disk::{Disk, DiskOptions, DiskStats, Durability, Outcome, Residents};
+use crate::disk::{Disk, DiskOptions, DiskStats, Durability, Outcome, Resident, Residents};
 use crate::error::Result;
-use crate::limits::{DISK_STALL_MS, STORE_LOOKUP_KEYS};
+use crate::limits::{DISK_STALL_MS, STORE_LOOKUP_KEYS, STORE_SCAN_ENTRIES};
 use crate::memory::Shape;
+
+/// A tier that is slower than memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlowTier {
+    /// The vault's own disk.
+    Disk,
+    /// The archive.
+    Archive,
+}
 
 /// Records being read from disk; each is read once, however many callers ask for it.
 #[derive(Default)]
@@ -105,6 +114,31 @@ impl Store {
         let is_far = self.disk.as_ref().is_some_and(|disk| disk.has_archive() && disk.is_far(key));
         let pin = self.pin_from_disk(key);
         (pin, if is_far { begun.elapsed() } else { Duration::ZERO })
+    }
+
+    /// The tier that a record not in memory must be read from; `None` where there is none, or where the tier hangs.
+    #[must_use]
+    pub fn slow(&self, key: &RecordKey) -> Option<SlowTier> {
+        let disk = self.disk.as_ref()?;
+        let place = disk.locate(key).filter(|place| !disk.is_stalled(*place))?;
+        Some(if disk.is_archived(place) { SlowTier::Archive } else { SlowTier::Disk })
+    }
+
+    /// The same for many keys; `None` also for a record in memory. Does not count as a use.
+    #[must_use]
+    pub fn slow_all(&self, keys: &[RecordKey]) -> Vec<Option<SlowTier>> {
+        let mut near = vec![false; keys.len()];
+        for (keys, near) in keys.chunks(STORE_LOOKUP_KEYS).zip(near.chunks_mut(STORE_LOOKUP_KEYS)) {
+            self.state().policy.find_all(keys, near);
+        }
+        let tier = |(key, is_near)| if is_near { None } else { self.slow(key) };
+        keys.iter().zip(near).map(tier).collect()
+    }
+
+    /// Whether a tier answers no reads.
+    #[must_use]
+    pub fn hangs(&self, tier: SlowTier) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.hangs(tier == SlowTier::Archive))
     }
 
     /// Says for each key whether its record can be fetched. Does not count as a use.
@@ -238,21 +272,24 @@ impl Store {
 }
 
 impl Residents for Store {
-    fn not_on_disk(&self, index: &Index, bytes: u64) -> Vec<(RecordKey, u64, Pin)> {
-        let state = self.state();
-        let mut keys = state.policy.keys(&|key| index.get(key).is_none() && !index.is_pending(key));
-        let mut left = bytes;
-        // The length of each is known only from the record itself.
-        keys.retain(|key| {
-            let length = state.policy.peek(key).map_or(0, |record| record.len() as u64);
-            let is_taken = left > 0;
-            left = left.saturating_sub(length);
-            is_taken
-        });
-        let named = |key: RecordKey| {
-            let record = state.policy.peek(&key)?;
-            Some((key, record.tenant(), record.pin()))
-        };
-        keys.into_iter().filter_map(named).collect()
+    /// Takes the lock once for each part of the index, because pins and stores wait meanwhile.
+    fn not_on_disk(&self, index: &Index, from: u64, bytes: u64) -> (Vec<Resident>, Option<u64>) {
+        let (mut found, mut found_bytes, mut next) = (Vec::new(), 0, Some(from));
+        while let Some(from) = next.filter(|_| found_bytes < bytes) {
+            let (mut keys, after) = self.state().policy.page(from, STORE_SCAN_ENTRIES);
+            next = after;
+            keys.retain(|key| index.get(key).is_none() && !index.is_pending(key));
+            if keys.is_empty() {
+                continue;
+            }
+            let state = self.state();
+            for key in keys {
+                // A record may have been evicted or flushed meanwhile.
+                let Some(record) = state.policy.peek(&key) else { continue };
+                found_bytes += record.len() as u64;
+                found.push(Resident { key, tenant: record.tenant(), record: record.pin() });
+            }
+        }
+        (found, next)
     }
 }

@@ -83,6 +83,10 @@ pub trait Policy: Send {
     /// Returns all keys that match.
     fn keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey>;
 
+    /// Returns the keys at a position of the index, at most `most`, and the next position, if any. Positions begin with 0; a
+    /// record keeps its position while it stays, unless it is used.
+    fn page(&self, from: u64, most: usize) -> (Vec<RecordKey>, Option<u64>);
+
     /// Returns the matching keys of records that were used again since they came, or are kept.
     fn hot_keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
         self.keys(&|key| self.is_kept(key) && matches(key))

@@ -117,6 +117,21 @@ impl Queues {
         self.pieces.iter().flatten().filter(|entry| entry.record.is_some())
     }
 
+    /// The records among the `most` entries from number `from` on, and the number after these, if there are more.
+    pub(super) fn page(
+        &self,
+        from: usize,
+        most: usize,
+    ) -> (impl Iterator<Item = &Entry>, Option<usize>) {
+        let all = self.pieces.len() * PIECE_ENTRIES;
+        let end = all.min(from.saturating_add(most));
+        let entries = (from..end).filter_map(|number| {
+            let entry = &self.pieces[number / PIECE_ENTRIES][number % PIECE_ENTRIES];
+            entry.record.is_some().then_some(entry)
+        });
+        (entries, Some(end).filter(|end| *end < all))
+    }
+
     /// Memory of all entries, free ones included.
     #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {

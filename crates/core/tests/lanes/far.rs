@@ -60,6 +60,6 @@ fn a_vault_says_how_long_its_archive_was_waited_for() {
     };
     assert_eq!(kinds(1, &[0]), [Kind::Waited, Kind::Chunk]);
     assert_eq!(kinds(2, &[0]), [Kind::Chunk]);
-    // What is sent with a record has waited for it.
-    assert_eq!(kinds(3, &[0, 1]), [Kind::Waited, Kind::Chunk, Kind::Chunk]);
+    // A record in memory waits for no other.
+    assert_eq!(kinds(3, &[1, 0]), [Kind::Chunk, Kind::Waited, Kind::Chunk]);
 }

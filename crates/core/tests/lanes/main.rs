@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[expect(dead_code, reason = "operations are not counted here")]
+#[path = "../support/faulty.rs"]
+mod faulty;
 #[path = "../support/folder.rs"]
 mod folder;
 #[path = "../support/random.rs"]
@@ -26,6 +29,7 @@ mod peers;
 mod rails;
 mod sealed;
 mod shares;
+mod slow;
 mod stand;
 mod traces;
 mod trip;

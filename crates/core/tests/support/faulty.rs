@@ -35,6 +35,8 @@ pub struct Faults {
     length: u64,
     is_released: Mutex<bool>,
     released: Condvar,
+    /// Operations that hang now.
+    hung: AtomicU64,
 }
 
 impl Faults {
@@ -42,7 +44,8 @@ impl Faults {
     pub fn new(kind: Fault, first: u64, length: u64) -> Arc<Self> {
         let hangs = matches!(kind, Fault::Hang | Fault::HangAtStart | Fault::HangAtFlush);
         let (is_released, released) = (Mutex::new(!hangs), Condvar::new());
-        Arc::new(Self { kind, count: AtomicU64::new(0), first, length, is_released, released })
+        let [count, hung] = [(); 2].map(|()| AtomicU64::new(0));
+        Arc::new(Self { kind, count, first, length, is_released, released, hung })
     }
 
     /// A device that hangs answers again.
@@ -58,9 +61,16 @@ impl Faults {
 
     fn hang(&self) {
         let mut is_released = self.is_released.lock().unwrap_or_else(PoisonError::into_inner);
+        self.hung.fetch_add(1, Ordering::AcqRel);
         while !*is_released {
             is_released = self.released.wait(is_released).unwrap_or_else(PoisonError::into_inner);
         }
+        self.hung.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Operations that hang now.
+    pub fn hung(&self) -> u64 {
+        self.hung.load(Ordering::Acquire)
     }
 
     /// Operations of the kind so far.

@@ -6,13 +6,14 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::kept::Kept;
+use super::reading::{ReadPermit, TIERS, unpacked};
 use super::spans::OpenSpan;
 use crate::error::{Error, Result};
 use crate::lane::frame::{Frame, Kind};
 use crate::lane::wire::{Body, Bytes, WriteBatch};
 use crate::limits::{LANE_CHUNK_BYTES, LANE_KEYS_MAX};
 use crate::record::{HASH_BYTES, Hash, PACKED_KEY_BYTES};
-use crate::store::{ItemStatus, Pin, RecordKey};
+use crate::store::{ItemStatus, Pin, RecordKey, SlowTier};
 
 impl Bytes for Pin {
     fn bytes(&self) -> &[u8] {
@@ -26,6 +27,8 @@ static PLAIN: LazyLock<Arc<Vec<u8>>> = LazyLock::new(|| Arc::new(vec![0xA5; LANE
 /// The unsent part of a fetch.
 pub struct FetchJob {
     pub request: u32,
+    /// Number within the session; a client may use a request's number again.
+    pub number: u64,
     pub namespace: Hash,
     pub keys: Vec<[u8; PACKED_KEY_BYTES]>,
     /// Number of lanes to use, counted from the last; 0: any.
@@ -33,8 +36,18 @@ pub struct FetchJob {
     next: usize,
     /// Records that lanes are pinning now, and that may still yield chunks.
     pinning: usize,
-    /// Large records whose first chunk was taken.
+    /// Records to cut: large ones whose first chunk was taken, and those read from a slow tier.
     begun: VecDeque<Cut>,
+    /// Keys up to here were looked at ahead of the lanes.
+    scouted: usize,
+    /// Scouted items after `next` that are not in memory, ascending.
+    aside: VecDeque<u32>,
+    /// Items to read, by tier, in the order needed.
+    slow: [VecDeque<u32>; TIERS],
+    /// Items being read.
+    reading: usize,
+    /// Items that a slow tier did not give.
+    missing: VecDeque<u32>,
     pub kept: Kept,
     /// Span, if the client traces.
     pub span: Option<OpenSpan>,
@@ -45,14 +58,31 @@ pub struct Cut {
     item: u32,
     pin: Arc<dyn Bytes>,
     at: usize,
+    /// How long an archive was waited for; zero for a record from elsewhere.
+    waited: Duration,
+    /// Room that the record takes until its last chunk is claimed.
+    _permit: Option<ReadPermit>,
 }
 
 /// Next task of a lane.
 pub enum Claim {
-    /// Pin this record, then report to the job.
-    Pin(u32, RecordKey),
-    /// Send this part of a record, and count its bytes under this name.
-    Chunk(u32, Arc<dyn Bytes>, Range<usize>, &'static str),
+    /// Pin this record, then report to the job of this number.
+    Pin(u64, u32, RecordKey),
+    /// Send this part of a record.
+    Chunk(Part),
+    /// Report this record as missing.
+    Missing(u32),
+}
+
+/// A part of a record to send.
+pub struct Part {
+    pub item: u32,
+    pub pin: Arc<dyn Bytes>,
+    pub range: Range<usize>,
+    /// Name under which its bytes are counted.
+    pub counter: &'static str,
+    /// How long an archive was waited for; zero also for later parts.
+    pub waited: Duration,
 }
 
 impl FetchJob {
@@ -62,8 +92,23 @@ impl FetchJob {
         keys: Vec<[u8; PACKED_KEY_BYTES]>,
         kept: Kept,
     ) -> Self {
-        let begun = VecDeque::new();
-        Self { request, namespace, keys, lanes: 0, next: 0, pinning: 0, begun, kept, span: None }
+        Self {
+            request,
+            number: 0,
+            namespace,
+            keys,
+            lanes: 0,
+            next: 0,
+            pinning: 0,
+            begun: VecDeque::new(),
+            scouted: 0,
+            aside: VecDeque::new(),
+            slow: Default::default(),
+            reading: 0,
+            missing: VecDeque::new(),
+            kept,
+            span: None,
+        }
     }
 
     /// Limits the job to `lanes` lanes. A job of one record may use any, because only one lane is woken for it.
@@ -81,13 +126,22 @@ impl FetchJob {
 
     /// Whether lanes have taken all of it.
     pub fn is_over(&self) -> bool {
-        self.next == self.keys.len() && self.pinning == 0 && self.begun.is_empty()
+        self.next == self.keys.len()
+            && self.pinning + self.reading == 0
+            && self.begun.is_empty()
+            && self.missing.is_empty()
+            && !self.has_slow()
     }
 
-    /// Takes the next part in the order needed; `None` while other lanes pin the last records.
+    /// Takes the next part: what is there goes first, then the next record in the order needed. `None` while records are
+    /// being pinned or read.
     pub fn claim(&mut self) -> Option<Claim> {
+        if let Some(item) = self.missing.pop_front() {
+            return Some(Claim::Missing(item));
+        }
         if let Some(cut) = self.begun.front_mut() {
             let (item, pin) = (cut.item, Arc::clone(&cut.pin));
+            let waited = std::mem::take(&mut cut.waited);
             let range = cut.cut();
             if cut.at == pin.bytes().len() {
                 self.begun.pop_front();
@@ -96,21 +150,86 @@ impl FetchJob {
                 span.add(0, range.len() as u64);
             }
             let counter = if self.keys.is_empty() { "probed_bytes" } else { "fetched_bytes" };
-            return Some(Claim::Chunk(item, pin, range, counter));
+            return Some(Claim::Chunk(Part { item, pin, range, counter, waited }));
         }
-        let packed = self.keys.get(self.next)?;
-        let item = u32::try_from(self.next).ok()?;
-        self.next += 1;
-        self.pinning += 1;
-        Some(Claim::Pin(item, RecordKey::from_packed(self.namespace, packed)))
+        while let Some(packed) = self.keys.get(self.next) {
+            let item = u32::try_from(self.next).ok()?;
+            self.next += 1;
+            if self.aside.front() == Some(&item) {
+                self.aside.pop_front();
+                continue;
+            }
+            self.pinning += 1;
+            let key = RecordKey::from_packed(self.namespace, packed);
+            return Some(Claim::Pin(self.number, item, key));
+        }
+        None
     }
 
-    /// Takes the result of a claimed pin: `first` bytes for the claiming lane, `rest` for any lane; `None` for a missing
-    /// record. Returns whether another lane now has something to take.
-    pub fn pinned(&mut self, first: Option<u64>, rest: Option<Cut>) -> bool {
+    /// Returns the next keys that nobody has looked at, `most` at most, and the index of the first.
+    pub fn unscouted(&self, most: usize) -> (usize, Vec<RecordKey>) {
+        let first = self.scouted.max(self.next);
+        let end = self.keys.len().min(first + most);
+        (first, unpacked(self.namespace, self.keys.get(first..end).unwrap_or_default()))
+    }
+
+    /// Takes the slow tiers of the keys from `first` on; `None` where a lane is to look itself.
+    pub fn scouted(&mut self, first: usize, tiers: &[Option<SlowTier>]) {
+        self.scouted = first + tiers.len();
+        for (index, tier) in (first..).zip(tiers) {
+            let item = u32::try_from(index).unwrap_or(u32::MAX);
+            // Lanes may have come this far meanwhile.
+            if let Some(tier) = tier.filter(|_| index >= self.next) {
+                self.aside.push_back(item);
+                self.slow[tier as usize].push_back(item);
+            }
+        }
+    }
+
+    /// Whether records wait for a read.
+    pub fn has_slow(&self) -> bool {
+        self.slow.iter().any(|slow| !slow.is_empty())
+    }
+
+    /// The next record to read from a tier.
+    pub fn first_slow(&self, tier: SlowTier) -> Option<(u32, RecordKey)> {
+        let item = *self.slow[tier as usize].front()?;
+        let packed = self.keys.get(item as usize)?;
+        Some((item, RecordKey::from_packed(self.namespace, packed)))
+    }
+
+    /// Counts the first record of a tier as being read.
+    pub fn begin_read(&mut self, tier: SlowTier) {
+        self.slow[tier as usize].pop_front();
+        self.reading += 1;
+    }
+
+    /// Takes the result of a read.
+    pub fn was_read(&mut self, item: u32, cut: Option<Cut>) {
+        self.reading -= 1;
+        if let (Some(span), Some(_)) = (&mut self.span, &cut) {
+            span.add(1, 0);
+        }
+        match cut {
+            Some(cut) => self.begun.push_back(cut),
+            None => self.missing.push_back(item),
+        }
+    }
+
+    /// Takes the result of a claimed pin of a record that is not in memory.
+    pub fn put_off(&mut self, item: u32, tier: Option<SlowTier>) {
         self.pinning -= 1;
-        if let (Some(span), Some(bytes)) = (&mut self.span, first) {
-            span.add(1, bytes);
+        if let Some(tier) = tier {
+            self.slow[tier as usize].push_back(item);
+        }
+    }
+
+    /// Takes the result of a claimed pin: `first` bytes for the claiming lane, `rest` for any lane. Returns whether another
+    /// lane now has something to take.
+    pub fn pinned(&mut self, first: u64, rest: Option<Cut>) -> bool {
+        self.pinning -= 1;
+        if let Some(span) = &mut self.span {
+            span.add(1, first);
         }
         let is_for_others = rest.is_some() && self.lanes != 1;
         self.begun.extend(rest);
@@ -120,7 +239,22 @@ impl FetchJob {
 
 impl Cut {
     pub fn new(item: u32, pin: Arc<dyn Bytes>) -> Self {
-        Self { item, pin, at: 0 }
+        Self { item, pin, at: 0, waited: Duration::ZERO, _permit: None }
+    }
+
+    /// A record read from a slow tier, within the room of `permit`.
+    pub fn read(item: u32, pin: Arc<dyn Bytes>, waited: Duration, permit: ReadPermit) -> Self {
+        Self { waited, _permit: Some(permit), ..Self::new(item, pin) }
+    }
+
+    /// Whether the record has more than one chunk.
+    pub fn is_large(&self) -> bool {
+        self.pin.bytes().len() > LANE_CHUNK_BYTES
+    }
+
+    /// Index of the record in its fetch.
+    pub fn item(&self) -> u32 {
+        self.item
     }
 
     /// The record.
@@ -180,7 +314,7 @@ pub fn status_frame(request: u32, item: u32, status: ItemStatus) -> Frame {
     Frame { item, code: status as u16, ..Frame::new(Kind::Status, request) }
 }
 
-/// Makes the frame that says how long the frames after it waited for an archive.
+/// Makes the frame that says how long the record of the next frame waited for an archive.
 pub fn waited_frame(waited: Duration) -> Frame {
     let us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
     Frame { offset: us, ..Frame::new(Kind::Waited, 0) }

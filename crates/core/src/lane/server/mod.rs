@@ -5,6 +5,7 @@ mod fetching;
 mod found;
 mod kept;
 mod lookups;
+mod reading;
 mod requests;
 mod session;
 mod spans;
@@ -21,6 +22,7 @@ pub use spans::{Asked, Span};
 pub use tokens::{Right, Token};
 
 use self::kept::Pool;
+use self::reading::{Ahead, Crew, TIERS};
 use self::session::Session;
 use self::spans::{OpenSpan, Spans};
 use self::tokens::Tokens;
@@ -30,7 +32,7 @@ use super::tls;
 use super::wire::{Alive, Reader, Timing, WriteBatch};
 use crate::error::{Error, Result};
 use crate::limits::{LANE_CONNECTIONS_MAX, LANE_KEPT_BYTES_MAX, RAIL_SOCKET_BYTES};
-use crate::store::Store;
+use crate::store::{SlowTier, Store};
 
 /// Options of a lane server.
 #[derive(Debug, Clone)]
@@ -83,6 +85,9 @@ pub struct Status {
 struct Inner {
     store: Arc<Store>,
     pool: Arc<Pool>,
+    /// Bytes read ahead from slow tiers, and the threads that read, by tier.
+    ahead: Arc<Ahead>,
+    crews: [Arc<Crew>; TIERS],
     options: Options,
     tokens: Mutex<Tokens>,
     sessions: Mutex<Vec<Weak<Session>>>,
@@ -116,8 +121,12 @@ impl Server {
     #[must_use]
     pub fn new(store: Arc<Store>, options: Options) -> Self {
         let spans = options.traces.then(Arc::default);
+        let ahead = Arc::new(Ahead::of(&store));
+        let crews = [SlowTier::Disk, SlowTier::Archive].map(|tier| Crew::new(tier, &store));
         let shared = Arc::new(Inner {
             store,
+            ahead,
+            crews,
             pool: Arc::new(Pool::new(options.max_kept_bytes)),
             options,
             tokens: Mutex::default(),
@@ -200,6 +209,9 @@ impl Server {
         drop(tokens);
         for session in lock(&self.shared.sessions).iter().filter_map(Weak::upgrade) {
             session.close(Error::lane_failed("the vault stops"));
+        }
+        for crew in &self.shared.crews {
+            crew.close();
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct State {
     pub answers: VecDeque<(Frame, Vec<u8>)>,
     pub answers_bytes: usize,
     pub fetches: VecDeque<FetchJob>,
+    /// Number of the last fetch.
+    pub last_fetch: u64,
     pub stores: HashMap<u32, StoreJob>,
 }
 
@@ -48,7 +50,7 @@ impl State {
             may.then(|| job.claim()).flatten().map(|claim| (job.request, claim))
         };
         let claimed = self.fetches.iter_mut().find_map(claim);
-        if let Some((request, Claim::Chunk(..))) = claimed {
+        if let Some((request, Claim::Chunk(_) | Claim::Missing(_))) = claimed {
             self.forget_when_over(request);
         }
         claimed
@@ -56,6 +58,11 @@ impl State {
 
     pub fn fetch(&mut self, request: u32) -> Option<&mut FetchJob> {
         self.fetches.iter_mut().find(|job| job.request == request)
+    }
+
+    /// The open fetch of a number.
+    pub fn job(&mut self, number: u64) -> Option<&mut FetchJob> {
+        self.fetches.iter_mut().find(|job| job.number == number)
     }
 
     pub fn forget_when_over(&mut self, request: u32) {

@@ -1,12 +1,13 @@
 //! Owns one client at a vault: the requests from its lanes, and the answers sent over any free lane.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::fetching::{
     Claim, Cut, FetchJob, parse_keys, probe_bytes, push_chunk, push_status, status_frame,
     waited_frame,
 };
+use super::reading::ReadRoom;
 use super::requests::{Lane, State};
 use super::spans::Asked;
 use super::storing::{Begun, StoreJob, offer_bytes};
@@ -26,15 +27,19 @@ use crate::store::{ItemStatus, Reservation, tenant_of};
 pub struct Session {
     pub(super) shared: Arc<Inner>,
     pub(super) right: Right,
+    /// For reads, which do not keep the session.
+    pub(super) me: Weak<Self>,
+    pub(super) room: Arc<ReadRoom>,
     state: Mutex<State>,
     /// Signalled when there may be something to send.
-    wake: Condvar,
+    pub(super) wake: Condvar,
     /// Signalled when answers were taken for sending.
     pub(super) taken: Condvar,
 }
 
 impl Alive for Session {
     fn tick(&self) -> Result<()> {
+        self.expire_reads();
         let given_up = self.idle_stores()?;
         let idle = self.shared.options.timing.store_idle.as_millis();
         let text = error_text(&format!("no byte of the offered records came for {idle} ms"));
@@ -45,7 +50,11 @@ impl Alive for Session {
 impl Session {
     pub fn new(shared: Arc<Inner>, right: Right) -> Arc<Self> {
         let [wake, taken] = [(); 2].map(|()| Condvar::new());
-        Arc::new(Self { shared, right, state: Mutex::default(), wake, taken })
+        let room = ReadRoom::new(&shared.ahead);
+        Arc::new_cyclic(|me| {
+            let me = Weak::clone(me);
+            Self { shared, right, me, room, state: Mutex::default(), wake, taken }
+        })
     }
 
     /// Fetches and stores under way.
@@ -138,8 +147,12 @@ impl Session {
                 batch.frames() < LANE_BATCH_FRAMES && batch.body_bytes() <= LANE_CHUNK_BYTES / 2;
             match has_room.then(|| state.claim(behind)).flatten() {
                 Some((request, claim)) => {
+                    if matches!(claim, Claim::Chunk(_)) {
+                        // The chunk may have given back the room of its record.
+                        self.read_ahead(&mut state);
+                    }
                     drop(state);
-                    self.add(batch, request, claim);
+                    self.add(batch, request, claim)?;
                     state = self.state();
                 }
                 None if batch.frames() > 0 => return Ok(()),
@@ -148,43 +161,48 @@ impl Session {
         }
     }
 
-    fn add(&self, batch: &mut WriteBatch, request: u32, claim: Claim) {
-        let counts = &self.shared.counts;
+    fn add(&self, batch: &mut WriteBatch, request: u32, claim: Claim) -> Result<()> {
         match claim {
-            Claim::Chunk(item, pin, range, counter) => {
-                counts.add(counter, range.len() as u64);
-                push_chunk(batch, request, item, pin, range);
-            }
-            Claim::Pin(item, key) => {
-                // The pin may read from disk; only this lane waits for it.
-                let (pin, waited) = self.shared.store.pin_timed(&key);
-                if !waited.is_zero() {
-                    // The frame leads, because the frames already in the batch waited, too.
-                    batch.lead(waited_frame(waited));
+            Claim::Chunk(part) => {
+                self.shared.counts.add(part.counter, part.range.len() as u64);
+                if !part.waited.is_zero() {
+                    batch.push(waited_frame(part.waited), None);
                 }
-                let cut = pin.map(|pin| Cut::new(item, Arc::new(pin)));
-                let (first, rest) = match cut {
-                    None => {
-                        counts.add("fetch_missing", 1);
-                        push_status(batch, request, item, ItemStatus::Missing);
-                        (None, None)
-                    }
-                    Some(mut cut) => {
-                        let (pin, range) = (cut.pin(), cut.cut());
-                        counts.add("fetched", 1);
-                        let bytes = range.len() as u64;
-                        counts.add("fetched_bytes", bytes);
-                        push_chunk(batch, request, item, pin, range);
-                        (Some(bytes), cut.rest())
-                    }
-                };
-                let mut state = self.state();
-                let is_for_others = state.fetch(request).is_some_and(|job| job.pinned(first, rest));
-                state.forget_when_over(request);
-                if is_for_others {
-                    self.wake.notify_all();
-                }
+                push_chunk(batch, request, part.item, part.pin, part.range);
             }
+            Claim::Missing(item) => self.miss(batch, request, item),
+            Claim::Pin(number, item, key) => match self.shared.store.pin_resident(&key) {
+                Some(pin) => {
+                    self.add_first(batch, (request, number), Cut::new(item, Arc::new(pin)));
+                }
+                None if self.put_off(number, item, &key)? => {}
+                None => {
+                    self.miss(batch, request, item);
+                    self.state().forget_when_over(request);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn miss(&self, batch: &mut WriteBatch, request: u32, item: u32) {
+        self.shared.counts.add("fetch_missing", 1);
+        push_status(batch, request, item, ItemStatus::Missing);
+    }
+
+    /// Adds the first chunk of a pinned record, and leaves the rest to any lane.
+    fn add_first(&self, batch: &mut WriteBatch, (request, number): (u32, u64), mut cut: Cut) {
+        let counts = &self.shared.counts;
+        let (item, pin, range) = (cut.item(), cut.pin(), cut.cut());
+        let bytes = range.len() as u64;
+        counts.add("fetched", 1);
+        counts.add("fetched_bytes", bytes);
+        push_chunk(batch, request, item, pin, range);
+        let mut state = self.state();
+        let is_for_others = state.job(number).is_some_and(|job| job.pinned(bytes, cut.rest()));
+        state.forget_when_over(request);
+        if is_for_others {
+            self.wake.notify_all();
         }
     }
 
@@ -228,22 +246,31 @@ impl Session {
         let span = self.shared.span(Asked::Fetch, body, keys.len());
         let mut job = FetchJob::new(frame.request, namespace, keys.to_vec(), kept).over(lanes);
         job.span = span;
-        self.queue(job);
+        if let Some(number) = self.queue(job) {
+            self.scout(number);
+        }
         Ok(())
     }
 
-    fn queue(&self, job: FetchJob) {
+    /// Queues a fetch; returns its number if it has several records.
+    fn queue(&self, mut job: FetchJob) -> Option<u64> {
         if job.is_over() {
-            return;
+            return None;
         }
         let is_single = job.keys.len() == 1;
-        self.state().fetches.push_back(job);
+        let mut state = self.state();
+        state.last_fetch += 1;
+        job.number = state.last_fetch;
+        state.fetches.push_back(job);
+        let number = state.last_fetch;
+        drop(state);
         // If the record is longer than a chunk, the lane that takes it wakes the others.
         if is_single {
             self.wake.notify_one();
-        } else {
-            self.wake.notify_all();
+            return None;
         }
+        self.wake.notify_all();
+        Some(number)
     }
 
     /// Begins a probe: bytes that are no record, in either direction, to measure the link alone.
@@ -371,6 +398,7 @@ impl Session {
         let fetches = state.fetches.len();
         state.fetches.retain(|job| job.request != request);
         let early = (fetches - state.fetches.len(), state.stores.remove(&request).is_some());
+        self.read_ahead(&mut state);
         drop(state);
         self.shared.counts.add("fetches_ended_early", early.0 as u64);
         self.shared.counts.add("stores_ended_early", u64::from(early.1));
