@@ -97,6 +97,9 @@ NO_ROOM_WAIT_S: Final = 30.0
 POPULATE_STEP_BYTES: Final = 8 * MIB
 #: Bytes of an arena that a GPU pins at a time, whole slots: all of it in one call would take seconds.
 PIN_BYTES: Final = 256 * MIB
+#: Attempts to pin pieces that CUDA refused, and the pause before each, seconds.
+PIN_TRIES_MAX: Final = 8
+PIN_RETRY_S: Final = 2.0
 #: Bytes of a buffer on the GPU that a copy of many blocks passes through; each direction has two.
 ROWS_BYTES_MAX: Final = 32 * MIB
 #: Arenas a worker keeps mapped: the present one and old ones that loads still read.

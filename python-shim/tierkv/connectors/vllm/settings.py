@@ -27,6 +27,11 @@ class Settings:
     autostart: bool = True
     states: Form = "raw"
 
+    @property
+    def place(self) -> str:
+        """The socket's path, whatever the working directory of whoever reads it."""
+        return os.path.abspath(self.socket)
+
 
 def default_socket() -> str:
     """By the rule of `src/config`, give the user's run-time directory if there is one, else a private one in /tmp."""

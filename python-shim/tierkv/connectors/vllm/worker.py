@@ -4,11 +4,12 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tierkv.connectors.vllm import failpoint
+from tierkv.connectors.vllm import compat, failpoint
 from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.arrivals import Arrivals
 from tierkv.connectors.vllm.channel import Channel
@@ -80,6 +81,10 @@ class WorkerShim:
         self.restore_times = Durations()
         self.weights = WeightWatch()
         self._introduced = False
+        self._socket = settings.place
+        #: The step whose forward runs, until its blocks are copied.
+        self._forward: StepMetadata | None = None
+        self._is_in_process = compat.steps_by_calls_only()
         self._is_asleep = False
 
     def register_kv_caches(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -128,7 +133,10 @@ class WorkerShim:
 
     def begin_step(self, metadata: StepMetadata) -> None:
         """Begin a step, whose forward comes next."""
+        self._end_forward()
         self.step = metadata
+        self._forward = metadata if metadata.has_forward and metadata.saves else None
+        self.may_pin()
         if self.arrivals.is_unconfirmed or self._tickets.is_unconfirmed:
             self.confirm()
         if metadata.is_off:
@@ -140,6 +148,21 @@ class WorkerShim:
             return
         if metadata.tokens or gauge.is_running:
             gauge.begin(metadata.tokens, metadata.attended)
+
+    def may_pin(self) -> None:
+        """Allow arenas to be pinned: CUDA graphs are captured, during which other CUDA calls are forbidden."""
+        self._copier.may_pin()
+
+    def _end_forward(self) -> None:
+        """Copy the last step's blocks if vLLM did not call `wait_for_save`.
+
+        Runner V1 with drafts calls it on the last pipeline rank only; the blocks are referenced until every rank
+        acknowledges, so they still hold what that forward computed.
+        """
+        last, self._forward = self._forward, None
+        if last is not None and not self.failures.is_off:
+            self.counters.add("saves_after_step")
+            self._save_step(last)
 
     def start_load_kv(self, metadata: StepMetadata) -> None:
         """Copy this step's share of the admitted loads, and of the saves when no forward follows.
@@ -192,6 +215,7 @@ class WorkerShim:
         """Copy the blocks this step's forward completed."""
         if self._gauge is not None and self._gauge.is_running:
             self._gauge.end()
+        self._forward = None
         if metadata.has_forward:
             self._save_step(metadata)
             for item in metadata.checks:
@@ -206,6 +230,11 @@ class WorkerShim:
         if not metadata.saves:
             return
         self._tickets.open(metadata.ticket)
+        self._save_blocks(metadata)
+        if self._is_in_process:
+            self._copier.settle()  # no step follows a batch's last one, so its references would stay
+
+    def _save_blocks(self, metadata: StepMetadata) -> None:
         if self.weights.is_unheard(metadata):
             self._drop(metadata, "weights_changed")
         elif self._rank % self._copies:  # the first rank with the same pages stores them
@@ -323,7 +352,7 @@ class WorkerShim:
     def introduce(self) -> Introduction:
         """Give this rank's configuration; called once, when the model is loaded."""
         self._introduced = True
-        return Introduction(self._rank, resolve(self._config))
+        return Introduction(self._rank, replace(resolve(self._config), socket=self._socket))
 
     def turn_off(self, why: str) -> None:
         """Load and save nothing any more: waits for running copies, reports open loads as failed. Never raises."""
