@@ -1,4 +1,4 @@
-"""Engines of other kinds: several schedulers, drafts in a pipeline, an engine in its caller's process, ranks elsewhere."""
+"""Engines of other kinds: several schedulers, drafts in a pipeline, in their caller's process, with ranks elsewhere."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -243,6 +243,14 @@ def weight_calls(worker: Any, names: Sequence[str]) -> list[tuple[Any, str, Call
     return [(owner, name, call) for owner, name, call in found if call is not None]
 
 
+def models_of(worker: Any) -> list[torch.nn.Module]:
+    """Give the models of a worker: its runner's, and the one that drafts."""
+    runner = getattr(worker, "model_runner", None)
+    drafter = getattr(runner, "drafter", None) or getattr(runner, "speculator", None)
+    found = (getattr(runner, "model", None), getattr(drafter, "model", None))
+    return [model for model in found if isinstance(model, torch.nn.Module)]
+
+
 def after_warm_up(worker: Any | None, call: Callable[[], None]) -> None:
     """Make a call when a worker has captured its CUDA graphs: `compile_or_warm_up_model` does so, once."""
     warm_up = getattr(worker, "compile_or_warm_up_model", None)

@@ -54,9 +54,9 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         groups = read_groups(vllm_config, kv_cache_config, settings.states)
         if compat.schedules_per_rank(vllm_config):
             log.warning(
-                "tierKV: with distributed_executor_backend=external_launcher every rank has a scheduler of its own, and "
-                "all must plan the same steps; a cache that answers each at its own time would part them, so nothing "
-                "is restored or saved; use another executor (mp or ray)"
+                "tierKV: with distributed_executor_backend=external_launcher every rank has a scheduler of "
+                "its own, and all must plan the same steps; answers that come to each at its own time would "
+                "part them, so nothing is restored or saved; use another executor (mp or ray)"
             )
             groups = []
         same = replicas.copies(vllm_config, kv_cache_config)
@@ -77,7 +77,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
             amx.ask_kernel()
             above = compat.worker_above()
             self.worker_side.weights.install(above)
-            compat.after_warm_up(above, self.worker_side.may_pin)
+            compat.after_warm_up(above, self.worker_side.warmed_up)
         self.half.counters.add("failpoints_armed", armed)
 
     @property

@@ -68,7 +68,10 @@ def reaching(found: Mapping[int, Resolved], socket: str) -> dict[int, Resolved]:
     }
 
 
-_ELSEWHERE: Final = "its sidecar is at {}, the scheduler's at {}; set kv_connector_extra_config.socket to one absolute path"
+_ELSEWHERE: Final = (
+    "its sidecar is at {}, the scheduler's at {}; "
+    "set kv_connector_extra_config.socket to one absolute path"
+)
 
 
 def _parts(config: Any, environment: Mapping[str, str]) -> dict[str, str]:

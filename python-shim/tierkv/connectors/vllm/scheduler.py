@@ -75,7 +75,8 @@ class SchedulerShim:
         self._world = config.parallel_config.world_size
         compat.check_hash_root()
         parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
-        model, found = str(config.model_config.model), weights or Weights(config)
+        model = str(config.model_config.model)
+        found = weights or Weights(config, identity=settings.identity)
         self._naming = Naming(parts, model, self._world, found, self.counters)
         self._handoffs = Handoffs(config, self._grid, self._naming, self.counters)
         self._generations = Generations(self._world)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tierkv.connectors.vllm import compat, failpoint
+from tierkv.connectors.vllm import compat, failpoint, limits
 from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.arrivals import Arrivals
 from tierkv.connectors.vllm.channel import Channel
@@ -84,6 +84,7 @@ class WorkerShim:
         self._socket = settings.place
         #: The step whose forward runs, until its blocks are copied.
         self._forward: StepMetadata | None = None
+        self._is_warm = False
         self._is_in_process = compat.steps_by_calls_only()
         self._is_asleep = False
 
@@ -97,6 +98,7 @@ class WorkerShim:
         }
         device = next(iter(self._pages.values())).device
         self._copier = make_copier(device)
+        self.weights.read_loaded()
         # One rank is enough, because ranks step together.
         self._gauge = StepGauge(device) if self._rank == 0 else None
         self._channel.start()
@@ -136,22 +138,25 @@ class WorkerShim:
         self._end_forward()
         self.step = metadata
         self._forward = metadata if metadata.has_forward and metadata.saves else None
-        self.may_pin()
+        if not self._is_warm:
+            self._is_warm = True
+            self.warmed_up(patience_s=0.0)
         if self.arrivals.is_unconfirmed or self._tickets.is_unconfirmed:
             self.confirm()
         if metadata.is_off:
             self.turn_off("its scheduler side has")
             return
-        self.weights.begin_step(metadata.step)
+        self.weights.begin_step(metadata.step, metadata.question)
         gauge = self._gauge
         if failpoint.fails("shim.step.begun") or gauge is None:
             return
         if metadata.tokens or gauge.is_running:
             gauge.begin(metadata.tokens, metadata.attended)
 
-    def may_pin(self) -> None:
-        """Allow arenas to be pinned: CUDA graphs are captured, during which other CUDA calls are forbidden."""
+    def warmed_up(self, *, patience_s: float = limits.MEMORY_WAIT_S) -> None:
+        """Allow arenas to be pinned, as CUDA graphs are captured; and end reading what was loaded."""
         self._copier.may_pin()
+        self.weights.end_reading(patience_s)
 
     def _end_forward(self) -> None:
         """Copy the last step's blocks if vLLM did not call `wait_for_save`.
@@ -334,7 +339,7 @@ class WorkerShim:
         if slots != self._slots_told:
             self._receipts.slots = self._slots_told = slots
         if self.weights.has_news or self.step.question:
-            self.weights.report(self.step, self._receipts)
+            self.weights.report(self.step, self._receipts, self._rank)
         if not self._introduced:
             mine = self.introduce()
             self._receipts.resolved[mine.rank] = mine.resolved
