@@ -259,12 +259,12 @@ def test_an_idle_engine_steps_for_saves_only_while_slots_come_free(
 def paused_s(bench: Bench, clock: list[float], seconds_per_slot: float) -> float:
     """How long a pause waits: vLLM steps while there is work, and a slow vault frees a slot now and then."""
     began = clock[0]
-    for ticket in range(1, 1000):
+    for step in range(1, 1000):
         if not bench.works():
             break
-        items = bench.planner.next_step()[1]
+        number, items = bench.planner.next_step()
         clock[0] += seconds_per_slot
-        bench.hear(bench.planner._ticket if items else 0, slots=ticket % 2)
+        bench.hear(number if items else 0, slots=step % 2)
     return clock[0] - began
 
 
@@ -272,10 +272,9 @@ def test_a_pause_does_not_wait_for_a_slow_vault(monkeypatch: pytest.MonkeyPatch)
     clock = [100.0]
     monkeypatch.setattr(saves.time, "monotonic", lambda: clock[0])
     bench = Bench()
-    bench.choose(Request("r", 200, "r", 0), 200, table=list(range(1, 60)))
+    bench.choose(Request("r", 200), 200, table=list(range(1, 60)))
+    bench.planner.hear(StepReceipts(slots=0))
     bench.planner.next_step(computed=200)
-    bench.hear(1, slots=1)
-    bench.choose(Request("s", 200, "s", 0), 200, table=list(range(100, 160)))
     waiting = bench.planner.waiting
     assert waiting == 50
     assert paused_s(bench, clock, 1.0) <= limits.SAVE_IDLE_S + 2.0
@@ -283,7 +282,8 @@ def test_a_pause_does_not_wait_for_a_slow_vault(monkeypatch: pytest.MonkeyPatch)
     assert waiting - limits.SAVE_IDLE_S <= dropped < waiting
     assert bench.planner.waiting == 0
     # A step with tokens begins the time anew.
-    bench.choose(Request("t", 40, "t", 0), 40, table=list(range(200, 220)))
+    bench.cursor = SaveCursor()
+    bench.choose(Request("t", 40, "t"), 40, table=list(range(200, 220)))
     bench.planner.next_step(computed=40)
     assert bench.works()
 

@@ -46,7 +46,7 @@ class Naming:
         self._logged_percent = -1
 
     def renew(self, generation: str) -> None:
-        """Take the name of a generation of weights, empty for those as loaded; the sidecar is sent it at the next use."""
+        """Take the name of a generation of weights, empty for those as loaded; it is sent at the next use."""
         parts = {name: value for name, value in self._parts.items() if name != "generation"}
         self._parts = parts | ({"generation": generation} if generation else {})
         self.digest = b""
