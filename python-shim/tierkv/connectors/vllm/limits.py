@@ -33,6 +33,8 @@ SAVE_ITEMS_PER_FRAME_MAX: Final = 2048
 SAVE_RESTS_MAX: Final = 256
 #: Requests noted on a waiting block, whose loss stops their saves: the last ones that offered it.
 SAVE_SHARERS_MAX: Final = 8
+#: Actions in a request's `kv_hints` that are looked at.
+HINT_ACTIONS_MAX: Final = 16
 #: Time without a free slot, seconds, after which waiting saves no longer keep an engine without requests stepping.
 SAVE_STALL_S: Final = 5.0
 #: Time since the last step with tokens, seconds, after which what waits to be saved is dropped: pausing, sleeping and
