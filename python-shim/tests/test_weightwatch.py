@@ -13,6 +13,7 @@ from tierkv.connectors.vllm import compat, limits, memory
 from tierkv.connectors.vllm.memory import mixed
 from tierkv.connectors.vllm.metadata import LoadPart, Memory, StepMetadata, StepReceipts
 from tierkv.connectors.vllm.weightwatch import CHANGING, REBUILDING, RESTING, WeightWatch
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.v1.worker.gpu_worker import Worker
 
 from .support.sidecar import FakeSidecar, wait_until
@@ -28,6 +29,11 @@ HARMLESS = (
     "supports_draft_weight_updates",
     "update_max_model_len",
 )
+
+
+@pytest.fixture(autouse=True)
+def readers_are_not_put_behind_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "NAMING_NICE", 0)
 
 
 class Calls:
@@ -193,6 +199,22 @@ def test_packed_weights_are_the_same_only_while_nobody_touched_them() -> None:
     watch, worker = loaded(model)
     worker.update_weights()
     assert held(watch, 1) == Memory(1)
+
+
+def test_weights_that_vllm_packs_on_a_cpu_are_known_by_who_keeps_them() -> None:
+    """vLLM's own code packs a layer for oneDNN, and leaves an empty parameter behind."""
+    model = Model()
+    for layer in model.layers:
+        layer.weight = torch.nn.Parameter(torch.rand(64, 64), requires_grad=False)
+        dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+    watch, _ = loaded(model)
+    is_packed = all(layer.weight.numel() == 0 for layer in model.layers)
+    before = held(watch, 1)
+    assert (before.is_loaded, before.digest == "") == (True, is_packed)
+    layer = model.layers[1]
+    layer.weight = torch.nn.Parameter(torch.rand(64, 64), requires_grad=False)
+    dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+    assert not held(watch, 2).is_loaded
 
 
 @pytest.mark.parametrize("name", REBUILDING)
