@@ -78,7 +78,7 @@ def wish_of(request: Any) -> Wish:
         return NO_WISH
     ours = params.get(KEY, hinted or None)
     is_map = isinstance(ours, Mapping)
-    said = {**hinted, **ours} if is_map else {}
+    said = {**hinted, **ours} if isinstance(ours, Mapping) else {}
     # A hand-off is passed on unchanged, so alone it requests no report.
     is_reported = is_map and said.get(_REPORT, set(said) != {_HANDOFF}) is not False
     said = said if named is None else {_SESSION: named, **said}

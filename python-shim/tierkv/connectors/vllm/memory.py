@@ -62,6 +62,7 @@ def hold(models: Sequence[torch.nn.Module], is_stopped: Callable[[], bool]) -> H
     digest = blake3()
     closures: list[weakref.ref[Any]] = []
     tensors: dict[tuple[Any, ...], torch.Tensor] = {}
+    numbers: dict[tuple[Any, ...], int] = {}
     for model in models:
         for place, value in _things(model):
             digest.update(f"{place}\0".encode())
@@ -74,7 +75,7 @@ def hold(models: Sequence[torch.nn.Module], is_stopped: Callable[[], bool]) -> H
                 )
                 tensors.setdefault(named, value)  # tied weights are read once
                 digest.update(
-                    f"{value.dtype} {tuple(value.shape)} {list(tensors).index(named)}".encode()
+                    f"{value.dtype} {tuple(value.shape)} {numbers.setdefault(named, len(numbers))}".encode()
                 )
             elif isinstance(value, FunctionType):
                 closures.append(weakref.ref(value))
