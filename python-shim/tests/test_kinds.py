@@ -149,11 +149,11 @@ def test_a_rank_reports_the_socket_it_finds(rank: Rank, socket_path: str) -> Non
 
 def test_a_rank_that_reaches_another_sidecar_is_named(caplog: pytest.LogCaptureFixture) -> None:
     parts = {"model_config": "m"}
-    found = {0: Resolved(parts, socket="/run/a.sock"), 1: Resolved(parts, socket="/root/b.sock")}
+    found = {0: Resolved(parts, socket="/run/a.sock"), 1: Resolved(parts, socket="/srv/b.sock")}
     naming = Naming({}, "m", 2, known_weights(), Counters())
     naming.introduce(reaching(found, "/run/a.sock"))
     assert not naming.is_complete
-    assert "rank 1: its sidecar is at /root/b.sock, the scheduler's at /run/a.sock" in caplog.text
+    assert "rank 1: its sidecar is at /srv/b.sock, the scheduler's at /run/a.sock" in caplog.text
     assert "kv_connector_extra_config.socket" in caplog.text
 
 

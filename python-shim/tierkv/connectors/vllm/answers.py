@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.hints import said_by, session_of
+from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm.hints import said_by
 
 #: More tokens than any request has.
 ALL_TOKENS: Final = 1 << 62
@@ -73,7 +73,7 @@ NO_WISH: Final = Wish()
 def wish_of(request: Any) -> Wish:
     """Read a request's options; wrong values are ignored, because a cache fails no request."""
     params, hinted = request.kv_transfer_params or {}, said_by(request)
-    named = session_of(request)
+    named = compat.session_of(request)
     if not params and not hinted and named is None:
         return NO_WISH
     ours = params.get(KEY, hinted or None)

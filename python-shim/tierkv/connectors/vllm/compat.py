@@ -278,6 +278,17 @@ def steps_by_calls_only() -> bool:
     return not envs.VLLM_ENABLE_V1_MULTIPROCESSING
 
 
+def session_of(request: Any) -> Any:
+    """Give a request's session by vLLM's own field (0.32), as the client wrote it; None without one."""
+    return getattr(request, "session_id", None) or None
+
+
+def hint_actions(request: Any) -> Sequence[Any]:
+    """Give the actions of a request's `kv_hints` (0.32)."""
+    actions: Sequence[Any] = getattr(getattr(request, "kv_hints", None), "actions", None) or ()
+    return actions
+
+
 def computes_on_cpu() -> bool:
     """Tell whether this vLLM computes on the CPU."""
     return bool(current_platform.is_cpu())

@@ -3,23 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm import compat, limits
 
 #: Type and version of the actions in `kv_hints` whose payload is what `kv_transfer_params.tierkv` holds.
 _TYPE: Final = "tierkv"
 _VERSION: Final = "1"
 
 
-def session_of(request: Any) -> Any:
-    """Give the request's session by vLLM's own field, as the client wrote it; None without one."""
-    return getattr(request, "session_id", None) or None
-
-
 def said_by(request: Any) -> dict[str, Any]:
     """Give options of `kv_hints` in tierKV's own terms; a later action overrides."""
     said: dict[str, Any] = {}
-    actions = getattr(getattr(request, "kv_hints", None), "actions", None)
-    for action in (actions or ())[: limits.HINT_ACTIONS_MAX]:
+    for action in compat.hint_actions(request)[: limits.HINT_ACTIONS_MAX]:
         is_ours = (action.action_type, action.action_version) == (_TYPE, _VERSION)
         if is_ours and isinstance(action.payload, Mapping):
             said |= action.payload

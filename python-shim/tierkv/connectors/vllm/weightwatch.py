@@ -33,7 +33,7 @@ _WEIGHTS: Final = "weights"
 class WeightWatch:
     """Counts changes from the moment a call begins, on the worker's own thread: no forward runs beside such a call.
 
-    What the models hold is read when they are loaded, and after each emptying of vLLM's caches.
+    The models' memory is read when they are loaded, and after each emptying of vLLM's caches.
     """
 
     def __init__(self) -> None:
