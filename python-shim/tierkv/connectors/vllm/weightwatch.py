@@ -44,7 +44,7 @@ class WeightWatch:
         self.has_news = False
         self._worker: Any = None
         self._memory = MemoryDigest(self._models)
-        #: What the models held when they were loaded; None where that is not known.
+        #: The models' memory when they were loaded; None where that is not known.
         self._loaded: Held | None = None
         self._is_rebuilt = self._is_away = False
         #: The question that was last read for, and the last one answered.
@@ -104,7 +104,7 @@ class WeightWatch:
         if level != 1:
             self._changes += 1
 
-    # --- what the models hold --------------------------------------------------------------------
+    # --- the memory of the models ------------------------------------------------------------------
 
     def _models(self) -> Sequence[Any]:
         return [] if self._worker is None else compat.models_of(self._worker)
