@@ -1,4 +1,4 @@
-"""Owns the measuring of naming: SHA-256 of whole files beside plain reading, and the time that a start waits.
+"""Owns the measuring of naming: digests of whole files beside SHA-256 by one thread, and the time that a start waits.
 
 Prints one JSON line: bytes, threads, and seconds of each round.
 """

@@ -1,6 +1,7 @@
 """What a client says of one request in `kv_transfer_params`: how much is restored and saved, and the answer."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,56 @@ def restore(bench: Bench, request: Request, blocks: int, local: int) -> None:
 )
 def test_what_is_wrong_in_a_wish_is_ignored_and_named(params: Any, wish: Wish) -> None:
     assert wish_of(Request("r", 8, kv_transfer_params=params)) == wish
+
+
+def hints(*payloads: Any, version: str = "1", kind: str = "tierkv") -> Any:
+    """An envelope of vLLM's own type, as its API builds it."""
+    protocol = pytest.importorskip("vllm.v1.kv_hints.protocol")
+    actions = [
+        protocol.KvHintAction(
+            action_id=str(n), action_type=kind, action_version=version, payload=payload
+        )
+        for n, payload in enumerate(payloads)
+    ]
+    return protocol.KvHintsEnvelope(protocol_version="1", message_id="m", actions=actions)
+
+
+@pytest.mark.parametrize("params", [None, {}, {"max_load_tokens": 8}, {"tierkv": "yes"}])
+def test_vllms_own_session_is_a_session_and_requests_no_report(params: Any) -> None:
+    request = Request("r", 8, kv_transfer_params=params)
+    plain = wish_of(request)
+    request.session_id = "chat-7"  # type: ignore[attr-defined]
+    assert wish_of(request) == replace(plain, session="chat-7")
+
+
+def test_a_session_in_the_parameters_goes_before_vllms_own() -> None:
+    request = Request("r", 8, kv_transfer_params={"tierkv": {"session": "ours", "keep_s": 60}})
+    request.session_id = "theirs"  # type: ignore[attr-defined]
+    assert wish_of(request) == Wish(is_reported=True, session="ours", keep_s=60)
+    request.kv_transfer_params = {"tierkv": {"keep_s": 60}}
+    assert wish_of(request) == Wish(is_reported=True, session="theirs", keep_s=60)
+
+
+@pytest.mark.parametrize("name", ["a" * 129, "line\n", 7, ["x"]])
+def test_a_session_that_is_no_name_is_ignored_and_named(name: Any) -> None:
+    request = Request("r", 8)
+    request.session_id = name  # type: ignore[attr-defined]
+    assert wish_of(request) == Wish(ignored=("tierkv.session",))
+
+
+def test_hints_say_what_the_parameters_say() -> None:
+    request = Request("r", 8)
+    request.kv_hints = hints({"session": "a", "keep_s": 60}, {"keep_s": 90})  # type: ignore[attr-defined]
+    assert wish_of(request) == Wish(is_reported=True, session="a", keep_s=90)
+    request.kv_transfer_params = {"tierkv": {"release": True}}
+    assert wish_of(request) == Wish(is_reported=True, session="a", keep_s=90, is_released=True)
+
+
+@pytest.mark.parametrize("other", [{"version": "2"}, {"kind": "kvcr.pin"}])
+def test_hints_of_others_say_nothing(other: dict[str, str]) -> None:
+    request = Request("r", 8)
+    request.kv_hints = hints({"session": "a"}, **other)  # type: ignore[attr-defined]
+    assert wish_of(request) == NO_WISH
 
 
 def test_no_more_is_restored_than_a_request_allows(bench: Bench) -> None:

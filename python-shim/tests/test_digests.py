@@ -1,13 +1,15 @@
 """Whole files are read once, by threads that give way; what changed meanwhile, or is not ours, is not believed."""
 
-import hashlib
 import json
 import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from blake3 import blake3
+from huggingface_hub._local_folder import write_download_metadata
 from tierkv.connectors.vllm import digests, limits
 from tierkv.connectors.vllm.digests import DigestStore, FileDigestError, FileDigests, Stamp
 
@@ -32,11 +34,20 @@ def read(folder: Path, paths: list[Path]) -> tuple[dict[Path, str], int]:
     return files.read(paths), files.done_bytes
 
 
+def expected(data: bytes) -> str:
+    """The digest of a file: BLAKE3 of the digests of its segments."""
+    at_once = limits.NAMING_SEGMENT_BYTES
+    parts = [
+        blake3(data[at : at + at_once]).digest() for at in range(0, max(1, len(data)), at_once)
+    ]
+    return f"blake3:{blake3(b''.join(parts)).hexdigest()}"
+
+
 def test_files_are_read_whole_and_by_the_next_start_not_at_all(tmp_path: Path) -> None:
     paths = make_files(tmp_path)
     sizes = sum(path.stat().st_size for path in paths)
     found, bytes_read = read(tmp_path / "state", paths)
-    assert found == {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    assert found == {path: expected(path.read_bytes()) for path in paths}
     assert bytes_read == sizes
     assert read(tmp_path / "state", paths) == (found, 0)
 
@@ -90,29 +101,81 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         files.read([tmp_path / "none.bin"])
 
 
-def test_several_threads_read_and_all_give_way(
+def test_several_threads_read_one_file_and_all_give_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert digests.threads() == limits.NAMING_THREADS_MAX
     seen: set[tuple[int, int]] = set()
     together = threading.Barrier(limits.NAMING_THREADS_MAX)
-    true = FileDigests._read_one
+    true = FileDigests._read_segment
 
-    def note(self: FileDigests, path: Path, stamp: Stamp) -> str:
+    def note(self: FileDigests, *given: Any) -> None:
         together.wait(30)
         seen.add((threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0)))
-        return true(self, path, stamp)
+        true(self, *given)
 
-    monkeypatch.setattr(FileDigests, "_read_one", note)
-    paths = make_files(tmp_path, limits.NAMING_THREADS_MAX)
-    reading = threading.Thread(target=read, args=(tmp_path / "state", paths))
+    monkeypatch.setattr(FileDigests, "_read_segment", note)
+    monkeypatch.setattr(limits, "NAMING_SEGMENT_BYTES", 100)
+    monkeypatch.setattr(limits, "NAMING_BUFFER_BYTES", 30)
+    path = tmp_path / "one.bin"
+    path.write_bytes(os.urandom(100 * limits.NAMING_THREADS_MAX - 7))
+    found: dict[Path, str] = {}
+    reading = threading.Thread(target=lambda: found.update(read(tmp_path / "state", [path])[0]))
     reading.start()
     reading.join(60)
+    assert found == {path: expected(path.read_bytes())}
     assert len(seen) == limits.NAMING_THREADS_MAX
     # All but the caller, who sees to that himself (`Weights`).
     assert sorted(nice for _, nice in seen)[1:] == [limits.NAMING_NICE] * (len(seen) - 1)
     assert os.getpriority(os.PRIO_PROCESS, 0) < limits.NAMING_NICE
+
+
+@pytest.mark.parametrize(("processors", "count"), [(1, 1), (2, 2), (3, 2), (8, 4), (None, 1)])
+def test_half_of_the_processors_read_and_two_where_there_are_two(
+    processors: int | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    assert digests.threads() == count
+
+
+# --- what a download noted -----------------------------------------------------------------------
+
+
+def downloaded(folder: Path, etag: str, *, later_s: float = 0.0) -> Path:
+    """A file as `hf download --local-dir` leaves it: beside it a note of its commit, ETag and time."""
+    path = folder / "part" / "model.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"weights")
+    write_download_metadata(folder, "part/model.safetensors", "c0ffee", etag)
+    note = folder / ".cache" / "huggingface" / "download" / "part" / "model.safetensors.metadata"
+    commit, tag, noted_s = note.read_text().split()
+    note.write_text(f"{commit}\n{tag}\n{float(noted_s) + later_s}\n")
+    return path
+
+
+def test_the_digest_that_a_download_noted_is_taken_unread(tmp_path: Path) -> None:
+    path = downloaded(tmp_path / "model", "ab" * 32)
+    assert read(tmp_path / "state", [path]) == ({path: "ab" * 32}, 0)
+
+
+def test_a_file_that_changed_after_its_download_is_read(tmp_path: Path) -> None:
+    path = downloaded(tmp_path / "model", "ab" * 32, later_s=-5.0)
+    assert read(tmp_path / "state", [path]) == ({path: expected(b"weights")}, 7)
+
+
+def test_a_replaced_file_is_read_though_it_looks_older(tmp_path: Path) -> None:
+    path = downloaded(tmp_path / "model", "ab" * 32, later_s=-5.0)
+    os.utime(path, (1, 1))
+    assert read(tmp_path / "state", [path])[0] == {path: expected(b"weights")}
+
+
+@pytest.mark.parametrize("etag", ["ab" * 20, "", "no digest", "AB" * 32])
+def test_another_note_is_no_digest(tmp_path: Path, etag: str) -> None:
+    path = downloaded(tmp_path / "model", "ab" * 32)
+    note = next((tmp_path / "model" / ".cache").rglob("*.metadata"))
+    note.write_text(note.read_text().replace("ab" * 32, etag))
+    assert read(tmp_path / "state", [path])[0] == {path: expected(b"weights")}
 
 
 def test_the_store_is_ours_alone_and_bounded(
@@ -137,7 +200,7 @@ def test_two_engines_keep_what_both_have_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"version": 2, "files": {}}', '{"version": 1, "files": [1]}', "\xff"]
+    "text", ["", "[]", "{", '{"version": 1, "files": {}}', '{"version": 2, "files": [1]}', "\xff"]
 )
 def test_a_damaged_store_is_an_empty_one(text: str, tmp_path: Path) -> None:
     (path,) = make_files(tmp_path, 1)

@@ -1,11 +1,10 @@
 """Generations of weights: what a change, a reset and a sleep do to what the scheduler side restores and saves."""
 
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.metadata import StepReceipts
+from tierkv.connectors.vllm.metadata import Memory, StepReceipts
 
 from .support.engine import Request
 from .support.scheduler import ASK_AGAIN, NOTHING, Bench
@@ -19,11 +18,15 @@ def empty_cache(bench: Bench) -> None:
     bench.pool.cached_block_hash_to_block = object()
 
 
+LOADED = Memory(0, "as loaded", is_loaded=True)
+UNKNOWN = Memory(0)
+
+
 def hear(
-    bench: Bench, *, changed_at: int = 0, question: int = 0, sleeps: int = 0, ranks: int = 1
+    bench: Bench, *, changed_at: int = 0, question: int = 0, held: Memory = UNKNOWN, rank: int = 0
 ) -> None:
-    answers = Counter({question: ranks} if question else {})
-    receipts = StepReceipts(changed_at=changed_at, answers=answers, sleeps=sleeps)
+    answers = {rank: held._replace(question=question)} if question else {}
+    receipts = StepReceipts(changed_at=changed_at, memory=answers)
     output = SimpleNamespace(finished_recving=None, kv_connector_worker_meta=receipts)
     bench.shim.update_connector_output(output)
 
@@ -47,32 +50,77 @@ def test_a_reset_is_followed_by_a_question_and_a_name_nobody_else_has(bench: Ben
     assert bench.shim.counters.snapshot()["generations"] == 1
 
 
-def test_after_a_sleep_that_keeps_the_weights_the_name_stays(bench: Bench) -> None:
-    bench.shim.reset_cache()
-    metadata = bench.step()
-    hear(bench, question=metadata.question, sleeps=1)
+def reset(bench: Bench, held: Memory) -> None:
+    assert bench.shim.reset_cache()
+    empty_cache(bench)
+    hear(bench, question=bench.step().question, held=held)
+
+
+def test_after_a_reset_that_left_the_weights_the_name_stays(bench: Bench) -> None:
+    reset(bench, LOADED)
     bench.new(Request("a", 41))
     bench.prefetch()
     assert len(names(bench, 1)) == 1
     assert "generations" not in bench.shim.counters.snapshot()
 
 
-def test_a_sleep_does_not_explain_a_second_reset(bench: Bench) -> None:
-    bench.shim.reset_cache()
-    bench.shim.reset_cache()
-    hear(bench, question=bench.step().question, sleeps=1)
-    assert bench.shim.counters.snapshot()["generations"] == 1
+def name_after(bench: Bench, request_id: str, count: int) -> bytes:
+    bench.new(Request(request_id, 41, seed=request_id))
+    return names(bench, count)[-1]
 
 
-def test_every_rank_must_have_answered(socket_path: str) -> None:
+def test_weights_that_come_back_have_their_old_name(bench: Bench) -> None:
+    first = name_after(bench, "a", 1)
+    reset(bench, Memory(0, "trained"))
+    trained = name_after(bench, "b", 2)
+    reset(bench, LOADED)
+    assert name_after(bench, "c", 3) == first
+    reset(bench, Memory(0, "trained"))
+    assert name_after(bench, "d", 4) == trained != first
+    reset(bench, Memory(0, "trained further"))
+    assert name_after(bench, "e", 5) not in (first, trained)
+
+
+def test_weights_updated_in_place_have_a_name_that_equal_ones_share(socket_path: str) -> None:
+    found = []
+    for number, digest in enumerate(("trained", "trained", "trained otherwise")):
+        path = f"{socket_path}.{number}"
+        with FakeSidecar(path) as sidecar, Bench(path, sidecar) as bench:
+            bench.step()
+            hear(bench, changed_at=1)
+            reset(bench, Memory(0, digest))
+            found.append(name_after(bench, "a", 1))
+    assert found[0] == found[1] != found[2]
+
+
+def test_weights_that_memory_does_not_show_have_a_name_nobody_shares(bench: Bench) -> None:
+    seen = set()
+    for number in range(3):
+        reset(bench, Memory(0))
+        seen.add(name_after(bench, str(number), number + 1))
+    assert len(seen) == 3
+
+
+def test_every_rank_must_have_answered_and_hold_what_it_loaded(socket_path: str) -> None:
     with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar, world=2) as bench:
-        bench.shim.reset_cache()
-        question = bench.step().question
-        hear(bench, question=question, sleeps=1)
-        assert bench.step().question == question
-        hear(bench, question=question, sleeps=1)
-        assert bench.step().question == 0
-        assert "generations" not in bench.shim.counters.snapshot()
+        for held, generations in ((LOADED, None), (Memory(0, "other"), 1)):
+            bench.shim.reset_cache()
+            question = bench.step().question
+            hear(bench, question=question, held=LOADED)
+            hear(bench, question=question, held=LOADED)  # one rank's word counts once
+            assert bench.step().question == question
+            hear(bench, question=question, held=held, rank=1)
+            assert bench.step().question == 0
+            assert bench.shim.counters.snapshot().get("generations") == generations
+
+
+def test_an_answer_to_an_earlier_question_says_nothing_of_the_present_one(bench: Bench) -> None:
+    bench.shim.reset_cache()
+    early = bench.step().question
+    bench.shim.reset_cache()
+    late = bench.step().question
+    hear(bench, question=early, held=LOADED)
+    assert bench.step().question == late
 
 
 def test_changed_weights_end_restores_and_saves_until_the_engines_cache_is_emptied(

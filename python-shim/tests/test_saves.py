@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm import limits, saves
 from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.cursors import SaveCursor
 from tierkv.connectors.vllm.grid import Grid
@@ -253,6 +253,38 @@ def test_an_idle_engine_steps_for_saves_only_while_slots_come_free(
     monkeypatch.setattr(limits, "SAVE_STALL_S", -1.0)
     assert not bench.works()
     bench.hear(slots=1)
+    assert bench.works()
+
+
+def paused_s(bench: Bench, clock: list[float], seconds_per_slot: float) -> float:
+    """How long a pause waits: vLLM steps while there is work, and a slow vault frees a slot now and then."""
+    began = clock[0]
+    for step in range(1, 1000):
+        if not bench.works():
+            break
+        number, items = bench.planner.next_step()
+        clock[0] += seconds_per_slot
+        bench.hear(number if items else 0, slots=step % 2)
+    return clock[0] - began
+
+
+def test_a_pause_does_not_wait_for_a_slow_vault(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(saves.time, "monotonic", lambda: clock[0])
+    bench = Bench()
+    bench.choose(Request("r", 200), 200, table=list(range(1, 60)))
+    bench.planner.hear(StepReceipts(slots=0))
+    bench.planner.next_step(computed=200)
+    waiting = bench.planner.waiting
+    assert waiting == 50
+    assert paused_s(bench, clock, 1.0) <= limits.SAVE_IDLE_S + 2.0
+    dropped = bench.counters.get("dropped_save_idle")
+    assert waiting - limits.SAVE_IDLE_S <= dropped < waiting
+    assert bench.planner.waiting == 0
+    # A step with tokens begins the time anew.
+    bench.cursor = SaveCursor()
+    bench.choose(Request("t", 40, "t"), 40, table=list(range(200, 220)))
+    bench.planner.next_step(computed=40)
     assert bench.works()
 
 

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 from tierkv.connectors.vllm.settings import default_socket, load_settings
+from tierkv.connectors.vllm.weights import Weights
+
+from .support.engine import vllm_config
 
 
 def write(folder: Path, text: str) -> str:
@@ -160,3 +163,19 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     Path(path).chmod(0o646)
     with pytest.raises(ValueError, match=r"with mode 646, so others may have written it"):
         load_settings({"config_path": path})
+
+
+def test_the_operators_name_for_the_weights_is_read_by_the_engine(tmp_path: Path) -> None:
+    text = '[model]\nidentity = "org/model@3f1c0de"\n'
+    settings = load_settings({"config_path": write(tmp_path, text)})
+    assert settings.identity == "org/model@3f1c0de"
+    weights = Weights(vllm_config("s3://bucket/model"), identity=settings.identity)
+    weights.start()
+    assert (weights.digest, weights.refused) == ("stated:org/model@3f1c0de", "")
+    assert load_settings({}).identity == ""
+
+
+@pytest.mark.parametrize("value", ["7", '""', '"two words"', '"a\\u0000b"', f'"{"a" * 257}"'])
+def test_a_name_that_is_none_is_refused_by_key_and_value(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ValueError, match=r"model\.identity = .*without spaces"):
+        load_settings({"config_path": write(tmp_path, f"[model]\nidentity = {value}\n")})

@@ -13,7 +13,7 @@ from tierkv.connectors.vllm.pages import make_pages
 
 from .support.device import Device
 from .support.engine import make_group
-from .support.sidecar import FakeArena
+from .support.sidecar import FakeArena, wait_until
 
 BLOCKS = 4
 GROUP = make_group()
@@ -39,6 +39,7 @@ class Bench:
 
     def prepare(self, arena: Arena) -> Arena:
         """Wait until it is ready."""
+        self.copier.may_pin()
         is_ready = threading.Event()
         self.copier.prepare(arena, is_ready.set)
         assert is_ready.wait(5)
@@ -151,6 +152,7 @@ def test_memory_that_is_refused_is_copied_all_the_same_and_said(
 ) -> None:
     bench = Bench(Device(pins=False))
     arena = bench.prepare(bench.arena(1))
+    wait_until(lambda: "does not pin" in caplog.text, "the warning")
     for _ in range(2):
         bench.copier.save(bench.batch(arena, "save"))
     kept = bench.shared[0].slot(0)
@@ -164,6 +166,45 @@ def test_an_arena_is_pinned_in_pieces_of_whole_slots(monkeypatch: pytest.MonkeyP
     arena = bench.prepare(bench.arena(1))
     start = arena.bytes.data_ptr()
     assert bench.device.pinned == [start, start + 2 * GROUP.block_bytes]
+
+
+class Capture(Device):
+    """A device that captures a graph in global mode: a call of any thread that registers memory breaks the capture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_capturing, self.is_broken = True, False
+
+    def pin(self, memory: torch.Tensor) -> bool:
+        self.is_broken |= self.is_capturing
+        return super().pin(memory)
+
+
+def test_no_memory_is_pinned_while_graphs_are_captured() -> None:
+    device = Capture()
+    bench = Bench(device)
+    is_ready = threading.Event()
+    arena = bench.arena(1)
+    bench.copier.prepare(arena, is_ready.set)
+    assert not is_ready.wait(0.3)
+    device.is_capturing = False
+    bench.copier.may_pin()
+    assert is_ready.wait(5)
+    assert (device.is_broken, device.pinned) == (False, [arena.bytes.data_ptr()])
+
+
+def test_a_refused_piece_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PIN_RETRY_S", 0.01)
+    monkeypatch.setattr(limits, "PIN_BYTES", GROUP.block_bytes * 2)
+    device = Device(pins=False)
+    bench = Bench(device)
+    arena = bench.prepare(bench.arena(1))
+    assert device.pinned == []
+    device.pins = True
+    places = [arena.bytes.data_ptr(), arena.bytes.data_ptr() + 2 * GROUP.block_bytes]
+    wait_until(lambda: device.pinned == places, "both pieces are pinned")
+    bench.copier.close()
+    assert device.pinned == []
 
 
 def test_at_the_end_nothing_stays_pinned(bench: Bench) -> None:

@@ -1,17 +1,22 @@
 """The watch on a worker's weights: which calls it hears, what it tells, and what a rank does until it is heard."""
 
+import random
 import re
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.metadata import LoadPart, StepMetadata, StepReceipts
-from tierkv.connectors.vllm.weightwatch import CHANGING, WeightWatch
+import torch
+from tierkv.connectors.vllm import compat, limits, memory
+from tierkv.connectors.vllm.memory import mixed
+from tierkv.connectors.vllm.metadata import LoadPart, Memory, StepMetadata, StepReceipts
+from tierkv.connectors.vllm.weightwatch import CHANGING, REBUILDING, RESTING, WeightWatch
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.v1.worker.gpu_worker import Worker
 
-from .support.sidecar import FakeSidecar
+from .support.sidecar import FakeSidecar, wait_until
 from .support.worker import Rank
 
 #: Calls of a worker by such names that leave weights as they are, or that the watch tells apart itself.
@@ -20,12 +25,15 @@ HARMLESS = (
     "compute_weight_checksums",
     "init_weight_transfer_engine",
     "shutdown_weight_transfer_engine",
-    "sleep",
     "sleep_mode_backend",
     "supports_draft_weight_updates",
     "update_max_model_len",
-    "wake_up",
 )
+
+
+@pytest.fixture(autouse=True)
+def readers_are_not_put_behind_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "NAMING_NICE", 0)
 
 
 class Calls:
@@ -41,7 +49,7 @@ class Calls:
 def watched() -> tuple[WeightWatch, Any]:
     model = Calls("load_weights")
     runner = Calls("reload_weights", model=model)
-    worker = Calls(*CHANGING, "sleep", "wake_up", model_runner=runner)
+    worker = Calls(*CHANGING, *REBUILDING, *RESTING, model_runner=runner)
     watch = WeightWatch()
     watch.install(worker)
     return watch, worker
@@ -49,13 +57,13 @@ def watched() -> tuple[WeightWatch, Any]:
 
 def report(watch: WeightWatch, step: int, question: int = 0) -> StepReceipts:
     metadata = StepMetadata(step=step, question=question)
-    watch.begin_step(step)
+    watch.begin_step(step, question)
     receipts = StepReceipts()
-    watch.report(metadata, receipts)
+    watch.report(metadata, receipts, 0)
     return receipts
 
 
-@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize("name", [*CHANGING, *REBUILDING])
 def test_each_call_that_may_change_weights_is_told_once(name: str) -> None:
     watch, worker = watched()
     assert report(watch, 4).is_empty
@@ -91,21 +99,191 @@ def test_a_call_that_fails_may_have_changed_some() -> None:
     assert report(watch, 1).changed_at == 1
 
 
-@pytest.mark.parametrize(("level", "changed_at", "sleeps"), [(1, 0, 1), (2, 7, 0)])
-def test_sleep_keeps_weights_at_level_1_only(level: int, changed_at: int, sleeps: int) -> None:
+@pytest.mark.parametrize(("level", "changed_at"), [(1, 0), (2, 7)])
+def test_sleep_keeps_weights_at_level_1_only(level: int, changed_at: int) -> None:
     watch, worker = watched()
     worker.sleep(level=level)
     worker.wake_up()
-    receipts = report(watch, 7, question=3)
-    assert (receipts.changed_at, receipts.sleeps) == (changed_at, sleeps)
-    assert receipts.answers == {3: 1}
-    assert report(watch, 8, question=4).sleeps == 0
+    assert report(watch, 7).changed_at == changed_at
+
+
+def packed(weight: torch.Tensor) -> Any:
+    return lambda x: x @ weight.t()
+
+
+class Model(torch.nn.Module):
+    """A small model; its layers may keep packed weights to themselves, as vLLM's do on a CPU."""
+
+    def __init__(self, *, is_packed: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(5, 3) for _ in range(3))
+        self.scale = 1.5
+        self.kv_cache = torch.zeros(4)
+        if is_packed:
+            self.pack()
+
+    def pack(self) -> None:
+        for layer in self.layers:
+            layer.cpu_linear = packed(layer.weight)
+            layer.weight = torch.nn.Parameter(torch.empty(0))
+
+
+def loaded(model: Model) -> tuple[WeightWatch, Any]:
+    """A watch over a worker whose model has been loaded and read."""
+    worker = Calls(*CHANGING, *REBUILDING, *RESTING, model_runner=SimpleNamespace(model=model))
+    watch = WeightWatch()
+    watch.install(worker)
+    watch.read_loaded()
+    watch.end_reading()
+    return watch, worker
+
+
+def held(watch: WeightWatch, question: int) -> Memory:
+    """The answer to a question, once the model is read."""
+    watch.begin_step(question, question)
+    wait_until(lambda: watch._memory.is_done, "the model is read")
+    receipts = StepReceipts()
+    watch.report(StepMetadata(step=question, question=question), receipts, 0)
+    again = StepReceipts()
+    watch.report(StepMetadata(step=question, question=question), again, 0)
+    assert again.memory == {}  # answered once
+    return receipts.memory[0]
+
+
+def scale(model: Model) -> None:
+    with torch.no_grad():
+        model.layers[1].weight.data.mul_(1.001)
+
+
+def test_a_model_that_is_as_it_was_loaded_is_told_apart_from_a_changed_one() -> None:
+    model = Model()
+    watch, worker = loaded(model)
+    before = held(watch, 1)
+    assert before.is_loaded
+    model.kv_cache += 1  # as every step does
+    assert held(watch, 2) == before._replace(question=2)
+    scale(model)  # as a trainer does it, by a call that nobody watches
+    changed = held(watch, 3)
+    assert (changed.is_loaded, changed.digest != before.digest) == (False, True)
+    worker.reload_weights()
+    model.load_state_dict(Model().state_dict())
+    assert held(watch, 4) == before._replace(question=4)
+
+
+@pytest.mark.parametrize("change", ["scale", "swap", "bias", "number", "one word"])
+def test_any_change_of_what_a_model_holds_changes_its_digest(change: str) -> None:
+    model = Model()
+    watch, _ = loaded(model)
+    weights = [layer.weight.data for layer in model.layers]
+    if change == "scale":
+        scale(model)
+    elif change == "swap":
+        model.layers[0].weight.data, model.layers[1].weight.data = weights[1], weights[0]
+    elif change == "bias":
+        model.layers[2].bias.data[1] = 0.25
+    elif change == "number":
+        model.scale = 1.25
+    else:
+        weights[0][0, 0], weights[0][0, 1] = weights[0][0, 1].clone(), weights[0][0, 0].clone()
+    assert not held(watch, 1).is_loaded
+
+
+def test_packed_weights_are_the_same_only_while_nobody_touched_them() -> None:
+    model = Model(is_packed=True)
+    watch, worker = loaded(model)
+    assert held(watch, 1) == Memory(1, "", is_loaded=True)
+    model.pack()  # other weights, packed again: no tensor shows it
+    assert held(watch, 2) == Memory(2)
+    model = Model(is_packed=True)
+    watch, worker = loaded(model)
+    worker.update_weights()
+    assert held(watch, 1) == Memory(1)
+
+
+def test_weights_that_vllm_packs_on_a_cpu_are_known_by_who_keeps_them() -> None:
+    """vLLM's own code packs a layer for oneDNN, and leaves an empty parameter behind."""
+    model = Model()
+    for layer in model.layers:
+        layer.weight = torch.nn.Parameter(torch.rand(64, 64), requires_grad=False)
+        dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+    watch, _ = loaded(model)
+    is_packed = all(layer.weight.numel() == 0 for layer in model.layers)
+    before = held(watch, 1)
+    assert (before.is_loaded, before.digest == "") == (True, is_packed)
+    layer = model.layers[1]
+    layer.weight = torch.nn.Parameter(torch.rand(64, 64), requires_grad=False)
+    dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+    assert not held(watch, 2).is_loaded
+
+
+@pytest.mark.parametrize("name", REBUILDING)
+def test_what_may_change_more_than_memory_shows_ends_all_trust_in_it(name: str) -> None:
+    watch, worker = loaded(Model())
+    getattr(worker, name)()
+    assert held(watch, 1) == Memory(1)
+
+
+def test_nothing_is_read_while_the_weights_are_away() -> None:
+    watch, worker = loaded(Model())
+    worker.sleep(1)
+    assert report(watch, 1, question=1).memory == {}
+    worker.wake_up(["kv_cache"])
+    assert report(watch, 2, question=1).memory == {}
+    worker.wake_up(["weights"])
+    assert held(watch, 1).is_loaded
+
+
+def test_a_call_that_changes_weights_meets_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, worker = loaded(Model())
+    is_read, may_end = threading.Event(), threading.Event()
+    true = memory.hold
+
+    def slow(models: Any, is_stopped: Any) -> Any:
+        is_read.set()
+        wait_until(lambda: may_end.is_set() or is_stopped(), "the end")
+        return true(models, is_stopped)
+
+    monkeypatch.setattr(memory, "hold", slow)
+    watch.begin_step(1, 1)
+    assert is_read.wait(5)
+    worker.update_weights()  # ends the reading first
+    assert watch._memory._thread is None
+    may_end.set()
+    assert not held(watch, 1).is_loaded or watch.changed_at == 1
+
+
+def test_without_a_model_or_with_one_that_cannot_be_read_nothing_is_known(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch, _ = watched()
+    assert held(watch, 1) == Memory(1)
+    monkeypatch.setattr(memory, "_digest", lambda *_: 1 // 0)
+    watch, _ = loaded(Model())
+    assert held(watch, 1) == Memory(1)
+    assert "the loaded model cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 64, 1000])
+def test_a_devices_sums_depend_on_every_byte_and_its_place(size: int) -> None:
+    data = torch.frombuffer(bytearray(random.Random(size).randbytes(size + 8)), dtype=torch.uint8)[
+        :size
+    ]
+    seen = {b"".join(mixed(data))}
+    for at in range(size):
+        other = data.clone()
+        other[at] ^= 1
+        seen.add(b"".join(mixed(other)))
+    assert len(seen) == size + 1
+    if size >= 64:
+        words = data[: size // 8 * 8].view(-1, 8)
+        assert b"".join(mixed(words.flip(0).flatten())) not in seen
 
 
 def test_every_call_of_this_release_that_sounds_like_weights_is_known() -> None:
     sounds = re.compile(r"weight|load|apply_model|^update_|sleep|wake|discard|checkpoint|elastic")
     public = {name for name in dir(Worker) if not name.startswith("_") and sounds.search(name)}
-    assert public <= {*CHANGING, *HARMLESS}
+    assert public <= {*CHANGING, *REBUILDING, *RESTING, *HARMLESS}
     assert {"reload_weights", "update_weights", "update_config", "sleep"} <= public
 
 

@@ -253,6 +253,11 @@ export interface LedgerConfig {
   readonly watts: number | null;
 }
 
+export interface ModelConfig {
+  /** The operator's name for the engine's weights; null: their files are read. Read by the shim. */
+  readonly identity: string | null;
+}
+
 export interface LogConfig {
   readonly level: LogLevel;
 }
@@ -263,6 +268,7 @@ export interface Config {
   readonly cluster: ClusterConfig;
   readonly turboQuant: TurboQuantConfig;
   readonly codec: CodecConfig;
+  readonly model: ModelConfig;
   readonly vault: VaultConfig;
   readonly sidecar: SidecarConfig;
   readonly restore: RestoreConfig;

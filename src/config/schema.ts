@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { MAX_KLD_DEFAULT, MAX_KLD_MAX } from "../limits/codec.ts";
 import {
+  MODEL_IDENTITY_CHARS_MAX,
   PATH_BYTES_MAX,
   RESTORE_STALL_MS_DEFAULT,
   RESTORE_WAIT_MS_DEFAULT,
@@ -13,7 +14,7 @@ import { VERIFY_SAMPLED_EVERY } from "../limits/truth.ts";
 import { LOG_LEVELS } from "../log.ts";
 import { byDefault, optional } from "./common-fields.ts";
 import type { Field, Schema, Section } from "./field.ts";
-import { boolean, choice, decimal, integer, path } from "./kinds.ts";
+import { boolean, choice, decimal, integer, label, path } from "./kinds.ts";
 import { stateDir } from "./own-places.ts";
 import { CLUSTER } from "./schema-cluster.ts";
 import { ETCD } from "./schema-etcd.ts";
@@ -56,6 +57,19 @@ export const SCHEMA: Schema = {
         kind: decimal(0, MAX_KLD_MAX),
         doc: "Largest mean change of the model's predictions by a lossy codec with `auto`, in nats per token. tierKV estimates it from the noise in the engine's first blocks; `tierkv fidelity` measures it. Above the limit, blocks are stored bit for bit.",
         ...byDefault(MAX_KLD_DEFAULT, 0.00001),
+      },
+    },
+  },
+  model: {
+    doc: "The engine's model. The engine reads this section.",
+    fields: {
+      identity: {
+        kind: label(MODEL_IDENTITY_CHARS_MAX),
+        doc: "Your name for the exact weights, for example the model's name and commit. With it, the engine reads no model file to name its blocks, and weights that it cannot read (`s3://`, a streamer) have a name, too. tierKV trusts it: engines with the same name and configuration share blocks, so give different weights different names.",
+        ...optional(
+          "the digest of the model's files, read in the background after start, or noted by the Hugging Face download",
+          '"org/model@3f1c0de"',
+        ),
       },
     },
   },

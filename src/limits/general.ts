@@ -214,6 +214,8 @@ export const SOCKET_PATH_BYTES_MAX = 103;
 export const VAULT_SOCKET_BYTES_MAX = 96;
 /** The same for a sidecar's, whose own vault appends `.vault` to the name. */
 export const SIDECAR_SOCKET_BYTES_MAX = 90;
+/** Characters of an operator's name for a model's weights: as the shim's `limits.py` has it. */
+export const MODEL_IDENTITY_CHARS_MAX = 256;
 /** Any other path (Linux PATH_MAX, without its terminating zero). */
 export const PATH_BYTES_MAX = 4095;
 

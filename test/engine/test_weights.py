@@ -97,6 +97,15 @@ def test_f48_a_sleep_that_keeps_the_weights_keeps_what_is_stored(pair: Pair) -> 
     assert pair.names() == names
 
 
+def test_f48_a_reset_that_left_the_weights_keeps_what_is_stored(pair: Pair) -> None:
+    """What `/pause` does with its defaults: all caches are emptied, no weight changes."""
+    names = pair.names()
+    assert pair.changed.call("reset_all")
+    answer = pair.changed.ask(TEXT)
+    assert (answer["cached"], answer["tokens"]) == (BLOCKS * BLOCK, pair.before)
+    assert pair.names() == names
+
+
 @pytest.mark.parametrize(
     ("how", "reset"), [("reload", "reset_all"), ("update", "reset"), ("load", "reset_all")]
 )
@@ -116,8 +125,3 @@ def test_f48_weights_replaced_in_place_begin_a_new_generation(
 def test_f48_a_sleep_that_throws_weights_away_returns_nothing_old(pair: Pair) -> None:
     pair.changed.call("sleep", level=2)
     pair.check_new_generation(950)
-
-
-def test_f48_a_reset_without_a_reason_begins_a_new_generation(pair: Pair) -> None:
-    assert pair.changed.call("reset_all")
-    pair.check_new_generation(960)

@@ -235,7 +235,7 @@ export const TEST_FOLDERS: readonly string[] = [
 
 /** Python: what the files below a folder may import besides the standard library and our own package. */
 export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
-  "python-shim/tierkv/connectors/": ["msgspec", "torch", "vllm"],
+  "python-shim/tierkv/connectors/": ["blake3", "msgspec", "torch", "vllm"],
   "python-shim/tierkv/mlx/": ["msgspec", "mlx", "mlx_lm", "numpy"],
   "python-shim/tierkv/": ["msgspec", "torch", "vllm"],
 };

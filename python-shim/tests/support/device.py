@@ -43,7 +43,7 @@ class Device(Cuda):
         self.said: list[str] = []
         self.events: list[Event] = []
         self.pinned: list[int] = []
-        self._pins = pins
+        self.pins = pins
         self._engine = Stream("engine", self.said)
         self._names = iter(("saves", "saves 2", "loads", "loads 2"))
 
@@ -71,9 +71,9 @@ class Device(Cuda):
         return torch.tensor(numbers)
 
     def pin(self, memory: torch.Tensor) -> bool:
-        if self._pins:
+        if self.pins:
             self.pinned.append(memory.data_ptr())
-        return self._pins
+        return self.pins
 
     def unpin(self, memory: torch.Tensor) -> None:
         self.pinned.remove(memory.data_ptr())

@@ -145,6 +145,7 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
         parallel_config=SimpleNamespace(
             world_size=world,
             rank=rank,
+            distributed_executor_backend=None,
             tensor_parallel_size=world,
             pipeline_parallel_size=1,
             decode_context_parallel_size=1,

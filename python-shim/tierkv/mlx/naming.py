@@ -14,8 +14,9 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from tierkv.connectors.vllm import digests, limits
+from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.processors import lower_priority
 from tierkv.mlx.buffers import Buffers
 from tierkv.mlx.form import ModelForm, UnnameableError
 from tierkv.mlx.kinds import Group
@@ -69,7 +70,7 @@ class Naming:
         self._thread.start()
 
     def _run(self, form: ModelForm) -> None:
-        digests.lower_priority()
+        lower_priority()
         try:
             self.weights = f"memory:{form.digest(self._hear)}"
         except Exception as error:  # no caller waits for this thread, so it must leave an answer

@@ -256,6 +256,13 @@ def reset_clocks(host: Host) -> None:
         clock.max_s = 0.0
 
 
+def drafts(host: Host) -> dict[str, int]:
+    """Returns how many tokens were drafted and how many of them accepted, since the start."""
+    found = {metric.name: metric for metric in host.llm.get_metrics()}
+    names = {"drafted": "num_draft_tokens", "accepted": "num_accepted_tokens"}
+    return {name: int(found[f"vllm:spec_decode_{theirs}"].value) for name, theirs in names.items()}
+
+
 def facts(host: Host) -> Json:
     """Returns the engine's facts: release, block size, blocks, dtype, policy for failed loads."""
     group = host.scheduler.kv_cache_config.kv_cache_groups[0]
@@ -271,6 +278,7 @@ def facts(host: Host) -> Json:
         "blocks": host.scheduler.kv_cache_config.num_blocks,
         "recompute": host.scheduler.recompute_kv_load_failures,
         "block_bytes": group.kv_cache_spec.page_size_bytes * len(group.layer_names),
+        "layers": sum(len(g.layer_names) for g in host.scheduler.kv_cache_config.kv_cache_groups),
     }
 
 

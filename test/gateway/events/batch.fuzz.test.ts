@@ -34,6 +34,13 @@ const stored = fc
       lora_name: fc.constantFrom(null, "adapter"),
       extra_keys: fc.constantFrom(null, [["salt"], null]),
       group_idx: fc.nat(2),
+      kv_cache_spec_kind: fc.constantFrom(null, "full_attention"),
+      kv_cache_spec_sliding_window: fc.constant(null),
+      locality: fc.constantFrom(null, "LOCAL"),
+      ownership: fc.constantFrom(null, "OWNED"),
+      session_id: fc.constantFrom(null, "chat-7"),
+      // 0.33: tokens behind the blocks that their hashes cover.
+      lookahead_token_ids: fc.constantFrom(null, [1, 2, 3], [[1], []]),
     }),
   )
   .map((fields) => ({ type: "BlockStored", ...fields }));

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm.hints import said_by
 
 #: More tokens than any request has.
 ALL_TOKENS: Final = 1 << 62
@@ -71,12 +72,16 @@ NO_WISH: Final = Wish()
 
 def wish_of(request: Any) -> Wish:
     """Read a request's options; wrong values are ignored, because a cache fails no request."""
-    params = request.kv_transfer_params
-    if not params:
+    params, hinted = request.kv_transfer_params or {}, said_by(request)
+    named = compat.session_of(request)
+    if not params and not hinted and named is None:
         return NO_WISH
-    ours = params.get(KEY)
+    ours = params.get(KEY, hinted or None)
     is_map = isinstance(ours, Mapping)
-    said = ours if is_map else {}
+    said = {**hinted, **ours} if isinstance(ours, Mapping) else {}
+    # A hand-off is passed on unchanged, so alone it requests no report.
+    is_reported = is_map and said.get(_REPORT, set(said) != {_HANDOFF}) is not False
+    said = said if named is None else {_SESSION: named, **said}
     session = _name(said.get(_SESSION)) or ""
     parsers = _PARSERS | (_OF_SESSION if session else {})
     read = {name: parsers[name](value) if name in parsers else None for name, value in said.items()}
@@ -91,8 +96,7 @@ def wish_of(request: Any) -> Wish:
     return Wish(
         load_tokens=ALL_TOKENS if load is None else load,
         save_tokens=ALL_TOKENS if save is None else save,
-        # A hand-off is passed on unchanged, so alone it requests no report.
-        is_reported=is_map and said.get(_REPORT, set(said) != {_HANDOFF}) is not False,
+        is_reported=is_reported,
         session=session,
         keep_s=read.get(_KEEP) or read.get(_CACHE_CONTROL) or pinned_s,
         is_released=read.get(_RELEASE) is True,

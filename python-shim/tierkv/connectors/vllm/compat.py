@@ -5,12 +5,13 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 import torch
 import vllm
+from vllm import envs
 from vllm.distributed import kv_transfer
 from vllm.distributed.kv_transfer.kv_connector.v1 import base as connector_base
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -283,6 +284,52 @@ def weight_calls(worker: Any, names: Sequence[str]) -> list[tuple[Any, str, Call
     wanted += [(part, "load_weights") for part in ([model] if inner is model else [model, inner])]
     found = [(owner, name, getattr(owner, name, None)) for owner, name in wanted]
     return [(owner, name, call) for owner, name, call in found if call is not None]
+
+
+def models_of(worker: Any) -> list[torch.nn.Module]:
+    """Give the models of a worker: its runner's, and the one that drafts."""
+    runner = getattr(worker, "model_runner", None)
+    drafter = getattr(runner, "drafter", None) or getattr(runner, "speculator", None)
+    found = (getattr(runner, "model", None), getattr(drafter, "model", None))
+    return [model for model in found if isinstance(model, torch.nn.Module)]
+
+
+def after_warm_up(worker: Any | None, call: Callable[[], None]) -> None:
+    """Make a call when a worker has captured its CUDA graphs: `compile_or_warm_up_model` does so, once."""
+    warm_up = getattr(worker, "compile_or_warm_up_model", None)
+    if warm_up is None:
+        return
+
+    @wraps(warm_up)
+    def warmed_up(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return warm_up(*args, **kwargs)
+        finally:
+            call()
+
+    worker.compile_or_warm_up_model = warmed_up  # type: ignore[union-attr]
+
+
+def schedules_per_rank(config: "VllmConfig") -> bool:
+    """Tell whether each of several ranks has a scheduler of its own, which must plan what all others plan."""
+    parallel = config.parallel_config
+    return parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1
+
+
+def steps_by_calls_only() -> bool:
+    """Tell whether the engine runs in its caller's process, and so makes no step after a batch's last one."""
+    return not envs.VLLM_ENABLE_V1_MULTIPROCESSING
+
+
+def session_of(request: Any) -> Any:
+    """Give a request's session by vLLM's own field (0.32), as the client wrote it; None without one."""
+    return getattr(request, "session_id", None) or None
+
+
+def hint_actions(request: Any) -> Sequence[Any]:
+    """Give the actions of a request's `kv_hints` (0.32)."""
+    actions: Sequence[Any] = getattr(getattr(request, "kv_hints", None), "actions", None) or ()
+    return actions
 
 
 def computes_on_cpu() -> bool:

@@ -52,6 +52,13 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         armed = failpoint.arm(os.environ.get(failpoint.VARIABLE))
         settings = load_settings(vllm_config.kv_transfer_config.kv_connector_extra_config)
         groups = read_groups(vllm_config, kv_cache_config, settings.states)
+        if compat.schedules_per_rank(vllm_config):
+            log.warning(
+                "tierKV: with distributed_executor_backend=external_launcher every rank has a scheduler of "
+                "its own, and all must plan the same steps; answers that come to each at its own time would "
+                "part them, so nothing is restored or saved; use another executor (mp or ray)"
+            )
+            groups = []
         same = replicas.copies(vllm_config, kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:
             if compat.set_recompute_policy(vllm_config):
@@ -68,7 +75,9 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
                 vllm_config, settings, groups, blocks, copies=same
             )
             amx.ask_kernel()
-            self.worker_side.weights.install(compat.worker_above())
+            above = compat.worker_above()
+            self.worker_side.weights.install(above)
+            compat.after_warm_up(above, self.worker_side.warmed_up)
         self.half.counters.add("failpoints_armed", armed)
 
     @property

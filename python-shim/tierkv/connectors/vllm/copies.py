@@ -48,6 +48,9 @@ class Copier:
         """Prepare an arena for copies; `ready` is called then, here or on another thread."""
         raise NotImplementedError
 
+    def may_pin(self) -> None:
+        """Note that no CUDA graph is being captured from now on."""
+
     def save(self, batch: Batch) -> None:
         """Copy engine blocks into slots, after the work already queued for this step."""
         raise NotImplementedError
@@ -121,30 +124,59 @@ class CudaCopier(Copier):
         self._pinned: dict[int, tuple[Arena, list[torch.Tensor]]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        self._capture_ended, self._closing = threading.Event(), threading.Event()
 
     def prepare(self, arena: Arena, ready: Done) -> None:
-        """Pin the arena in the background: that takes seconds, and an unpinned copy would block the engine."""
+        """Pin the arena in the background: that takes seconds, and an unpinned copy would block the engine.
+
+        It waits for `may_pin`, because registering memory while vLLM captures CUDA graphs (global mode) breaks the
+        capture. Refused pieces are copied unpinned, and tried again.
+        """
 
         def run() -> None:
             arena.populate()
-            pieces = arena.pieces()
-            taken: list[torch.Tensor] = []
+            self._capture_ended.wait()
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._pinned[arena.arena_id] = (arena, [])
+                self._unpin_old(arena.arena_id)
+            left = self._pin(arena, arena.pieces())
+            if left:
+                log.warning("tierKV: CUDA does not pin arena %d: copies are slow", arena.arena_id)
+            if self._closing.is_set():
+                return
+            ready()
+            for _ in range(limits.PIN_TRIES_MAX):
+                if not left or self._closing.wait(limits.PIN_RETRY_S):
+                    return
+                left = self._pin(arena, left)
+
+        _start(run)
+
+    def _pin(self, arena: Arena, pieces: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Pin pieces of an arena; gives those that were refused."""
+        left: list[torch.Tensor] = []
+        for piece in pieces:
             try:
-                taken.extend(piece for piece in pieces if self._calls.pin(piece))
+                is_pinned = self._calls.pin(piece)
             except RuntimeError:
                 # Saves wait for `ready`, so it is called even if pinning fails.
                 log.exception("tierKV: arena %d is not pinned", arena.arena_id)
-            if len(taken) < len(pieces):
-                log.warning("tierKV: CUDA does not pin arena %d: copies are slow", arena.arena_id)
+                is_pinned = False
+            if not is_pinned:
+                left.append(piece)
+                continue
             with self._lock:
-                self._pinned[arena.arena_id] = (arena, taken)
-                if self._is_closed:
-                    self._unpin_all()
-                    return
-                self._unpin_old(arena.arena_id)
-            ready()
+                known = self._pinned.get(arena.arena_id)
+                if known is None:  # let go of meanwhile
+                    self._calls.unpin(piece)
+                    return []
+                known[1].append(piece)
+        return left
 
-        _start(run)
+    def may_pin(self) -> None:
+        self._capture_ended.set()
 
     def _unpin_old(self, newest: int) -> None:
         """Unpin the oldest arenas beyond `ARENAS_MAX` that no copy uses."""
@@ -253,9 +285,11 @@ class CudaCopier(Copier):
     def close(self) -> None:
         """Unpin all arenas, because CUDA refuses memory mapped later at a pinned address."""
         self.settle()
+        self._closing.set()
         with self._lock:
             self._is_closed = True
             self._unpin_all()
+        self._capture_ended.set()
 
 
 def _start(work: Done) -> None:

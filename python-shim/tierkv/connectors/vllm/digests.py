@@ -1,7 +1,6 @@
 """Owns the digests of whole files: read in the background by few threads of low priority, kept for the next start."""
 
 import contextlib
-import hashlib
 import json
 import os
 import queue
@@ -12,10 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tierkv.connectors.vllm import limits, processors, systems
+from blake3 import blake3  # vLLM requires it
 
-_VERSION: Final = 1
-_BLOB_DIGITS: Final = 64
+from tierkv.connectors.vllm import limits, systems
+from tierkv.connectors.vllm.processors import lower_priority
+
+_VERSION: Final = 2
+_SHA256_DIGITS: Final = 64
 
 
 class FileDigestError(Exception):
@@ -45,8 +47,33 @@ def blob_digest(path: Path) -> str | None:
         return None
     target = path.resolve()
     is_blob = target.parent.name == "blobs" and "--" in target.parent.parent.name
-    is_digest = len(target.name) == _BLOB_DIGITS and not target.name.strip("0123456789abcdef")
-    return target.name if is_blob and is_digest else None
+    return target.name if is_blob and _is_sha256(target.name) else None
+
+
+def local_digest(path: Path) -> str | None:
+    """Give the SHA-256 that `hf download --local-dir` noted of a file; None where it noted none, or the file changed.
+
+    Its note (`.cache/huggingface/download/NAME.metadata`: commit, ETag, time) is written when the file is whole. The
+    file's change time, which no program can set back, must not be later.
+    """
+    for folder in path.parents[: limits.LOCAL_DEPTH_MAX]:
+        notes = folder / ".cache" / "huggingface" / "download"
+        note = notes / f"{path.relative_to(folder)}.metadata"
+        try:
+            with note.open(encoding="ascii") as file:
+                _, etag, noted_s = file.read(limits.LOCAL_NOTE_BYTES_MAX).split()
+            if path.is_symlink() or path.stat().st_ctime - 1 > float(noted_s):
+                return None
+        except (OSError, ValueError):
+            if notes.is_dir():
+                return None
+            continue
+        return etag if _is_sha256(etag) else None
+    return None
+
+
+def _is_sha256(text: str) -> bool:
+    return len(text) == _SHA256_DIGITS and not text.strip("0123456789abcdef")
 
 
 class DigestStore:
@@ -101,10 +128,30 @@ class DigestStore:
                 return {}
 
 
-class FileDigests:
-    """Digests of whole files. `read` blocks its caller, which reads as well; `done_bytes` of `total_bytes` are read.
+class _Reading:
+    """One file that is read; segments may come in any order, from several threads."""
 
-    `born_ns`: a file changed later may differ from the loaded one, so it has no digest.
+    def __init__(self, path: Path, stamp: Stamp) -> None:
+        self.path = path
+        self.stamp = stamp
+        self.parts: dict[int, bytes] = {}
+
+    @property
+    def starts(self) -> range:
+        return range(0, max(1, self.stamp.size), limits.NAMING_SEGMENT_BYTES)
+
+    def digest(self) -> str:
+        """Give the BLAKE3 of the segments' BLAKE3 digests, in order."""
+        parts = b"".join(self.parts[start] for start in self.starts)
+        return f"blake3:{blake3(parts).hexdigest()}"
+
+
+class FileDigests:
+    """Digests of whole files: those that a download noted (SHA-256), else BLAKE3 of their segments.
+
+    `read` blocks its caller, which reads as well; `done_bytes` of `total_bytes` are read. Files are read, not mapped,
+    because a mapped file that becomes shorter ends the process. `born_ns`: a file changed later may differ from the
+    loaded one, so it has no digest.
     """
 
     def __init__(self, store: DigestStore, born_ns: int) -> None:
@@ -120,34 +167,34 @@ class FileDigests:
         self._closing.set()
 
     def read(self, paths: Sequence[Path]) -> dict[Path, str]:
-        """Give the SHA-256 of every file, in hexadecimal. Raises FileDigestError naming the file."""
+        """Give the digest of every file. Raises FileDigestError naming the file."""
         found: dict[Path, str] = {}
-        left: queue.SimpleQueue[tuple[Path, Stamp]] = queue.SimpleQueue()
-        wanted: list[tuple[Path, Stamp]] = []
+        wanted: list[_Reading] = []
         for path in paths:
             known = blob_digest(path)
             if known is not None:
                 found[path] = known
                 continue
             stamp = self._stamp(path)
-            kept = self._store.get(path, stamp)
+            kept = local_digest(path) or self._store.get(path, stamp)
             if kept is not None:
                 found[path] = kept
             else:
-                wanted.append((path, stamp))
-        self.total_bytes = sum(stamp.size for _, stamp in wanted)
-        for item in sorted(
-            wanted, key=lambda item: -item[1].size
-        ):  # the largest first: they take longest
-            left.put(item)
-        self._read_all(left, len(wanted), found)
+                wanted.append(_Reading(path, stamp))
+        self.total_bytes = sum(one.stamp.size for one in wanted)
+        self._read_all(wanted)
+        for one in wanted:
+            found[one.path] = one.digest()
         if wanted:
             self._store.save()
         return found
 
-    def _read_all(
-        self, left: "queue.SimpleQueue[tuple[Path, Stamp]]", count: int, found: dict[Path, str]
-    ) -> None:
+    def _read_all(self, wanted: Sequence[_Reading]) -> None:
+        left: queue.SimpleQueue[tuple[_Reading, int]] = queue.SimpleQueue()
+        for one in wanted:
+            for start in one.starts:
+                left.put((one, start))
+        count = left.qsize()
         failed: list[FileDigestError] = []
 
         def help_out() -> None:
@@ -155,18 +202,17 @@ class FileDigests:
             work()
 
         def work() -> None:
+            buffer = memoryview(bytearray(limits.NAMING_BUFFER_BYTES))
             while not failed and not self._closing.is_set():
                 try:
-                    path, stamp = left.get_nowait()
+                    one, start = left.get_nowait()
                 except queue.Empty:
                     return
                 try:
-                    digest = self._read_one(path, stamp)
+                    self._read_segment(one, start, buffer)
                 except FileDigestError as error:
                     failed.append(error)
                     return
-                with self._lock:
-                    found[path] = digest
 
         others = [
             threading.Thread(target=help_out, name=f"tierkv-naming-{number}", daemon=True)
@@ -194,40 +240,42 @@ class FileDigests:
             )
         return stamp
 
-    def _read_one(self, path: Path, stamp: Stamp) -> str:
-        digest = hashlib.sha256()
+    def _read_segment(self, one: _Reading, start: int, buffer: memoryview) -> None:
+        """Read a segment of a file, and note the file's digest when it was the last."""
+        digest, at = blake3(), start
+        end = min(start + limits.NAMING_SEGMENT_BYTES, one.stamp.size)
         began_ns = time.time_ns()
-        buffer = memoryview(bytearray(limits.NAMING_BUFFER_BYTES))
         try:
-            with path.open("rb", buffering=0) as file:
-                while (size := file.readinto(buffer)) and not self._closing.is_set():
+            with one.path.open("rb", buffering=0) as file:
+                while at < end and not self._closing.is_set():
+                    size = os.preadv(file.fileno(), [buffer[: min(len(buffer), end - at)]], at)
+                    if size == 0:
+                        break
                     digest.update(buffer[:size])
+                    at += size
                     with self._lock:
                         self.done_bytes += size
                 after = Stamp.of(os.fstat(file.fileno()))
         except OSError as error:
-            raise FileDigestError(f"{path}: {error.strerror}") from error
-        if after != stamp:
+            raise FileDigestError(f"{one.path}: {error.strerror}") from error
+        if after != one.stamp:
             raise FileDigestError(
-                f"{path} changes while it is read; restart the engine when it is whole"
+                f"{one.path} changes while it is read; restart the engine when it is whole"
             )
-        # A later change within the clock's resolution would not show, so such a file is read again next time.
-        if began_ns - stamp.ctime_ns > limits.DIGEST_SETTLED_NS and not self._closing.is_set():
-            with self._lock:
-                self._store.put(path, stamp, digest.hexdigest())
-        return digest.hexdigest()
+        if self._closing.is_set():
+            return
+        with self._lock:
+            one.parts[start] = digest.digest()
+            # A later change within the clock's resolution would not show, so such a file is read again next time.
+            is_settled = began_ns - one.stamp.ctime_ns > limits.DIGEST_SETTLED_NS
+            if is_settled and len(one.parts) == len(one.starts):
+                self._store.put(one.path, one.stamp, one.digest())
 
 
 def threads() -> int:
-    """Give how many threads read: a quarter of the processors, so that an engine that starts has the rest."""
-    return max(1, min(limits.NAMING_THREADS_MAX, (os.cpu_count() or 1) // 4))
-
-
-def lower_priority() -> None:
-    """Lower the calling thread's priority, and move it off the processors an engine is bound to."""
-    processors.leave_bound_ones()
-    with contextlib.suppress(OSError):
-        systems.lower_thread(limits.NAMING_NICE)
+    """Give how many threads read: half of the processors, at least two; they have the lowest priority."""
+    processors = os.cpu_count() or 1
+    return min(limits.NAMING_THREADS_MAX, processors, max(2, processors // 2))
 
 
 def process_born_ns() -> int:

@@ -1,21 +1,23 @@
 """Owns the generation of weights that an engine's blocks belong to, and the pauses while it is uncertain."""
 
+import hashlib
 import logging
 import secrets
 from typing import Any
 
 from tierkv.connectors.vllm import compat
-from tierkv.connectors.vllm.metadata import StepReceipts
+from tierkv.connectors.vllm.metadata import Memory, StepReceipts
 
 log = logging.getLogger("tierkv.shim")
 
 
 class Generations:
-    """The first generation is the weights on disk; each later one is random, so no other engine ever meets its blocks.
+    """The first generation is the weights as loaded; a later one has the name of what lies in memory.
 
-    Workers report the step that first saw changed weights (weightwatch.py). From then on nothing is restored or saved
-    until vLLM's prefix cache is emptied, because new blocks build on old ones until then. Each time it is emptied,
-    workers are asked before any restore: a change and its reset come between the same two steps.
+    A name is random where memory does not show all weights, so no other engine ever meets its blocks. Workers report
+    the step that first saw changed weights (weightwatch.py). From then on nothing is restored or saved until vLLM's
+    prefix cache is emptied, because new blocks build on old ones until then. Each time it is emptied, workers read
+    what their models hold before any restore: a change and its reset come between the same two steps.
     """
 
     def __init__(self, world: int) -> None:
@@ -27,9 +29,10 @@ class Generations:
         self.changed_at = self.step = 0
         self._question = 0
         self._is_asking = False
-        self._answers = self._sleeps = 0
-        #: Resets not yet explained by an answer.
-        self._resets = 0
+        self._answers: dict[int, Memory] = {}
+        #: Whether a reset included connectors, which says that weights may have changed.
+        self._is_reset = False
+        #: Empty: the weights as loaded.
         self.name = ""
 
     def bind_pool(self, pool: Any) -> None:
@@ -52,14 +55,14 @@ class Generations:
         return self._cache_since < self.changed_at
 
     def reset(self) -> None:
-        """Note that vLLM empties its caches: the weights may have changed, unless sleeps explain it."""
-        self._resets += 1
+        """Note that vLLM empties its caches: the weights may have changed."""
+        self._is_reset = True
         self._ask()
 
     def _ask(self) -> None:
         self._question += 1
         self._is_asking = True
-        self._answers = self._sleeps = 0
+        self._answers = {}
 
     def next_step(self) -> int:
         """Number a step; gives the open question's number, 0 for none."""
@@ -69,30 +72,41 @@ class Generations:
         return question
 
     def hear(self, receipts: StepReceipts) -> bool:
-        """Take a step's receipts; True when they open a new generation."""
-        is_new = receipts.changed_at > self.changed_at
-        if is_new:
+        """Take a step's receipts; True when they open another generation."""
+        is_changed = receipts.changed_at > self.changed_at
+        if is_changed:
             self.changed_at = receipts.changed_at
-            self._open("weights were changed in place")
-        answers = receipts.answers[self._question] if self._is_asking else 0
-        if answers == 0:
-            return is_new
-        self._answers += answers
-        self._sleeps += receipts.sleeps
-        if self._answers < self._world:
-            return is_new
-        # Each sleep empties the caches once; level 1 keeps the weights in host memory.
-        is_explained = self._sleeps == self._resets * self._world
-        self._resets = 0
-        self._is_asking = False
-        if is_explained or is_new:
-            return is_new
-        self._open("the caches were reset")
-        return True
+            self._open(secrets.token_hex(16), "weights were changed in place")
+        if not self._is_asking:
+            return is_changed
+        answers = {
+            rank: one for rank, one in receipts.memory.items() if one.question == self._question
+        }
+        self._answers |= answers
+        if len(self._answers) < self._world:
+            return is_changed
+        name = self._named()
+        self._is_asking = self._is_reset = False
+        return self._open(name, "the caches were reset") or is_changed
 
-    def _open(self, why: str) -> None:
-        self.name = secrets.token_hex(16)
+    def _named(self) -> str:
+        """Name what all ranks hold."""
+        found = [self._answers[rank] for rank in sorted(self._answers)]
+        if all(one.is_loaded for one in found):
+            return ""
+        if not all(one.digest for one in found):
+            return secrets.token_hex(16) if self._is_reset else self.name
+        return hashlib.sha256("".join(one.digest for one in found).encode()).hexdigest()[:32]
+
+    def _open(self, name: str, why: str) -> bool:
+        if name == self.name:
+            return False
+        self.name = name
         log.warning(
-            "tierKV: %s: a new generation of the namespace begins; no other engine shares it",
+            "tierKV: %s: %s",
             why,
+            "another generation of the namespace begins; only engines that hold equal weights share it"
+            if name
+            else "the weights are as they were loaded, and so is the namespace",
         )
+        return True

@@ -33,8 +33,13 @@ SAVE_ITEMS_PER_FRAME_MAX: Final = 2048
 SAVE_RESTS_MAX: Final = 256
 #: Requests noted on a waiting block, whose loss stops their saves: the last ones that offered it.
 SAVE_SHARERS_MAX: Final = 8
+#: Actions in a request's `kv_hints` that are looked at.
+HINT_ACTIONS_MAX: Final = 16
 #: Time without a free slot, seconds, after which waiting saves no longer keep an engine without requests stepping.
 SAVE_STALL_S: Final = 5.0
+#: Time since the last step with tokens, seconds, after which what waits to be saved is dropped: pausing, sleeping and
+#: SIGTERM wait for saves, and Kubernetes ends a pod after 30 s.
+SAVE_IDLE_S: Final = 10.0
 #: Blocks, and ends of requests, remembered to recognise returning ones (8 and about 120 bytes each).
 SEEN_BLOCKS_MAX: Final = 1 << 18
 PROMPT_ENDS_MAX: Final = 32_768
@@ -49,10 +54,21 @@ REQUESTS_MAX: Final = 16384
 #: Files of a model; one with more has no name.
 WEIGHT_FILES_MAX: Final = 20_000
 #: Threads that read a model's files, and their niceness.
-NAMING_THREADS_MAX: Final = 4
+NAMING_THREADS_MAX: Final = 16
 NAMING_NICE: Final = 19
-#: Bytes of a file read at a time, per thread.
-NAMING_BUFFER_BYTES: Final = 4 * MIB
+#: Bytes of a file read at a time, per thread: they stay in a processor's cache until they are hashed.
+NAMING_BUFFER_BYTES: Final = MIB
+#: Bytes of a file that have a digest of their own, so that several threads read one file.
+NAMING_SEGMENT_BYTES: Final = 64 * MIB
+#: Characters of an operator's name for a model's weights: as `src/limits/general.ts` has it.
+IDENTITY_CHARS_MAX: Final = 256
+#: Bytes of a loaded model that are digested at a time; on a GPU five times as many are needed beside them.
+MEMORY_PART_BYTES: Final = 16 * MIB
+#: Longest wait for the digest of a model that was just loaded, seconds; without it a reset begins a new generation.
+MEMORY_WAIT_S: Final = 60.0
+#: Folders above a file that may hold a download's notes, and the bytes of a note.
+LOCAL_DEPTH_MAX: Final = 4
+LOCAL_NOTE_BYTES_MAX: Final = 1024
 #: Longest wait of the helper thread for a small model's name before the first look-up, seconds.
 NAMING_START_WAIT_S: Final = 1.0
 #: Tokens of the longest block of another engine that is cut into this engine's own.
@@ -97,6 +113,9 @@ NO_ROOM_WAIT_S: Final = 30.0
 POPULATE_STEP_BYTES: Final = 8 * MIB
 #: Bytes of an arena that a GPU pins at a time, whole slots: all of it in one call would take seconds.
 PIN_BYTES: Final = 256 * MIB
+#: Attempts to pin pieces that CUDA refused, and the pause before each, seconds.
+PIN_TRIES_MAX: Final = 8
+PIN_RETRY_S: Final = 2.0
 #: Bytes of a buffer on the GPU that a copy of many blocks passes through; each direction has two.
 ROWS_BYTES_MAX: Final = 32 * MIB
 #: Arenas a worker keeps mapped: the present one and old ones that loads still read.

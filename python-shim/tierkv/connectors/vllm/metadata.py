@@ -100,13 +100,24 @@ class Introduction(KVConnectorHandshakeMetadata):
     resolved: Resolved
 
 
+class Memory(NamedTuple):
+    """A rank's answer to a question: what its models hold.
+
+    `digest`: empty where it does not cover all weights. `is_loaded`: they hold what they held when they were loaded.
+    """
+
+    question: int
+    digest: str = ""
+    is_loaded: bool = False
+
+
 @dataclass
 class StepReceipts(KVConnectorWorkerMetadata):
     """Tickets whose source blocks were copied or refused, with the number of ranks that report so.
 
     `refused`: by ticket, its last items that some rank had no slot for. `slots`: free slots of the rank with the
     fewest; None if unchanged. `changed_at`: the step that first saw changed weights, 0 without news.
-    `answers`: ranks by the question they answer; `sleeps`: their sleeps at level 1 since the last answer, summed.
+    `memory`: by rank, its answer to a question of `generation.py`.
     `resolved`: by rank, its configuration, once, where vLLM has no handshake for tierKV (MultiConnector).
     `checks`: by number of a check, how far the worst rank's halves agree, in dB. `loads`: microseconds that the copies
     of a part of an admission took on the slowest rank, by request. `is_off`: a rank is off.
@@ -116,8 +127,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     refused: dict[int, int] = field(default_factory=dict)
     slots: int | None = None
     changed_at: int = 0
-    answers: Counter[int] = field(default_factory=Counter)
-    sleeps: int = 0
+    memory: dict[int, Memory] = field(default_factory=dict)
     resolved: dict[int, Resolved] = field(default_factory=dict)
     checks: dict[int, float] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
@@ -129,7 +139,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     @property
     def is_empty(self) -> bool:
         return (
-            not (self.tickets or self.answers or self.changed_at or self.resolved)
+            not (self.tickets or self.memory or self.changed_at or self.resolved)
             and not (self.checks or self.loads or self.refused)
             and self.slots is None
             and not self.is_off
@@ -144,8 +154,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
             _both(max, self.refused, other.refused),
             min(known, default=None),
             max(self.changed_at, other.changed_at),
-            self.answers + other.answers,
-            self.sleeps + other.sleeps,
+            self.memory | other.memory,
             self.resolved | other.resolved,
             _both(min, self.checks, other.checks),
             _both(max, self.loads, other.loads),

@@ -46,8 +46,9 @@ class Naming:
         self._logged_percent = -1
 
     def renew(self, generation: str) -> None:
-        """Take the name of a later generation of weights; it is sent to the sidecar at the next use."""
-        self._parts = {**self._parts, "generation": generation}
+        """Take the name of a generation of weights, empty for those as loaded; it is sent at the next use."""
+        parts = {name: value for name, value in self._parts.items() if name != "generation"}
+        self._parts = parts | ({"generation": generation} if generation else {})
         self.digest = b""
         self._connection = 0
 

@@ -126,7 +126,8 @@ class TierKVOffloadingConnector(OffloadingConnector):
         chunk = Group(group.index, ("chunk",), tokens, page_bytes=(self._tier.chunk_bytes,))
         chunks = max(1, kv_cache_config.num_blocks // spec.blocks_per_chunk)
         register = register_frame(config, chunks, [chunk])
-        weights, counters = Weights(config), self._tier.counters
+        weights = Weights(config, identity=self._tier.settings.identity)
+        counters = self._tier.counters
         naming = Naming(parts, register["model"], self._world, weights, counters)
         self._naming = naming
         engine, grid = str(config.kv_transfer_config.engine_id), Grid([chunk], hash_tokens)

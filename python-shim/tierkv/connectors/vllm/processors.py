@@ -1,9 +1,10 @@
 """Owns the placement of helper threads: off the processors that an engine computes on, if others are left."""
 
+import contextlib
 import os
 from typing import Final
 
-from tierkv.connectors.vllm import systems
+from tierkv.connectors.vllm import limits, systems
 
 #: Variables by which vLLM binds its CPU workers (utils/ompmultiprocessing.py), one for each OpenMP.
 _BINDINGS: Final = ("OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -23,3 +24,10 @@ def leave_bound_ones() -> None:
             os.sched_setaffinity(0, others)
     except OSError:
         return  # the parent has gone, or is not ours to look at
+
+
+def lower_priority() -> None:
+    """Lower the calling thread's priority, and move it off the processors an engine is bound to."""
+    leave_bound_ones()
+    with contextlib.suppress(OSError):
+        systems.lower_thread(limits.NAMING_NICE)

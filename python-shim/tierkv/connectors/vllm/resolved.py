@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tierkv.connectors.vllm import compat
@@ -22,10 +22,14 @@ CANONICAL: Final = "canonical"
 
 @dataclass(frozen=True)
 class Resolved:
-    """`parts`: name of a part -> digest. `refused`: why there is no name, else empty."""
+    """`parts`: name of a part -> digest. `refused`: why there is no name, else empty.
+
+    `socket`: the sidecar's socket as this process finds it; empty where it did not say.
+    """
 
     parts: dict[str, str] = field(default_factory=dict)
     refused: str = ""
+    socket: str = ""
 
 
 def resolve(config: Any, environment: Mapping[str, str] | None = None) -> Resolved:
@@ -52,6 +56,25 @@ def agreed(found: Mapping[int, Resolved], world: int) -> Resolved:
             differ = [name for name in one.parts if one.parts[name] != found[0].parts.get(name)]
             return Resolved(refused=f"ranks 0 and {rank} run with different {', '.join(differ)}")
     return found[0]
+
+
+def reaching(found: Mapping[int, Resolved], socket: str) -> dict[int, Resolved]:
+    """Refuse ranks that reach another sidecar than the scheduler, at `socket`.
+
+    Each process finds the socket by its own working directory and environment, which Ray need not set alike.
+    """
+    return {
+        rank: one
+        if one.socket in ("", socket)
+        else replace(one, refused=_ELSEWHERE.format(one.socket, socket))
+        for rank, one in found.items()
+    }
+
+
+_ELSEWHERE: Final = (
+    "its sidecar is at {}, the scheduler's at {}; "
+    "set kv_connector_extra_config.socket to one absolute path"
+)
 
 
 def _parts(config: Any, environment: Mapping[str, str]) -> dict[str, str]:

@@ -67,6 +67,8 @@ class SavePlanner:
         self._slots: int | None = None
         #: When an engine without requests first had no slot to save into, seconds; None while it saves or computes.
         self._stuck_at_s: float | None = None
+        #: When the last step with tokens was planned, seconds.
+        self._computed_at_s = time.monotonic()
 
     def bind_pool(self, pool: Any) -> None:
         self._pool = pool
@@ -242,6 +244,8 @@ class SavePlanner:
         `computed`: tokens of this step; it may copy as much as it computes, so that saves keep up with long steps.
         `commit` follows, or `take_back`.
         """
+        if computed:
+            self._computed_at_s = time.monotonic()
         if self._behind:
             self._catch_up()
         self._more = limits.SAVE_ITEMS_PER_STEP_MAX
@@ -381,9 +385,12 @@ class SavePlanner:
             return True
         if not self.waiting and not self._behind:
             return False
+        now = time.monotonic()
+        if now - self._computed_at_s > limits.SAVE_IDLE_S:
+            self.forget("idle")
+            return False
         if self._slots != 0:
             return True
-        now = time.monotonic()
         if self._stuck_at_s is None:
             self._stuck_at_s = now
         return now - self._stuck_at_s <= limits.SAVE_STALL_S

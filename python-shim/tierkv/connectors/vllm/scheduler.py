@@ -36,7 +36,7 @@ from tierkv.connectors.vllm.requests import (
     is_cacheable,
     note_length,
 )
-from tierkv.connectors.vllm.resolved import Resolved
+from tierkv.connectors.vllm.resolved import Resolved, reaching
 from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.sessions import Sessions
 from tierkv.connectors.vllm.settings import Settings
@@ -75,7 +75,8 @@ class SchedulerShim:
         self._world = config.parallel_config.world_size
         compat.check_hash_root()
         parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
-        model, found = str(config.model_config.model), weights or Weights(config)
+        model = str(config.model_config.model)
+        found = weights or Weights(config, identity=settings.identity)
         self._naming = Naming(parts, model, self._world, found, self.counters)
         self._handoffs = Handoffs(config, self._grid, self._naming, self.counters)
         self._generations = Generations(self._world)
@@ -107,7 +108,9 @@ class SchedulerShim:
         self._budget = Budget(room, self._book, self._channel.suspect, self.counters)
         has_drafts = replicas.has_draft_layers(config)
         self._truth = TruthChecks(self._book, self.counters, has_drafts=has_drafts)
-        self._channel.start()
+        self._socket = settings.place
+        if groups:
+            self._channel.start()
 
     # --- the helper thread -------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class SchedulerShim:
 
     def introduce(self, found: Mapping[int, Resolved]) -> None:
         """Take ranks' configurations; before the first request, or by their first step."""
-        self._naming.introduce(found)
+        self._naming.introduce(reaching(found, self._socket))
 
     # --- arrival and matching -------------------------------------------------------------------
 
@@ -324,7 +327,7 @@ class SchedulerShim:
         for req_id in output.finished_recving or ():
             self._truth.loaded(self._loads.finish(req_id))
         if receipts.resolved:
-            self._naming.introduce(receipts.resolved)
+            self.introduce(receipts.resolved)
         self._saves.hear(receipts)
         if self._generations.hear(receipts):
             self._renew()

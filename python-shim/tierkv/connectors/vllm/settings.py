@@ -1,6 +1,7 @@
 """Owns the settings that the shim reads itself: the sidecar's socket, whether to start it, and the form of states."""
 
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -8,8 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tierkv.connectors.vllm import limits
+
 #: Forms of recurrent states: the values of `[turbo_quant] states`.
 Form = Literal["raw", "bf16", "int8"]
+_LABEL: Final = re.compile(rf"[\x21-\x7e]{{1,{limits.IDENTITY_CHARS_MAX}}}")
 FORMS: Final[tuple[Form, ...]] = ("raw", "bf16", "int8")
 
 
@@ -18,7 +22,8 @@ class Settings:
     """`socket`: path of the sidecar's Unix socket; `source`: its origin, for messages.
 
     `autostart`: whether to start a sidecar when none listens there, with the file at `config_path` if there is one.
-    `states`: the form in which recurrent states are kept.
+    `states`: the form in which recurrent states are kept. `identity`: the operator's name for the model's weights, with
+    which no file is read; empty: files are read.
     """
 
     socket: str
@@ -26,6 +31,12 @@ class Settings:
     config_path: str | None = None
     autostart: bool = True
     states: Form = "raw"
+    identity: str = ""
+
+    @property
+    def place(self) -> str:
+        """The socket's path, whatever the working directory of whoever reads it."""
+        return os.path.abspath(self.socket)
 
 
 def default_socket() -> str:
@@ -94,7 +105,8 @@ def _from_toml(path: str) -> Settings:
     if "socket" in sidecar:
         source = path
         socket = os.path.expanduser(_text(f"{path}: sidecar.socket", sidecar["socket"]))
-    return Settings(socket, source, os.path.abspath(path), autostart, _states(path, document))
+    states, identity = _states(path, document), _identity(path, document)
+    return Settings(socket, source, os.path.abspath(path), autostart, states, identity)
 
 
 def _read_own(path: str) -> str:
@@ -121,6 +133,19 @@ def _states(path: str, document: Mapping[str, Any]) -> Form:
             f"{path}: turbo_quant.states = {named!r}: expected one of {', '.join(map(repr, FORMS))}"
         )
     return "raw" if isinstance(table, dict) and table.get("enabled") is False else form
+
+
+def _identity(path: str, document: Mapping[str, Any]) -> str:
+    table = document.get("model", {})
+    named = table.get("identity") if isinstance(table, dict) else None
+    if named is None:
+        return ""
+    if not isinstance(named, str) or not _LABEL.fullmatch(named):
+        raise ValueError(
+            f"{path}: model.identity = {named!r}: expected 1 to {limits.IDENTITY_CHARS_MAX} ASCII characters without "
+            'spaces, in quotes, such as "org/model@commit"'
+        )
+    return named
 
 
 def _text(key: str, value: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tierkv.connectors.vllm import compat, digests, limits
 from tierkv.connectors.vllm.exempt import FILES
+from tierkv.connectors.vllm.processors import lower_priority
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -37,10 +38,18 @@ class Weights:
     """The digest of a model's files, read in the background. `refused`: why there will be none."""
 
     def __init__(
-        self, config: "VllmConfig", folder: Path | None = None, born_ns: int | None = None
+        self,
+        config: "VllmConfig",
+        folder: Path | None = None,
+        born_ns: int | None = None,
+        *,
+        identity: str = "",
     ) -> None:
-        """`folder`: where digests are kept; `born_ns`: files changed later are refused."""
-        self.digest = ""
+        """`folder`: where digests are kept; `born_ns`: files changed later are refused.
+
+        `identity`: the operator's name for the weights, which is trusted, so that no file is read.
+        """
+        self.digest = f"stated:{identity}" if identity else ""
         self.refused = ""
         self._config = config
         store = digests.DigestStore(folder or digests.state_folder())
@@ -67,7 +76,7 @@ class Weights:
         self._files.close()
 
     def _run(self) -> None:
-        digests.lower_priority()
+        lower_priority()
         try:
             self.digest = self._identify()
         except (UnknownWeightsError, digests.FileDigestError) as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tierkv.connectors.vllm import failpoint
+from tierkv.connectors.vllm import compat, failpoint, limits
 from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.arrivals import Arrivals
 from tierkv.connectors.vllm.channel import Channel
@@ -84,6 +84,11 @@ class WorkerShim:
         self._introduced = False
         #: The namespace's part on the pages of all groups.
         self._pages_part = ""
+        self._socket = settings.place
+        #: The step whose forward runs, until its blocks are copied.
+        self._forward: StepMetadata | None = None
+        self._is_warm = False
+        self._is_in_process = compat.steps_by_calls_only()
         self._is_asleep = False
 
     def register_kv_caches(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -104,6 +109,7 @@ class WorkerShim:
         self._pages_part = pages_part(found)
         device = next(iter(self._pages.values())).device
         self._copier = make_copier(device)
+        self.weights.read_loaded()
         # One rank is enough, because ranks step together.
         self._gauge = StepGauge(device) if self._rank == 0 else None
         self._channel.start()
@@ -140,18 +146,39 @@ class WorkerShim:
 
     def begin_step(self, metadata: StepMetadata) -> None:
         """Begin a step, whose forward comes next."""
+        self._end_forward()
         self.step = metadata
+        self._forward = metadata if metadata.has_forward and metadata.saves else None
+        if not self._is_warm:
+            self._is_warm = True
+            self.warmed_up(patience_s=0.0)
         if self.arrivals.is_unconfirmed or self._tickets.is_unconfirmed:
             self.confirm()
         if metadata.is_off:
             self.turn_off("its scheduler side has")
             return
-        self.weights.begin_step(metadata.step)
+        self.weights.begin_step(metadata.step, metadata.question)
         gauge = self._gauge
         if failpoint.fails("shim.step.begun") or gauge is None:
             return
         if metadata.tokens or gauge.is_running:
             gauge.begin(metadata.tokens, metadata.attended)
+
+    def warmed_up(self, *, patience_s: float = limits.MEMORY_WAIT_S) -> None:
+        """Allow arenas to be pinned, as CUDA graphs are captured; and end reading what was loaded."""
+        self._copier.may_pin()
+        self.weights.end_reading(patience_s)
+
+    def _end_forward(self) -> None:
+        """Copy the last step's blocks if vLLM did not call `wait_for_save`.
+
+        Runner V1 with drafts calls it on the last pipeline rank only; the blocks are referenced until every rank
+        acknowledges, so they still hold what that forward computed.
+        """
+        last, self._forward = self._forward, None
+        if last is not None and not self.failures.is_off:
+            self.counters.add("saves_after_step")
+            self._save_step(last)
 
     def start_load_kv(self, metadata: StepMetadata) -> None:
         """Copy this step's share of the admitted loads, and of the saves when no forward follows.
@@ -204,6 +231,7 @@ class WorkerShim:
         """Copy the blocks this step's forward completed."""
         if self._gauge is not None and self._gauge.is_running:
             self._gauge.end()
+        self._forward = None
         if metadata.has_forward:
             self._save_step(metadata)
             for item in metadata.checks:
@@ -218,6 +246,11 @@ class WorkerShim:
         if not metadata.saves:
             return
         self._tickets.open(metadata.ticket)
+        self._save_blocks(metadata)
+        if self._is_in_process:
+            self._copier.settle()  # no step follows a batch's last one, so its references would stay
+
+    def _save_blocks(self, metadata: StepMetadata) -> None:
         if self.weights.is_unheard(metadata):
             self._drop(metadata, "weights_changed")
         elif self._rank % self._copies:  # the first rank with the same pages stores them
@@ -317,7 +350,7 @@ class WorkerShim:
         if slots != self._slots_told:
             self._receipts.slots = self._slots_told = slots
         if self.weights.has_news or self.step.question:
-            self.weights.report(self.step, self._receipts)
+            self.weights.report(self.step, self._receipts, self._rank)
         if not self._introduced:
             mine = self.introduce()
             self._receipts.resolved[mine.rank] = mine.resolved
@@ -337,7 +370,7 @@ class WorkerShim:
         self._introduced = True
         resolved = resolve(self._config)
         parts = {**resolved.parts, "pages": self._pages_part}
-        return Introduction(self._rank, replace(resolved, parts=parts))
+        return Introduction(self._rank, replace(resolved, parts=parts, socket=self._socket))
 
     def turn_off(self, why: str) -> None:
         """Load and save nothing any more: waits for running copies, reports open loads as failed. Never raises."""

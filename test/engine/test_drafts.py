@@ -1,0 +1,59 @@
+"""A draft model with layers of its own: after a restore it drafts as after an own hit, so as many are accepted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.drafter import write_pair
+from harness.models import PLAIN, prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.engine import Engine, Engines
+    from harness.processes import Cluster
+
+BLOCK = 32
+BLOCKS = 4
+TOKENS = 60
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return new_cluster()
+
+
+def asked(engine: Engine, text: list[int]) -> tuple[dict[str, Any], dict[str, int]]:
+    """Returns the answer, and what was drafted and accepted for it."""
+    before = engine.call("drafts")
+    answer = engine.ask(text, max_tokens=TOKENS)
+    return answer, {name: count - before[name] for name, count in engine.call("drafts").items()}
+
+
+def test_after_a_restore_as_many_drafts_are_accepted_as_after_an_own_hit(
+    engines: Engines, cluster: Cluster, tmp_path: Path
+) -> None:
+    target, head = write_pair(tmp_path, PLAIN)
+    drafts = {"method": "eagle", "model": head, "num_speculative_tokens": 3}
+    options = {
+        "dtype": PLAIN.dtype,
+        "block_size": BLOCK,
+        "model": target,
+        "disable_log_stats": False,
+    }
+    options |= {"speculative_config": drafts, "kv_transfer_config": cluster.transfer_config}
+    text = prompt(970, BLOCKS * BLOCK + 7)
+    with engines.start(vllm=options).wait_up() as engine:
+        # The head's layer is among those that are stored.
+        assert engine.call("facts")["layers"] == PLAIN.layers + 1
+        cold, _ = asked(engine, text)
+        own, own_drafts = asked(engine, text)
+        assert 0 < own_drafts["accepted"] < own_drafts["drafted"]
+        cluster.wait_saved(engine.call("status")["counters"]["blocks_offered"])
+        engine.empty()
+        restored, drafts_after = asked(engine, text)
+        assert restored["cached"] == own["cached"] > 0
+        assert restored["tokens"] == own["tokens"] == cold["tokens"]
+        assert drafts_after == own_drafts
