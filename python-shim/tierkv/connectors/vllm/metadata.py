@@ -109,7 +109,8 @@ class StepReceipts(KVConnectorWorkerMetadata):
     `answers`: ranks by the question they answer; `sleeps`: their sleeps at level 1 since the last answer, summed.
     `resolved`: by rank, its configuration, once, where vLLM has no handshake for tierKV (MultiConnector).
     `checks`: by number of a check, how far the worst rank's halves agree, in dB. `loads`: microseconds that the copies
-    of a part of an admission took on the slowest rank, by request. `is_off`: a rank is off.
+    of a part of an admission took on the slowest rank, by request. `failed`: requests whose load failed on a rank.
+    `is_off`: a rank is off.
     """
 
     tickets: Counter[int] = field(default_factory=Counter)
@@ -121,6 +122,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     resolved: dict[int, Resolved] = field(default_factory=dict)
     checks: dict[int, float] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
     is_off: bool = False
 
     def add_load(self, req_id: str, seconds: float) -> None:
@@ -130,7 +132,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     def is_empty(self) -> bool:
         return (
             not (self.tickets or self.answers or self.changed_at or self.resolved)
-            and not (self.checks or self.loads or self.refused)
+            and not (self.checks or self.loads or self.refused or self.failed)
             and self.slots is None
             and not self.is_off
         )
@@ -149,6 +151,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
             self.resolved | other.resolved,
             _both(min, self.checks, other.checks),
             _both(max, self.loads, other.loads),
+            self.failed | other.failed,
             is_off=self.is_off or other.is_off,
         )
 

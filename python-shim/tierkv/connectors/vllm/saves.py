@@ -1,8 +1,9 @@
 """Chooses which blocks to save in a step, and holds references on them until every rank has copied them."""
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from tierkv.connectors.vllm import limits
@@ -371,8 +372,10 @@ class SavePlanner:
 
     @property
     def holds_blocks(self) -> bool:
-        """Tell whether our references keep blocks from reuse."""
-        return bool(self._in_flight)
+        """Tell whether our references alone keep a block from reuse."""
+        ours = Counter(chain.from_iterable(of.block_ids for of in self._in_flight.values()))
+        blocks = self._pool.blocks if ours else ()
+        return any(blocks[block_id].ref_cnt <= count for block_id, count in ours.items())
 
     @property
     def has_work(self) -> bool:

@@ -294,7 +294,9 @@ class WorkerShim:
     def take_finished(self) -> tuple[set[str], set[str]]:
         """Give the ids received since the last call, and those that failed; each admission appears once."""
         self._copier.poll()
-        return self.arrivals.take()
+        received, failed = self.arrivals.take()
+        self._receipts.failed |= failed
+        return received, failed
 
     def take_receipts(self) -> StepReceipts | None:
         """Give finished tickets and, if changed, the slots left; None without news."""
