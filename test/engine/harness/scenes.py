@@ -146,7 +146,7 @@ def prefetched(model: str) -> Json:
 
 def saved(model: str) -> Json:
     """Compute one new prompt for eight requests at once, and for one that comes when its first blocks are saved."""
-    rig = Rig(model, step_tokens=5 * BLOCK)
+    rig = Rig(model, running=16, step_tokens=5 * BLOCK)
     prompt = tokens(1, PREFIX)
     for at in range(8):
         rig.add(f"r{at}", [*prompt, *tokens(100 + at, 3)])

@@ -5,6 +5,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.metadata import LoadPart
@@ -88,9 +89,11 @@ class LoadQueue:
         """Predict the seconds until every load queued so far is done, by the rate of past ones."""
         return self._running_bytes / self._rate
 
-    def reads(self, arena: int) -> bool:
-        """Tell whether a load that is still to be given reads an arena other than `arena`."""
-        return any(job.arena not in (arena, NO_ARENA) for job in self.queue)
+    def reads_beside(self, arena: int) -> bool:
+        """Tell whether the workers do not have every part yet of a load from another arena than `arena`."""
+        given = (part.arena for part in self._given)
+        queued = (job.arena for job in self.queue)
+        return any(each not in (arena, NO_ARENA) for each in chain(given, queued))
 
     def _queue(self, job: _Job) -> None:
         insort(self.queue, job, key=lambda other: other.turn)

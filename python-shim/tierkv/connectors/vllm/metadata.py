@@ -66,7 +66,8 @@ class StepMetadata(KVConnectorMetadata):
     `has_forward` is False on steps without tokens: they copy what earlier steps put off. `tokens` and `attended` say
     how much prompt the step computes, for the worker to measure: tokens, and pairs of a token and one before; else 0.
     `step` numbers it, `heard` is the step of the last reported change of weights, `question` the open one of
-    `generation.py` (0: none); saves belong to `namespace` (32 bytes). `is_off`: the scheduler side is off.
+    `generation.py` (0: none); saves belong to `namespace` (32 bytes). `arenas`: the arenas that later steps may
+    load from; empty: unchanged. `is_off`: the scheduler side is off.
     """
 
     has_forward: bool = False
@@ -80,6 +81,7 @@ class StepMetadata(KVConnectorMetadata):
     loads: Sequence[LoadPart] = ()
     checks: Sequence[CheckItem] = ()
     question: int = 0
+    arenas: Sequence[int] = ()
     is_off: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -87,6 +87,7 @@ class SchedulerShim:
         self._first_step, self._tables = FirstStep(self._grid), compat.BlockTables()
         self._requests, self._backlog = dict[str, RequestState](), Backlog()
         self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
+        self._arena_told = -1
         self._running = RunningSlots(compat.running_slots(config))
         self._leaders = Leaders(self._grid, self._loads, self.counters)
         called = partial(self._naming.called, self._world // copies)
@@ -342,7 +343,16 @@ class SchedulerShim:
             loads=self._loads.next_parts(fresh_bytes) if self._loads.queue else [],
             checks=self._truth.next_step(scheduled, self._tables.of) if self._truth.checks else [],
             question=question,
+            arenas=self._arenas() if self._book.arena != self._arena_told else (),
         )
+
+    def _arenas(self) -> tuple[int, ...]:
+        """Give the present arena once no load of a later step reads an older one, so that workers give those up."""
+        arena = self._book.arena
+        if self._loads.reads_beside(arena):
+            return ()
+        self._arena_told = arena
+        return (arena,)
 
     def hand_over(self) -> None:
         """Note that the workers get the last planned step."""

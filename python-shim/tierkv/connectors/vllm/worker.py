@@ -79,6 +79,8 @@ class WorkerShim:
         #: Always empty: the scheduler side measures.
         self.restore_times = Durations()
         self.weights = WeightWatch()
+        #: Arenas that later steps may load from, until this rank has given up the others.
+        self._arenas_read: Sequence[int] = ()
         self._introduced = False
         self._is_asleep = False
 
@@ -134,6 +136,12 @@ class WorkerShim:
         if metadata.is_off:
             self.turn_off("its scheduler side has")
             return
+        if metadata.arenas:
+            self._arenas_read = metadata.arenas
+        if self._arenas_read and (old := self._credits.retire(self._arenas_read)) is not None:
+            self._arenas_read = ()
+            for arena in old:
+                self._copier.retire(arena)
         self.weights.begin_step(metadata.step)
         gauge = self._gauge
         if failpoint.fails("shim.step.begun") or gauge is None:
