@@ -101,7 +101,7 @@ def late(model: str) -> Json:
         rig.add(f"r{at}", [*prefix, *tokens(100 + at, 10)])
     rig.step()
     waiting = [rig.is_loading(f"r{at}") for at in range(3)]
-    for leader in rig.shim._leaders._leaders.values():
+    for leader in rig.shim._leaders.by_id.values():
         leader.until_s = 0.0
     rig.step()
     alone = [rig.is_loading(f"r{at}") for at in range(3)]
@@ -181,16 +181,12 @@ def malformed(model: str) -> Json:
 
 
 def pressed(model: str) -> Json:
-    """Decode beside saves that are acknowledged late, with fewer blocks than all requests need."""
+    """Let prompts fill the engine, so that their answers need blocks while all saves of the prompts are under way."""
     found: Json = {}
-    for name, options in {
-        "alone": {"with_tierkv": False},
-        "quick": {"save_steps": 1},
-        "late": {"save_steps": 3},
-    }.items():
-        rig = Rig(model, blocks=60, **options)
-        for at in range(12):
-            rig.add(f"r{at}", tokens(at + 1, 6 * BLOCK), answers=3 * BLOCK)
+    for name, ours in {"alone": False, "late": True}.items():
+        rig = Rig(model, blocks=23, running=8, save_steps=8, with_tierkv=ours)
+        for at in range(4):
+            rig.add(f"r{at}", tokens(at + 1, 5 * BLOCK), answers=6)
         found[name] = _end(rig)
     return found
 

@@ -9,7 +9,6 @@ import json
 import struct
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,31 +46,13 @@ class Vault(FakeSidecar):
         self.held: set[bytes] = set()
         self.asks: list[Frame] = []
         self.slots: dict[bytes, int] = {}
-        #: Look-ups that `answer` answers later; None: each at once.
-        self.kept: list[Frame] | None = None
-        self._turn = threading.Lock()
         super().__init__(path, PATIENT)
 
     def _take(self, connection: Any, frame: Frame) -> None:
         super()._take(connection, frame)
-        if frame["t"] != "prefetch":
-            return
-        with self._turn:
+        if frame["t"] == "prefetch":
             self.asks.append(frame)
-            if self.kept is None:
-                self._answer(frame)
-            else:
-                self.kept.append(frame)
-
-    def keep(self) -> None:
-        with self._turn:
-            self.kept = []
-
-    def let_go(self) -> None:
-        with self._turn:
-            kept, self.kept = self.kept or [], None
-            for frame in kept:
-                self._answer(frame)
+            self._answer(frame)
 
     def _answer(self, frame: Frame) -> None:
         (group,) = frame["groups"]
@@ -143,6 +124,9 @@ class Rig:
         self.first_tokens: list[str] = []
         self.order: list[str] = []
         self.failing: set[str] = set()
+        #: Most consecutive steps in which a running request got no token.
+        self.stall = 0
+        self._stalls: dict[str, int] = {}
         self._loading: list[tuple[int, str]] = []
         self._tickets: list[tuple[int, int]] = []
         self._taken: set[int] = set()
@@ -210,8 +194,8 @@ class Rig:
         self.vault.held.update(bytes(each) for each in self.request("stored", prompt).block_hashes)
 
     def settle(self) -> None:
-        """Wait until every look-up that is not kept was answered."""
-        if self.shim is None or self.vault.kept is not None:
+        """Wait until every look-up was answered."""
+        if self.shim is None:
             return
         book = self.shim._book
 
@@ -230,6 +214,11 @@ class Rig:
         is_computing = bool(output.num_scheduled_tokens)
         self.computing_steps += is_computing
         self.empty_steps += not is_computing
+        for request in self.scheduler.running:
+            name = request.request_id
+            is_stalled = name not in output.num_scheduled_tokens
+            self._stalls[name] = self._stalls.get(name, 0) + 1 if is_stalled else 0
+            self.stall = max(self.stall, self._stalls[name])
         told = self._work(output)
         names, sampled = [], []
         for name, count in output.num_scheduled_tokens.items():
@@ -312,6 +301,7 @@ class Rig:
             "steps": self.computing_steps,
             "empty": self.empty_steps,
             "running": self.peak_running,
+            "stall": self.stall,
             "asks": len(self.vault.asks),
             "saves": len(self.saved),
             "first": self.first_tokens,

@@ -38,12 +38,13 @@ class Leaders:
         self._grid = grid
         self._loads = loads
         self._counters = counters
-        self._leaders: dict[str, Leader] = {}
+        #: Requests whose load was queued, by id; those that do not load any more are removed as others look.
+        self.by_id: dict[str, Leader] = {}
 
     def begin(self, request: Any, start: int, end: int, now: float) -> None:
         """Note an admission that was just queued: prompt tokens from `start` to `end`."""
         until_s = now + max(limits.FOLLOW_LEAST_S, limits.FOLLOW_MARGIN * self._loads.expected_s())
-        self._leaders[request.request_id] = Leader(request, start, end, until_s)
+        self.by_id[request.request_id] = Leader(request, start, end, until_s)
 
     def follows(self, state: Any, start: int, most: int, now: float) -> bool:
         """Tell whether a request waits for another's load of what it needs from `start` tokens on.
@@ -57,9 +58,9 @@ class Leaders:
         return leader is not None
 
     def _find(self, request: Any, start: int, most: int, now: float) -> Leader | None:
-        for req_id, leader in list(self._leaders.items()):
+        for req_id, leader in list(self.by_id.items()):
             if not leader.is_loading:
-                del self._leaders[req_id]
+                del self.by_id[req_id]
             elif leader.leads(now) and self._is_worth(leader, request, start, most):
                 return leader
         return None

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tierkv.connectors.vllm.answers import Given
 from tierkv.connectors.vllm.counters import Durations
@@ -139,7 +138,8 @@ class PlanBook:
         #: Plans whose slots the sidecar wants back, for `release_wanted`.
         self.wanted_back: set[int] = set()
         self._next_id = 1
-        self._arena = -1
+        #: The sidecar's number of the arena that plans are placed in; -1 before there is one.
+        self.arena = -1
         #: Requests' waits for their blocks, by the farthest place a block came from (`host`, `vault`).
         self.restore_times = Durations()
         self.connection = 0
@@ -160,6 +160,8 @@ class PlanBook:
         """Forget all plans that were not admitted, because the connection ended."""
         with self._lock:
             self.restore_on = False
+            for plan in self._plans.values():
+                plan.holders.clear()
             self._plans.clear()
             self._by_id.clear()
             self.wanted_back.clear()
@@ -172,7 +174,7 @@ class PlanBook:
             return
         if kind == "restore":
             self.restore_on = bool(frame["on"])
-            self._arena = int(frame["arena"])
+            self.arena = int(frame["arena"])
             return
         with self._lock:
             plan = self._by_id.get(frame.get("plan", 0))
@@ -184,7 +186,7 @@ class PlanBook:
             elif kind == "placed":
                 slots = list(memoryview(frame["slots"]).cast("I"))
                 local = int(frame.get("local", 0))
-                if not plan.place(frame["group"], frame["first"], slots, self._arena, local):
+                if not plan.place(frame["group"], frame["first"], slots, self.arena, local):
                     plan.done_reason = "out_of_order"
             elif kind == "done":
                 plan.why = str(frame.get("why", ""))
@@ -195,14 +197,9 @@ class PlanBook:
 
     # --- the engine's thread -------------------------------------------------------------------
 
-    @property
-    def arena(self) -> int:
-        """Give the sidecar's number of the arena that plans are placed in; -1 before there is one."""
-        return self._arena
-
     def open(
         self,
-        request: Any,
+        req_id: str,
         asked: Iterable[tuple[Group, Sequence[bytes]]],
         first_tokens: int,
         beside: Frame | None = None,
@@ -212,7 +209,6 @@ class PlanBook:
         `beside`: fields of the frame that few requests need. None without a sidecar, and while too many look-ups
         wait to be sent.
         """
-        req_id = request.request_id
         self.release(req_id)
         now = time.monotonic()
         wanted = [(group, hashes, first_tokens // group.block_tokens) for group, hashes in asked]
@@ -229,7 +225,6 @@ class PlanBook:
                 progress_at_s=now,
                 is_plain=len(parts) == 1 and wanted[0][0].tail == 0,
                 is_handed_over="handoff" in (beside or {}),
-                hashes=request.block_hashes,
                 asked_tokens=max(len(of) * g.block_tokens for g, of, _ in wanted),
                 opened_at_s=now,
                 holders={req_id},

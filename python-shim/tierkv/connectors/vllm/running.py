@@ -20,10 +20,13 @@ class RunningSlots:
         #: Slots left in this step; None before its first query.
         self._left: int | None = None
         self._claimed: set[str] = set()
+        #: Whether the step has claims, so that `next_step` must be called.
+        self.is_claimed = False
 
     def next_step(self) -> None:
         """Forget the claims, after a step's scheduling."""
         self._left = None
+        self.is_claimed = False
         self._claimed.clear()
 
     def begin(self, request: Any) -> None:
@@ -37,6 +40,7 @@ class RunningSlots:
         """Tell whether a slot is left for a request that vLLM queries; it is taken until the next step."""
         if request.request_id in self._claimed:
             return True
+        self.is_claimed = True
         if self._left is None:
             self._left = self._count - sum(map(compat.takes_slot, self._begun.values()))
         if self._left <= 0:

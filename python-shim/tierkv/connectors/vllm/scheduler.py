@@ -195,7 +195,7 @@ class SchedulerShim:
         asked = [(group, self._grid.hashes(request, group, tokens)) for group in self._grid.groups]
         state.ahead = self._backlog.ahead(state)
         beside = beside_hashes(state, self._grid.beyond(request), awaited)
-        plan = self._book.open(request, asked, first_tokens, beside)
+        plan = self._book.open(request.request_id, asked, first_tokens, beside)
         self.counters.add("prefetches" if plan is not None else "prefetches_unsent")
         if plan is None:
             return None
@@ -227,20 +227,23 @@ class SchedulerShim:
         if state is None or not state.reads:
             return _NOTHING if has_slot else self._idle.ask_again()
         is_up, start, now = self._channel.is_up, num_computed_tokens, time.monotonic()
-        most = state.most(self._grid, start)
-        if not has_slot or (most > start and self._leaders.follows(state, start, most, now)):
+        if not has_slot or (self._leaders.by_id and self._follows(state, start, now)):
             state.asks()
             return self._idle.ask_again()
         if is_up and self._budget.goes_on_waiting(state, start, now):
             return self._idle.ask_again()
         state.asks()
-        wanted = most - start
+        wanted = state.most(self._grid, start) - start
         if wanted <= 0 or state.gave_up or not is_up:
             return _NOTHING
         if self._generations.is_unsure or self._naming.awaits_ranks:  # workers tell with a step
             is_late = self._budget.is_stalled(state, now)
             return self._give_up(state) if is_late else self._idle.ask_again()
         return self._match(state, start, wanted, now)
+
+    def _follows(self, state: RequestState, start: int, now: float) -> bool:
+        most = state.most(self._grid, start)
+        return most > start and self._leaders.follows(state, start, most, now)
 
     def _match(self, state: RequestState, start: int, wanted: int, now: float) -> Match:
         plan = self._book.get(state.request.request_id)
@@ -314,7 +317,8 @@ class SchedulerShim:
         if self._idle.is_stirred:
             self._idle.end(computes=bool(scheduled))
         self._budget.room.next_step(is_idle=not scheduled)
-        self._running.next_step()
+        if self._running.is_claimed:
+            self._running.next_step()
         self._tables.hear(scheduler_output)
         question = self._generations.next_step()
         computed = sum(scheduled.values())

@@ -19,6 +19,7 @@ class SharedPlans:
 
     def note(self, request: Any, plan: Plan, first_tokens: int) -> None:
         """Offer a plan to requests that come later."""
+        plan.hashes = request.block_hashes
         key = self._first(request, first_tokens)
         self._plans[key] = plan
         self._plans.move_to_end(key)
