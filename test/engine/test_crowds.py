@@ -151,8 +151,3 @@ def test_nothing_that_a_client_sends_keeps_another_request_from_its_restore(
     assert len(found["first"]) == 2
     is_counted = what in {"params", "text", "key"}
     assert found["shim"].get("wishes_ignored", 0) == int(is_counted)
-
-
-def test_saves_that_are_acknowledged_late_stall_no_running_request(scenes: Json) -> None:
-    alone, late = scenes["pressed"]["alone"], sound(scenes["pressed"]["late"])
-    assert late["stall"] <= alone["stall"]

@@ -180,20 +180,9 @@ def malformed(model: str) -> Json:
     return found
 
 
-def pressed(model: str) -> Json:
-    """Let prompts fill the engine, so that their answers need blocks while all saves of the prompts are under way."""
-    found: Json = {}
-    for name, ours in {"alone": False, "late": True}.items():
-        rig = Rig(model, blocks=23, running=8, save_steps=8, with_tierkv=ours)
-        for at in range(4):
-            rig.add(f"r{at}", tokens(at + 1, 5 * BLOCK), answers=6)
-        found[name] = _end(rig)
-    return found
-
-
 SCENES = {
     scene.__name__: scene
-    for scene in (crowds, lost, partly, late, turns, prefetched, saved, malformed, pressed)
+    for scene in (crowds, lost, partly, late, turns, prefetched, saved, malformed)
 }
 
 if __name__ == "__main__":

@@ -124,9 +124,6 @@ class Rig:
         self.first_tokens: list[str] = []
         self.order: list[str] = []
         self.failing: set[str] = set()
-        #: Most consecutive steps in which a running request got no token.
-        self.stall = 0
-        self._stalls: dict[str, int] = {}
         self._loading: list[tuple[int, str]] = []
         self._tickets: list[tuple[int, int]] = []
         self._taken: set[int] = set()
@@ -214,11 +211,6 @@ class Rig:
         is_computing = bool(output.num_scheduled_tokens)
         self.computing_steps += is_computing
         self.empty_steps += not is_computing
-        for request in self.scheduler.running:
-            name = request.request_id
-            is_stalled = name not in output.num_scheduled_tokens
-            self._stalls[name] = self._stalls.get(name, 0) + 1 if is_stalled else 0
-            self.stall = max(self.stall, self._stalls[name])
         told = self._work(output)
         names, sampled = [], []
         for name, count in output.num_scheduled_tokens.items():
@@ -301,7 +293,6 @@ class Rig:
             "steps": self.computing_steps,
             "empty": self.empty_steps,
             "running": self.peak_running,
-            "stall": self.stall,
             "asks": len(self.vault.asks),
             "saves": len(self.saved),
             "first": self.first_tokens,

@@ -54,6 +54,7 @@ class Leaders:
         leader = state.leader
         if leader is None or not leader.leads(now):
             leader = state.leader = self._find(state.request, start, most, now)
+            state.has_followed |= leader is not None
             self._counters.add("followers", int(leader is not None))
         return leader is not None
 

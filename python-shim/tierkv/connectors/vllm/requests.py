@@ -128,7 +128,7 @@ class RequestState:
     `ahead`: earlier requests not begun at its arrival; `is_begun`: vLLM gave it blocks;
     `awaited`: tokens that another engine hands over, None before that is known; `waits`: the plan it waits for;
     `longer`: the other engine's blocks, where they are longer;
-    `leader`: the request whose load it waits for; `shared_tokens`: prompt tokens that another request's plan covers,
+    `leader`: the request whose load it waits for, `has_followed`: there was one; `shared_tokens`: prompt tokens that another request's plan covers,
     None with a plan of its own; `receipt`: name of its last restore's receipt, where its client wants one.
     """
 
@@ -152,6 +152,7 @@ class RequestState:
     ahead: int = 0
     is_begun: bool = False
     leader: Leader | None = None
+    has_followed: bool = False
     shared_tokens: int | None = None
     longer: Frame = field(default_factory=dict)
     waits: Waiting | None = None
@@ -219,6 +220,8 @@ class RequestState:
             return "max_load_tokens"
         if plan is None:
             return self.unasked or "no_sidecar"
+        if not self.given.tokens and (self.shared_tokens is not None or self.has_followed):
+            return "shared"
         return "" if self.given.tokens else "deadline"
 
     def admit(

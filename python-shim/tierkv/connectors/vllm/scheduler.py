@@ -211,6 +211,7 @@ class SchedulerShim:
             return False
         self._book.share(state.request.request_id, found[0])
         state.take_plan(*found)
+        self._unasked.note(state.request, "shared", first_tokens)
         self.counters.add("prefetches_shared")
         return True
 
