@@ -8,6 +8,8 @@ from .support.engine import BLOCK_TOKENS, Request, make_group, make_state, step_
 from .support.scheduler import ARENA, ASK_AGAIN, NOTHING, Bench
 from .support.sidecar import FakeSidecar, wait_until
 
+pytestmark = pytest.mark.usefixtures("engine_core_started")
+
 BLOCKS = 10
 TOKENS = BLOCKS * BLOCK_TOKENS + 1
 TABLE = list(range(1, BLOCKS + 1))
@@ -29,8 +31,8 @@ def placed(bench: Bench, number: int = 1) -> None:
     bench.held(prefetch, *range(BLOCKS))
     bench.place(prefetch, 0, *range(100, 100 + BLOCKS))
     bench.done(prefetch)
-    plans = bench.shim._book._by_id
-    wait_until(lambda: all(plan.is_done for plan in plans.values()), "it is placed")
+    plan = bench.shim._book._by_id[prefetch["plan"]]
+    wait_until(lambda: plan.is_done, "it is placed")
 
 
 def load(bench: Bench, request: Request) -> None:
