@@ -90,7 +90,9 @@ def test_a_producer_tells_of_every_prompt_and_looks_nothing_up(start: Start) -> 
     assert counted(bench, "told") == 1
     assert "prefetch" not in bench.kinds()
     told = [frame for frame in bench.fake.frames if frame["t"] == "counts"]
-    rows = [row for frame in (*told, bench.shim._unasked.take()) for row in frame.get("unasked", ())]
+    rows = [
+        row for frame in (*told, bench.shim._unasked.take()) for row in frame.get("unasked", ())
+    ]
     assert [row[1] for row in rows] == ["producer"]
 
 

@@ -30,9 +30,7 @@ def test_requests_beyond_the_limit_run_untouched(
 
 
 def test_only_what_got_blocks_is_said_to_have_begun(bench: Bench) -> None:
-    begun, aborted, _reset = [
-        bench.new(Request(name, 41, seed=name)) for name in ("a", "b", "c")
-    ]
+    begun, aborted, _reset = [bench.new(Request(name, 41, seed=name)) for name in ("a", "b", "c")]
     bench.prefetch(3)
     bench.admit(begun, [], 0)
     bench.shim.request_finished(aborted)

@@ -414,7 +414,9 @@ def test_what_was_saved_since_a_look_up_is_not_saved_again() -> None:
     bench.cursor = late
     assert bench.offer(requests[1], 8) == []
     bench.hear(1)
-    bench.cursor = SaveCursor(asked_at_s=early.asked_at_s + 1e6)  # its look-up says that it was dropped since
+    bench.cursor = SaveCursor(
+        asked_at_s=early.asked_at_s + 1e6
+    )  # its look-up says that it was dropped since
     assert len(bench.offer(requests[2], 8)) == 2
 
 

@@ -21,7 +21,13 @@ def _end(rig: Rig) -> Json:
 
 
 def _crowd(
-    model: str, *, prompts: int = 1, each: int = 8, tail: int = 10, stored: bool = True, **options: Any
+    model: str,
+    *,
+    prompts: int = 1,
+    each: int = 8,
+    tail: int = 10,
+    stored: bool = True,
+    **options: Any,
 ) -> Json:
     """Ask `prompts` prefixes of 20 blocks `each` times at once, each time with another end of `tail` tokens."""
     rig = Rig(model, **options)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 BLOCK = 16
 ARENA = 7
+#: Longest text of a frame: FRAME_TEXT_BYTES_MAX of src/limits/general.ts.
+TEXT_MAX = 64 * 1024
 #: Steps after which a driven engine has hung.
 STEPS_MAX = 2000
 MODEL = Spec(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=64, vocab=512, dtype="float32")
@@ -49,6 +51,9 @@ class Vault(FakeSidecar):
         super().__init__(path, PATIENT)
 
     def _take(self, connection: Any, frame: Frame) -> None:
+        if len(str(frame.get("req", ""))) > TEXT_MAX:
+            self.drop_connections()  # as a sidecar refuses the frame and its engine
+            return
         super()._take(connection, frame)
         if frame["t"] == "prefetch":
             self.asks.append(frame)
@@ -176,7 +181,10 @@ class Rig:
 
     def request(self, name: str, prompt: list[int], answers: int = 2, **options: Any) -> Request:
         params = SamplingParams(
-            temperature=0, max_tokens=answers, ignore_eos=True, extra_args=options.pop("extra", None)
+            temperature=0,
+            max_tokens=answers,
+            ignore_eos=True,
+            extra_args=options.pop("extra", None),
         )
         of = {"block_hasher": self._hasher, **options}
         return Request(name, prompt, params, None, **of)

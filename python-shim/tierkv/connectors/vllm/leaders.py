@@ -74,7 +74,9 @@ class Leaders:
         size = self._grid.hash_tokens
         if ours[start // size] != theirs[start // size]:
             return False
-        if not self._grid.is_plain:  # windows and states are restored at the end of the whole load only
+        if (
+            not self._grid.is_plain
+        ):  # windows and states are restored at the end of the whole load only
             last = leader.end // size - 1
             return leader.end <= most and ours[last] == theirs[last]
         end = min(leader.end, most)

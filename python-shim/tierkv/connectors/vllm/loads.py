@@ -62,9 +62,7 @@ class LoadQueue:
         #: Parts of the step being planned, which the workers do not have yet.
         self._given: list[LoadPart] = []
 
-    def add(
-        self, req_id: str, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]
-    ) -> None:
+    def add(self, req_id: str, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]) -> None:
         """Queue an admission: (group, block ids, slots), with `plan.shards` slots for each block.
 
         Several requests may load the blocks of one plan. One without any block, where vLLM needs none of those before the boundary, is reported like every other.
