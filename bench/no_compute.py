@@ -24,7 +24,10 @@ def make_engine(
     token_us: float,
     connector: dict[str, Any] | None = None,
 ) -> LLM:
-    """Return the engine; `connector` where `socket` is None, else tierKV; `token_us`: time of a prompt's first token."""
+    """Return the engine: with tierKV, or with `connector` where `socket` is None.
+
+    `token_us`: time of a prompt's first token.
+    """
     transfer = {
         "kv_connector": "TierKVConnector",
         "kv_connector_module_path": "tierkv.connectors.vllm.connector",

@@ -1,4 +1,4 @@
-"""Owns the measuring of many requests of few prompts, whose beginnings lie outside the engine, by one that computes nothing.
+"""Owns the measuring of many requests of few prompts that lie outside the engine, which computes nothing.
 
 Prints one JSON line: for each count and shape the blocks taken, loads, steps with tokens and times to first tokens.
 """

@@ -1,4 +1,4 @@
-"""Many requests of few prompts, by vLLM's own scheduler: one load each, in turn, and never more than vLLM alone takes."""
+"""Many requests of few prompts, by vLLM's own scheduler: one load each, in turn, no more blocks than vLLM alone."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from harness.scheduling import BLOCK, Rig, main, tokens
 from tierkv.connectors.vllm import limits
+
+from harness.scheduling import BLOCK, Rig, main, tokens
 
 PREFIX = 20 * BLOCK
 Json = dict[str, Any]

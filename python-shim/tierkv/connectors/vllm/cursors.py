@@ -45,7 +45,7 @@ class Rest:
 
 
 class SavedBlocks:
-    """When blocks, by group and hash, were handed to the workers to be saved; past the ceiling the oldest are forgotten.
+    """When blocks, by group and hash, were given to the workers to save; past the ceiling the oldest are forgotten.
 
     Requests that compute a prompt at once have look-ups that are older than its first save.
     """

@@ -65,7 +65,8 @@ class LoadQueue:
     def add(self, req_id: str, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]) -> None:
         """Queue an admission: (group, block ids, slots), with `plan.shards` slots for each block.
 
-        Several requests may load the blocks of one plan. One without any block, where vLLM needs none of those before the boundary, is reported like every other.
+        Several requests may load the blocks of one plan. One without any block, where vLLM needs none of those before
+        the boundary, is reported like every other.
         """
         jobs = deque([_Blocks(*entry) for entry in blocks if entry[1]] or [_Blocks(*blocks[0])])
         size = sum(len(of.block_ids) * self._block_bytes[of.group] for of in jobs)

@@ -23,9 +23,9 @@ class Plan:
     beyond the load, for block `checked`, which the engine computes itself (truth.py); `is_handed_over`: another engine
     is saving it, and the sidecar waits for that before `held`; `compute_ms`: what computing the tokens up
     to the boundary would take, if known; `load_us`: time of its copies; `is_asked`: the sidecar knows that vLLM waits
-    for it; `is_begun`: vLLM gave its request blocks; `given`: its request's sums; `hashes`: its prompt's block hashes, of
-    which those of `asked_tokens` tokens are looked up; `opened_at_s`: when the look-up was requested; `holders`: requests
-    that may still be offered its blocks; `loads`: admissions whose load is under way.
+    for it; `is_begun`: vLLM gave its request blocks; `given`: its request's sums; `hashes`: its prompt's block hashes,
+    of which those of `asked_tokens` tokens are looked up; `opened_at_s`: when the look-up was requested; `holders`:
+    requests that may still be offered its blocks; `loads`: admissions whose load is under way.
     """
 
     plan_id: int

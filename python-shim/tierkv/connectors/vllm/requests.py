@@ -128,8 +128,9 @@ class RequestState:
     `ahead`: earlier requests not begun at its arrival; `is_begun`: vLLM gave it blocks;
     `awaited`: tokens that another engine hands over, None before that is known; `waits`: the plan it waits for;
     `longer`: the other engine's blocks, where they are longer;
-    `leader`: the request whose load it waits for, `has_followed`: there was one; `shared_tokens`: prompt tokens that another request's plan covers,
-    None with a plan of its own; `receipt`: name of its last restore's receipt, where its client wants one.
+    `leader`: the request whose load it waits for, `has_followed`: there was one; `shared_tokens`: prompt tokens that
+    another request's plan covers, None with a plan of its own;
+    `receipt`: name of its last restore's receipt, where its client wants one.
     """
 
     request: Any

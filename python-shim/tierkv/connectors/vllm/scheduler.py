@@ -207,7 +207,7 @@ class SchedulerShim:
     def _join(self, state: RequestState, first_tokens: int, tokens: int) -> bool:
         """Share another request's plan, unless so much lies beyond it that a look-up of its own is worth it."""
         found = self._shared.covering(state.request, first_tokens, tokens)
-        if found is None or (rest := tokens - found[1]) and rest >= self._book.tokens_min:
+        if found is None or ((rest := tokens - found[1]) and rest >= self._book.tokens_min):
             return False
         self._book.share(state.request.request_id, found[0])
         state.take_plan(*found)
