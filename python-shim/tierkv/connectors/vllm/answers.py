@@ -74,7 +74,7 @@ def wish_of(request: Any) -> Wish:
     params = request.kv_transfer_params
     if not params or not isinstance(params, Mapping):
         return NO_WISH
-    ours = params.get(KEY)
+    ours: Any = params.get(KEY)
     is_map = isinstance(ours, Mapping)
     said = ours if is_map else {}
     session = _name(said.get(_SESSION)) or ""
