@@ -27,7 +27,7 @@ LOAD_BYTES_PER_STEP_MAX: Final = 64 * MIB
 #: many seconds; then it loads for itself.
 FOLLOW_MARGIN: Final = 2.0
 FOLLOW_LEAST_S: Final = 0.5
-#: It waits if what both need, times this, is at least the other's load.
+#: A request follows another if what both need, times this, is at least the other's load.
 FOLLOW_SHARE: Final = 2
 #: Rate of loads that is assumed before one was measured, bytes a second.
 LOAD_RATE_FIRST: Final = 1e9
