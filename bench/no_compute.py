@@ -22,8 +22,12 @@ def make_engine(
     longest: int,
     block: int,
     token_us: float,
+    connector: dict[str, Any] | None = None,
 ) -> LLM:
-    """Return the engine, without tierKV where `socket` is None; `token_us`: time of a prompt's first token."""
+    """Return the engine: with tierKV, or with `connector` where `socket` is None.
+
+    `token_us`: time of a prompt's first token.
+    """
     transfer = {
         "kv_connector": "TierKVConnector",
         "kv_connector_module_path": "tierkv.connectors.vllm.connector",
@@ -42,7 +46,7 @@ def make_engine(
         enable_prefix_caching=True,
         skip_tokenizer_init=True,
         distributed_executor_backend="uni",
-        kv_transfer_config=None if socket is None else transfer,
+        kv_transfer_config=connector if socket is None else transfer,
     )
     core = engine.llm_engine.engine_core.engine_core
     runner = core.model_executor.driver_worker.worker.model_runner

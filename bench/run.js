@@ -54,6 +54,7 @@ const NAMES = [
   "worth",
   "crowd:many",
   "crowd:beside",
+  "one-prefix",
   "never-slower:open",
   "never-slower:gigabit",
   "never-slower:100",

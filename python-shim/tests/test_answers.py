@@ -148,6 +148,8 @@ def test_the_sources_of_a_restore_add_up(bench: Bench) -> None:
     restore(bench, request, 5, local=2)
     state = bench.shim._requests["r"]
     assert state.host_tokens == 8
+    assert state.given.tokens == 0  # nothing has arrived yet
+    bench.finish_load("r")
     assert state.given.tokens - state.given.host_tokens == 12
 
 

@@ -108,6 +108,31 @@ def test_the_newest_arenas_stay_mapped() -> None:
     assert kept == list(range(2, len(fakes)))
 
 
+def test_an_arena_that_no_load_reads_any_more_is_given_up() -> None:
+    table, copier = Credits(Counters(), lambda frame: True), CpuCopier()
+
+    def take_in(number: int) -> None:
+        fake = FakeArena(4096, 1)
+        named = {"arena": number, "fd": fake.fd, "slot_bytes": 4096, "slot_count": 1}
+        table.take_in({"t": "arena", "bytes": 4096, **named}, copier)
+        fake.close()
+
+    def mapped() -> list[int]:
+        return [number for number in range(1, 5) if table.mapped(number) is not None]
+
+    take_in(1)
+    take_in(2)
+    assert table.retire((3,)) is None  # this rank has yet to map it
+    assert mapped() == [1, 2]
+    take_in(3)
+    take_in(4)  # newer than what the scheduler side knows
+    old = table.retire((3,))
+    assert old is not None
+    assert [arena.arena_id for arena in old] == [1, 2]
+    assert mapped() == [3, 4]
+    assert table.retire((3,)) == []
+
+
 def _resident_bytes(arena: Arena) -> int:
     """Present bytes of the mapping, as the kernel counts them."""
     start = f"{arena.bytes.data_ptr():x}-"

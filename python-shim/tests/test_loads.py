@@ -30,14 +30,14 @@ def drain(queue: LoadQueue) -> list[list[LoadPart]]:
 def test_a_step_may_load_as_much_as_it_computes() -> None:
     most = limits.LOAD_BYTES_PER_STEP_MAX
     queue = LoadQueue({0: most // 4})
-    queue.add(make_plan("a"), [(0, list(range(1, 11)), list(range(101, 111)))])
+    queue.add("a", make_plan("a"), [(0, list(range(1, 11)), list(range(101, 111)))])
     assert [len(part.block_ids) for part in queue.next_parts(2 * most)] == [8]
     assert [len(part.block_ids) for part in queue.next_parts(most // 2)] == [2]
 
 
 def test_a_load_above_the_cap_takes_several_steps_and_ends_once() -> None:
     queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX // 4, 1: 1})
-    queue.add(make_plan("a"), [(0, list(range(1, 11)), list(range(101, 111)))])
+    queue.add("a", make_plan("a"), [(0, list(range(1, 11)), list(range(101, 111)))])
     steps = drain(queue)
     assert [len(part.block_ids) for (part,) in steps] == [4, 4, 2]
     assert [block for (part,) in steps for block in part.block_ids] == list(range(1, 11))
@@ -47,8 +47,8 @@ def test_a_load_above_the_cap_takes_several_steps_and_ends_once() -> None:
 
 def test_small_loads_share_a_step_in_the_order_of_admission() -> None:
     queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX // 4, 1: 1})
-    queue.add(make_plan("a"), [(0, [1, 2, 3], [11, 12, 13])])
-    queue.add(make_plan("b"), [(0, [4, 5, 6], [14, 15, 16])])
+    queue.add("a", make_plan("a"), [(0, [1, 2, 3], [11, 12, 13])])
+    queue.add("b", make_plan("b"), [(0, [4, 5, 6], [14, 15, 16])])
     steps = drain(queue)
     assert [[(p.req_id, p.block_ids, p.last) for p in parts] for parts in steps] == [
         [("a", [1, 2, 3], True), ("b", [4], False)],
@@ -58,23 +58,23 @@ def test_small_loads_share_a_step_in_the_order_of_admission() -> None:
 
 def test_short_loads_pass_a_long_one_for_no_longer_than_it_takes_alone() -> None:
     queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX})  # a block a step
-    queue.add(make_plan("long"), [(0, [1, 2, 3], [11, 12, 13])])
+    queue.add("long", make_plan("long"), [(0, [1, 2, 3], [11, 12, 13])])
     loaded = []
     for number in range(6):
-        queue.add(make_plan("short"), [(0, [20 + number], [40 + number])])
+        queue.add("short", make_plan("short"), [(0, [20 + number], [40 + number])])
         loaded += [part.req_id for part in queue.next_parts()]
     assert loaded == ["short", "short", "long", "long", "long", "short"]
 
 
 def test_a_block_larger_than_the_cap_still_moves() -> None:
     queue = LoadQueue({0: limits.LOAD_BYTES_PER_STEP_MAX * 3, 1: 1})
-    queue.add(make_plan("a"), [(0, [1, 2], [11, 12])])
+    queue.add("a", make_plan("a"), [(0, [1, 2], [11, 12])])
     assert [len(parts[0].block_ids) for parts in drain(queue)] == [1, 1]
 
 
 def test_slots_of_all_ranks_travel_with_their_block() -> None:
     queue = LoadQueue({0: 1, 1: 1})
-    queue.add(make_plan("a", shards=2), [(0, [1, 2], [10, 20, 11, 21])])
+    queue.add("a", make_plan("a", shards=2), [(0, [1, 2], [10, 20, 11, 21])])
     ((part,),) = drain(queue)
     assert part.slots[0::2] == [10, 11]
     assert part.slots[1::2] == [20, 21]
@@ -83,12 +83,12 @@ def test_slots_of_all_ranks_travel_with_their_block() -> None:
 def test_the_same_request_may_be_admitted_again_after_its_report() -> None:
     queue = LoadQueue({0: 1, 1: 1})
     first, second = make_plan("a"), make_plan("a")
-    queue.add(first, [(0, [1], [11])])
+    queue.add(first.req_id, first, [(0, [1], [11])])
     drain(queue)
     assert queue.is_loading("a")
     assert queue.finish("a") is first
     assert not queue.is_loading("a")
-    queue.add(second, [(0, [2], [12])])
+    queue.add(second.req_id, second, [(0, [2], [12])])
     drain(queue)
     assert queue.finish("a") is second
     assert queue.finish("a") is None
@@ -98,7 +98,7 @@ def test_groups_of_a_load_follow_each_other_and_only_the_last_part_ends_it() -> 
     queue = LoadQueue(
         {0: limits.LOAD_BYTES_PER_STEP_MAX // 2, 1: limits.LOAD_BYTES_PER_STEP_MAX // 4}
     )
-    queue.add(make_plan("a"), [(0, [1, 2, 3], [11, 12, 13]), (1, [9], [20]), (2, [], [])])
+    queue.add("a", make_plan("a"), [(0, [1, 2, 3], [11, 12, 13]), (1, [9], [20]), (2, [], [])])
     assert [[(p.group, p.block_ids, p.last) for p in parts] for parts in drain(queue)] == [
         [(0, [1, 2], False)],
         [(0, [3], False), (1, [9], True)],
@@ -115,7 +115,7 @@ def test_a_load_that_must_not_happen_names_no_arena() -> None:
 
 def test_an_admission_that_needs_no_block_is_reported_once() -> None:
     queue = LoadQueue({0: 1})
-    queue.add(make_plan("a"), [(0, [], [])])
+    queue.add("a", make_plan("a"), [(0, [], [])])
     ((part,),) = drain(queue)
     assert (part.block_ids, part.slots, part.last) == ([], [], True)
     assert queue.finish("a") is not None

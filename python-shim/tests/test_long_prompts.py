@@ -109,8 +109,12 @@ def test_a_burst_of_long_prompts_costs_misses_and_no_connection(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SEND_QUEUE_BYTES_MAX", 4 << 20)
+    requests = [long_request(f"r{number}", MILLION) for number in range(8)]
+    for number, request in enumerate(requests):
+        request.block_hashes[0] = bytes([number] * 32)
     bench.fake.reads.clear()  # the sidecar is busy elsewhere
-    requests = [bench.new(long_request(f"r{number}", MILLION)) for number in range(8)]
+    for request in requests:
+        bench.new(request)
     assert bench.shim.counters.get("prefetches_unsent") > 0
     assert bench.ask(requests[-1]) == NOTHING
     bench.fake.reads.set()

@@ -161,7 +161,7 @@ def test_an_admitted_plan_leaves_the_book_and_is_released_by_hand() -> None:
     book, wire = make_book()
     plan = opened(book)
     place(book, plan, 0, 7)
-    book.admit(plan)
+    book.admit(plan.req_id, plan)
     book.release("r")
     assert len(book) == 0
     assert wire.of("release") == []
@@ -187,7 +187,7 @@ def test_a_reclaim_of_an_admitted_plan_changes_nothing() -> None:
     book, wire = make_book()
     plan = opened(book)
     book.on_frame({"t": "reclaim", "req": "r", "plan": plan.plan_id})
-    book.admit(plan)
+    book.admit(plan.req_id, plan)
     assert book.release_wanted() == 0
     assert wire.of("release") == []
 
@@ -195,7 +195,7 @@ def test_a_reclaim_of_an_admitted_plan_changes_nothing() -> None:
 def test_a_lost_connection_forgets_plans_and_never_releases_them_to_the_next_sidecar() -> None:
     book, wire = make_book()
     waiting, admitted = opened(book, "a"), opened(book, "b")
-    book.admit(admitted)
+    book.admit(admitted.req_id, admitted)
     book.closed()
     book.opened()
     book.release_plan(waiting)

@@ -11,7 +11,7 @@ from .support.scheduler import NOTHING, Bench
 
 def test_a_reset_gives_back_what_was_fetched_ahead(bench: Bench) -> None:
     bench.new(Request("a", 41))
-    bench.new(Request("b", 41))
+    bench.new(Request("b", 41, seed="b"))
     bench.prefetch(2)
     assert bench.shim.reset_cache()
     assert len(bench.releases(2)) == 2
@@ -30,7 +30,7 @@ def test_requests_beyond_the_limit_run_untouched(
 
 
 def test_only_what_got_blocks_is_said_to_have_begun(bench: Bench) -> None:
-    begun, aborted, _reset = [bench.new(Request(name, 41)) for name in ("a", "b", "c")]
+    begun, aborted, _reset = [bench.new(Request(name, 41, seed=name)) for name in ("a", "b", "c")]
     bench.prefetch(3)
     bench.admit(begun, [], 0)
     bench.shim.request_finished(aborted)
@@ -61,17 +61,19 @@ def test_f25_a_picture_that_its_client_named_is_left_alone(
 
 def test_a_request_says_how_many_wait_before_it(bench: Bench) -> None:
     for name in ("a", "b", "c"):
-        bench.new(Request(name, 41))
+        bench.new(Request(name, 41, seed=name))
     said = [bench.prefetch(number).get("ahead") for number in (1, 2, 3)]
     assert said == [None, 1, 2]
 
 
 def test_what_was_begun_or_ended_waits_no_longer(bench: Bench) -> None:
-    first, second = bench.new(Request("a", 41)), bench.new(Request("b", 41))
+    first, second, third, fourth = [Request(name, 41, seed=name) for name in "abcd"]
+    bench.new(first)
+    bench.new(second)
     bench.admit(first, [], 0)
     bench.admit(first, [], 0)  # again, after it was preempted
     bench.shim.request_finished(first)
     bench.shim.request_finished(second)
-    bench.new(Request("c", 41))
-    bench.new(Request("d", 41))
+    bench.new(third)
+    bench.new(fourth)
     assert [bench.prefetch(number).get("ahead") for number in (3, 4)] == [None, 1]

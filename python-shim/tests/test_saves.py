@@ -422,3 +422,43 @@ def test_what_is_left_of_requests_is_bounded_and_goes_with_the_cache(
     assert bench.counters.get("dropped_save_behind") == 1
     bench.planner.forget("cache_reset")
     assert not bench.works()
+
+
+def test_only_a_block_that_nobody_else_holds_is_worth_waiting_for() -> None:
+    bench = Bench()
+    request = Request("r", 8)
+    running = [bench.pool.blocks[block_id] for block_id in TABLE[:2]]
+    bench.pool.touch(running)
+    bench.offer(request, 8)
+    assert not bench.planner.holds_blocks  # the request holds them, too
+    bench.pool.free_blocks(running[1:])
+    assert bench.planner.holds_blocks
+    bench.hear(1)
+    assert not bench.planner.holds_blocks
+
+
+def test_what_was_saved_since_a_look_up_is_not_saved_again() -> None:
+    bench = Bench()
+    requests = [Request(name, 8) for name in "abc"]
+    bench.cursor = early = SaveCursor()
+    late = SaveCursor()
+    assert len(bench.offer(requests[0], 8)) == 2
+    bench.cursor = late
+    assert bench.offer(requests[1], 8) == []
+    bench.hear(1)
+    bench.cursor = SaveCursor(
+        asked_at_s=early.asked_at_s + 1e6
+    )  # its look-up says that it was dropped since
+    assert len(bench.offer(requests[2], 8)) == 2
+
+
+def test_what_found_no_slot_is_offered_again() -> None:
+    bench = Bench()
+    first, second = SaveCursor(), SaveCursor()
+    bench.cursor = first
+    bench.offer(Request("a", 8), 8)
+    bench.hear(1, refused=2, slots=0)
+    bench.cursor = second
+    bench.choose(Request("b", 8), 8)
+    bench.hear(slots=2)
+    assert len(bench.planner.next_step()[1]) == 2

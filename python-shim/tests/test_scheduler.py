@@ -40,7 +40,7 @@ def test_at_least_one_token_is_left_to_compute(bench: Bench, tokens: int, blocks
 
 def test_the_namespace_goes_before_the_first_prefetch_and_once(bench: Bench) -> None:
     bench.new(Request("a", 16))
-    bench.new(Request("b", 16))
+    bench.new(Request("b", 16, seed="b"))
     bench.prefetch(2)
     assert bench.kinds() == ["namespace", "prefetch", "prefetch"]
     assert len(bench.fake.expect("namespace")[0]["namespace"]) == 32
@@ -195,7 +195,7 @@ def test_f31_when_nothing_comes_the_request_goes_on_and_does_not_ask_again(
 def test_an_unanswered_look_up_makes_the_sidecar_a_suspect_for_everyone(socket_path: str) -> None:
     with quick(socket_path, stall_ms=200) as sidecar, Bench(socket_path, sidecar) as bench:
         first = bench.new(Request("a", 41))
-        second = bench.new(Request("b", 41))
+        second = bench.new(Request("b", 41, seed="b"))
         bench.prefetch(2)
         sidecar.reads.clear()
         assert bench.answer(first) == NOTHING
@@ -274,7 +274,7 @@ def test_a_preempted_request_is_matched_loaded_and_released_again(bench: Bench) 
 
 
 def test_a_reclaimed_plan_goes_back_only_between_offers(bench: Bench) -> None:
-    kept, given = bench.new(Request("a", 41)), bench.new(Request("b", 41))
+    kept, given = bench.new(Request("a", 41)), bench.new(Request("b", 41, seed="b"))
     for number, request in enumerate((kept, given), start=1):
         bench.place(bench.prefetch(number), 0, *range(10))
         bench.answer(request)

@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +63,13 @@ def bench() -> Iterator[Bench]:
         fake.close()
 
 
+def replace_group(pages: Any, **changes: Any) -> Any:
+    """The same pages as another group's."""
+    other = copy(pages)
+    other.group = replace(pages.group, **changes)
+    return other
+
+
 def test_a_save_runs_behind_the_forward_and_the_next_one_does_not_wait_for_it(bench: Bench) -> None:
     bench.copier.save(bench.batch(bench.arena(1), "save"))
     bench.copier.fence()
@@ -72,10 +81,21 @@ def test_a_state_that_is_copied_is_kept_from_the_next_forward(bench: Bench) -> N
     bench.pages.group = replace(GROUP, record_class="ssm")
     bench.copier.save(bench.batch(bench.arena(1), "save"))
     bench.copier.fence()
-    assert bench.device.said[-1] == "engine waits for saves"
+    assert bench.device.said[-1] == "engine waits for event 1"
     bench.passes(0)
     bench.copier.fence()
-    assert bench.device.said.count("engine waits for saves") == 1
+    assert bench.device.said.count("engine waits for event 1") == 1
+
+
+def test_a_state_is_waited_for_and_not_the_blocks_saved_behind_it(bench: Bench) -> None:
+    arena = bench.arena(1)
+    state = bench.batch(arena, "state")
+    state.pages = replace_group(bench.pages, record_class="ssm")
+    bench.copier.save(state)
+    bench.copier.save(bench.batch(arena, "blocks", block=2))
+    said = len(bench.device.said)
+    bench.copier.fence()
+    assert bench.device.said[said:] == ["engine waits for event 1"]
 
 
 @pytest.mark.parametrize("way", ["saves", "loads"])
@@ -133,18 +153,47 @@ def test_settling_waits_for_both_streams_and_reports(bench: Bench) -> None:
     assert bench.done == ["save"]
 
 
-def test_an_arena_is_pinned_once_and_let_go_of_when_it_is_old_and_unused(bench: Bench) -> None:
-    arenas = [bench.arena(number) for number in range(limits.ARENAS_MAX + 2)]
-    bench.copier.save(bench.batch(bench.prepare(arenas[0]), "runs on"))
-    for arena in arenas[1:]:
+def test_a_retired_arena_is_unpinned_once_its_copies_have_ended(bench: Bench) -> None:
+    used, unused, present = arenas = [bench.arena(number) for number in range(3)]
+    for arena in arenas:
         bench.prepare(arena)
-        for _ in range(2):
-            bench.copier.save(bench.batch(arena, "save"))
-            bench.passes(-1)
-    places = [arena.bytes.data_ptr() for arena in arenas]
-    assert bench.device.pinned == [places[0], *places[3:]]  # the first is still in use
+    place = {arena.arena_id: arena.bytes.data_ptr() for arena in arenas}
+    bench.copier.save(bench.batch(used, "runs on"))
+    bench.copier.retire(used)
+    bench.copier.retire(unused)
+    left = [place[used.arena_id], place[present.arena_id]]
+    wait_until(lambda: bench.device.pinned == left, "the unused one is unpinned")
+    bench.copier.poll()
+    assert bench.device.pinned == left
     bench.passes(0)
-    assert bench.done.count("runs on") == 1
+    wait_until(lambda: bench.device.pinned == left[1:], "the used one is unpinned")
+    assert bench.done == ["runs on"]
+
+
+def test_no_copy_waits_for_an_arena_that_is_unpinned(bench: Bench) -> None:
+    old, present = bench.prepare(bench.arena(1)), bench.prepare(bench.arena(2))
+    unpins, goes_on = threading.Event(), threading.Event()
+    unpin = bench.device.unpin
+
+    def slow(memory: torch.Tensor) -> None:
+        unpins.set()
+        assert goes_on.wait(10)
+        unpin(memory)
+
+    bench.device.unpin = slow  # type: ignore[method-assign]
+    bench.copier.retire(old)
+    assert unpins.wait(10)
+    bench.copier.save(bench.batch(present, "save"))
+    bench.passes(0)
+    assert bench.done == ["save"]
+    goes_on.set()
+
+
+def test_an_arena_that_is_retired_before_it_is_pinned_does_not_stay_so(bench: Bench) -> None:
+    arena = bench.arena(1)
+    bench.copier.retire(arena)
+    bench.prepare(arena)
+    wait_until(lambda: not bench.device.pinned, "it is unpinned")
 
 
 def test_memory_that_is_refused_is_copied_all_the_same_and_said(

@@ -16,12 +16,16 @@ class Stream:
     def wait_stream(self, other: "Stream") -> None:
         self._said.append(f"{self.name} waits for {other.name}")
 
+    def wait_event(self, event: "Event") -> None:
+        self._said.append(f"{self.name} waits for event {event.number}")
+
     def synchronize(self) -> None:
         self._said.append(f"{self.name} ends")
 
 
 class Event:
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.stream: Any = None
         self.has_passed = False
 
@@ -64,7 +68,7 @@ class Device(Cuda):
         return self.events[1::2]
 
     def event(self) -> Event:
-        self.events.append(Event())
+        self.events.append(Event(len(self.events)))
         return self.events[-1]
 
     def indices(self, numbers: list[int]) -> torch.Tensor:

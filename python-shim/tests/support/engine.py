@@ -128,7 +128,7 @@ def vllm_config(model: Path | str = "org/model", *, world: int = 1, rank: int = 
     """The parts of VllmConfig the shim reads; tests change them in place."""
     hf = {"hidden_size": 8, "rope_theta": 1e4, "_name_or_path": str(model)}
     return SimpleNamespace(
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=128),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=128, max_num_seqs=64),
         model_config=SimpleNamespace(
             model=str(model),
             revision=None,
@@ -235,6 +235,7 @@ class Request:
     mm_features: list[Any] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_prompt_tokens: int = 0
+    status: Any = None
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = self.num_prompt_tokens or self.num_tokens

@@ -3,6 +3,8 @@
 /** The engine sent no prefetch; its shim gives the reason in `counts`. */
 const UNASKED_TEXTS = {
   own_cache: "the engine's own cache holds it, so there was nothing to look up",
+  shared:
+    "another request of the same prompt was looked up and loaded for both, and this one found it in the engine's own cache",
   below_block: "the prompt is not longer than one block, and only whole blocks can be restored",
   not_worth_asking: "so few tokens are computed before a look-up would be answered",
   not_cacheable:

@@ -72,11 +72,13 @@ NO_WISH: Final = Wish()
 
 def wish_of(request: Any) -> Wish:
     """Read a request's options; wrong values are ignored, because a cache fails no request."""
-    params, hinted = request.kv_transfer_params or {}, said_by(request)
+    given = request.kv_transfer_params
+    params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    hinted = said_by(request)
     named = compat.session_of(request)
     if not params and not hinted and named is None:
         return NO_WISH
-    ours = params.get(KEY, hinted or None)
+    ours: Any = params.get(KEY, hinted or None)
     is_map = isinstance(ours, Mapping)
     said = {**hinted, **ours} if isinstance(ours, Mapping) else {}
     # A hand-off is passed on unchanged, so alone it requests no report.
@@ -85,7 +87,7 @@ def wish_of(request: Any) -> Wish:
     session = _name(said.get(_SESSION)) or ""
     parsers = _PARSERS | (_OF_SESSION if session else {})
     read = {name: parsers[name](value) if name in parsers else None for name, value in said.items()}
-    ignored = [f"{KEY}.{name}"[:64] for name, value in read.items() if value is None][:16]
+    ignored = [_shown(f"{KEY}.{name}"[:64]) for name, value in read.items() if value is None][:16]
     ignored += [KEY] if ours is not None and not is_map else []
     tokens = {name: _count(params.get(name)) for name in (_LOAD, _SAVE)}
     ignored += [name for name in tokens if tokens[name] is None and params.get(name) is not None]
@@ -105,6 +107,23 @@ def wish_of(request: Any) -> Wish:
         wants_receipt=read.get(_RECEIPT) is True,
         ignored=tuple(ignored),
     )
+
+
+def drop_malformed(request: Any) -> bool:
+    """Remove `kv_transfer_params` that are no map, for vLLM takes them for one; True where they were none.
+
+    `vllm_xargs` may carry anything under that name.
+    """
+    params = request.kv_transfer_params
+    if params is None or isinstance(params, Mapping):
+        return False
+    request.kv_transfer_params = None
+    return True
+
+
+def _shown(text: str) -> str:
+    """Give text that can be encoded: JSON may hold a lone surrogate."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _flag(value: Any) -> bool | None:

@@ -30,6 +30,7 @@ from vllm.platforms import current_platform
 from vllm.utils import hashing
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched import output as sched_output
+from vllm.v1.request import RequestStatus
 from vllm.v1.worker.worker_base import WorkerBase
 
 if TYPE_CHECKING:
@@ -395,6 +396,23 @@ def boundary_states(scheduler_output: Any) -> Mapping[str, Sequence[tuple[int, i
     """Give the states handed over in this step: request id -> (group, block id, prompt tokens before it)."""
     state = getattr(scheduler_output, "kv_connector_block_state", None)
     return state.boundary_state_offloads if state is not None else {}
+
+
+def is_loading(request: Any) -> bool:
+    """Tell whether a request waits for its load, or for vLLM to put the loaded blocks into its own cache."""
+    return bool(request.status == RequestStatus.WAITING_FOR_REMOTE_KVS)
+
+
+def takes_slot(request: Any) -> bool:
+    """Tell whether a request that vLLM gave blocks runs, loads, or has loaded; a preempted one starts over."""
+    return bool(request.status == RequestStatus.RUNNING or request.num_computed_tokens > 0)
+
+
+def running_slots(config: "VllmConfig") -> int:
+    """Give the most requests that vLLM runs at once."""
+    scheduler = config.scheduler_config
+    active = getattr(scheduler, "max_num_active_seqs", None)  # 0.32
+    return int(scheduler.max_num_seqs if active is None else active)
 
 
 def fails_requests() -> bool:

@@ -51,6 +51,9 @@ class Copier:
     def may_pin(self) -> None:
         """Note that no CUDA graph is being captured from now on."""
 
+    def retire(self, arena: Arena) -> None:
+        """Release an arena that no further copy uses, once the running ones have ended."""
+
     def save(self, batch: Batch) -> None:
         """Copy engine blocks into slots, after the work already queued for this step."""
         raise NotImplementedError
@@ -123,6 +126,8 @@ class CudaCopier(Copier):
         #: By arena id: the arena and its pinned pieces. No copy is queued while one is unpinned.
         self._pinned: dict[int, tuple[Arena, list[torch.Tensor]]] = {}
         self._lock = threading.Lock()
+        #: Arenas to unpin once their copies have ended.
+        self._retired: list[Arena] = []
         self._is_closed = False
         self._capture_ended, self._closing = threading.Event(), threading.Event()
 
@@ -140,8 +145,8 @@ class CudaCopier(Copier):
                 if self._is_closed:
                     return
                 self._pinned[arena.arena_id] = (arena, [])
-                self._unpin_old(arena.arena_id)
             left = self._pin(arena, arena.pieces())
+            self._release_retired()  # it may have been replaced meanwhile
             if left:
                 log.warning("tierKV: CUDA does not pin arena %d: copies are slow", arena.arena_id)
             if self._closing.is_set():
@@ -178,12 +183,30 @@ class CudaCopier(Copier):
     def may_pin(self) -> None:
         self._capture_ended.set()
 
-    def _unpin_old(self, newest: int) -> None:
-        """Unpin the oldest arenas beyond `ARENAS_MAX` that no copy uses."""
-        in_use = {newest, *(batch.arena.arena_id for *_, batch in self._running)}
-        old = [arena_id for arena_id in self._pinned if arena_id not in in_use]
-        for arena_id in old[: max(0, len(self._pinned) - limits.ARENAS_MAX)]:
-            self._unpin(arena_id)
+    def retire(self, arena: Arena) -> None:
+        with self._lock:
+            self._retired.append(arena)
+        self._release_retired()
+
+    def _release_retired(self) -> None:
+        """Unpin retired arenas without copies on a thread, because the call takes long for each piece."""
+        with self._lock:
+            in_use = {batch.arena.arena_id for *_, batch in self._running}
+            ended = [
+                arena.arena_id
+                for arena in self._retired
+                if arena.arena_id in self._pinned and arena.arena_id not in in_use
+            ]
+            pinned = [self._pinned.pop(arena_id) for arena_id in ended]
+            self._retired = [of for of in self._retired if of.arena_id not in ended]
+
+        def run() -> None:
+            for _arena, pieces in pinned:
+                for piece in pieces:
+                    self._calls.unpin(piece)
+
+        if pinned:
+            _start(run)
 
     def _unpin(self, arena_id: int) -> None:
         for piece in self._pinned.pop(arena_id)[1]:
@@ -272,10 +295,13 @@ class CudaCopier(Copier):
                 still_running.append((begun, ended, batch))
         self._running = still_running
         self.is_running = bool(still_running)
+        if self._retired:
+            self._release_retired()
 
     def fence(self) -> None:
-        if any(batch.pages.group.is_state for *_, batch in self._running):
-            self._calls.current().wait_stream(self._save_streams[0])
+        for _, ended, batch in self._running:
+            if batch.pages.group.is_state:
+                self._calls.current().wait_event(ended)
 
     def settle(self) -> None:
         self._save_streams[0].synchronize()  # the first stream of each direction ends last

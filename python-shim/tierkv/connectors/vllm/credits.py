@@ -4,7 +4,7 @@ import logging
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena
@@ -28,7 +28,7 @@ class Credits:
         self._counters = counters
         self._send = send
         self._lock = threading.Lock()
-        #: Mapped arenas by id: the present one, and old ones that admitted loads may still read.
+        #: Mapped arenas by id, in order: the present one, and old ones that admitted loads may still read.
         self._arenas: dict[int, Arena] = {}
         self._present: Arena | None = None
         self._free: deque[tuple[int, int]] = deque()
@@ -55,11 +55,14 @@ class Credits:
             log.warning("tierKV: %s; no block is saved or restored", error)
             self._send({"t": "unmapped", "arena": frame["arena"], "reason": str(error)})
             return
+        old = []
         with self._lock:
             self._arenas[arena.arena_id] = arena
             while len(self._arenas) > limits.ARENAS_MAX:
-                self._arenas.pop(next(iter(self._arenas)))
+                old.append(self._arenas.pop(next(iter(self._arenas))))
             number = self._forget(is_coming=True)
+        for each in old:
+            copier.retire(each)
         copier.prepare(arena, lambda: self._use(arena, number))
 
     def _forget(self, *, is_coming: bool) -> int:
@@ -80,6 +83,18 @@ class Credits:
         """Forget the credits, because the connection has ended; mapped arenas stay for loads that were admitted."""
         with self._lock:
             self._forget(is_coming=False)
+
+    def retire(self, read: Sequence[int]) -> list[Arena] | None:
+        """Give up the arenas that no later step loads from, because a later one replaced them; gives them.
+
+        `read`: those that later steps may load from. None while this rank has yet to map them.
+        """
+        with self._lock:
+            if not all(arena_id in self._arenas for arena_id in read):
+                return None
+            newest = list(self._arenas).index(read[-1])
+            old = [each for each in list(self._arenas)[:newest] if each not in read]
+            return [self._arenas.pop(arena_id) for arena_id in old]
 
     def mapped(self, arena_id: int) -> Arena | None:
         """Give a mapped arena by the sidecar's number for it."""

@@ -23,6 +23,20 @@ SEND_QUEUE_BYTES_MAX: Final = 32 * MIB
 SAVE_BYTES_PER_STEP_MAX: Final = 64 * MIB
 #: Page bytes copied for restores in one engine step, per rank.
 LOAD_BYTES_PER_STEP_MAX: Final = 64 * MIB
+#: A request waits for another's load of the same prefix for so many times the load's predicted time, and at least so
+#: many seconds; then it loads for itself.
+FOLLOW_MARGIN: Final = 2.0
+FOLLOW_LEAST_S: Final = 0.5
+#: A request follows another if what both need, times this, is at least the other's load.
+FOLLOW_SHARE: Final = 2
+#: Rate of loads that is assumed before one was measured, bytes a second.
+LOAD_RATE_FIRST: Final = 1e9
+#: Share of the last load in the measured rate.
+LOAD_RATE_SHARE: Final = 0.3
+#: Plans under way that requests arriving later may share.
+PLANS_SHARED_MAX: Final = 1024
+#: Bytes of a request's id in frames; ids only help people, plans have numbers.
+REQUEST_TEXT_BYTES_MAX: Final = 256
 #: Waiting requests with news that one step looks at.
 ASKS_PER_STEP_MAX: Final = 32
 #: Blocks offered, and looked at, for saves in one engine step; or as many as the step computes, where that is more.
@@ -31,6 +45,8 @@ SAVE_ITEMS_PER_STEP_MAX: Final = 128
 SAVE_ITEMS_PER_FRAME_MAX: Final = 2048
 #: Requests whose blocks go on being offered in later steps.
 SAVE_RESTS_MAX: Final = 256
+#: Blocks remembered as saved, so that a request whose look-up is older does not offer them again.
+SAVED_BLOCKS_MAX: Final = 32_768
 #: Requests noted on a waiting block, whose loss stops their saves: the last ones that offered it.
 SAVE_SHARERS_MAX: Final = 8
 #: Actions in a request's `kv_hints` that are looked at.

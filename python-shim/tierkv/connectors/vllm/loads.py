@@ -1,9 +1,11 @@
 """Splits admitted loads, whose plans vLLM gave blocks for, into parts of bounded size over one or more steps."""
 
+import time
 from bisect import insort
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.metadata import LoadPart
@@ -32,6 +34,15 @@ class _Job:
     turn: int
 
 
+@dataclass
+class _Load:
+    """An admission that was not reported yet: its plan if it has one, its bytes, and when it was queued."""
+
+    plan: Plan | None
+    size: int
+    queued_at_s: float
+
+
 class LoadQueue:
     """Each `add` is one admission and is reported exactly once by every rank, also after an abort.
 
@@ -44,26 +55,44 @@ class LoadQueue:
         #: Admissions that `next_parts` has yet to give, in order.
         self.queue: list[_Job] = []
         self._loaded_bytes = 0
-        self._running: dict[str, Plan | None] = {}
+        self._running: dict[str, _Load] = {}
+        #: Bytes of all running loads, and bytes a second of past ones.
+        self._running_bytes = 0
+        self._rate = limits.LOAD_RATE_FIRST
         #: Parts of the step being planned, which the workers do not have yet.
         self._given: list[LoadPart] = []
 
-    def add(self, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]) -> None:
+    def add(self, req_id: str, plan: Plan, blocks: list[tuple[int, list[int], list[int]]]) -> None:
         """Queue an admission: (group, block ids, slots), with `plan.shards` slots for each block.
 
-        One without any block, where vLLM needs none of those before the boundary, is reported like every other.
+        Several requests may load the blocks of one plan. One without any block, where vLLM needs none of those before
+        the boundary, is reported like every other.
         """
         jobs = deque([_Blocks(*entry) for entry in blocks if entry[1]] or [_Blocks(*blocks[0])])
         size = sum(len(of.block_ids) * self._block_bytes[of.group] for of in jobs)
-        self._queue(_Job(plan.req_id, plan.shards, plan.arena, jobs, self._loaded_bytes + size))
-        self._running[plan.req_id] = plan
+        self._queue(_Job(req_id, plan.shards, plan.arena, jobs, self._loaded_bytes + size))
+        self._run(req_id, plan, size)
 
     def add_failed(
         self, req_id: str, group: int, block_ids: list[int], plan: Plan | None = None
     ) -> None:
         """Queue an admission that cannot be filled; it is reported as failed."""
         self._queue(_Job(req_id, 0, NO_ARENA, deque([_Blocks(group, block_ids, [])]), 0))
-        self._running[req_id] = plan
+        self._run(req_id, plan, 0)
+
+    def _run(self, req_id: str, plan: Plan | None, size: int) -> None:
+        self._running[req_id] = _Load(plan, size, time.monotonic())
+        self._running_bytes += size
+
+    def expected_s(self) -> float:
+        """Predict the seconds until every load queued so far is done, by the rate of past ones."""
+        return self._running_bytes / self._rate
+
+    def reads_beside(self, arena: int) -> bool:
+        """Tell whether the workers do not have every part yet of a load from another arena than `arena`."""
+        given = (part.arena for part in self._given)
+        queued = (job.arena for job in self.queue)
+        return any(each not in (arena, NO_ARENA) for each in chain(given, queued))
 
     def _queue(self, job: _Job) -> None:
         insort(self.queue, job, key=lambda other: other.turn)
@@ -128,13 +157,20 @@ class LoadQueue:
     def took(self, loads: Mapping[str, int]) -> None:
         """Add the copies' microseconds to the admissions' plans."""
         for req_id, spent_us in loads.items():
-            plan = self._running.get(req_id)
-            if plan is not None:
-                plan.load_us += spent_us
+            load = self._running.get(req_id)
+            if load is not None and load.plan is not None:
+                load.plan.load_us += spent_us
 
     def finish(self, req_id: str) -> Plan | None:
         """End an admission that all ranks reported; gives its plan, whose slots may return."""
-        return self._running.pop(req_id, None)
+        load = self._running.pop(req_id, None)
+        if load is None:
+            return None
+        if load.size:
+            took_s = max(1e-4, time.monotonic() - load.queued_at_s)
+            self._rate += limits.LOAD_RATE_SHARE * (load.size / took_s - self._rate)
+        self._running_bytes -= load.size
+        return load.plan
 
     def is_loading(self, req_id: str) -> bool:
         return req_id in self._running

@@ -32,6 +32,12 @@ def hello(
     }
 
 
+def request_text(req_id: object) -> str:
+    """Give a request's id as frames carry it: a client chooses its length and may put a lone surrogate into it."""
+    text = str(req_id)[: limits.REQUEST_TEXT_BYTES_MAX].encode("utf-8", "replace")
+    return text[: limits.REQUEST_TEXT_BYTES_MAX].decode("utf-8", "ignore")
+
+
 def named_blocks(group: Any, hashes: Iterable[bytes], first: int) -> "Frame":
     """Name blocks of a KV-cache group by their hashes, in the order of the prompt; `first`: the first one meant."""
     joined = b"".join(hashes)

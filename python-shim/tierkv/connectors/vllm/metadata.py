@@ -66,7 +66,8 @@ class StepMetadata(KVConnectorMetadata):
     `has_forward` is False on steps without tokens: they copy what earlier steps put off. `tokens` and `attended` say
     how much prompt the step computes, for the worker to measure: tokens, and pairs of a token and one before; else 0.
     `step` numbers it, `heard` is the step of the last reported change of weights, `question` the open one of
-    `generation.py` (0: none); saves belong to `namespace` (32 bytes). `is_off`: the scheduler side is off.
+    `generation.py` (0: none); saves belong to `namespace` (32 bytes). `arenas`: the arenas that later steps may
+    load from; empty: unchanged. `is_off`: the scheduler side is off.
     """
 
     has_forward: bool = False
@@ -80,6 +81,7 @@ class StepMetadata(KVConnectorMetadata):
     loads: Sequence[LoadPart] = ()
     checks: Sequence[CheckItem] = ()
     question: int = 0
+    arenas: Sequence[int] = ()
     is_off: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -120,7 +122,8 @@ class StepReceipts(KVConnectorWorkerMetadata):
     `memory`: by rank, its answer to a question of `generation.py`.
     `resolved`: by rank, its configuration, once, where vLLM has no handshake for tierKV (MultiConnector).
     `checks`: by number of a check, how far the worst rank's halves agree, in dB. `loads`: microseconds that the copies
-    of a part of an admission took on the slowest rank, by request. `is_off`: a rank is off.
+    of a part of an admission took on the slowest rank, by request. `failed`: requests whose load failed on a rank.
+    `is_off`: a rank is off.
     """
 
     tickets: Counter[int] = field(default_factory=Counter)
@@ -131,6 +134,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     resolved: dict[int, Resolved] = field(default_factory=dict)
     checks: dict[int, float] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
     is_off: bool = False
 
     def add_load(self, req_id: str, seconds: float) -> None:
@@ -140,7 +144,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
     def is_empty(self) -> bool:
         return (
             not (self.tickets or self.memory or self.changed_at or self.resolved)
-            and not (self.checks or self.loads or self.refused)
+            and not (self.checks or self.loads or self.refused or self.failed)
             and self.slots is None
             and not self.is_off
         )
@@ -158,6 +162,7 @@ class StepReceipts(KVConnectorWorkerMetadata):
             self.resolved | other.resolved,
             _both(min, self.checks, other.checks),
             _both(max, self.loads, other.loads),
+            self.failed | other.failed,
             is_off=self.is_off or other.is_off,
         )
 

@@ -57,6 +57,8 @@ class StepOffers:
             elif (state := self._requests.get(req_id)) is not None:
                 self._offer_states(state, handed)
         for state, computed_after in due:
+            if state.plan is not None:
+                state.cursor.asked_at_s = state.plan.opened_at_s
             self._saves.offer(
                 state.request,
                 state.cursor,

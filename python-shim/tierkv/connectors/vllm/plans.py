@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tierkv.connectors.vllm.answers import Given
 from tierkv.connectors.vllm.counters import Durations
 from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.messages import named_blocks
+from tierkv.connectors.vllm.messages import named_blocks, request_text
 from tierkv.connectors.vllm.plan_group import PlanGroup, needed_blocks
 from tierkv.connectors.vllm.specs import Group
 
@@ -23,7 +23,9 @@ class Plan:
     beyond the load, for block `checked`, which the engine computes itself (truth.py); `is_handed_over`: another engine
     is saving it, and the sidecar waits for that before `held`; `compute_ms`: what computing the tokens up
     to the boundary would take, if known; `load_us`: time of its copies; `is_asked`: the sidecar knows that vLLM waits
-    for it; `is_begun`: vLLM gave its request blocks; `given`: its request's sums.
+    for it; `is_begun`: vLLM gave its request blocks; `given`: its request's sums; `hashes`: its prompt's block hashes,
+    of which those of `asked_tokens` tokens are looked up; `opened_at_s`: when the look-up was requested; `holders`:
+    requests that may still be offered its blocks; `loads`: admissions whose load is under way.
     """
 
     plan_id: int
@@ -48,6 +50,11 @@ class Plan:
     compute_ms: int | None = None
     load_us: int = 0
     is_asked: bool = False
+    hashes: Sequence[bytes] = ()
+    asked_tokens: int = 0
+    opened_at_s: float = 0.0
+    holders: set[str] = field(default_factory=set)
+    loads: int = 0
     given: Given = field(default_factory=Given)
     #: Frames about it so far; counted once a frame's effect is visible.
     news: int = 0
@@ -118,7 +125,8 @@ class Plan:
 class PlanBook:
     """All live plans of this engine, by request. The helper thread reports progress; the engine's thread decides.
 
-    Only the engine's thread opens, admits and releases, so an offer that vLLM is admitting cannot vanish.
+    Only the engine's thread opens, shares, admits and releases, so an offer that vLLM is admitting cannot vanish.
+    Requests of the same prompt share a plan: one look-up, one set of slots. It ends with the last of them.
     """
 
     def __init__(self, send: Callable[[Frame], bool], shards: int) -> None:
@@ -130,7 +138,8 @@ class PlanBook:
         #: Plans whose slots the sidecar wants back, for `release_wanted`.
         self.wanted_back: set[int] = set()
         self._next_id = 1
-        self._arena = -1
+        #: The sidecar's number of the arena that plans are placed in; -1 before there is one.
+        self.arena = -1
         #: Requests' waits for their blocks, by the farthest place a block came from (`host`, `vault`).
         self.restore_times = Durations()
         self.connection = 0
@@ -151,6 +160,8 @@ class PlanBook:
         """Forget all plans that were not admitted, because the connection ended."""
         with self._lock:
             self.restore_on = False
+            for plan in self._plans.values():
+                plan.holders.clear()
             self._plans.clear()
             self._by_id.clear()
             self.wanted_back.clear()
@@ -163,7 +174,7 @@ class PlanBook:
             return
         if kind == "restore":
             self.restore_on = bool(frame["on"])
-            self._arena = int(frame["arena"])
+            self.arena = int(frame["arena"])
             return
         with self._lock:
             plan = self._by_id.get(frame.get("plan", 0))
@@ -175,7 +186,7 @@ class PlanBook:
             elif kind == "placed":
                 slots = list(memoryview(frame["slots"]).cast("I"))
                 local = int(frame.get("local", 0))
-                if not plan.place(frame["group"], frame["first"], slots, self._arena, local):
+                if not plan.place(frame["group"], frame["first"], slots, self.arena, local):
                     plan.done_reason = "out_of_order"
             elif kind == "done":
                 plan.why = str(frame.get("why", ""))
@@ -214,13 +225,16 @@ class PlanBook:
                 progress_at_s=now,
                 is_plain=len(parts) == 1 and wanted[0][0].tail == 0,
                 is_handed_over="handoff" in (beside or {}),
+                asked_tokens=max(len(of) * g.block_tokens for g, of, _ in wanted),
+                opened_at_s=now,
+                holders={req_id},
             )
             self._next_id += 1
             self._plans[req_id] = plan
             self._by_id[plan.plan_id] = plan
         frame: Frame = {
             "t": "prefetch",
-            "req": req_id,
+            "req": request_text(req_id),
             "plan": plan.plan_id,
             "groups": [named_blocks(*of) for of in wanted],
             **(beside or {}),
@@ -230,6 +244,17 @@ class PlanBook:
         self._forget(plan)
         return None
 
+    def share(self, req_id: str, plan: Plan) -> None:
+        """Let another request be offered a plan's blocks, too."""
+        self.release(req_id)
+        with self._lock:
+            plan.holders.add(req_id)
+            self._plans[req_id] = plan
+
+    def part(self, plan: Plan) -> None:
+        """Take a plan from every request that holds it: the engine has its blocks now, or they are lost."""
+        self._forget(plan)
+
     def get(self, req_id: str) -> Plan | None:
         """Give the plan of a request that was not admitted yet."""
         return self._plans.get(req_id)  # a single read needs no lock
@@ -238,31 +263,37 @@ class PlanBook:
         """Notify the sidecar that vLLM has room for the request: from now on the plan has a deadline and priority."""
         if not plan.is_asked:
             plan.is_asked = True
-            self._send({"t": "asked", "req": plan.req_id, "plan": plan.plan_id})
+            self._send({"t": "asked", "req": request_text(plan.req_id), "plan": plan.plan_id})
 
-    def admit(self, plan: Plan) -> None:
-        """Take a plan out of the book: vLLM gave blocks for it, its slots stay until `release_plan`."""
+    def admit(self, req_id: str, plan: Plan) -> None:
+        """Take a request's plan out of the book: vLLM gave blocks for it, its slots stay until `release_plan`."""
         plan.is_begun = True
-        self._forget(plan)
+        plan.loads += 1
+        self._leave(req_id, plan)
 
     def release(self, req_id: str, *, is_begun: bool = False) -> None:
         """End the plan of a request that was not admitted; its slots return. `is_begun`: vLLM gave it blocks."""
         plan = self.get(req_id)
         if plan is not None:
-            plan.is_begun = is_begun
-            self._forget(plan)
-            self.release_plan(plan)
+            plan.is_begun |= is_begun
+            self._leave(req_id, plan)
+            self._end(plan)
 
     def release_plan(self, plan: Plan) -> None:
-        """Give a plan's slots back, unless its connection has ended."""
+        """End one load of a plan; its slots return if no other request holds or loads them."""
+        plan.loads -= 1
         now = plan.loaded_at_s or time.monotonic()
         if plan.taken_tokens and plan.asked_at_s:
             tier = "vault" if plan.is_from_vault else "host"
             self.restore_times.add(tier, now - plan.asked_at_s)
             plan.given.waited_s += now - plan.asked_at_s
-        if plan.connection != self.connection:
+        self._end(plan)
+
+    def _end(self, plan: Plan) -> None:
+        """Give a plan's slots back once nobody needs them, unless its connection has ended."""
+        if plan.holders or plan.loads > 0 or plan.connection != self.connection:
             return
-        frame: Frame = {"t": "release", "req": plan.req_id, "plan": plan.plan_id}
+        frame: Frame = {"t": "release", "req": request_text(plan.req_id), "plan": plan.plan_id}
         if plan.is_begun:
             frame["begun"] = 1
         if plan.taken_tokens:
@@ -278,7 +309,7 @@ class PlanBook:
         for plan in plans:
             plan.done_reason = "reclaimed"
             self._forget(plan)
-            self.release_plan(plan)
+            self._end(plan)
         return len(plans)
 
     def release_all(self) -> None:
@@ -287,11 +318,18 @@ class PlanBook:
         for req_id in req_ids:
             self.release(req_id)
 
-    def _forget(self, plan: Plan) -> None:
+    def _leave(self, req_id: str, plan: Plan) -> None:
         with self._lock:
-            self._by_id.pop(plan.plan_id, None)
-            if self._plans.get(plan.req_id) is plan:
-                del self._plans[plan.req_id]
+            plan.holders.discard(req_id)
+            if self._plans.get(req_id) is plan:
+                del self._plans[req_id]
+            if not plan.holders:
+                self._by_id.pop(plan.plan_id, None)
+
+    def _forget(self, plan: Plan) -> None:
+        """Take a plan from every request that holds it."""
+        for req_id in list(plan.holders):
+            self._leave(req_id, plan)
 
     def __len__(self) -> int:
         with self._lock:

@@ -5,6 +5,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -15,6 +16,7 @@ from tierkv.connectors.vllm.counters import Counters
 from tierkv.connectors.vllm.cursors import Missing, SaveCursor
 from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.leaders import Leader
 from tierkv.connectors.vllm.plan_group import PlanGroup
 from tierkv.connectors.vllm.plans import Plan
 
@@ -54,18 +56,19 @@ def tenant_of(request: Any) -> int:
 
 @lru_cache(maxsize=limits.TENANTS_REMEMBERED)
 def _number(salt: str) -> int:
-    digest = hmac.digest(_DOMAIN, salt.encode(), "sha256")
+    digest = hmac.digest(_DOMAIN, salt.encode("utf-8", "surrogatepass"), "sha256")
     return int.from_bytes(digest[:_ID_BYTES], "little") or 1
 
 
 def traceparent_of(request: Any) -> str:
     """Give the `traceparent` of a request's client; empty without one, and where vLLM's own tracing is off.
 
-    vLLM passes headers on only with `--otlp-traces-endpoint`. A header longer than any version allows is dropped.
+    vLLM passes headers on only with `--otlp-traces-endpoint`. A header that no version allows is dropped.
     """
     headers = request.trace_headers or {}
     traceparent = str(headers.get("traceparent", ""))
-    return traceparent if len(traceparent) <= limits.TRACEPARENT_CHARS_MAX else ""
+    is_sound = traceparent.isascii() and len(traceparent) <= limits.TRACEPARENT_CHARS_MAX
+    return traceparent if is_sound else ""
 
 
 def note_length(request: Any, grid: Grid, counters: Counters) -> None:
@@ -125,6 +128,8 @@ class RequestState:
     `ahead`: earlier requests not begun at its arrival; `is_begun`: vLLM gave it blocks;
     `awaited`: tokens that another engine hands over, None before that is known; `waits`: the plan it waits for;
     `longer`: the other engine's blocks, where they are longer;
+    `leader`: the request whose load it waits for, `has_followed`: there was one; `shared_tokens`: prompt tokens that
+    another request's plan covers, None with a plan of its own;
     `receipt`: name of its last restore's receipt, where its client wants one.
     """
 
@@ -147,6 +152,9 @@ class RequestState:
     awaited: int | None = None
     ahead: int = 0
     is_begun: bool = False
+    leader: Leader | None = None
+    has_followed: bool = False
+    shared_tokens: int | None = None
     longer: Frame = field(default_factory=dict)
     waits: Waiting | None = None
     receipt: str = field(init=False)
@@ -166,11 +174,31 @@ class RequestState:
 
     @property
     def missing(self) -> Missing | None:
-        return self.plan.missing if self.plan is not None and self.plan.is_looked_up else None
+        if self.plan is None or not self.plan.is_looked_up:
+            return None
+        return self.plan.missing if self.shared_tokens is None else self._missing_shared
+
+    def _missing_shared(self, group: int, first: int, end: int) -> Sequence[int]:
+        """Give the missing blocks where another request's look-up covers the first `shared_tokens` tokens only."""
+        assert self.plan is not None
+        part = self.plan.groups.get(group)
+        size = part.group.block_tokens if part is not None else 1
+        looked_up = max(first, min(end, (self.shared_tokens or 0) // size))
+        found = self.plan.missing(group, first, looked_up) if looked_up > first else ()
+        return [*found, *range(looked_up, end)]
+
+    def take_plan(self, plan: Plan, shared_tokens: int | None = None) -> None:
+        """Note the plan that restores it; `shared_tokens` of the prompt are covered by another request's plan."""
+        self.plan, self.shared_tokens = plan, shared_tokens
+
+    def ready_from(self, plan: Plan, start: int) -> int:
+        """Count the tokens after the first `start` that can be restored now."""
+        ready = plan.ready_from(start)
+        return ready if self.shared_tokens is None else min(ready, self.shared_tokens - start)
 
     def forget_blocks(self) -> None:
         """Forget found and offered blocks, because the weights have changed."""
-        self.plan = self.awaited = None
+        self.plan = self.awaited = self.shared_tokens = None
         self.longer = {}
         self.cursor = SaveCursor()
 
@@ -193,6 +221,8 @@ class RequestState:
             return "max_load_tokens"
         if plan is None:
             return self.unasked or "no_sidecar"
+        if not self.given.tokens and (self.shared_tokens is not None or self.has_followed):
+            return "shared"
         return "" if self.given.tokens else "deadline"
 
     def admit(
@@ -208,10 +238,14 @@ class RequestState:
             waited_ms = round((time.monotonic() - asked_at_s) * 1000)
             counters.add("restore_wait_ms", max(1, waited_ms))
         counters.add("restores_admitted")
-        counters.add("tokens_restored", tokens)
-        plan.given = given = self.given
-        given.tokens += tokens
+        plan.given = self.given
         self.host_tokens = _host_tokens(plan, start, tokens)
+
+    def loaded(self, plan: Plan, counters: Counters) -> None:
+        """Count an admission whose load has arrived, for the answer and for counters."""
+        start, tokens, given = plan.taken_from, plan.taken_tokens, self.given
+        counters.add("tokens_restored", tokens)
+        given.tokens += tokens
         given.host_tokens += self.host_tokens
         is_whole = start == plan.first_tokens and plan.boundary == start + tokens
         if not is_whole or plan.compute_ms is None:
@@ -233,7 +267,13 @@ class RequestState:
             asked_at_s = max(asked_at_s, self.refused_at_s)
         self.gave_up = self.is_missed = False
         self.plans_opened = 0
+        self.leader = None
         return asked_at_s
+
+    def lose_load(self) -> None:
+        """Note that its load has failed: vLLM computes what it was to bring."""
+        self.host_tokens = 0
+        self.reads = False
 
 
 def _host_tokens(plan: Plan, start: int, tokens: int) -> int:

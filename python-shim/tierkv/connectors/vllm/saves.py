@@ -1,14 +1,22 @@
 """Chooses which blocks to save in a step, and holds references on them until every rank has copied them."""
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.answers import ALL_TOKENS
 from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.cursors import Missing, Rest, SaveCursor, StepTicket, WaitingBlock
+from tierkv.connectors.vllm.cursors import (
+    Missing,
+    Rest,
+    SaveCursor,
+    SavedBlocks,
+    StepTicket,
+    WaitingBlock,
+)
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.metadata import SaveItem, StepReceipts
 from tierkv.connectors.vllm.requests import tenant_of
@@ -55,6 +63,7 @@ class SavePlanner:
         self.visits = Visits()
         self._returning: OrderedDict[tuple[int, bytes], WaitingBlock] = OrderedDict()
         self._first_time: OrderedDict[tuple[int, bytes], WaitingBlock] = OrderedDict()
+        self._saved = SavedBlocks()
         self._now: list[WaitingBlock] = []
         #: Requests with blocks left to offer, by cursor; and the blocks that this step may still offer of them.
         self._behind: dict[int, Rest] = {}
@@ -173,7 +182,10 @@ class SavePlanner:
                 continue
             if self.waiting >= self._waiting_max:
                 self._lose((self._first_time or self._returning).popitem(last=False)[1])
-            self._wait(self._item(request, group, index, block_id), cursor)
+            item = self._item(request, group, index, block_id)
+            if self._saved.is_newer(item.group, item.block_hash, cursor.asked_at_s):
+                continue
+            self._wait(item, cursor)
             self._saw(request, group, (index,))
             self._stuck_at_s = None  # computing is not waiting for slots
 
@@ -261,6 +273,7 @@ class SavePlanner:
         looks = max(limits.SAVE_ITEMS_PER_STEP_MAX, int(computed * self._token_blocks))
         looks = min(looks, limits.SAVE_ITEMS_PER_FRAME_MAX)
         looked_at = returning = 0
+        now = time.monotonic()
         while (queue := self._returning or self._first_time) and looked_at < looks:
             if self._slots is not None and len(items) >= self._slots:
                 break
@@ -276,6 +289,7 @@ class SavePlanner:
                 continue
             room -= block_bytes
             self._hold(ticket, waiting, item.block_id)
+            self._saved.add(item.group, item.block_hash, now)
             items.append(item)
             returning += waiting.is_returning
         self._counters.add("saves_returning", returning)
@@ -360,6 +374,7 @@ class SavePlanner:
             self._counters.add("dropped_save_no_slot", len(states))
         for waiting in reversed(back):
             if waiting.item.group not in self._states:
+                self._saved.drop(waiting.item.group, waiting.item.block_hash)
                 self._put(waiting, last=False)
 
     def forget(self, why: str) -> None:
@@ -368,6 +383,7 @@ class SavePlanner:
         self._returning.clear()
         self._first_time.clear()
         self._behind.clear()
+        self._saved.clear()
 
     @property
     def waiting(self) -> int:
@@ -375,8 +391,10 @@ class SavePlanner:
 
     @property
     def holds_blocks(self) -> bool:
-        """Tell whether our references keep blocks from reuse."""
-        return bool(self._in_flight)
+        """Tell whether our references alone keep a block from reuse."""
+        ours = Counter(chain.from_iterable(of.block_ids for of in self._in_flight.values()))
+        blocks = self._pool.blocks if ours else ()
+        return any(blocks[block_id].ref_cnt <= count for block_id, count in ours.items())
 
     @property
     def has_work(self) -> bool:

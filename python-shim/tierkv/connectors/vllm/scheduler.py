@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierkv.connectors.vllm import compat, limits, namespace, replicas
 from tierkv.connectors.vllm.amx import FirstStep
-from tierkv.connectors.vllm.answers import Given, answer, wish_of
+from tierkv.connectors.vllm.answers import Given, answer, drop_malformed, wish_of
 from tierkv.connectors.vllm.autostart import Autostart
 from tierkv.connectors.vllm.budget import Budget, StepRoom
 from tierkv.connectors.vllm.channel import Channel
@@ -22,6 +22,7 @@ from tierkv.connectors.vllm.guard import Failures
 from tierkv.connectors.vllm.handoffs import Handoffs
 from tierkv.connectors.vllm.hello import hello_frame
 from tierkv.connectors.vllm.idle import IdleSteps
+from tierkv.connectors.vllm.leaders import Leaders
 from tierkv.connectors.vllm.loads import LoadQueue
 from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
 from tierkv.connectors.vllm.naming import Naming
@@ -37,9 +38,11 @@ from tierkv.connectors.vllm.requests import (
     note_length,
 )
 from tierkv.connectors.vllm.resolved import Resolved, reaching
+from tierkv.connectors.vllm.running import RunningSlots
 from tierkv.connectors.vllm.saves import SavePlanner
 from tierkv.connectors.vllm.sessions import Sessions
 from tierkv.connectors.vllm.settings import Settings
+from tierkv.connectors.vllm.sharing import SharedPlans
 from tierkv.connectors.vllm.specs import Group
 from tierkv.connectors.vllm.truth import TruthChecks
 from tierkv.connectors.vllm.unasked import Unasked
@@ -85,6 +88,9 @@ class SchedulerShim:
         self._first_step, self._tables = FirstStep(self._grid), compat.BlockTables()
         self._requests, self._backlog = dict[str, RequestState](), Backlog()
         self._loads = LoadQueue({group.index: group.block_bytes for group in groups})
+        self._arena_told = -1
+        self._running = RunningSlots(compat.running_slots(config))
+        self._leaders = Leaders(self._grid, self._loads, self.counters)
         called = partial(self._naming.called, self._world // copies)
         self.events = StorageEvents(config, kv_cache_config, self._grid, self.counters, called)
         self._saves = SavePlanner(
@@ -103,6 +109,7 @@ class SchedulerShim:
         send, visits = self._channel.send, self._saves.visits
         self._sessions = Sessions(self._grid, self._naming, send, self.counters, visits)
         self._book = PlanBook(self._channel.send, self._world // copies)
+        self._shared = SharedPlans(self._grid, self._book)
         self.restore_times = self._book.restore_times
         room = StepRoom(self._grid, int(config.scheduler_config.max_num_batched_tokens))
         self._budget = Budget(room, self._book, self._channel.suspect, self.counters)
@@ -153,6 +160,8 @@ class SchedulerShim:
 
     def on_new_request(self, request: Any) -> None:
         """Start to look up and fetch blocks that the engine's own cache lacks; runs before any scheduling."""
+        if drop_malformed(request):
+            self.counters.add("wishes_ignored")
         is_known = bool(self._grid.groups) and is_cacheable(request)
         if not is_known or len(self._requests) >= limits.REQUESTS_MAX:
             self.counters.add("requests_untouched")
@@ -182,15 +191,32 @@ class SchedulerShim:
             if state.first_ask_s is None:
                 self.counters.add("prompts_below_gain")
             return None
-        state.plans_opened += 1
         request = state.request
+        if not awaited and not state.receipt and self._join(state, first_tokens, tokens):
+            return state.plan
+        state.plans_opened += 1
         asked = [(group, self._grid.hashes(request, group, tokens)) for group in self._grid.groups]
         state.ahead = self._backlog.ahead(state)
         beside = beside_hashes(state, self._grid.beyond(request), awaited)
         plan = self._book.open(request.request_id, asked, first_tokens, beside)
-        state.plan = plan or state.plan
         self.counters.add("prefetches" if plan is not None else "prefetches_unsent")
+        if plan is None:
+            return None
+        state.take_plan(plan)
+        if not awaited and not state.receipt:
+            self._shared.note(request, plan, first_tokens)
         return plan
+
+    def _join(self, state: RequestState, first_tokens: int, tokens: int) -> bool:
+        """Share another request's plan, unless so much lies beyond it that a look-up of its own is worth it."""
+        found = self._shared.covering(state.request, first_tokens, tokens)
+        if found is None or ((rest := tokens - found[1]) and rest >= self._book.tokens_min):
+            return False
+        self._book.share(state.request.request_id, found[0])
+        state.take_plan(*found)
+        self._unasked.note(state.request, "shared", first_tokens)
+        self.counters.add("prefetches_shared")
+        return True
 
     def _name_ourselves(self) -> bool:
         return self._naming.name(self._book.connection, self._channel.send)
@@ -200,10 +226,14 @@ class SchedulerShim:
 
         Has no effect vLLM could see: asking twice gives the same answer, and a shrunken local hit is planned again.
         """
+        has_slot = self._running.claim(request)
         state = self._requests.get(request.request_id)
         if state is None or not state.reads:
-            return _NOTHING
+            return _NOTHING if has_slot else self._idle.ask_again()
         is_up, start, now = self._channel.is_up, num_computed_tokens, time.monotonic()
+        if not has_slot or (self._leaders.by_id and self._follows(state, start, now)):
+            state.asks()
+            return self._idle.ask_again()
         if is_up and self._budget.goes_on_waiting(state, start, now):
             return self._idle.ask_again()
         state.asks()
@@ -215,13 +245,17 @@ class SchedulerShim:
             return self._give_up(state) if is_late else self._idle.ask_again()
         return self._match(state, start, wanted, now)
 
+    def _follows(self, state: RequestState, start: int, now: float) -> bool:
+        most = state.most(self._grid, start)
+        return most > start and self._leaders.follows(state, start, most, now)
+
     def _match(self, state: RequestState, start: int, wanted: int, now: float) -> Match:
         plan = self._book.get(state.request.request_id)
         if plan is None or start < plan.first_tokens:
             plan = self._open_plan(state, start)
             return self._idle.ask_again() if plan is not None else self._give_up(state)
         news, is_done = plan.news, plan.is_done  # first: the helper thread goes on placing
-        ready = min(plan.ready_from(start), wanted)
+        ready = min(state.ready_from(plan, start), wanted)
         if ready < wanted and not is_done:
             if not self._budget.is_out(state, plan, now):
                 self._budget.wait(state, plan, news, start)
@@ -241,6 +275,7 @@ class SchedulerShim:
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Note the part of an offer that vLLM took; it is an admission exactly when `num_external_tokens` is not 0."""
+        self._running.begin(request)
         state = self._requests.get(request.request_id)
         if state is None:
             return
@@ -251,10 +286,10 @@ class SchedulerShim:
             return
         assert state.offer is not None, f"{request.request_id} was given blocks we did not offer"
         plan, start = state.offer
-        self._book.admit(plan)
+        self._book.admit(request.request_id, plan)
         try:
             blocks_of_plan = plan.blocks_from(start, num_external_tokens, blocks.get_block_ids())
-            self._loads.add(plan, blocks_of_plan)
+            self._loads.add(request.request_id, plan, blocks_of_plan)
         except LoadMismatchError as error:
             # vLLM would take an unfilled page for computed, so it is told to compute instead.
             log.error("tierKV: request %s is not restored: %s", request.request_id, error)  # noqa: TRY400
@@ -265,8 +300,10 @@ class SchedulerShim:
             return
         state.offer = None
         self._truth.admitted(request, plan)
+        end = start + num_external_tokens
+        self._leaders.begin(request, start, end, time.monotonic())
         state.admit(plan, start, num_external_tokens, asked_at_s, self.counters)
-        self.events.restored(state.request, plan, start + num_external_tokens)
+        self.events.restored(state.request, plan, end)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
         """Split vLLM's restored tokens by source; vLLM has no name for a vault."""
@@ -284,6 +321,8 @@ class SchedulerShim:
         if self._idle.is_stirred:
             self._idle.end(computes=bool(scheduled))
         self._budget.room.next_step(is_idle=not scheduled)
+        if self._running.is_claimed:
+            self._running.next_step()
         self._tables.hear(scheduler_output)
         question = self._generations.next_step()
         computed = sum(scheduled.values())
@@ -312,7 +351,16 @@ class SchedulerShim:
             loads=self._loads.next_parts(fresh_bytes) if self._loads.queue else [],
             checks=self._truth.next_step(scheduled, self._tables.of) if self._truth.checks else [],
             question=question,
+            arenas=self._arenas() if self._book.arena != self._arena_told else (),
         )
+
+    def _arenas(self) -> tuple[int, ...]:
+        """Give the present arena once no load of a later step reads an older one, so that workers give those up."""
+        arena = self._book.arena
+        if self._loads.reads_beside(arena):
+            return ()
+        self._arena_told = arena
+        return (arena,)
 
     def hand_over(self) -> None:
         """Note that the workers get the last planned step."""
@@ -325,7 +373,7 @@ class SchedulerShim:
         receipts = told if isinstance(told, StepReceipts) else StepReceipts()
         self._loads.took(receipts.loads)
         for req_id in output.finished_recving or ():
-            self._truth.loaded(self._loads.finish(req_id))
+            self._loaded(req_id, is_lost=receipts.is_off or req_id in receipts.failed)
         if receipts.resolved:
             self.introduce(receipts.resolved)
         self._saves.hear(receipts)
@@ -335,6 +383,21 @@ class SchedulerShim:
             self._distrust()
         if receipts.is_off:
             self.turn_off("a worker has")
+
+    def _loaded(self, req_id: str, *, is_lost: bool) -> None:
+        """End an admission that all ranks reported; others need its plan only if its request has ended meanwhile."""
+        plan = self._loads.finish(req_id)
+        state = self._requests.get(req_id)
+        if is_lost and plan is not None:
+            plan.taken_tokens = 0
+            self.counters.add("restores_failed")
+        if state is not None and plan is not None:
+            self._book.part(plan)
+            if is_lost:
+                state.lose_load()
+            else:
+                state.loaded(plan, self.counters)
+        self._truth.loaded(req_id, plan)
 
     def _distrust(self) -> None:
         """Restore and save nothing more under this name."""
@@ -354,6 +417,7 @@ class SchedulerShim:
 
     def request_finished(self, request: Any) -> dict[str, Any] | None:
         """Forget a request; a load under way goes on and is still reported. Gives the answer's fields."""
+        self._running.end(request.request_id)
         state = self._requests.pop(request.request_id, None)
         if state is None:
             return answer(wish_of(request), Given(), "not_cacheable")

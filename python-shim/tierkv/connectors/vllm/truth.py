@@ -73,11 +73,11 @@ class TruthChecks:
         if plan.checked >= 0:
             self.checks[request.request_id] = _Check(request, plan, plan.checked)
 
-    def loaded(self, plan: Plan | None) -> None:
+    def loaded(self, req_id: str, plan: Plan | None) -> None:
         """Give the plan's slots back, or keep them for the comparison."""
         if plan is None:
             return
-        check = self.checks.get(plan.req_id)
+        check = self.checks.get(req_id)
         if check is None or check.plan is not plan:
             self._book.release_plan(plan)
         else:

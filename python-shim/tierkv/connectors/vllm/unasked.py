@@ -5,6 +5,7 @@ from typing import Any
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.messages import request_text
 from tierkv.connectors.vllm.requests import traceparent_of
 
 
@@ -16,7 +17,7 @@ class Unasked:
 
     def note(self, request: Any, why: str, own_tokens: int = 0) -> str:
         """Note and return `why`, a sidecar's reason; `own_tokens` of the prompt lie in the engine's cache."""
-        row = (str(request.request_id), why, int(request.num_tokens), own_tokens)
+        row = (request_text(request.request_id), why, int(request.num_tokens), own_tokens)
         traceparent = traceparent_of(request)
         self._rows.append((*row, traceparent) if traceparent else row)
         return why

@@ -81,6 +81,8 @@ class WorkerShim:
         #: Always empty: the scheduler side measures.
         self.restore_times = Durations()
         self.weights = WeightWatch()
+        #: Arenas that later steps may load from, until this rank has given up the others.
+        self._arenas_read: Sequence[int] = ()
         self._introduced = False
         #: The namespace's part on the pages of all groups.
         self._pages_part = ""
@@ -157,6 +159,12 @@ class WorkerShim:
         if metadata.is_off:
             self.turn_off("its scheduler side has")
             return
+        if metadata.arenas:
+            self._arenas_read = metadata.arenas
+        if self._arenas_read and (old := self._credits.retire(self._arenas_read)) is not None:
+            self._arenas_read = ()
+            for arena in old:
+                self._copier.retire(arena)
         self.weights.begin_step(metadata.step, metadata.question)
         gauge = self._gauge
         if failpoint.fails("shim.step.begun") or gauge is None:
@@ -339,7 +347,9 @@ class WorkerShim:
     def take_finished(self) -> tuple[set[str], set[str]]:
         """Give the ids received since the last call, and those that failed; each admission appears once."""
         self._copier.poll()
-        return self.arrivals.take()
+        received, failed = self.arrivals.take()
+        self._receipts.failed |= failed
+        return received, failed
 
     def take_receipts(self) -> StepReceipts | None:
         """Give finished tickets and, if changed, the slots left; None without news."""

@@ -1,0 +1,153 @@
+"""Many requests of few prompts, by vLLM's own scheduler: one load each, in turn, no more blocks than vLLM alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.engine import ENVIRONMENT
+from harness.models import PLAIN, Models
+from harness.processes import ROOT
+from harness.releases import NEWEST, OLDEST, python_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIMEOUT_S = 900.0
+PREFIX_BLOCKS = 20
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=(OLDEST, NEWEST))
+def scenes(request: pytest.FixtureRequest, folder: Path, models: Models) -> Json:
+    """Run all scenes in one process of a release."""
+    paths = os.pathsep.join([str(ROOT / "test/engine"), str(ROOT / "python-shim")])
+    more = {"PYTHONPATH": paths, "XDG_STATE_HOME": str(folder / "state")}
+    ran = subprocess.run(
+        [python_of(request.param), "-m", "harness.scenes", models.path(PLAIN)],
+        env={**os.environ, **ENVIRONMENT, **more},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    found: Json = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def sound(found: Json) -> Json:
+    """Expect that nothing is left, and that nothing of ours failed."""
+    assert found["leaked"] == 0
+    assert found["off"] == 0
+    assert not [name for name in found["shim"] if name.startswith("errors_")]
+    assert not any(found["status"].values())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("crowd", "prefixes"), [("one", 1), ("many", 1), ("eight", 8), ("same", 1), ("tails", 1)]
+)
+def test_a_prefix_is_loaded_once_and_takes_the_blocks_and_steps_of_vllm_alone(
+    scenes: Json, crowd: str, prefixes: int
+) -> None:
+    alone, ours = scenes["crowds"][f"{crowd} alone"], sound(scenes["crowds"][f"{crowd} ours"])
+    assert ours["blocks"] <= 1.1 * alone["blocks"]
+    assert ours["loads"] == prefixes
+    assert ours["steps"] <= 1.05 * alone["steps"]
+    assert ours["running"] == alone["running"]
+    assert sorted(ours["first"]) == sorted(alone["first"])
+
+
+def test_prompts_that_arrive_together_are_looked_up_once(scenes: Json) -> None:
+    asks = {name: scenes["crowds"][f"{name} ours"]["asks"] for name in ("one", "eight", "same")}
+    assert asks == {"one": 1, "eight": 8, "same": 1}
+    # Ends of five blocks may be held, too, so each is looked up.
+    assert scenes["crowds"]["tails ours"]["asks"] == 8
+
+
+def test_a_slow_load_is_one_load_and_no_step_more(scenes: Json) -> None:
+    for name in ("one slow", "one priority"):
+        slow = sound(scenes["crowds"][name])
+        assert (slow["loads"], slow["blocks"], slow["running"]) == (1, 28, 8)
+        assert slow["steps"] == scenes["crowds"]["one alone"]["steps"]
+
+
+def test_an_aborted_leader_is_followed_by_the_next_within_a_step(scenes: Json) -> None:
+    lost = sound(scenes["lost"]["abort"])
+    assert lost["before"] == [True, *[False] * 7]
+    assert lost["after"] == [False, True, *[False] * 6]
+    assert (lost["loads"], len(lost["first"])) == (2, 7)
+    assert lost["asks"] == 1  # its plan goes on with the others
+
+
+def test_a_failed_leader_computes_and_the_others_hit_its_blocks(scenes: Json) -> None:
+    lost = sound(scenes["lost"]["fail"])
+    assert (lost["loads"], len(lost["first"])) == (1, 8)
+    assert lost["steps"] == scenes["crowds"]["one alone"]["steps"]
+
+
+def test_a_failed_load_is_not_counted_as_restored(scenes: Json) -> None:
+    said = scenes["lost"]["fail"]["shim"]
+    assert said.get("tokens_restored", 0) == 0
+    assert said["restores_failed"] == 1
+    assert scenes["lost"]["abort"]["shim"]["tokens_restored"] == PREFIX_BLOCKS * 16
+
+
+def test_prompts_with_little_in_common_do_not_wait_for_each_other(scenes: Json) -> None:
+    found = sound(scenes["partly"]["loads"])
+    assert found["loading"] == {"long": True, "other": True, "short": True}
+
+
+def test_nobody_follows_for_longer_than_the_load_was_predicted_to_take(scenes: Json) -> None:
+    late = sound(scenes["late"]["late"])
+    assert late["waiting"] == [True, False, False]
+    assert late["alone"] == [True, True, False]  # the next one leads
+
+
+@pytest.mark.parametrize(
+    ("case", "order"),
+    [
+        ("first", ["new", "r1", "r2", "r3", "r4", "r5"]),
+        ("middle", ["r0", "r1", "r2", "new", "r4", "r5"]),
+        ("priority", ["new", "r0", "r1", "r2", "r3", "r4"]),
+    ],
+)
+def test_requests_are_served_in_their_order_and_load_in_their_turn(
+    scenes: Json, case: str, order: list[str]
+) -> None:
+    found = sound(scenes["turns"][case])
+    assert found["order"] == order
+    assert found["peak"] == 9  # as many blocks as one request holds
+    assert found["loads"] == 5
+
+
+def test_two_slots_load_for_two_requests(scenes: Json) -> None:
+    found = sound(scenes["turns"]["two slots"])
+    assert 9 < found["peak"] <= 18
+
+
+def test_what_waits_for_its_turn_is_fetched_meanwhile(scenes: Json) -> None:
+    found = sound(scenes["prefetched"]["held"])
+    assert (found["loading"], found["placed"]) == (1, 3)
+
+
+def test_blocks_that_eight_requests_compute_at_once_are_saved_once(scenes: Json) -> None:
+    found = sound(scenes["saved"]["saved"])
+    assert found["saves"] == found["at_once"] == found["blocks"] == PREFIX_BLOCKS
+
+
+@pytest.mark.parametrize("what", ["params", "text", "salt", "trace", "key", "id", "surrogate id"])
+def test_nothing_that_a_client_sends_keeps_another_request_from_its_restore(
+    scenes: Json, what: str
+) -> None:
+    found = sound(scenes["malformed"][what])
+    assert found["up"]
+    assert found["shim"]["tokens_restored"] == PREFIX_BLOCKS * 16
+    assert len(found["first"]) == 2
+    is_counted = what in {"params", "text", "key"}
+    assert found["shim"].get("wishes_ignored", 0) == int(is_counted)
