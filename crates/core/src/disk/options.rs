@@ -9,6 +9,7 @@ use crate::limits::{
     DISK_SEGMENTS_MIN,
 };
 use crate::memory::pages::PAGE;
+use crate::record::Hash;
 
 /// Point in time at which a record counts as durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +96,10 @@ pub struct DiskStats {
     pub missed: u64,
     /// Records refused because the queue was full.
     pub skipped: u64,
+    /// Records kept in memory only, because the disk has records of too many namespaces.
+    pub nameless: u64,
+    /// Namespace of the last of these records.
+    pub nameless_namespace: Option<Hash>,
     /// Records found bad and removed.
     pub quarantined: u64,
     /// Records evicted with their segment.

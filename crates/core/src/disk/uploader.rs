@@ -1,5 +1,6 @@
 //! Owns the archive's threads: one reports flushes, the other removes deleted segments and uploads sealed ones, the oldest first.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,32 @@ const NICE: i32 = 10;
 
 /// Removes and uploads until the tier stops.
 pub fn keep(shared: &Arc<Inner>) {
-    run(shared, step);
+    let is_cleared = Cell::new(false);
+    run(shared, |shared, archive| {
+        if !is_cleared.get() {
+            clear(archive)?;
+            is_cleared.set(true);
+        }
+        step(shared, archive)
+    });
+}
+
+/// Ends uploads that an earlier process left, which cost room and which not every archive removes by itself. An archive that
+/// does not let us list them gets segments all the same.
+fn clear(archive: &Archived) -> io::Result<()> {
+    archive.check_owner()?;
+    match archive.clear() {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported
+            ) =>
+        {
+            archive.fails(&error);
+            Ok(())
+        }
+        cleared => cleared.map(drop),
+    }
 }
 
 /// Reports flushes until the tier stops; in a thread of its own, because a caller waits for it and an upload may take long.

@@ -2,6 +2,7 @@
 
 use super::Stored;
 use super::tenants::Tenants;
+use crate::limits::STORE_SCAN_PIECES;
 use crate::record::Hash;
 use crate::table::NONE;
 
@@ -115,6 +116,13 @@ impl Queues {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.pieces.iter().flatten().filter(|entry| entry.record.is_some())
+    }
+
+    /// Entries of `STORE_SCAN_PIECES` pieces from piece `from` on; `None` behind the last piece.
+    pub(super) fn some(&self, from: usize) -> Option<impl Iterator<Item = &Entry>> {
+        let last = self.pieces.len().min(from.saturating_add(STORE_SCAN_PIECES));
+        let pieces = self.pieces.get(from..last).filter(|pieces| !pieces.is_empty())?;
+        Some(pieces.iter().flatten().filter(|entry| entry.record.is_some()))
     }
 
     /// Memory of all entries, free ones included.
