@@ -92,9 +92,7 @@ export class Drain {
     }
     const listed = [source, ...(pool.isCut ? others : [])];
     // What is hot is listed without a look at disk or archive.
-    await Promise.all(
-      listed.map((client) => client.list(Buffer.alloc(0), STORE_TIMEOUT_MS, HOT)),
-    );
+    await Promise.all(listed.map((client) => client.list(Buffer.alloc(0), STORE_TIMEOUT_MS, HOT)));
   }
 
   async #run(): Promise<void> {

@@ -18,7 +18,8 @@ import type { FlushNews } from "../wire/messages.ts";
 
 /** Worst case: each flush names every namespace in hexadecimal, and JSON escapes every byte of its model's name. */
 const FILE_BYTES_MAX =
-  FLUSHES_KEPT_MAX * (VAULT_MODELS_MAX * 68 + NAME_BYTES_MAX * 6 + 128) + 2 * LISTED_FLUSHES_MAX * 36;
+  FLUSHES_KEPT_MAX * (VAULT_MODELS_MAX * 68 + NAME_BYTES_MAX * 6 + 128) +
+  2 * LISTED_FLUSHES_MAX * 36;
 
 /** The records that one flush covers. */
 export interface FlushScope {

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "support/folder.rs"]
-#[expect(dead_code, reason = "others use the rest")]
 mod folder;
 #[path = "support/records.rs"]
 #[expect(dead_code, reason = "others use the rest")]
@@ -109,7 +108,8 @@ fn a_budget_that_was_lowered_is_kept_without_all_that_moves_in_memory() {
     until("the budget is kept", || store.disk_stats().used_bytes <= SMALL);
     let stats = store.disk_stats();
     let most = watch.held_most.load(Ordering::Acquire);
-    assert!(stats.moved > 30 && most <= segment_bytes(SMALL) + RECORD as i64, "{most} {stats:?}");
+    let bound = segment_bytes(SMALL) * 3 / 2;
+    assert!(stats.moved > 30 && most <= bound, "{most}, not {bound}: {stats:?}");
 }
 
 #[test]

@@ -314,7 +314,7 @@ impl Inner {
         let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         let counted = &self.counters;
         let (queued, queued_bytes) = self.queue.held();
-        let (nameless, nameless_namespace) = self.index.refused();
+        let (refused, refused_namespace) = self.index.refused();
         let mut stats = DiskStats {
             max_bytes: self.options.max_bytes,
             used_bytes: self.segments.bytes(),
@@ -327,9 +327,8 @@ impl Inner {
             read: of(&counted.read),
             read_bytes: of(&counted.read_bytes),
             missed: of(&counted.missed),
-            skipped: of(&counted.skipped),
-            nameless,
-            nameless_namespace,
+            skipped: of(&counted.skipped) + refused,
+            refused_namespace,
             quarantined: of(&counted.quarantined),
             evicted: of(&counted.evicted),
             moved: of(&counted.moved),

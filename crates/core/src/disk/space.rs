@@ -26,7 +26,7 @@ impl Writer {
         let bytes = self.shared.options.segment_bytes.max(pages * PAGE as u64);
         let mut moving = Vec::new();
         let opened = match self
-            .make_room(bytes, &mut moving)
+            .make_room(bytes, moved_bytes(jobs.iter()), &mut moving)
             .and_then(|()| self.create_for(bytes, &moving, jobs))
         {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
@@ -92,7 +92,7 @@ impl Writer {
         };
         while is_wanted(self) {
             let (mut moving, before) = (Vec::new(), shared.segments.bytes());
-            let made = self.make_room(0, &mut moving);
+            let made = self.make_room(0, 0, &mut moving);
             let is_stuck = moving.is_empty() && shared.segments.bytes() >= before;
             if !moving.is_empty() {
                 self.commit(moving.into());
@@ -170,8 +170,9 @@ impl Writer {
     }
 
     /// Evicts until a file of `bytes` bytes fits beside the reserve, or a segment's worth of records moves, which must be
-    /// written first; adds the records to move. Fails where files that cannot be removed leave no room.
-    fn make_room(&mut self, bytes: u64, moving: &mut Vec<Job>) -> io::Result<()> {
+    /// written first; adds the records to move to `held` bytes that move already. Fails where files that cannot be removed
+    /// leave no room.
+    fn make_room(&mut self, bytes: u64, held: u64, moving: &mut Vec<Job>) -> io::Result<()> {
         let reserve = self.shared.options.segment_bytes * (DISK_RESERVE_SEGMENTS - 1);
         let limit = self.shared.options.max_bytes.saturating_sub(reserve + bytes);
         let mut stuck = Vec::new();
@@ -182,7 +183,7 @@ impl Writer {
         // A budget that was lowered may need thousands of evictions, and their moved records lie in memory until written.
         let most = self.shared.options.segment_bytes - self.moved_bytes_max();
         while self.shared.segments.bytes().saturating_sub(leaving(&self.shared)) > limit
-            && moving.iter().map(|job| job.source.len() as u64).sum::<u64>() <= most
+            && (moving.is_empty() || held + moved_bytes(moving.iter()) <= most)
             && let Some(next) = self.next_to_go(&stuck)
         {
             moving.extend(self.evict(&next));
@@ -312,6 +313,11 @@ impl Writer {
                 < ttl.saturating_sub(ttl / DISK_TTL_STEPS)
         })
     }
+}
+
+/// Bytes of the records that move.
+fn moved_bytes<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> u64 {
+    jobs.into_iter().filter(|job| job.is_moved()).map(|job| job.source.len() as u64).sum()
 }
 
 /// Bytes of protected tenants in a segment.
