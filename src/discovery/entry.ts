@@ -109,15 +109,16 @@ export function openEntry(publicKey: Buffer, { statement, signature }: SignedEnt
 function isSound(entry: Entry): boolean {
   if (!Number.isSafeInteger(entry.version) || entry.version < 1) return false;
   if (typeof entry.gone !== "boolean") return false;
-  if (entry.kind === "machine") {
-    const { digest, name, role } = entry;
-    const isNamed = /^[\w.-]+$/.test(name) && name.length <= MACHINE_NAME_CHARS_MAX;
-    return isNamed && isRole(role) && /^[\da-f]{64}$/.test(digest);
-  }
+  if (entry.kind === "machine") return isSoundMachine(entry);
   if (entry.kind === "flush") return isSoundFlush(entry);
   const { address, class: of, certificate } = entry;
   const isCertificate = certificate === null || typeof certificate === "string";
   return entry.kind === "vault" && isVaultClass(of) && isCertificate && isAddress(address);
+}
+
+function isSoundMachine({ digest, name, role }: MachineEntry): boolean {
+  const isNamed = /^[\w.-]+$/.test(name) && name.length <= MACHINE_NAME_CHARS_MAX;
+  return isNamed && isRole(role) && /^[\da-f]{64}$/.test(digest);
 }
 
 function isSoundFlush(entry: FlushEntry): boolean {

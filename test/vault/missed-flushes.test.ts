@@ -95,7 +95,7 @@ const onDisk = (name: string, archive?: string): VaultDisk => ({
     : { archive: { url: `file://${archive}`, maxBytes: 256 * MIB, afterS: 1 } }),
 });
 
-test("what was flushed while a vault was down does not come back from its disk", async () => {
+test("F140 what was flushed while a vault was down does not come back from its disk", async () => {
   const disk = onDisk("disk");
   const { near, far } = await openTwo(disk);
   await fill(far);
@@ -110,13 +110,14 @@ test("what was flushed while a vault was down does not come back from its disk",
   expect(await served(third)).toEqual({ tenant: 3, others: 2 });
 });
 
-test("what was flushed while a vault was down does not come back from its archive, though its disk is lost", async () => {
+test("F140 what was flushed while a vault was down does not come back from its archive, though its disk is lost", async () => {
   const archive = join(dir, "archive");
   const { near, far } = await openTwo(onDisk("disk", archive));
   await fill(far);
+  const client = openClient(far.vault);
   const isSent = async (): Promise<boolean> => {
-    const { disk } = await openClient(far.vault).stats(SOON_MS);
-    return (disk?.archive?.segments ?? 0) > 0 && disk?.archive?.pending === 0;
+    const { disk, counters } = await client.stats(SOON_MS);
+    return (counters["archive_sent_bytes"] ?? 0) > 0 && disk?.archive?.pendingBytes === 0;
   };
   await until(isSent, "the archive");
   await far.vault.close();
@@ -125,7 +126,7 @@ test("what was flushed while a vault was down does not come back from its archiv
   expect(await served(again)).toEqual({ tenant: 0, others: 2 });
 });
 
-test("what was flushed while a vault could not be reached leaves its memory before it is let in again", async () => {
+test("F140 what was flushed while a vault could not be reached leaves its memory before it is let in again", async () => {
   const { near, far } = await openTwo();
   await fill(far);
   const { address } = far.vault;
@@ -138,7 +139,7 @@ test("what was flushed while a vault could not be reached leaves its memory befo
   expect(await served(far)).toEqual({ tenant: 0, others: 2 });
 });
 
-test("a vault that missed more flushes than the list has drops everything", async () => {
+test("F140 a vault that missed more flushes than the list has drops everything", async () => {
   const disk = onDisk("disk");
   const { near, far } = await openTwo(disk);
   await fill(far);

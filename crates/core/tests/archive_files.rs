@@ -22,7 +22,7 @@ const RECORD: usize = 60_000;
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
-fn a_segment_that_was_closed_by_a_failed_write_is_archived() {
+fn f143_a_segment_that_was_closed_by_a_failed_write_is_archived() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (folder, far) = (Folder::new(), Folder::new());
     let url = format!("file://{}", far.path().display());

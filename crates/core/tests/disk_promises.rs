@@ -61,7 +61,7 @@ fn put(store: &Arc<Store>, tenant: u64, numbers: Range<u64>) {
 }
 
 #[test]
-fn a_record_in_use_does_not_outlive_its_time_by_moving() {
+fn f142_a_record_in_use_does_not_outlive_its_time_by_moving() {
     let folder = Folder::new();
     let ttl = Some(Duration::from_secs(4));
     let store = open(&folder, DiskOptions { ttl, ..options(2 * MIB) }, &Arc::default());
@@ -89,7 +89,7 @@ fn segment_bytes(max_bytes: u64) -> i64 {
 }
 
 #[test]
-fn a_budget_that_was_lowered_is_kept_without_all_that_moves_in_memory() {
+fn f144_a_budget_that_was_lowered_is_kept_without_all_that_moves_in_memory() {
     const LARGE: u64 = 64 * MIB;
     const SMALL: u64 = 8 * MIB;
     let folder = Folder::new();
@@ -113,7 +113,7 @@ fn a_budget_that_was_lowered_is_kept_without_all_that_moves_in_memory() {
 }
 
 #[test]
-fn a_segment_that_cannot_be_read_is_tried_again_ever_more_rarely() {
+fn f145_a_segment_that_cannot_be_read_is_tried_again_ever_more_rarely() {
     let folder = Folder::new();
     let store = open(&folder, options(8 * MIB), &Arc::default());
     put(&store, 0, 0..5);

@@ -195,7 +195,7 @@ fn play(seed: u64) {
 }
 
 #[test]
-fn nothing_flushed_is_served_again_in_any_order() {
+fn f141_nothing_flushed_is_served_again_in_any_order() {
     for round in 0..6 {
         play(seed() + round);
     }

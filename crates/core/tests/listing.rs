@@ -113,7 +113,7 @@ fn pages_do_not_each_scan_all_records_and_each_record_is_listed_once() {
 }
 
 #[test]
-fn headers_on_a_slow_disk_are_read_side_by_side() {
+fn f148_headers_on_a_slow_disk_are_read_side_by_side() {
     const RECORDS: u64 = 300;
     const SLOW_MS: u64 = 40;
     let (folder, watch) = (Folder::new(), Arc::<Watch>::default());

@@ -87,7 +87,7 @@ fn without_any_source_the_error_says_what_to_set() {
 
 /// Two hours of tokens that live for fifteen minutes.
 #[test]
-fn tokens_are_renewed_before_they_expire_and_serve_on_while_nobody_issues_new_ones() {
+fn f146_tokens_are_renewed_before_they_expire_and_serve_on_while_nobody_issues_new_ones() {
     const MINUTE: u64 = 60_000;
     let now = Arc::new(AtomicU64::new(1_800_000_000_000));
     let (issued, is_down) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

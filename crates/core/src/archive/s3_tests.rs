@@ -76,7 +76,7 @@ fn a_bucket_is_part_of_the_path_or_of_the_host() {
 
 /// A bucket and a token service at one address. The bucket takes the newest token only, and a token for a few requests.
 #[test]
-fn tokens_that_a_server_no_longer_takes_are_renewed_and_nothing_fails() {
+fn f146_tokens_that_a_server_no_longer_takes_are_renewed_and_nothing_fails() {
     let (issued, used) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let refused = Arc::new(AtomicU64::new(0));
     let counts = [&issued, &used, &refused].map(Arc::clone);
@@ -118,7 +118,7 @@ fn credentials_that_are_refused_and_not_renewed_are_named() {
 }
 
 #[test]
-fn uploads_of_a_dead_vault_are_aborted_and_no_others() {
+fn f147_uploads_of_a_dead_vault_are_aborted_and_no_others() {
     let asked = Arc::new(Mutex::new(Vec::<String>::new()));
     let seen = Arc::clone(&asked);
     let upload =

@@ -105,12 +105,16 @@ fn step(shared: &Inner, archive: &Archived) -> io::Result<bool> {
     for segment in &gone {
         remove(shared, archive, segment)?;
     }
-    if let Some(segment) = next
-        && makes_room(shared, archive, &segment)?
-    {
-        upload(shared, archive, &segment)?;
+    // Where a segment waits, only its upload shows that the archive takes any.
+    let is_well = match next {
+        Some(segment) => {
+            makes_room(shared, archive, &segment)? && upload(shared, archive, &segment)?
+        }
+        None => true,
+    };
+    if is_well {
+        archive.is_failing.store(false, Ordering::Release);
     }
-    archive.is_failing.store(false, Ordering::Release);
     Ok(true)
 }
 
@@ -152,13 +156,14 @@ fn makes_room(shared: &Inner, archive: &Archived, next: &Segment) -> io::Result<
     Ok(false)
 }
 
-fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<()> {
+/// Uploads a segment; false when it was evicted meanwhile.
+fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<bool> {
     let storage = &*shared.storage;
     let name = segment.name;
     // An eviction from now on leaves the object's removal to this thread.
     segment.set_object(Object::Perhaps);
     if shared.segments.get(name.id).is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let file = storage.open(&name.text(), Access::Direct)?;
     let bytes = file.bytes()?;
@@ -183,7 +188,7 @@ fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<(
     storage.sync()?;
     segment.object_bytes.store(bytes, Ordering::Release);
     segment.set_object(Object::Whole);
-    Ok(())
+    Ok(true)
 }
 
 /// Returns the pages behind the segment's last entry.
