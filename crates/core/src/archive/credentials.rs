@@ -250,10 +250,8 @@ impl Chain {
                     ("RoleSessionName", session),
                     ("WebIdentityToken", token.trim()),
                 ];
-                let text = said(
-                    "AssumeRoleWithWebIdentity",
-                    self.quick(self.agent.post(url)).send_form(form),
-                )?;
+                let text =
+                    said("AssumeRoleWithWebIdentity", quick(self.agent.post(url)).send_form(form))?;
                 let element = |tag: &str| element(&text, tag).map(str::to_owned);
                 let token = element("SessionToken");
                 let expires = element("Expiration");
@@ -273,18 +271,18 @@ impl Chain {
                 if let Some(token) = token {
                     request = request.header("authorization", token);
                 }
-                from_json(now_ms, &said("container credentials", self.quick(request).call())?)
+                from_json(now_ms, &said("container credentials", quick(request).call())?)
             }
             Source::Instance { host } => {
                 let url = format!("{host}/latest/api/token");
                 let request =
                     self.agent.put(&url).header("x-aws-ec2-metadata-token-ttl-seconds", "21600");
-                let token = said("machine's token", self.quick(request).send_empty())?;
+                let token = said("machine's token", quick(request).send_empty())?;
                 let roles = format!("{host}/latest/meta-data/iam/security-credentials/");
                 let ask = |url: &str| {
                     let request =
                         self.agent.get(url).header("x-aws-ec2-metadata-token", token.trim());
-                    said("machine's role", self.quick(request).call())
+                    said("machine's role", quick(request).call())
                 };
                 let role = ask(&roles)?;
                 from_json(
@@ -294,11 +292,12 @@ impl Chain {
             }
         }
     }
+}
 
-    fn quick<Any>(&self, request: ureq::RequestBuilder<Any>) -> ureq::RequestBuilder<Any> {
-        let within = Some(Duration::from_millis(CREDENTIALS_REQUEST_MS));
-        request.config().timeout_connect(within).timeout_global(within).build()
-    }
+/// A request that waits only a moment.
+fn quick<Any>(request: ureq::RequestBuilder<Any>) -> ureq::RequestBuilder<Any> {
+    let within = Some(Duration::from_millis(CREDENTIALS_REQUEST_MS));
+    request.config().timeout_connect(within).timeout_global(within).build()
 }
 
 fn none() -> String {

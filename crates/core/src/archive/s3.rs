@@ -257,7 +257,7 @@ impl Archive for Bucket {
         let answer = self.ask("HEAD", &key, head);
         // The answer has no body that says what is missing or refused, so that a read asks again.
         let answer = answer.or_else(|error| {
-            let is_refused = error.get_ref().is_some_and(|error| error.is::<Refusal>());
+            let is_refused = error.get_ref().and_then(|of| of.downcast_ref::<Refusal>()).is_some();
             if !is_refused {
                 return Err(error);
             }

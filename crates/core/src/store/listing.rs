@@ -204,8 +204,8 @@ impl Store {
         }
         drop(state);
         let Some(disk) = &self.disk else { return rows };
-        let placed = |key: &&RecordKey| Some((**key, disk.locate(key)?));
-        let mut places: Vec<_> = elsewhere.iter().filter_map(placed).collect();
+        let of = |key: &&RecordKey| Some((**key, disk.locate(key)?));
+        let mut places: Vec<_> = elsewhere.iter().filter_map(of).collect();
         // Along the disk.
         places.sort_unstable_by_key(|(_, place)| (place.segment, place.page));
         rows.extend(rows_at(disk, &places));
