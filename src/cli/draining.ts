@@ -91,7 +91,7 @@ export class Drain {
       throw new TierkvError("USAGE", { reason });
     }
     const listed = [source, ...(pool.isCut ? others : [])];
-    // What is hot is listed without a look at disk or archive.
+    // Hot records are listed without a look at disk or archive.
     await Promise.all(listed.map((client) => client.list(Buffer.alloc(0), STORE_TIMEOUT_MS, HOT)));
   }
 

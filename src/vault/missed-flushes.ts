@@ -1,6 +1,6 @@
+// Owns the flushes of the pool that this vault missed: found in the pool's list, and carried out before anybody is served.
 import type { FlushEntry } from "../discovery/entry.ts";
 import type { Gossip } from "../discovery/gossip.ts";
-// Owns the flushes of the pool that this vault missed: found in the pool's list, and carried out before anybody is served.
 import { toTierkvError } from "../errors.ts";
 import { LISTED_FLUSHES_MAX } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";

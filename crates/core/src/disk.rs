@@ -30,7 +30,6 @@ use std::time::{Duration, Instant};
 use archived::Archived;
 pub use archived::{ArchiveOptions, ArchiveStats};
 use index::{Index, Place};
-pub(crate) use inner::wall_ms;
 use inner::{Inner, add};
 use janitor::Scrub;
 use options::check;

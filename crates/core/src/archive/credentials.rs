@@ -12,7 +12,6 @@ use rusty_s3::Credentials;
 use ureq::{Agent, Body, http::Response};
 
 use super::profile::Profile;
-use crate::disk::wall_ms;
 use crate::limits::{
     CREDENTIALS_FILE_MS, CREDENTIALS_MARGIN_MS, CREDENTIALS_REQUEST_MS, CREDENTIALS_RETRY_MS,
 };
@@ -292,6 +291,11 @@ impl Chain {
             }
         }
     }
+}
+
+/// Wall clock in ms since 1970, with which the times of expiry agree.
+fn wall_ms() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default()
 }
 
 /// A request that waits only a moment.

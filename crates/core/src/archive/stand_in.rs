@@ -59,7 +59,7 @@ pub(super) fn vars(pairs: Vec<(&str, &str)>) -> Vars {
     })
 }
 
-/// What a token service answers.
+/// The answer of a token service.
 pub(super) fn session(number: u64, expires: &str) -> String {
     format!(
         "<R><Credentials><AccessKeyId>key-{number}</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>\
