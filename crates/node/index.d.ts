@@ -672,6 +672,8 @@ export interface StoreDiskStats {
   readBytes: number
   missed: number
   skipped: number
+  /** Namespace of the last record refused because the disk has records of too many. */
+  refusedNamespace?: Buffer
   quarantined: number
   evicted: number
   moved: number

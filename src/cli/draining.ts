@@ -1,7 +1,8 @@
 // Owns the drain of a vault: copies its records unchanged, in batches, to the vaults that own them without it.
 import { isMeasuring, ItemStatus, statusName, toNamespace } from "../block.ts";
 import type { SessionName, VaultClient } from "../client/vault-client.ts";
-import { CALL_TIMEOUT_MS } from "../limits/general.ts";
+import { TierkvError } from "../errors.ts";
+import { CALL_TIMEOUT_MS, STORE_TIMEOUT_MS } from "../limits/general.ts";
 import {
   DRAIN_BATCH_BYTES,
   DRAIN_BATCH_RECORDS,
@@ -58,10 +59,44 @@ export class Drain {
     this.#options = options;
   }
 
-  /** Rejects with the source's error; records copied by then stay copied. */
+  /**
+   * Rejects before anything changes where a right is missing. Rejects with the source's error; records copied by then stay
+   * copied, and the source takes records again.
+   */
   async run(): Promise<void> {
+    const { source, hot } = this.#options;
+    if (hot !== undefined) {
+      await this.#run();
+      return;
+    }
+    await this.#checkRights();
+    const wasDraining = source.isDraining;
+    try {
+      await this.#close();
+      await this.#run();
+    } catch (error) {
+      // The vault may be gone, and takes records again when it comes back.
+      if (!wasDraining) await source.drain(CALL_TIMEOUT_MS, true).catch(() => {});
+      throw error;
+    }
+  }
+
+  /** Asks for what the drain will need: to list vaults, and to store at the others. */
+  async #checkRights(): Promise<void> {
+    const { source, clients, pool } = this.#options;
+    const others = clients.filter((client) => client !== source);
+    for (const { address, isReadOnly } of others) {
+      if (!isReadOnly) continue;
+      const reason = `${address} lets this machine only read: a drain stores there; give this machine the role write at least`;
+      throw new TierkvError("USAGE", { reason });
+    }
+    const listed = [source, ...(pool.isCut ? others : [])];
+    // Hot records are listed without a look at disk or archive.
+    await Promise.all(listed.map((client) => client.list(Buffer.alloc(0), STORE_TIMEOUT_MS, HOT)));
+  }
+
+  async #run(): Promise<void> {
     const { source, hot, onProgress } = this.#options;
-    if (hot === undefined) await this.#close();
     const { records, disk } = await source.stats(CALL_TIMEOUT_MS);
     const all = Math.max(records, disk?.records ?? 0);
     for await (const { from, namespace, model, rows, anchors } of this.#held()) {

@@ -297,12 +297,14 @@ export class VaultClient {
     recordClass: RecordClass | null = null,
     model: string | null = null,
     tenant = 0,
+    id = "",
   ): Promise<m.FlushReply> {
     const request = {
       namespace: namespace ?? Buffer.alloc(0),
       recordClass: recordClass === null ? 0 : classNumber(recordClass),
       model: model ?? "",
       tenant,
+      id,
     };
     return this.#session.call("Flush", deadlineMs, ({ channel, options }) =>
       channel.unary(vaultService.Flush, request, options()),

@@ -85,7 +85,7 @@ export const VAULT: Schema["vault"] = {
     },
     archive: {
       kind: archiveUrl(ARCHIVE_URL_BYTES_MAX),
-      doc: "URL to which the vault also copies the full files of `data_dir`; each vault needs its own. A lost disk is restored from there, and a full one reads through it. S3 uses AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL of the vault's environment.",
+      doc: "URL to which the vault also copies the full files of `data_dir`; each vault needs its own. A lost disk is restored from there, and a full one reads through it. S3 takes credentials, region and endpoint as AWS's own tools do: from the environment, a web identity, `~/.aws`, or a container's or machine's role.",
       ...optional("none: records are on the disk only", '"s3://bucket/vault-1"'),
     },
     archive_bytes: {

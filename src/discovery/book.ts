@@ -1,9 +1,9 @@
-// Owns a pool's list as one process knows it: the newest entry of each vault and machine, whichever source brought it.
+// Owns a pool's list as one process knows it: the newest entry of each vault and machine, and the newest flushes, whichever source brought them.
 import { createHash } from "node:crypto";
-import { LISTED_MACHINES_MAX, LISTED_VAULTS_MAX } from "../limits/pool.ts";
+import { LISTED_FLUSHES_MAX, LISTED_MACHINES_MAX, LISTED_VAULTS_MAX } from "../limits/pool.ts";
 import type { SignedEntry } from "../wire/messages.ts";
 import { openEntry } from "./entry.ts";
-import type { Entry, MachineEntry, VaultEntry } from "./entry.ts";
+import type { Entry, FlushEntry, MachineEntry, VaultEntry } from "./entry.ts";
 
 interface Known {
   entry: Entry;
@@ -13,6 +13,7 @@ interface Known {
 const MOST: Readonly<Record<Entry["kind"], number>> = {
   vault: LISTED_VAULTS_MAX,
   machine: LISTED_MACHINES_MAX,
+  flush: LISTED_FLUSHES_MAX,
 };
 
 export class Book {
@@ -55,8 +56,14 @@ export class Book {
       const key = keyOf(entry);
       const known = this.#known.get(key);
       if (known === undefined && this.#count(entry.kind) >= MOST[entry.kind]) {
-        left += 1;
-        continue;
+        if (entry.kind !== "flush") {
+          left += 1;
+          continue;
+        }
+        // All processes keep the same ones.
+        const [oldest] = this.flushes;
+        if (oldest === undefined || isEarlier(entry, oldest)) continue;
+        this.#known.delete(keyOf(oldest));
       }
       if (known !== undefined && !isNewer({ entry, signed }, known)) continue;
       this.#known.set(key, { entry, signed });
@@ -81,6 +88,13 @@ export class Book {
     return this.#entries().filter((entry) => entry.kind === "machine");
   }
 
+  /** The earliest first. */
+  get flushes(): FlushEntry[] {
+    return this.#entries()
+      .filter((entry) => entry.kind === "flush")
+      .toSorted((a, b) => (isEarlier(a, b) ? -1 : 1));
+  }
+
   vault(address: string): VaultEntry | null {
     return this.vaults.find((entry) => entry.address === address) ?? null;
   }
@@ -99,7 +113,12 @@ export class Book {
 }
 
 function keyOf(entry: Entry): string {
-  return `${entry.kind} ${entry.kind === "vault" ? entry.address : entry.digest}`;
+  if (entry.kind === "vault") return `vault ${entry.address}`;
+  return entry.kind === "machine" ? `machine ${entry.digest}` : `flush ${entry.id}`;
+}
+
+function isEarlier(a: FlushEntry, b: FlushEntry): boolean {
+  return a.atMs === b.atMs ? a.id < b.id : a.atMs < b.atMs;
 }
 
 /** Between equal versions the removal wins, else the greater signature, so that all processes choose alike. */

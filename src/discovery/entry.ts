@@ -1,13 +1,15 @@
-// Owns one entry of a pool's list: a vault or a machine that joined, with a version, signed by the pool's key.
+// Owns one entry of a pool's list: a vault or a machine that joined, or a flush, with a version, signed by the pool's key.
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { isVaultClass } from "../block.ts";
 import type { VaultClass } from "../block.ts";
 import { splitAddress } from "../hosts.ts";
 import { MACHINE_NAME_CHARS_MAX } from "../limits/access.ts";
+import { NAME_BYTES_MAX } from "../limits/general.ts";
 import { STATEMENT_BYTES_MAX } from "../limits/pool.ts";
 import { isRole } from "../roles.ts";
 import type { Role } from "../roles.ts";
 import { derive, isSignedBy, readSecret, SigningKey } from "../signing-key.ts";
+import { isTenant } from "../tenant.ts";
 import type { SignedEntry } from "../wire/messages.ts";
 
 interface Versioned {
@@ -33,7 +35,23 @@ export interface MachineEntry extends Versioned {
   readonly role: Role;
 }
 
-export type Entry = VaultEntry | MachineEntry;
+export interface FlushEntry extends Versioned {
+  readonly kind: "flush";
+  /** Random, 32 hexadecimal digits. */
+  readonly id: string;
+  /** Wall clock of the vault that was called first, in ms. */
+  readonly atMs: number;
+  /** In hexadecimal; null: every namespace, or those of `model`. */
+  readonly namespace: string | null;
+  /** 0: both classes. */
+  readonly recordClass: number;
+  /** Each vault knows the namespaces of a model itself; empty: not flushed by model. */
+  readonly model: string;
+  /** 0: all tenants. */
+  readonly tenant: number;
+}
+
+export type Entry = VaultEntry | MachineEntry | FlushEntry;
 
 const KEY = "[vault] pool_key";
 const CONTEXT = "tierkv pool entry 1\n";
@@ -91,14 +109,28 @@ export function openEntry(publicKey: Buffer, { statement, signature }: SignedEnt
 function isSound(entry: Entry): boolean {
   if (!Number.isSafeInteger(entry.version) || entry.version < 1) return false;
   if (typeof entry.gone !== "boolean") return false;
-  if (entry.kind === "machine") {
-    const { digest, name, role } = entry;
-    const isNamed = /^[\w.-]+$/.test(name) && name.length <= MACHINE_NAME_CHARS_MAX;
-    return isNamed && isRole(role) && /^[\da-f]{64}$/.test(digest);
-  }
+  if (entry.kind === "machine") return isSoundMachine(entry);
+  if (entry.kind === "flush") return isSoundFlush(entry);
   const { address, class: of, certificate } = entry;
   const isCertificate = certificate === null || typeof certificate === "string";
   return entry.kind === "vault" && isVaultClass(of) && isCertificate && isAddress(address);
+}
+
+function isSoundMachine({ digest, name, role }: MachineEntry): boolean {
+  const isNamed = /^[\w.-]+$/.test(name) && name.length <= MACHINE_NAME_CHARS_MAX;
+  return isNamed && isRole(role) && /^[\da-f]{64}$/.test(digest);
+}
+
+function isSoundFlush(entry: FlushEntry): boolean {
+  const { id, atMs, namespace, recordClass, model, tenant } = entry;
+  const isName = namespace === null || /^[\da-f]{64}$/.test(namespace);
+  const isModel = typeof model === "string" && Buffer.byteLength(model) <= NAME_BYTES_MAX;
+  const isKnown = isFlushId(id) && Number.isSafeInteger(atMs) && atMs >= 0;
+  return isKnown && isName && isModel && [0, 1, 2].includes(recordClass) && isTenant(tenant);
+}
+
+export function isFlushId(text: unknown): boolean {
+  return typeof text === "string" && /^[\da-f]{32}$/.test(text);
 }
 
 function isAddress(text: unknown): boolean {

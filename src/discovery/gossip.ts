@@ -9,6 +9,7 @@ import {
   GOSSIP_EVERY_MS,
   GOSSIP_RETRY_MS,
   GOSSIP_TIMEOUT_MS,
+  LISTED_FLUSHES_MAX,
   LISTED_MACHINES_MAX,
   LISTED_VAULTS_MAX,
   STATEMENT_BYTES_MAX,
@@ -24,7 +25,8 @@ import type { Entry, PoolKey, VaultEntry } from "./entry.ts";
 
 const KEY = "[vault] state_dir";
 /** Worst case: JSON escapes every byte of each statement. */
-const FILE_BYTES_MAX = (LISTED_VAULTS_MAX + LISTED_MACHINES_MAX) * (STATEMENT_BYTES_MAX * 2 + 128);
+const FILE_BYTES_MAX =
+  (LISTED_VAULTS_MAX + LISTED_MACHINES_MAX + LISTED_FLUSHES_MAX) * (STATEMENT_BYTES_MAX * 2 + 128);
 
 export interface GossipOptions {
   key: PoolKey;
@@ -75,6 +77,11 @@ export class Gossip {
     this.#listeners.add(onChange);
   }
 
+  /** Asks all others for entries, before this vault serves; resolves when each has answered or failed. Never rejects. */
+  async catchUp(): Promise<void> {
+    await Promise.all(this.#others().map((address) => this.#exchange(address)));
+  }
+
   /** Adds this vault, which serves now, to the list unless it was taken out. */
   start(own: OwnVault): void {
     this.#own = own;
@@ -102,11 +109,13 @@ export class Gossip {
     for (const address of this.#others()) void this.#exchange(address);
   }
 
-  /** Takes a vault out, or lets it in again; false: none has that address. */
-  admit(address: string, gone: boolean): boolean {
+  /** Takes a vault out, or lets it in again, once it knows what it missed; false: none has that address. */
+  async admit(address: string, gone: boolean): Promise<boolean> {
+    if (this.book.vault(address) === null) return false;
+    if (!gone && address !== this.#own?.address) await this.#exchange(address);
     const known = this.book.vault(address);
-    if (known === null) return false;
-    if (known.gone !== gone) this.put({ ...known, gone, version: known.version + 1 });
+    if (known !== null && known.gone !== gone)
+      this.put({ ...known, gone, version: known.version + 1 });
     return true;
   }
 

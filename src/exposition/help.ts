@@ -127,7 +127,8 @@ export const VAULT_HELP: Readonly<Record<(typeof VAULT_COUNTERS)[number], string
   disk_read: "Records read from disk.",
   disk_read_bytes: "Bytes of records read from disk.",
   disk_missed: "Records in the disk's index that could not be read.",
-  disk_skipped: "Records kept in memory only, because the disk's queue was full or writes fail.",
+  disk_skipped:
+    "Records kept in memory only, because the disk's queue was full, writes fail, or it has too many namespaces.",
   disk_evicted: "Records evicted from disk to make room.",
   disk_moved: "Records moved to another segment before theirs was reused.",
   disk_expired: "Records removed from disk because they were older than [vault] disk_ttl_s.",

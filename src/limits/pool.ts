@@ -70,6 +70,8 @@ export const DISCOVER_VAULTS_MAX = 64;
 /** Vaults and machines in a pool's list, gone ones included, and bytes of one entry. */
 export const LISTED_VAULTS_MAX = 64;
 export const LISTED_MACHINES_MAX = 512;
+/** Flushes in a pool's list, the newest; a vault that was away for more of them drops everything. */
+export const LISTED_FLUSHES_MAX = 256;
 export const STATEMENT_BYTES_MAX = 4_096;
 /** Interval of a vault's queries to its pool for missed entries, its retry pause, and timeout, in ms. */
 export const GOSSIP_EVERY_MS = 3_000;

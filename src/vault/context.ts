@@ -13,6 +13,7 @@ import type { Gate } from "./gate.ts";
 import type { Leases } from "./leases.ts";
 import type { LookupSpans } from "./lookup-spans.ts";
 import type { Members } from "./members.ts";
+import type { MissedFlushes } from "./missed-flushes.ts";
 import type { ModelNames } from "./models.ts";
 import type { PoolCalls } from "./pool-calls.ts";
 import type { Rates } from "./rates.ts";
@@ -49,6 +50,8 @@ export interface VaultContext {
   /** null: callers are not authenticated. */
   gate: Gate | null;
   readonly flushes: FlushLog;
+  /** Flushes of the pool that this vault has not carried out. */
+  readonly missed: MissedFlushes;
   readonly weight: Weight;
   readonly watchers: Watchers;
   /** null: the vault belongs to no pool with a signed list. */

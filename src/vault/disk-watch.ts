@@ -9,6 +9,8 @@ import { nowMs } from "../time.ts";
 const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
 const GONE =
   "its directory was removed, or another one lies there: what is written is lost at the next start; start the vault again";
+const TOO_MANY =
+  "it has had records of 65,536 namespaces since the vault started, and memory alone holds those of others; start the vault again";
 const FIX_ARCHIVE = "it is tried again; check [vault] archive and the AWS_ variables of the vault";
 
 /** Looks every DISK_WATCH_MS and logs changes only, so that a disk that stays full makes one line. */
@@ -21,6 +23,8 @@ export class DiskWatch {
   #isRecovering = true;
   #isFailing = false;
   #isArchiveFailing = false;
+  /** Namespace last named as one too many. */
+  #refused = "";
   /** Device and inode of the data directory; null: unknown. */
   readonly #identity: string | null;
   /** Whether the directory was removed or replaced; writes to open files still succeed then. */
@@ -47,6 +51,7 @@ export class DiskWatch {
       this.#logger.info({ dataDir, records, bytes, seconds }, `recovered ${records} records`);
     }
     this.#lookAtArchive(now.archive);
+    this.#lookAtNamespaces(now.refusedNamespace);
     this.#lookAtDirectory();
     if (now.isFailing === this.#isFailing) return;
     this.#isFailing = now.isFailing;
@@ -57,6 +62,17 @@ export class DiskWatch {
     } else {
       this.#logger.info({ dataDir, queued, queuedBytes }, "the disk takes records again");
     }
+  }
+
+  #lookAtNamespaces(refused: Buffer | undefined): void {
+    const namespace = refused?.toString("hex") ?? "";
+    if (namespace === "" || namespace === this.#refused) return;
+    this.#refused = namespace;
+    const dataDir = this.#dataDir;
+    this.#logger.error(
+      { dataDir, namespace },
+      `the disk takes no records of ${namespace}: ${TOO_MANY}`,
+    );
   }
 
   #lookAtDirectory(): void {

@@ -9,6 +9,7 @@ import {
   NAME_BYTES_MAX,
   VAULT_MODELS_MAX,
 } from "../limits/general.ts";
+import { LISTED_FLUSHES_MAX } from "../limits/pool.ts";
 import type { Logger } from "../log.ts";
 import { readOwnFile, writeOwnFile } from "../native.ts";
 import { isTenant } from "../tenant.ts";
@@ -16,7 +17,9 @@ import { wallClockMs } from "../time.ts";
 import type { FlushNews } from "../wire/messages.ts";
 
 /** Worst case: each flush names every namespace in hexadecimal, and JSON escapes every byte of its model's name. */
-const FILE_BYTES_MAX = FLUSHES_KEPT_MAX * (VAULT_MODELS_MAX * 68 + NAME_BYTES_MAX * 6 + 128);
+const FILE_BYTES_MAX =
+  FLUSHES_KEPT_MAX * (VAULT_MODELS_MAX * 68 + NAME_BYTES_MAX * 6 + 128) +
+  2 * LISTED_FLUSHES_MAX * 36;
 
 /** The records that one flush covers. */
 export interface FlushScope {
@@ -40,12 +43,14 @@ interface Kept {
   /** Flushes up to this number have been carried out. */
   done: number;
   flushes: Entry[];
+  /** Ids of the pool's flushes that were carried out here. */
+  pool: string[];
 }
 
 export class FlushLog {
   readonly #file: string | null;
   readonly #logger: Logger;
-  #kept: Kept = { base: 0, done: 0, flushes: [] };
+  #kept: Kept = { base: 0, done: 0, flushes: [], pool: [] };
   /** Numbers of flushes whose records this run has not dropped yet. */
   readonly #underWay = new Set<number>();
   /** Numbers of flushes that a restart must carry out again. */
@@ -114,6 +119,29 @@ export class FlushLog {
     this.#write();
   }
 
+  /** Adds a namespace that was named only now to the flushes of its model; returns them. */
+  extend(model: string, namespace: string): readonly Readonly<Entry>[] {
+    const lacks = (entry: Entry): boolean =>
+      entry.model === model && entry.namespaces?.includes(namespace) === false;
+    const concerned = this.#kept.flushes.filter(lacks);
+    for (const entry of concerned) entry.namespaces?.push(namespace);
+    if (concerned.length > 0) this.#write();
+    return concerned;
+  }
+
+  /** Whether a flush of the pool was carried out here. */
+  hasOfPool(id: string): boolean {
+    return this.#kept.pool.includes(id);
+  }
+
+  /** Notes flushes of the pool as carried out; forgets those that the pool's list, `listed`, no longer has. */
+  noteOfPool(ids: readonly string[], listed: readonly string[]): void {
+    const all = new Set(listed);
+    const kept = [...this.#kept.pool, ...ids].filter((id) => all.has(id) || ids.includes(id));
+    this.#kept.pool = [...new Set(kept)].slice(-2 * LISTED_FLUSHES_MAX);
+    this.#write();
+  }
+
   /** Returns the flushes after `known`, or `everything` when the log cannot name them all. */
   since(known: number): FlushNews {
     const { number } = this;
@@ -137,7 +165,7 @@ export class FlushLog {
       this.#kept = kept;
     } catch (error) {
       // The new base matches no number that a sidecar knows, so every sidecar drops everything.
-      this.#kept = { base: wallClockMs(), done: 0, flushes: [] };
+      this.#kept = { base: wallClockMs(), done: 0, flushes: [], pool: [] };
       this.#logger.warn({ err: error, file }, "the flushes of earlier runs could not be read");
       this.#write();
     }
@@ -180,7 +208,8 @@ function isKept(value: Kept): boolean {
     typeof model === "string" &&
     Buffer.byteLength(model) <= NAME_BYTES_MAX &&
     isTenant(tenant);
-  const { base, done, flushes } = value;
+  const { base, done, flushes, pool } = value;
+  const isPool = Array.isArray(pool) && pool.every((id) => typeof id === "string");
   const isBounded = Array.isArray(flushes) && flushes.length <= FLUSHES_KEPT_MAX;
-  return isNumber(base) && isNumber(done) && isBounded && flushes.every(isEntry);
+  return isNumber(base) && isNumber(done) && isBounded && isPool && flushes.every(isEntry);
 }

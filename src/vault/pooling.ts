@@ -7,16 +7,22 @@ import type { VaultContext } from "./context.ts";
 import type { Caller } from "./gate.ts";
 import type { Member } from "./members.ts";
 
-export function gossip(vault: VaultContext, request: m.GossipRequest): m.GossipReply {
-  return poolOf(vault).answer(request);
+/** Answers once the flushes that the caller told of are carried out, because it may let this vault in again. */
+export async function gossip(
+  vault: VaultContext,
+  request: m.GossipRequest,
+): Promise<m.GossipReply> {
+  const reply = poolOf(vault).answer(request);
+  await vault.missed.carryOut();
+  return reply;
 }
 
-export function admit(
+export async function admit(
   vault: VaultContext,
   { address, gone }: m.AdmitRequest,
   { peer, role }: Caller,
-): m.AdmitReply {
-  const known = poolOf(vault).admit(address, gone);
+): Promise<m.AdmitReply> {
+  const known = await poolOf(vault).admit(address, gone);
   vault.audit.record("admin_call", { peer, role, call: "Admit", address, gone });
   if (known) vault.logger.info({ address }, gone ? "left the pool" : "belongs to the pool");
   return { known };

@@ -14,7 +14,14 @@ import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../limits/
 import { KEPT_PERCENT_DEFAULT } from "../limits/sessions.ts";
 import type { Logger } from "../log.ts";
 import type { VaultCounter, VaultCounters } from "../metrics.ts";
-import { closeStore, coreInfo, createStore, storeDrain } from "../native.ts";
+import {
+  closeStore,
+  coreInfo,
+  createStore,
+  storeDiskStats,
+  storeDrain,
+  storeStats,
+} from "../native.ts";
 import type { LaneSpans, StoreArchiveOptions, StoreDiskOptions, StoreId } from "../native.ts";
 import { nowMs, randomNumber48, withDeadline } from "../time.ts";
 import type { StatsReply } from "../wire/messages.ts";
@@ -26,13 +33,14 @@ import type { VaultContext } from "./context.ts";
 import { DiskWatch } from "./disk-watch.ts";
 import { openDoor } from "./door.ts";
 import { FlushLog } from "./flush-log.ts";
-import { recallFlushes } from "./flush.ts";
+import { flushMissed, recallFlushes } from "./flush.ts";
 import { Gate } from "./gate.ts";
 import { Health } from "./health.ts";
 import type { VaultSecurity } from "./identity.ts";
 import { Leases } from "./leases.ts";
 import { LookupSpans } from "./lookup-spans.ts";
 import type { Members } from "./members.ts";
+import { MissedFlushes } from "./missed-flushes.ts";
 import { ModelNames } from "./models.ts";
 import { PoolCalls } from "./pool-calls.ts";
 import { shareMachines } from "./pooling.ts";
@@ -119,6 +127,7 @@ export async function startVault(options: VaultOptions): Promise<PausableVault> 
   checkExposure(options);
   const vault = newContext(options);
   await recallFlushes(vault);
+  await vault.missed.begin();
   const { audit, counters, members, pool } = vault;
   const { tokens = null } = security ?? {};
   const gate =
@@ -237,7 +246,16 @@ function newContext(options: VaultOptions): VaultContext {
   const flushes = new FlushLog(flushFile, logger);
   const weight = new Weight(weightFile(flushFile), logger);
   const models = new ModelNames(disk?.dataDir ?? null, logger);
-  return {
+  const pool = options.gossip ?? null;
+  const missed = new MissedFlushes({
+    pool,
+    flushes,
+    isEmpty: () => isEmpty(store),
+    namespacesOf: (model) => models.namespacesOf(model),
+    flush: (scope) => flushMissed(context, scope),
+    logger,
+  });
+  const context: VaultContext = {
     store,
     models,
     leases: new Leases(store, models, logger),
@@ -258,14 +276,22 @@ function newContext(options: VaultOptions): VaultContext {
     members: membersOf(options),
     gate: null,
     flushes,
+    missed,
     weight,
     watchers: new Watchers(flushes, epoch, () => shareBytes({ store, weight })),
-    pool: options.gossip ?? null,
-    poolCalls: new PoolCalls(options.gossip ?? null, epoch),
+    pool,
+    poolCalls: new PoolCalls(pool, epoch),
     listener: null,
     rates: null,
     diskWatch: null,
   };
+  return context;
+}
+
+function isEmpty(store: StoreId): boolean {
+  const disk = storeDiskStats(store);
+  const onDisk = disk === null || disk === undefined ? 0 : disk.records + Number(disk.isRecovering);
+  return storeStats(store).records + onDisk === 0;
 }
 
 function newStore({ config, recordClass }: VaultOptions, maxRecordBytes: number): StoreId {

@@ -60,8 +60,8 @@ export function newServer(
       Drain: unary(vault, "Drain", drainAway),
       Weigh: unary(vault, "Weigh", weigh),
       Pool: vault.poolCalls.pool,
-      Gossip: unary(vault, "Gossip", gossip),
-      Admit: unary(vault, "Admit", admit),
+      Gossip: unaryLater(vault, "Gossip", gossip),
+      Admit: unaryLater(vault, "Admit", admit),
     },
   );
   server.addService(

@@ -19,6 +19,7 @@ import { toGrpcStatus } from "../wire/status.ts";
 import { shortHash } from "./audit.ts";
 import { checkKeys } from "./checks.ts";
 import type { VaultContext } from "./context.ts";
+import { flushNewcomer } from "./flush.ts";
 import { callerOf } from "./gate.ts";
 import type { Caller } from "./gate.ts";
 import type { Moved } from "./rates.ts";
@@ -269,7 +270,9 @@ export function nameModel(
 ): m.NameReply {
   const namespace = toNamespace(request.namespace);
   const { peer } = caller;
-  if (vault.models.learn(namespace, request.model)) {
+  const isNew = vault.models.learn(namespace, request.model);
+  flushNewcomer(vault, namespace, request.model);
+  if (isNew) {
     const known = { namespace: shortHash(namespace), model: request.model };
     vault.audit.record("namespace_new", { peer, ...known });
   }

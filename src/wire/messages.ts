@@ -231,6 +231,8 @@ export interface FlushRequest {
   recordClass: number;
   model?: string;
   tenant?: number;
+  /** Names the flush in all vaults of a pool; empty: the vault chooses one. */
+  id?: string;
 }
 
 export interface NameRequest {

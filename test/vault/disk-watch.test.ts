@@ -51,6 +51,15 @@ test("reports once, when all is read, the records of the previous run", () => {
   expect(lines[0]).toMatchObject({ records: 7, bytes: 70, seconds: expect.any(Number) as number });
 });
 
+test("names each namespace of which the disk takes no records, once", () => {
+  const { see } = watch();
+  const [first, second] = [Buffer.alloc(32, 1), Buffer.alloc(32, 2)];
+  see({ records: 0, recordBytes: 0 });
+  for (const refusedNamespace of [first, first, second]) see({ refusedNamespace });
+  const named = lines.slice(1).map(({ level, namespace }) => [level, namespace]);
+  expect(named).toEqual([first, second].map((name) => ["error", name.toString("hex")]));
+});
+
 test("says once that writing fails, with path and errno, and once that it goes on", () => {
   const { see } = watch();
   see({ records: 0, recordBytes: 0 });

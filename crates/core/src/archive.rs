@@ -1,7 +1,11 @@
 //! Owns the interface to an archive: objects by name, stored whole, read by range; and the kinds of URLs.
 
+mod credentials;
 mod folder;
+mod profile;
 mod s3;
+#[cfg(test)]
+mod stand_in;
 
 use std::io;
 use std::sync::Arc;
@@ -42,6 +46,14 @@ pub trait Archive: Send + Sync {
     /// # Errors
     /// Errors of the archive.
     fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Removes what uploads of an ended process left; returns how many there were. Runs while nothing is uploaded.
+    ///
+    /// # Errors
+    /// `PermissionDenied` or `Unsupported` where trying again does not help.
+    fn clear(&self) -> io::Result<usize> {
+        Ok(0)
+    }
 }
 
 /// Opens the archive at a URL.

@@ -53,7 +53,8 @@ use crate::record::HEADER_BYTES;
 pub trait Residents: Send + Sync {
     /// Returns about `bytes` bytes of records in memory that have no place on disk, and where to go on; 0 is the start. Never
     /// keeps the tier's other callers waiting for long.
-    fn not_on_disk(&self, index: &Index, from: u64, bytes: u64) -> (Vec<Resident>, Option<u64>);
+    fn not_on_disk(&self, index: &Index, from: usize, bytes: u64)
+    -> (Vec<Resident>, Option<usize>);
 }
 
 /// A record in memory.

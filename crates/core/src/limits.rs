@@ -83,11 +83,26 @@ pub const SESSION_KEY_BYTES: u64 = 340;
 /// Keys looked up at a time; the memory read for them must fit a core's own cache.
 pub const STORE_LOOKUP_KEYS: usize = 256;
 
-/// Entries of a store's index visited in one hold of its lock, by work that visits all: about 0.1 ms.
-pub const STORE_SCAN_ENTRIES: usize = 1024;
+/// Pieces of 1,024 entries that a scan visits under one lock: about 0.2 ms.
+pub const STORE_SCAN_PIECES: usize = 8;
 
-/// Records on a page of a store's listing; as many headers may have to be read from disk.
+/// Records on a page of a store's listing; as many headers may have to be read from disk or archive.
 pub const STORE_LIST_MAX: usize = 1024;
+
+/// Records of a page looked up under one lock, and read from disk or archive together.
+pub const STORE_LIST_BATCH: usize = 256;
+
+/// Headers of a listing read at the same time: a hard disk sorts them, an archive answers them side by side.
+pub const STORE_LIST_READS: usize = 32;
+
+/// Time in ms after which a page ends early, because the disk or archive is slow; well below a caller's deadline.
+pub const STORE_LIST_MS: u64 = 2_000;
+
+/// Keys that a listing finds in one scan of both tiers, 68 bytes each; a scan per page would take a second per million records.
+pub const STORE_LIST_AHEAD: usize = 65_536;
+
+/// Listings under way whose keys are kept; the one used longest ago scans again.
+pub const STORE_LISTINGS_MAX: usize = 4;
 
 /// Objects of one kind that JavaScript may hold open: reservations, pins, records in the outbox.
 pub const IDS_MAX: usize = 1 << 20;
@@ -291,7 +306,10 @@ pub const DISK_GROUP_MS: u64 = 10;
 /// Records queued for writing, which cannot be evicted from memory meanwhile.
 pub const DISK_QUEUE_BYTES_MAX: u64 = 1024 * MIB as u64;
 
-/// Namespaces of one durable tier; records of further ones stay in memory only.
+/// Pause in ms before a segment that cannot be read is tried again: at most this long, after pauses that double.
+pub const DISK_REREAD_MAX_MS: u64 = 600_000;
+
+/// Namespaces of one durable tier; records of further ones stay in memory only, and the vault names them.
 pub const DISK_NAMESPACES_MAX: usize = 1 << 16;
 
 /// Segments open for reading at the same time.
@@ -344,6 +362,21 @@ pub const ARCHIVE_CONNECT_MS: u64 = 3_000;
 
 /// Time of one request to an archive, in ms: a part on a link of 3 Mb/s.
 pub const ARCHIVE_REQUEST_MS: u64 = 30_000;
+
+/// Requests to an archive at the same time whose connections stay open: as many as read ahead.
+pub const ARCHIVE_CONNECTIONS: usize = 32;
+
+/// Time before credentials for an archive expire at which they are renewed, in ms; a third of a shorter life.
+pub const CREDENTIALS_MARGIN_MS: u64 = 300_000;
+
+/// Interval in ms at which a file of credentials is read again, because other programs renew it.
+pub const CREDENTIALS_FILE_MS: u64 = 60_000;
+
+/// Pause in ms before credentials that could not be renewed, but are still good, are asked for again.
+pub const CREDENTIALS_RETRY_MS: u64 = 10_000;
+
+/// Time of one request for credentials, in ms.
+pub const CREDENTIALS_REQUEST_MS: u64 = 5_000;
 
 /// Time a flush waits for its archive to learn of it, in ms.
 pub const ARCHIVE_NOTE_WAIT_MS: u64 = 4_000;

@@ -98,6 +98,7 @@ pub struct Store {
     commits: RwLock<()>,
     disk: Option<Disk>,
     loads: durable::Loads,
+    cursors: listing::Cursors,
     is_draining: AtomicBool,
 }
 
@@ -157,8 +158,8 @@ impl Store {
         };
         let (budget, state) = (Budget::new(room), Mutex::new(state));
         let (commits, loads) = (RwLock::default(), durable::Loads::default());
-        let is_draining = AtomicBool::new(false);
-        Ok(Self { options, budget, state, commits, disk: None, loads, is_draining })
+        let (cursors, is_draining) = (listing::Cursors::default(), AtomicBool::new(false));
+        Ok(Self { options, budget, state, commits, disk: None, loads, cursors, is_draining })
     }
 
     /// Sets whether the store drains; a draining store takes no new records.

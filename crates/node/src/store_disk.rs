@@ -58,6 +58,8 @@ pub struct StoreDiskStats {
     pub read_bytes: f64,
     pub missed: f64,
     pub skipped: f64,
+    /// Namespace of the last record refused because the disk has records of too many.
+    pub refused_namespace: Option<Buffer>,
     pub quarantined: f64,
     pub evicted: f64,
     pub moved: f64,
@@ -299,6 +301,7 @@ pub fn store_disk_stats(id: u32) -> napi::Result<Option<StoreDiskStats>> {
             read_bytes: number(stats.read_bytes),
             missed: number(stats.missed),
             skipped: number(stats.skipped),
+            refused_namespace: stats.refused_namespace.map(|name| name.to_vec().into()),
             quarantined: number(stats.quarantined),
             evicted: number(stats.evicted),
             moved: number(stats.moved),

@@ -9,6 +9,7 @@ import { FLUSH_TIMEOUT_MS } from "../../limits/general.ts";
 import { PROGRESS_EVERY_MS } from "../../limits/tools.ts";
 import { createLogger } from "../../log.ts";
 import { tenantOf } from "../../tenant.ts";
+import { randomId } from "../../time.ts";
 import type { FlushedSidecar, FlushReply } from "../../wire/messages.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
@@ -73,13 +74,15 @@ async function flush(call: Call<FlushOptions>): Promise<boolean> {
   });
   const progress = new Progress(call.io);
   let done = 0;
+  // The pool's vaults then know it as one flush.
+  const id = randomId(16);
   const ticker = setInterval(
     () => progress.at(done, targets.length, "vaults, and the sidecars that hold copies"),
     PROGRESS_EVERY_MS,
   );
   const results = await Promise.all(
     targets.map(async (target) => {
-      const flushed = await flushOne(() => linkTo(config, target, logger, 0), target, scope);
+      const flushed = await flushOne(() => linkTo(config, target, logger, 0), target, scope, id);
       done += 1;
       return flushed;
     }),
@@ -149,6 +152,7 @@ async function flushOne(
   link: () => Promise<VaultLink>,
   { name, address }: VaultTarget,
   { namespace, recordClass, model, tenant }: Scope,
+  id: string,
 ): Promise<Flushed> {
   const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, sidecars: [] };
   let client: Vault | null = null;
@@ -157,7 +161,7 @@ async function flushOne(
     const linked = await link();
     ({ client } = linked);
     await sayHello(client, linked.isTls);
-    const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model, tenant);
+    const flushed = await client.flush(namespace, FLUSH_TIMEOUT_MS, recordClass, model, tenant, id);
     return { target: name, address, ...flushed, error: null };
   } catch (error) {
     return { target: name, address, ...nothing, error: withAdvice(toTierkvError(error)) };

@@ -73,6 +73,15 @@ impl Archive for ArchiveFolder {
         self.folder.remove(&format!("{name}{FRESH}"))?;
         self.folder.remove(name)
     }
+
+    fn clear(&self) -> io::Result<usize> {
+        let mut left = self.folder.list()?;
+        left.retain(|(name, _)| name.ends_with(FRESH));
+        for (name, _) in &left {
+            self.folder.remove(name)?;
+        }
+        Ok(left.len())
+    }
 }
 
 /// Page-aligned memory for the parts of an object, because disks are read past the page cache.

@@ -1,4 +1,4 @@
-//! Owns the archive in an S3 bucket: requests signed by rusty-s3, sent by ureq over our TLS, with credentials from the environment.
+//! Owns the archive in an S3 bucket: requests signed by rusty-s3, sent by ureq over our TLS.
 
 use std::env;
 use std::io::{self, Read};
@@ -6,29 +6,39 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rusty_s3::actions::{
     CompleteMultipartUploadResponse, CreateMultipartUpload, ListObjectsV2, S3Action,
 };
-use rusty_s3::{Bucket as Place, Credentials, UrlStyle};
+use rusty_s3::signing::sign;
+use rusty_s3::{Bucket as Place, Credentials, Method, UrlStyle};
 use ureq::http::{Response, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
+use super::credentials::{Chain, Refusal, Vars, element, is_expired};
 use super::folder::part_for;
+use super::profile::Profile;
 use super::{Archive, Fill};
 use crate::error::{Code, Error, Result};
-use crate::limits::{ARCHIVE_CONNECT_MS, ARCHIVE_PART_BYTES, ARCHIVE_REQUEST_MS, ARCHIVE_STALL_MS};
+use crate::limits::{
+    ARCHIVE_CONNECT_MS, ARCHIVE_CONNECTIONS, ARCHIVE_PART_BYTES, ARCHIVE_REQUEST_MS,
+    ARCHIVE_STALL_MS,
+};
 
 /// Validity of a signature.
 const SIGNED_FOR: Duration = Duration::from_secs(300);
 /// Most bytes read of a server's error text.
 const REASON_BYTES_MAX: u64 = 4096;
 
+/// An answer of the server, of whatever status.
+type Answer = std::result::Result<Response<Body>, ureq::Error>;
+
 pub(super) struct Bucket {
     place: Place,
-    credentials: Credentials,
+    credentials: Chain,
     /// Prefix of each object's key; empty, or with a slash at the end.
     prefix: String,
     agent: Agent,
@@ -37,26 +47,26 @@ pub(super) struct Bucket {
 impl Bucket {
     /// Opens the objects below `prefix`.
     pub(super) fn open(bucket: &str, prefix: &str) -> Result<Self> {
+        Self::with(bucket, prefix, Box::new(|name| env::var(name).ok()))
+    }
+
+    fn with(bucket: &str, prefix: &str, vars: Vars) -> Result<Self> {
         let refused = |reason: &str| {
             let text = format!("[vault] archive = \"s3://{bucket}/{prefix}\": {reason}");
             Error::new(Code::DiskFailed, text)
         };
-        let credentials = Credentials::from_env().ok_or_else(|| {
-            refused("no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for the vault")
-        })?;
-        let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let profile = Profile::read(&vars);
+        let set = |name: &str| vars(name).filter(|value| !value.is_empty());
         let region = set("AWS_REGION").or_else(|| set("AWS_DEFAULT_REGION"));
+        let region = region.or_else(|| profile.get("region"));
         let given = set("AWS_ENDPOINT_URL_S3").or_else(|| set("AWS_ENDPOINT_URL"));
-        let (endpoint, region, style) = match (given, region) {
-            (Some(url), region) => {
-                (url, region.unwrap_or_else(|| "us-east-1".to_owned()), UrlStyle::Path)
-            }
-            (None, Some(region)) => {
-                // The certificates of AWS do not cover bucket names with dots.
-                let style =
-                    if bucket.contains('.') { UrlStyle::Path } else { UrlStyle::VirtualHost };
-                (format!("https://s3.{region}.amazonaws.com"), region, style)
-            }
+        let given = given.or_else(|| profile.get("endpoint_url"));
+        // The certificates of AWS do not cover bucket names with dots, and other servers mostly have no name per bucket.
+        let is_of_aws = given.is_none() && !bucket.contains('.');
+        let style = style(&vars, &profile, is_of_aws).map_err(|reason| refused(&reason))?;
+        let (endpoint, region) = match (given, region) {
+            (Some(url), region) => (url, region.unwrap_or_else(|| "us-east-1".to_owned())),
+            (None, Some(region)) => (format!("https://s3.{region}.amazonaws.com"), region),
             (None, None) => return Err(refused("no region; set AWS_REGION, or AWS_ENDPOINT_URL")),
         };
         let wrong = |error: &dyn std::fmt::Display| {
@@ -65,6 +75,8 @@ impl Bucket {
             ))
         };
         let url = endpoint.parse().map_err(|error| wrong(&error))?;
+        let credentials = Chain::open(vars, &profile, &region, agent(true));
+        let credentials = credentials.map_err(|reason| refused(&reason))?;
         let place = Place::new(url, style, bucket.to_owned(), region);
         let place = place.map_err(|error| wrong(&error))?;
         let prefix = prefix.trim_end_matches('/');
@@ -76,9 +88,29 @@ impl Bucket {
         format!("{}{name}", self.prefix)
     }
 
+    /// Sends a request with present credentials, and once more with others where the server no longer takes these.
+    fn ask(
+        &self,
+        method: &str,
+        key: &str,
+        mut send: impl FnMut(&Credentials) -> Answer,
+    ) -> io::Result<Response<Body>> {
+        let credentials = self.credentials.get()?;
+        match checked(method, key, send(&credentials)) {
+            Err(error) if is_expired(&error) => match self.credentials.instead_of(&credentials)? {
+                Some(fresh) => checked(method, key, send(&fresh)),
+                None => Err(error),
+            },
+            answer => answer,
+        }
+    }
+
     fn put_whole(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
-        let url = self.place.put_object(Some(&self.credentials), key).sign(SIGNED_FOR);
-        checked("PUT", key, self.agent.put(url.as_str()).send(bytes)).map(drop)
+        let put = |credentials: &Credentials| {
+            let url = self.place.put_object(Some(credentials), key).sign(SIGNED_FOR);
+            self.agent.put(url.as_str()).send(bytes)
+        };
+        self.ask("PUT", key, put).map(drop)
     }
 
     fn put_parts(
@@ -88,18 +120,30 @@ impl Bucket {
         buffer: &mut [u8],
         fill: Fill<'_>,
     ) -> io::Result<()> {
-        let credentials = Some(&self.credentials);
-        let url = self.place.create_multipart_upload(credentials, key).sign(SIGNED_FOR);
-        let text = text("POST", key, self.agent.post(url.as_str()).send_empty())?;
+        let text = text(self.ask("POST", key, |credentials| {
+            let url = self.place.create_multipart_upload(Some(credentials), key).sign(SIGNED_FOR);
+            self.agent.post(url.as_str()).send_empty()
+        })?)?;
         let begun = CreateMultipartUpload::parse_response(&text).map_err(io::Error::other)?;
         let upload = begun.upload_id();
         let sent = self.send_parts(key, upload, bytes, buffer, fill);
         if sent.is_err() {
-            // Uploads that are not aborted here are removed by the bucket's own rules.
-            let url = self.place.abort_multipart_upload(credentials, key, upload).sign(SIGNED_FOR);
-            let _ = self.agent.delete(url.as_str()).call();
+            // An upload that cannot be aborted now is aborted at the next start.
+            let _ = self.abort(key, upload);
         }
         sent
+    }
+
+    fn abort(&self, key: &str, upload: &str) -> io::Result<()> {
+        let aborted = self.ask("DELETE", key, |credentials| {
+            let place = &self.place;
+            let url = place.abort_multipart_upload(Some(credentials), key, upload).sign(SIGNED_FOR);
+            self.agent.delete(url.as_str()).call()
+        });
+        match aborted {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            aborted => aborted.map(drop),
+        }
     }
 
     fn send_parts(
@@ -110,29 +154,71 @@ impl Bucket {
         buffer: &mut [u8],
         fill: Fill<'_>,
     ) -> io::Result<()> {
-        let credentials = Some(&self.credentials);
         let mut tags: Vec<String> = Vec::new();
         let mut offset = 0;
         while offset < bytes {
             let length = buffer.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
             fill(&mut buffer[..length], offset)?;
             let number = u16::try_from(tags.len() + 1).map_err(io::Error::other)?;
-            let part = self.place.upload_part(credentials, key, number, upload);
-            let url = part.sign(SIGNED_FOR);
-            let sent = checked("PUT", key, self.agent.put(url.as_str()).send(&buffer[..length]))?;
+            let sent = self.ask("PUT", key, |credentials| {
+                let part = self.place.upload_part(Some(credentials), key, number, upload);
+                self.agent.put(part.sign(SIGNED_FOR).as_str()).send(&buffer[..length])
+            })?;
             let tag = sent.headers().get("etag").and_then(|tag| tag.to_str().ok());
             tags.push(tag.ok_or_else(|| io::Error::other("a part was given no ETag"))?.to_owned());
             offset += length as u64;
         }
-        let all = || tags.iter().map(String::as_str);
-        let complete = || self.place.complete_multipart_upload(credentials, key, upload, all());
-        let (url, body) = (complete().sign(SIGNED_FOR), complete().body());
-        let text = text("POST", key, self.agent.post(url.as_str()).send(&body))?;
+        let text = text(self.ask("POST", key, |credentials| {
+            let all = || tags.iter().map(String::as_str);
+            let complete =
+                || self.place.complete_multipart_upload(Some(credentials), key, upload, all());
+            let (url, body) = (complete().sign(SIGNED_FOR), complete().body());
+            self.agent.post(url.as_str()).send(&body)
+        })?)?;
         // S3 may answer 200 and report the failure in the body.
         CompleteMultipartUploadResponse::parse(&text).map(drop).map_err(|_| {
-            let code = code_in(&text).unwrap_or("an answer without ETag");
+            let code = element(&text, "Code").unwrap_or("an answer without ETag");
             io::Error::other(format!("POST {key}: {code}"))
         })
+    }
+
+    /// Multipart uploads below the prefix that are neither complete nor aborted: key and id of each.
+    fn uploads(&self) -> io::Result<Vec<(String, String)>> {
+        let mut found = Vec::new();
+        let mut after = (String::new(), String::new());
+        loop {
+            // Sorted by name, as the signature needs them.
+            let mut query = vec![("delimiter", "/"), ("key-marker", after.0.as_str())];
+            query.extend([("prefix", self.prefix.as_str())]);
+            query.extend([("upload-id-marker", after.1.as_str()), ("uploads", "")]);
+            query.retain(|(name, value)| *name == "uploads" || !value.is_empty());
+            let text = text(self.ask("GET", &self.prefix, |credentials| {
+                let url = sign(
+                    &Timestamp::now(),
+                    Method::Get,
+                    self.place.base_url().clone(),
+                    credentials.key(),
+                    credentials.secret(),
+                    credentials.token(),
+                    self.place.region(),
+                    SIGNED_FOR.as_secs(),
+                    query.iter().copied(),
+                    std::iter::empty(),
+                );
+                self.agent.get(url.as_str()).call()
+            })?)?;
+            for upload in text.split("<Upload>").skip(1) {
+                let pair = element(upload, "Key").zip(element(upload, "UploadId"));
+                found.extend(pair.map(|(key, id)| (plain(key), plain(id))));
+            }
+            let next = element(&text, "NextKeyMarker").zip(element(&text, "NextUploadIdMarker"));
+            let next = next.map(|(key, id)| (plain(key), plain(id)));
+            let is_cut = element(&text, "IsTruncated").is_some_and(|is| is == "true");
+            match next.filter(|next| is_cut && *next != after) {
+                Some(next) => after = next,
+                None => return Ok(found),
+            }
+        }
     }
 }
 
@@ -141,14 +227,15 @@ impl Archive for Bucket {
         let mut found = Vec::new();
         let mut token: Option<String> = None;
         loop {
-            let mut list = self.place.list_objects_v2(Some(&self.credentials));
-            list.with_prefix(self.prefix.as_str());
-            list.with_delimiter("/");
-            if let Some(token) = token {
-                list.with_continuation_token(token);
-            }
-            let url = list.sign(SIGNED_FOR);
-            let text = text("GET", &self.prefix, self.agent.get(url.as_str()).call())?;
+            let text = text(self.ask("GET", &self.prefix, |credentials| {
+                let mut list = self.place.list_objects_v2(Some(credentials));
+                list.with_prefix(self.prefix.as_str());
+                list.with_delimiter("/");
+                if let Some(token) = &token {
+                    list.with_continuation_token(token.as_str());
+                }
+                self.agent.get(list.sign(SIGNED_FOR).as_str()).call()
+            })?)?;
             let page = ListObjectsV2::parse_response(&text).map_err(io::Error::other)?;
             found.extend(page.contents.into_iter().filter_map(|object| {
                 let name = object.key.strip_prefix(&self.prefix)?.to_owned();
@@ -163,29 +250,41 @@ impl Archive for Bucket {
 
     fn bytes(&self, name: &str) -> io::Result<u64> {
         let key = self.key(name);
-        let url = self.place.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        match self.agent.head(url.as_str()).call() {
-            // The answer has no body that says what is missing, so that a read asks again.
-            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
-                let read = self.read(name, &mut [0], 0);
-                Err(read.err().unwrap_or_else(|| io::Error::other(format!("HEAD {key}: 404"))))
+        let head = |credentials: &Credentials| {
+            let url = self.place.head_object(Some(credentials), &key).sign(SIGNED_FOR);
+            self.agent.head(url.as_str()).call()
+        };
+        let answer = self.ask("HEAD", &key, head);
+        // The answer has no body that says what is missing or refused, so that a read asks again.
+        let answer = answer.or_else(|error| {
+            let is_refused = error.get_ref().and_then(|of| of.downcast_ref::<Refusal>()).is_some();
+            if !is_refused {
+                return Err(error);
             }
-            answer => length(&checked("HEAD", &key, answer)?),
-        }
+            self.read(name, &mut [0], 0)?;
+            self.ask("HEAD", &key, head)
+        });
+        length(&answer?)
     }
 
     fn read(&self, name: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let Some(last) = (buffer.len() as u64).checked_sub(1) else { return Ok(0) };
         let key = self.key(name);
-        let url = self.place.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        let request = self.agent.get(url.as_str());
-        let request = request.header("range", format!("bytes={offset}-{}", offset + last));
         let patience = Some(Duration::from_millis(ARCHIVE_STALL_MS));
-        let answer = request.config().timeout_global(patience).build().call();
-        let answer = match &answer {
-            Ok(answer) if answer.status() == StatusCode::RANGE_NOT_SATISFIABLE => return Ok(0),
-            _ => checked("GET", &key, answer)?,
-        };
+        let mut is_behind = false;
+        let answer = self.ask("GET", &key, |credentials| {
+            let url = self.place.get_object(Some(credentials), &key).sign(SIGNED_FOR);
+            let request = self.agent.get(url.as_str());
+            let request = request.header("range", format!("bytes={offset}-{}", offset + last));
+            let answer = request.config().timeout_global(patience).build().call();
+            let status = answer.as_ref().ok().map(Response::status);
+            is_behind = status == Some(StatusCode::RANGE_NOT_SATISFIABLE);
+            answer
+        });
+        if is_behind {
+            return Ok(0);
+        }
+        let answer = answer?;
         if answer.status() != StatusCode::PARTIAL_CONTENT && offset > 0 {
             return Err(io::Error::other(format!("GET {key}: the server knows no ranges")));
         }
@@ -207,12 +306,58 @@ impl Archive for Bucket {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let key = self.key(name);
-        let url = self.place.delete_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        match checked("DELETE", &key, self.agent.delete(url.as_str()).call()) {
+        let removed = self.ask("DELETE", &key, |credentials| {
+            let url = self.place.delete_object(Some(credentials), &key).sign(SIGNED_FOR);
+            self.agent.delete(url.as_str()).call()
+        });
+        match removed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed.map(drop),
         }
     }
+
+    fn clear(&self) -> io::Result<usize> {
+        let mut uploads = self.uploads()?;
+        // Another vault's objects may lie in a prefix below this one.
+        let is_own =
+            |key: &str| key.strip_prefix(&self.prefix).is_some_and(|name| !name.contains('/'));
+        uploads.retain(|(key, _)| is_own(key));
+        for (key, upload) in &uploads {
+            self.abort(key, upload)?;
+        }
+        Ok(uploads.len())
+    }
+}
+
+/// How a bucket is named in requests: as the environment or the profile says, else as suits the server.
+fn style(vars: &Vars, profile: &Profile, is_of_aws: bool) -> std::result::Result<UrlStyle, String> {
+    let set = |name: &str| vars(name).filter(|value| !value.is_empty());
+    let fit = if is_of_aws { UrlStyle::VirtualHost } else { UrlStyle::Path };
+    if let Some(value) = set(VIRTUAL) {
+        return match value.to_ascii_lowercase().as_str() {
+            "true" | "1" => Ok(UrlStyle::VirtualHost),
+            "false" | "0" => Ok(UrlStyle::Path),
+            _ => Err(format!("{VIRTUAL} = {value}: write true or false")),
+        };
+    }
+    match profile.get("s3.addressing_style").as_deref() {
+        None | Some("auto") => Ok(fit),
+        Some("virtual") => Ok(UrlStyle::VirtualHost),
+        Some("path") => Ok(UrlStyle::Path),
+        Some(other) => Err(format!(
+            "profile {}: addressing_style = {other}; write auto, path or virtual",
+            profile.name
+        )),
+    }
+}
+
+/// Whether a bucket's name is part of the host's.
+const VIRTUAL: &str = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST";
+
+/// Text of an XML element without its escapes.
+fn plain(text: &str) -> String {
+    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"");
+    text.replace("&apos;", "'").replace("&amp;", "&")
 }
 
 /// Files of trusted roots: Debian, Fedora, openSUSE; Alpine and macOS.
@@ -251,17 +396,15 @@ fn agent(is_secure: bool) -> Agent {
         .tls_config(tls.build())
         .http_status_as_error(false)
         .max_redirects(0)
+        .max_idle_connections(ARCHIVE_CONNECTIONS)
+        .max_idle_connections_per_host(ARCHIVE_CONNECTIONS)
         .timeout_connect(within(ARCHIVE_CONNECT_MS))
         .timeout_global(within(ARCHIVE_REQUEST_MS));
     config.build().new_agent()
 }
 
 /// Returns the answer if its status is a success.
-fn checked(
-    method: &str,
-    key: &str,
-    answer: std::result::Result<Response<Body>, ureq::Error>,
-) -> io::Result<Response<Body>> {
+fn checked(method: &str, key: &str, answer: Answer) -> io::Result<Response<Body>> {
     let mut answer = answer.map_err(|error| {
         let error = error.into_io();
         io::Error::new(error.kind(), format!("{method} {key}: {error}"))
@@ -273,27 +416,24 @@ fn checked(
     let mut text = String::new();
     let mut body = answer.body_mut().as_reader().take(REASON_BYTES_MAX);
     let code = match body.read_to_string(&mut text) {
-        Ok(_) => code_in(&text),
+        Ok(_) => element(&text, "Code").map(str::to_owned),
         Err(_) => None,
     };
-    // A missing bucket, or a proxy without its server, does not mean that the object is missing.
-    let is_missing = status == StatusCode::NOT_FOUND && code == Some("NoSuchKey");
-    let kind = if is_missing { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
-    let code = code.unwrap_or_default();
-    Err(io::Error::new(kind, format!("{method} {key}: {} {code}", status.as_u16())))
+    let is = |wanted: &[&str]| code.as_deref().is_some_and(|code| wanted.contains(&code));
+    let kind = match status {
+        // A missing bucket, or a proxy without its server, does not mean that the object is missing.
+        StatusCode::NOT_FOUND if is(&["NoSuchKey", "NoSuchUpload"]) => io::ErrorKind::NotFound,
+        StatusCode::FORBIDDEN => io::ErrorKind::PermissionDenied,
+        StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => io::ErrorKind::Unsupported,
+        _ => io::ErrorKind::Other,
+    };
+    let text =
+        format!("{method} {key}: {} {}", status.as_u16(), code.as_deref().unwrap_or_default());
+    Err(io::Error::new(kind, Refusal { text, code }))
 }
 
-fn text(
-    method: &str,
-    key: &str,
-    answer: std::result::Result<Response<Body>, ureq::Error>,
-) -> io::Result<String> {
-    let mut answer = checked(method, key, answer)?;
+fn text(mut answer: Response<Body>) -> io::Result<String> {
     answer.body_mut().read_to_string().map_err(ureq::Error::into_io)
-}
-
-fn code_in(text: &str) -> Option<&str> {
-    text.split_once("<Code>")?.1.split_once("</Code>").map(|(code, _)| code)
 }
 
 fn length(answer: &Response<Body>) -> io::Result<u64> {
@@ -303,64 +443,5 @@ fn length(answer: &Response<Body>) -> io::Result<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{BufRead, BufReader, Write};
-    use std::net::TcpListener;
-    use std::sync::Mutex;
-
-    use super::*;
-
-    /// Answers every request with 404 and the body of `says`.
-    fn bucket_without_objects(says: &Arc<Mutex<&'static str>>) -> Bucket {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let says = Arc::clone(says);
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
-                let asked: Vec<_> =
-                    lines.map_while(io::Result::ok).take_while(|line| !line.is_empty()).collect();
-                let body = *says.lock().unwrap();
-                let sent = if asked[0].starts_with("HEAD") { "" } else { body };
-                let length = body.len();
-                let head = format!(
-                    "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: {length}"
-                );
-                write!(stream, "{head}\r\n\r\n{sent}").unwrap();
-            }
-        });
-        let place = Place::new(url.parse().unwrap(), UrlStyle::Path, "bucket", "here").unwrap();
-        let (credentials, prefix) = (Credentials::new("key", "secret"), String::new());
-        Bucket { place, credentials, prefix, agent: agent(false) }
-    }
-
-    #[test]
-    fn an_object_is_missing_only_where_the_server_says_so() {
-        let says = Arc::new(Mutex::new(""));
-        let bucket = bucket_without_objects(&says);
-        let asks = |body: &'static str| {
-            *says.lock().unwrap() = body;
-            let kind = |error: io::Error| error.kind();
-            let read = bucket.read("name", &mut [0; 8], 0).map_err(kind).unwrap_err();
-            (bucket.bytes("name").map_err(kind).unwrap_err(), read, bucket.remove("name").is_ok())
-        };
-        let missing = (io::ErrorKind::NotFound, io::ErrorKind::NotFound, true);
-        assert_eq!(asks("<Error><Code>NoSuchKey</Code></Error>"), missing);
-        let unknown = (io::ErrorKind::Other, io::ErrorKind::Other, false);
-        for body in ["<Error><Code>NoSuchBucket</Code></Error>", "default backend - 404", ""] {
-            assert_eq!(asks(body), unknown, "{body:?}");
-        }
-    }
-
-    #[test]
-    fn roots_of_trust_come_from_a_file_of_them() {
-        let folder = std::env::temp_dir().join(format!("tierkv-roots-{}", std::process::id()));
-        let made = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap().cert;
-        std::fs::write(&folder, format!("# own\n{}{}", made("a").pem(), made("b").pem())).unwrap();
-        assert_eq!(roots_in(Some(folder.clone())).len(), 2);
-        std::fs::remove_file(&folder).unwrap();
-        assert_eq!(roots_in(Some(folder)).len(), 0);
-        assert_eq!(roots_in(None).len(), 0);
-    }
-}
+#[path = "s3_tests.rs"]
+mod tests;

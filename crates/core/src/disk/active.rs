@@ -66,17 +66,18 @@ impl Active {
         end <= u64::from(self.file_pages)
     }
 
-    /// Writes as many of the first jobs as fit in one write, and enters them into the index. After an error the jobs are
-    /// still in `jobs`.
+    /// Writes as many of the first `most` jobs as fit in one write, and enters them into the index. After an error the jobs
+    /// are still in `jobs`.
     pub fn append(
         &mut self,
         shared: &Inner,
         jobs: &mut VecDeque<Job>,
+        most: usize,
         written: &mut Vec<Placed>,
     ) -> io::Result<()> {
         let mut entries = Vec::new();
         let mut page = self.next_page;
-        for job in jobs.iter() {
+        for job in jobs.iter().take(most) {
             if !self.fits_behind(job.source.len(), page, self.entries.len() + entries.len()) {
                 break;
             }
@@ -110,12 +111,15 @@ impl Active {
 
     /// Enters a record into the index; `None` when its job is outdated, and this copy is never looked up.
     fn enter(&mut self, shared: &Inner, job: Job, entry: Entry) -> Option<Placed> {
-        let origin = job.origin;
+        let (origin, is_moved) = (job.origin, job.is_moved());
         self.entries.push(entry);
         let (place, slot, before) = shared.publish(&entry, self.id(), |now| now == origin)?;
         self.segment.enter(slot, &place, entry.page + entry.pages());
         if let Some(before) = before {
             shared.left(&job.key, before);
+        }
+        // An eviction forgets the old place before the record is written again.
+        if is_moved {
             add(&shared.counters.moved, 1);
         } else {
             add(&shared.counters.written, 1);

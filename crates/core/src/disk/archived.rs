@@ -196,6 +196,16 @@ impl Archived {
         Err(belongs(text))
     }
 
+    /// Removes what uploads of an ended process left.
+    ///
+    /// # Errors
+    /// As [`Archive::clear`].
+    pub fn clear(&self) -> io::Result<usize> {
+        // The other thread uploads under this lock.
+        let _beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
+        self.options.archive.clear()
+    }
+
     /// Uploads the files beside segments that have changed.
     ///
     /// # Errors

@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::format::Entry;
 use crate::key::{RecordKey, Scope};
-use crate::limits::{DISK_NAMESPACES_MAX, STORE_LOOKUP_KEYS};
+use crate::limits::{DISK_NAMESPACES_MAX, STORE_LOOKUP_KEYS, STORE_SCAN_PIECES};
 use crate::record::Hash;
 use crate::table::Table;
 use crate::tenant::salt_of;
@@ -81,6 +81,8 @@ pub struct Index {
     hasher: RandomState,
     namespaces: RwLock<Namespaces>,
     shards: [RwLock<Shard>; SHARDS],
+    /// Records refused because of too many namespaces, and the last one's namespace.
+    refused: Mutex<(u64, Option<Hash>)>,
 }
 
 #[derive(Default)]
@@ -121,6 +123,7 @@ impl Default for Index {
             hasher: RandomState::new(),
             namespaces: RwLock::default(),
             shards: std::array::from_fn(|_| RwLock::default()),
+            refused: Mutex::default(),
         }
     }
 }
@@ -252,17 +255,36 @@ impl Index {
         found
     }
 
-    /// Visits all records; locks one shard of the index at a time.
+    /// Visits all records; a record that stays is visited once. Locks a small part of the index at a time.
     pub fn each(&self, mut visit: impl FnMut(RecordKey, Place)) {
-        let namespaces = self.namespaces();
         for number in 0..SHARDS {
-            let shard = self.read(number);
-            for slot in shard.pieces.iter().flatten().filter(|slot| slot.is_used) {
-                let Slot { block_hash, group, shard, .. } = *slot;
-                let namespace = namespaces.hashes[slot.namespace as usize];
-                visit(RecordKey { namespace, block_hash, group, shard }, slot.place);
+            for from in (0..).step_by(STORE_SCAN_PIECES) {
+                if !self.some(number, from, &mut visit) {
+                    break;
+                }
             }
         }
+    }
+
+    /// Visits the records of some pieces of a shard from piece `from` on; false behind the last piece.
+    fn some(&self, number: usize, from: usize, visit: &mut impl FnMut(RecordKey, Place)) -> bool {
+        let namespaces = self.namespaces();
+        let shard = self.read(number);
+        let last = shard.pieces.len().min(from + STORE_SCAN_PIECES);
+        let pieces = shard.pieces.get(from..last).unwrap_or_default();
+        for slot in pieces.iter().flatten().filter(|slot| slot.is_used) {
+            let Slot { block_hash, group, shard, .. } = *slot;
+            let namespace = namespaces.hashes[slot.namespace as usize];
+            visit(RecordKey { namespace, block_hash, group, shard }, slot.place);
+        }
+        !pieces.is_empty()
+    }
+
+    /// Namespace of the last record that was refused because there are too many namespaces, and how many records were.
+    #[must_use]
+    pub fn refused(&self) -> (u64, Option<Hash>) {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        *refused
     }
 
     /// Memory of the index, in bytes.
@@ -311,10 +333,12 @@ impl Index {
             return Some(named);
         }
         let mut namespaces = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
-        if namespaces.hashes.len() >= DISK_NAMESPACES_MAX {
-            return None;
-        }
         if !namespaces.numbers.contains_key(&key.namespace) {
+            if namespaces.hashes.len() >= DISK_NAMESPACES_MAX {
+                let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                *refused = (refused.0 + 1, Some(key.namespace));
+                return None;
+            }
             let number = u32::try_from(namespaces.hashes.len()).ok()?;
             namespaces.numbers.insert(key.namespace, number);
             namespaces.hashes.push(key.namespace);

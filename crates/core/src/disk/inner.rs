@@ -182,6 +182,14 @@ impl Inner {
         }
     }
 
+    /// Gives up a job whose record has expired; a record that still has its place expires there.
+    pub fn expire_job(&self, job: Option<Job>) {
+        if let Some(job) = job.filter(|job| job.origin.is_none()) {
+            self.index.release(&job.key);
+            add(&self.counters.expired, 1);
+        }
+    }
+
     /// Removes the records of `scope` up to `mark`, by default all; must run while nothing is being written. Before the
     /// directory was read it is only remembered, so that recovery leaves the records out.
     pub fn flush(&self, scope: Scope, mark: Option<(u32, u32)>) -> (u64, u64, bool) {
@@ -241,7 +249,7 @@ impl Inner {
         // The record was verified: it has a header.
         let record_class = record[9];
         let source = Source::Memory(record);
-        let job = Job { key, source, record_class, tenant, origin: None };
+        let job = Job { key, source, record_class, tenant, origin: None, age: None };
         if !self.queue.push(job) {
             self.index.release(&key);
             add(&self.counters.skipped, 1);
@@ -306,6 +314,7 @@ impl Inner {
         let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         let counted = &self.counters;
         let (queued, queued_bytes) = self.queue.held();
+        let (refused, refused_namespace) = self.index.refused();
         let mut stats = DiskStats {
             max_bytes: self.options.max_bytes,
             used_bytes: self.segments.bytes(),
@@ -318,7 +327,8 @@ impl Inner {
             read: of(&counted.read),
             read_bytes: of(&counted.read_bytes),
             missed: of(&counted.missed),
-            skipped: of(&counted.skipped),
+            skipped: of(&counted.skipped) + refused,
+            refused_namespace,
             quarantined: of(&counted.quarantined),
             evicted: of(&counted.evicted),
             moved: of(&counted.moved),

@@ -9,6 +9,7 @@ use crate::limits::{
     DISK_SEGMENTS_MIN,
 };
 use crate::memory::pages::PAGE;
+use crate::record::Hash;
 
 /// Point in time at which a record counts as durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,8 +94,10 @@ pub struct DiskStats {
     pub read_bytes: u64,
     /// Reads that failed or were refused.
     pub missed: u64,
-    /// Records refused because the queue was full.
+    /// Records refused because the queue was full, or there are too many namespaces.
     pub skipped: u64,
+    /// Namespace of the last record that was refused because the disk has records of too many.
+    pub refused_namespace: Option<Hash>,
     /// Records found bad and removed.
     pub quarantined: u64,
     /// Records evicted with their segment.

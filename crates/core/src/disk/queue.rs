@@ -32,6 +32,15 @@ impl Deref for Source {
     }
 }
 
+/// Age of the segment that a record moves from.
+#[derive(Debug, Clone, Copy)]
+pub struct Age {
+    /// Creation time of the segment in ms since 1970, as in its name.
+    pub made_ms: u64,
+    /// When the segment's records expire.
+    pub expires: Instant,
+}
+
 /// A record to write.
 pub struct Job {
     /// Its key, reserved in the index unless it moves.
@@ -44,6 +53,16 @@ pub struct Job {
     pub tenant: u64,
     /// Place the record moves from; the move is skipped if the record is no longer there.
     pub origin: Option<Place>,
+    /// Age of a record that moves, where records have a time to live: a move must not lengthen it.
+    pub age: Option<Age>,
+}
+
+impl Job {
+    /// Whether the record comes from an older segment.
+    #[must_use]
+    pub fn is_moved(&self) -> bool {
+        matches!(self.source, Source::Entry(..))
+    }
 }
 
 /// Work of the writer between two groups of records.
@@ -137,6 +156,13 @@ impl Queue {
         waiting.bytes -= gone.iter().map(|job| job.source.len() as u64).sum::<u64>();
         waiting.jobs = stay.into();
         gone
+    }
+
+    /// Whether neither records nor orders wait.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let waiting = self.waiting();
+        waiting.jobs.is_empty() && waiting.orders.is_empty() && !waiting.is_closed
     }
 
     /// Number of queued records, and their bytes.

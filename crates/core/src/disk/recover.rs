@@ -13,12 +13,12 @@ use super::inner::{Inner, wall_ms};
 use super::segments::{Object, Segment};
 use super::storage::{Access, write_full};
 use super::walk::{Found, find};
-use crate::limits::DISK_RECOVERY_THREADS;
+use crate::limits::{ARCHIVE_RETRY_MAX_MS, DISK_RECOVERY_THREADS, DISK_REREAD_MAX_MS};
 use crate::memory::pages::PAGE;
 
 /// Runs until every segment is read; retries segments that could not be read.
 pub fn run(shared: &Arc<Inner>) {
-    let pause = shared.options.retry;
+    let mut pause = shared.options.retry;
     let mut left = loop {
         match prepare(shared) {
             Ok(found) => break found,
@@ -38,7 +38,15 @@ pub fn run(shared: &Arc<Inner>) {
             return;
         }
         shared.rest(pause);
+        pause = longer(pause, &left);
     }
+}
+
+/// The next pause: an unreadable segment of a disk is read whole for each try, an archive is asked for a little.
+fn longer(pause: Duration, left: &VecDeque<Arc<Segment>>) -> Duration {
+    let is_far = left.iter().any(|segment| !segment.is_local.load(Ordering::Acquire));
+    let most = if is_far { ARCHIVE_RETRY_MAX_MS } else { DISK_REREAD_MAX_MS };
+    (pause * 2).min(Duration::from_millis(most))
 }
 
 /// Reads directory and tombstones, then declares the directory ready; returns the segments, the newest first.
@@ -150,18 +158,20 @@ fn load(shared: &Arc<Inner>, segment: &Arc<Segment>) -> io::Result<bool> {
         segment.object_bytes.store(bytes, Ordering::Release);
     }
     let is_remote = !segment.is_local.load(Ordering::Acquire);
+    let mut is_whole = !found.is_partial;
     if found.is_sealed || is_remote {
         segment.synced_pages.store(u32::MAX, Ordering::Release);
         segment.is_sealed.store(found.is_sealed, Ordering::Release);
     } else if !found.is_partial && !found.entries.is_empty() {
         // Seals before the records can be looked up, so that they count as durable at once.
         if seal(shared, segment, &found.entries).is_err() {
-            shared.alarm();
+            // Tried again, because the archive gets no segment without a footer.
+            is_whole = false;
         }
     }
     enter(shared, segment, &found.entries);
     segment.is_loaded.store(!found.is_partial, Ordering::Release);
-    Ok(!found.is_partial)
+    Ok(is_whole)
 }
 
 /// Reads the entries of a segment that only the archive has, from the footer on disk or from the archive.

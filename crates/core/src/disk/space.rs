@@ -1,7 +1,7 @@
 //! Owns the room on disk: new segments, whole-segment eviction with a second chance for records in use, time to live.
 
-use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::active::{Active, pages_of};
 use super::format::{SegmentName, footer_pages};
 use super::inner::{add, wall_ms};
-use super::queue::Job;
+use super::queue::{Age, Job};
 use super::segments::{Object, Segment};
 use super::storage::write_full;
 use super::writer::Writer;
@@ -19,15 +19,19 @@ use crate::limits::{DISK_MOVED_SHARE, DISK_RESERVE_SEGMENTS, DISK_TTL_STEPS};
 use crate::memory::pages::PAGE;
 
 impl Writer {
-    /// Opens a new segment with room for a record of `record_bytes` bytes; returns the records to move into it.
-    pub(super) fn open(&mut self, record_bytes: usize) -> io::Result<Vec<Job>> {
+    /// Opens a new segment with room for the first of `jobs`; puts records that move before them.
+    pub(super) fn open(&mut self, jobs: &mut VecDeque<Job>) -> io::Result<()> {
+        let record_bytes = jobs.front().map_or(0, |job| job.source.len());
         let pages = u64::from(pages_of(record_bytes)) + u64::from(footer_pages(1));
         let bytes = self.shared.options.segment_bytes.max(pages * PAGE as u64);
         let mut moving = Vec::new();
-        let opened = match self.make_room(bytes, &mut moving).and_then(|()| self.create(bytes)) {
+        let opened = match self
+            .make_room(bytes, moved_bytes(jobs.iter()), &mut moving)
+            .and_then(|()| self.create_for(bytes, &moving, jobs))
+        {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 if self.is_full_for_long() && self.free_oldest(&mut moving) {
-                    self.create(bytes)
+                    self.create_for(bytes, &moving, jobs)
                 } else {
                     Err(error)
                 }
@@ -45,7 +49,61 @@ impl Writer {
                 return Err(error);
             }
         }
-        Ok(moving)
+        for moved in moving.into_iter().rev() {
+            jobs.push_front(moved);
+        }
+        Ok(())
+    }
+
+    /// Creates a segment for the records that are written first. Those that move and have a time to live get a segment of
+    /// their own, only as long as they need, which expires with the first of them.
+    fn create_for(&self, bytes: u64, moving: &[Job], jobs: &VecDeque<Job>) -> io::Result<Active> {
+        let first = moving.iter().chain(jobs).map_while(|job| Some((job, job.age?)));
+        let (mut age, mut pages, mut records): (Option<Age>, u64, usize) = (None, 0, 0);
+        for (job, of) in first {
+            pages += u64::from(pages_of(job.source.len()));
+            records += 1;
+            age = age.filter(|age| age.expires <= of.expires).or(Some(of));
+        }
+        let needed = (pages + u64::from(footer_pages(records))) * PAGE as u64;
+        self.create(if age.is_some() { bytes.min(needed) } else { bytes }, age)
+    }
+
+    /// Whether a record may go into the active segment: it must fit, expire no later than it would without a move, and not
+    /// much earlier than its time to live says.
+    pub(super) fn takes(&self, active: &Active, job: &Job) -> bool {
+        let lives = match (job.age, active.expires()) {
+            (Some(age), Some(expires)) => expires <= age.expires,
+            (None, Some(expires)) => !self.is_aged(expires),
+            (_, None) => true,
+        };
+        lives && !self.waits_for_archive(active)
+    }
+
+    /// Evicts while more is on disk than the budget, which was lowered, and nobody waits for the writer. What moves is
+    /// written before the next segments go.
+    pub(super) fn shrink(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let max_bytes = shared.options.max_bytes;
+        let is_wanted = |writer: &Self| {
+            let is_known = !shared.is_recovering.load(Ordering::Acquire);
+            let is_over = shared.segments.bytes() > max_bytes;
+            is_known && is_over && writer.retry_at.is_none() && shared.queue.is_idle()
+        };
+        while is_wanted(self) {
+            let (mut moving, before) = (Vec::new(), shared.segments.bytes());
+            let made = self.make_room(0, 0, &mut moving);
+            let is_stuck = moving.is_empty() && shared.segments.bytes() >= before;
+            if !moving.is_empty() {
+                self.commit(moving.into());
+            }
+            if let Err(error) = made {
+                self.fail(Vec::new(), &error);
+            }
+            if is_stuck {
+                return;
+            }
+        }
     }
 
     /// Opens a segment to test a failed disk while no record is queued, because no write would show its recovery. Never evicts for it.
@@ -59,7 +117,7 @@ impl Writer {
         if !is_due {
             return;
         }
-        match self.create(bytes) {
+        match self.create(bytes, None) {
             Ok(active) => {
                 self.active = Some(active);
                 self.full_since = None;
@@ -83,11 +141,12 @@ impl Writer {
         self.shared.remove_files() > 0 || self.shared.segments.bytes() < used
     }
 
-    fn create(&self, bytes: u64) -> io::Result<Active> {
+    fn create(&self, bytes: u64, age: Option<Age>) -> io::Result<Active> {
         let shared = &self.shared;
         let id = shared.next_id.fetch_add(1, Ordering::AcqRel);
         let salt = RandomState::new().hash_one(id);
-        let name = SegmentName { id, made_ms: wall_ms() & 0xffff_ffff_ffff, salt };
+        let made_ms = age.map_or_else(wall_ms, |age| age.made_ms) & 0xffff_ffff_ffff;
+        let name = SegmentName { id, made_ms, salt };
         let file = shared.storage.create(&name.text())?;
         let made = file
             .allocate(bytes)
@@ -101,7 +160,8 @@ impl Writer {
             }
             return Err(error);
         }
-        let expires = shared.options.ttl.and_then(|ttl| Instant::now().checked_add(ttl));
+        let fresh = || shared.options.ttl.and_then(|ttl| Instant::now().checked_add(ttl));
+        let expires = age.map(|age| age.expires).or_else(fresh);
         let segment = Arc::new(Segment::new(name, bytes, expires));
         segment.is_loaded.store(true, Ordering::Release);
         shared.segments.insert(Arc::clone(&segment));
@@ -109,9 +169,10 @@ impl Writer {
         Ok(Active::new(segment, file, file_pages))
     }
 
-    /// Evicts until a file of `bytes` bytes fits beside the reserve; adds the records to move. Fails where files that
-    /// cannot be removed leave no room.
-    fn make_room(&mut self, bytes: u64, moving: &mut Vec<Job>) -> io::Result<()> {
+    /// Evicts until a file of `bytes` bytes fits beside the reserve, or a segment's worth of records moves, which must be
+    /// written first; adds the records to move to `held` bytes that move already. Fails where files that cannot be removed
+    /// leave no room.
+    fn make_room(&mut self, bytes: u64, held: u64, moving: &mut Vec<Job>) -> io::Result<()> {
         let reserve = self.shared.options.segment_bytes * (DISK_RESERVE_SEGMENTS - 1);
         let limit = self.shared.options.max_bytes.saturating_sub(reserve + bytes);
         let mut stuck = Vec::new();
@@ -119,7 +180,10 @@ impl Writer {
             let gone = shared.segments.all_leaving();
             gone.iter().map(|segment| segment.bytes.load(Ordering::Acquire)).sum::<u64>()
         };
+        // A budget that was lowered may need thousands of evictions, and their moved records lie in memory until written.
+        let most = self.shared.options.segment_bytes - self.moved_bytes_max();
         while self.shared.segments.bytes().saturating_sub(leaving(&self.shared)) > limit
+            && (moving.is_empty() || held + moved_bytes(moving.iter()) <= most)
             && let Some(next) = self.next_to_go(&stuck)
         {
             moving.extend(self.evict(&next));
@@ -229,18 +293,31 @@ impl Writer {
     /// Whether the active segment must be closed early: because it expires as a whole and later records would lose too
     /// much of their time to live, or because its first record has waited long enough for the archive.
     pub(super) fn is_worn(&self) -> bool {
-        if let (Some(archive), Some(active)) = (&self.shared.archived, &self.active)
-            && active.first_at().is_some_and(|at| at.elapsed() >= archive.options.after)
-        {
-            return true;
-        }
-        let Some(ttl) = self.shared.options.ttl else { return false };
-        let expires = self.active.as_ref().and_then(Active::expires);
-        expires.is_some_and(|expires| {
+        self.active.as_ref().is_some_and(|active| {
+            self.waits_for_archive(active)
+                || active.expires().is_some_and(|expires| self.is_aged(expires))
+        })
+    }
+
+    /// Whether the segment's first record has waited long enough for the archive.
+    fn waits_for_archive(&self, active: &Active) -> bool {
+        let after = self.shared.archived.as_ref().map(|archive| archive.options.after);
+        let waited = active.first_at().map(|at| at.elapsed());
+        after.zip(waited).is_some_and(|(after, waited)| waited >= after)
+    }
+
+    /// Whether a new record of a segment that expires then would lose too much of its time to live.
+    fn is_aged(&self, expires: Instant) -> bool {
+        self.shared.options.ttl.is_some_and(|ttl| {
             expires.saturating_duration_since(Instant::now())
                 < ttl.saturating_sub(ttl / DISK_TTL_STEPS)
         })
     }
+}
+
+/// Bytes of the records that move.
+fn moved_bytes<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> u64 {
+    jobs.into_iter().filter(|job| job.is_moved()).map(|job| job.source.len() as u64).sum()
 }
 
 /// Bytes of protected tenants in a segment.

@@ -1,5 +1,6 @@
 //! Owns the archive's threads: one reports flushes, the other removes deleted segments and uploads sealed ones, the oldest first.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,32 @@ const NICE: i32 = 10;
 
 /// Removes and uploads until the tier stops.
 pub fn keep(shared: &Arc<Inner>) {
-    run(shared, step);
+    let is_cleared = Cell::new(false);
+    run(shared, |shared, archive| {
+        if !is_cleared.get() {
+            clear(archive)?;
+            is_cleared.set(true);
+        }
+        step(shared, archive)
+    });
+}
+
+/// Ends uploads that an earlier process left, which cost room and which not every archive removes by itself. An archive that
+/// does not let us list them gets segments all the same.
+fn clear(archive: &Archived) -> io::Result<()> {
+    archive.check_owner()?;
+    match archive.clear() {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported
+            ) =>
+        {
+            archive.fails(&error);
+            Ok(())
+        }
+        cleared => cleared.map(drop),
+    }
 }
 
 /// Reports flushes until the tier stops; in a thread of its own, because a caller waits for it and an upload may take long.
@@ -79,12 +105,16 @@ fn step(shared: &Inner, archive: &Archived) -> io::Result<bool> {
     for segment in &gone {
         remove(shared, archive, segment)?;
     }
-    if let Some(segment) = next
-        && makes_room(shared, archive, &segment)?
-    {
-        upload(shared, archive, &segment)?;
+    // Where a segment waits, only its upload shows that the archive takes any.
+    let is_well = match next {
+        Some(segment) => {
+            makes_room(shared, archive, &segment)? && upload(shared, archive, &segment)?
+        }
+        None => true,
+    };
+    if is_well {
+        archive.is_failing.store(false, Ordering::Release);
     }
-    archive.is_failing.store(false, Ordering::Release);
     Ok(true)
 }
 
@@ -126,13 +156,14 @@ fn makes_room(shared: &Inner, archive: &Archived, next: &Segment) -> io::Result<
     Ok(false)
 }
 
-fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<()> {
+/// Uploads a segment; false when it was evicted meanwhile.
+fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<bool> {
     let storage = &*shared.storage;
     let name = segment.name;
     // An eviction from now on leaves the object's removal to this thread.
     segment.set_object(Object::Perhaps);
     if shared.segments.get(name.id).is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let file = storage.open(&name.text(), Access::Direct)?;
     let bytes = file.bytes()?;
@@ -157,7 +188,7 @@ fn upload(shared: &Inner, archive: &Archived, segment: &Segment) -> io::Result<(
     storage.sync()?;
     segment.object_bytes.store(bytes, Ordering::Release);
     segment.set_object(Object::Whole);
-    Ok(())
+    Ok(true)
 }
 
 /// Returns the pages behind the segment's last entry.

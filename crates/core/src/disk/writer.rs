@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::active::{Active, Placed};
 use super::index::Place;
 use super::inner::{Inner, add};
-use super::queue::{Job, Order, Source, WorkBatch};
+use super::queue::{Age, Job, Order, Source, WorkBatch};
 use super::segments::Segment;
 use super::{Durability, Resident};
 use crate::failpoint::failpoint;
@@ -29,7 +29,7 @@ pub struct Writer {
     /// Segments whose sync failed; their readable records are moved to another segment.
     untrusted: VecDeque<Arc<Segment>>,
     /// Position in the RAM tier up to which skipped records were offered again.
-    catching_up: Option<u64>,
+    catching_up: Option<usize>,
 }
 
 impl Writer {
@@ -119,7 +119,7 @@ impl Writer {
     }
 
     /// Writes one group and makes it durable.
-    fn commit(&mut self, mut jobs: VecDeque<Job>) {
+    pub(super) fn commit(&mut self, mut jobs: VecDeque<Job>) {
         let mut unsynced = Vec::new();
         let written = self.write(&mut jobs, &mut unsynced);
         let synced = self.sync(&mut unsynced);
@@ -136,21 +136,25 @@ impl Writer {
 
     fn write(&mut self, jobs: &mut VecDeque<Job>, unsynced: &mut Vec<Placed>) -> io::Result<()> {
         while let Some(job) = jobs.front() {
-            let bytes = job.source.len();
-            if self.is_worn() || self.active.as_ref().is_none_or(|active| !active.fits(bytes)) {
+            if job.age.is_some_and(|age| age.expires <= Instant::now()) {
+                self.shared.expire_job(jobs.pop_front());
+                continue;
+            }
+            let fits = |active: &Active| active.fits(job.source.len()) && self.takes(active, job);
+            if !self.active.as_ref().is_some_and(fits) {
                 self.sync(unsynced)?;
                 self.seal()?;
                 failpoint("disk.roll")?;
-                for moved in self.open(bytes)?.into_iter().rev() {
-                    jobs.push_front(moved);
-                }
+                self.open(jobs)?;
             }
+            let Some(active) = &self.active else { break };
+            let most = jobs.iter().take_while(|job| self.takes(active, job)).count();
             let Some(active) = &mut self.active else { break };
-            if let Err(error) = active.append(&self.shared, jobs, unsynced) {
-                // An unknown part of the write is on disk, so that nothing more goes into this segment.
+            if let Err(error) = active.append(&self.shared, jobs, most.max(1), unsynced) {
+                // An unknown part of the write is on disk, so that nothing more goes into this segment. Its footer, which the
+                // archive needs, takes the place of that part; where that fails, too, the records move.
                 let synced = self.sync(unsynced);
-                self.close();
-                return synced.and(Err(error));
+                return synced.and_then(|()| self.seal()).and(Err(error));
             }
         }
         Ok(())
@@ -236,6 +240,7 @@ impl Writer {
             self.fail(Vec::new(), &error);
         }
         self.expire();
+        self.shrink();
         self.catch_up();
         self.probe();
         let oldest = self.shared.segments.oldest(u32::MAX);
@@ -278,7 +283,11 @@ impl Writer {
         let pages = self.shared.read_pages(&key, place).ok()?;
         let source = Source::Entry(pages, place.record_bytes as usize);
         let tenant = self.shared.tenant_of(&place);
-        Some(Job { key, source, record_class: place.record_class, tenant, origin: Some(place) })
+        let segment = self.shared.segments.get(place.segment);
+        let age =
+            segment.and_then(|of| Some(Age { made_ms: of.name.made_ms, expires: of.expires? }));
+        let (record_class, origin) = (place.record_class, Some(place));
+        Some(Job { key, source, record_class, tenant, origin, age })
     }
 
     /// Offers records again that the queue had no room for, once it is empty, if the RAM tier still has them.

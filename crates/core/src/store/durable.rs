@@ -11,7 +11,7 @@ use super::{
 use crate::disk::index::Index;
 use crate::disk::{Disk, DiskOptions, DiskStats, Durability, Outcome, Resident, Residents};
 use crate::error::Result;
-use crate::limits::{DISK_STALL_MS, STORE_LOOKUP_KEYS, STORE_SCAN_ENTRIES};
+use crate::limits::{DISK_STALL_MS, STORE_LOOKUP_KEYS};
 use crate::memory::Shape;
 
 /// A tier that is slower than memory.
@@ -273,11 +273,16 @@ impl Store {
 
 impl Residents for Store {
     /// Takes the lock once for each part of the index, because pins and stores wait meanwhile.
-    fn not_on_disk(&self, index: &Index, from: u64, bytes: u64) -> (Vec<Resident>, Option<u64>) {
+    fn not_on_disk(
+        &self,
+        index: &Index,
+        from: usize,
+        bytes: u64,
+    ) -> (Vec<Resident>, Option<usize>) {
         let (mut found, mut found_bytes, mut next) = (Vec::new(), 0, Some(from));
         while let Some(from) = next.filter(|_| found_bytes < bytes) {
-            let (mut keys, after) = self.state().policy.page(from, STORE_SCAN_ENTRIES);
-            next = after;
+            let mut keys = Vec::new();
+            next = self.state().policy.scan(from, &mut |key, _| keys.push(*key));
             keys.retain(|key| index.get(key).is_none() && !index.is_pending(key));
             if keys.is_empty() {
                 continue;

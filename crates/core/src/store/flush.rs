@@ -22,7 +22,8 @@ pub struct Flushed {
     pub is_durable: bool,
 }
 
-/// The last flushes by number, ascending. A flush of several scopes has one entry per scope, under one number.
+/// The last flushes by number, ascending, in whichever order they came: flushes of several scopes overlap. A flush of several
+/// scopes has one entry per scope, under one number.
 #[derive(Debug, Default)]
 pub(super) struct FlushLog {
     /// Flushes below this number may be forgotten, so records made before it are refused.
@@ -38,7 +39,9 @@ impl FlushLog {
         {
             self.base = self.base.max(oldest);
         }
-        self.last.push_back((number, scope));
+        // Nearly always the end.
+        let at = self.last.partition_point(|(other, _)| *other <= number);
+        self.last.insert(at, (number, scope));
     }
 
     /// Counts all flushes up to `number` as forgotten.
@@ -135,6 +138,21 @@ mod tests {
         assert!(!log.takes(9, &RecordKey { namespace: [3; 32], ..KEY }, Some(CLASS_KV), 0));
         log.note(20, Scope::default());
         assert!(log.takes(19, &KEY, None, 0) && !log.takes(MADE_NOW, &KEY, None, 0));
+    }
+
+    #[test]
+    fn flushes_that_overlap_take_what_was_made_before_either() {
+        let of = |namespace: u8| Scope { namespace: Some([namespace; 32]), ..Scope::default() };
+        let mut log = FlushLog::default();
+        // Two flushes of the same two namespaces, carried out in turns.
+        for (number, namespace) in [(10, 1), (20, 1), (10, 2), (20, 2)] {
+            log.note(number, of(namespace));
+        }
+        for namespace in [1, 2] {
+            let key = RecordKey { namespace: [namespace; 32], ..KEY };
+            let taken = [9, 10, 19, 20].map(|known| log.takes(known, &key, Some(CLASS_KV), 0));
+            assert_eq!(taken, [true, true, true, false], "{namespace}");
+        }
     }
 
     #[test]

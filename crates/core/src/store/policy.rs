@@ -83,13 +83,14 @@ pub trait Policy: Send {
     /// Returns all keys that match.
     fn keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey>;
 
-    /// Returns the keys at a position of the index, at most `most`, and the next position, if any. Positions begin with 0; a
-    /// record keeps its position while it stays, unless it is used.
-    fn page(&self, from: u64, most: usize) -> (Vec<RecordKey>, Option<u64>);
-
-    /// Returns the matching keys of records that were used again since they came, or are kept.
-    fn hot_keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
-        self.keys(&|key| self.is_kept(key) && matches(key))
+    /// Visits some records from position `from` on, each with whether it was used again since it came or is kept; returns the
+    /// next position, `None` at the end. A record that stays is visited once, whatever comes and goes between the calls.
+    fn scan(&self, from: usize, visit: &mut dyn FnMut(&RecordKey, bool)) -> Option<usize> {
+        debug_assert_eq!(from, 0, "one call visits all");
+        for key in self.keys(&|_| true) {
+            visit(&key, self.is_kept(&key));
+        }
+        None
     }
 
     /// Reserves `bytes` of the room for other uses: evicts until the index fits in the rest.

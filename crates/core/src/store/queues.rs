@@ -2,6 +2,7 @@
 
 use super::Stored;
 use super::tenants::Tenants;
+use crate::limits::STORE_SCAN_PIECES;
 use crate::record::Hash;
 use crate::table::NONE;
 
@@ -117,19 +118,11 @@ impl Queues {
         self.pieces.iter().flatten().filter(|entry| entry.record.is_some())
     }
 
-    /// The records among the `most` entries from number `from` on, and the number after these, if there are more.
-    pub(super) fn page(
-        &self,
-        from: usize,
-        most: usize,
-    ) -> (impl Iterator<Item = &Entry>, Option<usize>) {
-        let all = self.pieces.len() * PIECE_ENTRIES;
-        let end = all.min(from.saturating_add(most));
-        let entries = (from..end).filter_map(|number| {
-            let entry = &self.pieces[number / PIECE_ENTRIES][number % PIECE_ENTRIES];
-            entry.record.is_some().then_some(entry)
-        });
-        (entries, Some(end).filter(|end| *end < all))
+    /// Entries of `STORE_SCAN_PIECES` pieces from piece `from` on; `None` behind the last piece.
+    pub(super) fn some(&self, from: usize) -> Option<impl Iterator<Item = &Entry>> {
+        let last = self.pieces.len().min(from.saturating_add(STORE_SCAN_PIECES));
+        let pieces = self.pieces.get(from..last).filter(|pieces| !pieces.is_empty())?;
+        Some(pieces.iter().flatten().filter(|entry| entry.record.is_some()))
     }
 
     /// Memory of all entries, free ones included.

@@ -299,16 +299,12 @@ impl Policy for S3Fifo {
         self.queues.iter().map(|entry| self.key_of(entry)).filter(matches).collect()
     }
 
-    fn page(&self, from: u64, most: usize) -> (Vec<RecordKey>, Option<u64>) {
-        let from = usize::try_from(from).unwrap_or(usize::MAX);
-        let (entries, next) = self.queues.page(from, most);
-        (entries.map(|entry| self.key_of(entry)).collect(), next.map(|next| next as u64))
-    }
-
-    fn hot_keys(&self, matches: &dyn Fn(&RecordKey) -> bool) -> Vec<RecordKey> {
-        let is_hot =
-            |entry: &&Entry| entry.uses > 0 || matches!(entry.queue, Queue::Main | Queue::Kept);
-        self.queues.iter().filter(is_hot).map(|entry| self.key_of(entry)).filter(matches).collect()
+    fn scan(&self, from: usize, visit: &mut dyn FnMut(&RecordKey, bool)) -> Option<usize> {
+        for entry in self.queues.some(from)? {
+            let is_hot = entry.uses > 0 || matches!(entry.queue, Queue::Main | Queue::Kept);
+            visit(&self.key_of(entry), is_hot);
+        }
+        Some(from + crate::limits::STORE_SCAN_PIECES)
     }
 
     fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)> {

@@ -71,12 +71,6 @@ impl Policy for LruPolicy {
         self.records.keys().filter(|key| matches(key)).copied().collect()
     }
 
-    fn page(&self, from: u64, most: usize) -> (Vec<RecordKey>, Option<u64>) {
-        let mut ages = self.by_age.range(from..);
-        let keys = ages.by_ref().take(most).map(|(_, key)| *key).collect();
-        (keys, ages.next().map(|(age, _)| *age))
-    }
-
     fn hold(&mut self, bytes: u64) -> Vec<(RecordKey, Stored)> {
         self.held = bytes;
         let mut evicted = Vec::new();
