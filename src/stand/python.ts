@@ -27,7 +27,9 @@ export function findPython(env: NodeJS.ProcessEnv): string {
     env,
   });
   if (asked.error !== undefined || asked.status !== 0)
-    throw failed(`an engine needs a Python with vLLM and tierkv, and ${python} does not run: ${FIX}`);
+    throw failed(
+      `an engine needs a Python with vLLM and tierkv, and ${python} does not run: ${FIX}`,
+    );
   const missing = asked.stdout.trim();
   if (missing === "") return python;
   throw failed(`an engine needs vLLM and tierkv, and ${python} lacks ${missing}: ${FIX}`);

@@ -50,7 +50,7 @@ export function addFidelity(program: Command): void {
     .description(
       "Sends each prompt three times: computed, from the engine's own cache, and restored by tierKV after that cache is\n" +
         "emptied. Compares the greedy answers token by token, with the probabilities of the likeliest tokens. Ends early if\n" +
-        "the verdict is clear. Within [codec] max_kld it writes a certificate, with which `[codec] kv = \"auto\"` stores\n" +
+        'the verdict is clear. Within [codec] max_kld it writes a certificate, with which `[codec] kv = "auto"` stores\n' +
         "this model's blocks as INT8. Run it on the machine of an engine with VLLM_SERVER_DEV_MODE=1 and no other users,\n" +
         "whose sidecar has [turbo_quant] enabled = true. With --model, it starts vaults, a sidecar and vLLM on the CPU\n" +
         "and stops them at the end; that needs a Python with vLLM and tierkv. Exit code 0: within the bound, 1: beyond it,\n" +
@@ -305,7 +305,12 @@ function describe(model: string, codec: string, result: Result, shown: Shown): s
 /** Exported for its test: one sentence, whatever the dtype. */
 export function verdictText(
   codec: string,
-  { verdict, excess, prompts, ownCache }: Pick<Result, "verdict" | "excess" | "prompts" | "ownCache">,
+  {
+    verdict,
+    excess,
+    prompts,
+    ownCache,
+  }: Pick<Result, "verdict" | "excess" | "prompts" | "ownCache">,
   { bound, dtype }: Pick<Shown, "bound" | "dtype">,
 ): string {
   const limit = bound.toExponential();

@@ -17,9 +17,7 @@ const NAME_DIGITS = 16;
 export function readCertificates(folder: string, logger: Pick<Logger, "warn">): Certificate[] {
   return filesIn(folder, logger).flatMap((path) => {
     try {
-      const found = readCertificate(
-        readUnforged(path, SETTING, CERTIFICATE_BYTES_MAX),
-      );
+      const found = readCertificate(readUnforged(path, SETTING, CERTIFICATE_BYTES_MAX));
       if (typeof found !== "string") return [found];
       logger.warn({ path, reason: found }, `a file is no certificate: remove it from ${SETTING}`);
     } catch (error) {

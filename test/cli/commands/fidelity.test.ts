@@ -120,11 +120,14 @@ test("a model beyond the bound ends after one round, without a certificate", asy
 test.each<[kld: number, code: number, verdict: string]>([
   [2e-5, 0, "within"],
   [2e-3, 3, "undecided"],
-])("one prompt with a divergence of %d exits with %i and certifies nothing", async (kld, code, verdict) => {
-  const { exitCode, stdout } = await measured(kld, { enabled: true, prompts: 1 });
-  expect(exitCode).toBe(code);
-  expect(JSON.parse(stdout)).toMatchObject({ verdict, certificate: null });
-});
+])(
+  "one prompt with a divergence of %d exits with %i and certifies nothing",
+  async (kld, code, verdict) => {
+    const { exitCode, stdout } = await measured(kld, { enabled: true, prompts: 1 });
+    expect(exitCode).toBe(code);
+    expect(JSON.parse(stdout)).toMatchObject({ verdict, certificate: null });
+  },
+);
 
 test("weights that were changed in place are measured and not certified", async () => {
   const { stdout } = await measured(2e-5, { enabled: true, weights: "files:m+5eed" });
@@ -133,7 +136,7 @@ test("weights that were changed in place are measured and not certified", async 
 
 test("an engine that is exact for want of a certificate is told how to be measured", async () => {
   const { exitCode, stderr, stdout } = await measured(2e-5, {});
-  expect([exitCode, stdout]).toEqual([1, expect.stringContaining("USAGE")]);
+  expect([exitCode, stdout]).toEqual([2, expect.stringContaining("USAGE")]);
   expect(stdout + stderr).toContain("[turbo_quant] enabled = true");
 });
 
