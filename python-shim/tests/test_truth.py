@@ -26,7 +26,10 @@ def bench(socket_path: str) -> Iterator[Bench]:
 
 def opened(socket_path: str, every: int, fidelity: int = 0) -> Iterator[Bench]:
     welcome = {**WELCOME, "verify_every": every}
-    with FakeSidecar(socket_path, welcome, fidelity) as sidecar, Bench(socket_path, sidecar) as made:
+    with (
+        FakeSidecar(socket_path, welcome, fidelity) as sidecar,
+        Bench(socket_path, sidecar) as made,
+    ):
         yield made
 
 

@@ -1,6 +1,7 @@
 // Owns the text of `tierkv status` and `tierkv explain` for the codec of blocks, with its reason.
 import type { EngineFidelity } from "../sidecar/engine/engine-status.ts";
 import type { CodecWhy, Form } from "../sidecar/save/codec-choice.ts";
+import type { FidelityWhy } from "../sidecar/save/fidelity.ts";
 import { showRate } from "./text.ts";
 
 const WHY: Readonly<Record<CodecWhy, string>> = {
@@ -22,24 +23,21 @@ export function showFidelity({
   why,
   certificate,
 }: Pick<EngineFidelity, "codec" | "why" | "certificate">): string {
-  const kld = certificate?.kldMean.toExponential(1);
-  const of = certificate === null ? "" : ` of ${certificate.date}`;
-  switch (why) {
-    case "configured":
-      return codec === null ? "exact: as configured" : `${codec}: as configured, not certified`;
-    case "certified":
-      return `INT8 (${codec}), certified on ${certificate?.date} with KLD ${kld}`;
-    case "unidentified":
-      return "exact: the engine has not named its weights yet";
-    case "uncertified":
-      return "exact: not certified (`tierkv fidelity`)";
-    case "unknown_order":
-      return "exact: not certified, the order of bytes in this engine's pages is not proven";
-    case "other_order":
-      return `exact: not certified, the certificate${of} is about another order of bytes`;
-    case "other_codec":
-      return `exact: not certified, the certificate${of} is about another codec or version of it`;
-    case "beyond":
-      return `exact: the certificate${of} has KLD ${kld}, above [codec] max_kld`;
-  }
+  if (why === "configured")
+    return codec === null ? "exact: as configured" : `${codec}: as configured, not certified`;
+  if (certificate === null) return EXACT[why];
+  const { date, kldMean } = certificate;
+  const kld = `KLD ${kldMean.toExponential(1)}`;
+  if (why === "certified") return `INT8 (${codec}), certified on ${date} with ${kld}`;
+  return `${EXACT[why]} (certificate of ${date} with ${kld})`;
 }
+
+const EXACT: Readonly<Record<Exclude<FidelityWhy, "configured">, string>> = {
+  certified: "certified",
+  unidentified: "exact: the engine has not named its weights yet",
+  uncertified: "exact: not certified (`tierkv fidelity`)",
+  unknown_order: "exact: not certified, the order of bytes in this engine's pages is not proven",
+  other_order: "exact: not certified for this order of bytes",
+  other_codec: "exact: not certified for this version of the codec",
+  beyond: "exact: the certificate is beyond [codec] max_kld",
+};

@@ -91,9 +91,7 @@ class FakeSidecar:
     `fidelity` answers `weights`; None = silence.
     """
 
-    def __init__(
-        self, path: str, answer: Frame | None = WELCOME, fidelity: int | None = 0
-    ) -> None:
+    def __init__(self, path: str, answer: Frame | None = WELCOME, fidelity: int | None = 0) -> None:
         self.path = path
         self.fidelity = fidelity
         self.otherwise = 0

@@ -67,10 +67,10 @@ export function addFidelity(program: Command): void {
       "tierkv fidelity --engine http://127.0.0.1:8000 --text corpus.txt",
       "tierkv fidelity --model ./Qwen3-0.6B --text corpus.txt",
     )
-    .does(fidelity);
+    .does(runFidelity);
 }
 
-async function fidelity(call: Call<FidelityFlags>): Promise<Outcome> {
+async function runFidelity(call: Call<FidelityFlags>): Promise<Outcome> {
   const { engine: url, model } = call.options;
   const engine = optionOr(engineUrl, "--engine", url, undefined);
   const prompts = piecesOf(readText(call.options.text), countOf(call.options.prompts));
@@ -220,18 +220,13 @@ class Measurement {
     model: string,
     engine: EngineStatus | null,
   ): Certificate | null {
-    const { identity = null, codec = null, dtype = null } = engine?.fidelity ?? {};
-    const isEnough = verdict === "within" && restored >= CERTIFIED_PROMPTS_MIN;
-    if (!isEnough || identity === null || identity.order === 0) return null;
-    // Weights that were changed in place are no other engine's.
-    if (codec !== LOSSY.name || dtype === null || identity.weights.includes("+")) return null;
+    const subject = engine === null ? null : certifiable(engine.fidelity);
+    if (subject === null || verdict !== "within" || restored < CERTIFIED_PROMPTS_MIN) return null;
     return {
       model,
-      weights: identity.weights,
+      ...subject,
       codec: codecId(LOSSY.name),
       version: LOSSY.version,
-      order: identity.order,
-      dtype,
       prompts: restored,
       tokens: tierkv.tokens,
       kldMean: tierkv.kldMean,
@@ -241,6 +236,18 @@ class Measurement {
       command: `tierkv fidelity ${this.#call.options.model === undefined ? "--engine URL" : `--model ${model}`} --text ${basename(this.#call.options.text)}`,
     };
   }
+}
+
+/** Returns what a certificate of this engine is about; null: nothing that another engine could meet. */
+function certifiable({
+  identity,
+  codec,
+  dtype,
+}: EngineFidelity): Pick<Certificate, "weights" | "order" | "dtype"> | null {
+  if (identity === null || dtype === null || codec !== LOSSY.name) return null;
+  const { weights, order } = identity;
+  // Weights that were changed in place are no other engine's.
+  return order === 0 || weights.includes("+") ? null : { weights, order, dtype };
 }
 
 /** Returns the engine of the measurement; null: the sidecar serves several, and none can be told from the others. */

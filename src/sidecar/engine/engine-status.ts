@@ -59,10 +59,10 @@ export interface EngineFidelity extends Omit<Decided, "codecs"> {
 }
 
 export function fidelityOf(
-  { codecs: _, ...decided }: Decided,
+  { codec, why, certificate, identity }: Decided,
   dtype: EngineFidelity["dtype"],
 ): EngineFidelity {
-  return { ...decided, dtype };
+  return { codec, why, certificate, identity, dtype };
 }
 
 /** Returns the fields that an engine's connection gave in its hello. */
