@@ -2,7 +2,7 @@
 import { parseObject } from "../../json.ts";
 import { CERTIFIED_PROMPTS_MIN } from "../../limits/codec.ts";
 
-/** What a certificate is about; it says nothing of anything else. */
+/** Subject of a certificate, which says nothing of anything else. */
 export interface Subject {
   /** The engine's name of its weights. */
   weights: string;

@@ -23,7 +23,7 @@ export type FidelityWhy =
   | "beyond"
   | "unidentified";
 
-/** What an engine says of itself. */
+/** An engine as it describes itself. */
 export type Identity = Pick<Subject, "weights" | "order">;
 
 export interface Decided {
