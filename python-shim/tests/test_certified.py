@@ -49,6 +49,7 @@ def bench() -> Iterator[Bench]:
 
 
 def test_an_engine_has_no_name_before_its_fidelity_is_decided(bench: Bench) -> None:
+    bench.naming.open()
     assert not bench.name()
     assert not bench.naming.is_complete
     assert bench.asked() == [{"t": "weights", "weights": known_weights().digest, "order": 1}]

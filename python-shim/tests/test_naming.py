@@ -112,6 +112,7 @@ def test_before_the_files_are_read_nothing_is_saved_or_asked_and_progress_is_tol
         assert bench.step({"r": 16}, r=[1, 2, 3, 4]).saves == []
         assert told(sidecar) == [{"percent": 61, "refused": ""}]
         weights.digest = "files:read"
+        wait_until(bench.is_decided, "the fidelity is decided")
         assert len(bench.step({"r": 16}, r=[1, 2, 3, 4]).saves) == 4
         assert told(sidecar, 2)[-1] == {"percent": 100, "refused": ""}
 

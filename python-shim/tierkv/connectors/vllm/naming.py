@@ -43,6 +43,7 @@ class Naming:
         self._resolved: Resolved | None = None
         self._counters = counters
         self._fidelity: int | None = None
+        self._is_open = False  # whether a sidecar has been there
         self._otherwise = 0  # the fidelity of weights that no certificate is about
         self._asked = 0  # the connection that the fidelity was asked on
         self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
@@ -67,7 +68,7 @@ class Naming:
 
     def open(self) -> None:
         """Begin to name to a sidecar that knows nothing yet. From the helper thread."""
-        self._fidelity = None
+        self._is_open, self._fidelity = True, None
         self._told = _UNTOLD
         self._weights.start()
 
@@ -131,15 +132,18 @@ class Naming:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether all parts of the name are known."""
-        is_known = self._resolved is not None and self._fidelity is not None
-        return is_known and bool(self._weights.digest) and not self.refused
+        """Tell whether all parts of the name are known; without any sidecar yet, all but the fidelity."""
+        is_decided = not self._is_open or self._fidelity is not None
+        return is_decided and self._are_parts_known
+
+    @property
+    def _are_parts_known(self) -> bool:
+        return self._resolved is not None and bool(self._weights.digest) and not self.refused
 
     def report(self) -> Frame:
         """Give the progress of naming, for `tierkv status`, if it is new; from the helper thread."""
         self._complain()
-        is_read = self._resolved is not None and bool(self._weights.digest) and not self.refused
-        percent = 100 if is_read else self._weights.percent
+        percent = 100 if self._are_parts_known else self._weights.percent
         now: Frame = {
             "naming": {"percent": percent, "refused": self.refused[: limits.REFUSAL_TEXT_MAX]}
         }
