@@ -4,6 +4,7 @@ import { verdictText } from "../../src/cli/commands/fidelity.ts";
 import { finalVerdict, judgement } from "../../src/cli/judgement.ts";
 import type { Trio } from "../../src/cli/judgement.ts";
 import type { Weighed } from "../../src/cli/likeness.ts";
+import { LOSSY } from "../../src/sidecar/save/codecs.ts";
 
 const BOUND = 1e-4;
 
@@ -75,7 +76,7 @@ test.each(["within", "beyond", "undecided"] as const)(
     const ownCache = judgement([trio(0)], BOUND).ownCache;
     const result = { verdict, excess: 2e-4, prompts: 12, ownCache };
     const texts = (["f32", "bf16"] as const).map((dtype) =>
-      verdictText(LOSSY_NAME, result, { bound: BOUND, dtype }),
+      verdictText(LOSSY.name, result, { bound: BOUND, dtype }),
     );
     for (const text of texts) {
       const claims = ["Within", "Beyond", "Not enough"].filter((claim) => text.includes(claim));
@@ -85,5 +86,3 @@ test.each(["within", "beyond", "undecided"] as const)(
     expect(texts[1]!.includes("--dtype float32")).toBe(verdict !== "within");
   },
 );
-
-const LOSSY_NAME = "int8-had";

@@ -174,7 +174,7 @@ test("over a slow link a certified model's blocks become small, and status and e
   const line = `  stored:  ${address} takes blocks as ${showForm(account!.forms![0]!)}`;
   expect(explained(account!)).toContain(line);
   expect(explained(account!).join("\n")).toContain(
-    "INT8 (int8-had), certified on 2026-11-28 with KLD 2.1e-5",
+    `INT8 (${LOSSY.name}), certified on 2026-11-28 with KLD 2.1e-5`,
   );
 });
 
