@@ -1,7 +1,6 @@
 """The fidelity of an engine: asked for by its weights, part of its name, and never of other weights."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench() -> Bench:
     return Bench()
 
 
