@@ -32,6 +32,11 @@ export function readPrivate(path: string, key: string, options: PrivateFileOptio
   return readChecked(path, key, true, options);
 }
 
+/** Returns the text of a file that others may read but not write. Throws CREDENTIALS. */
+export function readUnforged(path: string, key: string, bytesMax: number): string {
+  return readChecked(path, key, false, { bytesMax });
+}
+
 /** Returns a certificate's text; others may read it but not write. Throws CREDENTIALS, also where it is no certificate. */
 export function readPublic(path: string, key: string): string {
   const text = readChecked(path, key, false, {});

@@ -32,17 +32,20 @@ class Bench:
         settings = Settings(path, "test", autostart=False)
         register: Frame = {"t": "register", "model": "m", "groups": []}
         self.opened = 0
+        self.decided: list[Frame] = []
         self.link = Link(
             settings,
             "mlx-lm 0",
             register,
             engine="one-place",
             name=lambda fidelity: (self.name, {"fidelity": str(fidelity)}),
+            identity=lambda: {"t": "weights", "weights": "memory:test", "order": 1},
             reports=dict,
             opened=self.note_open,
+            decided=self.decided.append,
         )
 
-    def note_open(self, _fidelity: int) -> None:
+    def note_open(self) -> None:
         self.opened += 1
 
     def to(self, role: str, frame: Frame, fd: int | None = None) -> None:

@@ -30,7 +30,7 @@ def shape() -> dict[str, Any]:
 
 def named(*found: Resolved) -> dict[str, Any]:
     """The namespace frame of an engine whose ranks say `found`."""
-    naming = Naming({"groups": "g"}, "m", len(found), known_weights(), Counters())
+    naming = Naming({"groups": "g"}, "m", len(found), known_weights(), Counters(), order=1)
     naming.introduce(dict(enumerate(found)))
     sent: list[dict[str, Any]] = []
 
@@ -39,7 +39,11 @@ def named(*found: Resolved) -> dict[str, Any]:
         return True
 
     naming.name(1, send)
-    return sent[0] if sent else {}
+    if sent:
+        told = {"weights": sent[0]["weights"], "fidelity": 0, "otherwise": 0}
+        naming.hear({"t": "fidelity", **told})
+        naming.name(1, send)
+    return next((frame for frame in sent if frame["t"] == "namespace"), {})
 
 
 def test_what_the_workers_run_with_is_a_part_of_the_name() -> None:
@@ -58,7 +62,7 @@ def test_ranks_that_differ_and_ranks_that_cannot_be_named_have_no_name(
 
 
 def test_the_first_word_of_a_rank_counts() -> None:
-    naming = Naming({}, "m", 2, known_weights(), Counters())
+    naming = Naming({}, "m", 2, known_weights(), Counters(), order=1)
     naming.introduce({0: RESOLVED})
     assert (naming.awaits_ranks, naming.is_complete) == (True, False)
     naming.introduce({0: OTHER, 1: RESOLVED})
@@ -108,6 +112,7 @@ def test_before_the_files_are_read_nothing_is_saved_or_asked_and_progress_is_tol
         assert bench.step({"r": 16}, r=[1, 2, 3, 4]).saves == []
         assert told(sidecar) == [{"percent": 61, "refused": ""}]
         weights.digest = "files:read"
+        wait_until(bench.is_decided, "the fidelity is decided")
         assert len(bench.step({"r": 16}, r=[1, 2, 3, 4]).saves) == 4
         assert told(sidecar, 2)[-1] == {"percent": 100, "refused": ""}
 

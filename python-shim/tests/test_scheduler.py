@@ -319,12 +319,12 @@ def test_an_engine_that_may_hold_lossy_blocks_stays_with_their_fidelity(
     socket_path: str, before: int, after: int, named: bool
 ) -> None:
     with (
-        FakeSidecar(socket_path, {**WELCOME, "fidelity": before}) as sidecar,
+        FakeSidecar(socket_path, fidelity=before) as sidecar,
         Bench(socket_path, sidecar) as bench,
     ):
         bench.new(Request("old", 41))
         bench.prefetch()
-        sidecar.answer = {**WELCOME, "fidelity": after}
+        sidecar.fidelity = after
         sidecar.drop_connections()
         wait_until(lambda: not bench.shim._book.restore_on, "the end is noticed")
         bench.connected()

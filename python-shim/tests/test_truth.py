@@ -25,8 +25,11 @@ def bench(socket_path: str) -> Iterator[Bench]:
 
 
 def opened(socket_path: str, every: int, fidelity: int = 0) -> Iterator[Bench]:
-    welcome = {**WELCOME, "verify_every": every, "fidelity": fidelity}
-    with FakeSidecar(socket_path, welcome) as sidecar, Bench(socket_path, sidecar) as made:
+    welcome = {**WELCOME, "verify_every": every}
+    with (
+        FakeSidecar(socket_path, welcome, fidelity) as sidecar,
+        Bench(socket_path, sidecar) as made,
+    ):
         yield made
 
 

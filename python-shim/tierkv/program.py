@@ -62,7 +62,9 @@ def main() -> None:
     except ProgramMissingError as error:
         sys.stderr.write(f"tierkv: {error} (SYSTEM)\n")
         sys.exit(1)
-    os.execv(found[0], [*found, *sys.argv[1:]])  # noqa: S606 - no shell is wanted
+    # Commands that start an engine take this interpreter, whose environment holds vLLM and this package.
+    environment = {**os.environ, "TIERKV_PYTHON": os.environ.get("TIERKV_PYTHON") or sys.executable}
+    os.execve(found[0], [*found, *sys.argv[1:]], environment)  # noqa: S606 - no shell is wanted
 
 
 def _node() -> str:

@@ -37,9 +37,12 @@ export class EngineAsker {
   readonly #url: string;
   /** Cache salt of `answer`'s prompts, so that no earlier cache entry fits them. */
   readonly #salt: string;
+  /** Ends every request. */
+  readonly #stop: AbortSignal | null;
 
   /** `url`: normalized by the kind `engineUrl`. */
-  constructor(url: string, salt = "") {
+  constructor(url: string, salt = "", stop: AbortSignal | null = null) {
+    this.#stop = stop;
     this.#url = url;
     this.#salt = salt;
   }
@@ -104,7 +107,8 @@ export class EngineAsker {
     let response: Response;
     let text: string;
     try {
-      const signal = AbortSignal.timeout(FIDELITY_REQUEST_MS);
+      const timeout = AbortSignal.timeout(FIDELITY_REQUEST_MS);
+      const signal = this.#stop === null ? timeout : AbortSignal.any([timeout, this.#stop]);
       response = await fetch(this.#url + path, { ...(body === undefined ? {} : post), signal });
       text = await response.text();
     } catch (error) {

@@ -8,6 +8,7 @@ import { toTierkvError } from "../errors.ts";
 import { sharedPath } from "../hosts.ts";
 import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../limits/general.ts";
 import { silent } from "../log.ts";
+import type { EngineFidelity } from "../sidecar/engine/engine-status.ts";
 import type { Form } from "../sidecar/save/codec-choice.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import { nowMs } from "../time.ts";
@@ -53,6 +54,8 @@ export interface TargetStatus {
   restoring: number | null;
   /** A sidecar: codec of attention KV. */
   kvCodec: string | null;
+  /** A sidecar: whether each engine's attention KV comes back bit for bit, and why. */
+  fidelity: ({ engine: string; model: string } & EngineFidelity)[] | null;
   /** A sidecar: the codec chosen for each vault by `[codec] kv = "auto"`. */
   forms: { address: string; form: Form }[] | null;
   /** Everything the target has counted since it started. */
@@ -168,6 +171,11 @@ async function inspectSidecar({ sidecar }: Config): Promise<OwnSidecar> {
       engines: status.engines.length,
       restoring: status.engines.filter(({ isRestoring }) => isRestoring).length,
       kvCodec: status.kvCodec,
+      fidelity: status.engines.map(({ id: engine, model, fidelity }) => ({
+        engine,
+        model,
+        ...fidelity,
+      })),
       forms: status.vaults.kv.flatMap(({ address, form }) =>
         form === null ? [] : [{ address, form }],
       ),
@@ -247,6 +255,7 @@ function blank(target: string, address: string): TargetStatus {
     engines: null,
     restoring: null,
     kvCodec: null,
+    fidelity: null,
     forms: null,
     counters: null,
     error: null,

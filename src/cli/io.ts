@@ -8,8 +8,8 @@ export interface Io {
   out(line: string): void;
   /** Writes one line that is not a result. */
   err(line: string): void;
-  /** Shows a progress line on a terminal, over the one before; the next output clears it. */
-  progress(line: string): void;
+  /** Shows a progress line on a terminal, over the one before; the next output clears it. False: there is no terminal. */
+  progress(line: string): boolean | void;
   /** Whether questions can be asked. */
   isInteractive: boolean;
   /** Whether results go to a terminal. */
@@ -37,8 +37,8 @@ export function processIo(): Io {
       process.stderr.write(`${line}\n`);
     },
     progress(line) {
-      showProgress(line);
-      isProgressShown = true;
+      isProgressShown = showProgress(line);
+      return isProgressShown;
     },
     isInteractive: process.stdin.isTTY && process.stderr.isTTY,
     isTerminal: process.stdout.isTTY,
@@ -70,11 +70,12 @@ function isPipe(fd: number): boolean {
 const LINE_START = "\r";
 const CLEAR_LINE = "\u001B[K";
 
-function showProgress(line: string): void {
+function showProgress(line: string): boolean {
   const { stderr } = process;
-  if (!stderr.isTTY) return;
+  if (!stderr.isTTY) return false;
   // A line that wraps could not be overwritten.
   stderr.write(`${LINE_START}${line.slice(0, Math.max(0, stderr.columns - 1))}${CLEAR_LINE}`);
+  return true;
 }
 
 export async function askPerson(

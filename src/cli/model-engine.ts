@@ -1,6 +1,6 @@
 // Owns a temporary engine for a model's files: vaults, a sidecar and vLLM on this machine's CPU.
 import { FIDELITY_MODEL_LEN } from "../limits/tools.ts";
-import { guard } from "../stand/guard.ts";
+import { EXIT_INTERRUPTED, guard } from "../stand/guard.ts";
 import { Stage } from "../stand/stage.ts";
 import { Workspace } from "../stand/workspace.ts";
 
@@ -8,6 +8,8 @@ import { Workspace } from "../stand/workspace.ts";
 export interface Place {
   engine: string;
   socket: string;
+  /** Ends the work; null: nothing does but the process's end. */
+  signal: AbortSignal | null;
 }
 
 interface Job<T> {
@@ -16,12 +18,19 @@ interface Job<T> {
   work: (place: Place) => Promise<T>;
 }
 
-/** Runs `work` with an engine, in a checkout that has vLLM. The sidecar uses the default lossy codec. */
-export async function withEngineOf<T>(model: string, { say, work }: Job<T>): Promise<T> {
+/**
+ * Runs `work` with an engine, where there is a Python with vLLM and tierKV. The sidecar uses the lossy codec. Returns an exit code
+ * after an interrupt.
+ */
+export async function withEngineOf<T>(
+  model: string,
+  { say, work }: Job<T>,
+): Promise<T | typeof EXIT_INTERRUPTED> {
   const interrupt = new AbortController();
-  const stage = new Stage(await Workspace.create(), interrupt.signal);
+  const { signal } = interrupt;
+  const stage = new Stage(await Workspace.create(), signal);
   const unguard = guard(stage, interrupt, say);
-  let isDone = false;
+  let areLogsWanted = true;
   try {
     say("starting vaults and a sidecar");
     await stage.startVaults();
@@ -31,13 +40,19 @@ export async function withEngineOf<T>(model: string, { say, work }: Job<T>): Pro
     const of = { path: model, lengthMax: FIDELITY_MODEL_LEN, dtype: "float32" } as const;
     const engine = stage.startEngine(of);
     await engine.ready();
-    const done = await work({ engine: engine.url, socket: stage.workspace.socket });
-    isDone = true;
+    const done = await work({ engine: engine.url, socket: stage.workspace.socket, signal });
+    areLogsWanted = false;
     return done;
+  } catch (error) {
+    if (!signal.aborted) {
+      for (const line of stage.logTails()) say(`  ${line}`);
+      throw error;
+    }
+    areLogsWanted = false;
+    return EXIT_INTERRUPTED;
   } finally {
     await stage.stopAll();
-    // Logs of a failure stay.
-    stage.workspace.remove(!isDone);
+    stage.workspace.remove(areLogsWanted);
     unguard();
   }
 }

@@ -1,5 +1,5 @@
-// Owns the progress line on stderr of a command that takes longer than two seconds.
-import { PROGRESS_AFTER_MS, PROGRESS_EVERY_MS } from "../limits/tools.ts";
+// Owns the progress on stderr of a command that takes longer than two seconds.
+import { FIDELITY_SAY_MS, PROGRESS_AFTER_MS, PROGRESS_EVERY_MS } from "../limits/tools.ts";
 import { nowMs } from "../time.ts";
 import type { Io } from "./io.ts";
 import { showMs } from "./text.ts";
@@ -26,6 +26,41 @@ export class Progress {
     if (isEarly || ms - this.#shownMs < PROGRESS_EVERY_MS) return;
     this.#shownMs = ms;
     this.#io.progress(progressLine(done, all, what, ms - this.#startedMs));
+  }
+}
+
+/** Tells of steps and parts: on a terminal over the line before, elsewhere as lines of their own, at a longer interval. */
+export class SpokenProgress {
+  readonly #io: Pick<Io, "progress" | "err">;
+  readonly #now: () => number;
+  readonly #startedMs: number;
+  #saidMs = -Infinity;
+
+  constructor(io: Pick<Io, "progress" | "err">, now: () => number = nowMs) {
+    this.#io = io;
+    this.#now = now;
+    this.#startedMs = now();
+  }
+
+  /** Milliseconds since the start. */
+  get tookMs(): number {
+    return this.#now() - this.#startedMs;
+  }
+
+  /** Tells of a step at once. */
+  step(what: string): void {
+    this.#saidMs = this.#now();
+    if (this.#io.progress(what) === false) this.#io.err(what);
+  }
+
+  /** Reports `done` of `all` parts, `leftMs` before the end; null: not known. */
+  at(done: number, all: number, what: string, leftMs: number | null): void {
+    const left = leftMs === null ? "" : `, about ${showMs(leftMs)} left`;
+    const line = `${done} of ${all} ${what}${left}`;
+    if (this.#io.progress(line) !== false) return;
+    if (this.#now() - this.#saidMs < FIDELITY_SAY_MS) return;
+    this.#saidMs = this.#now();
+    this.#io.err(line);
   }
 }
 

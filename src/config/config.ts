@@ -43,13 +43,15 @@ export interface ClusterConfig {
 /** The form in which recurrent states are stored. */
 export type StateForm = "raw" | "bf16" | "int8";
 
-/** How attention KV is stored; `auto` follows `[turbo_quant] enabled`. */
+/** How attention KV is stored; `auto` follows `[turbo_quant] enabled`, and where that is unset the model's certificate. */
 export type KvCodec = "auto" | "raw" | "lossless" | "int8" | "int8-had";
 
 export interface CodecConfig {
   readonly kv: KvCodec;
-  /** Nats a token. */
+  /** Largest divergence with which a certificate counts, nats a token. */
   readonly maxKld: number;
+  /** Folder of certificates. */
+  readonly certificates: string;
 }
 
 export interface TurboQuantConfig {

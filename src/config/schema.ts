@@ -29,8 +29,8 @@ export const SCHEMA: Schema = {
     fields: {
       enabled: {
         kind: boolean,
-        doc: "Whether attention KV is compressed with a small loss. `true`: about half the bytes of bf16; `tierkv fidelity` measures the loss with your model. `false`: attention KV and recurrent state come back bit for bit. Engines with different values share no blocks. `[codec] kv` names the codec; one that contradicts `enabled` is refused.",
-        ...optional("`true`, unless `[codec] kv` is exact", "true"),
+        doc: "Whether attention KV is compressed with a small loss. `true`: always, in about half the bytes of bf16; `tierkv fidelity` measures what that changes in your model's answers. `false`: never; attention KV and recurrent state come back bit for bit. Left out: `[codec] kv` decides. Engines that store differently share no blocks. A codec that contradicts `enabled` is refused.",
+        ...optional("as `[codec] kv` says", "true"),
         isShown: true,
       },
       kv_dim: {
@@ -50,13 +50,21 @@ export const SCHEMA: Schema = {
     fields: {
       kv: {
         kind: choice(["auto", "raw", "lossless", "int8", "int8-had"]),
-        doc: "How attention KV is encoded. `raw`: the engine's bytes. `lossless`: also bit for bit, in about 0.7 of the bytes if the engine computes in bfloat16; for slow links and small vaults. `int8`: one scale per head vector. `int8-had`: `int8` after a Hadamard transform of K, which spreads large models' outlier channels. `auto`: for each vault `raw`, `lossless` or `int8-had`, whichever restores soonest over the measured link. With `[turbo_quant] enabled = false`, `auto` chooses only `raw` or `lossless`. `tierkv status` shows the choice and its reason. Engines share blocks if both are exact, or both have the same lossy codec.",
+        doc: "How attention KV is encoded. `raw`: the engine's bytes. `lossless`: also bit for bit, in about 0.7 of the bytes if the engine computes in bfloat16; for slow links and small vaults. `int8`: one scale per head vector. `int8-had`: `int8` after a Hadamard transform of K, which spreads large models' outlier channels. `auto`: for each vault `raw` or `lossless`, whichever restores soonest over the measured link; also `int8-had`, once a certificate of the model says that it changes the answers by no more than `max_kld` (`tierkv fidelity` makes one). With `[turbo_quant] enabled = true`, `auto` is `int8-had`. `tierkv status` shows the choice and its reason. Engines share blocks if both are exact, or both have the same lossy codec.",
         ...byDefault("auto", "int8-had"),
       },
       max_kld: {
         kind: decimal(0, MAX_KLD_MAX),
-        doc: "Largest mean change of the model's predictions by a lossy codec with `auto`, in nats per token. tierKV estimates it from the noise in the engine's first blocks; `tierkv fidelity` measures it. Above the limit, blocks are stored bit for bit.",
+        doc: "Largest mean change of the model's predictions with which a certificate counts, in nats per token, beyond what two exact runs differed by in the same measurement. Above the limit, `auto` stores blocks bit for bit.",
         ...byDefault(MAX_KLD_DEFAULT, 0.00001),
+      },
+      certificates: {
+        kind: path(PATH_BYTES_MAX),
+        doc: "Directory of the certificates that `tierkv fidelity` writes. Each counts for one model's weights, one version of the codec and one order of bytes, beside the ones that tierKV ships.",
+        fallback: (env) => join(stateDir(env), "certificates"),
+        fallbackText:
+          "`certificates` in `$STATE_DIRECTORY` (systemd), else in `$XDG_STATE_HOME/tierkv`, else in `~/.local/state/tierkv`",
+        example: '"/var/lib/tierkv/certificates"',
       },
     },
   },

@@ -1,4 +1,4 @@
-// Owns the limits of `[codec] kv = "auto"`: blocks tried, the cost of exact ones, and the fill level at which a vault's room counts.
+// Owns the limits of `[codec] kv = "auto"`: blocks tried, certificates read, and the fill level at which a vault's room counts.
 
 /** Blocks of each group that codecs are tried on; the worst counts. */
 export const WEIGHED_BLOCKS = 4;
@@ -8,11 +8,18 @@ export const WEIGHED_GROUPS_MAX = 256;
 export const EXACT_TIME_SHARE = 0.8;
 /** A new codec must take at most this share of the last one's time, because link rates vary. */
 export const CHANGE_TIME_SHARE = 0.9;
-/** Nats a token over the share of noise in a block's K or V: the trained model's, with and without outlier channels (docs/fidelity.md). */
-export const DIVERGENCE_OF_NOISE = 0.15;
 /** Used share of a vault's memory above which smaller records go before exact ones. */
 export const VAULT_FULL_SHARE = 0.5;
 /** Interval of asking a vault for its fill level while saving to it. */
 export const VAULT_ROOM_MS = 5_000;
 export const MAX_KLD_DEFAULT = 1e-4;
 export const MAX_KLD_MAX = 1;
+/** Prompts that a certificate is judged on, at least. */
+export const CERTIFIED_PROMPTS_MIN = 16;
+/** Certificate files that are read; more are refused, because every connecting engine has them read. */
+export const CERTIFICATES_MAX = 256;
+export const CERTIFICATE_BYTES_MAX = 4096;
+/** Bytes of an engine's name of its weights. */
+export const WEIGHTS_NAME_BYTES_MAX = 160;
+/** Namespaces whose codecs are remembered; the oldest is forgotten, and its blocks are no longer saved lossily. */
+export const NAMESPACES_KNOWN_MAX = 1024;

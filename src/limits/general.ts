@@ -339,6 +339,8 @@ export const DEMO_LOG_TAIL_LINES = 12;
 export const DEMO_ENGINE_START_MS = 600_000;
 export const DEMO_ENGINE_STOP_MS = 20_000;
 export const DEMO_SERVICE_START_MS = 20_000;
+/** Time for a Python to name the packages that it lacks. */
+export const PYTHON_ANSWER_MS = 30_000;
 export const DEMO_SERVICE_STOP_MS = 10_000;
 /** A killed process is gone within this time. */
 export const DEMO_KILL_MS = 5_000;

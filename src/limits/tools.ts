@@ -40,13 +40,19 @@ export const FIDELITY_PROMPTS_DEFAULT = 50;
 export const FIDELITY_PROMPTS_MAX = 1_000;
 /** A piece of text has several blocks, whatever the tokenizer. */
 export const FIDELITY_PROMPT_CHARS = 1_200;
-export const FIDELITY_ANSWER_TOKENS = 32;
+export const FIDELITY_ANSWER_TOKENS = 16;
+/** Prompts between two judgements: a codec that is clearly within or beyond the bound needs no more than a few. */
+export const FIDELITY_ROUND_PROMPTS = 8;
+/** Time after which no round begins, unless the number of prompts is given. */
+export const FIDELITY_JUDGE_MS = 120_000;
+/** Interval of progress lines where there is no terminal. */
+export const FIDELITY_SAY_MS = 5_000;
+/** Time of starting vLLM on a CPU, for the forecast. */
+export const FIDELITY_START_MS = 60_000;
 /** Prompt with answer, at a token per character, in an engine started for it. */
 export const FIDELITY_MODEL_LEN = 2_048;
 /** Likeliest tokens: vLLM's default. */
 export const FIDELITY_LIKELIEST = 20;
-/** Mean divergence that a lossy codec may cause, nats a token. */
-export const FIDELITY_KLD_MAX = 1e-4;
 export const FIDELITY_REQUEST_MS = 300_000;
 /** Timeout of all saves, polling interval, and polls without news that end the wait. */
 export const FIDELITY_SAVE_MS = 300_000;

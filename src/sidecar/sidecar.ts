@@ -14,11 +14,13 @@ import type { SidecarCounters } from "../metrics.ts";
 import { coreInfo, sweepArenaDir } from "../native.ts";
 import { ReceiptFolder } from "../receipt/folder.ts";
 import { nowMs } from "../time.ts";
+import type { EngineFidelity, EngineStatus } from "./engine/engine-status.ts";
 import type { EngineOptions } from "./engine/engine.ts";
 import { Receipts } from "./restore/receipts.ts";
 import { CodecChoice } from "./save/codec-choice.ts";
 import type { Form } from "./save/codec-choice.ts";
 import { chooseCodecs } from "./save/codecs.ts";
+import { FidelityRules } from "./save/fidelity.ts";
 import { Reoffer } from "./save/reoffer.ts";
 import { Saver } from "./save/save.ts";
 import { StoreQueue } from "./save/store-queue.ts";
@@ -67,9 +69,10 @@ export interface RunningSidecar extends Running {
   explain(req: string, most: number): Explained[];
 }
 
-/** An account with the present forms of blocks for its vaults. */
+/** An account with the present forms of blocks for its vaults, and the fidelity of its engine while that is connected. */
 export interface Explained extends Account {
   forms?: ({ address: string } & Form)[];
+  fidelity?: EngineFidelity;
 }
 
 /** Serves until closed. Throws ADDRESS_IN_USE when another sidecar serves the socket, LISTEN_FAILED when its path is unfit. */
@@ -139,7 +142,7 @@ export async function startSidecar(options: SidecarOptions): Promise<RunningSide
     idleMs: () => server.idleMs(),
     status,
     look,
-    explain: explainer(common),
+    explain: explainer(common, () => server.engines()),
     close: () => (closing ??= close()),
   };
 }
@@ -151,9 +154,9 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
     members: poolMembers,
     codecs: new CodecChoice(chooseCodecs(config), {
       threads: Math.max(1, Math.min(config.sidecar.lanes, Math.floor(availableParallelism() / 2))),
-      maxKld: config.codec.maxKld,
       logger,
     }),
+    rules: new FidelityRules(config, logger),
     pools: openPools(poolMembers.clients, {
       ...redundancyOf(config.cluster.redundancy),
       isMember: (client: Vault) => poolMembers.isMember(client),
@@ -176,6 +179,7 @@ const VERIFY_EVERY = { off: 0, sampled: VERIFY_SAMPLED_EVERY, every: 1 } as cons
 interface Common {
   members: PoolMembers;
   codecs: CodecChoice;
+  rules: FidelityRules;
   pools: Pools;
   links: Links;
   gates: LookupGates;
@@ -188,15 +192,29 @@ interface Common {
 
 type Stores = Readonly<Record<RecordClass, StoreQueue[]>>;
 
-function explainer({ decisions, codecs }: Common): RunningSidecar["explain"] {
-  return (req, most) =>
-    decisions.find(req, most).map((account) => ({
+function explainer(
+  { decisions, codecs }: Common,
+  engines: () => EngineStatus[],
+): RunningSidecar["explain"] {
+  return (req, most) => {
+    const known = new Map(engines().map(({ id, fidelity }) => [id, fidelity]));
+    return decisions.find(req, most).map((account) => ({
       ...account,
+      ...fidelityIn(known, account),
       forms: account.vaults.flatMap((address) => {
         const form = codecs.formOf(address);
         return form === null ? [] : [{ address, ...form }];
       }),
     }));
+  };
+}
+
+function fidelityIn(
+  known: ReadonlyMap<string, EngineFidelity>,
+  { engine }: Account,
+): Pick<Explained, "fidelity"> {
+  const fidelity = known.get(engine);
+  return fidelity === undefined ? {} : { fidelity };
 }
 
 /** Starts the re-offering of blocks, which works only in idle time. */
@@ -270,7 +288,7 @@ function newServer(
 ): ShimServer {
   const { config, counters, logger } = options;
   const { waitMs, stallMs, verify } = config.restore;
-  return new ShimServer({
+  const server: ShimServer = new ShimServer({
     socketPath: config.sidecar.socket,
     engine: engineOptions(options, common, saver),
     sessions: new Sessions({
@@ -279,12 +297,11 @@ function newServer(
       counters,
       logger,
     }),
-    explain: explainer(common),
+    explain: explainer(common, () => server.engines()),
     welcome: {
       t: "welcome",
       protocol: LOCAL_PROTOCOL,
       sidecar: coreInfo().version,
-      fidelity: common.codecs.fidelity,
       wait_ms: waitMs,
       stall_ms: stallMs,
       verify_every: VERIFY_EVERY[verify],
@@ -295,6 +312,7 @@ function newServer(
     counters,
     logger,
   });
+  return server;
 }
 
 /** Bytes that an arena could take: free memory, and free space on its file system. */
@@ -306,13 +324,11 @@ function freeBytes(arenaDir: string | null): number {
 
 function engineOptions(options: SidecarOptions, common: Common, saver: Saver): EngineOptions {
   const { config, counters, logger } = options;
-  const codecs = chooseCodecs(config);
   return {
     arenaBytesMax: config.sidecar.arenaBytes,
     arenaDir: config.sidecar.arenaDir,
     freeBytes: () => freeBytes(config.sidecar.arenaDir),
-    kvDim: codecs.isLossy ? config.turboQuant.kvDim : null,
-    fidelity: codecs.fidelity,
+    kvDim: chooseCodecs(config, true).isLossy ? config.turboQuant.kvDim : null,
     waitMs: config.restore.waitMs,
     stallMs: config.restore.stallMs,
     vaults: common.members.clients,
@@ -320,7 +336,7 @@ function engineOptions(options: SidecarOptions, common: Common, saver: Saver): E
     receipts: new Receipts({
       isAlways: config.receipts.when === "always",
       folder: new ReceiptFolder(config.receipts.dir, config.receipts.keep),
-      fidelity: codecs.fidelity,
+      fidelityOf: (namespace) => common.codecs.fidelityOf(namespace),
       modelOf: (namespace) => saver.modelOf("kv", namespace),
       counters,
       logger,

@@ -1,4 +1,6 @@
 // Owns the engine of a stand: a real vLLM on the CPU, its start and its HTTP calls.
+import { existsSync } from "node:fs";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 import { fetchReason, TierkvError } from "../errors.ts";
@@ -155,6 +157,12 @@ export function sumOfMetric(text: string, name: string): number {
   return samples.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(" ") + 1)), 0);
 }
 
+/** A checkout keeps compiled modules for the next engine. */
+function pycache(workspace: Workspace): string {
+  const venv = inCheckout(".venv");
+  return existsSync(venv) ? join(venv, "pycache") : join(workspace.temp, "pycache");
+}
+
 /** The connector's settings are the README's, except for size and place. */
 export function engineArguments(
   workspace: Workspace,
@@ -195,7 +203,7 @@ export function engineEnvironment(
     PYTHONHASHSEED: "0",
     // Set, because each of an engine's three processes would otherwise compile 5,000 modules.
     PYTHONDONTWRITEBYTECODE: "",
-    PYTHONPYCACHEPREFIX: inCheckout(".venv/pycache"),
+    PYTHONPYCACHEPREFIX: pycache(workspace),
     TMPDIR: workspace.temp,
     HF_HUB_OFFLINE: "1",
     TRANSFORMERS_OFFLINE: "1",

@@ -1,6 +1,5 @@
 // Owns the processes started with a real engine: workspace, vaults, sidecar and engine, and their complete removal.
 import { execFile } from "node:child_process";
-import { existsSync } from "node:fs";
 import { promisify } from "node:util";
 import {
   DEMO_CONTROL_TIMEOUT_MS,
@@ -15,6 +14,7 @@ import type { CacheHits, EngineModel } from "./engine.ts";
 import { thisMachine } from "./machine.ts";
 import type { Machine } from "./machine.ts";
 import { failed, Process, waitUntil } from "./processes.ts";
+import { findPython } from "./python.ts";
 import type { Codec, Workspace } from "./workspace.ts";
 
 /** Counters of all processes at one moment; all only grow. */
@@ -36,7 +36,6 @@ interface Target {
 const isSidecar = ({ target }: Target): boolean => target === "sidecar";
 
 const run = promisify(execFile);
-const PYTHON = inCheckout(".venv/bin/python");
 /** Folder where Python finds `lab`. */
 const SHIM = inCheckout("python-shim");
 export const TIERKV: string = inCheckout("bin/tierkv.js");
@@ -45,21 +44,26 @@ export class Stage {
   readonly workspace: Workspace;
   readonly machine: Machine = thisMachine();
   readonly #signal: AbortSignal;
+  /** Python with vLLM and tierKV. */
+  readonly #python: string;
   /** In order of start, each with its grace period, ms. */
   readonly #processes = new Map<Process, number>();
 
   constructor(workspace: Workspace, signal: AbortSignal) {
     this.workspace = workspace;
     this.#signal = signal;
-    if (existsSync(PYTHON)) return;
-    workspace.remove();
-    throw failed(`there is no Python with vLLM at ${PYTHON}; run \`npm run setup\``);
+    try {
+      this.#python = findPython(process.env);
+    } catch (error) {
+      workspace.remove();
+      throw error;
+    }
   }
 
   /** Makes a checkpoint with seeded random weights; `flags` are those of `python -m lab.checkpoint`. */
   async makeModel(path: string, flags: readonly string[]): Promise<void> {
     const args = ["-m", "lab.checkpoint", "--out", path, ...flags];
-    const maker = this.#launch("model maker", PYTHON, args, process.env, SHIM);
+    const maker = this.#launch("model maker", this.#python, args, process.env, SHIM);
     await maker.done(DEMO_MODEL_MAKE_MS, this.#signal);
   }
 
@@ -77,7 +81,7 @@ export class Stage {
   startEngine(model: EngineModel): Engine {
     const args = engineArguments(this.workspace, this.machine, model);
     const env = engineEnvironment(this.workspace, this.machine, model);
-    const server = this.#launch("engine", PYTHON, args, env);
+    const server = this.#launch("engine", this.#python, args, env);
     this.#processes.set(server, DEMO_ENGINE_STOP_MS);
     return new Engine(server, `http://127.0.0.1:${this.workspace.port}`, this.#signal);
   }

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from harness.processes import Cluster
 
 PROMPTS = 12
-#: Bound of the command, and of the model beyond its training length (docs/fidelity.md).
-KLD_MAX, BEYOND_ITS_LENGTH_MAX = 1e-4, 3e-4
+#: Bound of the model beyond its training length (docs/fidelity.md).
+BEYOND_ITS_LENGTH_MAX = 3e-4
+EXIT = {"within": 0, "beyond": 1, "undecided": 3}
 _, WITH_VAULTS = launch_lines(ROOT / "README.md")
 
 
@@ -40,12 +41,13 @@ def test_the_command_measures_what_restored_blocks_change(
         record_property(name, value)
     print(codec, found)
     assert found["codec"] == codec
-    assert code == (0 if found["isWithin"] else 1), found
-    assert found["restored"] == PROMPTS
+    assert code == EXIT[found["verdict"]], found
+    # A clear verdict ends the measurement after a round of 8.
+    assert found["restored"] in (8, PROMPTS)
     tierkv = found["tierkv"]
     if codec == "raw":
         assert found["isWithin"]
-        assert (tierkv["same"], tierkv["kldMax"]) == (PROMPTS, pytest.approx(0, abs=1e-9))
+        assert (tierkv["same"], tierkv["kldMax"]) == (found["restored"], pytest.approx(0, abs=1e-9))
     else:
         assert 0 < tierkv["kldMean"] < BEYOND_ITS_LENGTH_MAX
 
@@ -65,10 +67,11 @@ def test_the_command_starts_an_engine_for_a_models_files() -> None:
     assert ran.stdout, ran.stderr
     found = json.loads(ran.stdout)
     print(found)
-    assert (found["codec"], found["restored"]) == ("int8-had", PROMPTS)
+    assert found["restored"] in (8, PROMPTS)
+    assert found["codec"].startswith("int8")
     # In float32, computed answers equal the own cache's.
     assert found["ownCache"]["kldMean"] == pytest.approx(0, abs=1e-9)
     # Prompts exceed the 512 tokens of the training, beyond which codecs cost the model more.
     assert 0 < found["tierkv"]["kldMean"] < BEYOND_ITS_LENGTH_MAX
-    assert found["isWithin"] == (found["tierkv"]["kldMean"] <= KLD_MAX)
-    assert ran.returncode == (0 if found["isWithin"] else 1)
+    assert ran.returncode == EXIT[found["verdict"]]
+    assert " answers, prompts 1 to 8: " in ran.stderr, "progress reaches a pipe"

@@ -1,5 +1,5 @@
 // Owns the proof that a wheel is whole: installed where nothing of the checkout is found, it serves a vault that gives records back.
-import { execFileSync, spawn } from "node:child_process";
+import { execFileSync, spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -88,6 +88,20 @@ test("what a wheel may weigh", () => {
     encoding: "utf8",
   });
   expect(Number(wheel)).toBeLessThan(WHEEL_BYTES_MAX);
+});
+
+test("a wheel without vLLM says what an engine needs before it starts anything", () => {
+  const model = join(base, "model");
+  mkdirSync(model);
+  for (const name of ["config.json", "text"]) writeFileSync(join(model, name), "x ".repeat(2000));
+  const args = ["fidelity", "--model", model, "--text", join(model, "text")];
+  const options = { cwd: base, env, encoding: "utf8", timeout: TIMEOUT_MS } as const;
+  const { status, stderr } = spawnSync(tierkv, args, options);
+  expect(status).toBe(1);
+  expect(stderr).toMatch(
+    /an engine needs vLLM and tierkv, and .*venv.*python.* lacks vllm: install/,
+  );
+  expect(stderr).not.toContain("ENOENT");
 });
 
 test("npm's packages are the same program, with the core of this platform", () => {

@@ -51,14 +51,13 @@ test("a directory open to others is refused", async () => {
   });
 });
 
-test("the welcome names version, fidelity and budgets", async () => {
+test("the welcome names version and budgets", async () => {
   const { socketPath } = await openSidecar({ waitMs: 1234, stallMs: 321 });
   const client = new ShimClient(socketPath);
   client.send(helloFrame({}));
   expect(await client.wait("welcome")).toMatchObject({
     protocol: 2,
     sidecar: coreInfo().version,
-    fidelity: 0,
     wait_ms: 1234,
     stall_ms: 321,
   });

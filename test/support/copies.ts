@@ -26,7 +26,7 @@ export const roomy = (_call: unknown, done: (error: null, reply: object) => void
 /** Stores every block raw. */
 export const RAW_BLOCKS: CodecChoice = new CodecChoice(
   chooseCodecs({ codec: { kv: "raw" }, turboQuant: { enabled: null } }),
-  { threads: 1, maxKld: 0, logger },
+  { threads: 1, logger },
 );
 
 /** `count` returns how often the vault was looked at. */

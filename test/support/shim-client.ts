@@ -253,8 +253,7 @@ export class FakeEngine {
     const { world, shards, id: engine } = this;
     this.scheduler = new ShimClient(path);
     this.scheduler.send(helloFrame({ engine, world, shards, role: "scheduler", ...shape.hello }));
-    const named = { t: "namespace", namespace: this.namespace, model: "test/model", parts: {} };
-    if (isNamed) this.scheduler.send(named);
+    if (isNamed) this.nameItself();
     this.workers = Array.from({ length: world }, (_, rank) => {
       const worker = new FakeWorker(path, rank, this.groups, shape.isMapping);
       worker.send(helloFrame({ engine, world, shards, rank }));
@@ -275,6 +274,11 @@ export class FakeEngine {
     const engine = new FakeEngine(path, shape);
     await engine.ready();
     return engine;
+  }
+
+  nameItself(): void {
+    const named = { t: "namespace", namespace: this.namespace, model: "test/model", parts: {} };
+    this.scheduler.send(named);
   }
 
   async ready(): Promise<void> {

@@ -41,6 +41,10 @@ export interface TestSidecarOptions {
   /** Options of receipts; absent: none are written. */
   receipts?: Partial<Config["receipts"]>;
   maxKld?: number;
+  /** Folder of certificates; absent: there are none. */
+  certificates?: string;
+  /** `[turbo_quant] enabled`; absent: unset. */
+  enabled?: boolean;
   logger?: Logger;
   members?: MemberSource;
   onEnded?: (ended: Ended) => void;
@@ -53,9 +57,11 @@ export function clientsOf({ kv, ssm }: NonNullable<TestSidecarOptions["vaults"]>
   return { kv: [kv ?? []].flat(), ssm: [ssm ?? []].flat() };
 }
 
-function codecOf({ kv, int8, kvDim, maxKld }: TestSidecarOptions): Partial<Config["codec"]> {
+function codecOf(options: TestSidecarOptions): Partial<Config["codec"]> {
+  const { kv, int8, kvDim, maxKld, certificates = "/nonexistent" } = options;
   const isLossy = int8 ?? (kvDim ?? null) !== null;
-  return { kv: kv ?? (isLossy ? "int8" : "raw"), ...(maxKld === undefined ? {} : { maxKld }) };
+  const bound = maxKld === undefined ? {} : { maxKld };
+  return { kv: kv ?? (isLossy ? "int8" : "raw"), certificates, ...bound };
 }
 
 /** Returns the defaults, except for what tests must not touch or wait for. */
@@ -71,7 +77,7 @@ export function testConfig(options: TestSidecarOptions & { socket: string }): Co
       redundancy: options.redundancy ?? "none",
       credentials: "/nonexistent",
     },
-    turboQuant: { ...config.turboQuant, kvDim },
+    turboQuant: { ...config.turboQuant, kvDim, enabled: options.enabled ?? null },
     codec: { ...config.codec, ...codecOf(options) },
     vault: { ...config.vault, listen, maxBytes: 64 * MIB, stateDir: "/nonexistent" },
     sidecar: {

@@ -94,6 +94,11 @@ class Bench:
         wait_until(lambda: self.shim._channel.is_up, "the channel is up")
         self.fake.send({"t": "restore", "arena": ARENA, "on": True})
         wait_until(lambda: self.shim._book.restore_on, "restore is on")
+        wait_until(self.is_decided, "the fidelity is decided")
+
+    def is_decided(self) -> bool:
+        is_asked = self.fake.fidelity is not None and self.shim._naming.identity() is not None
+        return not is_asked or self.shim._naming._fidelity is not None
 
     def new(self, request: Request) -> Request:
         self.shim.on_new_request(request)

@@ -21,7 +21,6 @@ WELCOME: Frame = {
     "t": "welcome",
     "protocol": limits.LOCAL_PROTOCOL,
     "sidecar": "0.0.0",
-    "fidelity": 0,
     "wait_ms": 5000,
     "stall_ms": 5000,
     "save_slots_max": 64,
@@ -87,13 +86,19 @@ def pairs(*slots: tuple[int, int]) -> bytes:
 
 
 class FakeSidecar:
-    """Serves connections one after another or together; `answer` is sent after each hello, None = silence."""
+    """Serves connections one after another or together; `answer` is sent after each hello, None = silence.
 
-    def __init__(self, path: str, answer: Frame | None = WELCOME) -> None:
+    `fidelity` answers `weights`; None = silence.
+    """
+
+    def __init__(self, path: str, answer: Frame | None = WELCOME, fidelity: int | None = 0) -> None:
         self.path = path
+        self.fidelity = fidelity
+        self.otherwise = 0
         self.answer = answer
         self.frames: list[Frame] = []
         self.hellos: list[Frame] = []
+        self.weights: list[Frame] = []
         self.connections: list[socket.socket] = []
         self.reads = threading.Event()
         self.reads.set()
@@ -176,5 +181,10 @@ class FakeSidecar:
                 self.connections.append(connection)  # who sees it may send: the answer goes first
         elif frame["t"] == "ping":
             connection.sendall(encode({"t": "pong", "n": frame["n"]}))
+        elif frame["t"] == "weights":
+            self.weights.append(frame)
+            if self.fidelity is not None:
+                said = {"fidelity": self.fidelity, "otherwise": self.otherwise}
+                connection.sendall(encode({"t": "fidelity", "weights": frame["weights"], **said}))
         else:
             self.frames.append(frame)

@@ -16,6 +16,7 @@ from mlx.utils import tree_flatten
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.namespace import PAGE_ORDER
 from tierkv.connectors.vllm.processors import lower_priority
 from tierkv.mlx.buffers import Buffers
 from tierkv.mlx.form import ModelForm, UnnameableError
@@ -115,7 +116,13 @@ class Naming:
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).digest(), parts
 
-    def forget(self, _fidelity: int) -> None:
+    def identity(self) -> Frame | None:
+        """Give the frame that identifies the weights; None while their digest is not known."""
+        if not self.weights or self.refused:
+            return None
+        return {"t": "weights", "weights": self.weights, "order": PAGE_ORDER}
+
+    def forget(self) -> None:
         """Report everything again to a new sidecar."""
         self._told = {}
 

@@ -81,8 +81,10 @@ class Tier:
             register,
             engine=f"mlx-{uuid.uuid4()}",
             name=naming.name,
+            identity=naming.identity,
             reports=self._report,
             opened=naming.forget,
+            decided=lambda _frame: None,
         )
         self._link.start()
 

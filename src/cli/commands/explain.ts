@@ -5,7 +5,7 @@ import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
 import { askSidecar } from "../ask-sidecar.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
-import { showForm } from "../form.ts";
+import { showFidelity, showForm } from "../form.ts";
 import { orNone, showMs } from "../text.ts";
 
 const SHOWN_DEFAULT = 10;
@@ -55,7 +55,7 @@ type Row = [label: string, isShown: boolean, text: string];
 
 function rowsOf(account: Explained, reason: string): Row[] {
   const { predicted, actual, ahead, beyondTokens, longerTokens, heldTokens, roomTokens } = account;
-  const { gap, miss, block, receipt, saved, forms = [] } = account;
+  const { gap, miss, block, receipt, saved, forms = [], fidelity } = account;
   const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
   const asked = `${account.askedTokens} tokens, the engine held ${account.startTokens}`;
   const fetched = `${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}`;
@@ -79,6 +79,7 @@ function rowsOf(account: Explained, reason: string): Row[] {
       true,
       `${form.address} takes blocks as ${showForm(form)}`,
     ]),
+    ["form", fidelity !== undefined, fidelity === undefined ? "" : showFidelity(fidelity)],
     ["block", true, block === "" ? "-" : block],
     ["receipt", receipt !== "", `tierkv verify ${receipt}`],
     ["saved", saved !== null, showSaved(saved ?? 0)],

@@ -1,176 +1,341 @@
-// Owns `tierkv fidelity`: measures how restored blocks change the answers of the user's model.
-import { existsSync, readFileSync } from "node:fs";
-import { join, resolve } from "node:path";
+// Owns `tierkv fidelity`: measures how restored blocks change the answers of the user's model, and certifies it for INT8.
+import { existsSync, readFileSync, statSync } from "node:fs";
+import { basename, join, resolve } from "node:path";
+import type { Config } from "../../config/config.ts";
 import { optionOr } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
+import { CERTIFIED_PROMPTS_MIN } from "../../limits/codec.ts";
 import {
-  FIDELITY_KLD_MAX,
+  FIDELITY_JUDGE_MS,
   FIDELITY_PROMPT_CHARS,
   FIDELITY_PROMPTS_DEFAULT,
   FIDELITY_PROMPTS_MAX,
+  FIDELITY_ROUND_PROMPTS,
+  FIDELITY_START_MS,
 } from "../../limits/tools.ts";
-import { randomId } from "../../time.ts";
+import type { EngineFidelity, EngineStatus } from "../../sidecar/engine/engine-status.ts";
+import type { Certificate } from "../../sidecar/save/certificate.ts";
+import { writeCertificate } from "../../sidecar/save/certificates.ts";
+import { codecId, LOSSY } from "../../sidecar/save/codecs.ts";
+import { randomId, wallClockMs } from "../../time.ts";
 import { askSidecar, untilSaved } from "../ask-sidecar.ts";
-import type { Call } from "../call.ts";
+import type { Call, Outcome } from "../call.ts";
 import type { Command } from "../command.ts";
+import { EngineAsker } from "../engine-asker.ts";
 import type { Answered } from "../engine-asker.ts";
-import { likeness } from "../likeness.ts";
+import { showFidelity } from "../form.ts";
+import { finalVerdict, judgement } from "../judgement.ts";
+import type { Judgement, Trio, Verdict } from "../judgement.ts";
 import type { Likeness } from "../likeness.ts";
 import type { Place } from "../model-engine.ts";
 import { engineUrl } from "../option-kinds.ts";
-import { Progress } from "../progress.ts";
-import { showShare, table } from "../text.ts";
+import { SpokenProgress } from "../progress.ts";
+import type { SidecarLink } from "../sidecar-link.ts";
+import { showMs, showShare, table } from "../text.ts";
 
-/** Advice for a running engine, by decision 0125. */
-const ROUNDING =
-  "An engine in bfloat16 is that far off after any change, of a last bit too: then ask one with --dtype float32, or name --model.";
+/** Exit codes by verdict. */
+const EXIT: Readonly<Record<Verdict, number>> = { within: 0, beyond: 1, undecided: 3 };
 
 interface FidelityFlags {
   engine?: string;
   model?: string;
   text: string;
-  prompts: string;
+  prompts?: string;
 }
 
 export function addFidelity(program: Command): void {
   program
     .command("fidelity")
-    .summary("measure how restored blocks change a model's answers")
+    .summary("measure how restored blocks change a model's answers, and certify it for INT8")
     .description(
       "Sends each prompt three times: computed, from the engine's own cache, and restored by tierKV after that cache is\n" +
-        "emptied. Compares the greedy answers token by token, with the probabilities of the likeliest tokens. Run it on\n" +
-        "the machine of an engine with VLLM_SERVER_DEV_MODE=1 and no other users. With --model, a checkout starts vaults,\n" +
-        "a sidecar and vLLM on the CPU, and stops them at the end. Exit code 1 if restored answers differ from the own\n" +
-        "cache's by more than the bound.",
+        "emptied. Compares the greedy answers token by token, with the probabilities of the likeliest tokens. Ends early if\n" +
+        'the verdict is clear. Within [codec] max_kld it writes a certificate, with which `[codec] kv = "auto"` stores\n' +
+        "this model's blocks as INT8. Run it on the machine of an engine with VLLM_SERVER_DEV_MODE=1 and no other users,\n" +
+        "whose sidecar has [turbo_quant] enabled = true. With --model, it starts vaults, a sidecar and vLLM on the CPU\n" +
+        "and stops them at the end; that needs a Python with vLLM and tierkv. Exit code 0: within the bound, 1: beyond it,\n" +
+        "3: too few prompts to judge.",
     )
     .option("--engine <url>", "address of the engine, like http://127.0.0.1:8000")
     .option("--model <dir>", "folder of a model's files, instead of an engine")
     .requiredOption("--text <file>", "text typical of the model's use; prompts are pieces of it")
-    .option("--prompts <n>", `number of prompts (default: ${FIDELITY_PROMPTS_DEFAULT})`)
+    .option(
+      "--prompts <n>",
+      `most prompts (default: ${FIDELITY_PROMPTS_DEFAULT}, and those of ${FIDELITY_JUDGE_MS / 60_000} minutes)`,
+    )
     .example(
       "tierkv fidelity --engine http://127.0.0.1:8000 --text corpus.txt",
       "tierkv fidelity --model ./Qwen3-0.6B --text corpus.txt",
     )
-    .does(fidelity);
+    .does(runFidelity);
 }
 
-async function fidelity(call: Call<FidelityFlags>): Promise<boolean> {
+async function runFidelity(call: Call<FidelityFlags>): Promise<Outcome> {
   const { engine: url, model } = call.options;
   const engine = optionOr(engineUrl, "--engine", url, undefined);
   const prompts = piecesOf(readText(call.options.text), countOf(call.options.prompts));
-  if (engine !== undefined && model === undefined)
-    return measure(call, prompts, { engine, socket: call.loadConfig().sidecar.socket });
+  const config = call.loadConfig();
+  const progress = new SpokenProgress(call.io);
+  if (engine !== undefined && model === undefined) {
+    const place = { engine, socket: config.sidecar.socket, signal: null };
+    return await new Measurement(call, config, prompts, progress).run(place);
+  }
   if (model === undefined || engine !== undefined) {
     const reason = "one of --engine and --model is needed: a running engine, or a model's files";
     throw new TierkvError("USAGE", { reason });
   }
-  if (!existsSync(join(model, "config.json"))) {
-    const reason = `--model ${model}: there is no config.json; name the folder of a model's files`;
-    throw new TierkvError("USAGE", { reason });
-  }
+  checkModel(model);
   const { withEngineOf } = await import("../model-engine.ts");
-  const progress = new Progress(call.io);
+  progress.step(`about ${showMs(FIDELITY_START_MS)} to start vLLM, then ${forecastText(call)}`);
   return await withEngineOf(resolve(model), {
-    say: (what) => progress.at(0, 1, what),
-    work: (place) => measure(call, prompts, place),
+    say: (what) => progress.step(what),
+    work: (place) => new Measurement(call, config, prompts, progress).run(place),
   });
 }
 
-async function measure(
-  call: Call<FidelityFlags>,
-  prompts: readonly string[],
-  place: Place,
-): Promise<boolean> {
-  const { EngineAsker } = await import("../engine-asker.ts");
-  return await askSidecar(place.socket, async (link) => {
-    // One request at a time, because other requests in a step change the order of an engine's sums.
-    const engine = new EngineAsker(place.engine, `fidelity-${randomId()}`);
-    const model = await engine.model();
-    const computed: Answered[] = [];
-    const own: Answered[] = [];
-    const restored: Answered[] = [];
-    const progress = new Progress(call.io);
-    const answered = (what: string): void => {
-      const done = computed.length + own.length + restored.length;
-      progress.at(done, 3 * prompts.length, what);
-    };
-    // Each prompt is answered twice in a row, because a small cache does not keep all of them.
-    for (const prompt of prompts) {
-      computed.push(await engine.answer(model, prompt));
-      own.push(await engine.answer(model, prompt));
-      answered("computed, and from the engine's own cache");
-    }
-    await untilSaved(link);
-    await engine.emptyCache();
-    for (const prompt of prompts) {
-      restored.push(await engine.answer(model, prompt));
-      answered("restored");
-    }
-    const { kvCodec } = await link.status();
-    const result = judge(computed, own, restored);
-    const name = call.options.model ?? model;
-    const lines = describe(name, kvCodec, result);
-    if (call.options.model === undefined && !result.isWithin) lines.push(ROUNDING);
-    call.print({ model: name, codec: kvCodec, ...result }, lines);
-    return result.isWithin;
-  });
+function forecastText({ options: { prompts } }: Call<FidelityFlags>): string {
+  return prompts === undefined
+    ? `at most about ${showMs(FIDELITY_JUDGE_MS)} to measure`
+    : `up to ${prompts} prompts to measure`;
 }
 
-export interface Verdict {
+function checkModel(model: string): void {
+  const fault = (reason: string): TierkvError =>
+    new TierkvError("USAGE", { reason: `--model ${model}: ${reason}` });
+  const found = statSync(model, { throwIfNoEntry: false });
+  if (found === undefined) throw fault("there is no such folder");
+  if (!found.isDirectory()) throw fault("it is no folder; name the folder of a model's files");
+  if (!existsSync(join(model, "config.json")))
+    throw fault("there is no config.json; name the folder of a model's files");
+}
+
+export interface Result extends Omit<Judgement, "verdict" | "low" | "high"> {
+  verdict: Verdict;
+  prompts: number;
   /** Number of prompts of which tierKV restored tokens. */
   restored: number;
   restoredTokens: number;
-  ownCache: Likeness;
-  tierkv: Likeness;
-  isWithin: boolean;
+}
+
+/** Measures in rounds until the verdict is clear, or prompts or time are over. */
+class Measurement {
+  readonly #call: Call<FidelityFlags>;
+  readonly #config: Config;
+  readonly #prompts: readonly string[];
+  readonly #progress: SpokenProgress;
+  readonly #trios: Trio<Answered>[] = [];
+
+  constructor(
+    call: Call<FidelityFlags>,
+    config: Config,
+    prompts: readonly string[],
+    progress: SpokenProgress,
+  ) {
+    this.#call = call;
+    this.#config = config;
+    this.#prompts = prompts;
+    this.#progress = progress;
+  }
+
+  run({ engine: url, socket, signal }: Place): Promise<Outcome> {
+    return askSidecar(socket, async (link) => {
+      // One request at a time, because other requests in a step change the order of an engine's sums.
+      const engine = new EngineAsker(url, `fidelity-${randomId()}`, signal);
+      const model = await engine.model();
+      const own = engineIn((await link.status()).engines);
+      if (own !== null) checkIsLossy(own.fidelity);
+      const bound = this.#config.codec.maxKld;
+      await this.#rounds(engine, model, link, bound);
+      const result = judge(this.#trios, bound);
+      const { kvCodec, engines } = await link.status();
+      const name = this.#call.options.model ?? model;
+      const certificate = this.#certify(result, basename(name), engineIn(engines));
+      const path = certificate && writeCertificate(this.#config.codec.certificates, certificate);
+      const lines = describe(name, kvCodec, result, { bound, path, dtype: own?.fidelity.dtype });
+      const isWithin = result.verdict === "within";
+      this.#call.print({ model: name, codec: kvCodec, isWithin, ...result, certificate }, lines);
+      return EXIT[result.verdict];
+    });
+  }
+
+  async #rounds(
+    engine: EngineAsker,
+    model: string,
+    link: SidecarLink,
+    bound: number,
+  ): Promise<void> {
+    const startedMs = this.#progress.tookMs;
+    const isTimed = this.#call.options.prompts === undefined;
+    const all = this.#prompts.length;
+    let roundMs = 0;
+    while (this.#trios.length < all) {
+      const measuredMs = this.#progress.tookMs - startedMs;
+      // A round that would end too late does not begin; a certificate needs the first ones.
+      const isLate = isTimed && measuredMs + roundMs > FIDELITY_JUDGE_MS;
+      if (isLate && this.#trios.length >= CERTIFIED_PROMPTS_MIN) return;
+      const first = this.#trios.length;
+      const round = this.#prompts.slice(first, first + FIDELITY_ROUND_PROMPTS);
+      await this.#round(engine, model, link, round);
+      roundMs = this.#progress.tookMs - startedMs - measuredMs;
+      const { verdict } = judgement(restoredOf(this.#trios), bound);
+      if (verdict === "beyond") return;
+      if (verdict === "within" && this.#trios.length >= CERTIFIED_PROMPTS_MIN) return;
+    }
+  }
+
+  async #round(
+    engine: EngineAsker,
+    model: string,
+    link: SidecarLink,
+    prompts: readonly string[],
+  ): Promise<void> {
+    const before = this.#trios.length;
+    const startedMs = this.#progress.tookMs;
+    const tell = (done: number, what: string): void => {
+      const took = this.#progress.tookMs - startedMs;
+      const left = done === 0 ? null : (took / done) * (3 * prompts.length - done);
+      const answers = `answers, prompts ${before + 1} to ${before + prompts.length}: ${what}`;
+      this.#progress.at(done, 3 * prompts.length, answers, left);
+    };
+    const started: Omit<Trio<Answered>, "restored">[] = [];
+    // Each prompt is answered twice in a row, because a small cache does not keep all of them.
+    for (const prompt of prompts) {
+      const computed = await engine.answer(model, prompt);
+      started.push({ computed, own: await engine.answer(model, prompt) });
+      tell(2 * started.length, "computed, and from the engine's own cache");
+    }
+    await untilSaved(link);
+    await engine.emptyCache();
+    for (const [index, prompt] of prompts.entries()) {
+      const known = started[index];
+      if (known !== undefined)
+        this.#trios.push({ ...known, restored: await engine.answer(model, prompt) });
+      tell(2 * prompts.length + index + 1, "restored");
+    }
+  }
+
+  /** null: the measurement certifies nothing. */
+  #certify(
+    { verdict, tierkv, ownCache, restored }: Result,
+    model: string,
+    engine: EngineStatus | null,
+  ): Certificate | null {
+    const subject = engine === null ? null : certifiable(engine.fidelity);
+    if (subject === null || verdict !== "within" || restored < CERTIFIED_PROMPTS_MIN) return null;
+    return {
+      model,
+      ...subject,
+      codec: codecId(LOSSY.name),
+      version: LOSSY.version,
+      prompts: restored,
+      tokens: tierkv.tokens,
+      kldMean: tierkv.kldMean,
+      kldWorst: tierkv.kldMax,
+      floor: ownCache.kldMean,
+      date: new Date(wallClockMs()).toISOString().slice(0, "2026-11-28".length),
+      command: `tierkv fidelity ${this.#call.options.model === undefined ? "--engine URL" : `--model ${model}`} --text ${basename(this.#call.options.text)}`,
+    };
+  }
+}
+
+/** Returns what a certificate of this engine is about; null: nothing that another engine could meet. */
+function certifiable({
+  identity,
+  codec,
+  dtype,
+}: EngineFidelity): Pick<Certificate, "weights" | "order" | "dtype"> | null {
+  if (identity === null || dtype === null || codec !== LOSSY.name) return null;
+  const { weights, order } = identity;
+  // Weights that were changed in place are no other engine's.
+  return order === 0 || weights.includes("+") ? null : { weights, order, dtype };
+}
+
+/** Returns the engine of the measurement; null: the sidecar serves several, and none can be told from the others. */
+function engineIn(engines: readonly EngineStatus[]): EngineStatus | null {
+  const [engine = null] = engines;
+  return engines.length === 1 ? engine : null;
+}
+
+/** Throws USAGE for an engine that is exact for want of a certificate: nothing of the codec would be seen. */
+function checkIsLossy(fidelity: EngineFidelity): void {
+  if (fidelity.codec !== null || fidelity.why === "configured") return;
+  const reason = `this engine's blocks are ${showFidelity(fidelity)}, so restored ones show nothing of INT8: set [turbo_quant] enabled = true for the measurement and restart sidecar and engine, or name --model`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+function restoredOf(trios: readonly Trio<Answered>[]): Trio<Answered>[] {
+  return trios.filter(({ restored }) => restored.restoredTokens > 0);
 }
 
 /** Compares with the own cache's answers, because both compute the same rest of the prompt. Throws when nothing was restored. */
-export function judge(
-  computed: readonly Answered[],
-  own: readonly Answered[],
-  restored: readonly Answered[],
-): Verdict {
-  const isBrought = restored.map(({ restoredTokens }) => restoredTokens > 0);
-  const count = isBrought.filter(Boolean).length;
-  if (count === 0) {
+export function judge(trios: readonly Trio<Answered>[], bound: number): Result {
+  const compared = restoredOf(trios);
+  if (compared.length === 0) {
     const fix = `try [restore] when = "always", and ask \`tierkv explain\``;
     throw new TierkvError("ENGINE_ANSWER", { reason: `no prompt was restored; ${fix}` });
   }
-  const ownCache = likeness(pairs(computed, own, isBrought));
-  const tierkv = likeness(pairs(own, restored, isBrought));
-  const restoredTokens = restored.reduce((sum, answer) => sum + answer.restoredTokens, 0);
-  const isWithin = tierkv.kldMean <= FIDELITY_KLD_MAX;
-  return { restored: count, restoredTokens, ownCache, tierkv, isWithin };
+  const judged = judgement(compared, bound);
+  const { ownCache, tierkv, excess } = judged;
+  return {
+    verdict: finalVerdict(judged, bound),
+    ownCache,
+    tierkv,
+    excess,
+    prompts: trios.length,
+    restored: compared.length,
+    restoredTokens: compared.reduce((sum, { restored }) => sum + restored.restoredTokens, 0),
+  };
 }
 
-function pairs(
-  reference: readonly Answered[],
-  other: readonly Answered[],
-  isCompared: readonly boolean[],
-): [Answered, Answered][] {
-  return reference.flatMap((answer, index): [Answered, Answered][] => {
-    const theirs = other[index];
-    return theirs === undefined || isCompared[index] !== true ? [] : [[answer, theirs]];
-  });
+interface Shown {
+  bound: number;
+  /** File of the certificate; null: there is none. */
+  path: string | null;
+  dtype: EngineFidelity["dtype"] | undefined;
 }
 
-function describe(model: string, codec: string, verdict: Verdict): string[] {
+function describe(model: string, codec: string, result: Result, shown: Shown): string[] {
   const head = ["answers", "same", "top-1", "KLD mean", "KLD worst", "perplexity"];
   const rows = [
-    ["own cache, against computed", ...cells(verdict.ownCache)],
-    [`restored (${codec}), against own cache`, ...cells(verdict.tierkv)],
+    ["own cache, against computed", ...cells(result.ownCache)],
+    [`restored (${codec}), against own cache`, ...cells(result.tierkv)],
   ];
-  const bound = FIDELITY_KLD_MAX.toExponential();
-  const end = verdict.isWithin
-    ? `Within the bound: the mean is at most ${bound} nats a token.`
-    : `Beyond the bound of ${bound} nats a token: write [codec] kv = "${codec === "int8" ? "int8-had" : "raw"}".`;
-  const { restored, restoredTokens } = verdict;
+  const { restored, restoredTokens } = result;
   return [
     `${model}: ${restored} prompts, ${restoredTokens} of their tokens restored`,
     ...table([head, ...rows], "  "),
-    end,
+    verdictText(codec, result, shown),
+    ...(shown.path === null ? [] : [`Certified: ${shown.path}; engines use it once they connect.`]),
   ];
+}
+
+/** Exported for its test: one sentence, whatever the dtype. */
+export function verdictText(
+  codec: string,
+  {
+    verdict,
+    excess,
+    prompts,
+    ownCache,
+  }: Pick<Result, "verdict" | "excess" | "prompts" | "ownCache">,
+  { bound, dtype }: Pick<Shown, "bound" | "dtype">,
+): string {
+  const limit = bound.toExponential();
+  const added = `${Math.max(0, excess).toExponential(1)} nats a token beyond what two exact runs differ by`;
+  if (verdict === "within") return `Within the bound of ${limit}: restoring adds ${added}.`;
+  const isRounded = dtype === "bf16" || dtype === "f16";
+  if (verdict === "beyond") {
+    const fix = `write [codec] kv = "${codec === "int8" ? LOSSY.name : "raw"}"`;
+    const rounding = isRounded
+      ? ` In ${dtype} a last bit changes answers as much: measure with --dtype float32 to see the codec alone.`
+      : "";
+    return `Beyond the bound of ${limit}: restoring adds ${added}; ${fix}.${rounding}`;
+  }
+  const floor = ownCache.kldMean.toExponential(1);
+  const fix = isRounded
+    ? `in ${dtype} two exact runs differ by ${floor}; measure with --dtype float32, or with more prompts`
+    : `repeat with --prompts ${Math.min(FIDELITY_PROMPTS_MAX, prompts * 4)} and enough text`;
+  return `Not enough to judge: ${prompts} prompts leave it open whether restoring adds more than ${limit}; ${fix}.`;
 }
 
 function cells({ same, answers: all, top1, kldMean, kldMax, perplexity }: Likeness): string[] {

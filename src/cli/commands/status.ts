@@ -3,7 +3,7 @@ import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
 import type { Call, Outcome } from "../call.ts";
 import type { Command } from "../command.ts";
 import { describeFindings, findings, isProblem } from "../findings.ts";
-import { showForm } from "../form.ts";
+import { showFidelity, showForm } from "../form.ts";
 import type { Pooled, TargetStatus, Travel } from "../inspect.ts";
 import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "../text.ts";
 import { showTop } from "./top.ts";
@@ -67,7 +67,7 @@ function describe(targets: readonly TargetStatus[]): string[] {
 
 /** Returns lines below the table: a vault's traffic, sessions and disk, or a sidecar's work. */
 function remark(status: TargetStatus, name: string): string[] {
-  const { engines, kvCodec, counters, disk, forms, traffic, travel, pools } = status;
+  const { engines, kvCodec, counters, disk, fidelity, forms, traffic, travel, pools } = status;
   if (traffic !== null) {
     const lines = [describeTraffic(traffic), ...describeSessions(status)].map(
       (text) => `${name}: ${text}`,
@@ -88,6 +88,9 @@ function remark(status: TargetStatus, name: string): string[] {
     `sidecar: ${engines} ${engines === 1 ? "engine" : "engines"} connected, ${saved}, ${back}`,
     ...(travel === null ? [] : [`sidecar: ${describeTravel(travel)}`]),
     ...(pools ?? []).map((one) => `sidecar: ${describePooled(one)}`),
+    ...(fidelity ?? []).map(
+      ({ model, ...of }) => `sidecar: blocks of ${model} are ${showFidelity(of)}`,
+    ),
     ...(forms ?? []).map(
       ({ address, form }) => `sidecar: blocks go to ${address} as ${showForm(form)}`,
     ),

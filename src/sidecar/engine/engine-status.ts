@@ -1,8 +1,9 @@
 // Owns the status of one engine, in the shape that `tierkv status` and tests read.
 import type { Stage } from "../restore/arena-context.ts";
 import type { Footprint, Forecast } from "../restore/forecast.ts";
+import type { Decided } from "../save/fidelity.ts";
 import type { Hello } from "../socket/hello.ts";
-import type { NamingState } from "../socket/messages.ts";
+import type { GroupSpec, NamingState } from "../socket/messages.ts";
 import type { BlockKind } from "./ranks.ts";
 import type { WorkerRank } from "./worker-rank.ts";
 
@@ -32,6 +33,7 @@ export interface EngineStatus {
   footprint: Footprint | null;
   /** Most tokens that one step computes. */
   stepTokens: number;
+  fidelity: EngineFidelity;
   /** Blocks by group; empty before the arena is there. */
   groups: BlockKind[];
   arena: {
@@ -48,6 +50,19 @@ export interface EngineStatus {
     /** Reasons of workers that cannot use it, by rank; empty: none. */
     unmapped: { rank: number; reason: string }[];
   } | null;
+}
+
+/** Whether an engine's attention KV may come back as other bytes, and why. */
+export interface EngineFidelity extends Omit<Decided, "codecs"> {
+  /** Element type of its KV; null: not known. */
+  dtype: GroupSpec["dtype"] | null;
+}
+
+export function fidelityOf(
+  { codec, why, certificate, identity }: Decided,
+  dtype: EngineFidelity["dtype"],
+): EngineFidelity {
+  return { codec, why, certificate, identity, dtype };
 }
 
 /** Returns the fields that an engine's connection gave in its hello. */

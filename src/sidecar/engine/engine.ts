@@ -14,6 +14,8 @@ import { CostModel } from "../restore/cost-model.ts";
 import { Fetcher } from "../restore/fetcher.ts";
 import { Restorer } from "../restore/restore.ts";
 import type { RestorerOptions } from "../restore/restore.ts";
+import type { CodecChoice } from "../save/codec-choice.ts";
+import type { Decided, FidelityRules } from "../save/fidelity.ts";
 import type { Copies } from "../save/reoffer.ts";
 import type { Saver } from "../save/save.ts";
 import { BlockCache } from "../slots/block-cache.ts";
@@ -30,7 +32,7 @@ import type {
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
 import type { VaultClients } from "../vaults/pools.ts";
 import type { Links } from "../vaults/vaults.ts";
-import { arenaStatusOf, saidBy } from "./engine-status.ts";
+import { arenaStatusOf, fidelityOf, saidBy } from "./engine-status.ts";
 import type { EngineStatus } from "./engine-status.ts";
 import { Ranks } from "./ranks.ts";
 import { WorkerRank } from "./worker-rank.ts";
@@ -46,7 +48,8 @@ export interface EngineOptions extends Pick<
   freeBytes(): number;
   /** Checked against the engine's head dim; null: not checked. */
   kvDim: number | null;
-  fidelity: number;
+  codecs: CodecChoice;
+  rules: FidelityRules;
   vaults: VaultClients;
   links: Links;
   priority: FetchPriority;
@@ -73,6 +76,8 @@ export class Engine {
   readonly #connections = new Set<Connection>();
   readonly #restorer: Restorer;
   readonly #rates: EngineRates;
+  /** Decided anew for each life of the engine, and never while it lives: its own cache may hold blocks restored lossily. */
+  #decided: Decided;
   #scheduler: Connection | null = null;
   #stage: Stage | null = null;
   #model = "";
@@ -99,6 +104,7 @@ export class Engine {
     this.#onGone = events.onGone;
     this.#logger = options.logger.child({ engine });
     this.#rates = new EngineRates(options.isAlways);
+    this.#decided = options.rules.decide(null);
     this.#restorer = new Restorer({
       ...options,
       engine,
@@ -163,7 +169,10 @@ export class Engine {
       this.#restorer.askedFor(message.plan);
     } else if (message.t === "release") {
       this.#restorer.release(message);
+    } else if (message.t === "weights") {
+      this.#onWeights(message);
     } else {
+      this.#options.codecs.name(message.namespace, this.#decided.codecs);
       this.#restorer.namespace = message.namespace;
       this.naming = { ...this.naming, percent: 100 };
       this.#model = message.model;
@@ -171,6 +180,15 @@ export class Engine {
       const namespace = message.namespace.toString("hex").slice(0, 16);
       this.#logger.info({ namespace, model: message.model }, "engine named its namespace");
     }
+  }
+
+  /** Decides whether this engine's blocks may be lossy, and tells it the fidelity that belongs to its name. */
+  #onWeights({ weights, order }: Extract<SchedulerMessage, { t: "weights" }>): void {
+    this.#decided = this.#options.rules.decide({ weights, order });
+    const { codecs, ...told } = this.#decided;
+    this.#logger.info({ weights, order, codec: told.codec, why: told.why }, "fidelity decided");
+    const otherwise = this.#options.rules.decide(null).codecs.fidelity;
+    this.#scheduler?.send({ t: "fidelity", weights, fidelity: codecs.fidelity, otherwise });
   }
 
   /** Notes requests without a prefetch, each with its reason. */
@@ -272,6 +290,7 @@ export class Engine {
       footprint: stage?.costs.footprint() ?? null,
       stepTokens: this.#lengths.stepTokens,
       groups: this.#ranks.kinds(),
+      fidelity: fidelityOf(this.#decided, this.#ranks.dtype()),
       arena: stage === null ? null : arenaStatusOf(stage, this.#ranks, this.#lengths.maxModelLen),
     };
   }
@@ -331,6 +350,7 @@ export class Engine {
       cache,
       arena: arena.id,
       shards,
+      fidelityOf: (namespace) => this.#options.codecs.fidelityOf(namespace),
       rates: this.#rates,
       callMs: this.#options.waitMs * 2,
       geometryOf: (group, shard) => this.#ranks.groupAt(group, shard).geometry,
@@ -376,8 +396,9 @@ export class Engine {
 
   #openRestores({ arena, cache, fetcher, costs }: Stage): void {
     this.#isRestoring = true;
-    const { fidelity, vaults, priority, waitMs } = this.#options;
-    const recut = { arena: arena.id, fidelity, vaults, priority, callMs: waitMs };
+    const { codecs, vaults, priority, waitMs } = this.#options;
+    const of = (namespace: Buffer): number => codecs.fidelityOf(namespace);
+    const recut = { arena: arena.id, fidelityOf: of, vaults, priority, callMs: waitMs };
     this.#restorer.open({ cache, fetcher, costs, recut, ...this.#ranks.sizes });
     this.#sendRestore();
   }

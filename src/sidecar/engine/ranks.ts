@@ -121,6 +121,13 @@ export class Ranks implements Iterable<WorkerRank> {
     });
   }
 
+  /** Returns the element type of attention KV; null: there is no attention group, or none has registered. */
+  dtype(): GroupSpec["dtype"] | null {
+    const [worker] = this;
+    const groups = [...(worker?.groups ?? NO_GROUPS).values()];
+    return groups.find(({ spec }) => spec.layout === "attention")?.spec.dtype ?? null;
+  }
+
   groupIds(): number[] {
     return [...(this.#ranks.get(0)?.groups?.keys() ?? [])];
   }

@@ -12,7 +12,7 @@ import type { Fetcher } from "./fetcher.ts";
 /** Dependencies of fetching and cutting another engine's longer blocks. */
 export interface RecutContext {
   arena: ArenaId;
-  fidelity: number;
+  fidelityOf(namespace: Buffer): number;
   vaults: VaultClients;
   priority: FetchPriority;
   /** Longest duration of one call, in milliseconds. */

@@ -32,7 +32,7 @@ export interface FetcherOptions {
   cache: BlockCache;
   arena: ArenaId;
   shards: number;
-  fidelity: number;
+  fidelityOf(namespace: Buffer): number;
   vaults: VaultClients;
   pools: Pools;
   links: Links;
@@ -241,12 +241,12 @@ export class Fetcher {
 
   #start(source: Source, blocks: readonly Block[]): void {
     const { client, link } = source;
-    const { cache, shards, arena, fidelity, geometryOf, counters } = this.#options;
+    const { cache, shards, arena, fidelityOf, geometryOf, counters } = this.#options;
     const window = new Window({
       blocks,
       shards,
       arena,
-      fidelity,
+      fidelity: blocks[0] === undefined ? 0 : fidelityOf(blocks[0].namespace),
       cache,
       geometryOf,
       onBytes: (count) => counters.add("bytes_fetched", count),

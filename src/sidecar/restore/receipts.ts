@@ -26,7 +26,7 @@ export interface ReceiptsOptions {
   /** True: requests that did not ask get one, too. */
   isAlways: boolean;
   folder: ReceiptFolder;
-  fidelity: number;
+  fidelityOf(namespace: Buffer): number;
   /** Returns the model's name, as far as it is known. */
   modelOf(namespace: Namespace): string | null;
   counters: SidecarCounters;
@@ -95,7 +95,7 @@ export class Receipts {
     tokens: ReceiptStatement["tokens"],
     context: ArenaContext,
   ): Promise<void> {
-    const { folder, fidelity, modelOf } = this.#options;
+    const { folder, fidelityOf, modelOf } = this.#options;
     const groups = blocksOf(plan, tokens, context);
     const hashes = createHash("sha256");
     for (const blocks of groups) {
@@ -112,7 +112,7 @@ export class Receipts {
       request: plan.req,
       model: modelOf(namespace) ?? "",
       namespace: namespace.toString("hex"),
-      fidelity,
+      fidelity: fidelityOf(namespace),
       tokens,
       bytes: groups.flat().reduce((sum, { group }) => sum + context.sourceBytes(group), 0),
       vaults: account.vaults,

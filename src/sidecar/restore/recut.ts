@@ -245,7 +245,7 @@ export class Recut implements BlockUser {
     );
     const made = await recutSlots(
       arena.recut.arena,
-      arena.recut.fidelity,
+      arena.recut.fidelityOf(lookup.namespace),
       longer.namespace,
       Buffer.concat(came.map(({ key }) => key)),
       longer.tokens,

@@ -1,11 +1,11 @@
-// Owns the choice for `[codec] kv = "auto"`: per vault the codec that restores soonest, lossy only within the bound and where that gains.
+// Owns the choice for `[codec] kv = "auto"`: per vault the codec that restores soonest, lossy only where the model is certified and that gains.
 import type { RecordClass } from "../../block.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import { toTierkvError } from "../../errors.ts";
 import {
   CHANGE_TIME_SHARE,
-  DIVERGENCE_OF_NOISE,
   EXACT_TIME_SHARE,
+  NAMESPACES_KNOWN_MAX,
   WEIGHED_BLOCKS,
   WEIGHED_GROUPS_MAX,
 } from "../../limits/codec.ts";
@@ -21,14 +21,12 @@ export interface Weight {
   bytes: number;
   /** Seconds of one thread to decode. */
   decodeS: number;
-  /** Estimated divergence in nats per token. */
-  divergence: number;
 }
 
 export type Weights = ReadonlyMap<CodecName, Weight>;
 
 /** Why a codec was chosen. */
-export type CodecWhy = "unweighed" | "unmeasured" | "full" | "exact" | "sooner" | "beyond";
+export type CodecWhy = "unweighed" | "unmeasured" | "full" | "exact" | "sooner";
 
 /** The form of blocks for one vault. */
 export interface Form {
@@ -42,7 +40,7 @@ type Seen = Pick<VaultView, "restoreRate" | "isNearlyFull" | "isMemory">;
 
 /** Chooses the form for one vault; `last`: the codec chosen before. */
 export function chooseForm(
-  { candidates, kvName, threads, maxKld }: ChoiceRules,
+  { candidates, kvName, threads }: ChoiceRules,
   weights: Weights | undefined,
   { restoreRate, isNearlyFull, isMemory }: Seen,
   last?: CodecName,
@@ -50,7 +48,7 @@ export function chooseForm(
   const bytesPerS = restoreRate;
   const offered = candidates.flatMap((codec) => {
     const weight = weights?.get(codec);
-    if (weight === undefined || weight.divergence > maxKld) return [];
+    if (weight === undefined) return [];
     const wireS = bytesPerS === null ? 0 : weight.bytes / Math.max(1, bytesPerS);
     const s = (wireS + weight.decodeS / threads) * (codec === last ? CHANGE_TIME_SHARE : 1);
     return [{ codec, bytes: weight.bytes, s }];
@@ -58,8 +56,6 @@ export function chooseForm(
   type Offer = (typeof offered)[number];
   const least = (of: readonly Offer[], by: "bytes" | "s"): Offer | undefined =>
     of.toSorted((a, b) => a[by] - b[by])[0];
-  // A codec beyond the bound, such as one that misbehaves (F97), is reported and never chosen.
-  const isBeyond = offered.length < candidates.filter((codec) => weights?.has(codec)).length;
   const smallest = least(offered, "bytes");
   if (smallest === undefined) return { codec: kvName, why: "unweighed", bytesPerS };
   if (bytesPerS === null && !isMemory) {
@@ -72,7 +68,6 @@ export function chooseForm(
   );
   const soonest = least(offered, "s") ?? smallest;
   const isWorth = exact === undefined || soonest.s <= exact.s * EXACT_TIME_SHARE;
-  if (isBeyond) return { codec: soonest.codec, why: "beyond", bytesPerS };
   return isWorth
     ? { codec: soonest.codec, why: "sooner", bytesPerS }
     : { codec: exact.codec, why: "exact", bytesPerS };
@@ -81,7 +76,6 @@ export function chooseForm(
 export interface ChoiceRules extends Pick<Codecs, "candidates" | "kvName"> {
   /** Threads that decode at once. */
   threads: number;
-  maxKld: number;
 }
 
 /** A leased slot with a block. */
@@ -101,10 +95,12 @@ interface Weighed {
 const newlyWeighed = (): Weighed => ({ blocks: 0, weights: new Map() });
 
 export class CodecChoice {
-  readonly fidelity: number;
+  /** Codecs of engines that are not identified. */
   readonly #codecs: Codecs;
-  readonly #rules: ChoiceRules;
+  readonly #threads: number;
   readonly #logger: Logger;
+  /** Codecs by namespace, the latest last. */
+  readonly #named = new Map<string, Codecs>();
   /** Weights by geometry. */
   readonly #weighed = new Map<number, Weighed>();
   /** Last choice by vault address. */
@@ -112,21 +108,45 @@ export class CodecChoice {
 
   constructor(
     codecs: Codecs,
-    { logger, ...rules }: Pick<ChoiceRules, "threads" | "maxKld"> & { logger: Logger },
+    { logger, threads }: Pick<ChoiceRules, "threads"> & { logger: Logger },
   ) {
     this.#logger = logger;
-    this.fidelity = codecs.fidelity;
     this.#codecs = codecs;
-    this.#rules = { ...codecs, ...rules };
+    this.#threads = threads;
   }
 
-  /** Returns the codec for blocks that go to all of these vaults: the smallest of their choices. */
-  idFor(recordClass: RecordClass, geometry: GeometryId, views: readonly VaultView[]): number {
-    const { byClass, candidates } = this.#codecs;
+  /** Notes the codecs of an engine that has named itself. */
+  name(namespace: Buffer, codecs: Codecs): void {
+    const name = namespace.toString("latin1");
+    this.#named.delete(name);
+    this.#named.set(name, codecs);
+    const [oldest] = this.#named.keys();
+    if (this.#named.size > NAMESPACES_KNOWN_MAX && oldest !== undefined) this.#named.delete(oldest);
+  }
+
+  /** Returns the fidelity that is part of this namespace. */
+  fidelityOf(namespace: Buffer): number {
+    return this.#of(namespace).fidelity;
+  }
+
+  #of(namespace: Buffer): Codecs {
+    return this.#named.get(namespace.toString("latin1")) ?? this.#codecs;
+  }
+
+  /** Returns the codec for a namespace's blocks that go to all of these vaults: the smallest of their choices. */
+  idFor(
+    namespace: Buffer,
+    recordClass: RecordClass,
+    geometry: GeometryId,
+    views: readonly VaultView[],
+  ): number {
+    const codecs = this.#of(namespace);
+    const { byClass, candidates } = codecs;
     if (recordClass !== "kv" || candidates.length === 0) return byClass[recordClass];
+    const rules = { ...codecs, threads: this.#threads };
     const weights = this.#weighed.get(geometry)?.weights;
     const forms = views.map((view) => {
-      const form = chooseForm(this.#rules, weights, view, this.#forms.get(view.address)?.codec);
+      const form = chooseForm(rules, weights, view, this.#forms.get(view.address)?.codec);
       this.#forms.set(view.address, form);
       return form;
     });
@@ -136,8 +156,13 @@ export class CodecChoice {
   }
 
   /** Tries the codecs on one of a group's first blocks. Never rejects; after a failure the next block is tried. */
-  async weigh(pool: EncodePool, recordClass: RecordClass, block: WeighedSlot): Promise<void> {
-    const { candidates } = this.#codecs;
+  async weigh(
+    pool: EncodePool,
+    namespace: Buffer,
+    recordClass: RecordClass,
+    block: WeighedSlot,
+  ): Promise<void> {
+    const { candidates } = this.#of(namespace);
     if (recordClass !== "kv" || candidates.length === 0) return;
     const known = this.#weighed.get(block.geometry) ?? newlyWeighed();
     if (known.blocks >= WEIGHED_BLOCKS) return;
@@ -169,10 +194,10 @@ export class CodecChoice {
   }
 }
 
-/** Keeps the largest size and divergence over several blocks, and the quickest decode, because a thread may have waited. */
+/** Keeps the largest size over several blocks, and the quickest decode, because a thread may have waited. */
 function learn(
   weights: Map<CodecName, Weight>,
-  { codec, bytes, decodeS, noise }: CodecWeight,
+  { codec, bytes, decodeS }: CodecWeight,
   sourceBytes: number,
 ): void {
   const name = codecNameOf(codec);
@@ -181,6 +206,5 @@ function learn(
   weights.set(name, {
     bytes: Math.max(old?.bytes ?? 0, bytes / sourceBytes),
     decodeS: Math.min(old?.decodeS ?? Number.POSITIVE_INFINITY, decodeS / sourceBytes),
-    divergence: Math.max(old?.divergence ?? 0, noise * DIVERGENCE_OF_NOISE),
   });
 }

@@ -53,25 +53,42 @@ interface Choice {
   turboQuant: Pick<TurboQuantConfig, "enabled">;
 }
 
-/** Chooses the codecs. Recurrent state is raw here, because the engine's pages already have the form that `states` asks for. */
-export function chooseCodecs({ codec, turboQuant }: Choice): Codecs {
-  const candidates = codec.kv === "auto" ? CANDIDATES : [];
-  const kvName = codec.kv === "auto" ? automatic(turboQuant.enabled ?? true) : codec.kv;
+/**
+ * Lossy codec of "auto". Certificates name it with its version: raise the version when the same page decodes to other
+ * bytes than before, so that no certificate of the former codec applies.
+ */
+export const LOSSY: { readonly name: CodecName; readonly version: number } = {
+  name: "int8-had",
+  version: 1,
+};
+
+/** True when the codec depends on whether the engine's model is certified. */
+export function asksCertificate({ codec, turboQuant }: Choice): boolean {
+  return codec.kv === "auto" && turboQuant.enabled === null;
+}
+
+/**
+ * Chooses the codecs; `isCertified`: "auto" may use the lossy codec with this engine's model. Recurrent state is raw here,
+ * because the engine's pages already have the form that `states` asks for.
+ */
+export function chooseCodecs(choice: Choice, isCertified = false): Codecs {
+  const { codec, turboQuant } = choice;
+  if (codec.kv !== "auto") return codecsOf(codec.kv, []);
+  if (turboQuant.enabled === true) return codecsOf(LOSSY.name, []);
+  if (isCertified && asksCertificate(choice)) return codecsOf(LOSSY.name, [...EXACT, LOSSY.name]);
+  return codecsOf("raw", EXACT);
+}
+
+const EXACT: readonly CodecName[] = ["raw", "lossless"];
+
+function codecsOf(kvName: CodecName, candidates: readonly CodecName[]): Codecs {
   const id = CODEC_IDS[kvName];
   const isLossy = !isExact(kvName);
   return {
     byClass: { kv: id, ssm: CODEC_IDS.raw },
     fidelity: isLossy ? id : FIDELITY_EXACT,
     kvName,
-    candidates: candidates.filter((name) => isExact(name) || name === kvName),
+    candidates,
     isLossy,
   };
-}
-
-/** Codecs of "auto", without `int8`, which is beyond the bound with outlier channels (decision 0078). */
-const CANDIDATES: readonly CodecName[] = ["raw", "lossless", "int8-had"];
-
-/** Prefers the transform, which is never worse and costs less time than the fastest link saves (decision 0078). */
-function automatic(isLossy: boolean): CodecName {
-  return isLossy ? "int8-had" : "raw";
 }

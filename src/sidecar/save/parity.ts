@@ -17,7 +17,7 @@ import type { StripeId } from "../../native.ts";
 import { parityAdd, parityClose, parityMake, parityOpen } from "../../native.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import type { SaveItem } from "../socket/messages.ts";
-import type { Codecs } from "./codecs.ts";
+import type { CodecChoice } from "./codec-choice.ts";
 import type { ParityDestination } from "./destinations.ts";
 import type { Pending } from "./pending.ts";
 import type { Destination } from "./store-queue.ts";
@@ -54,7 +54,7 @@ export interface Member {
 }
 
 export interface ParityOptions {
-  codecs: Pick<Codecs, "fidelity">;
+  codecs: Pick<CodecChoice, "fidelityOf">;
   counters: SidecarCounters;
   logger: Logger;
   /** Called with the bytes of memory taken, negative when given back. */
@@ -190,7 +190,7 @@ export class ParityMaker {
     try {
       const blockHash = hashes.at(-1) ?? Buffer.alloc(0);
       const place = { group, shard, shardCount, tokens, namespace, anchor };
-      const { fidelity } = this.#options.codecs;
+      const fidelity = this.#options.codecs.fidelityOf(namespace);
       const made = await parityMake(open.id, { ...place, fidelity, blockHash, endTokens });
       const record = new OutboxRecord(made[0] ?? 0, made[1] ?? 0, null);
       const key = packKeys(blockHash, group | PARITY_GROUP, shard);

@@ -227,8 +227,8 @@ export class Reoffer {
     return pool.encode({
       arena,
       geometry,
-      codec: codecs.idFor(recordClass, geometry, [store.view]),
-      fidelity: codecs.fidelity,
+      codec: codecs.idFor(namespace, recordClass, geometry, [store.view]),
+      fidelity: codecs.fidelityOf(namespace),
       namespace,
       shard,
       shardCount: shards,

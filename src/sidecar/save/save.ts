@@ -6,7 +6,7 @@ import type { EncodePool } from "../../codec/pool.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
 import { packBlocks } from "../../codec/task.ts";
 import type { EncodeTask } from "../../codec/task.ts";
-import { toTierkvError } from "../../errors.ts";
+import { TierkvError, toTierkvError } from "../../errors.ts";
 import { failpoint } from "../../failpoint.ts";
 import { recordKey } from "../../key-text.ts";
 import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits/general.ts";
@@ -253,18 +253,23 @@ export class Saver {
   }
 
   /** True for records that are sent twice, belong to parity, or have varying length: they are encoded before they are sent. */
-  #isMadeAhead({ recordClass, geometry }: SaveSource, { view }: StoreQueue): boolean {
+  #isMadeAhead(
+    namespace: Namespace,
+    { recordClass, geometry }: SaveSource,
+    { view }: StoreQueue,
+  ): boolean {
     const { pools, codecs } = this.#options;
     const { isDouble, width, local } = pools[recordClass];
     const isAlone = !isDouble && width === 0 && local === NO_VAULT;
-    return !isAlone || isVariable(codecs.idFor(recordClass, geometry, [view]));
+    return !isAlone || isVariable(codecs.idFor(namespace, recordClass, geometry, [view]));
   }
 
   /** Defers as many records as a lane can take now; the rest waits in its slots, or is encoded ahead. */
   #pump(queue: Queue): void {
-    if (queue.isBusy || queue.pending.length === 0) return;
+    const [first] = queue.pending;
+    if (queue.isBusy || first === undefined) return;
     const { source, store } = queue;
-    const isMadeAhead = this.#isMadeAhead(source, store);
+    const isMadeAhead = this.#isMadeAhead(first.namespace, source, store);
     const isDeferred = !isMadeAhead && store.hasRoom && !this.#deferring.has(store);
     if (!isMadeAhead && !isDeferred && !this.#mayEncode(queue)) return;
     queue.isBusy = true;
@@ -320,14 +325,16 @@ export class Saver {
     const { codecs, pool } = this.#options;
     const { arena, geometry, recordClass, shard, shardCount } = source;
     const [first] = batch;
-    if (first !== undefined) await codecs.weigh(pool, recordClass, { ...source, ...first.item });
+    if (first === undefined) throw new TierkvError("INTERNAL", { reason: "a batch of no blocks" });
+    const { namespace } = first;
+    await codecs.weigh(pool, namespace, recordClass, { ...source, ...first.item });
     const views = batch.flatMap(({ destinations }) => destinations.map(({ store }) => store.view));
     return {
       arena,
       geometry,
-      codec: codecs.idFor(recordClass, geometry, [...new Set(views)]),
-      fidelity: codecs.fidelity,
-      namespace: batch[0]?.namespace ?? Buffer.alloc(0),
+      codec: codecs.idFor(namespace, recordClass, geometry, [...new Set(views)]),
+      fidelity: codecs.fidelityOf(namespace),
+      namespace,
       shard,
       shardCount,
       ...packBlocks(batch.map(({ item }) => item)),

@@ -3,6 +3,7 @@ import { asBuffer, HASH_BYTES } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import type { Step } from "../../cost/prefill.ts";
 import { AUDIT_HASHES_MAX } from "../../limits/again.ts";
+import { WEIGHTS_NAME_BYTES_MAX } from "../../limits/codec.ts";
 import {
   EXPLAIN_MAX,
   GROUPS_MAX,
@@ -115,6 +116,15 @@ export interface AskedFor {
   plan: number;
 }
 
+/** Identifies what an engine computes with, and asks for the fidelity of its blocks. */
+export interface WeightsMessage {
+  t: "weights";
+  /** Name of the weights: a digest, and the generation where they were changed in place. */
+  weights: string;
+  /** Version of the order in which its records hold K and V; 0: not proven. */
+  order: number;
+}
+
 /** Asks whether vaults hold these blocks now, for an engine that publishes events. */
 export interface Audit {
   t: "audit";
@@ -124,6 +134,7 @@ export interface Audit {
 
 export type SchedulerMessage =
   | { t: "namespace"; namespace: Namespace; model: string }
+  | WeightsMessage
   | Prefetch
   | Audit
   | AskedFor
@@ -190,12 +201,13 @@ export type SidecarMessage =
       t: "welcome";
       protocol: number;
       sidecar: string;
-      fidelity: number;
       wait_ms: number;
       stall_ms: number;
       verify_every: number;
       save_slots_max: number;
     }
+  /** Answers `weights`: 0 exact, else the id of the lossy codec; `otherwise`: with weights that no certificate is about. */
+  | { t: "fidelity"; weights: string; fidelity: number; otherwise: number }
   | { t: "refuse"; code: string; message: string }
   /** Sent with the arena's descriptor. */
   | {
@@ -267,6 +279,14 @@ const PARSERS: ReadonlyMap<string, (message: Reader) => ShimMessage> = new Map<
   ["session", parseSession],
   ["sessions", parseSessions],
   ["namespace", parseNamespace],
+  [
+    "weights",
+    (message) => ({
+      t: "weights",
+      weights: message.text("weights", WEIGHTS_NAME_BYTES_MAX),
+      order: message.u32("order"),
+    }),
+  ],
   ["prefetch", parsePrefetch],
   [
     "audit",

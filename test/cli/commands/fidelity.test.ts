@@ -7,8 +7,14 @@ import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { judge, piecesOf } from "../../../src/cli/commands/fidelity.ts";
 import type { Answered } from "../../../src/cli/engine-asker.ts";
+import { CERTIFIED_PROMPTS_MIN } from "../../../src/limits/codec.ts";
 import { FIDELITY_PROMPT_CHARS } from "../../../src/limits/tools.ts";
+import type { Certificate } from "../../../src/sidecar/save/certificate.ts";
+import { readCertificates } from "../../../src/sidecar/save/certificates.ts";
+import { codecId, LOSSY } from "../../../src/sidecar/save/codecs.ts";
+import { identify } from "../../support/certificates.ts";
 import { runInside } from "../../support/command-line.ts";
+import { FakeEngine } from "../../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 
 function answered(share: number, restoredTokens = 0): Answered {
@@ -25,12 +31,113 @@ test("prompts are pieces of the whole text, each beginning elsewhere", () => {
 });
 
 test("the verdict is about restored prompts, against the own cache's answers", () => {
-  const own = [answered(0.5), answered(0.5)];
-  const near = judge(own, own, [answered(0.5001, 128), answered(0.1)]);
-  expect(near).toMatchObject({ restored: 1, restoredTokens: 128, isWithin: true });
+  const exact = { computed: answered(0.5), own: answered(0.5) };
+  const trio = (restored: Answered) => ({ ...exact, restored });
+  const near = judge([trio(answered(0.5001, 128)), trio(answered(0.1))], 1e-4);
+  expect(near).toMatchObject({ prompts: 2, restored: 1, restoredTokens: 128, verdict: "within" });
   expect(near.tierkv.answers).toBe(1);
-  expect(judge(own, own, [answered(0.4, 128), answered(0.5)]).isWithin).toBe(false);
-  expect(() => judge(own, own, own)).toThrow(/no prompt was restored/);
+  const far = [1, 2, 3].map((n) => trio(answered(0.4 - n / 100, 128)));
+  expect(judge(far, 1e-4).verdict).toBe("beyond");
+  expect(() => judge([trio(answered(0.5))], 1e-4)).toThrow(/no prompt was restored/);
+});
+
+/** Serves like an engine: restored answers after its cache was emptied, by `kld` off the others. */
+async function openEngine(kld: number): Promise<string> {
+  let isEmptied = false;
+  const seen = new Set<string>();
+  const server = createServer((request, response) => {
+    let body = "";
+    request.on("data", (part: Buffer) => void (body += part.toString()));
+    request.on("end", () => {
+      if (request.url === "/reset_prefix_cache") isEmptied = true;
+      const { prompt = "" } = JSON.parse(body || "{}") as { prompt?: string };
+      if (request.url === "/v1/completions" && !seen.has(prompt)) isEmptied = false;
+      seen.add(prompt);
+      const off = isEmptied ? Math.sqrt(kld / 2) : 0;
+      const step = { "token_id:1": Math.log(0.5 + off), "token_id:2": Math.log(0.5 - off) };
+      const answers: Record<string, object> = {
+        "/v1/models": { data: [{ id: "m" }] },
+        "/reset_prefix_cache": { success: true },
+        "/v1/completions": {
+          choices: [{ token_ids: [1], logprobs: { top_logprobs: [step] } }],
+          kv_transfer_params: { tierkv: { restored_tokens: isEmptied ? 128 : 0 } },
+        },
+      };
+      response.writeHead(200).end(JSON.stringify(answers[request.url ?? ""] ?? {}));
+    });
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  onTestFinished(() => void server.close());
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+/** Runs the command with a sidecar of one engine, whose weights are named unless `weights` is empty. */
+async function measured(
+  kld: number,
+  { enabled, weights = "files:m", prompts }: Measured,
+): Promise<{ exitCode: number | null; stdout: string; stderr: string; certificates: string }> {
+  const certificates = join(testDirectory(), "certificates");
+  const set = enabled === undefined ? {} : { enabled };
+  const sidecar = await openSidecar({ kv: "auto", certificates, ...set });
+  const engine = await FakeEngine.start(sidecar.socketPath);
+  await identify(engine, weights, enabled === true ? codecId(LOSSY.name) : 0);
+  const folder = testDirectory();
+  const config = join(folder, "tierkv.toml");
+  const lines = ["[sidecar]", `socket = "${sidecar.socketPath}"`, "[codec]"];
+  writeFileSync(config, [...lines, `certificates = "${certificates}"`, ""].join("\n"));
+  const text = join(folder, "text");
+  writeFileSync(text, Array.from({ length: 3000 }, (_none, n) => n).join(" "));
+  const line = ["fidelity", "--engine", await openEngine(kld), "--text", text, "--json"];
+  const most = prompts === undefined ? [] : ["--prompts", String(prompts)];
+  const ran = await runInside([...line, ...most, "--config", config]);
+  return { ...ran, certificates };
+}
+
+interface Measured {
+  enabled?: boolean;
+  weights?: string;
+  prompts?: number;
+}
+
+test("a model within the bound is certified after the fewest prompts that certify, and the sidecar takes it", async () => {
+  const { exitCode, stdout, stderr, certificates } = await measured(2e-5, { enabled: true });
+  expect([exitCode, stderr]).toEqual([0, expect.any(String)]);
+  const found = JSON.parse(stdout) as { prompts: number; certificate: Certificate };
+  expect(found.prompts).toBe(CERTIFIED_PROMPTS_MIN);
+  expect(found.certificate).toMatchObject({ weights: "files:m", dtype: "bf16", floor: 0 });
+  expect(readCertificates(certificates, { warn: () => {} })).toEqual([found.certificate]);
+  const sidecar = await openSidecar({ kv: "auto", certificates });
+  await identify(await FakeEngine.start(sidecar.socketPath), "files:m", codecId(LOSSY.name));
+});
+
+test("a model beyond the bound ends after one round, without a certificate", async () => {
+  const { exitCode, stdout, certificates } = await measured(1e-3, { enabled: true });
+  expect(exitCode).toBe(1);
+  expect(JSON.parse(stdout)).toMatchObject({ prompts: 8, verdict: "beyond", certificate: null });
+  expect(readCertificates(certificates, { warn: () => {} })).toEqual([]);
+});
+
+test.each<[kld: number, code: number, verdict: string]>([
+  [2e-5, 0, "within"],
+  [2e-3, 3, "undecided"],
+])(
+  "one prompt with a divergence of %d exits with %i and certifies nothing",
+  async (kld, code, verdict) => {
+    const { exitCode, stdout } = await measured(kld, { enabled: true, prompts: 1 });
+    expect(exitCode).toBe(code);
+    expect(JSON.parse(stdout)).toMatchObject({ verdict, certificate: null });
+  },
+);
+
+test("weights that were changed in place are measured and not certified", async () => {
+  const { stdout } = await measured(2e-5, { enabled: true, weights: "files:m+5eed" });
+  expect(JSON.parse(stdout)).toMatchObject({ verdict: "within", certificate: null });
+});
+
+test("an engine that is exact for want of a certificate is told how to be measured", async () => {
+  const { exitCode, stderr, stdout } = await measured(2e-5, {});
+  expect([exitCode, stdout]).toEqual([2, expect.stringContaining("USAGE")]);
+  expect(stdout + stderr).toContain("[turbo_quant] enabled = true");
 });
 
 test("an engine whose cache cannot be emptied is told how to start", async () => {
@@ -62,7 +169,9 @@ test("an engine whose cache cannot be emptied is told how to start", async () =>
 test.each([
   [[], /one of --engine and --model/],
   [["--engine", "http://127.0.0.1:1", "--model", "."], /one of --engine and --model/],
-  [["--model", "/nowhere"], /--model \/nowhere: there is no config.json/],
+  [["--model", "/nowhere"], /--model \/nowhere: there is no such folder/],
+  [["--model", "/proc/version"], /--model \/proc\/version: it is no folder/],
+  [["--model", "/proc"], /--model \/proc: there is no config.json/],
 ])("what is to be measured is named once: %j", async (arguments_, said) => {
   const text = join(testDirectory(), "text");
   writeFileSync(text, "a".repeat(FIDELITY_PROMPT_CHARS + 10));

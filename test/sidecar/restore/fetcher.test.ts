@@ -36,7 +36,7 @@ async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<s
     cache,
     arena: arena.id,
     shards: 1,
-    fidelity: 0,
+    fidelityOf: () => 0,
     vaults,
     pools: openPools(vaults),
     links: { kv: [link], ssm: [] },

@@ -88,7 +88,7 @@ function openRestorer(
   });
   const groupAt = (): never => expect.fail("nobody asked for a receipt");
   const vaults = { kv: [], ssm: [] };
-  const recut = { vaults, fidelity: 0, callMs: WAIT_MS } as unknown as RecutContext;
+  const recut = { vaults, fidelityOf: () => 0, callMs: WAIT_MS } as unknown as RecutContext;
   restorer.open({ cache, fetcher, costs, recut, sourceBytes, shapeOf, groupAt });
   return closeAfterTest(restorer);
 }

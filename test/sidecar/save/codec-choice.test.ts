@@ -1,26 +1,32 @@
-// Owns the proof of `[codec] kv = "auto"`: chosen by time over each vault's link, within the bound, shown in status and explain.
+// Owns the proof of `[codec] kv = "auto"`: chosen by time over each vault's link, lossy where the model is certified, shown in status and explain.
 import { expect, test } from "vitest";
+import { toNamespace } from "../../../src/block.ts";
 import { describe as explained } from "../../../src/cli/commands/explain.ts";
 import { showForm } from "../../../src/cli/form.ts";
 import type { Vault } from "../../../src/client/vault.ts";
 import type { Link } from "../../../src/cost/link.ts";
 import type { ArenaId, GeometryId } from "../../../src/native.ts";
+import { writeCertificate } from "../../../src/sidecar/save/certificates.ts";
 import { chooseForm, CodecChoice } from "../../../src/sidecar/save/codec-choice.ts";
 import type { Weights } from "../../../src/sidecar/save/codec-choice.ts";
-import { chooseCodecs } from "../../../src/sidecar/save/codecs.ts";
+import { chooseCodecs, codecId, LOSSY } from "../../../src/sidecar/save/codecs.ts";
 import { VaultView } from "../../../src/sidecar/save/vault-view.ts";
+import { certificateOf, identify } from "../../support/certificates.ts";
+import { digest } from "../../support/records.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
+import { testDirectory } from "../../support/sidecars.ts";
 import { logger } from "../../support/vaults.ts";
 
 /** Weights measured on one core (docs/fidelity.md). */
 const WEIGHTS: Weights = new Map([
-  ["raw", { bytes: 1, decodeS: 1 / 20e9, divergence: 0 }],
-  ["lossless", { bytes: 0.71, decodeS: 1 / 6.2e9, divergence: 0 }],
-  ["int8-had", { bytes: 0.515, decodeS: 1 / 5.1e9, divergence: 5e-6 }],
+  ["raw", { bytes: 1, decodeS: 1 / 20e9 }],
+  ["lossless", { bytes: 0.71, decodeS: 1 / 6.2e9 }],
+  [LOSSY.name, { bytes: 0.515, decodeS: 1 / 5.1e9 }],
 ]);
-const RULES = { ...chooseCodecs({ codec: { kv: "auto" }, turboQuant: { enabled: null } }) };
-const rules = { ...RULES, threads: 1, maxKld: 1e-4 };
+const CONFIG = { codec: { kv: "auto" }, turboQuant: { enabled: null } } as const;
+const RULES = chooseCodecs(CONFIG, true);
+const rules = { ...RULES, threads: 1 };
 const at = (gigabits: number | null, isNearlyFull = false) => ({
   restoreRate: gigabits === null ? null : (gigabits * 1e9) / 8,
   isNearlyFull,
@@ -28,16 +34,16 @@ const at = (gigabits: number | null, isNearlyFull = false) => ({
 });
 
 test.each([
-  [0.1, 1, "int8-had", "sooner"],
-  [1, 1, "int8-had", "sooner"],
-  [6, 1, "int8-had", "sooner"],
+  [0.1, 1, LOSSY.name, "sooner"],
+  [1, 1, LOSSY.name, "sooner"],
+  [6, 1, LOSSY.name, "sooner"],
   [7, 1, "lossless", "exact"],
   [10, 1, "lossless", "exact"],
   [40, 1, "raw", "exact"],
   // Threads share the decoding, so more of them favour fewer bytes.
-  [10, 4, "int8-had", "sooner"],
+  [10, 4, LOSSY.name, "sooner"],
   [28, 4, "lossless", "exact"],
-  [null, 1, "int8-had", "unmeasured"],
+  [null, 1, LOSSY.name, "unmeasured"],
 ])(
   "where records arrive at %s Gb/s and %s threads decode, blocks become %s (%s)",
   (gigabits, threads, codec, why) => {
@@ -45,23 +51,24 @@ test.each([
   },
 );
 
-test("F97 a codec beyond the bound is named and not used, nor a lossy one where all must be exact", () => {
-  const beyond = chooseForm({ ...rules, maxKld: 1e-6 }, WEIGHTS, at(0.1));
-  expect(beyond).toMatchObject({ codec: "lossless", why: "beyond" });
-  const exact = chooseCodecs({ codec: { kv: "auto" }, turboQuant: { enabled: false } });
-  expect([exact.fidelity, exact.candidates]).toEqual([0, ["raw", "lossless"]]);
+test("F97 without a certificate, or where all must be exact, no lossy codec is offered", () => {
+  const never = { ...CONFIG, turboQuant: { enabled: false } };
+  for (const exact of [chooseCodecs(CONFIG), chooseCodecs(never), chooseCodecs(never, true)]) {
+    expect([exact.fidelity, exact.candidates]).toEqual([0, ["raw", "lossless"]]);
+    expect(chooseForm({ ...exact, threads: 1 }, WEIGHTS, at(0.1)).codec).toBe("lossless");
+  }
 });
 
 test("a vault that fills up gets fewest bytes, and a rate that wavers changes nothing", () => {
   expect(chooseForm(rules, WEIGHTS, at(40, true))).toMatchObject({
-    codec: "int8-had",
+    codec: LOSSY.name,
     why: "full",
   });
   // Raw and lossless are equal at 20.6 Gb/s.
   for (const last of ["raw", "lossless"] as const)
     expect(chooseForm(rules, WEIGHTS, at(20.6), last).codec).toBe(last);
   expect(chooseForm(rules, undefined, at(1))).toMatchObject({
-    codec: "int8-had",
+    codec: LOSSY.name,
     why: "unweighed",
   });
 });
@@ -77,21 +84,20 @@ test("blocks in memory stay exact until it fills up, however long saves take", (
     bytesPerS: null,
   });
   expect(chooseForm(rules, WEIGHTS, memory(true))).toMatchObject({
-    codec: "int8-had",
+    codec: LOSSY.name,
     why: "full",
   });
 });
 
 test("blocks for several vaults use the codec of the slowest", async () => {
-  const choice = new CodecChoice(RULES, { threads: 1, maxKld: 1e-4, logger });
+  const choice = new CodecChoice(chooseCodecs(CONFIG), { threads: 1, logger });
   const pool = {
     weigh: () =>
       Promise.resolve(
-        [...WEIGHTS.values()].map(({ bytes, decodeS, divergence }, index) => ({
-          codec: [0, 1, 3][index]!,
+        [...WEIGHTS].map(([name, { bytes, decodeS }]) => ({
+          codec: codecId(name),
           bytes: bytes * 1000,
           decodeS: decodeS * 1000,
-          noise: divergence,
         })),
       ),
   };
@@ -102,23 +108,31 @@ test("blocks for several vaults use the codec of the slowest", async () => {
     generation: 0,
     sourceBytes: 1000,
   };
-  await choice.weigh(pool as never, "kv", slot);
+  const [certified, other] = ["certified", "other"].map((name) => toNamespace(digest(name)));
+  choice.name(certified!, RULES);
+  await choice.weigh(pool as never, certified!, "kv", slot);
   const view = (address: string, gigabits: number): VaultView =>
     ({ address, ...at(gigabits) }) as never;
   const views = [view("near", 100), view("far", 0.1)];
-  expect(choice.idFor("kv", slot.geometry, views)).toBe(3);
-  expect(choice.idFor("kv", slot.geometry, views.slice(0, 1))).toBe(0);
-  expect(choice.idFor("ssm", slot.geometry, views)).toBe(0);
-  expect([choice.formOf("near")!.codec, choice.names]).toEqual(["raw", "raw, int8-had"]);
+  const lossy = codecId(LOSSY.name);
+  expect(choice.idFor(certified!, "kv", slot.geometry, views)).toBe(lossy);
+  expect(choice.idFor(certified!, "kv", slot.geometry, views.slice(0, 1))).toBe(0);
+  expect(choice.idFor(certified!, "ssm", slot.geometry, views)).toBe(0);
+  expect([choice.formOf("near")!.codec, choice.names]).toEqual(["raw", `raw, ${LOSSY.name}`]);
+  expect(choice.fidelityOf(certified!)).toBe(lossy);
+  // A namespace of an engine that is not certified stays exact over the same link.
+  expect(choice.idFor(other!, "kv", slot.geometry, views)).toBe(codecId("lossless"));
+  expect(choice.fidelityOf(other!)).toBe(0);
 });
 
 const VECTORS = 2 * 2 * 16 * 2;
 const PAGE = VECTORS * 32 * 2;
 const INT8_RECORD = 192 + VECTORS * (2 + 32);
 
-test("within a bound of 0 blocks get smaller bit for bit, in the namespace of a lossy codec", async () => {
-  const scene = await openScene({ kv: "auto", maxKld: 0 });
+test("an engine without a certificate gets smaller blocks bit for bit, in an exact namespace", async () => {
+  const scene = await openScene({ kv: "auto" });
   const { engine, proxy, sidecar } = scene;
+  await identify(engine, "files:unknown", 0);
   proxy.set({ bytesPerSecond: 2_000_000 });
   const [first, second] = ["first", "second"].map((name) => makeBlocks(name, 32, PAGE));
   for (const { pages } of [...first!, ...second!]) pages.forEach(makeCalm);
@@ -127,7 +141,7 @@ test("within a bound of 0 blocks get smaller bit for bit, in the namespace of a 
   await saveAll(scene, second!);
   expect(sidecar.counters.get("bytes_sent") - before).toBeLessThan(32 * 0.75 * PAGE);
   const { form } = sidecar.status().vaults.kv[0]!;
-  expect(form).toMatchObject({ codec: "lossless", why: "beyond" });
+  expect(form).toMatchObject({ codec: "lossless" });
   const view = await engine.done(engine.prefetch(hashesOf(second!)));
   expect(view.reason).toBe("complete");
   for (const [index, block] of second!.entries())
@@ -136,9 +150,13 @@ test("within a bound of 0 blocks get smaller bit for bit, in the namespace of a 
   await expectNoLeak(scene);
 });
 
-test("over a slow link blocks become small, and status and explain say so", async () => {
-  const scene = await openScene({ kv: "auto" });
+test("over a slow link a certified model's blocks become small, and status and explain say so", async () => {
+  const certificates = testDirectory();
+  writeCertificate(certificates, certificateOf({ weights: "files:known" }));
+  const scene = await openScene({ kv: "auto", certificates }, { namespace: null });
   const { engine, proxy, sidecar } = scene;
+  await identify(engine, "files:known", codecId(LOSSY.name));
+  engine.nameItself();
   proxy.set({ bytesPerSecond: 2_000_000 });
   const [first, second] = ["first", "second"].map((name) => makeBlocks(name, 32, PAGE));
   for (const { pages } of [...first!, ...second!]) pages.forEach(makeFinite);
@@ -147,14 +165,17 @@ test("over a slow link blocks become small, and status and explain say so", asyn
   await saveAll(scene, second!);
   expect(sidecar.counters.get("bytes_sent") - before).toBe(32 * INT8_RECORD);
   const { address, form } = sidecar.status().vaults.kv[0]!;
-  expect(form).toMatchObject({ codec: "int8-had", why: "sooner" });
-  expect(showForm(form!)).toMatch(/^int8-had: comes back soonest, link \d.*B\/s$/);
+  expect(form).toMatchObject({ codec: LOSSY.name, why: "sooner" });
+  expect(showForm(form!)).toMatch(/: comes back soonest, link \d.*B\/s$/);
   const asked = engine.prefetch(hashesOf(second!));
   const view = await engine.done(asked);
   expect([view.reason, engine.holds(view, 0, second![0]!)]).toEqual(["complete", false]);
   const [account] = sidecar.explain("", 1);
   const line = `  stored:  ${address} takes blocks as ${showForm(account!.forms![0]!)}`;
   expect(explained(account!)).toContain(line);
+  expect(explained(account!).join("\n")).toContain(
+    `INT8 (${LOSSY.name}), certified on 2026-11-28 with KLD 2.1e-5`,
+  );
 });
 
 /** Clears the exponent's highest bit of every bf16: no inf, no NaN, nothing above 2. */

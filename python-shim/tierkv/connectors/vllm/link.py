@@ -93,8 +93,9 @@ class _Side:
 class Link:
     """`name` gives the namespace for a fidelity, empty while it is not known; `register` is the worker's frame.
 
-    `engine`: its name in `hello`. `reports` gives new fields for `counts` frames, and `opened` is called with the
-    fidelity of a sidecar that knows nothing yet.
+    `engine`: its name in `hello`. `identity` gives the `weights` frame, None while it is not known. `reports` gives new
+    fields for `counts` frames. `opened` is called for a sidecar that knows nothing yet, `decided` with its
+    answer to `weights`.
     """
 
     def __init__(
@@ -106,18 +107,22 @@ class Link:
         engine: str,
         counters: Counters | None = None,
         name: Callable[[int], tuple[bytes, dict[str, str]]],
+        identity: Callable[[], Frame | None],
         reports: Callable[[], Frame],
-        opened: Callable[[int], None],
+        opened: Callable[[], None],
+        decided: Callable[[Frame], None],
     ) -> None:
         self.counters = counters or Counters()
         self._register = register
         self._name = name
         self._reports = reports
+        self._identity = identity
         self._opened = opened
+        self._decided = decided
         self._changed = threading.Condition()
-        self._fidelity = 0
+        self._fidelity: int | None = None
         self._wait_s = limits.WAIT_MS_DEFAULT / 1000
-        self._connection = self._named_on = 0
+        self._connection = self._asked_on = self._named_on = 0
         self._arena_id = 0
         self._slot_bytes = 0
         self._memory: mmap | None = None
@@ -154,18 +159,30 @@ class Link:
     def _hear_welcome(self, welcome: Frame) -> None:
         """Note a new connection, so that the engine names itself again."""
         self._autostart.served()
-        self._opened(welcome["fidelity"])
+        self._opened()
         with self._changed:
-            self._fidelity = welcome["fidelity"]
+            self._fidelity = None
             self._wait_s = welcome["wait_ms"] / 1000
             self._connection += 1
             self._changed.notify_all()
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask for the fidelity once on each connection, as soon as the weights are known."""
+        with self._changed:
+            identity = None if self._asked_on == self._connection else self._identity()
+            if identity is not None and self._scheduler.send(identity):
+                self._asked_on = self._connection
 
     def _hear(self, frame: Frame) -> None:
         """Take a frame of either connection. A `reclaim` is ignored, because every plan is being read and ends soon."""
+        if frame["t"] == "fidelity":
+            self._decided(frame)
         with self._changed:
             kind = frame["t"]
-            if kind == "arena":
+            if kind == "fidelity":
+                self._fidelity = frame["fidelity"]
+            elif kind == "arena":
                 self._map(frame)
             elif kind == "credits" and frame["arena"] == self._arena_id:
                 self._free.extend(_PAIR.iter_unpack(frame["slots"]))
@@ -222,10 +239,11 @@ class Link:
 
     def name(self) -> bytes:
         """Give the namespace that the sidecar knows; empty where there is none, or no sidecar."""
+        self._ask()
         with self._changed:
             connection, fidelity = self._connection, self._fidelity
             named = self._named_on == connection
-        digest, parts = self._name(fidelity)
+        digest, parts = (b"", {}) if fidelity is None else self._name(fidelity)
         if not connection or not digest or not self._scheduler.is_up:
             return b""
         if not named:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Incremented when a stored block's meaning changes without a change of any ingredient.
 KV_FORMAT_EPOCH: Final = 1
+#: Version of the order in which records hold K and V: (head, token, K or V). Certificates name it.
+PAGE_ORDER: Final = 1
 #: Hash algorithms whose collisions cannot be made on purpose (vLLM `--prefix-caching-hash-algo`).
 _STRONG_HASHES: Final = ("sha256", "sha256_cbor")
 
@@ -48,6 +50,12 @@ def ingredients(config: "VllmConfig", groups: list[Group], hash_tokens: int) -> 
     if algorithm == "sha256":  # it hashes pickles, whose bytes depend on the interpreter
         parts["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
     return parts
+
+
+def order_of(groups: Sequence[Group]) -> int:
+    """Give the version of the order in which attention's records hold K and V; 0 where it is known of none."""
+    is_known = any(group.record_class == "kv" and not group.is_opaque for group in groups)
+    return PAGE_ORDER if is_known else 0
 
 
 def finish(parts: dict[str, str], none_hash: bytes, fidelity: int) -> Namespace:

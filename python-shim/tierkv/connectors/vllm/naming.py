@@ -19,21 +19,33 @@ _UNTOLD: Frame = {"naming": {"percent": 0, "refused": ""}}
 class Naming:
     """`parts`: the namespace's ingredients that are known at start; the rest comes later.
 
-    The rest: the configuration of each of `world` ranks, the model files' digest, the root hash and the fidelity. Until
-    then, and where a part cannot be named, nothing is restored or saved.
+    The rest: the configuration of each of `world` ranks, the model files' digest, the root hash and the fidelity, which
+    the sidecar decides once it knows the digest and the `order` of K and V in records. Until then, and where a part
+    cannot be named, nothing is restored or saved.
     """
 
     def __init__(
-        self, parts: dict[str, str], model: str, world: int, weights: Weights, counters: Counters
+        self,
+        parts: dict[str, str],
+        model: str,
+        world: int,
+        weights: Weights,
+        counters: Counters,
+        *,
+        order: int,
     ) -> None:
         self._parts = parts
         self._weights = weights
         self._model = model
+        self._order = order
         self._world = world
         self._ranks: dict[int, Resolved] = {}
         self._resolved: Resolved | None = None
         self._counters = counters
-        self._fidelity = 0
+        self._fidelity: int | None = None
+        self._is_open = False  # whether a sidecar has been there
+        self._otherwise = 0  # the fidelity of weights that no certificate is about
+        self._asked = 0  # the connection that the fidelity was asked on
         self._lossy_past = 0  # the lossy fidelity this engine has been named with, if any
         #: Why records under this name are distrusted; empty if they are not.
         self.verdict = ""
@@ -50,17 +62,45 @@ class Naming:
         parts = {name: value for name, value in self._parts.items() if name != "generation"}
         self._parts = parts | ({"generation": generation} if generation else {})
         self.digest = b""
-        self._connection = 0
+        # A certificate of the weights on disk says nothing of others. Nothing is named before the cache is empty.
+        if self._fidelity is not None:
+            self._fidelity, self._lossy_past = self._otherwise, 0
+        self._connection = self._asked = 0
 
-    def hear(self, fidelity: int) -> None:
-        """Take the sidecar's fidelity, and begin to name. From the helper thread."""
-        self._fidelity = fidelity
+    def open(self) -> None:
+        """Begin to name to a sidecar that knows nothing yet. From the helper thread."""
+        self._is_open, self._fidelity = True, None
         self._told = _UNTOLD
         self._weights.start()
+
+    def ask(self, connection: int, send: Callable[[Frame], bool]) -> None:
+        """Ask for the fidelity once on connection number `connection`, as soon as the weights are known."""
+        identity = self.identity()
+        if self._asked == connection or identity is None or not send(identity):
+            return
+        self._asked = connection
+
+    def identity(self) -> Frame | None:
+        """Give the frame that identifies the weights; None while their digest or the ranks' pages are not known."""
+        if not self._weights.digest or self.refused or self._resolved is None:
+            return None
+        generation = self._parts.get("generation", "")
+        weights = "+".join(filter(None, (self._weights.digest, generation)))
+        order = self._order if self.has_canonical_pages else 0
+        return {"t": "weights", "weights": weights, "order": order}
+
+    def hear(self, frame: Frame) -> None:
+        """Take the sidecar's decision on the fidelity, unless it is about earlier weights. From the helper thread."""
+        identity = self.identity()
+        if identity is None or frame["weights"] != identity["weights"]:
+            return
+        self._otherwise = int(frame["otherwise"])
+        fidelity = self._fidelity = int(frame["fidelity"])
         if self._lossy_past not in (0, fidelity):
             log.warning(
                 "tierKV: the sidecar now stores with fidelity %d, this engine holds blocks of fidelity %d; nothing is "
-                "kept or restored until the engine is restarted, or [turbo_quant] is as it was",
+                "kept or restored until the engine is restarted, or [turbo_quant], [codec] and its certificates are as "
+                "they were",
                 fidelity,
                 self._lossy_past,
             )
@@ -93,14 +133,24 @@ class Naming:
         return self.verdict or resolved or self._weights.refused
 
     @property
+    def is_lossy(self) -> bool:
+        """Tell whether restored blocks may be lossy."""
+        return bool(self._fidelity)
+
+    @property
     def is_complete(self) -> bool:
-        """Tell whether all parts of the name are known."""
+        """Tell whether all parts of the name are known; without any sidecar yet, all but the fidelity."""
+        is_decided = not self._is_open or self._fidelity is not None
+        return is_decided and self._are_parts_known
+
+    @property
+    def _are_parts_known(self) -> bool:
         return self._resolved is not None and bool(self._weights.digest) and not self.refused
 
     def report(self) -> Frame:
         """Give the progress of naming, for `tierkv status`, if it is new; from the helper thread."""
         self._complain()
-        percent = 100 if self.is_complete else self._weights.percent
+        percent = 100 if self._are_parts_known else self._weights.percent
         now: Frame = {
             "naming": {"percent": percent, "refused": self.refused[: limits.REFUSAL_TEXT_MAX]}
         }
@@ -128,6 +178,7 @@ class Naming:
         """Send the name once on connection number `connection`; False while it is not complete."""
         if self._connection == connection:
             return not self.verdict
+        self.ask(connection, send)
         ours = self.make()
         if ours is None:
             return False
@@ -146,9 +197,9 @@ class Naming:
     def make(self) -> namespace.Namespace | None:
         """Give the name; None while it is not complete, or if the sidecar's fidelity has changed."""
         root = compat.none_hash()
-        if root is None or self._resolved is None or not self.is_complete:
-            return None
         fidelity = self._fidelity
+        if root is None or fidelity is None or self._resolved is None or not self.is_complete:
+            return None
         if self._lossy_past not in (0, fidelity):
             # Restored blocks, and all computed from them, would pass for blocks of another fidelity.
             self._counters.add("fidelity_changed")

@@ -128,7 +128,8 @@ class TierKVOffloadingConnector(OffloadingConnector):
         register = register_frame(config, chunks, [chunk])
         weights = Weights(config, identity=self._tier.settings.identity)
         counters = self._tier.counters
-        naming = Naming(parts, register["model"], self._world, weights, counters)
+        # A chunk is opaque, and opaque pages have no lossy form.
+        naming = Naming(parts, register["model"], self._world, weights, counters, order=0)
         self._naming = naming
         engine, grid = str(config.kv_transfer_config.engine_id), Grid([chunk], hash_tokens)
         self._tier.begin(register, naming, grid, engine, compat.vllm_version())

@@ -80,7 +80,8 @@ class SchedulerShim:
         parts = namespace.ingredients(config, groups, self._grid.hash_tokens)
         model = str(config.model_config.model)
         found = weights or Weights(config, identity=settings.identity)
-        self._naming = Naming(parts, model, self._world, found, self.counters)
+        order = namespace.order_of(groups)
+        self._naming = Naming(parts, model, self._world, found, self.counters, order=order)
         self._handoffs = Handoffs(config, self._grid, self._naming, self.counters)
         self._generations = Generations(self._world)
         self._idle, self._unasked = IdleSteps(), Unasked()
@@ -122,14 +123,18 @@ class SchedulerShim:
     # --- the helper thread -------------------------------------------------------------------
 
     def on_open(self, welcome: Frame) -> None:
-        self._naming.hear(int(welcome["fidelity"]))
+        self._naming.open()
         self._truth.configure(welcome)
         self._budget.wait_s = float(welcome["wait_ms"]) / 1000
         self._budget.stall_s = float(welcome["stall_ms"]) / 1000
         self._book.opened()
+        self._naming.ask(self._book.connection, self._channel.send)
         self._autostart.served()
 
     def on_frame(self, frame: Frame) -> None:
+        if frame["t"] == "fidelity":
+            self._naming.hear(frame)
+            self._truth.is_lossy = self._naming.is_lossy
         self.events.hear(frame)
         self._book.on_frame(frame)
         self._idle.hear()
@@ -143,6 +148,7 @@ class SchedulerShim:
     def _reports(self) -> Frame:
         if self.events.is_on and (audit := self.events.question()) is not None:
             self._channel.send(audit)
+        self._naming.ask(self._book.connection, self._channel.send)
         return {**self._unasked.take(), **self._naming.report()}
 
     def introduce(self, found: Mapping[int, Resolved]) -> None:
@@ -414,6 +420,7 @@ class SchedulerShim:
             state.forget_blocks()
         self.counters.add("generations")
         self._naming.renew(self._generations.name)
+        self._truth.is_lossy = self._naming.is_lossy
 
     def request_finished(self, request: Any) -> dict[str, Any] | None:
         """Forget a request; a load under way goes on and is still reported. Gives the answer's fields."""

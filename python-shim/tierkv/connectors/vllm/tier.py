@@ -122,8 +122,10 @@ class TierKVTier(SecondaryTierManager):
             engine=engine,
             counters=self.counters,
             name=self._name,
+            identity=naming.identity,
             reports=naming.report,
-            opened=naming.hear,
+            opened=naming.open,
+            decided=naming.hear,
         )
         self._link.start()
 

@@ -52,7 +52,6 @@ class TruthChecks:
     def configure(self, welcome: Mapping[str, Any]) -> None:
         """Take the sidecar's settings. From the helper thread."""
         self.every = 0 if self._has_drafts else int(welcome.get("verify_every", 0))
-        self.is_lossy = int(welcome["fidelity"]) != 0
 
     def choose(self, plan: Plan, start: int, ready: int, *, is_idle: bool) -> int:
         """Give how many of `ready` tokens after the first `start` are restored: all, or all but the last block."""
