@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from ladder import BLOCK, FLOAT32, Stored, build_codecs
 from tried import fp8, hadamard, rounded, scaled, turned
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -79,6 +80,37 @@ class Mean:
     def bits(self, dim: int, block: int) -> float:
         mean = (8 + 16 / dim) / block
         return 8 + 16 / dim + mean / 2
+
+
+class Core:
+    """A codec of tierKV's core, by its id, block by block of 16 tokens."""
+
+    def __init__(self, number: int) -> None:
+        build_codecs()
+        self._number = number
+        self._stored: dict[torch.Size, Stored] = {}
+
+    def __call__(self, k: torch.Tensor, v: torch.Tensor, layer: Layer) -> Pair:
+        if layer.block != BLOCK:
+            raise ValueError(f"--block {layer.block}: the core's codecs are judged on blocks of {BLOCK}")
+        stored = self._stored.setdefault(k.shape, Stored(self._number, FLOAT32))
+        coded_k, coded_v = stored(k[None], v[None])
+        return coded_k[0], coded_v[0]
+
+    def bits(self, dim: int, block: int) -> float:
+        del dim, block
+        stored = next(iter(self._stored.values()))
+        return 8 * stored.payload_bytes / stored.elements
+
+
+def find_codec(name: str) -> Through:
+    """Return a codec by its name; `core-ID` is one of the core."""
+    kind, _, number = name.partition("-")
+    if kind == "core" and number.isdecimal():
+        return Core(int(number))
+    if name not in CODECS:
+        raise SystemExit(f"--codec {name}: unknown; known: core-ID, {', '.join(CODECS)}")
+    return CODECS[name]
 
 
 def exact(x: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from codecs_tried import CODECS, Layer, Through
+from codecs_tried import Layer, Through, find_codec
 from safetensors import safe_open
 from safetensors.torch import save_file
 from texts import Text, texts
@@ -181,6 +181,7 @@ def judge(
 ) -> dict[str, Sums]:
     """Return the sums of each codec, over the kept texts."""
     sums = {name: Sums() for name in options.codec}
+    codecs = {name: find_codec(name) for name in options.codec}
     layers = layers_of(model, prefix, options.block)
     for number in range(count):
         source = kept(folder, number, prefix)
@@ -192,7 +193,7 @@ def judge(
             k, v = k.bfloat16().float(), v.bfloat16().float()
         judged, text = data["ids"][prefix:-1], data["ids"][prefix + 1 :]
         for name, total in sums.items():
-            codec = CODECS[name]
+            codec = codecs[name]
             coded = through(codec, k, v, layers, options.times)
             total.bits = codec.bits(k.shape[-1], options.block)
             total.add_k(data["k"], coded[0])
@@ -258,9 +259,6 @@ def main() -> None:
         (folder / "texts.json").write_text(json.dumps(manifest(found), indent=1) + "\n")
         prefill(load_model(options.model), all_ids, folder)
         return
-    unknown = [codec for codec in options.codec if codec not in CODECS]
-    if unknown:
-        raise SystemExit(f"--codec {unknown[0]}: unknown; known: {', '.join(CODECS)}")
     model = load_model(options.model)
     for prefix in options.prefix:
         sums = judge(model, folder, prefix, options.texts, options)

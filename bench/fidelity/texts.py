@@ -86,9 +86,8 @@ def chat(wheel: Path, names: Sequence[str], start: int = 0) -> Text:
     return Text("chat", f"chats:{'+'.join(names)}[{start}:]", turns)
 
 
-def lesson(wheel: Path, start: int = 0) -> Text:
+def lesson(start: int = 0) -> Text:
     """Join questions about Python's topics with the beginning of the answer that Python's own help gives."""
-    del wheel
     topics = list(pydoc_data.topics.topics.items())[start:]
     turns: Turns = []
     for name, answer in topics:
@@ -98,13 +97,8 @@ def lesson(wheel: Path, start: int = 0) -> Text:
     return Text("chat", f"chats:help[{start}:]", turns)
 
 
-def texts(wheels: Path) -> list[Text]:
-    """Return all texts; `wheels` is the folder with the wheel of dialogues."""
-    wheel = wheels / CHATS
-    if not wheel.exists():
-        raise FileNotFoundError(
-            f"--chats {wheels} has no {CHATS}; run: pip download --no-deps chatterbot-corpus==1.3.3"
-        )
+def written() -> list[list[Text]]:
+    """Return the texts that nobody says in a chat: eight of each kind."""
     prose: list[tuple[Path, int]] = [
         (ROOT / "src/demo/data/alice.txt", 0),
         (LICENCES / "GPL-3", 0),
@@ -135,6 +129,20 @@ def texts(wheels: Path) -> list[Text]:
         "typing.py",
         "zipfile.py",
     ]
+    return [
+        [piece("prose", path, start) for path, start in prose],
+        [topic(name, start) for name, start in documented],
+        [piece("code", LIBRARY / name, 2_000) for name in modules],
+    ]
+
+
+def texts(wheels: Path) -> list[Text]:
+    """Return all texts, a kind after the other; `wheels` is the folder with the wheel of dialogues."""
+    wheel = wheels / CHATS
+    if not wheel.exists():
+        raise FileNotFoundError(
+            f"--chats {wheels} has no {CHATS}; run: pip download --no-deps chatterbot-corpus==1.3.3"
+        )
     chats: list[Callable[[], Text]] = [
         lambda: chat(wheel, ["coding"]),
         lambda: chat(wheel, ["coding"], 12),
@@ -142,13 +150,8 @@ def texts(wheels: Path) -> list[Text]:
         lambda: chat(wheel, ["emotion", "psychology"]),
         lambda: chat(wheel, ["ai", "computers", "literature"]),
         lambda: chat(wheel, ["humor", "science", "money", "conversations", "sports"]),
-        lambda: lesson(wheel),
-        lambda: lesson(wheel, 40),
+        lesson,
+        lambda: lesson(40),
     ]
-    columns = [
-        [piece("prose", path, start) for path, start in prose],
-        [topic(name, start) for name, start in documented],
-        [piece("code", LIBRARY / name, 2_000) for name in modules],
-        [make() for make in chats],
-    ]
+    columns = [*written(), [make() for make in chats]]
     return [text for row in zip(*columns, strict=True) for text in row]
