@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 from ladder import BLOCK, FLOAT32, Stored, build_codecs
-from tried import fp8, hadamard, rounded, scaled, turned
+from tried import fp8, rounded, scaled, turned
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Side = Callable[[torch.Tensor], torch.Tensor]
@@ -92,7 +92,9 @@ class Core:
 
     def __call__(self, k: torch.Tensor, v: torch.Tensor, layer: Layer) -> Pair:
         if layer.block != BLOCK:
-            raise ValueError(f"--block {layer.block}: the core's codecs are judged on blocks of {BLOCK}")
+            raise ValueError(
+                f"--block {layer.block}: the core's codecs are judged on blocks of {BLOCK}"
+            )
         stored = self._stored.setdefault(k.shape, Stored(self._number, FLOAT32))
         coded_k, coded_v = stored(k[None], v[None])
         return coded_k[0], coded_v[0]
@@ -104,8 +106,8 @@ class Core:
 
 
 def find_codec(name: str) -> Through:
-    """Return a codec by its name; `core-ID` is one of the core."""
-    kind, _, number = name.partition("-")
+    """Return a codec by its name; `core-ID` is one of the core, and `NAME=core-ID` the same under its name."""
+    kind, _, number = name.rpartition("=")[2].partition("-")
     if kind == "core" and number.isdecimal():
         return Core(int(number))
     if name not in CODECS:

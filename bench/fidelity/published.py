@@ -3,6 +3,7 @@
 `published.py prefill MODEL --cache DIR --chats DIR` computes K and V of each text's first 512 and 2,048 tokens once,
 in float32, with the logits of the 64 tokens after each, and keeps them; it goes on where it was stopped.
 `published.py judge MODEL --cache DIR --codec NAME ...` codes the kept K and V, and computes those 64 tokens again.
+`published.py table` puts all results that `--save` kept into the tables of docs/fidelity.md.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from codecs_tried import Layer, Through, find_codec
 from safetensors import safe_open
 from safetensors.torch import save_file
+from table import Table
 from texts import Text, texts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache
@@ -203,34 +206,47 @@ def judge(
             theirs = logits_after(model, judged, cache)
             total.add_logits(data["logits"], theirs, text)
         if options.verbose:
-            print(number, {name: f"{total.divergences[-1].mean():.1e}" for name, total in sums.items()}, flush=True)
+            print(
+                number,
+                {name: f"{total.divergences[-1].mean():.1e}" for name, total in sums.items()},
+                flush=True,
+            )
     return sums
 
 
-def say(prefix: int, times: int, results: dict[str, dict]) -> None:
+def say(prefix: int, times: int, results: dict[str, dict[str, Any]]) -> None:
     again = f", coded {times} times" if times > 1 else ""
     print(f"\n{prefix} tokens of prefix{again}")
-    print("| codec | bits | texts | KLD mean | worst text | worst token | top-1 | SNR of K that varies, worst layer (median) |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    head = ["codec", "bits", "texts", "KLD mean", "worst text", "worst token", "top-1"]
+    table = Table([*head, "SNR of K that varies, worst layer (median)"])
     for name, row in results.items():
-        print(
-            f"| {name} | {row['bits']:.2f} | {row['texts']} | {row['mean KLD']:.1e} ± {row['standard error']:.0e} "
-            f"| {row['worst text']:.1e} | {row['worst token']:.1e} | {100 * row['top-1']:.2f} % "
-            f"| {row['SNR of K that varies, worst layer']:.1f} dB, layer {row['worst layer']} ({row['median layer']:.1f}) |",
-            flush=True,
+        worst = row["SNR of K that varies, worst layer"]
+        table.add(
+            name,
+            f"{row['bits']:.2f}",
+            str(row["texts"]),
+            f"{row['mean KLD']:.1e} ± {row['standard error']:.0e}",
+            f"{row['worst text']:.1e}",
+            f"{row['worst token']:.1e}",
+            f"{100 * row['top-1']:.2f} %",
+            f"{worst:.1f} dB, layer {row['worst layer']} ({row['median layer']:.1f})",
         )
 
 
 def chosen(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    parser.add_argument("stage", choices=["prefill", "judge"])
-    parser.add_argument("model", type=Path, help="a model's folder")
-    parser.add_argument("--cache", type=Path, required=True, help="folder for kept K, V and logits")
-    parser.add_argument("--chats", type=Path, help="folder with the wheel of dialogues, for prefill")
+    parser.add_argument("stage", choices=["prefill", "judge", "table"])
+    parser.add_argument("model", type=Path, nargs="?", help="a model's folder")
+    parser.add_argument("--cache", type=Path, help="folder for kept K, V and logits")
+    parser.add_argument(
+        "--chats", type=Path, help="folder with the wheel of dialogues, for prefill"
+    )
     parser.add_argument("--texts", type=int, default=32, help="how many texts, from the first")
     parser.add_argument("--codec", nargs="+", default=["bf16", "int8", "int8-had"])
     parser.add_argument("--prefix", type=int, nargs="+", default=list(PREFIXES))
     parser.add_argument("--block", type=int, default=BLOCK, help="tokens of a block")
-    parser.add_argument("--times", type=int, default=1, help="how often K and V are coded and decoded")
+    parser.add_argument(
+        "--times", type=int, default=1, help="how often K and V are coded and decoded"
+    )
     parser.add_argument("--input", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--plugin", nargs="*", default=[], help="modules that add codecs to CODECS")
     parser.add_argument("--threads", type=int, default=1)
@@ -239,12 +255,51 @@ def chosen(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return parser.parse_args()
 
 
+def tables() -> None:
+    """Write the tables of docs/fidelity.md from all kept results."""
+    rows = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    rows.sort(key=lambda row: (row["model"], row["prefix"], -row["bits"], -row["mean KLD"]))
+    once = [row for row in rows if row["times"] == 1 and row["input"] == "float32"]
+    head = ["model, tokens of prefix", "codec", "smaller than bf16", "texts", "KLD mean"]
+    more = ["worst token", "top-1", "SNR of K, dB"]
+    table = Table([*head, *more])
+    for row in once:
+        table.add(*cells(row))
+    table.keep("published", is_saved=True)
+    again = [row for row in rows if row["times"] > 1]
+    if again:
+        table = Table([*head, *more])
+        for row in again:
+            table.add(*cells(row))
+        table.keep("published-again", is_saved=True)
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    times = f", coded {row['times']} times" if row["times"] > 1 else ""
+    return [
+        f"{row['model']}, {row['prefix']:,}{times}",
+        row["codec"],
+        f"{16 / row['bits']:.2f}",
+        str(row["texts"]),
+        f"{row['mean KLD']:.1e} ± {row['standard error']:.0e}",
+        f"{row['worst token']:.1e}",
+        f"{100 * row['top-1']:.2f} %",
+        f"{row['SNR of K that varies, worst layer']:.1f} / {row['median layer']:.1f}",
+    ]
+
+
 def manifest(found: Sequence[Text]) -> list[dict[str, str]]:
     return [{"kind": text.kind, "name": text.name, "sha256": text.digest} for text in found]
 
 
 def main() -> None:
-    options = chosen(argparse.ArgumentParser(description=__doc__))
+    parser = argparse.ArgumentParser(description=__doc__)
+    options = chosen(parser)
+    if options.stage == "table":
+        tables()
+        return
+    if options.model is None or options.cache is None:
+        parser.error(f"{options.stage} needs a model's folder and --cache")
     torch.set_num_threads(options.threads)
     for plugin in options.plugin:
         importlib.import_module(plugin)
@@ -270,8 +325,11 @@ def main() -> None:
             RESULTS.mkdir(parents=True, exist_ok=True)
             for codec, row in results.items():
                 kind = f"{prefix}-{options.block}-{options.times}-{options.input}"
-                target = RESULTS / f"{name}-{codec}-{kind}.json"
-                target.write_text(json.dumps(row, indent=1) + "\n")
+                label = codec.partition("=")[0]
+                target = RESULTS / f"{name}-{label}-{kind}.json"
+                of = {"model": name, "codec": label, "prefix": prefix, "block": options.block}
+                of |= {"times": options.times, "input": options.input}
+                target.write_text(json.dumps({**of, **row}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ class Text:
         """Return the first `count` tokens, as the model would get them."""
         ids = tokenizer(self.turns[0] if self.kind != "chat" else self._chat(tokenizer)).input_ids
         if len(ids) < count:
-            raise ValueError(f"text {self.name} has {len(ids)} tokens, not {count}; take a longer text")
+            raise ValueError(
+                f"text {self.name} has {len(ids)} tokens, not {count}; take a longer text"
+            )
         return list(ids[:count])
 
     def _chat(self, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -57,7 +59,8 @@ class Text:
             return str(tokenizer.apply_chat_template(said, tokenize=False))
         ours = {"user": "user", "assistant": "model"}
         return "".join(
-            f"<start_of_turn>{ours[turn['role']]}\n{turn['content']}<end_of_turn>\n" for turn in said
+            f"<start_of_turn>{ours[turn['role']]}\n{turn['content']}<end_of_turn>\n"
+            for turn in said
         )
 
 

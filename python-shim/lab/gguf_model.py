@@ -27,13 +27,11 @@ def convert(work: str, *, puts_bos: bool) -> None:
     folder, file = Path(work), "model.gguf"
     out = folder / "model"
     config = AutoConfig.from_pretrained(folder, gguf_file=file)
-    print("read the configuration", flush=True)
     with torch.device("meta"):
         names = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     read = load_gguf_checkpoint(
         str(folder / file), return_tensors=True, model_to_load=names, torch_dtype=torch.bfloat16
     )
-    print("read the weights", flush=True)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     absent = model.load_state_dict(read["tensors"], strict=False)
     model.tie_weights()

@@ -16,14 +16,16 @@ FILES: Final = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 
 
 def main() -> None:
+    """Print the folder, or end with 1 and the reason."""
     (name,) = sys.argv[1:]
     try:
         revision = HfApi().model_info(name, timeout=ANSWER_S).sha
-        print(f"revision {revision}", flush=True)
+        sys.stdout.write(f"downloading revision {revision}\n")
+        sys.stdout.flush()
         folder = snapshot_download(name, revision=revision, allow_patterns=list(FILES))
-    except Exception as error:  # noqa: BLE001 (any failure means: take another source)
+    except Exception as error:  # any failure means: take another source
         raise SystemExit(f"the hub gave no {name}: {type(error).__name__}") from error
-    print(folder)
+    sys.stdout.write(f"{folder}\n")
 
 
 if __name__ == "__main__":

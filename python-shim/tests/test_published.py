@@ -130,7 +130,9 @@ def test_every_part_of_every_model_is_pinned() -> None:
     counts = {name: len(model["wheels"]) for name, model in MODELS.items()}
     assert counts == {"gemma3-270m": 5, "qwen25-0.5b": 6, "qwen25-1.5b": 22}
     digests = [
-        digest for model in MODELS.values() for digest in (model["sha256"], *model["wheels"].values())
+        digest
+        for model in MODELS.values()
+        for digest in (model["sha256"], *model["wheels"].values())
     ]
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
     assert len(set(digests)) == len(digests)
