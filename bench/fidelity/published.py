@@ -211,7 +211,21 @@ def judge(
                 {name: f"{total.divergences[-1].mean():.1e}" for name, total in sums.items()},
                 flush=True,
             )
+        if options.save:
+            save(folder.name, prefix, options, sums)
     return sums
+
+
+def save(name: str, prefix: int, options: argparse.Namespace, sums: dict[str, Sums]) -> None:
+    """Keep the results so far, so that a run that is stopped has the texts that it judged."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for codec, total in sums.items():
+        label = codec.partition("=")[0]
+        kind = f"{prefix}-{options.block}-{options.times}-{options.input}"
+        of = {"model": name, "codec": label, "prefix": prefix, "block": options.block}
+        of |= {"times": options.times, "input": options.input}
+        target = RESULTS / f"{name}-{label}-{kind}.json"
+        target.write_text(json.dumps({**of, **total.result()}, indent=1) + "\n")
 
 
 def say(prefix: int, times: int, results: dict[str, dict[str, Any]]) -> None:
@@ -321,15 +335,6 @@ def main() -> None:
         if not results:
             raise SystemExit(f"--cache {folder}: no text of {prefix} tokens; run the prefill first")
         say(prefix, options.times, results)
-        if options.save:
-            RESULTS.mkdir(parents=True, exist_ok=True)
-            for codec, row in results.items():
-                kind = f"{prefix}-{options.block}-{options.times}-{options.input}"
-                label = codec.partition("=")[0]
-                target = RESULTS / f"{name}-{label}-{kind}.json"
-                of = {"model": name, "codec": label, "prefix": prefix, "block": options.block}
-                of |= {"times": options.times, "input": options.input}
-                target.write_text(json.dumps({**of, **row}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def _pip(verb: str, wheels: Mapping[str, str], into: Path, until: float) -> None
     wanted = into / "requirements.txt"
     wanted.write_text("\n".join(lines) + "\n")
     flags = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", verb, "-q", *flags, "-d", into, "-r", wanted]
+    command = [sys.executable, "-m", "pip", verb, "-q", *flags, "-d", str(into), "-r", str(wanted)]
     left = until - time.monotonic()
     try:
         ran = subprocess.run(  # noqa: S603 (our own words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -42,12 +43,15 @@ def programs() -> Iterator[tuple[ModuleType, ModuleType]]:
 
 
 def qwen() -> torch.nn.Module:
-    """Make a model whose K has a bias larger than what varies, as Qwen 2.5's first layer has."""
+    """Make a model whose K has a bias larger than what varies, as Qwen 2.5's first layer has, in slow channels."""
     torch.manual_seed(1)
     sizes = {name: size for name, size in SIZES.items() if name != "head_dim"}
-    model = Qwen2ForCausalLM(Qwen2Config(**sizes, initializer_range=0.3)).eval()
+    rope = {"rope_type": "default", "rope_theta": 1e9}
+    config = Qwen2Config(**sizes, initializer_range=0.3, rope_parameters=rope)
+    model = Qwen2ForCausalLM(config).eval()
     for layer in model.model.layers:
-        torch.nn.init.normal_(layer.self_attn.k_proj.bias, std=4.0)
+        torch.nn.init.normal_(layer.self_attn.k_proj.bias, std=20.0)
+        layer.self_attn.k_proj.bias.data[[0, 1, 2, 8, 9, 10]] = 0
     return model
 
 
@@ -65,7 +69,14 @@ def all_ids(count: int) -> list[torch.Tensor]:
 
 
 def options(*codecs: str, **changed: Any) -> argparse.Namespace:
-    given = {"codec": codecs, "block": 16, "times": 1, "input": "float32", "verbose": False}
+    given = {
+        "codec": codecs,
+        "block": 16,
+        "times": 1,
+        "input": "float32",
+        "verbose": False,
+        "save": False,
+    }
     return argparse.Namespace(**(given | changed))
 
 
@@ -103,18 +114,25 @@ def test_unchanged_k_and_v_cost_nothing_and_kept_logits_are_the_models_own(
     assert torch.allclose(kept["logits"], whole, atol=1e-4)
 
 
-def test_worse_codecs_cost_more_and_coding_again_costs_no_less(judged: Any) -> None:
+def test_worse_codecs_cost_more(judged: Any) -> None:
     found = judged(qwen(), "bf16", "int8", "int8-had", "first-mean-had")
     costs = {name: row["mean KLD"] for name, row in found.items()}
     assert 0 < costs["first-mean-had"] < costs["int8-had"]
     noise = "SNR of K that varies, worst layer"
     assert found["first-mean-had"][noise] > found["int8-had"][noise] + 10
     assert all(row["worst token"] >= row["worst text"] >= row["mean KLD"] for row in found.values())
-    again = judged(qwen(), "int8-had", times=3)["int8-had"]
-    assert again["mean KLD"] != costs["int8-had"]
 
 
-def test_a_swapped_mean_costs_a_thousand_times_as_much(judged: Any, programs: Any) -> None:
+def test_a_codec_may_be_applied_several_times(judged: Any, programs: Any) -> None:
+    _, codecs_tried = programs
+    grown = codecs_tried.Each(lambda k: k * 1.001, codecs_tried.exact, lambda _: 32)
+    codecs_tried.CODECS["grown"] = grown
+    noise = "SNR of K that varies, worst layer"
+    once, thrice = (judged(qwen(), "grown", times=times)["grown"][noise] for times in (1, 3))
+    assert once - thrice == pytest.approx(20 * math.log10(3), abs=0.1)
+
+
+def test_a_swapped_mean_costs_a_hundred_times_as_much(judged: Any, programs: Any) -> None:
     _, codecs_tried = programs
 
     class Swapped(codecs_tried.Mean):  # type: ignore[misc, name-defined]
@@ -126,7 +144,7 @@ def test_a_swapped_mean_costs_a_thousand_times_as_much(judged: Any, programs: An
 
     codecs_tried.CODECS["swapped"] = Swapped(is_first_exact=True)
     found = judged(qwen(), "first-mean-had", "swapped")
-    assert found["swapped"]["mean KLD"] > 1_000 * found["first-mean-had"]["mean KLD"]
+    assert found["swapped"]["mean KLD"] > 100 * found["first-mean-had"]["mean KLD"]
 
 
 def test_a_prefill_goes_on_where_it_was_stopped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lab import published
+from lab import hub_model, published
 from lab.published import MODELS, READER, RECORD, PublishedError, assemble, is_ready, obtain
 
 if TYPE_CHECKING:
@@ -137,3 +138,31 @@ def test_every_part_of_every_model_is_pinned() -> None:
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
     assert len(set(digests)) == len(digests)
     assert all(model["terms"] for model in MODELS.values())
+
+
+def test_a_hub_that_does_not_answer_is_given_up_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Silent:
+        def model_info(self, name: str, timeout: float) -> Any:
+            assert timeout == hub_model.ANSWER_S
+            raise ConnectionError(name)
+
+    monkeypatch.setattr("sys.argv", ["hub_model", "owner/name"])
+    monkeypatch.setattr(hub_model, "HfApi", Silent)
+    with pytest.raises(SystemExit, match="the hub gave no owner/name: ConnectionError"):
+        hub_model.main()
+
+    class Answers:
+        def model_info(self, name: str, timeout: float) -> Any:
+            return argparse.Namespace(sha="abc")
+
+    def download(name: str, *, revision: str, allow_patterns: list[str]) -> str:
+        assert (name, revision) == ("owner/name", "abc")
+        assert not any("bin" in pattern for pattern in allow_patterns)
+        return "/hub/model"
+
+    monkeypatch.setattr(hub_model, "HfApi", Answers)
+    monkeypatch.setattr(hub_model, "snapshot_download", download)
+    hub_model.main()
+    assert capsys.readouterr().out.splitlines()[-1] == "/hub/model"
