@@ -10,7 +10,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import gguf
+import gguf  # type: ignore[import-not-found]  # beside the converter only
 import torch
 from tokenizers import Tokenizer, processors
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig

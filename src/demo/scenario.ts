@@ -52,7 +52,7 @@ export interface Outcome {
   prompt: string;
 }
 
-/** What a model that people can read was asked, and the trials: computed, own hit, restored in both codecs. */
+/** A question to a model that people can read, and the trials: computed, own hit, restored in both codecs. */
 export interface Reading {
   reader: Reader;
   asked: string;

@@ -13,7 +13,7 @@ from harness.processes import ROOT
 
 sys.path[:0] = [str(ROOT / "python-shim"), str(ROOT / "bench" / "fidelity")]
 from lab.published import PublishedError, is_ready, obtain  # noqa: E402
-from texts import Text, written  # noqa: E402
+from texts import Text, written  # type: ignore[import-not-found]  # noqa: E402
 
 #: Folder of the models; the demo keeps its own there, too.
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tierkv" / "published"
