@@ -10,7 +10,7 @@ import {
   DEMO_SAVE_WAIT_MS,
   DEMO_WARMUP_CHARS,
 } from "../limits/general.ts";
-import { DEMO_READ_CHARS, DEMO_READ_TOKENS } from "../limits/tools.ts";
+import { DEMO_READ_CHARS, DEMO_READ_TOKENS, DEMO_STILL_MS } from "../limits/tools.ts";
 import { dataText, inCheckout } from "../stand/data.ts";
 import type { Answer, Engine, EngineModel, Prompt } from "../stand/engine.ts";
 import { BLOCK_TOKENS } from "../stand/engine.ts";
@@ -18,6 +18,7 @@ import { waitUntil } from "../stand/processes.ts";
 import type { Process } from "../stand/processes.ts";
 import type { Snapshot, Stage } from "../stand/stage.ts";
 import type { Codec } from "../stand/workspace.ts";
+import { nowMs } from "../time.ts";
 import { showBytes, showCount, showSeconds } from "./format.ts";
 import type { Progress } from "./progress.ts";
 import { movedBetween } from "./proof.ts";
@@ -226,7 +227,10 @@ function showAnswer({ promptTokens, ttftMs }: Answer): string {
   return `${showCount(promptTokens)} tokens, the first answered after ${showSeconds(ttftMs)}`;
 }
 
-/** Sends a request, and waits until the vault holds its prompt's full blocks, because saves are asynchronous. */
+/**
+ * Sends a request, and waits until the vault holds its prompt's full blocks and gets no more records, because saves are
+ * asynchronous, and a model with windows has several records for a block.
+ */
 export async function saved<Sent extends { answer: Answer }>(
   { stage, progress, signal }: Scene,
   engine: Engine,
@@ -237,10 +241,14 @@ export async function saved<Sent extends { answer: Answer }>(
   const wanted = Math.floor(sent.answer.promptTokens / BLOCK_TOKENS);
   let now: Snapshot = before;
   const held = (): string =>
-    `${now.vaultRecords - before.vaultRecords} of ${wanted} blocks in the vault`;
+    `${now.vaultRecords - before.vaultRecords} records of ${wanted} blocks in the vault`;
+  let stillSinceMs = nowMs();
   const isHeld = async (): Promise<boolean> => {
+    const earlier = now.vaultRecords;
     now = await stage.snapshot(engine);
-    return now.vaultRecords - before.vaultRecords >= wanted;
+    if (now.vaultRecords !== earlier) stillSinceMs = nowMs();
+    const isStill = nowMs() - stillSinceMs >= DEMO_STILL_MS;
+    return isStill && now.vaultRecords - before.vaultRecords >= wanted;
   };
   const bytes = (snapshot: Snapshot): number => snapshot.sidecar["bytes_sent"] ?? 0;
   const reason = "not all of the prompt reached the vault; see the logs of engine and sidecar";

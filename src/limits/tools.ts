@@ -23,6 +23,8 @@ export const DEMO_READ_CHARS = 859;
 /** Tokens of an answer, enough to read; and the longest prompt with answer. */
 export const DEMO_READ_TOKENS = 48;
 export const DEMO_READ_LEN_MAX = 4_096;
+/** A vault that gets no record for this time holds all of a prompt. */
+export const DEMO_STILL_MS = 1_000;
 /** Longest download of a model, and longest conversion of the package's on two busy cores. */
 export const DEMO_FETCH_MS = 60_000;
 export const DEMO_CONVERT_MS = 600_000;
