@@ -271,7 +271,7 @@ def chosen(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 def tables() -> None:
     """Write the tables of docs/fidelity.md from all kept results."""
-    rows = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    rows = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*-*.json"))]
     rows.sort(key=lambda row: (row["model"], row["prefix"], -row["bits"], -row["mean KLD"]))
     once = [row for row in rows if row["times"] == 1 and row["input"] == "float32"]
     head = ["model, tokens of prefix", "codec", "smaller than bf16", "texts", "KLD mean"]
