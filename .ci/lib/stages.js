@@ -147,6 +147,7 @@ const ENGINE_2 = engines(
   "names",
   "parity",
   "pictures",
+  "published",
   "real_sizes",
   "shapes",
   "trained",

@@ -31,8 +31,6 @@ CONTEXT, CONTINUED = 192, 64
 TURN, TURNS = 32, 11
 #: Tokens of a block, and ids of dtypes (docs/protocol.md, section 1).
 BLOCK, BF16, FLOAT32 = 16, 1, 3
-#: Channels whose K is enlarged, with their partners of the rotation, and the factor; Q is reduced by the same factor.
-OUTLIERS, OUTLIER_SCALE = (5, 19), 16.0
 
 
 def build_codecs() -> None:
@@ -82,34 +80,11 @@ class Stored:
             self._pipe.wait()
 
 
-class Outliers:
-    """Imitates a model with channels of large K: the same function with other numbers. Synthetic."""
-
-    def __init__(self, code: Stored) -> None:
-        self._code = code
-
-    elements = property(lambda self: self._code.elements)
-    payload_bytes = property(lambda self: self._code.payload_bytes)
-
-    def __call__(self, k: torch.Tensor, v: torch.Tensor) -> Pair:
-        half = k.shape[-1] // 2
-        scale = torch.ones(2 * half, device=k.device)
-        scale[[*OUTLIERS, *(half + channel for channel in OUTLIERS)]] = OUTLIER_SCALE
-        k, v = self._code(k * scale, v)
-        return k / scale, v
-
-    def close(self) -> None:
-        self._code.close()
-
-
-LADDER: list[tuple[str, Stored | Tried | Outliers]] = [
+LADDER: list[tuple[str, Stored | Tried]] = [
     ("bf16", Tried(rounded, rounded, lambda _: 16)),
     ("lossless", Stored(1, BF16)),
     ("int8", Stored(2)),
     ("int8-had", Stored(3)),
-    ("lossless, outliers", Outliers(Stored(1, BF16))),
-    ("int8, outliers", Outliers(Stored(2))),
-    ("int8-had, outliers", Outliers(Stored(3))),
     *TRIED,
 ]
 

@@ -22,6 +22,8 @@ export interface DemoOptions {
   quick: boolean;
   /** Adds the act with the KV of a published model. */
   realSize: boolean;
+  /** The folder of the model to read with; absent: the demo chooses. */
+  model?: string | undefined;
 }
 
 const EXIT_OK = 0;
@@ -46,7 +48,7 @@ async function play(
   stage: Stage,
   progress: Progress,
   signal: AbortSignal,
-  { keep, json, quick, realSize }: DemoOptions,
+  { keep, json, quick, realSize, model }: DemoOptions,
 ): Promise<number> {
   const startedMs = nowMs();
   const facts = { cores: stage.machine.cores.length, dtype: stage.machine.dtype };
@@ -56,10 +58,10 @@ async function play(
   try {
     const scene = { stage, progress, signal, isQuick: quick };
     await progress.step("start a kv vault and an ssm vault", () => stage.startVaults());
-    const readings = await readAloud(scene);
+    const reading = await readAloud(scene, { folder: model, mayFetch: !quick });
     const real = realSize ? await atRealSize(scene) : [];
     const outcome = await perform(scene);
-    const result = { ...outcome, readings, real };
+    const result = { ...outcome, reading, real };
     const problems = problemsIn(result);
     const isProven = problems.length === 0;
     if (json) say(JSON.stringify(resultObject(result, facts)));

@@ -60,7 +60,9 @@ export function tokensAlike({ answer }: Trial, trials: readonly Trial[]): number
 }
 
 export function hasSameTokens(trial: Trial, trials: readonly Trial[]): boolean {
-  return tokensAlike(trial, trials) === trial.answer.tokenIds.length;
+  const own = trials.find(({ kind }) => kind === "own")?.answer.tokenIds ?? [];
+  const { length } = trial.answer.tokenIds;
+  return length === own.length && tokensAlike(trial, trials) === length;
 }
 
 /** Reasons why the trials do not prove the restores; empty when they do. */

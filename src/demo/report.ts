@@ -3,11 +3,12 @@ import { dataText } from "../stand/data.ts";
 import { showBytes, showCount, showRatio, showSeconds, table } from "./format.ts";
 import { findProblems, hasSameTokens, tokensAlike } from "./proof.ts";
 import type { Trial } from "./proof.ts";
+import type { Reading } from "./scenario.ts";
 
-/** Requests with a long text to a model of random weights, and with a readable text to a trained one. */
+/** Requests with a long text to a model of random weights, and a question to a model that people can read. */
 export interface Result {
   trials: readonly Trial[];
-  readings: readonly Trial[];
+  reading: Reading;
   /** Requests to a model with the KV of a published one; empty without --real-size. */
   real: readonly Trial[];
 }
@@ -19,23 +20,29 @@ const REAL_TITLE =
 
 const KINDS = ["cold", "own", "restore"] as const;
 
-export function problemsIn({ trials, readings, real }: Result): string[] {
+export function problemsIn({ trials, reading, real }: Result): string[] {
   const atSize = real.length === 0 ? [] : findProblems(real, KINDS);
   return [
     ...findProblems(trials, KINDS),
     ...atSize.map((problem) => `KV of Llama-3.1-8B, ${problem}`),
-    ...findProblems(readings, ["own", "restore"]).map((problem) => `trained model, ${problem}`),
+    ...findProblems(reading.trials, KINDS).map((problem) => `model that reads, ${problem}`),
   ];
 }
 
 /** The table, followed by the texts whose token ids were compared. */
-export function resultLines({ trials, readings, real }: Result): string[] {
+export function resultLines({ trials, reading, real }: Result): string[] {
+  const { reader, asked, trials: readings } = reading;
   const tokens = readings[0]?.answer.promptTokens ?? 0;
+  const passedOver = reader.passedOver.map((reason) => `Passed over: ${reason}.`);
   return [
     ...tableOf(trials),
     ...(real.length === 0 ? [] : ["", REAL_TITLE, "", ...tableOf(real)]),
-    ...dataText("src/demo/data/notes.txt", { tokens }).trimEnd().split("\n"),
-    ...readings.map((trial) => `  ${trial.name.padEnd(NAME_WIDTH)} ${reading(trial, readings)}`),
+    ...dataText("src/demo/data/notes.txt").trimEnd().split("\n"),
+    "",
+    ...passedOver,
+    reader.what,
+    `${asked} (${showCount(tokens)} tokens)`,
+    ...readings.map((trial) => `  ${trial.name.padEnd(NAME_WIDTH)} ${answerLine(trial, readings)}`),
   ];
 }
 
@@ -60,9 +67,9 @@ function sameTokens(trial: Trial, trials: readonly Trial[]): string {
 }
 
 /** One line of a reading: its text, and how many tokens are the same. */
-function reading(trial: Trial, readings: readonly Trial[]): string {
+function answerLine(trial: Trial, readings: readonly Trial[]): string {
   const { text, tokenIds } = trial.answer;
-  if (trial.kind === "own") return JSON.stringify(text);
+  if (trial.kind === "own") return `${JSON.stringify(text)} (the reference)`;
   const isSame = hasSameTokens(trial, readings);
   const alike = isSame ? "the same" : `first ${tokensAlike(trial, readings)} of`;
   const bytes = showBytes(trial.moved.fetchedBytes);
@@ -86,13 +93,16 @@ export function resultObject(result: Result, facts: object): object {
       ...object(trial, trials),
       ratioToCold: coldTtftMs(trials) / trial.answer.ttftMs,
     }));
-  const readings = result.readings.map((trial) => object(trial, result.readings));
+  const { reader, asked, trials: answers } = result.reading;
+  const readings = answers.map((trial) => object(trial, answers));
+  const read = { model: reader.what, passedOver: reader.passedOver, asked };
   return {
     ok: problems.length === 0,
     ...facts,
     problems,
     requests: compared(result.trials),
     realSize: compared(result.real),
+    reading: read,
     readings,
   };
 }

@@ -17,12 +17,19 @@ export const MEASURES_MAX = 64;
 export const NEIGHBOUR_ANSWER_MS = 1_000;
 export const NEIGHBOUR_ANCESTORS_MAX = 3;
 
-// Demo: the trained model.
-/** Characters of the text it continues: several blocks, up to the end of a line. */
+// Demo: the model whose answers people read.
+/** Characters of the code that the small trained model continues: several blocks, up to the end of a line. */
 export const DEMO_READ_CHARS = 859;
-/** Tokens of the trained model's answers, enough to read; and its longest prompt with answer. */
+/** Tokens of an answer, enough to read; and the longest prompt with answer. */
 export const DEMO_READ_TOKENS = 48;
 export const DEMO_READ_LEN_MAX = 4_096;
+/** A vault that gets no record for this time holds all of a prompt. */
+export const DEMO_STILL_MS = 1_000;
+/** Longest download of a model, and longest conversion of the package's on two busy cores. */
+export const DEMO_FETCH_MS = 60_000;
+export const DEMO_CONVERT_MS = 600_000;
+/** Weights of a model in the hub's cache that the demo takes: 1.5 billion parameters in bfloat16. */
+export const DEMO_HUB_MODEL_BYTES_MAX: number = 4 * GIB;
 
 // Demo: a published model's KV.
 /** Its text takes 2.1 GB in engine, arena and vault each; the arena reserves a part for saves, and the vault holds earlier records. */

@@ -46,6 +46,9 @@ export interface CacheHits {
   restored: number;
 }
 
+/** Text, or its ids. */
+export type Prompt = string | readonly number[];
+
 interface Completion {
   choices: { text?: string; token_ids?: number[] | null }[];
   usage?: { prompt_tokens: number } | null;
@@ -72,18 +75,16 @@ export class Engine {
     return this.process.ready(isHealthy, DEMO_ENGINE_START_MS, this.#signal);
   }
 
-  /** Streams a completion of exactly `maxTokens` greedy tokens. */
-  async complete(prompt: string, maxTokens: number): Promise<Answer> {
-    const body = {
-      model: MODEL_NAME,
-      prompt,
-      max_tokens: maxTokens,
-      temperature: 0,
-      ignore_eos: true,
-      stream: true,
-      stream_options: { include_usage: true },
-      return_token_ids: true,
-    };
+  /** The ids of a question to a chat model, by its own template. */
+  async chatTokens(question: string): Promise<number[]> {
+    const body = { model: MODEL_NAME, messages: [{ role: "user", content: question }] };
+    const response = await this.#post("/tokenize", DEMO_CONTROL_TIMEOUT_MS, body);
+    return ((await response.json()) as { tokens: number[] }).tokens;
+  }
+
+  /** Streams a completion of `maxTokens` greedy tokens; with `mayEnd` the model may end it before. */
+  async complete(prompt: Prompt, maxTokens: number, mayEnd = false): Promise<Answer> {
+    const body = greedy(prompt, maxTokens, mayEnd);
     const startedMs = nowMs();
     const response = await this.#post("/v1/completions", DEMO_REQUEST_TIMEOUT_MS, body);
     const answer: Answer = { ttftMs: 0, tokenIds: [], text: "", promptTokens: 0 };
@@ -96,7 +97,8 @@ export class Engine {
       }
       answer.promptTokens = usage?.prompt_tokens ?? answer.promptTokens;
     }
-    if (answer.tokenIds.length === maxTokens) return answer;
+    const least = mayEnd ? 1 : maxTokens;
+    if (answer.tokenIds.length >= least) return answer;
     throw failed(`the engine sent ${answer.tokenIds.length} of ${maxTokens} tokens`);
   }
 
@@ -133,6 +135,19 @@ export class Engine {
     const said = (await response.text()).slice(0, 200);
     throw failed(`the engine answered ${path} with ${response.status}: ${said}`);
   }
+}
+
+function greedy(prompt: Prompt, maxTokens: number, mayEnd: boolean): object {
+  return {
+    model: MODEL_NAME,
+    prompt,
+    max_tokens: maxTokens,
+    temperature: 0,
+    ignore_eos: !mayEnd,
+    stream: true,
+    stream_options: { include_usage: true },
+    return_token_ids: true,
+  };
 }
 
 /** Yields the events of an OpenAI-style stream, one a line. */

@@ -67,6 +67,18 @@ export class Stage {
     await maker.done(DEMO_MODEL_MAKE_MS, this.#signal);
   }
 
+  /** Runs a module of the lab; `last` is the last line that it has printed. */
+  runModule(
+    name: string,
+    module: string,
+    args: readonly string[],
+    timeoutMs: number,
+  ): { done: Promise<void>; last: () => string | null } {
+    const started = this.#launch(name, PYTHON, ["-m", module, ...args], process.env, SHIM);
+    const last = (): string | null => started.tail().at(-1) ?? null;
+    return { done: started.done(timeoutMs, this.#signal), last };
+  }
+
   async startVaults(): Promise<void> {
     const start = (name: string): Promise<Process> =>
       this.#serve(name, "vault", this.workspace.path(`${name}.toml`));

@@ -82,6 +82,11 @@ test("one other token id is enough to fail", () => {
   expect(problems).toEqual([expect.stringContaining("token ids differ")]);
 });
 
+test("an answer that ends earlier than its reference is another answer", () => {
+  const problems = findProblems([COLD, OWN, trial("restore", FROM_VAULT, [1, 2])]);
+  expect(problems).toEqual([expect.stringContaining("token ids differ")]);
+});
+
 test("a warm cold run and a cold own hit are no measure", () => {
   expect(findProblems([trial("cold", { restoredTokens: 128 }), OWN, RESTORED])).toHaveLength(1);
   expect(findProblems([trial("cold", { ownTokens: 128 }), OWN, RESTORED])).toHaveLength(1);

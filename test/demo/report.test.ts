@@ -1,7 +1,9 @@
 // Owns the proof of the demo's table and of its JSON.
 import { expect, test } from "vitest";
 import type { Kind, Trial } from "../../src/demo/proof.ts";
+import type { Reader } from "../../src/demo/reader.ts";
 import { problemsIn, resultLines, resultObject } from "../../src/demo/report.ts";
+import type { Reading } from "../../src/demo/scenario.ts";
 import type { Codec } from "../../src/stand/workspace.ts";
 
 function trial(name: string, kind: Kind, ttftMs: number, tokens: [number, number]): Trial {
@@ -32,7 +34,8 @@ const TRIALS = [
 
 /** The trained model: a text of which 768 tokens are held, and answers to it. */
 function reading(name: string, kind: Kind, codec: Codec, tokenIds: number[]): Trial {
-  const [ownTokens, restoredTokens] = kind === "own" ? [768, 0] : [0, 768];
+  const restoredTokens = kind === "restore" ? 768 : 0;
+  const ownTokens = kind === "own" ? 768 : 0;
   const { answer, moved } = trial(name, kind, 100, [ownTokens, restoredTokens]);
   const fetchedBytes = codec === "int8" ? moved.fetchedBytes / 2 : moved.fetchedBytes;
   const said = { ...answer, tokenIds, text: "return\nself", promptTokens: 790 };
@@ -40,11 +43,20 @@ function reading(name: string, kind: Kind, codec: Codec, tokenIds: number[]): Tr
 }
 
 const READINGS = [
-  reading("computed", "own", "raw", [1, 2, 3]),
+  reading("computed", "cold", "raw", [1, 2, 3]),
+  reading("own hit", "own", "raw", [1, 2, 3]),
   reading("restored", "restore", "raw", [1, 2, 3]),
   reading("restored as INT8", "restore", "int8", [1, 9, 3]),
 ];
-const RESULT = { trials: TRIALS, readings: READINGS, real: [] };
+const READER: Reader = {
+  model: { path: "/models/small", lengthMax: 4_096 },
+  task: "text",
+  what: "/models/small: named by --model",
+  passedOver: ["the hub did not answer"],
+};
+const ASKED = "is asked about a document: why?";
+const readingOf = (trials: Trial[]): Reading => ({ reader: READER, asked: ASKED, trials });
+const RESULT = { trials: TRIALS, reading: readingOf(READINGS), real: [] };
 
 test("the table shows what was restored, moved and won", () => {
   const [head, rule, ...rows] = resultLines(RESULT);
@@ -80,21 +92,27 @@ test("the JSON says whether it is proven, and everything that was measured", () 
 });
 
 test("each readable answer stands in one line with how much of it is the same", () => {
-  const lines = resultLines(RESULT).slice(-3);
-  expect(lines[0]).toBe('  computed           "return\\nself"');
-  expect(lines[1]).toMatch(/^ {2}restored +"return\\nself" \(the same 3 tokens, 9.4 MB moved\)$/);
-  expect(lines[2]).toMatch(/^ {2}restored as INT8 +"return\\nself" \(first 1 of 3 tokens, /);
+  const lines = resultLines(RESULT).slice(-7);
+  expect(lines.slice(0, 3)).toEqual([
+    "Passed over: the hub did not answer.",
+    "/models/small: named by --model",
+    "is asked about a document: why? (790 tokens)",
+  ]);
+  expect(lines[3]).toMatch(/^ {2}computed +"return\\nself" \(the same 3 tokens, 0 B moved\)$/);
+  expect(lines[4]).toBe('  own hit            "return\\nself" (the reference)');
+  expect(lines[5]).toMatch(/^ {2}restored +"return\\nself" \(the same 3 tokens, 9.4 MB moved\)$/);
+  expect(lines[6]).toMatch(/^ {2}restored as INT8 +"return\\nself" \(first 1 of 3 tokens, /);
 });
 
 test("of readable answers an exact one must say the same, and each must be restored", () => {
-  const [own, exact, lossy] = READINGS;
+  const [cold, own, exact, lossy] = READINGS;
   const differs = { ...exact!, answer: { ...exact!.answer, tokenIds: [1, 2, 4] } };
-  expect(problemsIn({ ...RESULT, readings: [own!, differs, lossy!] })).toEqual([
-    expect.stringMatching(/^trained model, restored: its token ids differ/),
+  expect(problemsIn({ ...RESULT, reading: readingOf([cold!, own!, differs, lossy!]) })).toEqual([
+    expect.stringMatching(/^model that reads, restored: its token ids differ/),
   ]);
   const computed = { ...lossy!, moved: { ...lossy!.moved, restoredTokens: 0, vaultBlocks: 0 } };
-  expect(problemsIn({ ...RESULT, readings: [own!, exact!, computed] })).toEqual([
-    "trained model, restored as INT8: only 0 of 768 tokens were restored",
+  expect(problemsIn({ ...RESULT, reading: readingOf([cold!, own!, exact!, computed]) })).toEqual([
+    "model that reads, restored as INT8: only 0 of 768 tokens were restored",
   ]);
 });
 

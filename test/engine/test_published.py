@@ -1,0 +1,81 @@
+"""Published models in a real engine: exact restores give the own cache's answers, INT8 lies within its bound."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.published import EVERY_CHANGE_S, NIGHTLY_S, folder_of, prompts
+from harness.trained import alike, divergence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.engine import Engines
+    from harness.processes import Cluster
+
+#: Prompts of whole blocks and a rest; tokens of an answer.
+PROMPTS, BLOCK, BLOCKS, TAIL, ANSWER = 24, 32, 12, 7, 16
+#: Bound of docs/fidelity.md, nats a token in float32.
+KLD_MAX = 1e-4
+#: Tokens of which the judged models' likeliest may differ, as a share.
+OTHERS_MAX = 0.005
+EXACT, LOSSY = "raw", "int8-mean-had"
+GEMMA = "gemma3-270m"
+
+
+def _nightly(name: str) -> Any:
+    return pytest.param(name, NIGHTLY_S, marks=pytest.mark.nightly)
+
+
+MODELS = [(GEMMA, EVERY_CHANGE_S), _nightly("qwen25-0.5b"), _nightly("qwen25-1.5b")]
+
+
+@pytest.mark.parametrize(("name", "seconds"), MODELS)
+@pytest.mark.parametrize("codec", [EXACT, LOSSY])
+def test_restored_answers_are_those_of_the_own_cache(
+    name: str,
+    seconds: float,
+    codec: str,
+    engines: Engines,
+    new_cluster: Callable[..., Cluster],
+    record_property: Callable[[str, Any], None],
+) -> None:
+    model = folder_of(name, seconds)
+    cluster = new_cluster(kv=codec, vault_bytes="1GiB")
+    # In float32 only the codec changes values; in bfloat16 one last bit of K changes as much (docs/fidelity.md).
+    options = {"model": str(model), "dtype": "float32", "block_size": BLOCK}
+    options |= {"max_model_len": 1_024, "num_gpu_blocks_override": 256}
+    options["kv_transfer_config"] = cluster.transfer_config
+    asked = prompts(model, PROMPTS, BLOCKS * BLOCK + TAIL)
+    own, restored = [], []
+    with engines.start(vllm=options).wait_up() as engine:
+        # A prompt at a time, so that every answer is computed in the same shape as its reference.
+        for number, prompt in enumerate(asked, 1):
+            engine.call("weigh", prompts=[prompt], max_tokens=1)
+            own += engine.call("weigh", prompts=[prompt], max_tokens=ANSWER)
+            cluster.wait_saved(number * BLOCKS)
+            cluster.wait_idle()
+            engine.empty()
+            restored += engine.call("weigh", prompts=[prompt], max_tokens=ANSWER)
+            assert engine.call("reset")
+    assert {each["cached"] for each in own} == {BLOCKS * BLOCK}
+    assert {each["cached"] for each in restored} == {BLOCKS * BLOCK}
+    divergences, same = [], []
+    for ours, theirs in zip(own, restored, strict=True):
+        length = alike(ours["tokens"], theirs["tokens"])
+        same.append(length == ANSWER)
+        steps = zip(ours["steps"][: length + 1], theirs["steps"], strict=False)
+        divergences += [divergence(*pair) for pair in steps]
+    found = {"kld": fmean(divergences), "kld_max": max(divergences), "same": fmean(same)}
+    for key, value in found.items():
+        record_property(key, value)
+    print(name, codec, found)
+    if codec == EXACT:
+        assert [each["tokens"] for each in restored] == [each["tokens"] for each in own]
+        assert found["kld_max"] == 0
+    else:
+        assert 0 < found["kld"] <= KLD_MAX
+        others = sum(not is_same for is_same in same) / len(divergences)
+        assert others <= OTHERS_MAX
