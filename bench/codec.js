@@ -37,7 +37,7 @@ export async function run() {
   const fidelity = [
     ...Object.entries(snrDb).map(([spread, value]) => [`true SNR, ${spread}`, value]),
     ...Object.entries(snrTurnedDb).map(([spread, value]) => [
-      `int8-had: true SNR, ${spread}`,
+      `int8-mean-had: true SNR, ${spread}`,
       value,
     ]),
   ].map(([name, value]) => describe({ name, unit: "dB", value }));

@@ -45,7 +45,7 @@ export class Workspace {
         ...LIMITS,
         arenaBytes,
         isInt8: codec === "int8",
-        kv: codec === "int8" ? "int8-had" : codec,
+        kv: codec === "int8" ? "int8-mean-had" : codec,
       });
   }
 

@@ -23,7 +23,7 @@ _, WITH_VAULTS = launch_lines(ROOT / "README.md")
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("codec", ["raw", "int8-had"])
+@pytest.mark.parametrize("codec", ["raw", "int8-mean-had"])
 def test_the_command_measures_what_restored_blocks_change(
     codec: str, new_cluster: Callable[..., Cluster], record_property: Callable[[str, Any], None]
 ) -> None:
@@ -65,7 +65,7 @@ def test_the_command_starts_an_engine_for_a_models_files() -> None:
     assert ran.stdout, ran.stderr
     found = json.loads(ran.stdout)
     print(found)
-    assert (found["codec"], found["restored"]) == ("int8-had", PROMPTS)
+    assert (found["codec"], found["restored"]) == ("int8-mean-had", PROMPTS)
     # In float32, computed answers equal the own cache's.
     assert found["ownCache"]["kldMean"] == pytest.approx(0, abs=1e-9)
     # Prompts exceed the 512 tokens of the training, beyond which codecs cost the model more.

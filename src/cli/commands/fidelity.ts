@@ -164,7 +164,7 @@ function describe(model: string, codec: string, verdict: Verdict): string[] {
   const bound = FIDELITY_KLD_MAX.toExponential();
   const end = verdict.isWithin
     ? `Within the bound: the mean is at most ${bound} nats a token.`
-    : `Beyond the bound of ${bound} nats a token: write [codec] kv = "${codec === "int8" ? "int8-had" : "raw"}".`;
+    : `Beyond the bound of ${bound} nats a token: write [codec] kv = "${codec === "int8" ? "int8-mean-had" : "raw"}".`;
   const { restored, restoredTokens } = verdict;
   return [
     `${model}: ${restored} prompts, ${restoredTokens} of their tokens restored`,

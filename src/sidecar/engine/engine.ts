@@ -318,12 +318,16 @@ export class Engine {
 
   #makeStage(arena: Arena, wireId: number, saveSlots: number): Stage {
     const { world, shards } = this;
+    const { fidelity, saver } = this.#options;
     const cache = new BlockCache({
       arena,
       shards,
       saveSlots: saveSlots * world,
       onUnwanted: (block) => fetcher.dropUnwanted(block),
       onRoom: () => this.#restorer.onRoom(),
+      onPlaced: ({ recordClass, key }) => {
+        if (fidelity !== 0 && recordClass === "kv") saver.decoded.note(key);
+      },
     });
     const fetcher = new Fetcher({
       ...this.#options,

@@ -135,6 +135,16 @@ export class CodecChoice {
     return smallest === undefined ? byClass.kv : codecId(smallest.codec);
   }
 
+  /** As `idFor`, of blocks that were restored: a record of a lossy codec is never coded again, so its decoded bytes stay exact. */
+  idForRestored(
+    recordClass: RecordClass,
+    geometry: GeometryId,
+    views: readonly VaultView[],
+  ): number {
+    const isDecoded = recordClass === "kv" && this.fidelity !== 0;
+    return isDecoded ? codecId("lossless") : this.idFor(recordClass, geometry, views);
+  }
+
   /** Tries the codecs on one of a group's first blocks. Never rejects; after a failure the next block is tried. */
   async weigh(pool: EncodePool, recordClass: RecordClass, block: WeighedSlot): Promise<void> {
     const { candidates } = this.#codecs;

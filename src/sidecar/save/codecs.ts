@@ -10,7 +10,7 @@ const CODEC_IDS: Readonly<Record<CodecName, number>> = {
   raw: 0,
   lossless: 1,
   int8: 2,
-  "int8-had": 3,
+  "int8-mean-had": 4,
 };
 /** Returns the name of the codec with this id; null: there is none. */
 export function codecNameOf(id: number): CodecName | null {
@@ -69,9 +69,9 @@ export function chooseCodecs({ codec, turboQuant }: Choice): Codecs {
 }
 
 /** Codecs of "auto", without `int8`, which is beyond the bound with outlier channels (decision 0078). */
-const CANDIDATES: readonly CodecName[] = ["raw", "lossless", "int8-had"];
+const CANDIDATES: readonly CodecName[] = ["raw", "lossless", "int8-mean-had"];
 
 /** Prefers the transform, which is never worse and costs less time than the fastest link saves (decision 0078). */
 function automatic(isLossy: boolean): CodecName {
-  return isLossy ? "int8-had" : "raw";
+  return isLossy ? "int8-mean-had" : "raw";
 }

@@ -227,7 +227,7 @@ export class Reoffer {
     return pool.encode({
       arena,
       geometry,
-      codec: codecs.idFor(recordClass, geometry, [store.view]),
+      codec: codecs.idForRestored(recordClass, geometry, [store.view]),
       fidelity: codecs.fidelity,
       namespace,
       shard,

@@ -17,7 +17,7 @@ import { logger } from "../../support/vaults.ts";
 const WEIGHTS: Weights = new Map([
   ["raw", { bytes: 1, decodeS: 1 / 20e9, divergence: 0 }],
   ["lossless", { bytes: 0.71, decodeS: 1 / 6.2e9, divergence: 0 }],
-  ["int8-had", { bytes: 0.515, decodeS: 1 / 5.1e9, divergence: 5e-6 }],
+  ["int8-mean-had", { bytes: 0.515, decodeS: 1 / 5.1e9, divergence: 5e-6 }],
 ]);
 const RULES = { ...chooseCodecs({ codec: { kv: "auto" }, turboQuant: { enabled: null } }) };
 const rules = { ...RULES, threads: 1, maxKld: 1e-4 };
@@ -28,16 +28,16 @@ const at = (gigabits: number | null, isNearlyFull = false) => ({
 });
 
 test.each([
-  [0.1, 1, "int8-had", "sooner"],
-  [1, 1, "int8-had", "sooner"],
-  [6, 1, "int8-had", "sooner"],
+  [0.1, 1, "int8-mean-had", "sooner"],
+  [1, 1, "int8-mean-had", "sooner"],
+  [6, 1, "int8-mean-had", "sooner"],
   [7, 1, "lossless", "exact"],
   [10, 1, "lossless", "exact"],
   [40, 1, "raw", "exact"],
   // Threads share the decoding, so more of them favour fewer bytes.
-  [10, 4, "int8-had", "sooner"],
+  [10, 4, "int8-mean-had", "sooner"],
   [28, 4, "lossless", "exact"],
-  [null, 1, "int8-had", "unmeasured"],
+  [null, 1, "int8-mean-had", "unmeasured"],
 ])(
   "where records arrive at %s Gb/s and %s threads decode, blocks become %s (%s)",
   (gigabits, threads, codec, why) => {
@@ -54,14 +54,14 @@ test("F97 a codec beyond the bound is named and not used, nor a lossy one where 
 
 test("a vault that fills up gets fewest bytes, and a rate that wavers changes nothing", () => {
   expect(chooseForm(rules, WEIGHTS, at(40, true))).toMatchObject({
-    codec: "int8-had",
+    codec: "int8-mean-had",
     why: "full",
   });
   // Raw and lossless are equal at 20.6 Gb/s.
   for (const last of ["raw", "lossless"] as const)
     expect(chooseForm(rules, WEIGHTS, at(20.6), last).codec).toBe(last);
   expect(chooseForm(rules, undefined, at(1))).toMatchObject({
-    codec: "int8-had",
+    codec: "int8-mean-had",
     why: "unweighed",
   });
 });
@@ -77,7 +77,7 @@ test("blocks in memory stay exact until it fills up, however long saves take", (
     bytesPerS: null,
   });
   expect(chooseForm(rules, WEIGHTS, memory(true))).toMatchObject({
-    codec: "int8-had",
+    codec: "int8-mean-had",
     why: "full",
   });
 });
@@ -88,7 +88,7 @@ test("blocks for several vaults use the codec of the slowest", async () => {
     weigh: () =>
       Promise.resolve(
         [...WEIGHTS.values()].map(({ bytes, decodeS, divergence }, index) => ({
-          codec: [0, 1, 3][index]!,
+          codec: [0, 1, 4][index]!,
           bytes: bytes * 1000,
           decodeS: decodeS * 1000,
           noise: divergence,
@@ -109,7 +109,7 @@ test("blocks for several vaults use the codec of the slowest", async () => {
   expect(choice.idFor("kv", slot.geometry, views)).toBe(3);
   expect(choice.idFor("kv", slot.geometry, views.slice(0, 1))).toBe(0);
   expect(choice.idFor("ssm", slot.geometry, views)).toBe(0);
-  expect([choice.formOf("near")!.codec, choice.names]).toEqual(["raw", "raw, int8-had"]);
+  expect([choice.formOf("near")!.codec, choice.names]).toEqual(["raw", "raw, int8-mean-had"]);
 });
 
 const VECTORS = 2 * 2 * 16 * 2;
@@ -147,8 +147,8 @@ test("over a slow link blocks become small, and status and explain say so", asyn
   await saveAll(scene, second!);
   expect(sidecar.counters.get("bytes_sent") - before).toBe(32 * INT8_RECORD);
   const { address, form } = sidecar.status().vaults.kv[0]!;
-  expect(form).toMatchObject({ codec: "int8-had", why: "sooner" });
-  expect(showForm(form!)).toMatch(/^int8-had: comes back soonest, link \d.*B\/s$/);
+  expect(form).toMatchObject({ codec: "int8-mean-had", why: "sooner" });
+  expect(showForm(form!)).toMatch(/^int8-mean-had: comes back soonest, link \d.*B\/s$/);
   const asked = engine.prefetch(hashesOf(second!));
   const view = await engine.done(asked);
   expect([view.reason, engine.holds(view, 0, second![0]!)]).toEqual(["complete", false]);

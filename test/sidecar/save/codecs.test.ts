@@ -32,14 +32,14 @@ function vectors(page: Buffer): Float32Array[] {
 }
 
 test.each<[enabled: boolean | null, kv: KvCodec, name: string, id: number, fidelity: number]>([
-  [null, "auto", "int8-had", 3, 3],
-  [true, "auto", "int8-had", 3, 3],
+  [null, "auto", "int8-mean-had", 4, 4],
+  [true, "auto", "int8-mean-had", 4, 4],
   [false, "auto", "raw", 0, 0],
   [null, "raw", "raw", 0, 0],
   [null, "lossless", "lossless", 1, 0],
   [false, "lossless", "lossless", 1, 0],
   [true, "int8", "int8", 2, 2],
-  [null, "int8-had", "int8-had", 3, 3],
+  [null, "int8-mean-had", "int8-mean-had", 4, 4],
 ])("enabled = %s with kv = %s is %s", (enabled, kv, kvName, id, fidelity) => {
   const chosen = chooseCodecs({ codec: { kv }, turboQuant: { enabled } });
   expect(chosen).toMatchObject({ kvName, fidelity, byClass: { kv: id, ssm: 0 } });
@@ -50,7 +50,7 @@ function squares(values: Iterable<number>): number {
   return [...values].reduce((sum, value) => sum + value ** 2, 0);
 }
 
-test.each(["int8", "int8-had"] as const)(
+test.each(["int8", "int8-mean-had"] as const)(
   "attention goes and comes back as %s, each vector within its bound",
   async (kv) => {
     const scene = await openScene({ kv });

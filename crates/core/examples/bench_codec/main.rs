@@ -15,7 +15,7 @@ use tierkv_core::codec::int8::Isa;
 
 use speed::{Case, Figures};
 
-const LOSSY: [Codec; 2] = [Codec::Int8, Codec::Int8Had];
+const LOSSY: [Codec; 2] = [Codec::Int8, Codec::Int8MeanHad];
 
 fn main() -> io::Result<()> {
     let options: Vec<String> = std::env::args().skip(1).collect();

@@ -33,7 +33,7 @@ pub struct Case {
 impl Case {
     pub fn all() -> Vec<Self> {
         let case = |codec, name, dim, side_by_side| Self { name, codec, dim, side_by_side };
-        let codecs = [Codec::Int8, Codec::Int8Had, Codec::Lossless];
+        let codecs = [Codec::Int8, Codec::Int8MeanHad, Codec::Lossless];
         let both = codecs.into_iter().flat_map(|codec| {
             [case(codec, "bf16 64 K|V rows", 64, true), case(codec, "bf16 128 K|V rows", 128, true)]
         });
@@ -46,7 +46,7 @@ impl Case {
             Codec::Raw => "raw",
             Codec::Lossless => "lossless",
             Codec::Int8 => "int8",
-            Codec::Int8Had => "int8-had",
+            Codec::Int8MeanHad => "int8-mean-had",
         }
     }
 
