@@ -38,7 +38,8 @@ impl Case {
             [case(codec, "bf16 64 K|V rows", 64, true), case(codec, "bf16 128 K|V rows", 128, true)]
         });
         let odd = case(Codec::Int8, "bf16 96 K|V rows", 96, true);
-        both.chain([odd, case(Codec::Int8, "bf16 128 tokens first", 128, false)]).collect()
+        let wide = case(Codec::Int8MeanHad, "bf16 256 K|V rows", 256, true);
+        both.chain([odd, wide, case(Codec::Int8, "bf16 128 tokens first", 128, false)]).collect()
     }
 
     pub fn codec_name(&self) -> &'static str {
