@@ -127,16 +127,16 @@ impl Form {
             }
             Codec::Int8 | Codec::Int8MeanHad if is_vectors => {
                 let codes = block.source_bytes / Header::element_bytes(block.dtype)?;
-                let coded = vectors.checked_mul(SCALE_BYTES as u64)?.checked_add(codes)?;
+                let bytes = vectors.checked_mul(SCALE_BYTES as u64)?.checked_add(codes)?;
                 if self.codec == Codec::Int8 {
-                    return Some(coded);
+                    return Some(bytes);
                 }
                 let mean = block.dim_k.checked_add(SCALE_BYTES as u64)?;
                 let means = block.tokens.div_ceil(MEAN_TOKENS as u64);
                 let exact = if self.is_first { block.source_bytes / block.tokens } else { 0 };
                 let means = block.heads.checked_mul(means)?.checked_mul(mean)?;
                 // Blocks of few tokens and elements would become longer.
-                let bytes = coded.checked_add(means)?.checked_add(exact)?;
+                let bytes = bytes.checked_add(means)?.checked_add(exact)?;
                 Some(bytes).filter(|bytes| *bytes < block.source_bytes)
             }
             Codec::Lossless | Codec::Int8 | Codec::Int8MeanHad => None,
