@@ -9,21 +9,28 @@ use super::portable::{code_of, load, store};
 use super::scale::{F32, element_of, is_turned, scale_of, value_of, value_of_scale};
 use crate::codec_id::MEAN_TOKENS;
 
+/// Rows, their shape, rows to prefetch, values, sums.
+type Forth = unsafe fn(*const u8, Rows, *const u8, &mut [f32], &mut [f32]);
+/// Values, mean, scales, codes.
+type Code = unsafe fn(&mut [f32], &[f32], &mut [Scale], &mut [u8]) -> bool;
+/// Scales, codes, mean, scratch memory, rows, their shape, whether past the cache.
+type Back = unsafe fn(&[Scale], &[u8], &[f32], &mut [i16], *mut u8, Rows, bool);
+
 /// The kernels of one instruction set and dtype. A row has `Rows::dim` elements everywhere.
 #[derive(Debug, Clone, Copy)]
 pub struct Turned {
     /// Transforms rows into the values, and adds them up per channel in the sums, token after token, unless those are empty.
     /// The second pointer is prefetched. Unsafe: the rows must be readable.
-    pub forth: unsafe fn(*const u8, Rows, *const u8, &mut [f32], &mut [f32]),
+    pub forth: Forth,
     /// Subtracts the mean, unless it is empty, and turns each row of values into a scale and codes. False where a value is
     /// not finite. Unsafe: the processor must have the instructions.
-    pub code: unsafe fn(&mut [f32], &[f32], &mut [Scale], &mut [u8]) -> bool,
+    pub code: Code,
     /// Transforms codes back into rows and adds the mean, unless it is empty; past the cache if the flag is set. The sums
     /// are scratch memory, as long as a row. Unsafe: the rows must be writable, and consist of whole cache lines to bypass
     /// the cache; scales must be those of the codec.
-    pub back: unsafe fn(&[Scale], &[u8], &[f32], &mut [i16], *mut u8, Rows, bool),
+    pub back: Back,
     /// `back` into float32, for the means.
-    pub back_single: unsafe fn(&[Scale], &[u8], &[f32], &mut [i16], *mut u8, Rows, bool),
+    pub back_single: Back,
 }
 
 /// Memory that is used again from group to group.
@@ -75,7 +82,9 @@ pub unsafe fn encode(
             let scale = &mut means.scales[number..=number];
             let codes = &mut means.codes[number * dim..][..dim];
             let share = 1.0 / f32::from(u16::try_from(count.max(1)).unwrap_or(1));
-            mean.iter_mut().for_each(|sum| *sum *= share);
+            for sum in mean.iter_mut() {
+                *sum *= share;
+            }
             // SAFETY: an instruction set of this processor.
             if !unsafe { (kernels.code)(mean, &[], scale, codes) } || !is_turned(scale[0]) {
                 return false;

@@ -72,6 +72,10 @@ unsafe fn code(values: &mut [f32], mean: &[f32], scales: &mut [Scale], codes: &m
     unsafe { (avx2::kernels::<F32>().encode)(at, plain, at, scales, codes) }
 }
 
+#[expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "one promise covers all: the caller's rows are writable"
+)]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn back<const D: u8>(
     scales: &[Scale],
@@ -101,6 +105,10 @@ unsafe fn back<const D: u8>(
 }
 
 /// `R`: registers of a block's sums.
+#[expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "one promise covers all: the caller's rows are writable"
+)]
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 unsafe fn back_blocks<const D: u8, const R: usize, const STREAM: bool>(

@@ -33,6 +33,10 @@ pub const fn kernels<const D: u8, const NATIVE: bool>() -> Turned {
     Turned { forth: forth::<D>, code, back, back_single: plain::back::<F32> }
 }
 
+#[expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "one promise covers all: the caller's rows are readable"
+)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn forth<const D: u8>(
     at: *const u8,
@@ -243,6 +247,10 @@ macro_rules! decoder {
         mod $name {
             use super::*;
 
+            #[expect(
+                clippy::multiple_unsafe_ops_per_block,
+                reason = "one promise covers all: the caller's rows are writable"
+            )]
             #[target_feature(enable = $features)]
             pub unsafe fn back<const D: u8>(
                 scales: &[Scale],
@@ -302,6 +310,10 @@ macro_rules! decoder {
             }
 
             /// Writes 32 elements.
+            #[expect(
+                clippy::multiple_unsafe_ops_per_block,
+                reason = "one promise covers all: the caller's bytes are writable"
+            )]
             #[target_feature(enable = $features)]
             #[inline]
             unsafe fn put<const D: u8>(to: *mut u8, low: __m512, high: __m512, stream: bool) {
