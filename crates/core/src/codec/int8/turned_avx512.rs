@@ -247,10 +247,6 @@ macro_rules! decoder {
         mod $name {
             use super::*;
 
-            #[expect(
-                clippy::multiple_unsafe_ops_per_block,
-                reason = "one promise covers all: the caller's rows are writable"
-            )]
             #[target_feature(enable = $features)]
             pub unsafe fn back<const D: u8>(
                 scales: &[Scale],
@@ -310,10 +306,6 @@ macro_rules! decoder {
             }
 
             /// Writes 32 elements.
-            #[expect(
-                clippy::multiple_unsafe_ops_per_block,
-                reason = "one promise covers all: the caller's bytes are writable"
-            )]
             #[target_feature(enable = $features)]
             #[inline]
             unsafe fn put<const D: u8>(to: *mut u8, low: __m512, high: __m512, stream: bool) {
