@@ -120,10 +120,10 @@ pub fn encode(
     for head in vectors.chunks(tokens) {
         let mut codes = Vec::new();
         for vector in head {
-            let coded = coded(&source.values(&page[vector.clone()]));
-            payload.extend(scale_bytes(&coded));
-            codes.extend(bytes_of(&coded.codes));
-            let values = coded.codes.iter().map(|code| code * coded.scale);
+            let own = coded(&source.values(&page[vector.clone()]));
+            payload.extend(scale_bytes(&own));
+            codes.extend(bytes_of(&own.codes));
+            let values = own.codes.iter().map(|code| code * own.scale);
             source.write(values, &mut decoded[vector.clone()]);
         }
         payload.extend(codes);
