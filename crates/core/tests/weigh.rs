@@ -112,15 +112,15 @@ const KLD_MAX: f64 = 1e-4;
 
 /// Of each head in a payload: its mean (a scale and codes; only of K in codec 4), its scales, its codes.
 fn groups(codec: Codec, mut payload: &mut [u8]) -> Vec<[&mut [u8]; 3]> {
-    let (scale_bytes, code_bytes) = (TOKENS as usize * SCALE_BYTES, (TOKENS * DIM) as usize);
+    let (of_scales, of_codes) = (TOKENS as usize * SCALE_BYTES, (TOKENS * DIM) as usize);
     let mut groups = Vec::new();
     while !payload.is_empty() {
         let is_key = groups.len() % 4 < 2;
         let mean = if is_key && codec == Codec::Int8MeanHad { 2 + DIM as usize } else { 0 };
         let (mean, rest) = payload.split_at_mut(mean);
-        let (scales, rest) = rest.split_at_mut(scale_bytes);
-        let (codes, rest) = rest.split_at_mut(code_bytes);
-        groups.push([mean, scales, codes]);
+        let (factors, rest) = rest.split_at_mut(of_scales);
+        let (bytes, rest) = rest.split_at_mut(of_codes);
+        groups.push([mean, factors, bytes]);
         payload = rest;
     }
     groups
