@@ -28,10 +28,9 @@ fn element(dtype: u8, kind: usize, random: &mut Random) -> u32 {
     let one = [0, 0x3f80, 0x3c00, 0x3f80_0000][usize::from(dtype)];
     let edges = [0, 1, 2, 0x7f, 0x80, 0x3ff, 0x400, one, largest(dtype) - 1, largest(dtype)];
     let magnitude = match kind {
-        0 => bits % (largest(dtype) + 1),
         // Of bf16 and float32, 2^-63 to 2^64, of which codec 4 has codes.
         4 if dtype != 2 => one / 2 + bits % one,
-        4 => bits % (largest(dtype) + 1),
+        0 | 4 => bits % (largest(dtype) + 1),
         1 => one + bits % 64,
         2 => edges[bits as usize % edges.len()],
         _ => 0,
