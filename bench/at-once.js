@@ -149,7 +149,7 @@ async function measure({ kvBytes, vaultBytes, arenaBytes, seconds }, work) {
     };
     if (vaultBytes !== undefined) {
       const address = await stand.vault(vaultBytes);
-      const options = { arenaBytes, codec: "int8-had", restore: "" };
+      const options = { arenaBytes, codec: "int8-mean-had", restore: "" };
       flags.socket = (await stand.sidecar(address, options)).socket;
     }
     watch = setInterval(() => samples.push(stand.memoryBytes()), WATCH_MS);

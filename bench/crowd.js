@@ -105,7 +105,7 @@ async function measure(work, { kvBytes, arenaBytes, held }) {
     const model = await stand.makeModel({ geometry: "llama-3.1-8b" });
     // Records take a little over half of bf16, because they are INT8.
     const address = await stand.vault(Math.ceil(held * work.tokens * TOKEN_BYTES * 0.6));
-    const { socket, pid } = await stand.sidecar(address, { arenaBytes, codec: "int8-had" });
+    const { socket, pid } = await stand.sidecar(address, { arenaBytes, codec: "int8-mean-had" });
     const memory = { peakBytes: 0 };
     watch = setInterval(() => {
       const [, kib] = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "latin1"));

@@ -33,7 +33,7 @@ export const title = "Hand-off of 146 MB: saved by one sidecar, waited for and r
 export async function run({ isQuick, say }) {
   const rounds = isQuick ? 3 : 7;
   const figures = [];
-  for (const codec of ["raw", "int8-had"]) {
+  for (const codec of ["raw", "int8-mean-had"]) {
     say(`${codec} records`);
     const stand = new Stand();
     const path = `/dev/shm/tierkv-bench-${process.pid}`;

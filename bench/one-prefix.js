@@ -111,7 +111,7 @@ async function measure({ tokens, counts, kvBytes, offloadBytes, vaultBytes }) {
     };
     if (vaultBytes !== undefined) {
       const address = await stand.vault(vaultBytes);
-      const options = { arenaBytes: 1.5 * GIB, codec: "int8-had" };
+      const options = { arenaBytes: 1.5 * GIB, codec: "int8-mean-had" };
       flags.socket = (await stand.sidecar(address, options)).socket;
     }
     // Removed, because vLLM prefers this variable over `kv_cache_memory_bytes`.

@@ -39,7 +39,7 @@ export async function run({ isQuick, say }) {
   const remote = new VaultClient({ address, name: "kv", logger, lanes: LANES });
   const figures = [];
   try {
-    for (const kv of ["raw", "int8-had"]) {
+    for (const kv of ["raw", "int8-mean-had"]) {
       const { kvName, byClass, fidelity } = chooseCodecs({ codec: { kv }, turboQuant: {} });
       say(`${kvName} records`);
       const options = { codec: byClass.kv, fidelity };

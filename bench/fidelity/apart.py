@@ -1,6 +1,6 @@
 """Owns the test whether layers, K and V need their own bit widths: cost of each alone, and gain of the best split.
 
-`.venv/bin/python bench/fidelity/apart.py` prints both. As in int8-had, a Hadamard matrix turns K and not V.
+`.venv/bin/python bench/fidelity/apart.py` prints both. As in int8-mean-had, a Hadamard matrix turns K and not V.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ LADDER: list[tuple[str, Stored | Tried]] = [
     ("bf16", Tried(rounded, rounded, lambda _: 16)),
     ("lossless", Stored(1, BF16)),
     ("int8", Stored(2)),
-    ("int8-had", Stored(3)),
+    ("int8-mean-had", Stored(4)),
     *TRIED,
 ]
 
@@ -242,7 +242,7 @@ def main() -> None:
         f"\nexponents: {entropy:.2f} bits; sign and fraction as they are: {16 / (8 + entropy):.2f} times smaller"
     )
     texts = held_out(options.prompts, TURNS * TURN, options.model)
-    for name, number in (("int8", 2), ("int8-had", 3)):
+    for name, number in (("int8", 2), ("int8-mean-had", 4)):
         turns = drift(model, texts, Stored(number))
         print(
             f"\n{name}, KLD mean by turns restored: " + ", ".join(f"{turn:.1e}" for turn in turns)

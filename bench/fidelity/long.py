@@ -22,7 +22,7 @@ LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 CONTINUED = 64
 #: Tokens of a run to copy, tokens of it repeated, and distances between both.
 RUN, SAID, DEPTHS, RUNS = 48, 16, (0, 64, 128, 256, 384, 1024), 24
-OFFERED = {"int8-had": 3, "int8": 2}
+OFFERED = {"int8-mean-had": 4, "int8": 2}
 
 
 def coded(codec: Stored | None, cache: DynamicCache) -> None:

@@ -53,7 +53,7 @@ def column(dtype: torch.dtype, texts: list[torch.Tensor]) -> dict[str, torch.Ten
     changes: dict[str, Change] = {"nothing": lambda _: None}
     for share in SHARES:
         changes[f"the last bit of {100 * share:g} % of K"] = flipped(share, dtype)
-    changes |= {name: coded(number, dtype) for name, number in (("int8", 2), ("int8-had", 3))}
+    changes |= {name: coded(number, dtype) for name, number in (("int8", 2), ("int8-mean-had", 4))}
     return {name: answers(model, texts, change) for name, change in changes.items()}
 
 

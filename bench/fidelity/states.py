@@ -60,12 +60,12 @@ def both(*changes: Change) -> Change:
 
 LADDER: dict[str, Change] = {
     "nothing": both(),
-    "KV int8-had": kv(3),
+    "KV int8-mean-had": kv(4),
     "KV int8": kv(2),
     "states bf16": states("bf16"),
     "states int8": states("int8"),
-    "KV int8-had, states bf16": both(kv(3), states("bf16")),
-    "KV int8-had, states int8": both(kv(3), states("int8")),
+    "KV int8-mean-had, states bf16": both(kv(4), states("bf16")),
+    "KV int8-mean-had, states int8": both(kv(4), states("int8")),
 }
 
 
@@ -97,7 +97,7 @@ def measure(model: torch.nn.Module, texts: list[torch.Tensor]) -> None:
 @torch.no_grad()
 def generations(model: torch.nn.Module, texts: list[torch.Tensor]) -> None:
     """Print the divergence of ten turns that are restored, continued and saved again."""
-    for name in ("KV int8-had", "states bf16", "states int8"):
+    for name in ("KV int8-mean-had", "states bf16", "states int8"):
         sums = [0.0] * (GENERATIONS + 1)
         for text in texts:
             exact, lossy = (DynamicCache(config=model.config) for _ in range(2))

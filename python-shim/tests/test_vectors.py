@@ -84,28 +84,75 @@ def _turned(values: list[int]) -> list[int]:
 
 
 def _dequantised(payload: bytes, header: RecordHeader) -> bytes:
-    """The raw payload that comes of a payload of codec 2 or 3."""
+    """The raw payload that comes of a payload of codec 2."""
     out, at = b"", 0
     for _ in range(header.layers):
-        for part, dim in enumerate((header.dim_k, header.dim_v)[: header.parts]):
-            block = min(dim & -dim, 256) if header.codec == 3 and part == 0 else 1
+        for dim in (header.dim_k, header.dim_v)[: header.parts]:
             for _ in range(header.heads):
-                scales = struct.unpack_from(f"<{header.tokens}H", payload, at)
-                at += header.tokens * 2
-                for scale in scales:
-                    (factor,) = struct.unpack("<f", (scale << 16).to_bytes(4, "little"))
-                    codes = list(struct.unpack_from(f"<{dim}b", payload, at))
-                    at += dim
-                    blocks = (
-                        _turned(codes[start : start + block]) for start in range(0, dim, block)
-                    )
-                    sums = [value for values in blocks for value in values]
-                    out += b"".join(_element(header.dtype, value * factor) for value in sums)
+                vectors, at = _vectors(payload, at, header.tokens, dim)
+                for factor, codes in vectors:
+                    out += b"".join(_element(header.dtype, code * factor) for code in codes)
     assert at == len(payload)
     return out
 
 
+def _vectors(
+    payload: bytes, at: int, count: int, dim: int
+) -> tuple[list[tuple[float, list[int]]], int]:
+    """Scale and codes of `count` vectors, all scales first, and where they end."""
+    scales = struct.unpack_from(f"<{count}H", payload, at)
+    at += count * 2
+    vectors = []
+    for scale in scales:
+        (factor,) = struct.unpack("<f", (scale << 16).to_bytes(4, "little"))
+        vectors.append((factor, list(struct.unpack_from(f"<{dim}b", payload, at))))
+        at += dim
+    return vectors, at
+
+
+def _turned_back(factor: float, codes: list[int]) -> list[float]:
+    """Codes of codec 4 as values, which float32 holds."""
+    block = min(len(codes) & -len(codes), 256)
+    blocks = (_turned(codes[start : start + block]) for start in range(0, len(codes), block))
+    return [value * factor for values in blocks for value in values]
+
+
+def _with_mean(payload: bytes, header: RecordHeader) -> bytes:
+    """The raw payload that comes of a payload of codec 4."""
+    out, at = b"", 0
+    element = {1: 2, 2: 2, 3: 4}[header.dtype]
+    is_first = header.parent_hash == bytes(32)
+    for _ in range(header.layers):
+        for part, dim in enumerate((header.dim_k, header.dim_v)[: header.parts]):
+            for _ in range(header.heads):
+                runs = -(-header.tokens // MEAN_TOKENS) if part == 0 else 0
+                coded, at = _vectors(payload, at, runs, dim)
+                means = [_turned_back(*mean) for mean in coded]
+                vectors, at = _vectors(payload, at, header.tokens, dim)
+                exact = payload[at : at + dim * element] if is_first else b""
+                at += len(exact)
+                assert not is_first or vectors[0] == (0.0, [0] * dim)
+                rows = [_turned_back(*vector) for vector in vectors]
+                for token, row in enumerate(rows):
+                    if token == 0 and is_first:
+                        out += exact
+                        continue
+                    mean = means[token // MEAN_TOKENS] if means else [0.0] * dim
+                    sums = (_single(one + other) for one, other in zip(row, mean, strict=True))
+                    out += b"".join(_element(header.dtype, value) for value in sums)
+    assert at == len(payload)
+    return out
+
+
+def _single(value: float) -> float:
+    """The nearest float32."""
+    (single,) = struct.unpack("<f", struct.pack("<f", value))
+    return float(single)
+
+
 CHUNK = 128
+#: Tokens that share a mean of K in codec 4.
+MEAN_TOKENS = 16
 
 
 def _rejoined(payload: bytes, header: RecordHeader) -> bytes:
@@ -149,7 +196,7 @@ def _rejoined(payload: bytes, header: RecordHeader) -> bytes:
     return out
 
 
-READERS = {0: lambda payload, _: payload, 1: _rejoined, 2: _dequantised, 3: _dequantised}
+READERS = {0: lambda payload, _: payload, 1: _rejoined, 2: _dequantised, 4: _with_mean}
 
 
 def test_crc32c_is_castagnoli() -> None:

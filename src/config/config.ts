@@ -44,7 +44,7 @@ export interface ClusterConfig {
 export type StateForm = "raw" | "bf16" | "int8";
 
 /** How attention KV is stored; `auto` follows `[turbo_quant] enabled`, and where that is unset the model's certificate. */
-export type KvCodec = "auto" | "raw" | "lossless" | "int8" | "int8-had";
+export type KvCodec = "auto" | "raw" | "lossless" | "int8" | "int8-mean-had";
 
 export interface CodecConfig {
   readonly kv: KvCodec;

@@ -112,7 +112,7 @@ const RULES: Readonly<Record<string, Rule>> = {
     return {
       path: ["codec", "kv"],
       reason: `[turbo_quant] enabled = ${enabled} asks for ${enabled ? "fewer bytes, nearly the same" : "exact blocks"}, and this codec is ${enabled ? "exact" : "not exact"}`,
-      fix: `remove [turbo_quant] enabled, or write kv = ${enabled ? '"int8-had" or "int8"' : '"raw" or "lossless"'}`,
+      fix: `remove [turbo_quant] enabled, or write kv = ${enabled ? '"int8-mean-had" or "int8"' : '"raw" or "lossless"'}`,
     };
   },
   /** Only explicit keys can conflict; durability has a default. */

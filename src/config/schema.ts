@@ -49,9 +49,9 @@ export const SCHEMA: Schema = {
     doc: "The codec of attention KV, if you want another one than `[turbo_quant] enabled` gives.",
     fields: {
       kv: {
-        kind: choice(["auto", "raw", "lossless", "int8", "int8-had"]),
-        doc: "How attention KV is encoded. `raw`: the engine's bytes. `lossless`: also bit for bit, in about 0.7 of the bytes if the engine computes in bfloat16; for slow links and small vaults. `int8`: one scale per head vector. `int8-had`: `int8` after a Hadamard transform of K, which spreads large models' outlier channels. `auto`: for each vault `raw` or `lossless`, whichever restores soonest over the measured link; also `int8-had`, once a certificate of the model says that it changes the answers by no more than `max_kld` (`tierkv fidelity` makes one). With `[turbo_quant] enabled = true`, `auto` is `int8-had`. `tierkv status` shows the choice and its reason. Engines share blocks if both are exact, or both have the same lossy codec.",
-        ...byDefault("auto", "int8-had"),
+        kind: choice(["auto", "raw", "lossless", "int8", "int8-mean-had"]),
+        doc: "How attention KV is encoded. `raw`: the engine's bytes. `lossless`: also bit for bit, in about 0.7 of the bytes if the engine computes in bfloat16; for slow links and small vaults. `int8`: one scale per head vector. `int8-mean-had`: `int8` of K less its mean over 16 tokens, and of V, both after a Hadamard transform; the first token of a prompt stays exact. `auto`: for each vault `raw` or `lossless`, whichever restores soonest over the measured link; also `int8-mean-had`, once a certificate of the model says that it changes the answers by no more than `max_kld` (`tierkv fidelity` makes one). With `[turbo_quant] enabled = true`, `auto` is `int8-mean-had`. `tierkv status` shows the choice and its reason. Engines share blocks if both are exact, or both have the same lossy codec.",
+        ...byDefault("auto", "int8-mean-had"),
       },
       max_kld: {
         kind: decimal(0, MAX_KLD_MAX),

@@ -1,5 +1,7 @@
 // Owns the limits of `[codec] kv = "auto"`: blocks tried, certificates read, and the fill level at which a vault's room counts.
 
+/** Restored blocks of a lossy namespace that a sidecar remembers, so that none is coded twice; 32 MB of names. */
+export const DECODED_BLOCKS_MAX = 262_144;
 /** Blocks of each group that codecs are tried on; the worst counts. */
 export const WEIGHED_BLOCKS = 4;
 /** Groups of engines whose weights are remembered; the oldest is forgotten. */

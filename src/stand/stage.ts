@@ -74,7 +74,7 @@ export class Stage {
     args: readonly string[],
     timeoutMs: number,
   ): { done: Promise<void>; last: () => string | null } {
-    const started = this.#launch(name, PYTHON, ["-m", module, ...args], process.env, SHIM);
+    const started = this.#launch(name, this.#python, ["-m", module, ...args], process.env, SHIM);
     const last = (): string | null => started.tail().at(-1) ?? null;
     return { done: started.done(timeoutMs, this.#signal), last };
   }

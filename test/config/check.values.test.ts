@@ -92,7 +92,7 @@ testRefusals({
     3,
     "CONFIG_CONFLICT",
     "[turbo_quant] enabled = true",
-    'write kv = "int8-had" or "int8"',
+    'write kv = "int8-mean-had" or "int8"',
   ),
   "a lossy codec where exact blocks are asked for": bad(
     '[turbo_quant]\nenabled = false\n[codec]\nkv = "int8"',

@@ -47,7 +47,7 @@ test.each(manifest.records)("$page becomes $record and comes back", async (golde
   const page = read(golden.page);
   const decoded = read(golden.decoded);
   const record = read(golden.record);
-  await withArena({ slotBytes: 4096, slotCount: 2 }, (arena) => {
+  await withArena({ slotBytes: 16_384, slotCount: 2 }, (arena) => {
     const source = leaseOne(arena);
     writeSlot(arena, source.slot, page);
     const item = { ...source, ...header, blockHash, parentHash };

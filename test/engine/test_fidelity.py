@@ -24,7 +24,7 @@ _, WITH_VAULTS = launch_lines(ROOT / "README.md")
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("codec", ["raw", "int8-had"])
+@pytest.mark.parametrize("codec", ["raw", "int8-mean-had"])
 def test_the_command_measures_what_restored_blocks_change(
     codec: str, new_cluster: Callable[..., Cluster], record_property: Callable[[str, Any], None]
 ) -> None:

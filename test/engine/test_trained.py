@@ -44,9 +44,9 @@ def _nightly(codec: str, count: int, answer: int) -> Any:
     ("codec", "count", "answer"),
     [
         ("raw", PROMPTS, ANSWER),
-        ("int8-had", PROMPTS, ANSWER),
+        ("int8-mean-had", PROMPTS, ANSWER),
         _nightly("int8", PROMPTS, ANSWER),
-        *(_nightly(codec, MANY, LONG_ANSWER) for codec in ("raw", "int8", "int8-had")),
+        *(_nightly(codec, MANY, LONG_ANSWER) for codec in ("raw", "int8", "int8-mean-had")),
     ],
 )
 def test_restored_answers_are_the_cold_ones(

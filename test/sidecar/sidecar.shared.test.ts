@@ -288,7 +288,7 @@ test("records made before a flush are not stored after it", async () => {
   expect(await stored(number)).toEqual([ACCEPTED, ACCEPTED]);
 });
 
-test.each(["int8-had", "lossless"] as const)(
+test.each(["int8-mean-had", "lossless"] as const)(
   "a block that %s makes no shorter is made again as it is, and comes back bit for bit",
   async (kv) => {
     const address = regionAddress();

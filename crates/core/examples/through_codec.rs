@@ -1,7 +1,7 @@
 //! Owns a pipe through a codec: for each page read, it writes the length of the payload and the decoded page.
 //!
-//! `through_codec CODEC DTYPE TOKENS HEADS DIM`, the numbers as in a record header; K of all heads before V. A page that
-//! the codec refuses is written back unchanged.
+//! `through_codec CODEC DTYPE TOKENS HEADS DIM [BLOCKS]`, the numbers as in a record header; K of all heads before V. One
+//! page in BLOCKS begins a sequence; without it, none does. A page that the codec refuses is written back unchanged.
 
 use std::io::{self, Read, Write};
 
@@ -35,19 +35,23 @@ fn geometry([dtype, tokens, heads, dim]: [u32; 4]) -> Geometry {
 
 fn main() -> io::Result<()> {
     let mut numbers = std::env::args().skip(1).map(|word| word.parse().expect("a number"));
-    let mut next = || numbers.next().expect("CODEC DTYPE TOKENS HEADS DIM");
+    let mut next = || numbers.next().expect("CODEC DTYPE TOKENS HEADS DIM [BLOCKS]");
     let codec = Codec::from_id(u8::try_from(next()).expect("a codec")).expect("a known codec");
     let geometry = geometry([next(), next(), next(), next()]);
+    let blocks: Option<u64> = numbers.next().map(u64::from);
     let mut page = vec![0; geometry.page_bytes()];
-    let mut payload = vec![0; geometry.payload_bytes(codec).expect("a codec for such blocks")];
+    let mut number = 0_u64;
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     while input.read_exact(&mut page).is_ok() {
+        let form = codec.form(blocks.is_some_and(|blocks| number.is_multiple_of(blocks)));
+        number += 1;
+        let mut payload = vec![0; geometry.payload_bytes(form).expect("a codec for such blocks")];
         // SAFETY: the page is as long as the geometry says; payload is another vector.
-        let made = unsafe { codec.encode(&geometry, page.as_ptr(), &mut payload) };
+        let made = unsafe { form.encode(&geometry, page.as_ptr(), &mut payload) };
         let bytes = made.map_or(page.len(), |made| made.bytes);
         if made.is_ok() {
             // SAFETY: as above.
-            let back = unsafe { codec.decode(&geometry, &payload[..bytes], page.as_mut_ptr()) };
+            let back = unsafe { form.decode(&geometry, &payload[..bytes], page.as_mut_ptr()) };
             back.expect("what is written is read");
         }
         output.write_all(&(bytes as u64).to_le_bytes())?;

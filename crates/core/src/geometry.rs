@@ -7,7 +7,7 @@ use std::ops::Range;
 pub use self::spec::Spec;
 use self::spec::{check, vectors};
 
-use crate::codec_id::{Block, Codec};
+use crate::codec_id::{Block, Codec, Form};
 use crate::error::Result;
 use crate::header::{HEADER_BYTES, Header, LAYOUT_OPAQUE};
 use crate::limits::SLOT_ALIGN_BYTES;
@@ -141,37 +141,40 @@ impl Geometry {
     /// Length of a payload of this geometry, the longest where lengths vary; `None` where the codec does not take such a
     /// block.
     #[must_use]
-    pub fn payload_bytes(&self, codec: Codec) -> Option<usize> {
-        codec.payload_bytes(&self.block()).map(index)
+    pub fn payload_bytes(&self, form: impl Into<Form>) -> Option<usize> {
+        form.into().payload_bytes(&self.block()).map(index)
     }
 
     /// Whether a payload of this geometry can have this length.
     #[must_use]
-    pub fn has_payload_of(&self, codec: Codec, bytes: usize) -> bool {
-        codec.has_payload_of(&self.block(), bytes as u64)
+    pub fn has_payload_of(&self, form: impl Into<Form>, bytes: usize) -> bool {
+        form.into().has_payload_of(&self.block(), bytes as u64)
     }
 
-    /// The codec whose payloads of this geometry have this length, in a namespace of this fidelity.
+    /// The form whose payloads of this geometry have this length, in a namespace of this fidelity.
     #[must_use]
-    pub fn codec_of_length(&self, fidelity: u8, bytes: usize) -> Option<Codec> {
-        Codec::of_length(&self.block(), fidelity, bytes as u64)
+    pub fn form_of_length(&self, fidelity: u8, bytes: usize) -> Option<Form> {
+        Form::of_length(&self.block(), fidelity, bytes as u64)
     }
 
     fn block(&self) -> Block {
-        let per_layer: usize =
-            self.vectors.iter().map(|part| part.outer.count * part.inner.count).sum();
+        let spec = &self.spec;
         Block {
-            record_class: self.spec.record_class,
-            dtype: self.spec.dtype,
+            record_class: spec.record_class,
+            dtype: spec.dtype,
             source_bytes: self.source_bytes as u64,
-            vectors: per_layer as u64 * u64::from(self.spec.layers),
+            heads: u64::from(spec.layers) * u64::from(spec.heads),
+            parts: u64::from(self.part_count()),
+            tokens: u64::from(spec.tokens),
+            dim_k: u64::from(spec.dim_k),
         }
     }
 
     /// Length of the longest record of this geometry with any codec.
     #[must_use]
     pub fn record_bytes_max(&self) -> usize {
-        let payloads = Codec::ALL.into_iter().filter_map(|codec| self.payload_bytes(codec));
+        let forms = Codec::ALL.into_iter().map(|codec| codec.form(true));
+        let payloads = forms.filter_map(|form| self.payload_bytes(form));
         HEADER_BYTES + payloads.max().unwrap_or(self.source_bytes)
     }
 

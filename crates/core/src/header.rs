@@ -29,6 +29,12 @@ pub(crate) const HEADER_CHECKSUM_AT: usize = 188;
 /// A namespace, a block hash or a parent hash: 32 bytes, never truncated.
 pub type Hash = [u8; HASH_BYTES];
 
+/// Whether the block whose parent has this hash begins its sequence.
+#[must_use]
+pub fn is_first(parent_hash: &Hash) -> bool {
+    *parent_hash == [0; HASH_BYTES]
+}
+
 /// The fields of a header, in the order of its bytes, without the checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
@@ -107,6 +113,12 @@ impl Header {
         let checksum = crc32c::checksum(&bytes[..HEADER_CHECKSUM_AT]);
         bytes[HEADER_CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
         bytes
+    }
+
+    /// Whether the block begins its sequence: no block is before it.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        is_first(&self.parent_hash)
     }
 
     /// Bytes of one element of a source dtype: 1 for opaque bytes, `None` for an unknown dtype.

@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 pub use self::deferred::DeferredRecord;
 
 use crate::arena::{Arena, SlotAccess};
-use crate::codec::Codec;
+use crate::codec::{Codec, Form};
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
+use crate::header::is_first;
 use crate::limits::{OUTBOX_BYTES_MAX, POOL_IDLE_BYTES_MAX};
 use crate::pool::{Pool, PooledBuffer};
 use crate::record::{self, HEADER_BYTES, Hash, Header};
@@ -31,6 +32,13 @@ pub struct Identity {
     pub block_hash: Hash,
     /// Hash of the block before.
     pub parent_hash: Hash,
+}
+
+impl Identity {
+    /// The form of the block in this codec.
+    fn form(&self, codec: Codec) -> Form {
+        codec.form(is_first(&self.parent_hash))
+    }
 }
 
 /// Encodes records. Their memory counts until it is dropped.
@@ -122,8 +130,9 @@ impl Outbox {
         check((codec, fidelity), identity)?;
         let slot = arena.access(lease)?;
         check_fits(geometry, slot.bytes())?;
-        let codec = geometry.payload_bytes(codec).map_or(Codec::Raw, |_| codec);
-        let payload_bytes = geometry.payload_bytes(codec).expect("raw takes any page");
+        let codec = geometry.payload_bytes(identity.form(codec)).map_or(Codec::Raw, |_| codec);
+        let payload_bytes =
+            geometry.payload_bytes(identity.form(codec)).expect("raw takes any page");
         let (before, behind) = self.around();
         if record.len() != before + HEADER_BYTES + payload_bytes + behind {
             return Ok(false);
@@ -140,7 +149,7 @@ impl Outbox {
         codec: (Codec, u8),
         identity: &Identity,
     ) -> Result<Option<PooledBuffer>> {
-        let Some(payload_bytes) = geometry.payload_bytes(codec.0) else {
+        let Some(payload_bytes) = geometry.payload_bytes(identity.form(codec.0)) else {
             return Ok(None);
         };
         let (before, behind) = self.around();
@@ -165,12 +174,13 @@ impl Outbox {
         let (before, behind) = self.around();
         let plain = before..record.len() - behind;
         let (head, payload) = record[plain].split_at_mut(HEADER_BYTES);
+        let form = identity.form(codec);
         // SAFETY: the slot holds the page (checked by the caller); payload is the caller's own memory.
-        let Ok(made) = (unsafe { codec.encode(geometry, slot.as_ptr(), payload) }) else {
+        let Ok(made) = (unsafe { form.encode(geometry, slot.as_ptr(), payload) }) else {
             return Ok(None);
         };
         // Readers tell codecs by length, and would take this record for one of the namespace's lossy codec.
-        if geometry.codec_of_length(fidelity, made.bytes) != Some(codec) {
+        if geometry.form_of_length(fidelity, made.bytes) != Some(form) {
             return Ok(None);
         }
         let header = header_of(geometry, (codec, fidelity), made.bytes as u64, identity);

@@ -114,18 +114,20 @@ fn has_possible_geometry(header: &Header, codec: Codec) -> bool {
     } else {
         header.source_bytes >= 1 && header.source_bytes.is_multiple_of(u64::from(header.layers))
     };
-    let has_length = codec.has_payload_of(&block_of(header), header.payload_bytes);
+    let form = codec.form(header.is_first());
+    let has_length = form.has_payload_of(&block_of(header), header.payload_bytes);
     counted && shaped && sized && has_length
 }
 
 fn block_of(header: &Header) -> Block {
-    let counts = [header.layers, u32::from(header.parts), header.heads, header.tokens];
     Block {
         record_class: header.record_class,
         dtype: header.dtype,
         source_bytes: header.source_bytes,
-        // Where this saturates, the source bytes contradict the counts anyway.
-        vectors: counts.into_iter().map(u64::from).fold(1, u64::saturating_mul),
+        heads: u64::from(header.layers) * u64::from(header.heads),
+        parts: u64::from(header.parts),
+        tokens: u64::from(header.tokens),
+        dim_k: u64::from(header.dim_k),
     }
 }
 

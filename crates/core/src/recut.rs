@@ -77,13 +77,14 @@ fn page_of(
     payload: &[u8],
 ) -> Result<PooledBuffer> {
     check_identity(wanted, whole, header)?;
-    let codec = Codec::from_id(header.codec)
+    let form = Codec::from_id(header.codec)
         .filter(|codec| codec.fits_fidelity(wanted.fidelity))
-        .filter(|codec| whole.has_payload_of(*codec, payload.len()))
+        .map(|codec| codec.form(header.is_first()))
+        .filter(|form| whole.has_payload_of(*form, payload.len()))
         .ok_or_else(|| Error::bad_record("its length is not one of its codec"))?;
     let mut page = pool.take(whole.page_bytes())?;
     // SAFETY: the page is as long as the geometry says, and does not overlap the payload.
-    unsafe { codec.decode(whole, payload, page.as_mut_ptr()) }.map_err(refused)?;
+    unsafe { form.decode(whole, payload, page.as_mut_ptr()) }.map_err(refused)?;
     Ok(page)
 }
 

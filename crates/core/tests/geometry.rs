@@ -3,7 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "a test may panic")]
 
 use proptest::prelude::*;
-use tierkv_core::codec::{Codec, Encoded};
+use tierkv_core::codec::{Codec, Encoded, Form};
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::record::{CLASS_KV, HEADER_BYTES, LAYOUT_CANONICAL, LAYOUT_OPAQUE};
 
@@ -85,13 +85,13 @@ proptest! {
             (0..geometry.page_bytes()).map(|at| (at as u8).wrapping_mul(31) ^ seed).collect();
         let mut payload = vec![0; geometry.source_bytes()];
         // SAFETY: page and payload are vectors of the lengths that the geometry says.
-        let made = unsafe { Codec::Raw.encode(&geometry, page.as_ptr(), &mut payload) };
+        let made = unsafe { Form::from(Codec::Raw).encode(&geometry, page.as_ptr(), &mut payload) };
         let (bytes, checksum) = (payload.len(), tierkv_core::crc32c::checksum(&payload));
         prop_assert_eq!(made, Ok(Encoded { bytes, checksum }));
 
         let mut back = vec![0xEE; geometry.page_bytes()];
         // SAFETY: as above.
-        unsafe { Codec::Raw.decode(&geometry, &payload, back.as_mut_ptr()) }.expect("raw");
+        unsafe { Form::from(Codec::Raw).decode(&geometry, &payload, back.as_mut_ptr()) }.expect("raw");
         for (at, byte) in back.into_iter().enumerate() {
             let used = uses[at % uses.len()] == 1;
             prop_assert_eq!(byte, if used { page[at] } else { 0xEE }, "byte {}", at);

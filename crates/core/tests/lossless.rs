@@ -4,7 +4,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tierkv_core::codec::{BadPayload, Codec, Unfit};
+use tierkv_core::codec::{BadPayload, Codec, Form, Unfit};
 use tierkv_core::crc32c;
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::record::{CLASS_KV, LAYOUT_CANONICAL};
@@ -36,7 +36,8 @@ fn encode(geometry: &Geometry, page: &[u8]) -> Result<Vec<u8>, Unfit> {
     assert_eq!(page.len(), geometry.page_bytes());
     let mut payload = vec![0; geometry.payload_bytes(Codec::Lossless).unwrap()];
     // SAFETY: the page is as long as the geometry says; payload is another vector.
-    let made = unsafe { Codec::Lossless.encode(geometry, page.as_ptr(), &mut payload) }?;
+    let made =
+        unsafe { Form::from(Codec::Lossless).encode(geometry, page.as_ptr(), &mut payload) }?;
     payload.truncate(made.bytes);
     assert_eq!(made.checksum, crc32c::checksum(&payload), "taken in spans");
     Ok(payload)
@@ -45,7 +46,7 @@ fn encode(geometry: &Geometry, page: &[u8]) -> Result<Vec<u8>, Unfit> {
 fn decode(geometry: &Geometry, payload: &[u8], page: &mut [u8]) -> Result<(), BadPayload> {
     assert_eq!(page.len(), geometry.page_bytes());
     // SAFETY: as above.
-    unsafe { Codec::Lossless.decode(geometry, payload, page.as_mut_ptr()) }
+    unsafe { Form::from(Codec::Lossless).decode(geometry, payload, page.as_mut_ptr()) }
 }
 
 /// The elements of a page: eleven exponents, of which eight neighbours hold nearly all.

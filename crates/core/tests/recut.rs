@@ -79,9 +79,10 @@ fn fidelity_of(codec: Codec) -> u8 {
 
 /// `None`: the codec does not take the page, as lossless does with less than a chunk of elements.
 fn record_of(whole: &Geometry, codec: Codec, page: &[u8]) -> Option<(Header, Vec<u8>)> {
-    let mut payload = vec![0; whole.payload_bytes(codec).unwrap()];
+    let form = codec.form(true);
+    let mut payload = vec![0; whole.payload_bytes(form)?];
     // SAFETY: the page is as long as the geometry says; payload is another vector.
-    let made = unsafe { codec.encode(whole, page.as_ptr(), &mut payload) }.ok()?;
+    let made = unsafe { form.encode(whole, page.as_ptr(), &mut payload) }.ok()?;
     payload.truncate(made.bytes);
     let spec = whole.spec();
     let header = Header {
@@ -154,8 +155,9 @@ proptest! {
         let (header, mut record) = made.unwrap();
         // What the engine would get of the whole record, by the codec itself.
         let mut there = vec![0; whole.page_bytes()];
+        let form = codec.form(true);
         // SAFETY: the page is as long as the geometry says; the payload is another vector.
-        unsafe { codec.decode(&whole, &record[HEADER_BYTES..], there.as_mut_ptr()) }.unwrap();
+        unsafe { form.decode(&whole, &record[HEADER_BYTES..], there.as_mut_ptr()) }.unwrap();
         let keys = is_sealed.then(|| RecordKeys::parse(KEY.as_bytes()).unwrap());
         if let Some(keys) = &keys {
             let mut sealed = vec![0; record.len() + SEALED_EXTRA_BYTES];

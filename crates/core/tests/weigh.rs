@@ -56,7 +56,7 @@ fn exact_codecs_have_no_noise_and_lossy_ones_have_what_their_steps_make() {
         assert_eq!(noise(codec, 16.0).to_bits(), 0, "{codec:?}");
     }
     // Of a sine, (1/127)^2 / 12 over 1/2, and the rounding to bf16; turned, a wave is one large number among small ones.
-    for codec in [Codec::Int8, Codec::Int8Had] {
+    for codec in [Codec::Int8, Codec::Int8MeanHad] {
         let noise = noise(codec, 1.0);
         assert!((3e-6..3e-4).contains(&noise), "{codec:?} {noise}");
     }
@@ -64,30 +64,37 @@ fn exact_codecs_have_no_noise_and_lossy_ones_have_what_their_steps_make() {
 
 #[test]
 fn an_outlier_channel_of_one_layer_is_seen_and_a_turn_spreads_it() {
-    let [plain, turned] = [Codec::Int8, Codec::Int8Had].map(|codec| {
+    let [plain, turned] = [Codec::Int8, Codec::Int8MeanHad].map(|codec| {
         let [without, with] = [1.0, 64.0].map(|outlier| noise(codec, outlier));
         with / without
     });
     assert!(plain.max(turned) < 100.0, "of the elements that are there: {plain} {turned}");
     let geometry = geometry();
-    let lengths = [Codec::Raw, Codec::Int8Had].map(|codec| {
+    let lengths = [Codec::Raw, Codec::Int8MeanHad].map(|codec| {
         let weight = weigh(codec, &geometry, &page(&geometry, 1.0)).expect("taken");
         assert!(!weight.decode.is_zero());
         weight.bytes
     });
-    assert_eq!(lengths, [geometry.source_bytes(), geometry.payload_bytes(Codec::Int8Had).unwrap()]);
+    assert_eq!(
+        lengths,
+        [geometry.source_bytes(), geometry.payload_bytes(Codec::Int8MeanHad).unwrap()]
+    );
 }
 
 #[test]
 fn a_length_is_the_lossy_codec_s_in_its_own_namespace_and_lossless_elsewhere() {
     let geometry = geometry();
-    let length = geometry.payload_bytes(Codec::Int8Had).unwrap();
-    let codec = |fidelity, bytes| geometry.codec_of_length(fidelity, bytes);
-    assert_eq!(codec(3, length), Some(Codec::Int8Had));
-    assert_eq!(codec(2, length), Some(Codec::Int8));
-    assert_eq!(codec(0, length), Some(Codec::Lossless));
-    assert_eq!(codec(3, length + 1), Some(Codec::Lossless));
-    assert_eq!(codec(3, geometry.source_bytes()), Some(Codec::Raw));
+    let length = geometry.payload_bytes(Codec::Int8MeanHad).unwrap();
+    let plain = geometry.payload_bytes(Codec::Int8).unwrap();
+    let first = geometry.payload_bytes(Codec::Int8MeanHad.form(true)).unwrap();
+    let form = |fidelity, bytes| geometry.form_of_length(fidelity, bytes);
+    assert_eq!(form(4, length), Some(Codec::Int8MeanHad.form(false)));
+    assert_eq!(form(4, first), Some(Codec::Int8MeanHad.form(true)));
+    assert_eq!(form(2, plain), Some(Codec::Int8.into()));
+    assert_eq!(form(2, length), Some(Codec::Lossless.into()));
+    assert_eq!(form(0, length), Some(Codec::Lossless.into()));
+    assert_eq!(form(4, length + 1), Some(Codec::Lossless.into()));
+    assert_eq!(form(4, geometry.source_bytes()), Some(Codec::Raw.into()));
 }
 
 #[test]
@@ -95,7 +102,7 @@ fn what_has_no_codes_is_not_weighed() {
     let geometry = geometry();
     let mut nan = page(&geometry, 1.0);
     nan[..2].copy_from_slice(&0x7fc1_u16.to_le_bytes());
-    assert_eq!(weigh(Codec::Int8Had, &geometry, &nan), None);
+    assert_eq!(weigh(Codec::Int8MeanHad, &geometry, &nan), None);
     assert!(weigh(Codec::Raw, &geometry, &nan).is_some());
 }
 
@@ -103,11 +110,47 @@ fn what_has_no_codes_is_not_weighed() {
 const DIVERGENCE_OF_NOISE: f64 = 0.15;
 const KLD_MAX: f64 = 1e-4;
 
-/// Codes and scales of a payload: of each head's tokens the scales, then the codes.
-fn groups(payload: &mut [u8]) -> impl Iterator<Item = (&mut [u8], &mut [u8])> {
-    let scales = TOKENS as usize * SCALE_BYTES;
-    let codes = (TOKENS * DIM) as usize;
-    payload.chunks_exact_mut(scales + codes).map(move |group| group.split_at_mut(scales))
+/// Of each head in a payload: its mean (a scale and codes; only of K in codec 4), its scales, its codes.
+fn groups(codec: Codec, mut payload: &mut [u8]) -> Vec<[&mut [u8]; 3]> {
+    let (of_scales, of_codes) = (TOKENS as usize * SCALE_BYTES, (TOKENS * DIM) as usize);
+    let mut groups = Vec::new();
+    while !payload.is_empty() {
+        let is_key = groups.len() % 4 < 2;
+        let mean = if is_key && codec == Codec::Int8MeanHad { 2 + DIM as usize } else { 0 };
+        let (mean, rest) = payload.split_at_mut(mean);
+        let (factors, rest) = rest.split_at_mut(of_scales);
+        let (bytes, rest) = rest.split_at_mut(of_codes);
+        groups.push([mean, factors, bytes]);
+        payload = rest;
+    }
+    groups
+}
+
+/// Exchanges the means of the first layer's two heads of K.
+fn swap_means(payload: &mut [u8]) {
+    let mut groups = groups(Codec::Int8MeanHad, payload);
+    let [[one, ..], [other, ..], ..] = &mut groups[..] else { panic!("two heads") };
+    one.swap_with_slice(other);
+}
+
+#[test]
+fn a_swapped_mean_is_beyond_the_bound() {
+    let geometry = geometry();
+    // Each channel of a head is nearly constant, as a bias of K makes it, and another one in the other head.
+    let mut page = page(&geometry, 1.0);
+    for (at, element) in page.chunks_exact_mut(2).enumerate() {
+        let (head, channel) = (at / (TOKENS * DIM) as usize, at % DIM as usize);
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let [constant, wave] = [(head * 64 + channel) as f32, at as f32].map(|at| (at * 0.7).sin());
+        element.copy_from_slice(&(constant * 8.0 + wave).to_bits().to_le_bytes()[2..]);
+    }
+    let divergence = |change: &dyn Fn(&mut [u8])| {
+        let weight = weigh_through(Codec::Int8MeanHad, &geometry, &page, change).expect("taken");
+        weight.noise * DIVERGENCE_OF_NOISE
+    };
+    assert!(divergence(&|_| ()) < KLD_MAX);
+    let swapped = divergence(&swap_means);
+    assert!(swapped > 100.0 * KLD_MAX, "{swapped}");
 }
 
 #[test]
@@ -118,19 +161,19 @@ fn f97_a_wrong_entry_among_codes_or_a_drifted_scale_is_beyond_the_bound() {
         let weight = weigh_through(codec, &geometry, &page, change).expect("taken");
         weight.noise * DIVERGENCE_OF_NOISE
     };
-    for codec in [Codec::Int8, Codec::Int8Had] {
+    for codec in [Codec::Int8, Codec::Int8MeanHad] {
         assert!(divergence(codec, &|_| ()) < KLD_MAX, "{codec:?} as it is");
-        // 100 is read as -100, and nothing else is wrong.
+        // 127, which each vector has, is read as -127, and nothing else is wrong.
         let entry = |payload: &mut [u8]| {
-            for (_, codes) in groups(payload) {
-                for code in codes.iter_mut().filter(|code| **code == 100) {
-                    *code = 0x9c;
+            for [.., codes] in groups(codec, payload) {
+                for code in codes.iter_mut().filter(|code| **code == 127) {
+                    *code = 0x81;
                 }
             }
         };
         // By a sixteenth: a bf16 number's second highest bits of its fraction.
         let drift = |payload: &mut [u8]| {
-            for (scales, _) in groups(payload) {
+            for [_, scales, _] in groups(codec, payload) {
                 for scale in scales.chunks_exact_mut(2) {
                     let bits = u16::from_le_bytes([scale[0], scale[1]]) + 8;
                     scale.copy_from_slice(&bits.to_le_bytes());

@@ -11,7 +11,9 @@ _CHECKED_BYTES = 188
 # Magic to reserved, then the two checksums.
 _LAYOUT = struct.Struct("<4sHHBBBBHHHBBIIIIIQQQ32s32s32s24sII")
 
-_RAW, _LOSSLESS, _INT8, _INT8_HAD = range(4)
+_RAW, _LOSSLESS, _INT8, _INT8_MEAN_HAD = 0, 1, 2, 4
+#: Tokens that share a mean of K in codec 4.
+_MEAN_TOKENS = 16
 _BF16 = 1
 #: Their records may stand in any namespace, those of other codecs in their own.
 _EXACT = (_RAW, _LOSSLESS)
@@ -112,7 +114,7 @@ def _parse(data: bytes) -> tuple[RecordHeader, int]:
         ("version", version == 1),
         ("header_bytes", header_bytes == HEADER_BYTES),
         ("header_checksum", crc32c(head[:_CHECKED_BYTES]) == checksum),
-        ("codec", header.codec in (_RAW, _LOSSLESS, _INT8, _INT8_HAD)),
+        ("codec", header.codec in (_RAW, _LOSSLESS, _INT8, _INT8_MEAN_HAD)),
         ("class", header.record_class in _CLASSES),
         ("layout", header.layout in (_CANONICAL, _OPAQUE)),
         ("dtype", header.dtype in _ELEMENT_BYTES),
@@ -152,5 +154,13 @@ def _is_possible(header: RecordHeader) -> bool:
         return False
     if header.codec == _LOSSLESS:
         return header.dtype == _BF16 and 1 <= header.payload_bytes < header.source_bytes
-    # Codecs 2 and 3: a scale of two bytes per vector, a code of one byte per element.
-    return header.payload_bytes == vectors * header.parts * 2 + elements
+    # Codec 2: a scale of two bytes per vector, a code of one byte per element.
+    coded = vectors * header.parts * 2 + elements
+    if header.codec == _INT8:
+        return header.payload_bytes == coded
+    # Codec 4: so is each mean of K; the first token of a sequence is exact.
+    means = -(-header.tokens // _MEAN_TOKENS) * (header.dim_k + 2)
+    exact = (header.dim_k + header.dim_v) * _ELEMENT_BYTES[header.dtype]
+    is_first = header.parent_hash == bytes(32)
+    payload_bytes = coded + header.layers * header.heads * (means + (exact if is_first else 0))
+    return header.payload_bytes == payload_bytes < header.source_bytes

@@ -337,12 +337,17 @@ export class Engine {
 
   #makeStage(arena: Arena, wireId: number, saveSlots: number): Stage {
     const { world, shards } = this;
+    const { saver } = this.#options;
     const cache = new BlockCache({
       arena,
       shards,
       saveSlots: saveSlots * world,
       onUnwanted: (block) => fetcher.dropUnwanted(block),
       onRoom: () => this.#restorer.onRoom(),
+      onPlaced: ({ recordClass, key }) => {
+        const fidelity = this.#decided?.codecs.fidelity ?? 0;
+        if (fidelity !== 0 && recordClass === "kv") saver.decoded.note(key);
+      },
     });
     const fetcher = new Fetcher({
       ...this.#options,

@@ -155,6 +155,17 @@ export class CodecChoice {
     return smallest === undefined ? byClass.kv : codecId(smallest.codec);
   }
 
+  /** As `idFor`, of blocks that were restored: a record of a lossy codec is never coded again, so its decoded bytes stay exact. */
+  idForRestored(
+    namespace: Buffer,
+    recordClass: RecordClass,
+    geometry: GeometryId,
+    views: readonly VaultView[],
+  ): number {
+    const isDecoded = recordClass === "kv" && this.fidelityOf(namespace) !== 0;
+    return isDecoded ? codecId("lossless") : this.idFor(namespace, recordClass, geometry, views);
+  }
+
   /** Tries the codecs on one of a group's first blocks. Never rejects; after a failure the next block is tried. */
   async weigh(
     pool: EncodePool,

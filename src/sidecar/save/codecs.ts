@@ -10,7 +10,7 @@ const CODEC_IDS: Readonly<Record<CodecName, number>> = {
   raw: 0,
   lossless: 1,
   int8: 2,
-  "int8-had": 3,
+  "int8-mean-had": 4,
 };
 /** Returns the name of the codec with this id; null: there is none. */
 export function codecNameOf(id: number): CodecName | null {
@@ -58,7 +58,7 @@ interface Choice {
  * bytes than before, so that no certificate of the former codec applies.
  */
 export const LOSSY: { readonly name: CodecName; readonly version: number } = {
-  name: "int8-had",
+  name: "int8-mean-had",
   version: 1,
 };
 

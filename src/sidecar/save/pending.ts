@@ -15,15 +15,19 @@ export interface Pending {
   /** In sending order, at least one. */
   destinations: readonly Destination[];
   parity: ParityDestination | null;
+  /** True for a block that a lossy codec gave back. */
+  isDecoded: boolean;
 }
 
-/** Takes the next blocks of one namespace and tenant, at least one, up to `bytes` decoded bytes. */
+/** Takes the next blocks of one namespace, tenant and kind of codec, at least one, up to `bytes` decoded bytes. */
 export function takeBatch(pending: Pending[], blockBytes: number, bytes: number): Pending[] {
   const [first] = pending;
   const most = Math.max(1, Math.min(SAVE_BATCH_ITEMS, Math.floor(bytes / blockBytes)));
   let count = 0;
-  const isOfFirst = ({ namespace, item }: Pending): boolean =>
-    namespace === first?.namespace && item.tenant === first.item.tenant;
+  const isOfFirst = ({ namespace, item, isDecoded }: Pending): boolean =>
+    namespace === first?.namespace &&
+    item.tenant === first.item.tenant &&
+    isDecoded === first.isDecoded;
   for (const next of pending) {
     if (count === most || !isOfFirst(next)) break;
     count += 1;

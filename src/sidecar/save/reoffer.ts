@@ -227,7 +227,7 @@ export class Reoffer {
     return pool.encode({
       arena,
       geometry,
-      codec: codecs.idFor(namespace, recordClass, geometry, [store.view]),
+      codec: codecs.idForRestored(namespace, recordClass, geometry, [store.view]),
       fidelity: codecs.fidelityOf(namespace),
       namespace,
       shard,

@@ -8,7 +8,7 @@ import { packBlocks } from "../../codec/task.ts";
 import type { EncodeTask } from "../../codec/task.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { failpoint } from "../../failpoint.ts";
-import { recordKey } from "../../key-text.ts";
+import { blockKey, recordKey } from "../../key-text.ts";
 import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
 import type { SidecarCounters } from "../../metrics.ts";
@@ -21,6 +21,7 @@ import type { Pools } from "../vaults/pools.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { CodecChoice } from "./codec-choice.ts";
 import { isVariable } from "./codecs.ts";
+import { DecodedBlocks } from "./decoded.ts";
 import { destinationsOf } from "./destinations.ts";
 import { ParityMaker } from "./parity.ts";
 import type { Member } from "./parity.ts";
@@ -56,6 +57,7 @@ interface Queue {
 
 export class Saver {
   readonly room: SaveRoom = new SaveRoom();
+  readonly decoded: DecodedBlocks = new DecodedBlocks();
   readonly #options: SaverOptions;
   /** Longest without a turn first. */
   readonly #queues = new Set<Queue>();
@@ -121,7 +123,8 @@ export class Saver {
       this.#inFlight.add(name);
       this.#bytes += source.sourceBytes;
       const own = { ...item, ...ownHashes(key, item) };
-      const next = { item: own, key, name, namespace, destinations, parity };
+      const isDecoded = this.decoded.has(blockKey(namespace, source.group, item.hash));
+      const next = { item: own, key, name, namespace, destinations, parity, isDecoded };
       this.#queueOf(source, store).pending.push(next);
     }
     if (dropped > 0) source.onBatch();
@@ -332,7 +335,12 @@ export class Saver {
     return {
       arena,
       geometry,
-      codec: codecs.idFor(namespace, recordClass, geometry, [...new Set(views)]),
+      codec: codecs[first.isDecoded === true ? "idForRestored" : "idFor"](
+        namespace,
+        recordClass,
+        geometry,
+        [...new Set(views)],
+      ),
       fidelity: codecs.fidelityOf(namespace),
       namespace,
       shard,

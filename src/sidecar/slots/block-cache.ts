@@ -20,6 +20,8 @@ export interface BlockCacheOptions {
   onUnwanted(block: Block): void;
   /** Called when more blocks may be taken than before. */
   onRoom(): void;
+  /** Called with each block whose record was decoded into its slots. */
+  onPlaced?(block: Block): void;
 }
 
 export class BlockCache {
@@ -214,6 +216,7 @@ export class BlockCache {
     }
     block.state = "placed";
     block.call = null;
+    this.#options.onPlaced?.(block);
     if (block.user === null) {
       this.#idle.set(block.key, block);
       this.#options.onRoom();

@@ -53,7 +53,7 @@ describe("a vault", () => {
   test("with lanes: link, look-ups, records both ways and a prompt; nothing of it stays", async () => {
     const vault = await openVault({ maxBytes: 192 * MIB });
     const [seen] = await benchJson(`[cluster]\nkv_cold = "${vault.address}"\n`);
-    expect(seen).toMatchObject({ error: null, lanes: LANES_DEFAULT, codec: "int8-had", rounds: 2 });
+    expect(seen).toMatchObject({ error: null, lanes: LANES_DEFAULT, codec: "int8-mean-had", rounds: 2 });
     expect(seen).toMatchObject({ callMs: positive, lookupMs: positive });
     expect(seen?.plain?.from.min).toBeGreaterThan(0);
     expect(seen?.plain?.to.min).toBeGreaterThan(0);
@@ -92,7 +92,7 @@ test("people read rates, ratios and the cost of a prompt; a vault that is down i
   expect(stdout).toContain(`: ${LANES_DEFAULT} lanes; medians of 2 rounds`);
   expect(stdout).toMatch(/plain bytes from the vault +[\d.]+ [kMG]B\/s/);
   expect(stdout).toMatch(
-    /restore, int8-had records, checked and decoded +[\d.]+ [kMG]B\/s.* of plain bytes/,
+    /restore, int8-mean-had records, checked and decoded +[\d.]+ [kMG]B\/s.* of plain bytes/,
   );
   expect(stdout).toMatch(/a prompt of 32768 tokens .* is restored in about [\d.]+ (?:m?s|min)/);
   expect(stdout).toContain("ssm_cold at 127.0.0.1:1: ssm vault at 127.0.0.1:1 does not answer");

@@ -11,7 +11,7 @@ import { FakeEngine, makeBlocks, makeGroup } from "../../support/shim-client.ts"
 import { testDirectory } from "../../support/sidecars.ts";
 import { until } from "../../support/vaults.ts";
 
-test.each(["raw", "lossless", "int8", "int8-had"] as const)(
+test.each(["raw", "lossless", "int8", "int8-mean-had"] as const)(
   "F96 a restore of %s records leaves a receipt, and the vaults hold what it says",
   async (kv) => {
     const scene = await openScene({ kv });

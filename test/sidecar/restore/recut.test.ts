@@ -131,7 +131,7 @@ test("tokens that the engine holds itself are not cut", async () => {
   expect(pair.sidecar.counters.get("handoff_blocks_cut")).toBe(BLOCKS - RATIO - 1);
 });
 
-test.each(["lossless", "int8", "int8-had"] as const)(
+test.each(["lossless", "int8", "int8-mean-had"] as const)(
   "blocks stored as %s hold what longer ones would after a restore",
   async (kv) => {
     const pair = await openPair({ kv, when: "always" });

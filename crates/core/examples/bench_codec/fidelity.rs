@@ -1,6 +1,6 @@
 //! Owns the fidelity figures: SNR of known head vectors after decoding, and compression ratio.
 
-use tierkv_core::codec::Codec;
+use tierkv_core::codec::{Codec, Form};
 
 use crate::data::{Spread, bf16, snr_db};
 use crate::trip::{BF16, plain};
@@ -17,7 +17,7 @@ pub fn ratio(codec: Codec) -> f64 {
     let page = bf16(Spread::KeyLike, vectors, dim);
     let mut payload = vec![0; geometry.payload_bytes(codec).expect("all take kv pages")];
     // SAFETY: the page is as long as the geometry says; payload is another vector.
-    let made = unsafe { codec.encode(&geometry, page.as_ptr(), &mut payload) };
+    let made = unsafe { Form::from(codec).encode(&geometry, page.as_ptr(), &mut payload) };
     let float = |bytes: usize| f64::from(u32::try_from(bytes).expect("a small page"));
     float(geometry.source_bytes()) / float(made.expect("all take such values").bytes)
 }

@@ -33,12 +33,13 @@ pub struct Case {
 impl Case {
     pub fn all() -> Vec<Self> {
         let case = |codec, name, dim, side_by_side| Self { name, codec, dim, side_by_side };
-        let codecs = [Codec::Int8, Codec::Int8Had, Codec::Lossless];
+        let codecs = [Codec::Int8, Codec::Int8MeanHad, Codec::Lossless];
         let both = codecs.into_iter().flat_map(|codec| {
             [case(codec, "bf16 64 K|V rows", 64, true), case(codec, "bf16 128 K|V rows", 128, true)]
         });
         let odd = case(Codec::Int8, "bf16 96 K|V rows", 96, true);
-        both.chain([odd, case(Codec::Int8, "bf16 128 tokens first", 128, false)]).collect()
+        let wide = case(Codec::Int8MeanHad, "bf16 256 K|V rows", 256, true);
+        both.chain([odd, wide, case(Codec::Int8, "bf16 128 tokens first", 128, false)]).collect()
     }
 
     pub fn codec_name(&self) -> &'static str {
@@ -46,7 +47,7 @@ impl Case {
             Codec::Raw => "raw",
             Codec::Lossless => "lossless",
             Codec::Int8 => "int8",
-            Codec::Int8Had => "int8-had",
+            Codec::Int8MeanHad => "int8-mean-had",
         }
     }
 

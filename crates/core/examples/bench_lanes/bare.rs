@@ -7,8 +7,8 @@ use std::net::TcpStream;
 use std::ops::Range;
 use std::thread;
 
-use tierkv_core::codec::Codec;
-use tierkv_core::codec::int8::{self, Isa, Spans};
+use tierkv_core::codec::int8::{Isa, Spans};
+use tierkv_core::codec::{Codec, Form};
 use tierkv_core::crc32c;
 use tierkv_core::geometry::Geometry;
 use tierkv_core::record::HEADER_BYTES;
@@ -36,7 +36,7 @@ impl Bare<'_> {
                 match self.codec {
                     Codec::Raw => receive_raw(stream, *page),
                     Codec::Int8 => receive_int8(stream, self.geometry, *page, &mut window),
-                    Codec::Lossless | Codec::Int8Had => unreachable!("no loop of its own"),
+                    Codec::Lossless | Codec::Int8MeanHad => unreachable!("no loop of its own"),
                 }
             }
         });
@@ -50,7 +50,8 @@ impl Bare<'_> {
             for page in pages {
                 let payload = &mut record[HEADER_BYTES..];
                 // SAFETY: each page is as long as the geometry's, and nobody writes it meanwhile.
-                let checksum = unsafe { self.codec.encode(self.geometry, page.place, payload) };
+                let checksum =
+                    unsafe { Form::from(self.codec).encode(self.geometry, page.place, payload) };
                 black_box(checksum.unwrap());
                 stream.write_all(&record).unwrap();
             }
@@ -98,9 +99,9 @@ fn receive_raw(stream: &mut TcpStream, page: Span) {
 
 /// Receives whole groups, so that no bytes of a window are left over.
 fn receive_int8(stream: &mut TcpStream, geometry: &Geometry, page: Span, window: &mut [u8]) {
-    let group_bytes = int8::group_bytes_max(geometry);
-    let step = window.len() / group_bytes * group_bytes;
     let spans = Spans::new((Isa::best(), Codec::Int8), geometry, page.place);
+    let group_bytes = spans.group_bytes_max(geometry);
+    let step = window.len() / group_bytes * group_bytes;
     let payload_bytes = geometry.payload_bytes(Codec::Int8).unwrap();
     let mut checksum = 0;
     for at in (0..payload_bytes).step_by(step) {

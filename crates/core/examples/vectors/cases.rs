@@ -8,7 +8,7 @@ use tierkv_core::record::{
     CLASS_KV, CLASS_SSM, HEADER_BYTES, Header, LAYOUT_CANONICAL, LAYOUT_OPAQUE, Refusal,
 };
 
-use super::misplaced::{misplaced, unlikely};
+use super::misplaced::{misplaced, not_first, unlikely};
 use super::{int8, lossless};
 
 /// A page as an engine holds it, and its record.
@@ -167,17 +167,26 @@ fn payload_of(spec: &Spec, page: &[u8]) -> Vec<u8> {
     vectors_of(spec).into_iter().flat_map(|vector| page[vector].to_vec()).collect()
 }
 
-/// Makes a quantised block of a lossy namespace.
-fn golden_int8(seed: u64, name: &'static str, codec: u8, spec: Spec) -> Golden {
-    let raw = golden(seed, name, spec, |header| (header.codec, header.fidelity) = (codec, codec));
+/// Makes a quantised block of a lossy namespace, the first of its sequence if so asked.
+fn golden_int8(seed: u64, name: &'static str, codec: u8, is_first: bool, spec: Spec) -> Golden {
+    let raw = golden(seed, name, spec, |header| {
+        (header.codec, header.fidelity) = (codec, codec);
+        if is_first {
+            header.parent_hash = [0; 32];
+            header.end_tokens = u64::from(header.tokens);
+        }
+    });
     let Golden { spec, mut header, mut page, .. } = raw;
     let vectors = vectors_of(&spec);
-    int8::tame(spec.dtype, &mut page, &vectors);
+    int8::tame(spec.dtype, &mut page, &vectors, codec == 2);
     let heads = spec.heads as usize;
     let is_key = |number: usize| spec.dim_v == 0 || (number / heads).is_multiple_of(2);
-    let is_turned = |number| codec == 3 && is_key(number);
-    let (payload, decoded) =
-        int8::encode(spec.dtype, &page, &vectors, spec.tokens as usize, is_turned);
+    let tokens = spec.tokens as usize;
+    let (payload, decoded) = if codec == 2 {
+        int8::encode(spec.dtype, &page, &vectors, tokens)
+    } else {
+        int8::encode_turned(spec.dtype, &page, &vectors, tokens, is_key, is_first)
+    };
     header.payload_bytes = payload.len() as u64;
     let record = record_of(&header, &payload);
     Golden { name, spec, header, page, record, decoded: Some(decoded) }
@@ -190,7 +199,7 @@ fn golden_lossless(seed: u64, name: &'static str, spec: Spec) -> Golden {
     let vectors = vectors_of(&spec);
     let tokens = spec.tokens as usize;
     let untouched = page.clone();
-    int8::tame(spec.dtype, &mut page, &vectors);
+    int8::tame(spec.dtype, &mut page, &vectors, true);
     for vector in vectors[tokens..2 * tokens].iter().step_by(5) {
         let two = vector.start..vector.start + 4;
         page[two.clone()].copy_from_slice(&untouched[two]);
@@ -236,12 +245,44 @@ pub fn goldens() -> Vec<Golden> {
             header.shard = 1;
             header.shard_count = 2;
         }),
-        golden_int8(90, "int8-bf16", 2, side_by_side(&canonical(1, [5, 2, 2], [33, 18]))),
-        golden_int8(100, "int8-fp16", 2, tokens_first(&canonical(2, [3, 1, 3], [40, 40]), 6)),
-        golden_int8(110, "int8-f32", 2, heads_first(&canonical(3, [9, 1, 1], [70, 0]))),
-        golden_int8(120, "int8-had-bf16", 3, side_by_side(&canonical(1, [5, 2, 2], [32, 18]))),
-        golden_int8(130, "int8-had-fp16", 3, tokens_first(&canonical(2, [3, 1, 3], [40, 40]), 6)),
-        golden_int8(140, "int8-had-f32", 3, heads_first(&canonical(3, [9, 1, 1], [70, 0]))),
+        golden_int8(90, "int8-bf16", 2, false, side_by_side(&canonical(1, [5, 2, 2], [33, 18]))),
+        golden_int8(
+            100,
+            "int8-fp16",
+            2,
+            false,
+            tokens_first(&canonical(2, [3, 1, 3], [40, 40]), 6),
+        ),
+        golden_int8(110, "int8-f32", 2, false, heads_first(&canonical(3, [9, 1, 1], [70, 0]))),
+        golden_int8(
+            120,
+            "turned-bf16",
+            4,
+            false,
+            side_by_side(&canonical(1, [20, 2, 2], [32, 18])),
+        ),
+        golden_int8(
+            130,
+            "turned-fp16",
+            4,
+            false,
+            tokens_first(&canonical(2, [5, 1, 3], [40, 40]), 6),
+        ),
+        golden_int8(140, "turned-f32", 4, false, heads_first(&canonical(3, [33, 1, 1], [70, 0]))),
+        golden_int8(
+            160,
+            "turned-first-bf16",
+            4,
+            true,
+            side_by_side(&canonical(1, [19, 1, 2], [64, 48])),
+        ),
+        golden_int8(
+            170,
+            "turned-first-f32",
+            4,
+            true,
+            heads_first(&canonical(3, [17, 2, 1], [24, 8])),
+        ),
         golden_lossless(150, "lossless", side_by_side(&canonical(1, [8, 1, 2], [24, 16]))),
     ]
 }
@@ -256,6 +297,8 @@ pub fn refusals() -> Vec<Refused> {
     refused.extend(contradictions(smallest, opaque));
     let int8 = cases.iter().find(|golden| golden.name == "int8-bf16").expect("it is there");
     refused.extend(misplaced(int8, opaque));
+    let turned = |name| cases.iter().find(|golden| golden.name == name).expect("it is there");
+    refused.extend(not_first(turned("turned-bf16"), turned("turned-first-bf16")));
     let lossless = cases.iter().find(|golden| golden.name == "lossless").expect("it is there");
     refused.extend(unlikely(int8, lossless));
     refused

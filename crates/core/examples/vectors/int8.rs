@@ -1,4 +1,4 @@
-//! Owns the golden int8 blocks, turned ones among them, computed in double precision from the protocol's words, independently of the core.
+//! Owns the golden int8 blocks of codecs 2 and 4, computed from the protocol's words, independently of the core.
 
 use std::ops::Range;
 
@@ -52,9 +52,9 @@ fn read(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |bits, byte| (bits << 8) | u32::from(*byte))
 }
 
-/// Turns noise into finite elements: a vector of zeros, one of subnormals, one of the largest, and
-/// the rest within a few powers of two.
-pub fn tame(code: u8, page: &mut [u8], vectors: &[Range<usize>]) {
+/// Turns noise into finite elements within a few powers of two. `is_wide`: one vector of zeros, one of subnormals, one of the
+/// largest, for which codec 4 has no codes.
+pub fn tame(code: u8, page: &mut [u8], vectors: &[Range<usize>], is_wide: bool) {
     let dtype = dtype(code);
     let sign_at = dtype.fraction_bits + dtype.exponent_bits;
     let one = ((1 << (dtype.exponent_bits - 1)) - 1) << dtype.fraction_bits;
@@ -66,6 +66,9 @@ pub fn tame(code: u8, page: &mut [u8], vectors: &[Range<usize>]) {
             let fraction = bits % (1 << dtype.fraction_bits);
             let bits = match index {
                 0 => 0,
+                _ if !is_wide => {
+                    sign | (one - (bits >> 3) % 6 * (1 << dtype.fraction_bits)) | fraction
+                }
                 1 => sign | fraction,
                 2 => sign | (largest - (fraction >> 2)),
                 _ => sign | (one - (bits >> 3) % 6 * (1 << dtype.fraction_bits)) | fraction,
@@ -75,48 +78,140 @@ pub fn tame(code: u8, page: &mut [u8], vectors: &[Range<usize>]) {
     }
 }
 
-/// Returns the payload of a page and the decoded page; `tokens` vectors belong to one head. `is_turned`: whether the head
-/// of that number is a turned head of K.
+/// One coded vector: its scale's bits, the scale, and the codes.
+struct Coded {
+    scale_bits: u32,
+    scale: f64,
+    codes: Vec<f64>,
+}
+
+fn coded(values: &[f64]) -> Coded {
+    let bf16 = dtype(1);
+    let absmax = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+    let smallest = 2_f64.powi(-126);
+    let ideal = single(absmax * single(1.0 / 127.0));
+    let scale_bits = bf16.nearest(if absmax == 0.0 { 0.0 } else { ideal.max(smallest) });
+    let scale = bf16.value(scale_bits);
+    let reciprocal = if absmax == 0.0 { 0.0 } else { single(1.0 / scale) };
+    let quotient = |value: &f64| single(value * reciprocal);
+    let codes = values.iter().map(|value| quotient(value).round_ties_even()).collect();
+    Coded { scale_bits, scale, codes }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "within -127..=127")]
+fn bytes_of(codes: &[f64]) -> impl Iterator<Item = u8> {
+    codes.iter().map(|code| (*code as i8).cast_unsigned())
+}
+
+fn scale_bytes(coded: &Coded) -> [u8; 2] {
+    let [low, high, ..] = coded.scale_bits.to_le_bytes();
+    [low, high]
+}
+
+/// Returns the payload of a page in codec 2 and the decoded page; `tokens` vectors belong to one head.
 pub fn encode(
     code: u8,
     page: &[u8],
     vectors: &[Range<usize>],
     tokens: usize,
-    is_turned: impl Fn(usize) -> bool,
 ) -> (Vec<u8>, Vec<u8>) {
-    let (source, bf16) = (dtype(code), dtype(1));
+    let source = dtype(code);
     let (mut payload, mut decoded) = (Vec::new(), page.to_vec());
-    for (number, head) in vectors.chunks(tokens).enumerate() {
+    for head in vectors.chunks(tokens) {
         let mut codes = Vec::new();
         for vector in head {
-            let elements = page[vector.clone()].chunks_exact(source.bytes);
-            let mut values: Vec<f64> = elements.map(|bytes| source.value(read(bytes))).collect();
-            let block = if is_turned(number) { block_of(values.len()) } else { 1 };
-            for block in values.chunks_mut(block) {
-                turn_into(block);
-            }
-            let absmax = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
-            let smallest = 2_f64.powi(-126);
-            let scale = if absmax == 0.0 { 0.0 } else { (absmax / 127.0).max(smallest) };
-            let scale_bits = bf16.nearest(scale);
-            let scale = bf16.value(scale_bits);
-            payload.extend(&scale_bits.to_le_bytes()[..2]);
-            let quotient = |value: &f64| if absmax == 0.0 { 0.0 } else { value / scale };
-            let rounded: Vec<f64> =
-                values.iter().map(|value| quotient(value).round_ties_even()).collect();
-            #[expect(clippy::cast_possible_truncation, reason = "within -127..=127")]
-            codes.extend(rounded.iter().map(|code| (*code as i8).cast_unsigned()));
-            let sums: Vec<f64> = rounded.chunks(block).flat_map(turned).collect();
-            for (sum, target) in
-                sums.iter().zip(decoded[vector.clone()].chunks_exact_mut(source.bytes))
-            {
-                let bits = source.nearest(sum * scale);
-                target.copy_from_slice(&bits.to_le_bytes()[..source.bytes]);
-            }
+            let own = coded(&source.values(&page[vector.clone()]));
+            payload.extend(scale_bytes(&own));
+            codes.extend(bytes_of(&own.codes));
+            let values = own.codes.iter().map(|code| code * own.scale);
+            source.write(values, &mut decoded[vector.clone()]);
         }
         payload.extend(codes);
     }
     (payload, decoded)
+}
+
+/// As `encode`, in codec 4. `is_key`: whether the head of that number is K, which loses its mean; `is_first`: the first
+/// vector of each head is kept.
+pub fn encode_turned(
+    code: u8,
+    page: &[u8],
+    vectors: &[Range<usize>],
+    tokens: usize,
+    is_key: impl Fn(usize) -> bool,
+    is_first: bool,
+) -> (Vec<u8>, Vec<u8>) {
+    let source = dtype(code);
+    let (mut payload, mut decoded) = (Vec::new(), page.to_vec());
+    for (number, head) in vectors.chunks(tokens).enumerate() {
+        let mut parts: [Vec<u8>; 5] = std::array::from_fn(|_| Vec::new());
+        let [mean_scales, mean_codes, scales, codes, exact] = &mut parts;
+        for (run, members) in head.chunks(16).enumerate() {
+            let (kept, members) = members.split_at(usize::from(is_first && run == 0));
+            let rows: Vec<Vec<f64>> =
+                members.iter().map(|vector| turn(&source.values(&page[vector.clone()]))).collect();
+            let dim = head[0].len() / source.bytes;
+            let mean = coded(&if is_key(number) { mean_of(&rows, dim) } else { vec![0.0; dim] });
+            if is_key(number) {
+                mean_scales.extend(scale_bytes(&mean));
+                mean_codes.extend(bytes_of(&mean.codes));
+            }
+            for vector in kept {
+                scales.extend([0; 2]);
+                codes.extend(vec![0; dim]);
+                exact.extend(&page[vector.clone()]);
+            }
+            for (vector, row) in members.iter().zip(&rows) {
+                let less = |(value, code): (&f64, &f64)| single(value - code * mean.scale);
+                let own = coded(&row.iter().zip(&mean.codes).map(less).collect::<Vec<_>>());
+                scales.extend(scale_bytes(&own));
+                codes.extend(bytes_of(&own.codes));
+                let sums = back(&own.codes).into_iter().zip(back(&mean.codes));
+                let values =
+                    sums.map(|(sum, mean_sum)| single(sum * own.scale + mean_sum * mean.scale));
+                source.write(values, &mut decoded[vector.clone()]);
+            }
+        }
+        payload.extend(parts.concat());
+    }
+    (payload, decoded)
+}
+
+/// The mean of rows, in float32: the sum in their order, times one over their number.
+fn mean_of(rows: &[Vec<f64>], dim: usize) -> Vec<f64> {
+    let share = single(1.0 / f64::from(u16::try_from(rows.len().max(1)).expect("16 at most")));
+    let sum = |channel: usize| rows.iter().fold(0.0, |sum, row| single(sum + row[channel]));
+    (0..dim).map(|channel| single(sum(channel) * share)).collect()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "float32 is what is asked for")]
+fn single(value: f64) -> f64 {
+    f64::from(value as f32)
+}
+
+/// Returns the sums of the codes, block by block.
+fn back(codes: &[f64]) -> Vec<f64> {
+    codes.chunks(block_of(codes.len())).flat_map(turned).collect()
+}
+
+/// Returns the turned values, block by block.
+fn turn(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
+    let block = block_of(values.len());
+    values.chunks_mut(block).for_each(turn_into);
+    values
+}
+
+impl Dtype {
+    fn values(&self, bytes: &[u8]) -> Vec<f64> {
+        bytes.chunks_exact(self.bytes).map(|bytes| self.value(read(bytes))).collect()
+    }
+
+    fn write(&self, values: impl Iterator<Item = f64>, to: &mut [u8]) {
+        for (value, target) in values.zip(to.chunks_exact_mut(self.bytes)) {
+            target.copy_from_slice(&self.nearest(value).to_le_bytes()[..self.bytes]);
+        }
+    }
 }
 
 /// Returns the largest power of two that divides the length, at most 256.

@@ -7,7 +7,7 @@ mod weigh;
 
 use std::fmt;
 
-pub use crate::codec_id::{Block, Codec, SCALE_BYTES};
+pub use crate::codec_id::{Block, Codec, Form, MEAN_TOKENS, SCALE_BYTES};
 use crate::geometry::Geometry;
 
 use self::int8::Isa;
@@ -20,7 +20,7 @@ pub struct Unfit;
 /// The payload is not one that a writer of the codec makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadPayload {
-    /// A scale that is neither zero nor a positive normal number.
+    /// A scale that is neither zero nor within the range of its codec.
     Scale,
     /// Not a payload of codec 1.
     Lossless,
@@ -29,7 +29,7 @@ pub enum BadPayload {
 impl fmt::Display for BadPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Scale => "a scale is neither zero nor a positive normal number",
+            Self::Scale => "a scale is neither zero nor one that its codec writes",
             Self::Lossless => "its payload is not one of its codec",
         })
     }
@@ -44,7 +44,7 @@ pub struct Encoded {
     pub checksum: u32,
 }
 
-impl Codec {
+impl Form {
     /// Encodes the page at `page` into `payload`, or into its start where lengths vary, in one pass.
     ///
     /// # Errors
@@ -63,18 +63,18 @@ impl Codec {
     ) -> Result<Encoded, Unfit> {
         assert_eq!(Some(payload.len()), geometry.payload_bytes(self), "payload fits the geometry");
         let bytes = payload.len();
-        match self {
-            Self::Raw => {
+        match self.codec() {
+            Codec::Raw => {
                 // SAFETY: the caller's promise is the callee's.
                 let checksum = unsafe { raw::gather(geometry, page, payload) };
                 Ok(Encoded { bytes, checksum })
             }
-            Self::Lossless => {
+            Codec::Lossless => {
                 // SAFETY: as above; only bf16 has such a payload.
                 let made = unsafe { lossless::encode(geometry, page, payload) };
                 made.map(|(bytes, checksum)| Encoded { bytes, checksum }).map_err(|_| Unfit)
             }
-            Self::Int8 | Self::Int8Had => {
+            Codec::Int8 | Codec::Int8MeanHad => {
                 // SAFETY: as above.
                 let made = unsafe { int8::encode((Isa::best(), self), geometry, page, payload) };
                 made.map(|checksum| Encoded { bytes, checksum }).map_err(|_| Unfit)
@@ -99,18 +99,18 @@ impl Codec {
         page: *mut u8,
     ) -> Result<(), BadPayload> {
         assert!(geometry.has_payload_of(self, payload.len()), "payload fits the geometry");
-        match self {
-            Self::Raw => {
+        match self.codec() {
+            Codec::Raw => {
                 // SAFETY: the caller's promise is the callee's.
                 unsafe { raw::scatter(geometry, payload, page) };
                 Ok(())
             }
-            Self::Lossless => {
+            Codec::Lossless => {
                 // SAFETY: as above; only bf16 has such a payload.
                 let done = unsafe { lossless::decode(geometry, payload, page) };
                 done.map_err(|_| BadPayload::Lossless)
             }
-            Self::Int8 | Self::Int8Had => {
+            Codec::Int8 | Codec::Int8MeanHad => {
                 // SAFETY: as above.
                 let done = unsafe { int8::decode((Isa::best(), self), geometry, payload, page) };
                 done.map_err(|_| BadPayload::Scale)

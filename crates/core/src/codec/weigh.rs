@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::int8;
-use crate::codec_id::Codec;
+use crate::codec_id::{Codec, Form};
 use crate::geometry::Geometry;
 
 /// Decodes per measurement; the fastest counts, because a waiting thread says nothing of the codec.
@@ -34,22 +34,23 @@ pub fn weigh(codec: Codec, geometry: &Geometry, page: &[u8]) -> Option<Weight> {
 /// # Panics
 /// As `weigh`.
 pub fn weigh_through(
-    codec: Codec,
+    form: impl Into<Form>,
     geometry: &Geometry,
     page: &[u8],
     mut change: impl FnMut(&mut [u8]),
 ) -> Option<Weight> {
     assert!(page.len() >= geometry.page_bytes(), "a page of this geometry");
-    let mut payload = vec![0; geometry.payload_bytes(codec)?];
+    let form = form.into();
+    let mut payload = vec![0; geometry.payload_bytes(form)?];
     let mut back = page.to_vec();
     let (mut decode, mut bytes) = (Duration::MAX, 0);
     for _ in 0..ROUNDS {
         // SAFETY: the page is as long as the geometry says, and other memory than the payload.
-        bytes = unsafe { codec.encode(geometry, page.as_ptr(), &mut payload) }.ok()?.bytes;
+        bytes = unsafe { form.encode(geometry, page.as_ptr(), &mut payload) }.ok()?.bytes;
         change(&mut payload[..bytes]);
         let changed = Instant::now();
         // SAFETY: as above.
-        let done = unsafe { codec.decode(geometry, &payload[..bytes], back.as_mut_ptr()) };
+        let done = unsafe { form.decode(geometry, &payload[..bytes], back.as_mut_ptr()) };
         let ended = Instant::now();
         done.ok()?;
         decode = decode.min(ended - changed);

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::reassembly::{Arrived, Placement, Reassembly};
-use crate::codec::int8::{self, BadScale, Spans};
+use crate::codec::int8::{BadScale, Spans};
 use crate::codec::raw;
 use crate::crc32c;
 use crate::error::Result;
@@ -46,7 +46,8 @@ impl Chunk {
             bytes => Some(reassembly.pool.take(bytes)?),
         };
         let head_end = match reassembly.placement {
-            Placement::Decoded(..) => int8::group_around(reassembly.page().0, base)
+            Placement::Decoded(spans, _) => spans
+                .group_around(reassembly.page().0, base)
                 .map_or(base, |group| if group.start == base { base } else { group.end.min(end) }),
             _ => base,
         };

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::chunk::{Chunk, Split};
 use super::{Inbox, Wanted, check_identity, check_key, refused};
 use crate::arena::{Arena, SlotAccess};
-use crate::codec::int8::{self, Isa, Spans};
-use crate::codec::{BadPayload, Codec, raw};
+use crate::codec::int8::{Isa, Spans};
+use crate::codec::{BadPayload, Codec, Form, raw};
 use crate::crc32c;
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint;
@@ -42,7 +42,7 @@ pub struct Reassembly {
     pub(super) pool: Arc<Pool>,
     keys: Option<Arc<RecordKeys>>,
     wanted: Wanted,
-    codec: Codec,
+    form: Form,
     record_bytes: usize,
     received: Mutex<Received>,
     /// The complete record, if it is kept as a record.
@@ -98,27 +98,26 @@ impl Inbox {
         let record_bytes = usize::try_from(record_bytes).unwrap_or(usize::MAX);
         let keys = self.keys.get().cloned();
         let payload_bytes = record_bytes.checked_sub(HEADER_BYTES + self.extra_bytes());
-        let known =
-            payload_bytes.and_then(|bytes| geometry.codec_of_length(wanted.fidelity, bytes));
-        let codec = known.ok_or_else(|| {
+        let known = payload_bytes.and_then(|bytes| geometry.form_of_length(wanted.fidelity, bytes));
+        let form = known.ok_or_else(|| {
             Error::bad_record(format!(
                 "a record of {record_bytes} bytes: no codec makes such a one of this geometry"
             ))
         })?;
         let slot = arena.access(lease)?;
         check_fits(geometry, slot.bytes())?;
-        let placement = match codec {
+        let placement = match form.codec() {
             _ if keys.is_some() => Placement::Kept,
             Codec::Lossless => Placement::Kept,
             Codec::Raw if geometry.is_canonical() => Placement::InPlace,
             Codec::Raw => Placement::Scattered,
-            Codec::Int8 | Codec::Int8Had => {
-                let spans = Spans::new((Isa::best(), codec), geometry, slot.as_ptr());
-                Placement::Decoded(spans, int8::group_bytes_max(geometry))
+            Codec::Int8 | Codec::Int8MeanHad => {
+                let spans = Spans::new((Isa::best(), form), geometry, slot.as_ptr());
+                Placement::Decoded(spans, spans.group_bytes_max(geometry))
             }
         };
         let page = Some((slot, Arc::clone(geometry)));
-        Ok(self.reassembly(page, placement, keys, codec, wanted, record_bytes))
+        Ok(self.reassembly(page, placement, keys, form, wanted, record_bytes))
     }
 
     /// Begins receiving a record that is kept as a record, in memory of our own.
@@ -130,7 +129,7 @@ impl Inbox {
         if bytes <= HEADER_BYTES || bytes > INBOX_BYTES_MAX {
             return Err(Error::bad_record(format!("a record of {record_bytes} bytes")));
         }
-        Ok(self.reassembly(None, Placement::Kept, None, Codec::Raw, wanted, bytes))
+        Ok(self.reassembly(None, Placement::Kept, None, Codec::Raw.into(), wanted, bytes))
     }
 
     fn reassembly(
@@ -138,7 +137,7 @@ impl Inbox {
         page: Option<(SlotAccess, Arc<Geometry>)>,
         placement: Placement,
         keys: Option<Arc<RecordKeys>>,
-        codec: Codec,
+        form: Form,
         wanted: Wanted,
         record_bytes: usize,
     ) -> Reassembly {
@@ -157,7 +156,7 @@ impl Inbox {
             pool: Arc::clone(&self.pool),
             keys,
             wanted,
-            codec,
+            form,
             record_bytes,
             received: Mutex::new(received),
             whole: OnceLock::new(),
@@ -335,7 +334,8 @@ impl Reassembly {
 
     fn check(&self, header: &Header) -> Result<()> {
         check_identity(&self.wanted, self.page().0, header)?;
-        if header.codec == self.codec.id() {
+        let codec = Codec::from_id(header.codec);
+        if codec.map(|codec| codec.form(header.is_first())) == Some(self.form) {
             return Ok(());
         }
         Err(Error::bad_record("its length is not one of its codec"))
@@ -360,7 +360,7 @@ impl Reassembly {
     fn decode(&self, payload: &[u8]) -> Result<()> {
         let (geometry, page) = self.page();
         // SAFETY: the slot holds the page (checked at opening) while `self` lives; the payload is our own memory.
-        unsafe { self.codec.decode(geometry, payload, page) }.map_err(refused)
+        unsafe { self.form.decode(geometry, payload, page) }.map_err(refused)
     }
 
     /// Decodes the groups that span two chunks, from the parts that both have kept.
@@ -369,7 +369,7 @@ impl Reassembly {
         splits.sort_unstable_by_key(|split| split.at);
         let mut splits = splits.iter().peekable();
         while let Some(first) = splits.next() {
-            let Some(group) = int8::group_around(geometry, first.at) else { continue };
+            let Some(group) = spans.group_around(geometry, first.at) else { continue };
             let mut bytes = first.bytes.clone();
             while let Some(split) = splits.next_if(|split| split.at < group.end) {
                 bytes.extend_from_slice(&split.bytes);

@@ -40,8 +40,9 @@ impl Outbox {
         identity: Identity,
     ) -> Result<DeferredRecord> {
         check(codec, &identity)?;
-        let payload =
-            geometry.payload_bytes(codec.0).or_else(|| geometry.payload_bytes(Codec::Raw));
+        let payload = geometry
+            .payload_bytes(identity.form(codec.0))
+            .or_else(|| geometry.payload_bytes(Codec::Raw));
         let (before, behind) = self.around();
         let length = before + HEADER_BYTES + payload.expect("raw takes any page") + behind;
         let (outbox, arena, geometry) = (Arc::clone(self), Arc::clone(arena), Arc::clone(geometry));

@@ -20,7 +20,7 @@ fn expected_db(spread: Spread) -> [f64; 2] {
 fn true_snr_is_as_expected_for_each_spread() {
     for spread in Spread::ALL {
         let wanted = expected_db(spread);
-        for (codec, wanted) in [Codec::Int8, Codec::Int8Had].into_iter().zip(wanted) {
+        for (codec, wanted) in [Codec::Int8, Codec::Int8MeanHad].into_iter().zip(wanted) {
             let db = snr_db(codec, spread);
             println!("{codec:?}, {}: {db:.2} dB", spread.name());
             assert!((db - wanted).abs() < 1.0, "{codec:?}, {}: {db:.2} dB", spread.name());

@@ -1,6 +1,6 @@
 //! Owns the way through the codec and back for pages that a test makes up.
 
-use tierkv_core::codec::Codec;
+use tierkv_core::codec::Form;
 use tierkv_core::codec::int8::{self, Isa, NotFinite};
 use tierkv_core::geometry::{Geometry, Spec};
 use tierkv_core::record::{CLASS_KV, LAYOUT_CANONICAL};
@@ -36,20 +36,21 @@ pub fn plain(dtype: u8, dim: usize, vectors: usize) -> Geometry {
 
 /// The payload of a page, and its checksum.
 pub fn encode(
-    coder: (Isa, Codec),
+    (isa, form): (Isa, impl Into<Form>),
     geometry: &Geometry,
     page: &[u8],
 ) -> Result<(Vec<u8>, u32), NotFinite> {
     assert_eq!(page.len(), geometry.page_bytes());
-    let payload_bytes = geometry.payload_bytes(coder.1).expect("int8 takes kv pages");
+    let form = form.into();
+    let payload_bytes = geometry.payload_bytes(form).expect("int8 takes kv pages");
     let mut payload = vec![0; payload_bytes];
     // SAFETY: the page is as long as the geometry says; payload is another vector.
-    let checksum = unsafe { int8::encode(coder, geometry, page.as_ptr(), &mut payload) }?;
+    let checksum = unsafe { int8::encode((isa, form), geometry, page.as_ptr(), &mut payload) }?;
     Ok((payload, checksum))
 }
 
 /// Writes the page of a payload whose scales are sound.
-pub fn decode(coder: (Isa, Codec), geometry: &Geometry, payload: &[u8], page: &mut [u8]) {
+pub fn decode(coder: (Isa, impl Into<Form>), geometry: &Geometry, payload: &[u8], page: &mut [u8]) {
     assert_eq!(page.len(), geometry.page_bytes());
     // SAFETY: the page is as long as the geometry says; payload is another vector.
     let decoded = unsafe { int8::decode(coder, geometry, payload, page.as_mut_ptr()) };

@@ -24,7 +24,7 @@ fn what_a_lane_makes_is_what_was_made_before() {
         (Shape::Opaque, Codec::Int8),
         (Shape::Strided, Codec::Int8),
         (Shape::Large, Codec::Int8),
-        (Shape::Large, Codec::Int8Had),
+        (Shape::Large, Codec::Int8MeanHad),
     ] {
         for engine in [Engine::new(shape, 10), sealing(shape, 10, &keys("a"))] {
             let (vault, clear) = (Vault::open(), Engine::new(shape, 2));

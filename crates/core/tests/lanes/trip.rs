@@ -35,10 +35,10 @@ fn pages_of_every_shape_and_codec_come_back() {
         (Shape::Opaque, Codec::Raw),
         (Shape::Strided, Codec::Raw),
         (Shape::Strided, Codec::Int8),
-        (Shape::Strided, Codec::Int8Had),
+        (Shape::Strided, Codec::Int8MeanHad),
         (Shape::Large, Codec::Raw),
         (Shape::Large, Codec::Int8),
-        (Shape::Large, Codec::Int8Had),
+        (Shape::Large, Codec::Int8MeanHad),
     ] {
         for lanes in [1, 2, 5] {
             travels(&Vault::open(), lanes, shape, codec);

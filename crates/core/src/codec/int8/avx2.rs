@@ -24,9 +24,9 @@ use super::scale::{
 const STEP: usize = 16;
 /// Bytes of one load.
 const LOAD: usize = size_of::<__m256i>();
-const NEAREST_EVEN: i32 = _MM_FROUND_TO_NEAREST_INT;
+pub const NEAREST_EVEN: i32 = _MM_FROUND_TO_NEAREST_INT;
 /// Packing works on each half of a register; this permutation puts the quarters back in order.
-const IN_ORDER: i32 = 0b11_01_10_00;
+pub const IN_ORDER: i32 = 0b11_01_10_00;
 
 pub const fn kernels<const D: u8>() -> Kernels {
     Kernels { encode: encode::<D>, decode: decode::<D> }
@@ -304,7 +304,7 @@ fn bf16_products(codes: __m128i, scale: f32) -> __m256i {
 /// The nearest bf16 in the upper half of each lane, ties to even; the lower half is undefined.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn nearest_bf16(values: __m256) -> __m256i {
+pub fn nearest_bf16(values: __m256) -> __m256i {
     let bits = _mm256_castps_si256(values);
     let last = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
     _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), last)
@@ -319,7 +319,7 @@ unsafe fn load(at: *const u8) -> __m256i {
 
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-unsafe fn store<const STREAM: bool>(at: *mut u8, lanes: __m256i) {
+pub unsafe fn store<const STREAM: bool>(at: *mut u8, lanes: __m256i) {
     if STREAM {
         // SAFETY: the caller's 32 bytes are writable and aligned.
         unsafe { _mm256_stream_si256(at.cast(), lanes) };

@@ -137,6 +137,13 @@ fn nearest_bf16(values: __m512) -> __m512i {
     _mm512_srli_epi32::<16>(rounded)
 }
 
+/// 16 values as bf16.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+pub fn narrow_bf16(values: __m512) -> __m256i {
+    _mm512_cvtepi32_epi16(nearest_bf16(values))
+}
+
 /// The bits of the elements in the mask, one per lane.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
@@ -154,7 +161,7 @@ unsafe fn load_bits<const D: u8>(row: *const u8, index: usize, present: __mmask1
 /// The values of the elements in the mask.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
-unsafe fn load_values<const D: u8>(row: *const u8, index: usize, present: __mmask16) -> __m512 {
+pub unsafe fn load_values<const D: u8>(row: *const u8, index: usize, present: __mmask16) -> __m512 {
     // SAFETY: the caller's promise is the callee's.
     let bits = unsafe { load_bits::<D>(row, index, present) };
     match D {

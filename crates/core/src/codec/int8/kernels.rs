@@ -2,13 +2,13 @@
 
 use std::sync::LazyLock;
 
-use super::hadamard::{self, Hadamard};
 use super::portable;
 use super::scale::{BF16, F16, F32};
+use super::turned::{self, Turned};
 use crate::codec_id::SCALE_BYTES;
 
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx512, avx512bf16};
+use super::{avx2, avx512, avx512bf16, turned_avx2, turned_avx512};
 
 #[cfg(target_arch = "aarch64")]
 use super::neon;
@@ -94,24 +94,27 @@ impl Isa {
         }
     }
 
-    pub(super) fn hadamard(self, dtype: u8) -> Hadamard {
+    /// The kernels of codec 4.
+    pub(super) fn turned(self, dtype: u8) -> Turned {
         match dtype {
-            BF16 => self.hadamard_of::<BF16>(),
-            F16 => self.hadamard_of::<F16>(),
-            _ => self.hadamard_of::<F32>(),
+            BF16 => self.turned_of::<BF16>(),
+            F16 => self.turned_of::<F16>(),
+            _ => self.turned_of::<F32>(),
         }
     }
 
-    fn hadamard_of<const D: u8>(self) -> Hadamard {
+    fn turned_of<const D: u8>(self) -> Turned {
         match self.0 {
             // Every 64-bit Arm processor has NEON, and the compiler uses it by itself.
             #[cfg(target_arch = "aarch64")]
-            Name::Neon => hadamard::portable::<D>(),
-            Name::Portable => hadamard::portable::<D>(),
+            Name::Neon => turned::portable::<D>(),
+            Name::Portable => turned::portable::<D>(),
             #[cfg(target_arch = "x86_64")]
-            Name::Avx2 => hadamard::avx2::transform::<D>(),
+            Name::Avx2 => turned_avx2::kernels::<D>(),
             #[cfg(target_arch = "x86_64")]
-            Name::Avx512 | Name::Avx512Bf16 => hadamard::avx512::transform::<D>(),
+            Name::Avx512 => turned_avx512::kernels::<D, false>(),
+            #[cfg(target_arch = "x86_64")]
+            Name::Avx512Bf16 => turned_avx512::kernels::<D, true>(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Owns codecs 2 and 3, int8 without and with a transform of K: head vectors to scales and codes and back, one pass each way.
+//! Owns codecs 2 and 4, int8 without and with a transform of K and V: head vectors to scales and codes and back, one pass each way.
 //!
 //! The rule, the layout of the payload and the error bound stand in docs/protocol.md, section 1.
 
@@ -10,23 +10,28 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512bf16;
+mod group;
 mod hadamard;
-#[cfg(target_arch = "x86_64")]
-mod hadamard_avx2;
 mod kernels;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 mod scale;
+mod turned;
+#[cfg(target_arch = "x86_64")]
+mod turned_avx2;
+#[cfg(target_arch = "x86_64")]
+mod turned_avx512;
 
 use std::ops::Range;
 
-use crate::codec_id::Codec;
+use crate::codec_id::{Codec, Form};
 use crate::crc32c;
 use crate::geometry::Geometry;
 use crate::limits::{CHECKSUM_SPAN_BYTES, STREAM_BYTES_MIN};
 
-use self::kernels::Rows;
+use self::group::{groups, groups_from, layer_payload_bytes};
+use self::turned::Scratch;
 
 pub use self::kernels::Isa;
 pub(super) use self::scale::element_bytes;
@@ -35,11 +40,11 @@ pub use crate::codec_id::SCALE_BYTES;
 /// Streaming stores pay only where they fill whole lines.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// The page holds an inf or a NaN, which has no code.
+/// The page holds a number that has no code: an inf, a NaN, or in codec 4 numbers beyond the range of its scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotFinite;
 
-/// The payload holds a scale that is neither zero nor a positive normal number.
+/// The payload holds a scale that is neither zero nor one that its codec writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadScale;
 
@@ -52,29 +57,31 @@ pub struct BadScale;
 /// `geometry.page_bytes()` bytes at `page` are readable and do not overlap `payload`.
 ///
 /// # Panics
-/// If `payload` does not have the length of these codecs for this geometry.
+/// If `payload` does not have the length of this form for this geometry.
 pub unsafe fn encode(
-    way: (Isa, Codec),
+    (isa, form): (Isa, impl Into<Form>),
     geometry: &Geometry,
     page: *const u8,
     payload: &mut [u8],
 ) -> Result<u32, NotFinite> {
-    check_length(geometry, payload);
+    let form = form.into();
+    check_length(geometry, form, payload);
     let dtype = geometry.spec().dtype;
-    let kernels = way.0.kernels(dtype);
+    let kernels = isa.kernels(dtype);
+    let turned = isa.turned(dtype);
+    let mut scratch = Scratch::default();
     let (mut checksum, mut checked) = (0, 0);
-    let mut groups = groups(geometry).peekable();
+    let mut groups = groups(geometry, form).peekable();
     while let Some(group) = groups.next() {
         let next = groups.peek().unwrap_or(&group).page_at;
         let (at, next) = (page.wrapping_add(group.page_at), page.wrapping_add(next));
-        let (scales, codes) = payload[group.payload()].split_at_mut(group.tokens * SCALE_BYTES);
-        let (scales, _) = scales.as_chunks_mut();
-        let is_finite = if group.is_transformed(way.1) {
+        let parts = group.split_mut(&mut payload[group.payload()]);
+        let is_finite = if form.codec() == Codec::Int8MeanHad {
             // SAFETY: a validated geometry has all its rows inside the page, which is readable.
-            unsafe { hadamard::encode((way.0, dtype), at, group.rows(), scales, codes) }
+            unsafe { turned::encode(&turned, at, group.rows(), next, parts, &mut scratch) }
         } else {
             // SAFETY: as above.
-            unsafe { (kernels.encode)(at, group.rows(), next, scales, codes) }
+            unsafe { (kernels.encode)(at, group.rows(), next, parts.scales, parts.codes) }
         };
         if !is_finite {
             return Err(NotFinite);
@@ -97,15 +104,16 @@ pub unsafe fn encode(
 /// `geometry.page_bytes()` bytes at `page` are writable and do not overlap `payload`.
 ///
 /// # Panics
-/// If `payload` does not have the length of these codecs for this geometry.
+/// If `payload` does not have the length of this form for this geometry.
 pub unsafe fn decode(
-    way: (Isa, Codec),
+    (isa, form): (Isa, impl Into<Form>),
     geometry: &Geometry,
     payload: &[u8],
     page: *mut u8,
 ) -> Result<(), BadScale> {
-    check_length(geometry, payload);
-    let spans = Spans::new(way, geometry, page);
+    let form = form.into();
+    check_length(geometry, form, payload);
+    let spans = Spans::new((isa, form), geometry, page);
     // SAFETY: the caller's promise is the callee's.
     unsafe { spans.decode(geometry, payload.as_ptr(), 0..payload.len(), page) }.map(|_| ())
 }
@@ -114,15 +122,30 @@ pub unsafe fn decode(
 #[derive(Debug, Clone, Copy)]
 pub struct Spans {
     isa: Isa,
-    codec: Codec,
+    form: Form,
     stream: bool,
 }
 
 impl Spans {
     /// Prepares for the page at `page`, which is not accessed.
     #[must_use]
-    pub fn new((isa, codec): (Isa, Codec), geometry: &Geometry, page: *const u8) -> Self {
-        Self { isa, codec, stream: streams(geometry, page) }
+    pub fn new((isa, form): (Isa, impl Into<Form>), geometry: &Geometry, page: *const u8) -> Self {
+        Self { isa, form: form.into(), stream: streams(geometry, page) }
+    }
+
+    /// Payload range of the group that contains position `at`.
+    #[must_use]
+    pub fn group_around(&self, geometry: &Geometry, at: usize) -> Option<Range<usize>> {
+        let from = at - at % layer_payload_bytes(geometry, self.form);
+        let mut ranges = groups_from(geometry, self.form, from).map(|group| group.payload());
+        ranges.find(|lies| lies.end > at)
+    }
+
+    /// Payload bytes of the longest group.
+    #[must_use]
+    pub fn group_bytes_max(&self, geometry: &Geometry) -> usize {
+        let layer = groups(geometry, self.form).take(2 * geometry.spec().heads as usize);
+        layer.map(|group| group.payload().len()).max().unwrap_or_default()
     }
 
     /// Decodes every group that lies completely in `span` of the payload. Returns the end of the last one, where the next
@@ -143,10 +166,10 @@ impl Spans {
     ) -> Result<usize, BadScale> {
         let dtype = geometry.spec().dtype;
         let (kernels, careful) = (self.isa.kernels(dtype), Isa::PORTABLE.kernels(dtype));
-        let transform = self.isa.hadamard(dtype);
-        let mut sums = Vec::new();
+        let turned = self.isa.turned(dtype);
+        let mut scratch = Scratch::default();
         let mut end = span.start;
-        for group in groups_from(geometry, span.start) {
+        for group in groups_from(geometry, self.form, span.start) {
             let lies = group.payload();
             if lies.end > span.end {
                 break;
@@ -155,27 +178,27 @@ impl Spans {
             let start = payload.wrapping_add(lies.start);
             // SAFETY: the group lies within `span`, which is readable and not written.
             let bytes = unsafe { std::slice::from_raw_parts(start, lies.len()) };
-            let (scales, codes) = bytes.split_at(group.tokens * SCALE_BYTES);
-            let (scales, _) = scales.as_chunks();
+            let parts = group.split(bytes);
             let at = page.wrapping_add(group.page_at);
-            if group.is_transformed(self.codec) {
-                if !scales.iter().all(|scale| scale::is_possible(*scale)) {
+            if self.form.codec() == Codec::Int8MeanHad {
+                if !parts.means.scales.iter().chain(parts.scales).all(|s| scale::is_turned(*s)) {
                     return Err(BadScale);
                 }
-                sums.resize(group.dim, 0);
-                // SAFETY: a validated geometry has all its rows inside the page, which is writable.
-                unsafe { (transform.back)(scales, codes, at, group.rows(), &mut sums) };
+                let rows = group.rows();
+                // SAFETY: a validated geometry has all its rows inside the page, which is writable; `stream` was chosen
+                // for rows of whole cache lines.
+                unsafe { turned::decode(&turned, &parts, at, rows, self.stream, &mut scratch) };
                 continue;
             }
-            let kernels = if scales.iter().all(|scale| scale::is_ordinary(dtype, *scale)) {
+            let kernels = if parts.scales.iter().all(|scale| scale::is_ordinary(dtype, *scale)) {
                 kernels
-            } else if scales.iter().all(|scale| scale::is_possible(*scale)) {
+            } else if parts.scales.iter().all(|scale| scale::is_possible(*scale)) {
                 careful
             } else {
                 return Err(BadScale);
             };
-            // SAFETY: as above; `stream` was chosen for rows of whole cache lines.
-            unsafe { (kernels.decode)(scales, codes, at, group.rows(), self.stream) };
+            // SAFETY: as above.
+            unsafe { (kernels.decode)(parts.scales, parts.codes, at, group.rows(), self.stream) };
         }
         if self.stream {
             kernels::fence();
@@ -190,82 +213,8 @@ pub(super) fn value_at(dtype: u8, bytes: &[u8]) -> f32 {
     scale::value_of(dtype, bits)
 }
 
-/// Payload range of the group that contains position `at`.
-#[must_use]
-pub fn group_around(geometry: &Geometry, at: usize) -> Option<Range<usize>> {
-    let from = at - at % layer_payload_bytes(geometry);
-    groups_from(geometry, from).map(|group| group.payload()).find(|lies| lies.end > at)
-}
-
-/// Payload bytes of the longest group.
-#[must_use]
-pub fn group_bytes_max(geometry: &Geometry) -> usize {
-    let spec = geometry.spec();
-    let layer = groups(geometry).take(2 * spec.heads as usize);
-    layer.map(|group| group.payload().len()).max().unwrap_or_default()
-}
-
-fn check_length(geometry: &Geometry, payload: &[u8]) {
-    let expected = geometry.payload_bytes(Codec::Int8);
-    assert_eq!(Some(payload.len()), expected, "payload fits the geometry");
-}
-
-/// K or V of one head in one layer: `tokens` head vectors of `dim` elements, `stride` bytes apart.
-#[derive(Debug, Clone, Copy)]
-struct Group {
-    page_at: usize,
-    payload_at: usize,
-    tokens: usize,
-    stride: usize,
-    dim: usize,
-    is_key: bool,
-}
-
-impl Group {
-    /// Whether its vectors are transformed before coding; a transform of one element does nothing.
-    fn is_transformed(&self, codec: Codec) -> bool {
-        codec == Codec::Int8Had && self.is_key && hadamard::block_of(self.dim) > 1
-    }
-
-    /// Payload range of its scales and codes.
-    fn payload(&self) -> Range<usize> {
-        self.payload_at..self.payload_at + self.tokens * (SCALE_BYTES + self.dim)
-    }
-
-    fn rows(&self) -> Rows {
-        Rows { stride: self.stride, dim: self.dim }
-    }
-}
-
-/// All groups of a page, in canonical order: layer, part, head.
-fn groups(geometry: &Geometry) -> impl Iterator<Item = Group> {
-    groups_from(geometry, 0)
-}
-
-/// The groups that start at `payload_at` or later; earlier layers are not walked.
-fn groups_from(geometry: &Geometry, payload_at: usize) -> impl Iterator<Item = Group> {
-    let element_bytes = scale::element_bytes(geometry.spec().dtype);
-    let layer_bytes = layer_payload_bytes(geometry);
-    let layer = payload_at / layer_bytes;
-    let groups = geometry.heads_from(layer).scan(layer * layer_bytes, move |end, head| {
-        let group = Group {
-            page_at: head.offset,
-            payload_at: *end,
-            tokens: head.tokens,
-            stride: head.token_stride,
-            dim: head.vector_bytes / element_bytes,
-            is_key: head.is_key,
-        };
-        *end = group.payload().end;
-        Some(group)
-    });
-    groups.skip_while(move |group| group.payload_at < payload_at)
-}
-
-/// Payload bytes of one layer; all layers are alike.
-fn layer_payload_bytes(geometry: &Geometry) -> usize {
-    let bytes = geometry.payload_bytes(Codec::Int8).unwrap_or_default();
-    (bytes / geometry.spec().layers as usize).max(1)
+fn check_length(geometry: &Geometry, form: Form, payload: &[u8]) {
+    assert_eq!(Some(payload.len()), geometry.payload_bytes(form), "payload fits the geometry");
 }
 
 /// Whether a page is large enough to evict everything else from the cache, and consists of whole lines.

@@ -85,7 +85,7 @@ pub unsafe fn dequantise<const D: u8>(codes: &[u8], scale: f32, at: *mut u8) {
 ///
 /// Around 1.5 * 2^23 floats are integers, so that the sum is rounded and its low bits are the code.
 #[inline]
-fn code_of(quotient: f32) -> u8 {
+pub fn code_of(quotient: f32) -> u8 {
     let [code, ..] = (quotient + 12_582_912.0).to_bits().to_le_bytes();
     code
 }

@@ -17,6 +17,10 @@ const ORDINARY_MIN: u16 = (127 - 107) << 7;
 const ORDINARY_LIMIT: u16 = (127 + 120) << 7;
 /// 2^9: 128 times the number below it, 510, is still an fp16 number.
 const ORDINARY_F16_LIMIT: u16 = (127 + 9) << 7;
+/// 2^-100, the smallest scale of codec 4.
+const TURNED_MIN: u16 = (127 - 100) << 7;
+/// 2^110: twice 2^15 times the number below it is finite.
+const TURNED_LIMIT: u16 = (127 + 110) << 7;
 const BF16_INFINITY: u16 = 0x7f80;
 const BF16_MAX: f32 = f32::from_bits(0x7f7f_0000);
 const F16_MAX: f32 = 65504.0;
@@ -81,6 +85,15 @@ pub fn value_of_scale(scale: [u8; SCALE_BYTES]) -> f32 {
 pub fn is_possible(scale: [u8; SCALE_BYTES]) -> bool {
     let bits = u16::from_le_bytes(scale);
     bits == 0 || (high_half(SCALE_MIN)..BF16_INFINITY).contains(&bits)
+}
+
+/// Whether a writer of codec 4 can have made this scale: zero, or so far from the ends of float32 that no sum of codes times
+/// it, and no sum of two such products, is subnormal or infinite.
+#[must_use]
+#[inline]
+pub fn is_turned(scale: [u8; SCALE_BYTES]) -> bool {
+    let bits = u16::from_le_bytes(scale);
+    bits == 0 || (TURNED_MIN..TURNED_LIMIT).contains(&bits)
 }
 
 /// Whether every code times this scale stays within the normal numbers of `dtype` and f32, so that kernels need no clamp;
