@@ -34,6 +34,8 @@ export class SimEngine {
   /** Events of a stream, and the size each one is padded to. */
   tokens = 5;
   eventBytes = 0;
+  /** Events of every stream in place of the counted ones, each with its empty line. */
+  script: readonly string[] | null = null;
   /** Bytes of streams, as far as connections took them. */
   sentBytes = 0;
   /** Completions are held until it resolves. */
@@ -133,11 +135,12 @@ export class SimEngine {
   }
 
   async #stream(response: ServerResponse, fault: Fault, tokens: number): Promise<void> {
-    for (let token = 0; token < tokens; token += 1) {
+    for (let token = 0; token < (this.script?.length ?? tokens); token += 1) {
       if (token === this.hold?.after) await this.hold.until;
       const plain = `{"engine":"${this.name}","token":${token}}`;
       const choice = `{"choices":[{"text":"t${token} ","token_ids":[${token}]}]}`;
-      const event = `data: ${(this.hasChoices ? choice : plain).padEnd(this.eventBytes)}\n\n`;
+      const counted = `data: ${(this.hasChoices ? choice : plain).padEnd(this.eventBytes)}\n\n`;
+      const event = this.script?.[token] ?? counted;
       const isBreaking = fault.startsWith("break") && token === 2;
       const text = isBreaking && fault === "break-mid-event" ? event.slice(0, 12) : event;
       await new Promise((resolve) => {
@@ -147,7 +150,7 @@ export class SimEngine {
       if (isBreaking) return void response.destroy();
       await new Promise(setImmediate);
     }
-    response.end("data: [DONE]\n\n");
+    response.end(this.script === null ? "data: [DONE]\n\n" : "");
   }
 }
 

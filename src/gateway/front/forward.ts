@@ -8,10 +8,11 @@ import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Choice, Router, Sent } from "../score/router.ts";
 import type { Visit } from "./allowance.ts";
+import { dialectOf } from "./dialect.ts";
 import { headersToClient, headersToEngine } from "./headers.ts";
 import { Meter } from "./meter.ts";
 import { pump } from "./pump.ts";
-import { refuseCounted } from "./refusal.ts";
+import { brokenEvent, pathOf, refuseCounted } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
 
 /** Statuses of an engine that cannot serve now, so that another one is tried. */
@@ -126,7 +127,7 @@ function ask(
 
 async function deliver(
   { statusCode, headers, body }: Dispatcher.ResponseData,
-  { response, arrivedMs, engine, sent, visit }: Attempt,
+  { request, response, arrivedMs, engine, sent, visit }: Attempt,
   { fleet, figures }: Forwarding,
 ): Promise<boolean> {
   const isEvents = String(headers["content-type"] ?? "").startsWith("text/event-stream");
@@ -145,7 +146,8 @@ async function deliver(
       ...sent.receipt,
     });
   };
-  const outcome = await pump(body, response, isEvents, { begin, pass });
+  const broken = isEvents ? brokenEvent(dialectOf(pathOf(request))) : null;
+  const outcome = await pump(body, response, broken, { begin, pass });
   const tokens = outcome === "whole" && statusCode === 200 ? meter?.answer : null;
   if (typeof tokens === "number") sent.answered(tokens);
   if (outcome === "gone") figures.gone();

@@ -26,6 +26,8 @@ export interface ShownKey extends ShownAllowance {
 
 const SETTING = "[gateway] keys";
 const BEARER = /^bearer +(\S+)$/i;
+/** Headers that carry the gateway's own keys, which no engine gets. */
+export const KEY_HEADERS: readonly string[] = ["authorization", "x-api-key"];
 const WORD = /^[\w.-]+$/;
 const DIGEST = /^[0-9a-f]{64}$/;
 /** Stands in place of a name: limits of all names without their own. */
@@ -46,10 +48,11 @@ export class Keys {
     return new Keys(readPrivate(path, SETTING), path);
   }
 
-  /** Finds the holder by the `Authorization` header; null: no key, or an unknown one. */
-  holderOf({ authorization }: IncomingHttpHeaders): KeyHolder | null {
-    const [, key] = BEARER.exec(authorization ?? "") ?? [];
-    if (key === undefined) return null;
+  /** Finds the holder by `Authorization: Bearer KEY` or, as Anthropic's clients send it, `x-api-key: KEY`; null: no key, or an unknown one. */
+  holderOf({ authorization, "x-api-key": plain }: IncomingHttpHeaders): KeyHolder | null {
+    const [, bearer] = BEARER.exec(authorization ?? "") ?? [];
+    const key = bearer ?? plain;
+    if (typeof key !== "string") return null;
     return this.#holders.get(createHash("sha256").update(key).digest("hex")) ?? null;
   }
 

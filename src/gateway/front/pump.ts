@@ -2,7 +2,6 @@
 import type { ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
 import { GATEWAY_CLIENT_STALL_MS } from "../../limits/gateway.ts";
-import { BROKEN_EVENT } from "./refusal.ts";
 
 /** `gone`: the client left or stalled; `broken`: the engine broke off; `unsent`: it did before the first byte. */
 export type Outcome = "whole" | "gone" | "broken" | "unsent";
@@ -36,11 +35,11 @@ export interface Passing {
   pass(chunk: Buffer): void;
 }
 
-/** Passes `body` on until it ends. */
+/** Passes `body` on until it ends. `brokenEvent`: ends a stream of events that breaks between two of them; null: no events. */
 export function pump(
   body: Readable,
   response: ServerResponse,
-  isEvents: boolean,
+  brokenEvent: string | null,
   { begin, pass }: Passing,
 ): Promise<Outcome> {
   return new Promise((resolve) => {
@@ -67,7 +66,7 @@ export function pump(
     };
     const onData = (chunk: Buffer): void => {
       ensureBegun();
-      if (isEvents) border.pass(chunk);
+      if (brokenEvent !== null) border.pass(chunk);
       pass(chunk);
       if (response.write(chunk)) return;
       body.pause();
@@ -87,7 +86,7 @@ export function pump(
     const onError = (): void => {
       end(isBegun ? "broken" : "unsent");
       if (!isBegun) return;
-      if (isEvents && border.isAt && !response.destroyed) response.end(BROKEN_EVENT);
+      if (brokenEvent !== null && border.isAt && !response.destroyed) response.end(brokenEvent);
       else response.destroy();
     };
     response.once("close", onClose).on("drain", onDrain);

@@ -5,7 +5,7 @@ import { sessionOf } from "../score/ring.ts";
 import type { Asked } from "../score/router.ts";
 import type { Refusal, Visit } from "./allowance.ts";
 import { modelOf, parseBody } from "./body.ts";
-import { withTenant } from "./keys.ts";
+import { KEY_HEADERS, withTenant } from "./keys.ts";
 import type { KeyHolder, Keys } from "./keys.ts";
 
 /** Holder where the gateway needs no keys. */
@@ -75,7 +75,7 @@ export function readingOf(
     session,
     ...flowOf(headers, holder),
   };
-  return { bytes: body.bytes, asked, ownHeaders: holder === ANYBODY ? [] : ["authorization"] };
+  return { bytes: body.bytes, asked, ownHeaders: holder === ANYBODY ? [] : KEY_HEADERS };
 }
 
 /** Reads the Inference Extension's headers. A key's holder shares as one, whatever the client says. */

@@ -20,7 +20,7 @@ import type { Forwarding } from "./forward.ts";
 import type { Keys } from "./keys.ts";
 import { enter, holderOf, isPassed, readingOf } from "./reading.ts";
 import type { Holder } from "./reading.ts";
-import { refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
+import { pathOf, refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
 import { answerSequence, GENERATE } from "./sequences.ts";
 import type { Registry } from "./sequences.ts";
 
@@ -77,7 +77,7 @@ async function answer(
   options: FrontOptions,
 ): Promise<void> {
   const arrivedMs = nowMs();
-  const path = (request.url ?? "/").replace(/\?.*$/, "");
+  const path = pathOf(request);
   const isGet = request.method === "GET";
   if (isGet && path === "/health") return sayHealth(response, options);
   const holder = holderOf(options.keys, request.headers);

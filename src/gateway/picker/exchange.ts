@@ -20,7 +20,7 @@ import type { Keys } from "../front/keys.ts";
 import { Meter } from "../front/meter.ts";
 import { enter, holderOf, isPassed, readingOf } from "../front/reading.ts";
 import type { Holder } from "../front/reading.ts";
-import { errorBody, headersOf, statusOf } from "../front/refusal.ts";
+import { bodyOf, headersOf, statusOf } from "../front/refusal.ts";
 import type { Refused } from "../front/refusal.ts";
 import type { Sent } from "../score/router.ts";
 
@@ -205,7 +205,7 @@ export class Exchange {
       immediateResponse: {
         status: { code: this.#code },
         headers: headersSet(headers),
-        body: Buffer.from(errorBody(reason)),
+        body: Buffer.from(bodyOf(reason, this.#path)),
         details: reason,
       },
     });
