@@ -4,10 +4,15 @@ import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 
+/** Events of the longest stream; a client ends it earlier. */
+const TOKENS_MAX = 1_000_000;
+
 /** Behaviour for the next completions; `silent`: the head of an answer, and then nothing. */
 export type Fault =
   | "none"
   | "unserved"
+  | "busy"
+  | "redirect"
   | "reset"
   | "break-after-head"
   | "break-mid-stream"
@@ -43,6 +48,10 @@ export class SimEngine {
   /** Pauses a stream behind its first events. */
   hold: { after: number; until: Promise<void> } | null = null;
   isHealthy = true;
+  /** Answers of `GET` by path, such as `/is_paused`; other paths are not served. */
+  states: Readonly<Record<string, object>> = {};
+  /** Key that all requests but `/health` must bring; null: none. */
+  key: string | null = null;
   /** Whether events have the form of the API, with texts `t0 `, `t1 ` and their ids. */
   hasChoices = false;
   /** Requests for the tokens of a prompt. */
@@ -97,6 +106,14 @@ export class SimEngine {
   async #answer(request: IncomingMessage, response: ServerResponse, body: string): Promise<void> {
     const path = request.url ?? "";
     if (path === "/health") return void response.writeHead(this.isHealthy ? 200 : 503).end();
+    const { authorization } = request.headers;
+    if (this.key !== null && authorization !== `Bearer ${this.key}`) {
+      return void response.writeHead(401).end('{"error":"Unauthorized"}');
+    }
+    if (path.startsWith("/is_")) {
+      const state = this.states[path];
+      return void response.writeHead(state === undefined ? 404 : 200).end(JSON.stringify(state));
+    }
     if (path === "/v1/models") {
       const data = this.models.map((name) => {
         const [id, parent] = name.split("@");
@@ -122,6 +139,11 @@ export class SimEngine {
     if (prompt !== undefined) await this.onPrompt(tokensOf(prompt));
     if (fault === "reset") return void request.socket.destroy();
     if (fault === "unserved") return void response.writeHead(503).end("no");
+    if (fault === "busy") return void response.writeHead(503, { "retry-after": "7" }).end("busy");
+    if (fault === "redirect") {
+      const location = `http://${this.name}${request.url}there?x=1`;
+      return void response.writeHead(307, { location }).end();
+    }
     const isStream = body.includes('"stream":true');
     if (!isStream) {
       response.setHeader("content-type", "application/json");
@@ -134,13 +156,17 @@ export class SimEngine {
     await this.#stream(response, fault, Math.min(this.tokens, most));
   }
 
+  #counted(token: number): string {
+    const plain = `{"engine":"${this.name}","token":${token}}`;
+    const choice = `{"choices":[{"text":"t${token} ","token_ids":[${token}]}]}`;
+    return `data: ${(this.hasChoices ? choice : plain).padEnd(this.eventBytes)}\n\n`;
+  }
+
   async #stream(response: ServerResponse, fault: Fault, tokens: number): Promise<void> {
-    for (let token = 0; token < (this.script?.length ?? tokens); token += 1) {
+    const events = this.script ?? Array.from({ length: Math.min(tokens, TOKENS_MAX) }, () => null);
+    for (const [token, given] of events.entries()) {
       if (token === this.hold?.after) await this.hold.until;
-      const plain = `{"engine":"${this.name}","token":${token}}`;
-      const choice = `{"choices":[{"text":"t${token} ","token_ids":[${token}]}]}`;
-      const counted = `data: ${(this.hasChoices ? choice : plain).padEnd(this.eventBytes)}\n\n`;
-      const event = this.script?.[token] ?? counted;
+      const event = given ?? this.#counted(token);
       const isBreaking = fault.startsWith("break") && token === 2;
       const text = isBreaking && fault === "break-mid-event" ? event.slice(0, 12) : event;
       await new Promise((resolve) => {

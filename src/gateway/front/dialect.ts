@@ -3,9 +3,10 @@
 /** `openai`: chat, completions and all paths not named here; `anthropic`: the Messages API; `responses`: OpenAI's Responses API. */
 export type Dialect = "openai" | "anthropic" | "responses";
 
-const MESSAGES = /^\/v1\/messages(?:\/|$)/;
-const RESPONSES = /^\/v1\/responses(?:\/|$)/;
+const MESSAGES = /^\/v1\/messages(?:[/?]|$)/;
+const RESPONSES = /^\/v1\/responses(?:[/?]|$)/;
 
+/** `path`: with or without a query. */
 export function dialectOf(path: string): Dialect {
   if (MESSAGES.test(path)) return "anthropic";
   return RESPONSES.test(path) ? "responses" : "openai";

@@ -2,6 +2,7 @@
 import type { ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
 import { GATEWAY_CLIENT_STALL_MS } from "../../limits/gateway.ts";
+import { Leading } from "./leading.ts";
 
 /** `gone`: the client left or stalled; `broken`: the engine broke off; `unsent`: it did before the first byte. */
 export type Outcome = "whole" | "gone" | "broken" | "unsent";
@@ -29,7 +30,7 @@ class EventBorder {
 }
 
 export interface Passing {
-  /** Writes the headers right before the first byte, because an engine that breaks off earlier has sent nothing yet. */
+  /** Writes the headers right before the first byte; a comment before the first event is no byte of the answer. */
   begin(): void;
   /** Sees each chunk that passes. */
   pass(chunk: Buffer): void;
@@ -64,7 +65,10 @@ export function pump(
       body.on("error", () => {});
       resolve(outcome);
     };
-    const onData = (chunk: Buffer): void => {
+    const leading = brokenEvent === null ? null : new Leading();
+    const onData = (given: Buffer): void => {
+      const chunk = isBegun || leading === null ? given : leading.take(given);
+      if (chunk === null) return;
       ensureBegun();
       if (brokenEvent !== null) border.pass(chunk);
       pass(chunk);

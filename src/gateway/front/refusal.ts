@@ -23,7 +23,9 @@ export type Refused =
   | "no_key"
   | "tenant_key"
   | "web_page"
-  | "no_json";
+  | "no_json"
+  | "no_response"
+  | "upgrade";
 
 const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, text: string]>> = {
   no_key: [
@@ -39,6 +41,12 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
     `a body must be a JSON object here, sent as \`content-type: application/json\`, with at most ${GATEWAY_BODY_PARTS_MAX} texts, lists and objects`,
   ],
   no_path: [404, "NotFoundError", "the gateway passes on no such path"],
+  no_response: [404, "NotFoundError", "no engine holds an answer of this id"],
+  upgrade: [
+    501,
+    "NotImplementedError",
+    "the gateway passes on no WebSockets: ask an engine itself",
+  ],
   no_model: [404, "NotFoundError", "no engine serves this model"],
   large: [413, "BadRequestError", `the body has more than ${GATEWAY_BODY_BYTES_MAX} bytes`],
   full: [429, "OverloadedError", "the gateway holds too many request bodies"],
@@ -90,6 +98,12 @@ export function refuse(
   retryAfterS: number = GATEWAY_RETRY_AFTER_S,
 ): void {
   const { req: request } = response;
+  // A stream that was kept alive has its head already.
+  if (response.headersSent) {
+    const [code, type, message] = TEXTS[reason];
+    response.end(errorEvent(dialectOf(pathOf(request)), { code, type, message }));
+    return;
+  }
   response.writeHead(statusOf(reason), headersOf(reason, retryAfterS));
   response.end(bodyOf(reason, pathOf(request)));
   if (request.complete) return;

@@ -16,6 +16,8 @@ import { Visit } from "../front/allowance.ts";
 import type { Refusal } from "../front/allowance.ts";
 import type { BodyBudget } from "../front/body.ts";
 import type { Forwarding } from "../front/forward.ts";
+import { ofConnection, passes } from "../front/headers.ts";
+import type { Passage } from "../front/headers.ts";
 import type { Keys } from "../front/keys.ts";
 import { Meter } from "../front/meter.ts";
 import { enter, holderOf, isPassed, readingOf } from "../front/reading.ts";
@@ -116,7 +118,7 @@ export class Exchange {
     const { signal } = this.#left;
     const reading = readingOf(Buffer.concat(this.#chunks), this.#path, this.#headers, holder);
     if (reading === null) return this.#refuse("no_json");
-    const { asked, bytes, ownHeaders } = reading;
+    const { asked, bytes, passage } = reading;
     const spent = this.#visit?.spend(asked.body, this.#bytes) ?? null;
     if (spent !== null) return this.#refuseLimited(spent);
     const choice = await router.choose(asked);
@@ -133,8 +135,11 @@ export class Exchange {
       requestHeaders: {
         response: {
           headerMutation: {
-            ...headersSet({ [DESTINATION]: engine.name }),
-            removeHeaders: [...ownHeaders, "content-length"],
+            ...headersSet({
+              [DESTINATION]: engine.name,
+              ...(passage.isMetered ? { "accept-encoding": "identity" } : {}),
+            }),
+            removeHeaders: [...this.#kept(passage), "content-length"],
           },
         },
       },
@@ -142,6 +147,14 @@ export class Exchange {
     });
     if (this.#hasBody) this.#sendBody(bytes, hasTrailers);
     if (hasTrailers) this.#write({ requestTrailers: {} });
+  }
+
+  /** Returns the headers that the engine must not get; Envoy itself handles those of one connection and its own. */
+  #kept(passage: Passage): string[] {
+    const isOfEnvoy = /^(?::|x-forwarded-|x-envoy-|x-gateway-|host$)/;
+    return Object.keys(this.#headers).filter(
+      (name) => !isOfEnvoy.test(name) && !ofConnection(name) && !passes(name, passage),
+    );
   }
 
   #sendBody(bytes: Buffer, hasTrailers: boolean): void {

@@ -19,7 +19,7 @@ export async function answerOf(
   timeoutMs: number,
 ): Promise<{ tokens: readonly number[] | null } | null> {
   try {
-    const { statusCode, body } = await engine.pool.request({
+    const { statusCode, body } = await engine.ask({
       method: "POST",
       path: "/tokenize",
       headers: { "content-type": "application/json" },

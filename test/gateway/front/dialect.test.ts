@@ -50,9 +50,9 @@ const asked = { model: "m", max_tokens: 8, messages: MESSAGES };
 
 /** Reads a stream to its end. */
 async function all(stream: AsyncIterable<unknown>): Promise<number> {
-  let events = 0;
-  for await (const _event of stream) events += 1;
-  return events;
+  const events: unknown[] = [];
+  for await (const event of stream) events.push(event);
+  return events.length;
 }
 
 test("a whole stream of the Messages API has its end", async () => {
