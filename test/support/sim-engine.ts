@@ -61,6 +61,10 @@ export class SimEngine {
     const { prompt, messages } = JSON.parse(body) as { prompt?: string; messages?: unknown };
     return tokensOf(prompt ?? JSON.stringify(messages));
   };
+  /** Makes the tokens of a request of any form, for its `/render` routes and its cache; null: it has no such routes. */
+  rendered: ((path: string, fields: Readonly<Record<string, unknown>>) => number[]) | null = null;
+  /** Requests that were rendered. */
+  renders = 0;
   /** Reported folder of its models. */
   root: string | undefined;
   /** Receives the tokens that each completion leaves in the cache. */
@@ -125,8 +129,36 @@ export class SimEngine {
       this.tokenized += 1;
       return void response.end(JSON.stringify({ tokens: await this.tokenize(body) }));
     }
+    if (path.endsWith("/render")) return this.#render(response, path, body);
     this.asked.push({ method: request.method ?? "", path, headers: request.headers, body });
     await this.#complete(request, response, body);
+  }
+
+  /** Answers with a fault that comes before any answer; returns false where there is none. */
+  #fails(request: IncomingMessage, response: ServerResponse, fault: Fault): boolean {
+    if (fault === "reset") request.socket.destroy();
+    else if (fault === "unserved") response.writeHead(503).end("no");
+    else if (fault === "busy") response.writeHead(503, { "retry-after": "7" }).end("busy");
+    else if (fault === "redirect") {
+      const location = `http://${this.name}${request.url}there?x=1`;
+      response.writeHead(307, { location }).end();
+    } else return false;
+    return true;
+  }
+
+  #render(response: ServerResponse, path: string, body: string): void {
+    if (this.rendered === null) return void response.writeHead(404).end();
+    this.renders += 1;
+    const fields = JSON.parse(body) as Readonly<Record<string, unknown>>;
+    const token_ids = this.rendered(path.slice(0, -"/render".length), fields);
+    response.end(JSON.stringify({ token_ids, features: null }));
+  }
+
+  /** Leaves a request's prompt in the cache. */
+  async #cache(path: string, body: string): Promise<void> {
+    const fields = parsed(body) as Wanted & Readonly<Record<string, unknown>>;
+    if (this.rendered !== null) await this.onPrompt(this.rendered(path, fields));
+    else if (fields.prompt !== undefined) await this.onPrompt(tokensOf(fields.prompt));
   }
 
   async #complete(request: IncomingMessage, response: ServerResponse, body: string): Promise<void> {
@@ -135,15 +167,9 @@ export class SimEngine {
     });
     const fault = this.fault;
     await this.gate;
-    const { prompt, max_tokens: most = Infinity } = parsed(body);
-    if (prompt !== undefined) await this.onPrompt(tokensOf(prompt));
-    if (fault === "reset") return void request.socket.destroy();
-    if (fault === "unserved") return void response.writeHead(503).end("no");
-    if (fault === "busy") return void response.writeHead(503, { "retry-after": "7" }).end("busy");
-    if (fault === "redirect") {
-      const location = `http://${this.name}${request.url}there?x=1`;
-      return void response.writeHead(307, { location }).end();
-    }
+    const { max_tokens: most = Infinity } = parsed(body);
+    await this.#cache(request.url ?? "", body);
+    if (this.#fails(request, response, fault)) return;
     const isStream = body.includes('"stream":true');
     if (!isStream) {
       response.setHeader("content-type", "application/json");

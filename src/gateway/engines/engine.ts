@@ -39,6 +39,8 @@ export class Engine {
   readonly pool: Pool;
   readonly access: EngineAccess;
   readonly #inFlightMax: number;
+  /** Paths that the engine does not serve, as far as they were asked: a handful of our own. */
+  readonly #lacking = new Set<string>();
   /** Ends of requests that have not begun to be answered. */
   readonly #unbegun = new Set<AbortController>();
   #down: string | null = "not asked yet";
@@ -76,6 +78,15 @@ export class Engine {
     });
   }
 
+  /** Whether this process of the engine has shown that it does not serve a path. */
+  lacks(path: string): boolean {
+    return this.#lacking.has(path);
+  }
+
+  noteLack(path: string): void {
+    this.#lacking.add(path);
+  }
+
   get isUp(): boolean {
     return this.#down === null;
   }
@@ -111,7 +122,10 @@ export class Engine {
 
   setUp(models: readonly Model[]): void {
     this.#models = new Map(models.map((model) => [model.id, model]));
-    if (this.#down !== null) this.rises += 1;
+    if (this.#down !== null) {
+      this.rises += 1;
+      this.#lacking.clear();
+    }
     this.#down = null;
   }
 

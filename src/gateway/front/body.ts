@@ -125,6 +125,27 @@ export function modelInForm(body: Buffer, contentType: string | undefined): stri
   return null;
 }
 
+/** A picture or a sound inside a JSON text. */
+const DATA = Buffer.from("data:");
+const QUOTE_MARK = Buffer.from('"');
+const BASE64 = Buffer.from(";base64,");
+/** Fewest characters of such a text that are left out of a count. */
+const DATA_BYTES_MIN = 256;
+
+/** Returns a JSON body's bytes without pictures and sounds, which are no text; 0 for a body that is no JSON. */
+export function textBytes(body: Buffer, parsed: unknown): number {
+  if (parsed === null) return 0;
+  let bytes = body.length;
+  for (let at = body.indexOf(DATA); at >= 0; at = body.indexOf(DATA, at)) {
+    const end = body.indexOf(QUOTE_MARK, at);
+    const mark = body.indexOf(BASE64, at);
+    const to = end < 0 ? body.length : end;
+    if (mark > at && mark < at + DATA_BYTES_MIN && to - at >= DATA_BYTES_MIN) bytes -= to - at;
+    at = to;
+  }
+  return bytes;
+}
+
 /** Returns the fields of a JSON object, and none of any other value. */
 export function fieldsOf(value: unknown): Fields {
   const isMap = typeof value === "object" && value !== null && !Array.isArray(value);

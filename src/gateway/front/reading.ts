@@ -4,7 +4,7 @@ import { GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits/gateway.ts";
 import { sessionOf } from "../score/ring.ts";
 import type { Asked } from "../score/router.ts";
 import type { Refusal, Visit } from "./allowance.ts";
-import { modelInForm, modelOf, parseBody } from "./body.ts";
+import { modelInForm, modelOf, parseBody, textBytes } from "./body.ts";
 import { EVERYTHING } from "./headers.ts";
 import type { Passage } from "./headers.ts";
 import { KEY_HEADERS, withTenant } from "./keys.ts";
@@ -77,6 +77,7 @@ export function readingOf(
     id,
     path,
     body: parsed,
+    bytes: textBytes(bytes, parsed),
     model: modelOf(parsed) ?? modelInForm(bytes, type),
     session,
     ...flowOf(headers, holder),

@@ -175,7 +175,7 @@ async function pass(
   const tenant = tenantOf(holder);
   const place = options.stored.placeOf(path, asked.body, tenant, options.fleet.engines);
   if (place === "nowhere") return refuseCounted(response, "no_response", options);
-  const spent = visit?.spend(asked.body, bytes.length) ?? null;
+  const spent = visit?.spend(asked.body, asked.bytes || bytes.length) ?? null;
   tellLimits(response, visit);
   if (spent !== null) return refuseLimited(response, spent, options);
   const { choice, body } = await chosen({ request, response, path }, reading, options);

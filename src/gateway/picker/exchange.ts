@@ -119,7 +119,7 @@ export class Exchange {
     const reading = readingOf(Buffer.concat(this.#chunks), this.#path, this.#headers, holder);
     if (reading === null) return this.#refuse("no_json");
     const { asked, bytes, passage } = reading;
-    const spent = this.#visit?.spend(asked.body, this.#bytes) ?? null;
+    const spent = this.#visit?.spend(asked.body, asked.bytes || this.#bytes) ?? null;
     if (spent !== null) return this.#refuseLimited(spent);
     const choice = await router.choose(asked);
     if (choice.isLate) return this.#refuse("late");
@@ -131,22 +131,24 @@ export class Exchange {
     this.#engine = engine;
     this.#sent = choice.send(engine);
     this.#giveBack();
+    this.#sendHead(engine.name, passage);
+    if (this.#hasBody) this.#sendBody(bytes, hasTrailers);
+    if (hasTrailers) this.#write({ requestTrailers: {} });
+  }
+
+  #sendHead(engine: string, passage: Passage): void {
+    const metered = passage.isMetered ? { "accept-encoding": "identity" } : {};
     this.#write({
       requestHeaders: {
         response: {
           headerMutation: {
-            ...headersSet({
-              [DESTINATION]: engine.name,
-              ...(passage.isMetered ? { "accept-encoding": "identity" } : {}),
-            }),
+            ...headersSet({ [DESTINATION]: engine, ...metered }),
             removeHeaders: [...this.#kept(passage), "content-length"],
           },
         },
       },
-      dynamicMetadata: metadataOf(engine.name),
+      dynamicMetadata: metadataOf(engine),
     });
-    if (this.#hasBody) this.#sendBody(bytes, hasTrailers);
-    if (hasTrailers) this.#write({ requestTrailers: {} });
   }
 
   /** Returns the headers that the engine must not get; Envoy itself handles those of one connection and its own. */
