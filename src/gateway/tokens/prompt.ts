@@ -109,19 +109,16 @@ export function promptOf(path: string, body: unknown, model: string | null = nul
     salt: typeof salt === "string" ? salt : null,
     isComputed: isComputedWhole(fields),
   };
-  switch (formOf(path, fields)) {
-    case COMPLETIONS:
-      return completionOf(fields, common);
-    case CHAT:
-      return chatOf(fields, common);
-    case MESSAGES:
-      return renderedAt(MESSAGES, fields, common);
-    case RESPONSES:
-      return isContinued(fields) ? null : renderedAt(RESPONSES, fields, common);
-    default:
-      return null;
-  }
+  return FORMS.get(formOf(path, fields))?.(fields, common) ?? null;
 }
+
+/** How a prompt is read, by the path of its form. */
+const FORMS: ReadonlyMap<string, (fields: Fields, common: Common) => Prompt | null> = new Map([
+  [COMPLETIONS, completionOf],
+  [CHAT, chatOf],
+  [MESSAGES, (fields: Fields, common: Common) => renderedAt(MESSAGES, fields, common)],
+  [RESPONSES, responseOf],
+]);
 
 const textOf = (value: unknown): string => (typeof value === "string" ? value : "");
 
@@ -138,6 +135,10 @@ function isComputedWhole({ prompt_logprobs, echo, logprobs }: Fields): boolean {
 
 /** A stored answer before it is part of the prompt, and only its own engine has it. */
 const isContinued = ({ previous_response_id: before = null }: Fields): boolean => before !== null;
+
+function responseOf(fields: Fields, common: Common): Prompt | null {
+  return isContinued(fields) ? null : renderedAt(RESPONSES, fields, common);
+}
 
 function completionOf(fields: Fields, common: Common): Prompt | null {
   const { prompt: given, add_special_tokens } = fields;
