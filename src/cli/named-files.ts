@@ -114,7 +114,9 @@ function partsOf(config: Config): readonly Part[] {
     [
       [
         secret("[gateway] keys", gateway.keys),
+        secret("[gateway] engine_key", gateway.engineKey),
         open("[gateway] tls_cert", gateway.tlsCert),
+        open("[gateway] engine_ca", gateway.engineCa),
         secret("[gateway] tls_key", gateway.tlsKey),
       ],
       [async () => (await import("../gateway/gateway.ts")).readAccess(gateway)],

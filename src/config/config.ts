@@ -198,6 +198,14 @@ export interface GatewayConfig {
   /** null: plain HTTP. */
   readonly tlsCert: string | null;
   readonly tlsKey: string | null;
+  /** File with the engines' API key; null: they ask for none. */
+  readonly engineKey: string | null;
+  /** File with the authority of the engines' certificates; null: plain HTTP. */
+  readonly engineCa: string | null;
+  /** Origins of web pages that may read answers; `*`: all. */
+  readonly allowedOrigins: readonly string[];
+  /** Whether an answer's headers name its engine. */
+  readonly showEngine: boolean;
   /** Endpoints of each engine's KV-cache events, in the order of `engines`; empty: none. */
   readonly events: readonly Address[];
   /** Endpoints of their replays, in the same order; empty: none. */

@@ -239,6 +239,27 @@ export function folders(countMax: number, bytesMax: number): Kind<ReadonlyMap<st
   });
 }
 
+/** A list of origins of web pages: scheme, host and, where it is not the scheme's own, port; or "*". */
+export function origins(countMax: number): Kind<readonly string[]> {
+  const sample = '"https://chat.example"';
+  const isOrigin = (one: string): boolean =>
+    one === "*" || (URL.canParse(one) && new URL(one).origin === one);
+  return {
+    describe: `list of at most ${countMax} origins like \`${sample}\`, or of \`"*"\``,
+    parse(raw, key) {
+      const fix = `write ${key} = [${sample}]`;
+      if (!Array.isArray(raw) || !raw.every((one) => typeof one === "string")) {
+        return wrongType("a list of texts", fix);
+      }
+      if (raw.length > countMax) return badValue(`more than ${countMax} origins`, fix);
+      const wrong = raw.find((one) => !isOrigin(one));
+      return wrong === undefined
+        ? { value: raw }
+        : badValue(`${JSON.stringify(wrong)} is no origin: no path, no slash at the end`, fix);
+    },
+  };
+}
+
 /** Plain words: ASCII without spaces. */
 export function label(charsMax: number): Kind<string> {
   return {

@@ -22,10 +22,11 @@ import { PRESETS } from "./config.ts";
 import type { Address } from "./config.ts";
 import type { Schema } from "./field.ts";
 import type { Kind } from "./kinds.ts";
-import { boolean, choice, folders, integer, numbered, path } from "./kinds.ts";
+import { boolean, choice, folders, integer, numbered, origins, path } from "./kinds.ts";
 import { ownSocket, stateDir } from "./own-places.ts";
 
 const PORT_MAX = 65_535;
+const ORIGINS_MAX = 64;
 const LISTEN = { host: "127.0.0.1", port: 8100, text: "127.0.0.1:8100" };
 
 const HOST = tcpOnly("vllm:8000", 1);
@@ -111,6 +112,28 @@ export const GATEWAY: Schema["gateway"] = {
       kind: path(PATH_BYTES_MAX),
       doc: "PEM file with the key of `tls_cert`, mode 0600.",
       ...optional("none", '"/etc/tierkv/gateway-key.pem"'),
+    },
+    engine_key: {
+      kind: path(PATH_BYTES_MAX),
+      doc: "File of mode 0600 with the API key of the engines (`vllm serve --api-key`). The gateway sends it with its own requests to engines, and with clients' requests if it has `keys` of its own. Without `keys`, a client's own `Authorization` reaches the engine.",
+      ...optional("none: engines take requests without a key", '"/etc/tierkv/engine-key"'),
+    },
+    engine_ca: {
+      kind: path(PATH_BYTES_MAX),
+      doc: "PEM file with the authority, or the certificate itself, of engines that serve TLS (`vllm serve --ssl-certfile`). The gateway then reaches all engines over TLS and checks their names.",
+      ...optional("none: plain HTTP", '"/etc/tierkv/engine-ca.pem"'),
+    },
+    allowed_origins: {
+      kind: origins(ORIGINS_MAX),
+      doc: 'Origins of web pages that may read answers, such as `"https://chat.example"`, or `"*"` for all. The gateway answers the browser\'s preflights itself, without a key. An empty list: no page of another origin can read answers.',
+      fallback: () => ["*"],
+      fallbackText: '`["*"]`, as vLLM itself',
+      example: '["https://chat.example"]',
+    },
+    show_engine: {
+      kind: boolean,
+      doc: "Whether the header `x-gateway-destination-endpoint-served` of an answer names the engine's address.",
+      ...byDefault(false, true),
     },
     events: {
       kind: addresses("127.0.0.1:5557", GATEWAY_ENGINES_MAX),

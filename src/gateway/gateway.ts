@@ -6,8 +6,11 @@ import type { KeyPair } from "../key-pair.ts";
 import type { Running } from "../lifecycle.ts";
 import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits/gateway.ts";
 import type { Logger } from "../log.ts";
+import { readPrivate, readPublic } from "../private-file.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
+import { accessWith } from "./engines/access.ts";
+import type { EngineAccess } from "./engines/access.ts";
 import { addressesOf, Discovery } from "./engines/discovery.ts";
 import type { DiscoveryOptions, Look } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
@@ -50,8 +53,8 @@ export async function startGateway(
   look: Look | null = null,
   vaults: Vaults = NO_VAULTS,
 ): Promise<RunningGateway> {
-  const { keys, tls } = readAccess(config);
-  const parts = partsOf(config, logger, look !== null, vaults);
+  const { keys, tls, access } = readAccess(config);
+  const parts = partsOf(config, logger, look !== null, vaults, access);
   const { fleet, roster, figures, router, index, preset, own } = parts;
   const open: Running[] = [];
   const close = async (): Promise<void> => {
@@ -71,7 +74,9 @@ export async function startGateway(
     open.push(await startControl(config.socket, shown));
     const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
     const registry = config.sequences ? roster : null;
-    const front: Front = await startFront({ listen: config.listen, tls, registry, ...serving });
+    const { allowedOrigins: origins, showEngine: hasEngine } = config;
+    const how = { listen: config.listen, tls, registry, origins, hasEngine };
+    const front: Front = await startFront({ ...how, ...serving });
     const serves: Running[] = [front];
     open.push({ close: async () => void (await Promise.all(serves.map((one) => one.close()))) });
     const extProc = config.extProc && (await pickerAt(config.extProc.text, serving));
@@ -100,11 +105,17 @@ interface Parts {
   own: OwnTokenizers;
 }
 
-function partsOf(config: GatewayConfig, logger: Logger, isLooking: boolean, vaults: Vaults): Parts {
+function partsOf(
+  config: GatewayConfig,
+  logger: Logger,
+  isLooking: boolean,
+  vaults: Vaults,
+  access: EngineAccess,
+): Parts {
   const { inFlightMax, waitMs, tokenizeMs, ttftMs, prefillTokens, objectives, lookupMs } = config;
   const engines = config.engines.map(({ text }) => text);
   const prefill = new Set(config.prefill.map(({ text }) => text));
-  const fleet = new Fleet({ engines, prefill, inFlightMax, waitMs, logger });
+  const fleet = new Fleet({ engines, prefill, inFlightMax, waitMs, access, logger });
   const isOpen = isLooking || config.sequences || config.discover !== null;
   const saved = loadSaved(config.indexFile, logger);
   const index = new BlockIndex(
@@ -186,8 +197,19 @@ function discoveryOf(source: Source, roster: Roster, logger: Logger): Discovery 
 }
 
 /** Throws CREDENTIALS. */
-export function readAccess(config: GatewayConfig): { keys: Keys | null; tls: KeyPair | null } {
-  return { keys: config.keys === null ? null : Keys.read(config.keys), tls: tlsOf(config) };
+export function readAccess(config: GatewayConfig): {
+  keys: Keys | null;
+  tls: KeyPair | null;
+  access: EngineAccess;
+} {
+  const { keys, engineKey, engineCa } = config;
+  const key = engineKey === null ? null : readPrivate(engineKey, "[gateway] engine_key").trim();
+  const ca = engineCa === null ? null : readPublic(engineCa, "[gateway] engine_ca");
+  return {
+    keys: keys === null ? null : Keys.read(keys),
+    tls: tlsOf(config),
+    access: accessWith(key, ca),
+  };
 }
 
 function tlsOf({ tlsCert, tlsKey }: GatewayConfig): KeyPair | null {

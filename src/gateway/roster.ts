@@ -1,4 +1,5 @@
 // Owns which engines exist while the gateway runs, each with its event feed, from adding to removal.
+import { GATEWAY_ENGINES_MAX, GATEWAY_LEFT_OUT_MAX } from "../limits/gateway.ts";
 import type { Logger } from "../log.ts";
 import type { Publishing } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
@@ -22,7 +23,8 @@ const NOWHERE: Publishing = { events: null, replays: null };
 export class Roster {
   readonly #options: RosterOptions;
   readonly #followed = new Map<Engine, { feed: EventFeed; agreement: Agreement }>();
-  #isFullSaid = false;
+  /** Engines that were left out, and logged; discovery offers them again and again. */
+  readonly #leftOut = new Set<string>();
 
   constructor(options: RosterOptions) {
     this.#options = options;
@@ -99,16 +101,22 @@ export class Roster {
 
   /** Adds an engine, or returns the one already there; null: no room for one more. */
   add(name: string, id: string = name, publishing: Publishing = NOWHERE): Engine | null {
-    const { fleet, logger } = this.#options;
+    const { fleet } = this.#options;
     const engine = this.find(name, id);
     if (engine !== null) return engine;
     const added = fleet.add(name, id);
-    // Logged once, because discovery offers the engine again and again.
-    if (added === null && !this.#isFullSaid)
-      logger.warn({ engine: name }, "no room for one more engine");
-    this.#isFullSaid = added === null;
+    if (added === null) this.#sayLeftOut(name);
+    else this.#leftOut.delete(name);
     if (added !== null) this.follow(added, publishing);
     return added;
+  }
+
+  #sayLeftOut(engine: string): void {
+    if (this.#leftOut.has(engine) || this.#leftOut.size >= GATEWAY_LEFT_OUT_MAX) return;
+    this.#leftOut.add(engine);
+    const { logger } = this.#options;
+    const most = GATEWAY_ENGINES_MAX;
+    logger.warn({ engine, most }, "an engine is left out: the gateway has as many as it can serve");
   }
 
   /** Removes an engine; its requests in flight are finished. */

@@ -5,6 +5,8 @@ const MIB = 1024 * KIB;
 
 /** Engines behind one gateway: one bit each. */
 export const GATEWAY_ENGINES_MAX = 32;
+/** Engines beyond that number of which each is logged. */
+export const GATEWAY_LEFT_OUT_MAX = 1_024;
 /** Client connections; a further one is closed at once. */
 export const GATEWAY_CONNECTIONS_MAX = 8_192;
 /** Headers of one request. */
@@ -13,14 +15,19 @@ export const GATEWAY_HEADER_BYTES_MAX: number = 64 * KIB;
 export const GATEWAY_BODY_BYTES_MAX: number = 32 * MIB;
 /** Texts, lists and objects in a JSON body, because parsing millions takes seconds and gigabytes. */
 export const GATEWAY_BODY_PARTS_MAX = 250_000;
-/** Bodies of all requests together; above that a request is shed. */
-export const GATEWAY_BODIES_BYTES_MAX: number = 512 * MIB;
+/** Memory of the bodies of all requests together, on a machine with plenty; above that a request is shed. */
+export const GATEWAY_BODIES_BYTES_MAX: number = 2048 * MIB;
 /** From the first byte of a request until its body is whole. */
 export const GATEWAY_REQUEST_MS = 60_000;
-/** From sending a request to an engine until its answer begins: a long prompt in a long queue. */
-export const GATEWAY_ANSWER_MS = 600_000;
-/** Silence within an answer after which an engine is given up. */
-export const GATEWAY_SILENCE_MS = 300_000;
+/** Silence of a stream that has not begun after which its client gets a comment, and between comments. */
+export const GATEWAY_COMMENT_MS = 15_000;
+/** Engines that answer stateful requests remembered, by the id of the answer. */
+export const GATEWAY_RESPONSES_KEPT_MAX = 65_536;
+/** Characters of a model's name in a form, and bytes of one part's head. */
+export const GATEWAY_FORM_MODEL_CHARS_MAX = 1_024;
+/** Share of this process's memory that request bodies may take, and times that a body is held: bytes, text, values. */
+export const GATEWAY_BODIES_SHARE = 0.4;
+export const GATEWAY_BODY_COPIES = 3;
 /** A refused client may go on sending its body for this long, to read the reason; the body is discarded. */
 export const GATEWAY_LINGER_MS = 2_000;
 /** A client that reads nothing of its answer for this long is disconnected. */
@@ -67,7 +74,9 @@ export const GATEWAY_EVENTS_PENDING_MAX = 4_096;
 export const GATEWAY_EVENTS_RETRY_MS = 1_000;
 /** Silence of an engine's events after which the system probes whether its machine is still there. */
 export const GATEWAY_EVENTS_KEEPALIVE_MS = 10_000;
-/** Time to replay all of an engine's batches: 10,000. */
+/** Silence of a replay after which the rest is requested again. */
+export const GATEWAY_REPLAY_SILENCE_MS = 300;
+/** Time without progress after which a replay of an engine's batches is given up. */
 export const GATEWAY_REPLAY_MS = 30_000;
 /** Reasons of failed replays logged per engine, until a replay succeeds. */
 export const GATEWAY_REPLAY_REASONS_MAX = 8;

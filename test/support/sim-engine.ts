@@ -4,10 +4,15 @@ import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 
+/** Events of the longest stream; a client ends it earlier. */
+const TOKENS_MAX = 1_000_000;
+
 /** Behaviour for the next completions; `silent`: the head of an answer, and then nothing. */
 export type Fault =
   | "none"
   | "unserved"
+  | "busy"
+  | "redirect"
   | "reset"
   | "break-after-head"
   | "break-mid-stream"
@@ -34,6 +39,8 @@ export class SimEngine {
   /** Events of a stream, and the size each one is padded to. */
   tokens = 5;
   eventBytes = 0;
+  /** Events of every stream in place of the counted ones, each with its empty line. */
+  script: readonly string[] | null = null;
   /** Bytes of streams, as far as connections took them. */
   sentBytes = 0;
   /** Completions are held until it resolves. */
@@ -41,6 +48,10 @@ export class SimEngine {
   /** Pauses a stream behind its first events. */
   hold: { after: number; until: Promise<void> } | null = null;
   isHealthy = true;
+  /** Answers of `GET` by path, such as `/is_paused`; other paths are not served. */
+  states: Readonly<Record<string, object>> = {};
+  /** Key that all requests but `/health` must bring; null: none. */
+  key: string | null = null;
   /** Whether events have the form of the API, with texts `t0 `, `t1 ` and their ids. */
   hasChoices = false;
   /** Requests for the tokens of a prompt. */
@@ -50,6 +61,10 @@ export class SimEngine {
     const { prompt, messages } = JSON.parse(body) as { prompt?: string; messages?: unknown };
     return tokensOf(prompt ?? JSON.stringify(messages));
   };
+  /** Makes the tokens of a request of any form, for its `/render` routes and its cache; null: it has no such routes. */
+  rendered: ((path: string, fields: Readonly<Record<string, unknown>>) => number[]) | null = null;
+  /** Requests that were rendered. */
+  renders = 0;
   /** Reported folder of its models. */
   root: string | undefined;
   /** Receives the tokens that each completion leaves in the cache. */
@@ -95,6 +110,14 @@ export class SimEngine {
   async #answer(request: IncomingMessage, response: ServerResponse, body: string): Promise<void> {
     const path = request.url ?? "";
     if (path === "/health") return void response.writeHead(this.isHealthy ? 200 : 503).end();
+    const { authorization } = request.headers;
+    if (this.key !== null && authorization !== `Bearer ${this.key}`) {
+      return void response.writeHead(401).end('{"error":"Unauthorized"}');
+    }
+    if (path.startsWith("/is_")) {
+      const state = this.states[path];
+      return void response.writeHead(state === undefined ? 404 : 200).end(JSON.stringify(state));
+    }
     if (path === "/v1/models") {
       const data = this.models.map((name) => {
         const [id, parent] = name.split("@");
@@ -106,8 +129,36 @@ export class SimEngine {
       this.tokenized += 1;
       return void response.end(JSON.stringify({ tokens: await this.tokenize(body) }));
     }
+    if (path.endsWith("/render")) return this.#render(response, path, body);
     this.asked.push({ method: request.method ?? "", path, headers: request.headers, body });
     await this.#complete(request, response, body);
+  }
+
+  /** Answers with a fault that comes before any answer; returns false where there is none. */
+  #fails(request: IncomingMessage, response: ServerResponse, fault: Fault): boolean {
+    if (fault === "reset") request.socket.destroy();
+    else if (fault === "unserved") response.writeHead(503).end("no");
+    else if (fault === "busy") response.writeHead(503, { "retry-after": "7" }).end("busy");
+    else if (fault === "redirect") {
+      const location = `http://${this.name}${request.url}there?x=1`;
+      response.writeHead(307, { location }).end();
+    } else return false;
+    return true;
+  }
+
+  #render(response: ServerResponse, path: string, body: string): void {
+    if (this.rendered === null) return void response.writeHead(404).end();
+    this.renders += 1;
+    const fields = JSON.parse(body) as Readonly<Record<string, unknown>>;
+    const token_ids = this.rendered(path.slice(0, -"/render".length), fields);
+    response.end(JSON.stringify({ token_ids, features: null }));
+  }
+
+  /** Leaves a request's prompt in the cache. */
+  async #cache(path: string, body: string): Promise<void> {
+    const fields = parsed(body) as Wanted & Readonly<Record<string, unknown>>;
+    if (this.rendered !== null) await this.onPrompt(this.rendered(path, fields));
+    else if (fields.prompt !== undefined) await this.onPrompt(tokensOf(fields.prompt));
   }
 
   async #complete(request: IncomingMessage, response: ServerResponse, body: string): Promise<void> {
@@ -116,10 +167,9 @@ export class SimEngine {
     });
     const fault = this.fault;
     await this.gate;
-    const { prompt, max_tokens: most = Infinity } = parsed(body);
-    if (prompt !== undefined) await this.onPrompt(tokensOf(prompt));
-    if (fault === "reset") return void request.socket.destroy();
-    if (fault === "unserved") return void response.writeHead(503).end("no");
+    const { max_tokens: most = Infinity } = parsed(body);
+    await this.#cache(request.url ?? "", body);
+    if (this.#fails(request, response, fault)) return;
     const isStream = body.includes('"stream":true');
     if (!isStream) {
       response.setHeader("content-type", "application/json");
@@ -132,12 +182,17 @@ export class SimEngine {
     await this.#stream(response, fault, Math.min(this.tokens, most));
   }
 
+  #counted(token: number): string {
+    const plain = `{"engine":"${this.name}","token":${token}}`;
+    const choice = `{"choices":[{"text":"t${token} ","token_ids":[${token}]}]}`;
+    return `data: ${(this.hasChoices ? choice : plain).padEnd(this.eventBytes)}\n\n`;
+  }
+
   async #stream(response: ServerResponse, fault: Fault, tokens: number): Promise<void> {
-    for (let token = 0; token < tokens; token += 1) {
+    const events = this.script ?? Array.from({ length: Math.min(tokens, TOKENS_MAX) }, () => null);
+    for (const [token, given] of events.entries()) {
       if (token === this.hold?.after) await this.hold.until;
-      const plain = `{"engine":"${this.name}","token":${token}}`;
-      const choice = `{"choices":[{"text":"t${token} ","token_ids":[${token}]}]}`;
-      const event = `data: ${(this.hasChoices ? choice : plain).padEnd(this.eventBytes)}\n\n`;
+      const event = given ?? this.#counted(token);
       const isBreaking = fault.startsWith("break") && token === 2;
       const text = isBreaking && fault === "break-mid-event" ? event.slice(0, 12) : event;
       await new Promise((resolve) => {
@@ -147,7 +202,7 @@ export class SimEngine {
       if (isBreaking) return void response.destroy();
       await new Promise(setImmediate);
     }
-    response.end("data: [DONE]\n\n");
+    response.end(this.script === null ? "data: [DONE]\n\n" : "");
   }
 }
 

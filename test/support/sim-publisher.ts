@@ -23,6 +23,9 @@ export interface PublisherOptions {
   /** Whether answers of a replay carry the topic, as newer engines send them. */
   hasTopic?: boolean;
   blockSize?: number;
+  /** Batches of one replay that its socket takes; the rest is dropped, and so is the end mark where it is `silent`. */
+  replaysAtOnce?: number;
+  isSilent?: boolean;
   /** Base of vLLM's own hashes, as releases since 0.32 make them; else another for each process. */
   base?: Base;
 }
@@ -47,11 +50,20 @@ export class SimPublisher {
   #late: Buffer[] | null = null;
   /** Chooses the delivery of batches that are not marked as lost. */
   arrives: () => Arrival = () => "once";
+  /** Requests for a replay so far. */
+  replayed = 0;
   /** Events of all its processes, including lost ones. */
   published = 0;
 
   constructor(options: PublisherOptions = {}) {
-    const defaults = { kept: 10_000, isPositional: false, hasTopic: true, blockSize: 4 };
+    const defaults = {
+      kept: 10_000,
+      isPositional: false,
+      hasTopic: true,
+      blockSize: 4,
+      replaysAtOnce: Infinity,
+      isSilent: false,
+    };
     this.#options = { ...defaults, ...options };
     this.#base = options.base;
     this.blockSize = this.#options.blockSize;
@@ -250,10 +262,18 @@ export class SimPublisher {
         const from = start!.readBigUInt64BE();
         const topic = this.#options.hasTopic ? [Buffer.from("kv@sim")] : [];
         const kept = this.#options.kept === 0 ? [] : this.#kept;
-        for (const [number, payload] of kept) {
-          if (number >= from) await router.send([id!, "", ...topic, bytesOf(number), payload]);
+        const { replaysAtOnce: most, isSilent } = this.#options;
+        const wanted = kept.filter(([number]) => number >= from);
+        // A socket that is full takes again once some were read: the middle is missing, not the end.
+        const tail = isSilent ? 0 : Math.floor(most / 4);
+        for (const [at, [number, payload]] of wanted.entries()) {
+          if (at >= most - tail && at < wanted.length - tail) continue;
+          await router.send([id!, "", ...topic, bytesOf(number), payload]);
         }
-        await router.send([id!, "", ...topic, bytesOf(END), ""]);
+        this.replayed += 1;
+        if (!isSilent || wanted.length <= most) {
+          await router.send([id!, "", ...topic, bytesOf(END), ""]);
+        }
       }
     } catch {
       // The socket was closed.

@@ -1,13 +1,14 @@
 // Owns one engine as the gateway sees it: its connections, its health, its models, and its requests in flight.
 import { Pool } from "undici";
+import type { Dispatcher } from "undici";
 import {
-  GATEWAY_ANSWER_MS,
   GATEWAY_CONNECT_MS,
   GATEWAY_KEEPALIVE_MS,
   GATEWAY_SIDE_CONNECTIONS,
-  GATEWAY_SILENCE_MS,
 } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
+import { OPEN } from "./access.ts";
+import type { EngineAccess } from "./access.ts";
 
 /** One entry of an engine's `/v1/models`, passed on unchanged. */
 export interface Model {
@@ -36,7 +37,12 @@ export class Engine {
   /** Index into tables of engines; free again once the engine is removed. */
   readonly slot: number;
   readonly pool: Pool;
+  readonly access: EngineAccess;
   readonly #inFlightMax: number;
+  /** Paths that the engine does not serve, as far as they were asked: a handful of our own. */
+  readonly #lacking = new Set<string>();
+  /** Ends of requests that have not begun to be answered. */
+  readonly #unbegun = new Set<AbortController>();
   #down: string | null = "not asked yet";
   #models: ReadonlyMap<string, Model> = new Map();
   isDraining = false;
@@ -48,20 +54,37 @@ export class Engine {
   /** How often the engine came up; a restarted process may be another release. */
   rises = 0;
 
-  constructor(name: string, inFlightMax: number, slot: number, id: string = name) {
+  constructor(
+    name: string,
+    inFlightMax: number,
+    slot: number,
+    id: string = name,
+    access: EngineAccess = OPEN,
+  ) {
     this.name = name;
+    this.access = access;
     this.slot = slot;
     this.id = id;
     this.#inFlightMax = inFlightMax;
-    this.pool = new Pool(`http://${name}`, {
+    this.pool = new Pool(access.urlOf(name), {
       connections: inFlightMax + GATEWAY_SIDE_CONNECTIONS,
       pipelining: 1,
-      connect: { timeout: GATEWAY_CONNECT_MS },
-      headersTimeout: GATEWAY_ANSWER_MS,
-      bodyTimeout: GATEWAY_SILENCE_MS,
+      connect: { timeout: GATEWAY_CONNECT_MS, ...access.connect },
+      // A long prompt may take an hour. Health checks end what waits at an engine that does not answer.
+      headersTimeout: 0,
+      bodyTimeout: 0,
       keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
       keepAliveMaxTimeout: GATEWAY_KEEPALIVE_MS,
     });
+  }
+
+  /** Whether this process of the engine has shown that it does not serve a path. */
+  lacks(path: string): boolean {
+    return this.#lacking.has(path);
+  }
+
+  noteLack(path: string): void {
+    this.#lacking.add(path);
   }
 
   get isUp(): boolean {
@@ -99,13 +122,38 @@ export class Engine {
 
   setUp(models: readonly Model[]): void {
     this.#models = new Map(models.map((model) => [model.id, model]));
-    if (this.#down !== null) this.rises += 1;
+    if (this.#down !== null) {
+      this.rises += 1;
+      this.#lacking.clear();
+    }
     this.#down = null;
   }
 
-  /** Marks the engine down. Its models stay, because an absence does not change them. */
+  /** Marks the engine down, and ends its requests without a first byte. Its models stay, because an absence does not change them. */
   setDown(reason: string): void {
     this.#down = reason;
+    const ended = [...this.#unbegun];
+    this.#unbegun.clear();
+    for (const end of ended) end.abort(new Error(`the engine is down: ${reason}`));
+  }
+
+  /** Sends a request of the gateway's own, with the engine's key. */
+  ask(options: Omit<Dispatcher.RequestOptions, "origin">): Promise<Dispatcher.ResponseData> {
+    const headers = { ...(options.headers as object), ...this.access.headers };
+    return this.pool.request({ ...options, headers });
+  }
+
+  /**
+   * Returns a signal that aborts with `signal`, or where the engine goes down before `begun` was called. `begun` must be called
+   * once, at the first byte or at the end.
+   */
+  untilBegun(signal: AbortSignal): { signal: AbortSignal; begun(): void } {
+    const end = new AbortController();
+    this.#unbegun.add(end);
+    return {
+      signal: AbortSignal.any([signal, end.signal]),
+      begun: () => void this.#unbegun.delete(end),
+    };
   }
 
   serves(model: string): boolean {

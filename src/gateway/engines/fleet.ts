@@ -2,6 +2,7 @@
 import { TierkvError } from "../../errors.ts";
 import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
+import type { EngineAccess } from "./access.ts";
 import { Engine } from "./engine.ts";
 import type { EngineStatus, Model } from "./engine.ts";
 import { Health } from "./health.ts";
@@ -17,6 +18,8 @@ export interface FleetOptions {
   prefill?: ReadonlySet<string>;
   inFlightMax: number;
   waitMs: number;
+  /** absent: no TLS, no key. */
+  access?: EngineAccess;
   logger: Logger;
 }
 
@@ -73,11 +76,11 @@ export class Fleet {
   }
 
   #place(name: string, id: string): Engine {
-    const { inFlightMax, logger, prefill } = this.#options;
+    const { inFlightMax, logger, prefill, access } = this.#options;
     const taken = new Set(this.#engines.map(({ slot }) => slot));
     let slot = 0;
     while (taken.has(slot)) slot += 1;
-    const engine = new Engine(name, inFlightMax, slot, id);
+    const engine = new Engine(name, inFlightMax, slot, id, access);
     engine.isPrefill = prefill?.has(name) === true;
     const onChange = (): void => this.#wake();
     this.#engines.push(engine);
@@ -146,6 +149,11 @@ export class Fleet {
 
   hasAny(model: string | null): boolean {
     return this.able(model).length > 0;
+  }
+
+  /** Whether an engine outside of `tried` may take a request for this model. */
+  hasUntried(tried: ReadonlySet<Engine>, model: string | null): boolean {
+    return this.able(model).some((engine) => !tried.has(engine));
   }
 
   hasOther(engine: Engine, model: string | null): boolean {

@@ -34,13 +34,7 @@ export interface HealthOptions {
 export class Health {
   readonly #options: HealthOptions;
   /** Its own connection, because a full engine is still checked. */
-  readonly #agent = new Agent({
-    connections: 1,
-    connect: { timeout: GATEWAY_CONNECT_MS },
-    headersTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
-    bodyTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
-    keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
-  });
+  readonly #agent: Agent;
   #timer: NodeJS.Timeout | undefined;
   #failures = 0;
   #turn = 0;
@@ -48,8 +42,18 @@ export class Health {
   #isClosed = false;
   #isDownSaid = false;
 
+  /** Paths that report a pause, as far as the engine serves them; vLLM has some in its development mode alone. */
+  #pauses: readonly Pause[] = PAUSES;
+
   constructor(options: HealthOptions) {
     this.#options = options;
+    this.#agent = new Agent({
+      connections: 1,
+      connect: { timeout: GATEWAY_CONNECT_MS, ...options.engine.access.connect },
+      headersTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
+      bodyTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
+      keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
+    });
   }
 
   /** Checks now, and then at an interval. */
@@ -89,6 +93,8 @@ export class Health {
   async #look(): Promise<void> {
     const { engine, logger, onChange } = this.#options;
     await this.#get("/health");
+    if (!engine.isUp) this.#pauses = PAUSES;
+    await this.#checkPauses();
     this.#turn += 1;
     if (engine.isUp && this.#turn % GATEWAY_MODELS_EVERY !== 0) return;
     const models = modelsOf(await this.#get("/v1/models"));
@@ -101,14 +107,32 @@ export class Health {
     onChange();
   }
 
+  /** Throws Unfit where the engine is paused or asleep: it would accept requests and hold them. */
+  async #checkPauses(): Promise<void> {
+    for (const pause of this.#pauses) {
+      const [path, field, says] = pause;
+      const { code, text } = await this.#query(path);
+      if (code !== 200) this.#pauses = this.#pauses.filter((one) => one !== pause);
+      else if (isTrue(text, field)) throw new Unfit(says);
+    }
+  }
+
   async #get(path: string): Promise<string> {
-    const { statusCode, body } = await request(`http://${this.#options.engine.name}${path}`, {
+    const { code, text } = await this.#query(path);
+    if (code === 401) throw new Unfit(`${path} answers 401: set [gateway] engine_key`);
+    if (code !== 200) throw new Unfit(`${path} answers ${code}`);
+    return text;
+  }
+
+  async #query(path: string): Promise<{ code: number; text: string }> {
+    const { name, access } = this.#options.engine;
+    const { statusCode: code, body } = await request(`${access.urlOf(name)}${path}`, {
       dispatcher: this.#agent,
+      headers: access.headers,
     });
     const text = await textWithin(body, GATEWAY_MODELS_BYTES_MAX);
     if (text === null) throw new Unfit(`${path} answers without an end`);
-    if (statusCode !== 200) throw new Unfit(`${path} answers ${statusCode}`);
-    return text;
+    return { code, text };
   }
 
   #setDown(reason: string): void {
@@ -122,6 +146,22 @@ export class Health {
       logger.warn({ engine: engine.name, reason }, "engine does not answer: requests go elsewhere");
     }
     if (wasUp) onChange();
+  }
+}
+
+/** A path, the field of its answer that is true during a pause, and the engine's state then. */
+type Pause = readonly [path: string, field: string, says: string];
+
+const PAUSES: readonly Pause[] = [
+  ["/is_paused", "is_paused", "it is paused"],
+  ["/is_sleeping", "is_sleeping", "it sleeps"],
+];
+
+function isTrue(text: string, field: string): boolean {
+  try {
+    return (JSON.parse(text) as Record<string, unknown> | null)?.[field] === true;
+  } catch {
+    return false;
   }
 }
 

@@ -44,6 +44,9 @@ const TIERS: ReadonlyMap<unknown, Tier> = new Map([
   ["STORAGE", "vault"],
 ]);
 
+/** Owner of blocks in vaults. */
+const OURS = "tierkv";
+
 /** Field names in the order of the positional form, after the tag. */
 const FIELDS: Readonly<Record<string, readonly string[]>> = {
   BlockStored: [
@@ -57,12 +60,18 @@ const FIELDS: Readonly<Record<string, readonly string[]>> = {
     "extra_keys",
     "group_idx",
     "kv_cache_spec_kind",
+    "kv_cache_spec_sliding_window",
+    "locality",
+    "ownership",
   ],
-  BlockRemoved: ["block_hashes", "medium", "group_idx"],
+  BlockRemoved: ["block_hashes", "medium", "group_idx", "locality", "ownership"],
   AllBlocksCleared: [],
 };
 
-const READ: ReadonlySet<string> = new Set(["type", ...(FIELDS["BlockStored"] ?? [])]);
+const UNREAD: ReadonlySet<string> = new Set(["kv_cache_spec_sliding_window", "locality"]);
+const READ: ReadonlySet<string> = new Set(
+  ["type", ...(FIELDS["BlockStored"] ?? [])].filter((name) => !UNREAD.has(name)),
+);
 
 /** Kinds of groups whose blocks imply the whole prefix; a window holds only its end. */
 const WHOLE: ReadonlySet<unknown> = new Set([
@@ -73,8 +82,17 @@ const WHOLE: ReadonlySet<unknown> = new Set([
   "sink_full_attention",
 ]);
 
-/** Returns the events of GPU and vaults in order, without unknown events and other media. Throws for a payload that is no batch. */
-export function readBatch(payload: Uint8Array): KvEvent[] {
+/** A batch's events of GPU and vaults in order, and why an event was left out; null: none was. */
+export interface ReadBatch {
+  events: KvEvent[];
+  skipped: string | null;
+}
+
+/**
+ * Reads a batch. Unknown events, other media and other programs' storage tiers are left out, and so is an event of stored blocks
+ * that cannot be read: its blocks then count as not held. Throws for a payload that is no batch, and for an unreadable removal.
+ */
+export function readBatch(payload: Uint8Array): ReadBatch {
   const reader = new Reader(payload);
   const parts = reader.array() ?? 0;
   if (parts < 2) throw new Error("no batch of events");
@@ -82,18 +100,29 @@ export function readBatch(payload: Uint8Array): KvEvent[] {
   const count = reader.array();
   if (count === null) throw new Error("no batch of events");
   const events: KvEvent[] = [];
+  let skipped: string | null = null;
   for (let n = 0; n < count; n += 1) {
-    const event = readEvent(fieldsOf(reader));
-    if (event !== null) events.push(event);
+    const from = reader.at;
+    const fields: Record<string, unknown> = Object.create(null) as Record<string, unknown>;
+    try {
+      readFields(reader, fields);
+      const event = readEvent(fields);
+      if (event !== null) events.push(event);
+    } catch (error) {
+      if (fields["type"] !== "BlockStored" || !(error instanceof Error)) throw error;
+      reader.at = from;
+      reader.skip();
+      skipped = error.message;
+    }
   }
-  return events;
+  return { events, skipped };
 }
 
 function readEvent(fields: Readonly<Record<string, unknown>>): KvEvent | null {
   const { type } = fields;
   if (type === "AllBlocksCleared") return { kind: "cleared" };
-  const tier = TIERS.get(fields["medium"] ?? "GPU");
-  if (tier === undefined || (type !== "BlockRemoved" && type !== "BlockStored")) return null;
+  const tier = tierOf(fields);
+  if (tier === null || (type !== "BlockRemoved" && type !== "BlockStored")) return null;
   const hashes = fields["block_hashes"] as bigint[] | undefined;
   if (hashes === undefined) throw new Error("a list of hashes is missing");
   const group = typeof fields["group_idx"] === "number" ? fields["group_idx"] : 0;
@@ -101,6 +130,12 @@ function readEvent(fields: Readonly<Record<string, unknown>>): KvEvent | null {
   if (!WHOLE.has(fields["kv_cache_spec_kind"])) return null;
   const isNaming = tier === "vault" && hashes.length === 0;
   return isNaming ? namedOf(fields, group) : storedOf(fields, tier, hashes, group);
+}
+
+/** null: a medium that is left out, or another program's storage tier. Releases before 0.30 name no owner. */
+function tierOf({ medium, ownership }: Readonly<Record<string, unknown>>): Tier | null {
+  const tier = TIERS.get(medium ?? "GPU") ?? null;
+  return tier === "vault" && (ownership ?? OURS) !== OURS ? null : tier;
 }
 
 /** Reads tierKV's own event, which has no blocks and carries the name in `extra_keys`; null: another program's event. */
@@ -125,19 +160,17 @@ function nameIn([namespace = "", shards, root = ""]: readonly string[]): VaultNa
 }
 
 /** Reads one event in either form; positional fields of an unknown event are skipped. */
-function fieldsOf(reader: Reader): Readonly<Record<string, unknown>> {
-  const fields: Record<string, unknown> = Object.create(null) as Record<string, unknown>;
+function readFields(reader: Reader, fields: Record<string, unknown>): void {
   const pairs = reader.map();
   if (pairs !== null) {
     for (let n = 0; n < pairs; n += 1) readField(reader, fields, reader.value());
-    return fields;
+    return;
   }
   const values = reader.array() ?? 0;
   if (values === 0) throw new Error("no event");
   fields["type"] = reader.value();
   const names = FIELDS[String(fields["type"])] ?? [];
   for (let n = 1; n < values; n += 1) readField(reader, fields, names[n - 1]);
-  return fields;
 }
 
 /** Skips fields that no reader needs. */

@@ -6,6 +6,7 @@ import {
   GATEWAY_EVENTS_RETRY_MS,
   GATEWAY_REPLAY_MS,
   GATEWAY_REPLAY_REASONS_MAX,
+  GATEWAY_REPLAY_SILENCE_MS,
 } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { jitterMs } from "../../time.ts";
@@ -62,10 +63,16 @@ export class EventFeed {
   #resume: Mark | null;
   /** The batch that a replay must begin with. */
   #awaited: Mark | null = null;
+  /** Whether the request for a replay has had no answer yet. */
+  #isFirstReplayed = false;
+  /** Silence of a replay after which it is requested again; it doubles while none brings anything. */
+  #patienceMs: number = GATEWAY_REPLAY_SILENCE_MS;
+  #silence: NodeJS.Timeout | undefined;
   #isClosed = false;
   #isAwaySaid = false;
   /** Reasons of failed replays logged since the last one that succeeded. */
   readonly #failuresSaid = new Set<string>();
+  readonly #skippedSaid = new Set<string>();
   /** Number of breaks in the order. */
   gaps = 0;
 
@@ -153,8 +160,11 @@ export class EventFeed {
     this.#next = sequence + 1;
     this.#last = batch;
     try {
-      for (const event of readBatch(payload)) sink.apply(event);
+      const { events: read, skipped } = readBatch(payload);
+      for (const event of read) sink.apply(event);
+      if (skipped !== null) this.#saySkipped(skipped);
     } catch (error) {
+      // Its removals are lost, so the index may hold blocks that are gone.
       logger.warn({ events, err: error }, "a batch of events cannot be read");
       sink.clear();
     }
@@ -169,7 +179,19 @@ export class EventFeed {
     if ((from === 0 && mark === null) || replays === null) sink.clear();
     this.#next = replays === null ? null : from;
     if (replays === null) return this.#settle();
+    this.#patienceMs = GATEWAY_REPLAY_SILENCE_MS;
+    this.#progress();
+    this.#requestReplay(replays, from);
+  }
+
+  /** Gives a replay more time, because it brought something. */
+  #progress(): void {
+    clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#giveUp("it takes too long"), GATEWAY_REPLAY_MS);
+  }
+
+  #requestReplay(replays: string, from: number): void {
+    this.#isFirstReplayed = true;
     const { host, port } = splitAddress(replays);
     const asked = new Zmtp({
       host,
@@ -179,6 +201,7 @@ export class EventFeed {
         const start = Buffer.alloc(8);
         start.writeBigUInt64BE(BigInt(from));
         asked.send([Buffer.alloc(0), start]);
+        this.#listen();
       },
       onMessage: (frames) => this.#takeReplayed(frames),
       onClose: (reason) => {
@@ -186,6 +209,25 @@ export class EventFeed {
       },
     });
     this.#replay = asked;
+  }
+
+  /** Requests the rest again where a replay falls silent: a publisher drops what its socket's queue does not take, END included. */
+  #listen(): void {
+    clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => {
+      this.#patienceMs = Math.min(2 * this.#patienceMs, GATEWAY_REPLAY_MS);
+      this.#requestRest();
+    }, this.#patienceMs);
+  }
+
+  /** Requests the batches behind the last contiguous one, on a new connection: the old one may still bring others. */
+  #requestRest(): void {
+    const { replays } = this.#options;
+    if (replays === null || this.#next === null) return;
+    const before = this.#replay;
+    this.#replay = null;
+    before?.close();
+    this.#requestReplay(replays, this.#awaited?.sequence ?? this.#next);
   }
 
   /** Takes `["", topic, number, batch]`, or the same without the topic; number -1 marks the end. */
@@ -199,8 +241,19 @@ export class EventFeed {
       this.#failuresSaid.clear();
       return this.#settle();
     }
-    // The engine keeps only its last batches, and does not report that it begins later than requested.
-    if (batch.sequence !== this.#next) this.#options.sink.clear();
+    this.#listen();
+    const isFirst = this.#isFirstReplayed;
+    this.#isFirstReplayed = false;
+    // A batch of the request before, which this one repeats.
+    if (this.#next !== null && batch.sequence < this.#next) return;
+    if (batch.sequence !== this.#next) {
+      // Its socket dropped batches, which it still has.
+      if (!isFirst) return this.#requestRest();
+      // The engine keeps only its last batches, and does not report that it begins later than requested.
+      this.#options.sink.clear();
+    }
+    this.#patienceMs = GATEWAY_REPLAY_SILENCE_MS;
+    this.#progress();
     this.#apply(batch);
   }
 
@@ -214,6 +267,7 @@ export class EventFeed {
     ) {
       this.#next = batch.sequence + 1;
       this.#last = batch;
+      this.#isFirstReplayed = false;
       return;
     }
     this.#endReplay();
@@ -222,8 +276,12 @@ export class EventFeed {
 
   #giveUp(reason: string): void {
     this.#sayFailure(reason);
-    this.#options.sink.clear();
-    this.#next = null;
+    // What was replayed up to here is whole. A later batch that does not follow on it empties the index.
+    if (this.#awaited !== null || this.#next === 0) {
+      this.#options.sink.clear();
+      this.#next = null;
+    }
+    this.#awaited = null;
     this.#settle();
   }
 
@@ -237,8 +295,18 @@ export class EventFeed {
     logger.warn({ replays, reason }, words);
   }
 
+  /** Logs each reason once, because an engine may publish such events all the time. */
+  #saySkipped(reason: string): void {
+    const said = this.#skippedSaid;
+    if (said.has(reason) || said.size >= GATEWAY_REPLAY_REASONS_MAX) return;
+    said.add(reason);
+    const { events, logger } = this.#options;
+    logger.warn({ events, reason }, "an event cannot be read: its blocks are not known");
+  }
+
   #endReplay(): void {
     clearTimeout(this.#timer);
+    clearTimeout(this.#silence);
     const replay = this.#replay;
     this.#replay = null;
     replay?.close();

@@ -13,7 +13,8 @@ const ARRAY16 = 0xdc;
 export class Reader {
   readonly #bytes: Uint8Array;
   readonly #view: DataView;
-  #at = 0;
+  /** Place of the next value, in bytes. */
+  at = 0;
 
   constructor(bytes: Uint8Array) {
     this.#bytes = bytes;
@@ -32,9 +33,9 @@ export class Reader {
 
   /** Reads the next value whole; meant for texts and small values. */
   value(): unknown {
-    const from = this.#at;
+    const from = this.at;
     this.skip();
-    return decode(this.#bytes.subarray(from, this.#at), { useBigInt64: true });
+    return decode(this.#bytes.subarray(from, this.at), { useBigInt64: true });
   }
 
   /** Reads a list of integers, one for each token. */
@@ -56,14 +57,14 @@ export class Reader {
   /** Skips one value, however deeply nested. */
   skip(): void {
     for (let left = 1; left > 0; left -= 1) {
-      const type = this.#view.getUint8(this.#at);
-      this.#at += 1;
-      if (type >= 0xa0 && type < 0xc0) this.#at += type & 0x1f;
+      const type = this.#view.getUint8(this.at);
+      this.at += 1;
+      if (type >= 0xa0 && type < 0xc0) this.at += type & 0x1f;
       else if (type >= 0x90 && type < 0xa0) left += type & 0x0f;
       else if (type >= 0x80 && type < 0x90) left += 2 * (type & 0x0f);
       else if (type >= 0xc0 && type < 0xe0) left += this.#skipLong(type);
     }
-    if (this.#at > this.#bytes.length) throw new RangeError("it ends in the middle of a value");
+    if (this.at > this.#bytes.length) throw new RangeError("it ends in the middle of a value");
   }
 
   /** Returns how many more values belong to the skipped one. */
@@ -71,25 +72,25 @@ export class Reader {
     const fixed = FIXED[type - 0xc0] ?? 0;
     const bytes = fixed < 0 ? this.#length(-fixed) : fixed;
     if (type >= ARRAY16) return type >= 0xde ? 2 * bytes : bytes;
-    this.#at += bytes + (type >= EXT8 && type <= EXT32 ? 1 : 0);
+    this.at += bytes + (type >= EXT8 && type <= EXT32 ? 1 : 0);
     return 0;
   }
 
   #length(bytes: number): number {
-    const at = this.#at;
-    this.#at += bytes;
+    const at = this.at;
+    this.at += bytes;
     if (bytes === 1) return this.#view.getUint8(at);
     return bytes === 2 ? this.#view.getUint16(at) : this.#view.getUint32(at);
   }
 
   #container(short: number, long: number): number | null {
-    const type = this.#view.getUint8(this.#at);
+    const type = this.#view.getUint8(this.at);
     if ((type & 0xf0) === short) {
-      this.#at += 1;
+      this.at += 1;
       return type & 0x0f;
     }
     if (type !== long && type !== long + 1) return null;
-    this.#at += 1;
+    this.at += 1;
     return this.#length(type === long ? 2 : 4);
   }
 
@@ -97,25 +98,25 @@ export class Reader {
   #listed(): number {
     const count = this.array();
     if (count === null) throw new TypeError("a list is missing");
-    if (count > this.#bytes.length - this.#at) throw new RangeError("a list is cut off");
+    if (count > this.#bytes.length - this.at) throw new RangeError("a list is cut off");
     return count;
   }
 
   #number(): number {
     const view = this.#view;
-    const type = view.getUint8(this.#at);
-    this.#at += 1;
+    const type = view.getUint8(this.at);
+    this.at += 1;
     if (type < 0x80) return type;
-    const at = this.#at;
+    const at = this.at;
     if (type === 0xcd) {
-      this.#at += 2;
+      this.at += 2;
       return view.getUint16(at);
     }
     if (type === 0xce) {
-      this.#at += 4;
+      this.at += 4;
       return view.getUint32(at);
     }
-    this.#at -= 1;
+    this.at -= 1;
     const value = this.value();
     if (typeof value !== "number" && typeof value !== "bigint") {
       throw new TypeError("a token is no number");
@@ -124,9 +125,9 @@ export class Reader {
   }
 
   #hash(): bigint {
-    if (this.#view.getUint8(this.#at) === 0xcf) {
-      this.#at += 9;
-      return this.#view.getBigUint64(this.#at - 8);
+    if (this.#view.getUint8(this.at) === 0xcf) {
+      this.at += 9;
+      return this.#view.getBigUint64(this.at - 8);
     }
     return hashOf(this.value());
   }

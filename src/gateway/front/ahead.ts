@@ -9,6 +9,7 @@ import type { Ahead } from "../score/router.ts";
 import type { Fields } from "../tokens/prompt.ts";
 import { fieldsOf } from "./body.ts";
 import { headersToEngine } from "./headers.ts";
+import type { Passage } from "./headers.ts";
 
 export interface Computed {
   request: IncomingMessage;
@@ -16,7 +17,7 @@ export interface Computed {
   /** The body, parsed. */
   body: object;
   path: string;
-  ownHeaders: readonly string[];
+  passage: Passage;
 }
 
 /** The request for the engine that answers. */
@@ -54,7 +55,7 @@ export async function computeAhead(
 }
 
 async function compute(
-  { request, body, path, ownHeaders }: Computed,
+  { request, body, path, passage }: Computed,
   engine: Engine,
   signal: AbortSignal,
 ): Promise<{ tokens: number } | null> {
@@ -64,7 +65,7 @@ async function compute(
   const answer = await engine.pool.request({
     method: "POST",
     path,
-    headers: headersToEngine(request.rawHeaders, request.headers.connection, ownHeaders),
+    headers: headersToEngine(request, passage, engine.access),
     body: JSON.stringify(isChat ? { ...one, max_completion_tokens: 1 } : one),
     signal,
   });

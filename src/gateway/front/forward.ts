@@ -1,17 +1,22 @@
 // Owns forwarding one request: to the first engine, to the next where that one fails before the first byte, and its answer back.
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Dispatcher } from "undici";
-import { GATEWAY_TRIES_MAX } from "../../limits/gateway.ts";
+import { GATEWAY_EVENT_TEXT_MAX, GATEWAY_TRIES_MAX } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { Figures } from "../counts/figures.ts";
+import { textWithin } from "../engines/answer.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Choice, Router, Sent } from "../score/router.ts";
 import type { Visit } from "./allowance.ts";
+import { dialectOf, errorEvent } from "./dialect.ts";
 import { headersToClient, headersToEngine } from "./headers.ts";
+import type { Passage } from "./headers.ts";
+import { KeepAlive } from "./keep-alive.ts";
 import { Meter } from "./meter.ts";
 import { pump } from "./pump.ts";
-import { refuseCounted } from "./refusal.ts";
+import type { Outcome } from "./pump.ts";
+import { brokenEvent, refuseCounted } from "./refusal.ts";
 import type { Refused } from "./refusal.ts";
 
 /** Statuses of an engine that cannot serve now, so that another one is tried. */
@@ -26,18 +31,38 @@ export interface Forwarding {
 export interface Exchange {
   request: IncomingMessage;
   response: ServerResponse;
-  body: Buffer;
+  /** Path and query for the engine. */
+  target: string;
+  /** Body for the engine, needed until an answer begins. */
+  body: Held;
   /** null: any engine may answer. */
   model: string | null;
   choice: Choice;
-  /** Headers meant for the gateway itself. */
-  ownHeaders: readonly string[];
+  passage: Passage;
+  /** Whether the answer names its engine. */
+  hasEngine: boolean;
+  /** Whether the client asked for a stream of events. */
+  isStream: boolean;
   arrivedMs: number;
   /** null: its key has no limits. */
   visit: Visit | null;
+  /** Sees the first bytes of a successful answer; undefined: nobody needs them. */
+  onBegun: ((engine: Engine, chunk: Buffer) => void) | undefined;
 }
 
-interface Attempt extends Exchange {
+/** A body that is given back as soon as no retry can need it. */
+export interface Held {
+  readonly bytes: Buffer;
+  /** Idempotent. */
+  release(): void;
+}
+
+interface Tried extends Exchange {
+  /** null: the client expects no stream. */
+  alive: KeepAlive | null;
+}
+
+interface Attempt extends Tried {
   engine: Engine;
   sent: Sent;
   isLast: boolean;
@@ -51,7 +76,9 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
   response.once("close", onClose);
   // The client may have left while its prompt was examined.
   if (response.destroyed) onClose();
-  const result = await tryEngines(exchange, to, left.signal);
+  const alive = exchange.isStream ? new KeepAlive(response) : null;
+  const result = await tryEngines({ ...exchange, alive }, to, left.signal);
+  alive?.stop();
   response.off("close", onClose);
   if (result === "done") return;
   if (left.signal.aborted) return to.figures.gone();
@@ -60,7 +87,7 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
 
 /** Returns "done", or why there is no answer. */
 async function tryEngines(
-  exchange: Exchange,
+  exchange: Tried,
   to: Forwarding,
   signal: AbortSignal,
 ): Promise<"done" | Refused> {
@@ -78,7 +105,7 @@ async function tryEngines(
     }
     tried.add(engine);
     const sent = choice.send(engine);
-    const isLast = tries === GATEWAY_TRIES_MAX;
+    const isLast = tries === GATEWAY_TRIES_MAX || !fleet.hasUntried(tried, model);
     const isServed = await attempt({ ...exchange, engine, sent, isLast }, to, signal);
     sent.ended();
     fleet.leave(engine);
@@ -94,62 +121,105 @@ async function tryEngines(
 /** Returns false where nothing was sent to the client, so that another engine may be tried. */
 async function attempt(attempted: Attempt, to: Forwarding, signal: AbortSignal): Promise<boolean> {
   const { fleet } = to;
-  const { engine, isLast, model } = attempted;
-  let answer: Dispatcher.ResponseData;
+  const { engine, isLast } = attempted;
+  const waiting = engine.untilBegun(signal);
   try {
-    answer = await ask(attempted, engine, signal);
-  } catch (error) {
-    if (!signal.aborted) fleet.suspect(engine, error);
-    return false;
+    let answer: Dispatcher.ResponseData;
+    try {
+      answer = await ask(attempted, engine, waiting.signal);
+    } catch (error) {
+      if (!signal.aborted) fleet.suspect(engine, error);
+      return false;
+    }
+    // The last engine's own refusal says more than ours, such as when to come again.
+    if (UNSERVED.has(answer.statusCode) && !isLast) {
+      fleet.suspect(engine, null);
+      answer.body.on("error", () => {}).destroy();
+      return false;
+    }
+    return await deliver(answer, attempted, waiting.begun, to);
+  } finally {
+    waiting.begun();
   }
-  if (UNSERVED.has(answer.statusCode) && !isLast && fleet.hasOther(engine, model)) {
-    fleet.suspect(engine, null);
-    answer.body.on("error", () => {}).destroy();
-    return false;
-  }
-  return deliver(answer, attempted, to);
 }
 
 function ask(
-  { request, body, ownHeaders }: Exchange,
+  { request, target, body, passage }: Exchange,
   engine: Engine,
   signal: AbortSignal,
 ): Promise<Dispatcher.ResponseData> {
   return engine.pool.request({
     method: request.method ?? "GET",
-    path: request.url ?? "/",
-    headers: headersToEngine(request.rawHeaders, request.headers.connection, ownHeaders),
-    body: body.length === 0 ? null : body,
+    path: target,
+    headers: headersToEngine(request, passage, engine.access),
+    body: body.bytes.length === 0 ? null : body.bytes,
     signal,
   });
 }
 
 async function deliver(
   { statusCode, headers, body }: Dispatcher.ResponseData,
-  { response, arrivedMs, engine, sent, visit }: Attempt,
-  { fleet, figures }: Forwarding,
+  attempted: Attempt,
+  begun: () => void,
+  to: Forwarding,
 ): Promise<boolean> {
+  const { response, target, arrivedMs, engine, sent, visit, hasEngine, alive, onBegun } = attempted;
   const isEvents = String(headers["content-type"] ?? "").startsWith("text/event-stream");
   const meter = isEvents ? null : new Meter();
+  let isFirst = true;
   const pass = (chunk: Buffer): void => {
     visit?.pass(chunk);
     meter?.pass(chunk);
+    if (isFirst && statusCode === 200) onBegun?.(engine, chunk);
+    isFirst = false;
   };
   const begin = (): void => {
+    begun();
+    alive?.stop();
+    attempted.body.release();
     // Not for errors, because they come before any computing.
     if (statusCode === 200) sent.begun(isEvents);
-    figures.began(engine.name, statusCode, (nowMs() - arrivedMs) / 1000);
+    to.figures.began(engine.name, statusCode, (nowMs() - arrivedMs) / 1000);
+    if (response.headersSent) return;
     response.writeHead(statusCode, {
       ...headersToClient(headers),
-      "x-gateway-destination-endpoint-served": engine.name,
+      ...(hasEngine ? { "x-gateway-destination-endpoint-served": engine.name } : {}),
       ...sent.receipt,
     });
   };
-  const outcome = await pump(body, response, isEvents, { begin, pass });
+  // From here on the head must be this answer's own.
+  if (!isEvents) alive?.stop();
+  if (response.headersSent && !isEvents) return await asEvent(body, statusCode, attempted, begin);
+  const broken = isEvents ? brokenEvent(dialectOf(target)) : null;
+  const outcome = await pump(body, response, broken, { begin, pass });
   const tokens = outcome === "whole" && statusCode === 200 ? meter?.answer : null;
   if (typeof tokens === "number") sent.answered(tokens);
+  count(outcome, engine, to);
+  return outcome !== "unsent";
+}
+
+function count(outcome: Outcome, engine: Engine, { fleet, figures }: Forwarding): void {
   if (outcome === "gone") figures.gone();
   if (outcome === "broken") figures.broken(engine.name);
   if (outcome === "broken" || outcome === "unsent") fleet.suspect(engine, null);
-  return outcome !== "unsent";
+}
+
+/** Ends a stream that was kept alive with an engine's answer that is no stream: an error, as a rule. */
+async function asEvent(
+  body: Dispatcher.ResponseData["body"],
+  code: number,
+  { response, target }: Attempt,
+  begin: () => void,
+): Promise<boolean> {
+  let text: string | null;
+  try {
+    text = await textWithin(body, GATEWAY_EVENT_TEXT_MAX);
+  } catch {
+    return false;
+  }
+  begin();
+  if (code === 200 && text !== null) response.end(`data: ${text.replaceAll("\n", " ")}\n\n`);
+  else
+    response.end(errorEvent(dialectOf(target), { code, type: "EngineError", message: text ?? "" }));
+  return true;
 }

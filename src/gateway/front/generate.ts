@@ -118,7 +118,7 @@ function ask(
   const salt = tenant === null ? {} : { cache_salt: tenant };
   const how = { stream: true, return_token_ids: true };
   const body = { model, prompt, max_tokens, temperature, ...how, ...salt };
-  return engine.pool.request({
+  return engine.ask({
     method: "POST",
     path: "/v1/completions",
     headers: { "content-type": "application/json" },
@@ -138,14 +138,21 @@ async function* eventsOf(
     if (pending.length > GATEWAY_EVENT_TEXT_MAX) throw new Error("an event without an end");
     const events = pending.split("\n\n");
     pending = events.pop() ?? "";
-    visit?.count(events.length);
+    visit?.count(events.filter((text) => dataOf(text) !== null).length);
     for (const text of events) {
-      const data = text.replace(/^data: /, "");
+      const data = dataOf(text);
+      if (data === null) continue;
       if (data === "[DONE]") return;
       yield toldIn(data);
     }
   }
   throw new Error("the answer has no end");
+}
+
+/** Returns the data of an event; null: a comment, such as vLLM's keep-alive, has none. */
+function dataOf(event: string): string | null {
+  const lines = event.split("\n").filter((line) => line.startsWith("data:"));
+  return lines.length === 0 ? null : lines.map((line) => line.replace(/^data: ?/, "")).join("\n");
 }
 
 function toldIn(data: string): Told {
@@ -186,7 +193,6 @@ function begin(
   figures.began(engine.name, 200, (nowMs() - arrivedMs) / 1000);
   response.writeHead(200, {
     "content-type": "text/event-stream; charset=utf-8",
-    "x-gateway-destination-endpoint-served": engine.name,
   });
   response.write(event({ type: "start", seq_id: sequence, prompt, worker_id: engine.id }));
 }

@@ -10,6 +10,7 @@ import {
 import { readPrivate } from "../../private-file.ts";
 import { Allowance } from "./allowance.ts";
 import type { KeyLimits, ShownAllowance } from "./allowance.ts";
+import { withField } from "./splice.ts";
 
 export interface KeyHolder {
   readonly name: string;
@@ -26,6 +27,8 @@ export interface ShownKey extends ShownAllowance {
 
 const SETTING = "[gateway] keys";
 const BEARER = /^bearer +(\S+)$/i;
+/** Headers that carry the gateway's own keys, which no engine gets. */
+export const KEY_HEADERS: readonly string[] = ["authorization", "x-api-key"];
 const WORD = /^[\w.-]+$/;
 const DIGEST = /^[0-9a-f]{64}$/;
 /** Stands in place of a name: limits of all names without their own. */
@@ -46,10 +49,11 @@ export class Keys {
     return new Keys(readPrivate(path, SETTING), path);
   }
 
-  /** Finds the holder by the `Authorization` header; null: no key, or an unknown one. */
-  holderOf({ authorization }: IncomingHttpHeaders): KeyHolder | null {
-    const [, key] = BEARER.exec(authorization ?? "") ?? [];
-    if (key === undefined) return null;
+  /** Finds the holder by `Authorization: Bearer KEY` or, as Anthropic's clients send it, `x-api-key: KEY`; null: no key, or an unknown one. */
+  holderOf({ authorization, "x-api-key": plain }: IncomingHttpHeaders): KeyHolder | null {
+    const [, bearer] = BEARER.exec(authorization ?? "") ?? [];
+    const key = bearer ?? plain;
+    if (typeof key !== "string") return null;
     return this.#holders.get(createHash("sha256").update(key).digest("hex")) ?? null;
   }
 
@@ -172,9 +176,9 @@ export interface Body {
 }
 
 /**
- * Prefixes the client's `cache_salt` with the holder's tenant (empty without one), so that no client reaches another tenant's
- * blocks. Without tenant and salt the body stays untouched. null: no JSON object, so an engine might read another tenant's
- * salt there.
+ * Sets `cache_salt` by the holder's tenant and the client's own salt, so that no client reaches another tenant's blocks. Without
+ * tenant and salt the body stays untouched; otherwise all but that field does. null: no JSON object, so an engine might read
+ * another tenant's salt there.
  */
 export function withTenant(
   { bytes, parsed }: Body,
@@ -189,12 +193,15 @@ export function withTenant(
   if (tenant === null && !("cache_salt" in parsed)) return { bytes, parsed };
   const { cache_salt: own } = parsed as Record<string, unknown>;
   const hasOwn = typeof own === "string" && own !== "";
-  const salted = { ...parsed, cache_salt: saltOf(tenant, hasOwn ? own : null) };
-  return { bytes: Buffer.from(JSON.stringify(salted)), parsed: salted };
+  const salt = saltOf(tenant, hasOwn ? own : null);
+  return { bytes: withField(bytes, "cache_salt", salt), parsed: { ...parsed, cache_salt: salt } };
 }
 
-/** A tenant's name has no colon, so that no tenant and salt together equal another tenant's. */
-function saltOf(tenant: string | null, own: string | null): string | undefined {
-  if (own !== null) return `${tenant ?? ""}:${own}`;
-  return tenant ?? undefined;
+/**
+ * Returns the tenant's name, or name and digest of the client's salt: at most 108 characters, because vLLM takes 128. A name
+ * has no colon, so no tenant and salt together equal another tenant's.
+ */
+function saltOf(tenant: string | null, own: string | null): string | null {
+  if (own === null) return tenant;
+  return `${tenant ?? ""}:${createHash("sha256").update(own).digest("base64url")}`;
 }

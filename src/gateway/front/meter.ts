@@ -1,6 +1,7 @@
 // Owns counting an answer's tokens as it passes: the engine's own count, else its events; nothing is parsed.
 
-const EVENT_END = Buffer.from("\n\n");
+/** Begins the data of an event; a comment has none. */
+const DATA = Buffer.from("\ndata:");
 /** Inside a JSON string the quote would be escaped, so this is the engine's own field. */
 const TOTAL = Buffer.from('"total_tokens":');
 const ANSWER = Buffer.from('"completion_tokens":');
@@ -14,7 +15,7 @@ const DIGITS_MAX = 24;
 const TAIL_BYTES = Math.max(ANSWER.length, ...PARTS.map(({ length }) => length)) + DIGITS_MAX;
 
 export class Meter {
-  #tail: Buffer = Buffer.alloc(0);
+  #tail: Buffer = Buffer.from("\n");
   #total: number | null = null;
   readonly #parts = PARTS.map(() => 0);
   #output: number | null = null;
@@ -32,10 +33,12 @@ export class Meter {
   }
 
   pass(chunk: Buffer): void {
-    for (let at = chunk.indexOf(EVENT_END); at >= 0; at = chunk.indexOf(EVENT_END, at + 2)) {
+    const text = Buffer.concat([this.#tail, chunk]);
+    // Data that lies whole in the tail was counted with its own chunk.
+    const from = Math.max(0, this.#tail.length - DATA.length + 1);
+    for (let at = text.indexOf(DATA, from); at >= 0; at = text.indexOf(DATA, at + DATA.length)) {
       this.events += 1;
     }
-    const text = Buffer.concat([this.#tail, chunk]);
     this.#total = lastOf(TOTAL, text) ?? this.#total;
     this.#output = lastOf(OUTPUT, text) ?? this.#output;
     for (const [at, name] of PARTS.entries()) {

@@ -2,7 +2,7 @@
 import type { ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
 import { GATEWAY_CLIENT_STALL_MS } from "../../limits/gateway.ts";
-import { BROKEN_EVENT } from "./refusal.ts";
+import { Leading } from "./leading.ts";
 
 /** `gone`: the client left or stalled; `broken`: the engine broke off; `unsent`: it did before the first byte. */
 export type Outcome = "whole" | "gone" | "broken" | "unsent";
@@ -30,17 +30,17 @@ class EventBorder {
 }
 
 export interface Passing {
-  /** Writes the headers right before the first byte, because an engine that breaks off earlier has sent nothing yet. */
+  /** Writes the headers right before the first byte; a comment before the first event is no byte of the answer. */
   begin(): void;
   /** Sees each chunk that passes. */
   pass(chunk: Buffer): void;
 }
 
-/** Passes `body` on until it ends. */
+/** Passes `body` on until it ends. `brokenEvent`: ends a stream of events that breaks between two of them; null: no events. */
 export function pump(
   body: Readable,
   response: ServerResponse,
-  isEvents: boolean,
+  brokenEvent: string | null,
   { begin, pass }: Passing,
 ): Promise<Outcome> {
   return new Promise((resolve) => {
@@ -65,9 +65,12 @@ export function pump(
       body.on("error", () => {});
       resolve(outcome);
     };
-    const onData = (chunk: Buffer): void => {
+    const leading = brokenEvent === null ? null : new Leading();
+    const onData = (given: Buffer): void => {
+      const chunk = isBegun || leading === null ? given : leading.take(given);
+      if (chunk === null) return;
       ensureBegun();
-      if (isEvents) border.pass(chunk);
+      if (brokenEvent !== null) border.pass(chunk);
       pass(chunk);
       if (response.write(chunk)) return;
       body.pause();
@@ -87,7 +90,7 @@ export function pump(
     const onError = (): void => {
       end(isBegun ? "broken" : "unsent");
       if (!isBegun) return;
-      if (isEvents && border.isAt && !response.destroyed) response.end(BROKEN_EVENT);
+      if (brokenEvent !== null && border.isAt && !response.destroyed) response.end(brokenEvent);
       else response.destroy();
     };
     response.once("close", onClose).on("drain", onDrain);

@@ -4,8 +4,10 @@ import { GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits/gateway.ts";
 import { sessionOf } from "../score/ring.ts";
 import type { Asked } from "../score/router.ts";
 import type { Refusal, Visit } from "./allowance.ts";
-import { modelOf, parseBody } from "./body.ts";
-import { withTenant } from "./keys.ts";
+import { modelInForm, modelOf, parseBody, textBytes } from "./body.ts";
+import { EVERYTHING } from "./headers.ts";
+import type { Passage } from "./headers.ts";
+import { KEY_HEADERS, withTenant } from "./keys.ts";
 import type { KeyHolder, Keys } from "./keys.ts";
 
 /** Holder where the gateway needs no keys. */
@@ -15,7 +17,7 @@ export type Holder = KeyHolder | typeof ANYBODY;
 
 /** Paths that an engine's clients call; the rest (`/sleep`, loading adapters, ...) is for the engine's operator. */
 const PASSED =
-  /^\/(?:v1\/(?!(?:un)?load_lora_adapter)|v2\/|(?:tokenize|detokenize|pooling|classify|score|rerank|embed|invocations|version)$)/;
+  /^\/(?:v1\/(?!(?:un)?load_lora_adapter)|v2\/|(?:tokenize|detokenize|pooling|classify|score|generative_scoring|rerank|embed|invocations|version|inference\/v1\/generate|cohere\/v2\/chat)$)/;
 /** Another proxy before an engine could resolve such a path to one that is not passed. */
 const DOTS = /[\\/]\.{1,2}(?:[\\/]|$)/;
 /** Engines ignore `cache_salt` there, so tenants would share blocks. */
@@ -40,13 +42,17 @@ export function decoded(path: string, otherwise = ""): string {
 export interface Reading {
   bytes: Buffer;
   asked: Asked;
-  ownHeaders: readonly string[];
+  passage: Passage;
 }
 
 /** null: no key, or an unknown one. */
 export function holderOf(keys: Keys | null, headers: IncomingHttpHeaders): Holder | null {
   return keys === null ? ANYBODY : keys.holderOf(headers);
 }
+
+/** null: no tenant. */
+export const tenantOf = (holder: Holder): string | null =>
+  holder === ANYBODY ? null : holder.tenant;
 
 /** Admits one request of that key; null: its key has no limits. */
 export function enter(holder: Holder): Visit | Refusal | null {
@@ -71,11 +77,18 @@ export function readingOf(
     id,
     path,
     body: parsed,
-    model: modelOf(parsed),
+    bytes: textBytes(bytes, parsed),
+    model: modelOf(parsed) ?? modelInForm(bytes, type),
     session,
     ...flowOf(headers, holder),
   };
-  return { bytes: body.bytes, asked, ownHeaders: holder === ANYBODY ? [] : ["authorization"] };
+  return { bytes: body.bytes, asked, passage: passageOf(holder) };
+}
+
+function passageOf(holder: Holder): Passage {
+  if (holder === ANYBODY) return EVERYTHING;
+  const { tenant, allowance } = holder;
+  return { own: KEY_HEADERS, isNarrow: tenant !== null, isMetered: allowance !== null };
 }
 
 /** Reads the Inference Extension's headers. A key's holder shares as one, whatever the client says. */

@@ -1,4 +1,4 @@
-// Owns the answers that the gateway gives itself: errors in the form of the OpenAI API.
+// Owns the errors that the gateway answers itself: their statuses and texts, in the dialect of the request's path.
 import type { ServerResponse } from "node:http";
 import {
   GATEWAY_BODY_BYTES_MAX,
@@ -10,6 +10,8 @@ import type { Figures } from "../counts/figures.ts";
 import type { Shed } from "../engines/fleet.ts";
 import type { Refusal, Spent, Visit } from "./allowance.ts";
 import type { BodyFailure } from "./body.ts";
+import { dialectOf, errorBody, errorEvent } from "./dialect.ts";
+import type { ApiError, Dialect } from "./dialect.ts";
 
 /** Why a request is not passed on; `failed`: every engine tried broke off. */
 export type Refused =
@@ -21,10 +23,16 @@ export type Refused =
   | "no_key"
   | "tenant_key"
   | "web_page"
-  | "no_json";
+  | "no_json"
+  | "no_response"
+  | "upgrade";
 
 const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, text: string]>> = {
-  no_key: [401, "AuthenticationError", "no valid API key came as `Authorization: Bearer KEY`"],
+  no_key: [
+    401,
+    "AuthenticationError",
+    "no valid API key came as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+  ],
   tenant_key: [403, "PermissionDeniedError", "a key with a tenant registers no engines"],
   web_page: [403, "PermissionDeniedError", "a web page registers no engines"],
   no_json: [
@@ -33,6 +41,12 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
     `a body must be a JSON object here, sent as \`content-type: application/json\`, with at most ${GATEWAY_BODY_PARTS_MAX} texts, lists and objects`,
   ],
   no_path: [404, "NotFoundError", "the gateway passes on no such path"],
+  no_response: [404, "NotFoundError", "no engine holds an answer of this id"],
+  upgrade: [
+    501,
+    "NotImplementedError",
+    "the gateway passes on no WebSockets: ask an engine itself",
+  ],
   no_model: [404, "NotFoundError", "no engine serves this model"],
   large: [413, "BadRequestError", `the body has more than ${GATEWAY_BODY_BYTES_MAX} bytes`],
   full: [429, "OverloadedError", "the gateway holds too many request bodies"],
@@ -54,10 +68,10 @@ export function statusOf(reason: Refused): number {
   return TEXTS[reason][0];
 }
 
-/** Returns the body of an error, as clients of the OpenAI API read it. */
-export function errorBody(reason: Refused): string {
+/** Returns the error in the form of the API at this path (of the request, with or without a query). */
+export function bodyOf(reason: Refused, path: string): string {
   const [code, type, message] = TEXTS[reason];
-  return JSON.stringify({ error: { message, type, param: null, code } });
+  return errorBody(dialectOf(path), { code, type, message });
 }
 
 /** Returns the headers of such an error. */
@@ -73,6 +87,10 @@ export function headersOf(
   };
 }
 
+/** Returns a request's path without its query. */
+export const pathOf = ({ url = "/" }: { url?: string | undefined }): string =>
+  url.replace(/\?.*$/, "");
+
 /** Answers with an error. A body still arriving is read on for a while, because its client would see a reset instead. */
 export function refuse(
   response: ServerResponse,
@@ -80,8 +98,14 @@ export function refuse(
   retryAfterS: number = GATEWAY_RETRY_AFTER_S,
 ): void {
   const { req: request } = response;
+  // A stream that was kept alive has its head already.
+  if (response.headersSent) {
+    const [code, type, message] = TEXTS[reason];
+    response.end(errorEvent(dialectOf(pathOf(request)), { code, type, message }));
+    return;
+  }
   response.writeHead(statusOf(reason), headersOf(reason, retryAfterS));
-  response.end(errorBody(reason));
+  response.end(bodyOf(reason, pathOf(request)));
   if (request.complete) return;
   const timer = setTimeout(() => request.socket.destroy(), GATEWAY_LINGER_MS);
   request
@@ -116,12 +140,11 @@ export function refuseLimited(
   refuse(response, spent, retryAfterS);
 }
 
-/** Sent between two events of a broken stream, so that clients read an error and never an end. */
-export const BROKEN_EVENT: string = `data: ${JSON.stringify({
-  error: {
-    message: "the engine broke off in the middle of its answer",
-    type: "BadGatewayError",
-    param: null,
-    code: 502,
-  },
-})}\n\n`;
+const BROKEN: ApiError = {
+  code: 502,
+  type: "BadGatewayError",
+  message: "the engine broke off in the middle of its answer",
+};
+
+/** Returns the event that ends a broken stream, so that clients read an error and never an end. */
+export const brokenEvent = (dialect: Dialect): string => errorEvent(dialect, BROKEN);

@@ -11,16 +11,23 @@ import {
 } from "../../limits/gateway.ts";
 import { listenAt } from "../../listen.ts";
 import { nowMs } from "../../time.ts";
+import type { Engine } from "../engines/engine.ts";
+import type { Order } from "../engines/fleet.ts";
+import type { Choice } from "../score/router.ts";
 import { computeAhead } from "./ahead.ts";
+import type { Computed } from "./ahead.ts";
 import { Visit } from "./allowance.ts";
-import { readBody } from "./body.ts";
+import { fieldsOf, readBody } from "./body.ts";
 import type { BodyBudget } from "./body.ts";
+import { allowOrigin, answerPreflight } from "./cors.ts";
+import type { Origins } from "./cors.ts";
 import { forward } from "./forward.ts";
-import type { Forwarding } from "./forward.ts";
+import type { Forwarding, Held } from "./forward.ts";
 import type { Keys } from "./keys.ts";
-import { enter, holderOf, isPassed, readingOf } from "./reading.ts";
-import type { Holder } from "./reading.ts";
-import { refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
+import { enter, holderOf, isPassed, readingOf, tenantOf } from "./reading.ts";
+import type { Holder, Reading } from "./reading.ts";
+import { pathOf, refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
+import { StoredResponses } from "./responses.ts";
 import { answerSequence, GENERATE } from "./sequences.ts";
 import type { Registry } from "./sequences.ts";
 
@@ -33,6 +40,14 @@ export interface FrontOptions extends Forwarding {
   budget: BodyBudget;
   /** null: the API by sequences is not served. */
   registry: Registry | null;
+  /** Web pages that may read answers. */
+  origins: Origins;
+  /** Whether answers name the engine that made them. */
+  hasEngine: boolean;
+}
+
+interface Serving extends FrontOptions {
+  stored: StoredResponses;
 }
 
 export interface Front extends Running {
@@ -41,7 +56,8 @@ export interface Front extends Running {
 }
 
 /** Serves until closed; open answers then have GATEWAY_DRAIN_MS to end. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
-export async function startFront(options: FrontOptions): Promise<Front> {
+export async function startFront(given: FrontOptions): Promise<Front> {
+  const options: Serving = { ...given, stored: new StoredResponses() };
   const state = { isClosing: false };
   const limits = {
     maxHeaderSize: GATEWAY_HEADER_BYTES_MAX,
@@ -74,12 +90,16 @@ export async function startFront(options: FrontOptions): Promise<Front> {
 async function answer(
   request: IncomingMessage,
   response: ServerResponse,
-  options: FrontOptions,
+  options: Serving,
 ): Promise<void> {
   const arrivedMs = nowMs();
-  const path = (request.url ?? "/").replace(/\?.*$/, "");
-  const isGet = request.method === "GET";
-  if (isGet && path === "/health") return sayHealth(response, options);
+  allowOrigin(request, response, options.origins);
+  if (answerPreflight(request, response)) return;
+  // Engines redirect a path with a slash at its end to their own address.
+  const path = pathOf(request).replace(/(?<=.)\/+$/, "");
+  const isGet = request.method === "GET" || request.method === "HEAD";
+  if (HEALTH.has(path) && (isGet || path === "/ping")) return sayHealth(response, options);
+  if (request.headers.upgrade !== undefined) return refuseCounted(response, "upgrade", options);
   const holder = holderOf(options.keys, request.headers);
   if (holder === null) return refuseCounted(response, "no_key", options);
   if (isGet && OWN.has(path)) return answerOurselves(path, response, options);
@@ -97,7 +117,7 @@ async function serve(
   request: IncomingMessage,
   response: ServerResponse,
   asked: Omit<Arrived, "visit">,
-  options: FrontOptions,
+  options: Serving,
 ): Promise<void> {
   const { holder, path } = asked;
   const isForEngine = isPassed(path, holder) || (path === GENERATE && options.registry !== null);
@@ -106,7 +126,7 @@ async function serve(
   if (visit !== null) {
     response.once("close", () => visit.leave(response.headersSent ? response.statusCode : null));
   }
-  const tenant = typeof holder === "symbol" ? null : holder.tenant;
+  const tenant = tenantOf(holder);
   if (await answerSequence(request, response, path, { ...options, tenant, visit })) return;
   if (!isForEngine) return refuseCounted(response, "no_path", options);
   await take(request, response, { ...asked, visit }, options);
@@ -117,16 +137,21 @@ async function take(
   request: IncomingMessage,
   response: ServerResponse,
   arrived: Arrived,
-  options: FrontOptions,
+  options: Serving,
 ): Promise<void> {
   const { budget } = options;
   const bytes = await readBody(request, budget);
   if (bytes === "gone") return options.figures.gone();
   if (typeof bytes === "string") return refuseCounted(response, bytes, options);
+  let isHeld = true;
+  const release = (): void => {
+    if (isHeld) budget.give(bytes.length);
+    isHeld = false;
+  };
   try {
-    await pass(request, response, { ...arrived, bytes }, options);
+    await pass(request, response, { ...arrived, bytes, release }, options);
   } finally {
-    budget.give(bytes.length);
+    release();
   }
 }
 
@@ -141,35 +166,82 @@ interface Arrived {
 async function pass(
   request: IncomingMessage,
   response: ServerResponse,
-  { bytes, holder, visit, path, arrivedMs }: Arrived & { bytes: Buffer },
-  options: FrontOptions,
+  { bytes, holder, visit, path, arrivedMs, release }: Arrived & Held,
+  options: Serving,
 ): Promise<void> {
   const reading = readingOf(bytes, path, request.headers, holder);
   if (reading === null) return refuseCounted(response, "no_json", options);
-  const { asked, ownHeaders } = reading;
-  const spent = visit?.spend(asked.body, bytes.length) ?? null;
+  const { asked, passage } = reading;
+  const tenant = tenantOf(holder);
+  const place = options.stored.placeOf(path, asked.body, tenant, options.fleet.engines);
+  if (place === "nowhere") return refuseCounted(response, "no_response", options);
+  const spent = visit?.spend(asked.body, asked.bytes || bytes.length) ?? null;
   tellLimits(response, visit);
   if (spent !== null) return refuseLimited(response, spent, options);
-  let { bytes: body } = reading;
-  let choice = await options.router.choose(asked);
+  const { choice, body } = await chosen({ request, response, path }, reading, options);
   if (choice.isLate) return refuseCounted(response, "late", options);
-  if (choice.ahead !== null && typeof asked.body === "object" && asked.body !== null) {
-    const computed = { request, response, body: asked.body, path, ownHeaders };
-    const handed = await computeAhead(computed, choice.ahead, options.fleet);
-    options.figures.handedOver(choice.ahead.engine.name, handed !== null);
-    body = handed?.body ?? body;
-    choice = await options.router.choose(asked, handed?.tokens);
-  }
+  const target = `${path}${(request.url ?? "").replace(/^[^?]*/, "")}`;
   await forward(
-    { request, response, body, model: asked.model, choice, ownHeaders, arrivedMs, visit },
+    {
+      request,
+      response,
+      target,
+      body: held(body, release),
+      model: asked.model,
+      choice: place === "any" ? choice : { ...choice, order: only(place) },
+      passage,
+      hasEngine: options.hasEngine,
+      isStream: fieldsOf(asked.body)["stream"] === true,
+      arrivedMs,
+      visit,
+      onBegun: options.stored.onBegun(path, tenant),
+    },
     options,
   );
 }
+
+/** Chooses an engine, where that pays after another engine has computed the prompt. */
+async function chosen(
+  from: Pick<Computed, "request" | "response" | "path">,
+  { asked, bytes, passage }: Reading,
+  { router, fleet, figures }: Forwarding,
+): Promise<{ choice: Choice; body: Buffer }> {
+  const choice = await router.choose(asked);
+  const { body } = asked;
+  if (choice.isLate || choice.ahead === null || typeof body !== "object" || body === null) {
+    return { choice, body: bytes };
+  }
+  const handed = await computeAhead({ ...from, body, passage }, choice.ahead, fleet);
+  figures.handedOver(choice.ahead.engine.name, handed !== null);
+  return { choice: await router.choose(asked, handed?.tokens), body: handed?.body ?? bytes };
+}
+
+/** Orders the one engine that holds what a request names; no other can answer it. */
+const only =
+  (engine: Engine): Order =>
+  (engines) =>
+    engines.filter((one) => one === engine);
+
+/** Lets go of the bytes, too, so that they can be collected while the answer passes. */
+function held(bytes: Buffer, release: () => void): Held {
+  const of = {
+    bytes,
+    release(): void {
+      of.bytes = NO_BYTES;
+      release();
+    },
+  };
+  return of;
+}
+
+const NO_BYTES = Buffer.alloc(0);
 
 function sayHealth(response: ServerResponse, { fleet }: Forwarding): void {
   response.writeHead(fleet.hasAny(null) ? 200 : 503).end();
 }
 
+/** vLLM serves both. */
+const HEALTH: ReadonlySet<string> = new Set(["/health", "/ping"]);
 const OWN: ReadonlySet<string> = new Set(["/metrics", "/v1/models"]);
 
 async function answerOurselves(

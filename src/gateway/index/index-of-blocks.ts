@@ -19,6 +19,8 @@ interface TierIndex {
   names: NameTable;
   /** Groups that stored blocks; a removal in another group is ignored. */
   groups: Set<number>;
+  /** Number of an engine's copies of a block in the first of `groups`, where it has several. */
+  copies: Map<bigint, number>;
 }
 
 /** State of one engine. */
@@ -30,6 +32,8 @@ interface Holding {
   pulls: boolean;
   blockSize: number | null;
   isTrusted: boolean;
+  /** Whether events may repeat what a saved index held already, so that they show no second copies. */
+  isRepeated: boolean;
   /** Recent blocks of the engine's own memory: stored and removed. */
   came: number;
   went: number;
@@ -79,6 +83,7 @@ export class BlockIndex {
       pulls: false,
       blockSize: null,
       isTrusted: false,
+      isRepeated: false,
       came: 0,
       went: 0,
     }));
@@ -103,7 +108,9 @@ export class BlockIndex {
 
   /** An engine whose events are incomplete counts as holding nothing. */
   trust(engine: number, isTrusted: boolean): void {
-    this.#of(engine).isTrusted = isTrusted;
+    const holding = this.#of(engine);
+    holding.isTrusted = isTrusted;
+    if (isTrusted) holding.isRepeated = false;
   }
 
   apply(engine: number, event: KvEvent): void {
@@ -142,7 +149,7 @@ export class BlockIndex {
   /** Restores an engine's saved state into an empty one; requests rely on it only once it is trusted. */
   restore(engine: number, { blockSize, pulls, groups, parts }: Stock): void {
     const holding = this.#of(engine);
-    Object.assign(holding, { blockSize, pulls });
+    Object.assign(holding, { blockSize, pulls, isRepeated: true });
     for (const { tier, hashes, names } of parts) {
       const index = holding.tiers[tier];
       const bits = this.#bits[tier];
@@ -235,36 +242,58 @@ export class BlockIndex {
 
   #store(holding: Holding, event: Extract<KvEvent, { kind: "stored" }>): void {
     const { gpu, vault } = holding.tiers;
-    const { tier } = event;
-    const { parent: above } = event;
-    let parent = above === null ? ROOT : gpu.names.get(above) || vault.names.get(above);
+    const { tier, parent: above } = event;
+    const parent = above === null ? ROOT : gpu.names.get(above) || vault.names.get(above);
     if (tier === "vault") holding.pulls = true;
     // Blocks after an unknown one cannot be named.
     if (parent === ROOT && above !== null) return;
-    const { names, groups } = holding.tiers[tier];
-    const bits = this.#bits[tier];
     holding.blockSize = event.blockSize;
-    groups.add(event.group);
-    if (tier === "gpu") holding.came += event.blocks.length;
-    if (holding.came > GATEWAY_PRESSURE_BLOCKS) {
-      holding.came /= 2;
-      holding.went /= 2;
-    }
-    for (const { hash, tokens, extra } of event.blocks) {
+    holding.tiers[tier].groups.add(event.group);
+    if (tier === "gpu") this.#countCome(holding, event.blocks.length);
+    this.#storeBehind(holding, parent, event);
+    this.#makeRoom(holding, tier);
+  }
+
+  #countCome(holding: Holding, blocks: number): void {
+    holding.came += blocks;
+    if (holding.came <= GATEWAY_PRESSURE_BLOCKS) return;
+    holding.came /= 2;
+    holding.went /= 2;
+  }
+
+  #storeBehind(
+    holding: Holding,
+    above: BlockName,
+    { tier, group, blocks }: Extract<KvEvent, { kind: "stored" }>,
+  ): void {
+    const { names, groups, copies } = holding.tiers[tier];
+    const bits = this.#bits[tier];
+    const isCounted = tier === "gpu" && group === firstOf(groups) && !holding.isRepeated;
+    let parent = above;
+    for (const { hash, tokens, extra } of blocks) {
       parent = nameOf(this.seeds, parent, tokens, extra);
       const before = names.get(hash);
       if (before !== 0 && before !== parent) this.#drop(holding, tier, before);
-      if (before !== parent) names.set(hash, parent);
+      if (before !== parent) {
+        names.set(hash, parent);
+        copies.delete(hash);
+      } else if (isCounted) {
+        // Two requests that computed one block at once leave two copies, and each is removed on its own.
+        copies.set(hash, (copies.get(hash) ?? 1) + 1);
+      }
       bits.set(parent, bits.get(parent) | holding.bit);
     }
-    this.#makeRoom(holding, tier);
   }
 
   #remove(holding: Holding, event: Extract<KvEvent, { kind: "removed" }>): void {
     const { tier } = event;
-    const { names, groups } = holding.tiers[tier];
+    const { names, groups, copies } = holding.tiers[tier];
     if (!groups.has(event.group)) return;
+    const isCounted = event.group === firstOf(groups);
     for (const hash of event.hashes) {
+      if (isCounted && leaveOne(copies, hash)) continue;
+      // A prompt needs a block in every group.
+      copies.delete(hash);
       const name = names.delete(hash);
       if (name === 0) continue;
       if (tier === "gpu") holding.went += 1;
@@ -274,10 +303,11 @@ export class BlockIndex {
   }
 
   #empty(holding: Holding, tier: Tier): void {
-    const { names, groups } = holding.tiers[tier];
+    const { names, groups, copies } = holding.tiers[tier];
     for (const [, name] of names.entries()) this.#drop(holding, tier, name);
     names.clear();
     groups.clear();
+    copies.clear();
   }
 
   /** Bounds both tiers together; the one that grows drops its oldest. */
@@ -301,5 +331,21 @@ export class BlockIndex {
 }
 
 function newTierIndex(): TierIndex {
-  return { names: new NameTable(), groups: new Set() };
+  return { names: new NameTable(), groups: new Set(), copies: new Map() };
+}
+
+/** The group whose copies are counted; another group's second copy counts as none, which claims too little. */
+function firstOf(groups: ReadonlySet<number>): number | undefined {
+  const [first] = groups;
+  return first;
+}
+
+/** Takes one of several copies away; returns false where there is no second one. */
+function leaveOne(copies: Map<bigint, number>, hash: bigint): boolean {
+  if (copies.size === 0) return false;
+  const count = copies.get(hash);
+  if (count === undefined) return false;
+  if (count > 2) copies.set(hash, count - 1);
+  else copies.delete(hash);
+  return true;
 }

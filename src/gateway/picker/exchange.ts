@@ -16,11 +16,13 @@ import { Visit } from "../front/allowance.ts";
 import type { Refusal } from "../front/allowance.ts";
 import type { BodyBudget } from "../front/body.ts";
 import type { Forwarding } from "../front/forward.ts";
+import { ofConnection, passes } from "../front/headers.ts";
+import type { Passage } from "../front/headers.ts";
 import type { Keys } from "../front/keys.ts";
 import { Meter } from "../front/meter.ts";
 import { enter, holderOf, isPassed, readingOf } from "../front/reading.ts";
 import type { Holder } from "../front/reading.ts";
-import { errorBody, headersOf, statusOf } from "../front/refusal.ts";
+import { bodyOf, headersOf, statusOf } from "../front/refusal.ts";
 import type { Refused } from "../front/refusal.ts";
 import type { Sent } from "../score/router.ts";
 
@@ -116,8 +118,8 @@ export class Exchange {
     const { signal } = this.#left;
     const reading = readingOf(Buffer.concat(this.#chunks), this.#path, this.#headers, holder);
     if (reading === null) return this.#refuse("no_json");
-    const { asked, bytes, ownHeaders } = reading;
-    const spent = this.#visit?.spend(asked.body, this.#bytes) ?? null;
+    const { asked, bytes, passage } = reading;
+    const spent = this.#visit?.spend(asked.body, asked.bytes || this.#bytes) ?? null;
     if (spent !== null) return this.#refuseLimited(spent);
     const choice = await router.choose(asked);
     if (choice.isLate) return this.#refuse("late");
@@ -129,19 +131,32 @@ export class Exchange {
     this.#engine = engine;
     this.#sent = choice.send(engine);
     this.#giveBack();
+    this.#sendHead(engine.name, passage);
+    if (this.#hasBody) this.#sendBody(bytes, hasTrailers);
+    if (hasTrailers) this.#write({ requestTrailers: {} });
+  }
+
+  #sendHead(engine: string, passage: Passage): void {
+    const metered = passage.isMetered ? { "accept-encoding": "identity" } : {};
     this.#write({
       requestHeaders: {
         response: {
           headerMutation: {
-            ...headersSet({ [DESTINATION]: engine.name }),
-            removeHeaders: [...ownHeaders, "content-length"],
+            ...headersSet({ [DESTINATION]: engine, ...metered }),
+            removeHeaders: [...this.#kept(passage), "content-length"],
           },
         },
       },
-      dynamicMetadata: metadataOf(engine.name),
+      dynamicMetadata: metadataOf(engine),
     });
-    if (this.#hasBody) this.#sendBody(bytes, hasTrailers);
-    if (hasTrailers) this.#write({ requestTrailers: {} });
+  }
+
+  /** Returns the headers that the engine must not get; Envoy itself handles those of one connection and its own. */
+  #kept(passage: Passage): string[] {
+    const isOfEnvoy = /^(?::|x-forwarded-|x-envoy-|x-gateway-|host$)/;
+    return Object.keys(this.#headers).filter(
+      (name) => !isOfEnvoy.test(name) && !ofConnection(name) && !passes(name, passage),
+    );
   }
 
   #sendBody(bytes: Buffer, hasTrailers: boolean): void {
@@ -205,7 +220,7 @@ export class Exchange {
       immediateResponse: {
         status: { code: this.#code },
         headers: headersSet(headers),
-        body: Buffer.from(errorBody(reason)),
+        body: Buffer.from(bodyOf(reason, this.#path)),
         details: reason,
       },
     });

@@ -25,20 +25,27 @@ export interface KnowingOptions {
 
 export interface Known {
   tokens: number;
+  /** Tokens by the size of the request, where they are not known; 0 where they are. */
+  estimate: number;
   /** Spans by engine; nothing is known to be held by an engine that is absent. */
   spans: ReadonlyMap<Engine, Span>;
   /** Block names, by block size. */
   names: ReadonlyMap<number, readonly BlockName[]>;
 }
 
-export const NOTHING: Known = {
+/** Bytes of a request for each token of its prompt, on average. */
+const BYTES_PER_TOKEN = 4;
+
+/** Nothing but the size of a request. */
+export const unknown = (bytes: number): Known => ({
   tokens: 0,
+  estimate: Math.ceil(bytes / BYTES_PER_TOKEN),
   spans: new Map(),
   names: new Map(),
-};
+});
 
-export const spanAt = ({ tokens, spans }: Known, engine: Engine): Span =>
-  spans.get(engine) ?? { tokens, held: 0, reach: 0 };
+export const spanAt = ({ tokens, estimate, spans }: Known, engine: Engine): Span =>
+  spans.get(engine) ?? { tokens: tokens || estimate, held: 0, reach: 0 };
 
 /** Adds the tokens handed over, which each of these engines can pull. */
 export function reaching(known: Known, tokens: number, engines: readonly Engine[]): Known {
@@ -60,6 +67,8 @@ interface Asking {
   path: string;
   body: unknown;
   model: string | null;
+  /** Bytes of the body without pictures and sounds. */
+  bytes: number;
 }
 
 export class Knowing {
@@ -69,14 +78,15 @@ export class Knowing {
     this.#options = options;
   }
 
-  async know({ path, body, model }: Asking): Promise<Known> {
-    const prompt = promptOf(path, body);
-    if (prompt === null || model === null) return NOTHING;
+  async know({ path, body, model, bytes }: Asking): Promise<Known> {
     const { fleet, tokenizer } = this.#options;
-    const [asker] = leastLoad(fleet.able(model));
-    if (asker === undefined) return NOTHING;
+    const prompt = promptOf(path, body, model ?? onlyModel(fleet));
+    if (prompt === null) return unknown(bytes);
+    const [asker] = leastLoad(fleet.able(prompt.model));
+    if (asker === undefined) return unknown(bytes);
     const tokens = await tokenizer.tokensOf(prompt, asker);
-    if (tokens === null) return NOTHING;
+    if (tokens === null) return unknown(bytes);
+    if (prompt.isComputed) return { ...unknown(0), tokens: tokens.length };
     const known = this.#held(prompt, tokens, asker);
     return (await this.#askVaults(prompt, tokens, known))
       ? this.#held(prompt, tokens, asker)
@@ -111,7 +121,7 @@ export class Knowing {
         });
       }
     }
-    return { tokens: tokens.length, spans, names };
+    return { tokens: tokens.length, estimate: 0, spans, names };
   }
 
   /** Returns true where more of the prompt is known to be held than before. */
@@ -138,6 +148,12 @@ export class Knowing {
     const { held, reach } = spanAt(known, engine);
     return [{ slot: engine.slot, agreement, apart, held, reach }];
   }
+}
+
+/** The model that engines serve where a request names none; null: there are several. */
+function onlyModel(fleet: Fleet): string | null {
+  const models = fleet.models().filter(({ parent = null }) => parent === null);
+  return models.length === 1 ? (models[0]?.id ?? null) : null;
 }
 
 const pathOf = ({ root }: Model): string => (typeof root === "string" ? root : "");

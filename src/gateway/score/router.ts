@@ -7,7 +7,7 @@ import type { Order } from "../engines/fleet.ts";
 import type { Turn } from "../engines/queue.ts";
 import { Decisions } from "./decisions.ts";
 import type { Candidate, Decision, Reason } from "./decisions.ts";
-import { Knowing, NOTHING, reaching, spanAt, wholeBlocks } from "./known.ts";
+import { Knowing, reaching, spanAt, unknown, wholeBlocks } from "./known.ts";
 import type { Known, KnowingOptions } from "./known.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
 import { SessionRing } from "./ring.ts";
@@ -23,6 +23,8 @@ export interface Asked {
   /** The parsed body; null: it is not JSON. */
   body: unknown;
   model: string | null;
+  /** Bytes of the body without pictures and sounds. */
+  bytes: number;
   /** Session of the request; null: none. */
   session: string | null;
   /** Requests with one name share; empty: none given. */
@@ -94,7 +96,7 @@ export class Router {
   async choose(asked: Asked, handedOver = 0): Promise<Choice> {
     const { preset } = this.#options;
     const looks = preset === "earliest-token" || preset === "prefix-weighted";
-    const found = looks ? await this.#knowing.know(asked) : NOTHING;
+    const found = looks ? await this.#knowing.know(asked) : unknown(asked.bytes);
     const known = reaching(found, handedOver, this.#options.fleet.engines);
     const turn = this.#turnOf(known, asked);
     return {
@@ -106,8 +108,9 @@ export class Router {
     };
   }
 
-  #turnOf({ tokens }: Known, { fairness: key, objective }: Asked): Turn {
-    return { key, priority: this.#options.objectives.get(objective) ?? 0, tokens: tokens || 1 };
+  #turnOf({ tokens, estimate }: Known, { fairness: key, objective }: Asked): Turn {
+    const priority = this.#options.objectives.get(objective) ?? 0;
+    return { key, priority, tokens: tokens || estimate || 1 };
   }
 
   #isLate(known: Known, model: string | null, turn: Turn): boolean {
@@ -233,7 +236,9 @@ export class Router {
     const decision = this.decisions.add(this.#decisionOf(engine, known, asked, parts));
     const size = index.blockSize(slot);
     if (size !== null) index.guess(slot, known.names.get(size) ?? []);
-    const computing: Computing | null = known.tokens === 0 ? null : ttft.sent(span);
+    const isKnown = known.tokens > 0;
+    // A prompt of estimated length counts for those behind it; nothing is learnt from it.
+    const computing: Computing | null = span.tokens === 0 ? null : ttft.sent(span);
     const paid = this.#throttle.sent(turn);
     let wholeMs = 0;
     const told = {
@@ -245,11 +250,11 @@ export class Router {
       begun(isStream) {
         paid();
         if (isStream) decision.measuredMs = nowMs() - sentMs;
-        if (computing !== null) ttft.begun(computing, isStream);
+        if (computing !== null) ttft.begun(computing, isStream && isKnown);
         wholeMs = nowMs() - sentMs;
       },
       answered(tokens) {
-        if (computing === null || !isSingle(asked.body)) return;
+        if (computing === null || !isKnown || !isSingle(asked.body)) return;
         decision.measuredMs = ttft.answered(computing, wholeMs, Math.max(0, tokens - 1));
       },
       ended() {
@@ -259,7 +264,7 @@ export class Router {
       receipt: {
         "x-tierkv-preset": preset,
         "x-tierkv-reason": decision.reason,
-        ...(computing === null ? {} : told),
+        ...(isKnown ? told : {}),
       },
     };
   }

@@ -1,38 +1,53 @@
-// Owns asking an engine for the tokens of a prompt.
+// Owns asking an engine for the tokens of a prompt: of a text or a chat, or of a request that it renders.
 import { GATEWAY_TOKENS_BYTES_MAX } from "../../limits/gateway.ts";
 import { textWithin } from "../engines/answer.ts";
 import type { Engine } from "../engines/engine.ts";
+import type { Question } from "./prompt.ts";
 
 /** Returns null on a time-out, or where the engine gives no tokens. */
 export async function askEngine(
   engine: Engine,
-  question: string,
+  question: Question,
   timeoutMs: number,
 ): Promise<readonly number[] | null> {
+  if (engine.lacks(question.path)) return null;
   return (await answerOf(engine, question, timeoutMs))?.tokens ?? null;
 }
 
 /** Returns null on a time-out or failure; `tokens` is null where the engine answered without any. */
 export async function answerOf(
   engine: Engine,
-  question: string,
+  { path, body: question }: Question,
   timeoutMs: number,
 ): Promise<{ tokens: readonly number[] | null } | null> {
   try {
-    const { statusCode, body } = await engine.pool.request({
+    const { statusCode, body } = await engine.ask({
       method: "POST",
-      path: "/tokenize",
+      path,
       headers: { "content-type": "application/json" },
       body: question,
       signal: AbortSignal.timeout(timeoutMs),
     });
     const text = await textWithin(body, GATEWAY_TOKENS_BYTES_MAX);
+    // A release without that route, or a model without it.
+    if (statusCode === 404 || statusCode === 405 || statusCode === 501) engine.noteLack(path);
     if (text === null || statusCode !== 200) return { tokens: null };
-    const { tokens } = JSON.parse(text) as { tokens?: unknown };
-    return { tokens: isTokens(tokens) ? tokens : null };
+    return { tokens: tokensIn(JSON.parse(text)) };
   } catch {
     return null;
   }
+}
+
+/** Reads an answer of `/tokenize` (`tokens`) or of a `/render` route (`token_ids`); pictures tell blocks apart in a way not known here. */
+function tokensIn(answer: unknown): readonly number[] | null {
+  if (typeof answer !== "object" || answer === null) return null;
+  const {
+    tokens,
+    token_ids: rendered,
+    features = null,
+  } = answer as Readonly<Record<string, unknown>>;
+  const found = tokens ?? (features === null ? rendered : null);
+  return isTokens(found) ? found : null;
 }
 
 /** A plain loop, because `every` on 100,000 tokens takes longer than naming their blocks. */

@@ -5,6 +5,7 @@ import { answerOf } from "./ask.ts";
 import { chatOf } from "./chat.ts";
 import type { Chat } from "./chat.ts";
 import { promptOf } from "./prompt.ts";
+import type { Question } from "./prompt.ts";
 
 export interface Verdict {
   texts: boolean;
@@ -119,11 +120,12 @@ async function differingChat(
 
 async function compare(
   engine: Engine,
-  question: string | null | undefined,
+  question: Question | null | undefined,
   ours: Ours,
   { text, isFramed }: { text: string; isFramed: boolean },
 ): Promise<"same" | "other" | "refused" | "late"> {
-  const answer = await answerOf(engine, question ?? "", GATEWAY_PROBE_MS);
+  if (question === null || question === undefined) return "refused";
+  const answer = await answerOf(engine, question, GATEWAY_PROBE_MS);
   if (answer === null) return "late";
   const { tokens } = answer;
   if (tokens === null) return "refused";

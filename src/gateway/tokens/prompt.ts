@@ -1,4 +1,4 @@
-// Owns the part of a request's body that determines its first blocks.
+// Owns the part of a request's body that determines its first blocks, for every API form of an engine.
 import { GATEWAY_ENCODE_CHARS_MAX } from "../../limits/gateway.ts";
 import { isTokens } from "./ask.ts";
 
@@ -8,15 +8,30 @@ export interface Prompt {
   model: string;
   /** Token ids, if the client gave them. */
   tokens: readonly number[] | null;
-  /** Body for the engine's `/tokenize`; null: the client gave token ids. */
-  question: string | null;
+  /** How an engine is asked for the token ids; null: the client gave them. */
+  question: Question | null;
   /** Input for a tokenizer of ours; null: only the engine can make the tokens. */
   own: { text: string; isFramed: boolean } | { chat: Fields } | null;
   salt: string | null;
+  /** Whether the engine computes the whole prompt, whatever it holds. */
+  isComputed: boolean;
 }
 
-const COMPLETIONS = /^\/v1\/completions$/;
-const CHAT = /^\/v1\/chat\/completions$/;
+/** A request to an engine: its path, and its body as JSON. */
+export interface Question {
+  path: string;
+  body: string;
+}
+
+type Common = Pick<Prompt, "model" | "salt" | "isComputed">;
+
+const COMPLETIONS = "/v1/completions";
+const CHAT = "/v1/chat/completions";
+const MESSAGES = "/v1/messages";
+const RESPONSES = "/v1/responses";
+/** vLLM takes any form there, and tells it by its fields. */
+const INVOCATIONS = "/invocations";
+
 /** Fields that change a chat template's result, by their names in `/tokenize`. */
 const CHAT_FIELDS = [
   "messages",
@@ -29,36 +44,145 @@ const CHAT_FIELDS = [
   "tools",
 ];
 
-/** Returns null for a prompt whose blocks cannot be known, such as several at once or pictures. */
-export function promptOf(path: string, body: unknown): Prompt | null {
-  if (typeof body !== "object" || body === null) return null;
+/**
+ * Fields of a chat that change no token of its prompt in vLLM 0.28 to 0.33. A chat with any other field is rendered by the
+ * engine's own route, which takes all of them: `reasoning_effort`, `documents`, and fields that are not known here.
+ */
+const HARMLESS: ReadonlySet<string> = new Set([
+  ...CHAT_FIELDS,
+  "allowed_token_ids",
+  "bad_words",
+  "cache_salt",
+  "frequency_penalty",
+  "ignore_eos",
+  "include_stop_str_in_output",
+  "kv_transfer_params",
+  "length_penalty",
+  "logit_bias",
+  "logprobs",
+  "max_completion_tokens",
+  "max_tokens",
+  "metadata",
+  "min_p",
+  "min_tokens",
+  "model",
+  "n",
+  "parallel_tool_calls",
+  "presence_penalty",
+  "priority",
+  "prompt_cache_key",
+  "prompt_logprobs",
+  "repetition_penalty",
+  "request_id",
+  "return_token_ids",
+  "return_tokens_as_token_ids",
+  "safety_identifier",
+  "seed",
+  "service_tier",
+  "session_id",
+  "skip_special_tokens",
+  "spaces_between_special_tokens",
+  "stop",
+  "stop_token_ids",
+  "store",
+  "stream",
+  "stream_options",
+  "temperature",
+  "top_k",
+  "top_logprobs",
+  "top_p",
+  "use_beam_search",
+  "user",
+]);
+
+/** Returns null for a prompt whose blocks cannot be known, such as several at once. `model`: where the body names none. */
+export function promptOf(path: string, body: unknown, model: string | null = null): Prompt | null {
+  if (typeof body !== "object" || body === null || Array.isArray(body)) return null;
   const fields = body as Fields;
-  const { model, cache_salt: salt, truncate_prompt_tokens: cut = null } = fields;
-  // The engine computes only a part of a prompt that it cuts.
-  if (typeof model !== "string" || cut !== null) return null;
-  const common = { model, salt: typeof salt === "string" ? salt : null };
-  if (COMPLETIONS.test(path)) return completionOf(fields, common);
-  if (!CHAT.test(path) || !isPlain(fields["messages"])) return null;
-  const given = CHAT_FIELDS.map((name) => [name, fields[name]]);
-  const question = JSON.stringify({ model, ...Object.fromEntries(given) });
-  return { ...common, tokens: null, question, own: ownChat(fields, question) };
+  const named = textOf(fields["model"]) || model;
+  const cut = fields["truncate_prompt_tokens"] ?? -1;
+  // The engine computes only a part of a prompt that it cuts; -1 cuts at the longest that it takes.
+  if (named === null || cut !== -1) return null;
+  const salt = fields["cache_salt"];
+  const common = {
+    model: named,
+    salt: typeof salt === "string" ? salt : null,
+    isComputed: isComputedWhole(fields),
+  };
+  return FORMS.get(formOf(path, fields))?.(fields, common) ?? null;
 }
 
-function completionOf(fields: Fields, common: Pick<Prompt, "model" | "salt">): Prompt | null {
-  const { prompt, add_special_tokens } = fields;
+/** How a prompt is read, by the path of its form. */
+const FORMS: ReadonlyMap<string, (fields: Fields, common: Common) => Prompt | null> = new Map([
+  [COMPLETIONS, completionOf],
+  [CHAT, chatOf],
+  [MESSAGES, (fields: Fields, common: Common) => renderedAt(MESSAGES, fields, common)],
+  [RESPONSES, responseOf],
+]);
+
+const textOf = (value: unknown): string => (typeof value === "string" ? value : "");
+
+function formOf(path: string, fields: Fields): string {
+  if (path !== INVOCATIONS) return path;
+  return "messages" in fields ? CHAT : COMPLETIONS;
+}
+
+/** vLLM reads no cached block for a request that asks for the log-probabilities of its prompt. */
+function isComputedWhole({ prompt_logprobs, echo, logprobs }: Fields): boolean {
+  const has = (value: unknown): boolean => value !== undefined && value !== null && value !== false;
+  return has(prompt_logprobs) || (echo === true && has(logprobs));
+}
+
+/** A stored answer before it is part of the prompt, and only its own engine has it. */
+const isContinued = ({ previous_response_id: before = null }: Fields): boolean => before !== null;
+
+function responseOf(fields: Fields, common: Common): Prompt | null {
+  return isContinued(fields) ? null : renderedAt(RESPONSES, fields, common);
+}
+
+function completionOf(fields: Fields, common: Common): Prompt | null {
+  const { prompt: given, add_special_tokens } = fields;
+  const prompt: unknown =
+    Array.isArray(given) && given.length === 1 && !isTokens(given) ? given[0] : given;
   if (isTokens(prompt)) return { ...common, tokens: prompt, question: null, own: null };
   if (typeof prompt !== "string") return null;
-  const question = JSON.stringify({ model: common.model, prompt, add_special_tokens });
+  const body = JSON.stringify({ model: common.model, prompt, add_special_tokens });
   const isFramed = add_special_tokens ?? true;
   const own = typeof isFramed === "boolean" ? { text: prompt, isFramed } : null;
-  return { ...common, tokens: null, question, own };
+  return { ...common, tokens: null, question: { path: "/tokenize", body }, own };
+}
+
+function chatOf(fields: Fields, common: Common): Prompt | null {
+  const { messages } = fields;
+  const isHarmless = Object.entries(fields).every(
+    ([name, value]) => HARMLESS.has(name) || value === null,
+  );
+  if (!isHarmless || !isPlain(messages)) return renderedAt(CHAT, fields, common);
+  const given = CHAT_FIELDS.map((name) => [name, fields[name]]);
+  const body = JSON.stringify({ model: common.model, ...Object.fromEntries(given) });
+  return {
+    ...common,
+    tokens: null,
+    question: { path: "/tokenize", body },
+    own: ownChat(fields, body),
+  };
+}
+
+/** Fields that change no prompt and would make equal prompts different questions. */
+const LEFT_OUT = ["stream", "stream_options", "kv_transfer_params", "request_id", "user", "seed"];
+
+/** Asks the engine's own route that renders such a request without computing it. */
+function renderedAt(form: string, fields: Fields, common: Common): Prompt {
+  const kept = Object.entries(fields).filter(([name]) => !LEFT_OUT.includes(name));
+  const body = JSON.stringify({ ...Object.fromEntries(kept), model: common.model });
+  return { ...common, tokens: null, question: { path: `${form}/render`, body }, own: null };
 }
 
 /** null for a long chat, because rendering it would hold up all other requests. */
 const ownChat = (chat: Fields, question: string): Prompt["own"] =>
   question.length > GATEWAY_ENCODE_CHARS_MAX ? null : { chat };
 
-/** Accepts texts alone, because a picture's own digest tells its blocks apart. */
+/** Accepts texts alone, which `/tokenize` and our own templates render as engines do. */
 function isPlain(messages: unknown): boolean {
   return (
     Array.isArray(messages) &&

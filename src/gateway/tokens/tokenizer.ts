@@ -4,7 +4,7 @@ import { GATEWAY_TOKENIZE_CHARS_MIN, GATEWAY_TOKENS_KEPT_MAX } from "../../limit
 import type { Engine } from "../engines/engine.ts";
 import { askEngine } from "./ask.ts";
 import type { OwnTokenizers } from "./own.ts";
-import type { Prompt } from "./prompt.ts";
+import type { Prompt, Question } from "./prompt.ts";
 
 /** Maker of tokens that were not remembered; `nobody`: it took too long, or the engine gave none. */
 export type Maker = "gateway" | "engine" | "nobody";
@@ -29,10 +29,11 @@ export class Tokenizer {
   async tokensOf(prompt: Prompt, engine: Engine): Promise<readonly number[] | null> {
     if (prompt.tokens !== null) return prompt.tokens;
     const { question, salt } = prompt;
-    if (question === null || question.length < GATEWAY_TOKENIZE_CHARS_MIN) return null;
+    if (question === null || question.body.length < GATEWAY_TOKENIZE_CHARS_MIN) return null;
     // With the salt, because a quick answer would tell one tenant what another has asked.
     const key = createHash("sha256")
-      .update(question)
+      .update(`${question.path}\0`)
+      .update(question.body)
       .update(`\0${salt ?? ""}`)
       .digest("base64");
     const known = this.#kept.get(key);
@@ -46,7 +47,11 @@ export class Tokenizer {
     return tokens;
   }
 
-  async #make(prompt: Prompt, question: string, engine: Engine): Promise<readonly number[] | null> {
+  async #make(
+    prompt: Prompt,
+    question: Question,
+    engine: Engine,
+  ): Promise<readonly number[] | null> {
     const { timeoutMs, own, onMade } = this.#options;
     const made = own === null ? null : own.make(prompt, engine, timeoutMs);
     const tokens = await (made ?? askEngine(engine, question, timeoutMs));

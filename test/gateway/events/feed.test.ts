@@ -82,6 +82,31 @@ describe.each([
   });
 });
 
+test.each([
+  { replaysAtOnce: 40, isSilent: false },
+  { replaysAtOnce: 40, isSilent: true },
+])("a replay whose socket drops batches (%o) goes on until it is whole", async (options) => {
+  const { publisher, feed, believed, index } = await followed(options);
+  const BATCHES = 200;
+  for (let seed = 0; seed < BATCHES; seed += 1) await publisher.take(prompt(seed));
+  const { drops } = index;
+  feed.start();
+  await until(() => feed.state === "live");
+  for (let seed = 0; seed < BATCHES; seed += 1)
+    expect(believed(prompt(seed)), String(seed)).toBe(3);
+  expect(publisher.replayed).toBeGreaterThan(1);
+  // The index was emptied once, at the beginning.
+  expect(index.drops - drops).toBe(1);
+});
+
+test("a replay behind the engine's oldest batch knows what is left of them", async () => {
+  const { publisher, feed, believed } = await followed({ kept: 50, replaysAtOnce: 20 });
+  for (let seed = 0; seed < 120; seed += 1) await publisher.take(prompt(seed));
+  feed.start();
+  await until(() => feed.state === "live");
+  expect([69, 70, 119].map((seed) => believed(prompt(seed)))).toEqual([0, 3, 3]);
+});
+
 test("a salt tells prompts apart", async () => {
   const { publisher, feed, believed } = await followed();
   await publisher.take(prompt(1), 0, false, "tenant");

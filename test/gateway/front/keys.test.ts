@@ -34,6 +34,9 @@ test("without a key of the file nothing is answered but /health", async () => {
   expect(engines[0]!.asked).toHaveLength(0);
 });
 
+/** A client's own salt, as it goes to engines. */
+const hashed = (salt: string): string => createHash("sha256").update(salt).digest("base64url");
+
 test("a key opens it, and stays here; a body without tenant and salt passes byte for byte", async () => {
   const { engines, ask } = await guarded();
   const body = '{ "model":"m", "seed":12345678901234567890 }';
@@ -45,8 +48,8 @@ test("a key opens it, and stays here; a body without tenant and salt passes byte
 
 test.each([
   ['{"model":"m","prompt":"p"}', "acme"],
-  ['{"model":"m","cache_salt":"other"}', "acme:other"],
-  ['{"model":"m","cache_salt":"a","cache_salt":"b"}', "acme:b"],
+  ['{"model":"m","cache_salt":"other"}', `acme:${hashed("other")}`],
+  ['{"model":"m","cache_salt":"a","cache_salt":"b"}', `acme:${hashed("b")}`],
   ['{"model":"m","cache_salt":7}', "acme"],
 ])("a tenant's request %s carries the salt %s", async (body, salt) => {
   const { engines, ask } = await guarded();
@@ -56,12 +59,35 @@ test.each([
   expect(sent.split("cache_salt")).toHaveLength(2);
 });
 
+test.each([
+  '{"model":"m","tools":[{"x":1.0,"y":1e400,"z":12345678901234567890}]}',
+  '{ "model" : "m" , "cache_salt":"o}{", "a":{"cache_salt":"inner"},\n"b":["cache_salt"] }',
+  '{"cache_salt":"o","model":"m","t":"\\"cache_salt\\":\\"no\\""}',
+  '{"model":"m","cache_s\\u0061lt":"o","é":"ü"}',
+])("of a tenant's request %s all but the salt keeps its bytes", async (body) => {
+  const { engines, ask } = await guarded();
+  expect((await ask("k-ana", body)).code).toBe(200);
+  const sent = engines[0]!.asked[0]?.body ?? "";
+  const salt = (JSON.parse(sent) as { cache_salt: string }).cache_salt;
+  expect(salt).toMatch(/^acme(?::[\w-]{43})?$/);
+  const own = /"cache_s(?:a|\\u0061)lt" ?: ?"o(?:\}\{)?" ?,? ?/;
+  const kept = (text: string): string => text.replace(/[\s,{}]/g, "");
+  expect(kept(sent.replace(`"cache_salt":"${salt}"`, ""))).toBe(kept(body.replace(own, "")));
+});
+
+test("a salt of the greatest length that engines take stays within it", async () => {
+  const { engines, ask } = await guarded();
+  await ask("k-ana", JSON.stringify({ model: "m", cache_salt: "s".repeat(128) }));
+  const sent = JSON.parse(engines[0]!.asked[0]!.body) as { cache_salt: string };
+  expect(sent.cache_salt.length).toBeLessThanOrEqual(128);
+});
+
 test("a key without a tenant reaches no tenant's blocks by its salt", async () => {
   const { engines, ask } = await guarded();
   for (const salt of ["acme", "acme:other"]) {
     await ask("k-ops", JSON.stringify({ model: "m", cache_salt: salt }));
     const sent = JSON.parse(engines[0]!.asked.at(-1)!.body) as { cache_salt: string };
-    expect(sent.cache_salt).toBe(`:${salt}`);
+    expect(sent.cache_salt).toBe(`:${hashed(salt)}`);
   }
   // No JSON, which Python would read all the same.
   expect((await ask("k-ops", '{"model":"m","cache_salt":"acme","top_p":NaN}')).code).toBe(400);

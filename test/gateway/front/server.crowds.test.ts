@@ -4,7 +4,11 @@ import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { dirname, join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { GATEWAY_BODIES_BYTES_MAX, GATEWAY_BODY_BYTES_MAX } from "../../../src/limits/gateway.ts";
+import {
+  GATEWAY_BODIES_BYTES_MAX,
+  GATEWAY_BODY_BYTES_MAX,
+  GATEWAY_BODY_COPIES,
+} from "../../../src/limits/gateway.ts";
 import { Program } from "../../support/command-line.ts";
 import { Crowd, residentBytes } from "../../support/crowd.ts";
 import { call, testFolder, until } from "../../support/gateways.ts";
@@ -168,7 +172,7 @@ test.runIf(IS_LONG)(
     const to = await gateway("earliest-token");
     await serves(to);
     const before = to.resident();
-    const most = GATEWAY_BODIES_BYTES_MAX / GATEWAY_BODY_BYTES_MAX;
+    const most = GATEWAY_BODIES_BYTES_MAX / GATEWAY_BODY_BYTES_MAX / GATEWAY_BODY_COPIES;
     const { sockets, codes } = await almost(to, most + 8);
     await until(() => codes.length >= 8);
     expect(codes).toEqual(codes.map(() => "429"));

@@ -1,7 +1,11 @@
 // Owns the proof of what the gateway answers itself: models, health, refusals, and its bounds.
 import { expect, test } from "vitest";
 import { holderOf, isPassed } from "../../../src/gateway/front/reading.ts";
-import { GATEWAY_BODY_BYTES_MAX, GATEWAY_BODY_PARTS_MAX } from "../../../src/limits/gateway.ts";
+import {
+  GATEWAY_BODY_BYTES_MAX,
+  GATEWAY_BODY_COPIES,
+  GATEWAY_BODY_PARTS_MAX,
+} from "../../../src/limits/gateway.ts";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
 
@@ -129,8 +133,8 @@ test("a request that finds no room waits until there is some", async () => {
 
 test("bodies together have a bound, and give their room back", async () => {
   const { BodyBudget } = await import("../../../src/gateway/front/body.ts");
-  const budget = new BodyBudget(10);
+  const budget = new BodyBudget(10 * GATEWAY_BODY_COPIES);
   expect([budget.take(6), budget.take(5), budget.take(4)]).toEqual([true, false, true]);
   budget.give(6);
-  expect(budget.bytes).toBe(4);
+  expect(budget.bytes).toBe(4 * GATEWAY_BODY_COPIES);
 });

@@ -31,7 +31,7 @@ function listening(): { agreement: Agreement; lines: string[] } {
 
 /** Through the wire: what is read is what counts. */
 function read(event: object): KvEvent {
-  const [only] = readBatch(encode([0, [event], 0], { useBigInt64: true }));
+  const [only] = readBatch(encode([0, [event], 0], { useBigInt64: true })).events;
   return only!;
 }
 

@@ -52,6 +52,20 @@ test("the longest prefix of each engine, and none past a hole", () => {
   expect(known.prefixes(NAMES)).toEqual([0, 0]);
 });
 
+test("a block with two copies is held until both are removed; in each group one is enough to break a prompt", () => {
+  const known = index(1);
+  known.apply(0, stored(1n, null, [1, 2]));
+  known.apply(0, stored(1n, null, [1, 2]));
+  known.apply(0, removed(1n));
+  expect(known.prefixes(NAMES)).toEqual([1]);
+  known.apply(0, removed(1n));
+  expect(known.prefixes(NAMES)).toEqual([0]);
+  for (const group of [0, 3]) known.apply(0, stored(1n, null, [1, 2], group));
+  expect(known.prefixes(NAMES)).toEqual([1]);
+  known.apply(0, removed(1n, 3));
+  expect(known.prefixes(NAMES)).toEqual([0]);
+});
+
 test("what one engine lacks is not made up for by another", () => {
   const known = index();
   for (const event of [stored(1n, null, [1, 2]), stored(2n, 1n, [3, 4]), stored(3n, 2n, [5, 6])]) {

@@ -126,8 +126,6 @@ test("what is not rendered here as the engine renders it, the engine is asked fo
     { chat_template_kwargs: { bos_token: "x" } },
     { chat_template_kwargs: { depth: 1 } },
     { continue_final_message: true, add_generation_prompt: false },
-    { reasoning_effort: "low" },
-    { documents: [{ text: "x" }] },
     { add_special_tokens: "yes" },
     // Its engine writes tools without the spaces that Python writes: that was compared, too.
     { tools: [{ type: "function", function: { name: "f", description: "", parameters: {} } }] },
@@ -135,6 +133,11 @@ test("what is not rendered here as the engine renders it, the engine is asked fo
   for (const more of foreign) {
     await known.chat(more);
     expect(await known.made(), JSON.stringify(more)).toEqual({ engine: 1 });
+  }
+  // `/tokenize` takes no such fields, and this engine has no route that does.
+  for (const more of [{ reasoning_effort: "low" }, { documents: [{ text: "x" }] }]) {
+    await known.chat(more);
+    expect(await known.made(), JSON.stringify(more)).toEqual({ nobody: 1 });
   }
   for (const other of [`${text()}\u{d800}`, "x".repeat(GATEWAY_ENCODE_CHARS_MAX + 1)]) {
     await known.complete(other);

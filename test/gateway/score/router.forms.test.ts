@@ -1,0 +1,160 @@
+// Owns the proof that every form of the API goes where its prompt is held, by the tokens that the engine itself renders.
+import { expect, onTestFinished, test } from "vitest";
+import type { Preset } from "../../../src/config/config.ts";
+import { call, gatewayBefore, until } from "../../support/gateways.ts";
+import type { Answer, Scene } from "../../support/gateways.ts";
+import { tokensOf } from "../../support/sim-engine.ts";
+import { SimPublisher } from "../../support/sim-publisher.ts";
+
+const LONG = "a long system prompt. ".repeat(40);
+const CALL = { id: "c", type: "function", function: { name: "f", arguments: '{"x":1.0}' } };
+const CHAT = "/v1/chat/completions";
+
+type Form = readonly [name: string, path: string, body: (last: string) => object];
+
+const FORMS: readonly Form[] = [
+  ["a chat of texts", CHAT, (last) => ({ messages: user(LONG, last) })],
+  ["content parts", CHAT, (last) => ({ messages: [{ role: "user", content: parts(LONG, last) }] })],
+  [
+    "an assistant's tool call without content",
+    CHAT,
+    (last) => ({
+      messages: [
+        { role: "user", content: LONG },
+        { role: "assistant", tool_calls: [CALL] },
+        { role: "tool", tool_call_id: "c", content: last },
+      ],
+    }),
+  ],
+  ["reasoning effort", CHAT, (last) => ({ reasoning_effort: "high", messages: user(LONG, last) })],
+  ["documents", CHAT, (last) => ({ documents: [{ text: LONG }], messages: user("q", last) })],
+  ["the Messages API", "/v1/messages", (last) => ({ system: LONG, messages: user("q", last) })],
+  ["the Responses API", "/v1/responses", (last) => ({ instructions: LONG, input: last })],
+  ["one text in a list", "/v1/completions", (last) => ({ prompt: [LONG + last] })],
+  ["token ids in a list", "/v1/completions", (last) => ({ prompt: [tokensOf(LONG + last)] })],
+  ["an invocation", "/invocations", (last) => ({ messages: user(LONG, last) })],
+  [
+    "a truncation that cuts nothing",
+    CHAT,
+    (last) => ({ truncate_prompt_tokens: -1, messages: user(LONG, last) }),
+  ],
+  ["no model", CHAT, (last) => ({ model: null, messages: user(LONG, last) })],
+];
+
+const user = (...texts: readonly string[]): object[] =>
+  texts.map((content) => ({ role: "user", content }));
+const parts = (...texts: readonly string[]): object[] =>
+  texts.map((text) => ({ type: "text", text }));
+
+/** As an engine with a template of its own: whatever is in these fields is in the prompt, in this order. */
+function rendered(_path: string, fields: Readonly<Record<string, unknown>>): number[] {
+  const { prompt, reasoning_effort, documents, tools, system, instructions, messages, input } =
+    fields;
+  if (prompt !== undefined) {
+    const one =
+      Array.isArray(prompt) && typeof prompt[0] !== "number" ? (prompt[0] as string) : prompt;
+    return tokensOf(one as string | number[]);
+  }
+  const said = [reasoning_effort, documents, tools, system, instructions, messages, input];
+  return tokensOf(said.map((one) => JSON.stringify(one) ?? "").join("|"));
+}
+
+async function before(
+  count = 4,
+  preset: Preset = "earliest-token",
+): Promise<Scene & { publishers: SimPublisher[] }> {
+  const publishers = await Promise.all(
+    Array.from({ length: count }, () => new SimPublisher({ blockSize: 16 }).start()),
+  );
+  onTestFinished(() => {
+    for (const publisher of publishers) publisher.stop();
+  });
+  const models = publishers.map(() => ["m"]);
+  const scene = await gatewayBefore(models, { preset }, publishers);
+  for (const [at, engine] of scene.engines.entries()) {
+    engine.rendered = rendered;
+    engine.tokenize = (body) => rendered("", JSON.parse(body) as Record<string, unknown>);
+    engine.onPrompt = (tokens) => publishers[at]!.take(tokens);
+  }
+  await until(async () => {
+    const { text } = await call(scene.url, "/metrics");
+    return [...text.matchAll(/events_live\{.*\} 1$/gm)].length === count;
+  });
+  return { ...scene, publishers };
+}
+
+const ask = (url: string, path: string, body: object): Promise<Answer> =>
+  call(url, path, {
+    body: JSON.stringify({ model: "m", stream: true, ...body }),
+    headers: { "content-type": "application/json" },
+  });
+
+test.each(FORMS)("%s goes where it is held", async (_name, path, body) => {
+  // By what is held alone: times of a busy machine decide nothing.
+  const { url, publishers } = await before(4, "prefix-weighted");
+  const engineOf = ({ headers }: Answer): unknown =>
+    headers["x-gateway-destination-endpoint-served"];
+  const first = await ask(url, path, body("first question"));
+  expect(first.code).toBe(200);
+  await until(async () => {
+    for (const publisher of publishers) await publisher.publish([]);
+    const { text } = await call(url, "/metrics");
+    const blocks = [...text.matchAll(/indexed_blocks\{.*gpu.*\} (\d+)$/gm)].map(([, n]) =>
+      Number(n),
+    );
+    return publishers.every((publisher, at) => publisher.blocks.size === blocks[at]);
+  });
+  for (let n = 0; n < 6; n += 1) {
+    const again = await ask(url, path, body(`question ${n}`));
+    expect(engineOf(again)).toBe(engineOf(first));
+    const [hit = 0, tokens = 0] = String(again.headers["x-tierkv-hit-tokens"])
+      .split("/")
+      .map(Number);
+    expect(hit).toBeGreaterThan(LONG.length / 2);
+    expect(hit).toBeLessThan(tokens);
+  }
+});
+
+test("a request that reads no cached block claims none", async () => {
+  const { url } = await before(2);
+  const prompt = LONG;
+  for (const more of [{}, { prompt_logprobs: 1 }, { echo: true, logprobs: 1 }]) {
+    await ask(url, "/v1/completions", { prompt });
+    const answer = await ask(url, "/v1/completions", { prompt, ...more });
+    const [hit] = String(answer.headers["x-tierkv-hit-tokens"]).split("/").map(Number);
+    if (Object.keys(more).length > 0) expect(hit, JSON.stringify(more)).toBe(0);
+  }
+});
+
+test("an engine without such a route is asked once, and its requests go by load", async () => {
+  const { url, engines } = await before(1);
+  engines[0]!.rendered = null;
+  const body = { system: LONG, messages: user("q") };
+  for (let n = 0; n < 3; n += 1) {
+    const answer = await ask(url, "/v1/messages", body);
+    expect([answer.code, answer.headers["x-tierkv-reason"]]).toEqual([200, "load"]);
+  }
+});
+
+test("a prompt of unknown tokens counts by its size in the queue of its engine", async () => {
+  const { url, engines } = await before(2);
+  for (const engine of engines) engine.rendered = null;
+  let open: () => void = () => {};
+  const gate = new Promise<void>((resolve) => (open = resolve));
+  for (const engine of engines) engine.gate = gate;
+  const answers = [0, 1, 2, 3].map((n) =>
+    ask(url, "/v1/messages", { system: LONG.repeat(20), messages: user(String(n)) }),
+  );
+  await until(() => engines.reduce((sum, { asked }) => sum + asked.length, 0) === 4);
+  expect(engines.map(({ asked }) => asked.length)).toEqual([2, 2]);
+  open();
+  for (const answer of await Promise.all(answers)) expect(answer.code).toBe(200);
+});
+
+test("a picture's own bytes are no text", async () => {
+  const { textBytes } = await import("../../../src/gateway/front/body.ts");
+  const picture = `data:image/png;base64,${"A".repeat(100_000)}`;
+  const body = Buffer.from(JSON.stringify({ a: "data: yes", url: picture, b: "text" }));
+  expect(textBytes(body, {})).toBe(body.length - picture.length);
+  expect(textBytes(body, null)).toBe(0);
+});
