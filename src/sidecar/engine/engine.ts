@@ -345,7 +345,7 @@ export class Engine {
       onUnwanted: (block) => fetcher.dropUnwanted(block),
       onRoom: () => this.#restorer.onRoom(),
       onPlaced: ({ recordClass, key }) => {
-        const fidelity = this.#decided?.codecs.fidelity ?? 0;
+        const { fidelity } = this.#decided.codecs;
         if (fidelity !== 0 && recordClass === "kv") saver.decoded.note(key);
       },
     });
