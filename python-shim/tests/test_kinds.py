@@ -14,6 +14,7 @@ from tierkv.connectors.vllm.naming import Naming
 from tierkv.connectors.vllm.resolved import Resolved, reaching
 from vllm import envs
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.v1.worker.worker_base import WorkerBase
 
 from .support.device import Device
 from .support.engine import FullAttentionSpec, Pool, Request, kv_cache_config, vllm_config
@@ -119,7 +120,7 @@ class Waiting(Device):
 
     def stream(self) -> Any:
         stream = super().stream()
-        stream.synchronize = self._end
+        stream.synchronize = self._end  # type: ignore[method-assign]
         return stream
 
     def _end(self) -> None:
@@ -150,7 +151,7 @@ def test_a_rank_reports_the_socket_it_finds(rank: Rank, socket_path: str) -> Non
 def test_a_rank_that_reaches_another_sidecar_is_named(caplog: pytest.LogCaptureFixture) -> None:
     parts = {"model_config": "m"}
     found = {0: Resolved(parts, socket="/run/a.sock"), 1: Resolved(parts, socket="/srv/b.sock")}
-    naming = Naming({}, "m", 2, known_weights(), Counters())
+    naming = Naming({}, "m", 2, known_weights(), Counters(), order=1)
     naming.introduce(reaching(found, "/run/a.sock"))
     assert not naming.is_complete
     assert "rank 1: its sidecar is at /srv/b.sock, the scheduler's at /run/a.sock" in caplog.text
@@ -175,7 +176,7 @@ def test_arenas_may_be_pinned_once_the_warm_up_has_ended() -> None:
     assert worker.compile_or_warm_up_model(3) == 3
     assert worker.said == ["captured", "may pin"]
     compat.after_warm_up(None, worker.said.clear)
-    assert hasattr(compat.WorkerBase, "compile_or_warm_up_model")
+    assert hasattr(WorkerBase, "compile_or_warm_up_model")
 
 
 def test_a_first_step_allows_it_as_well(rank: Rank) -> None:

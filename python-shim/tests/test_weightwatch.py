@@ -117,7 +117,7 @@ class Model(torch.nn.Module):
     def __init__(self, *, is_packed: bool = False) -> None:
         super().__init__()
         torch.manual_seed(7)
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(5, 3) for _ in range(3))
+        self.layers: Any = torch.nn.ModuleList(torch.nn.Linear(5, 3) for _ in range(3))
         self.scale = 1.5
         self.kv_cache = torch.zeros(4)
         if is_packed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from tierkv.connectors.vllm import limits
@@ -45,13 +46,14 @@ def _crowd(
 def crowds(model: str) -> Json:
     """Ask one prefix, eight prefixes, and one prompt eight times (as `n=8` does), beside vLLM alone."""
     found: Json = {}
-    for name, of in {
+    shapes: dict[str, Json] = {
         "one": {},
         "many": {"each": 64, "blocks": 800},
         "eight": {"prompts": 8, "blocks": 800},
         "same": {"tail": 0},
         "tails": {"tail": 5 * BLOCK, "blocks": 800},
-    }.items():
+    }
+    for name, of in shapes.items():
         for who, ours in {"alone": False, "ours": True}.items():
             found[f"{name} {who}"] = _crowd(model, with_tierkv=ours, **of)
     found["one slow"] = _crowd(model, load_steps=6)
@@ -166,7 +168,7 @@ def saved(model: str) -> Json:
 def malformed(model: str) -> Json:
     """Send what a client may put into a request; a good one behind it is restored as ever."""
     found: Json = {}
-    for name, more in {
+    requests: dict[str, Json] = {
         "params": {"extra": {"kv_transfer_params": ["no", "map"]}},
         "text": {"extra": {"kv_transfer_params": "no map"}},
         "salt": {"cache_salt": "\ud800"},
@@ -174,7 +176,8 @@ def malformed(model: str) -> Json:
         "key": {"extra": {"kv_transfer_params": {"tierkv": {"\ud800": 1}}}},
         "id": {},
         "surrogate id": {},
-    }.items():
+    }
+    for name, more in requests.items():
         rig = Rig(model)
         good = tokens(1, PREFIX)
         rig.store(good)
@@ -187,7 +190,7 @@ def malformed(model: str) -> Json:
     return found
 
 
-SCENES = {
+SCENES: dict[str, Callable[[str], Any]] = {
     scene.__name__: scene
     for scene in (crowds, lost, partly, late, turns, prefetched, saved, malformed)
 }

@@ -314,7 +314,8 @@ def after_warm_up(worker: Any | None, call: Callable[[], None]) -> None:
 def schedules_per_rank(config: "VllmConfig") -> bool:
     """Tell whether each of several ranks has a scheduler of its own, which must plan what all others plan."""
     parallel = config.parallel_config
-    return parallel.distributed_executor_backend == "external_launcher" and parallel.world_size > 1
+    is_launched: bool = parallel.distributed_executor_backend == "external_launcher"
+    return is_launched and parallel.world_size > 1
 
 
 def steps_by_calls_only() -> bool:

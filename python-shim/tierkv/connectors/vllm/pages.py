@@ -181,7 +181,11 @@ class AttentionPages(Pages):
         self._through_rows = self.device.type != "cpu" and len(self._parts) > 1
         # A slot has a head's tokens side by side, whatever kernel block they lie in.
         by_head = [[layer.transpose(1, 2) for layer in part.layers] for part in self._parts]
-        self.rows = Rows(by_head[0]) if len(by_head) == 1 else PartRows(*by_head, group)
+        if len(by_head) == 1:
+            self.rows = Rows(by_head[0])
+        else:
+            keys, values = by_head
+            self.rows = PartRows(keys, values, group)
 
     def pairs(
         self, block_id: int, slot_bytes: torch.Tensor

@@ -203,13 +203,13 @@ def _try(write: Writer, layer: torch.Tensor, order: Order, dims: tuple[int, int]
     scratch = _Scratch(layer)
     heads, tokens, _ = layer.shape[1:]
     group = Group(0, ("scratch",), tokens, heads, *dims, layer.dtype)
-    vectors = [torch.randn(tokens, heads, dim).to(layer.device, layer.dtype) for dim in dims]
+    key, value = (torch.randn(tokens, heads, dim).to(layer.device, layer.dtype) for dim in dims)
     _, cache = scratch.zeros()
-    write(*vectors, cache, scratch.slots)
+    write(key, value, cache, scratch.slots)
     pages = AttentionPages(group, {"scratch": cache}, _BLOCK + 1, order)
     slot = torch.zeros(group.block_bytes, dtype=torch.uint8, device=layer.device)
     pages.copy(_BLOCK, slot, to_slot=True)
-    wanted = torch.cat(vectors, -1).transpose(0, 1).unsqueeze(0)
+    wanted = torch.cat((key, value), -1).transpose(0, 1).unsqueeze(0)
     if not torch.equal(pages.vectors(slot), wanted):
         raise UnknownOrderError("a saved page is not the K and V that were written")
     written = cache.clone()
@@ -228,7 +228,8 @@ def seal(write: Writer, cache: torch.Tensor, layer: Any, dtype: torch.dtype) -> 
         count = len(scratch.slots) * layer.num_kv_heads * dim
         known = (torch.arange(count) * 89 + start) % 241 - 120  # exact in every dtype
         vectors.append((known / 16).to(dtype).view(-1, layer.num_kv_heads, dim))
-    write(*vectors, blocks, scratch.slots)
+    key, value = vectors
+    write(key, value, blocks, scratch.slots)
     return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
 
 
