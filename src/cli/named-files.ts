@@ -61,12 +61,13 @@ function keyOf(files: readonly Named[], { details }: TierkvError): string | null
 
 type Part = readonly [files: readonly Named[], readers: readonly (() => unknown)[]];
 
+const own = (key: string): Named => ({ key, path: null, read: () => {} });
+const open = (key: string, path: string | null): Named => ({ key, path, read: readPublic });
+const secret = (key: string, path: string | null): Named => ({ key, path, read: readPrivate });
+
 /** Files and readers of each program; the first key names the folder of its own files, if it has one. */
 function partsOf(config: Config): readonly Part[] {
   const { cluster, vault, sidecar, gateway, etcd } = config;
-  const own = (key: string): Named => ({ key, path: null, read: () => {} });
-  const open = (key: string, path: string | null): Named => ({ key, path, read: readPublic });
-  const secret = (key: string, path: string | null): Named => ({ key, path, read: readPrivate });
   return [
     [
       [
@@ -136,10 +137,10 @@ function partsOf(config: Config): readonly Part[] {
 
 async function openTokenizers({ tokenizers }: GatewayConfig): Promise<void> {
   const { OwnTokenizers } = await import("../gateway/tokens/own.ts");
-  const own = new OwnTokenizers(tokenizers, silent);
+  const opened = new OwnTokenizers(tokenizers, silent);
   try {
-    await own.start();
+    await opened.start();
   } finally {
-    await own.close();
+    await opened.close();
   }
 }

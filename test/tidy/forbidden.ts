@@ -49,7 +49,8 @@ const SCRIPT: readonly Construct[] = [
   },
   {
     what: "objects from bytes",
-    words: /\bv8\.deserialize\(|["'](?:node:)?v8["']/g,
+    // Numbers of the heap are no objects from bytes.
+    words: /\bv8\.deserialize\(|(?<!^import \{ getHeapStatistics \} from )["'](?:node:)?v8["']/gm,
     example: "v8.deserialize(x);\n",
   },
   {

@@ -276,7 +276,7 @@ export class EventFeed {
 
   #giveUp(reason: string): void {
     this.#sayFailure(reason);
-    // What was replayed up to here is whole. A later batch that does not follow on it empties the index.
+    // Batches replayed up to here are whole. A later batch that does not follow on it empties the index.
     if (this.#awaited !== null || this.#next === 0) {
       this.#options.sink.clear();
       this.#next = null;

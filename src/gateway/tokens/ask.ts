@@ -2,7 +2,12 @@
 import { GATEWAY_TOKENS_BYTES_MAX } from "../../limits/gateway.ts";
 import { textWithin } from "../engines/answer.ts";
 import type { Engine } from "../engines/engine.ts";
-import type { Question } from "./prompt.ts";
+
+/** A request to an engine: its path, and its body as JSON. */
+export interface Question {
+  path: string;
+  body: string;
+}
 
 /** Returns null on a time-out, or where the engine gives no tokens. */
 export async function askEngine(

@@ -2,10 +2,10 @@
 import { GATEWAY_PROBE_MS } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
 import { answerOf } from "./ask.ts";
+import type { Question } from "./ask.ts";
 import { chatOf } from "./chat.ts";
 import type { Chat } from "./chat.ts";
 import { promptOf } from "./prompt.ts";
-import type { Question } from "./prompt.ts";
 
 export interface Verdict {
   texts: boolean;

@@ -1,6 +1,7 @@
 // Owns the part of a request's body that determines its first blocks, for every API form of an engine.
 import { GATEWAY_ENCODE_CHARS_MAX } from "../../limits/gateway.ts";
 import { isTokens } from "./ask.ts";
+import type { Question } from "./ask.ts";
 
 export type Fields = Readonly<Record<string, unknown>>;
 
@@ -15,12 +16,6 @@ export interface Prompt {
   salt: string | null;
   /** Whether the engine computes the whole prompt, whatever it holds. */
   isComputed: boolean;
-}
-
-/** A request to an engine: its path, and its body as JSON. */
-export interface Question {
-  path: string;
-  body: string;
 }
 
 type Common = Pick<Prompt, "model" | "salt" | "isComputed">;

@@ -3,8 +3,9 @@ import { createHash } from "node:crypto";
 import { GATEWAY_TOKENIZE_CHARS_MIN, GATEWAY_TOKENS_KEPT_MAX } from "../../limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
 import { askEngine } from "./ask.ts";
+import type { Question } from "./ask.ts";
 import type { OwnTokenizers } from "./own.ts";
-import type { Prompt, Question } from "./prompt.ts";
+import type { Prompt } from "./prompt.ts";
 
 /** Maker of tokens that were not remembered; `nobody`: it took too long, or the engine gave none. */
 export type Maker = "gateway" | "engine" | "nobody";

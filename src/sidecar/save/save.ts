@@ -335,12 +335,9 @@ export class Saver {
     return {
       arena,
       geometry,
-      codec: codecs[first.isDecoded === true ? "idForRestored" : "idFor"](
-        namespace,
-        recordClass,
-        geometry,
-        [...new Set(views)],
-      ),
+      codec: codecs[first.isDecoded ? "idForRestored" : "idFor"](namespace, recordClass, geometry, [
+        ...new Set(views),
+      ]),
       fidelity: codecs.fidelityOf(namespace),
       namespace,
       shard,

@@ -53,7 +53,12 @@ describe("a vault", () => {
   test("with lanes: link, look-ups, records both ways and a prompt; nothing of it stays", async () => {
     const vault = await openVault({ maxBytes: 192 * MIB });
     const [seen] = await benchJson(`[cluster]\nkv_cold = "${vault.address}"\n`);
-    expect(seen).toMatchObject({ error: null, lanes: LANES_DEFAULT, codec: "int8-mean-had", rounds: 2 });
+    expect(seen).toMatchObject({
+      error: null,
+      lanes: LANES_DEFAULT,
+      codec: "int8-mean-had",
+      rounds: 2,
+    });
     expect(seen).toMatchObject({ callMs: positive, lookupMs: positive });
     expect(seen?.plain?.from.min).toBeGreaterThan(0);
     expect(seen?.plain?.to.min).toBeGreaterThan(0);
