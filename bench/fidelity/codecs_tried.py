@@ -55,10 +55,10 @@ class Each:
 
 
 class Mean:
-    """K without its mean over the block, then turned and in int8; V turned, in int8. First token exact if so asked.
+    """K without its mean over the block, then turned and in int8; V turned, in int8.
 
-    The mean of each channel is kept in int8 with one scale per head. `coded_first` codes the first block's first token
-    too; its K then counts in the mean.
+    The mean of each channel is kept in int8 with one scale per head. With `is_first_exact` the first block's first
+    token is kept as it is, and its K does not count in the mean.
     """
 
     def __init__(self, *, is_first_exact: bool) -> None:

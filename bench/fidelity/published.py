@@ -36,6 +36,8 @@ BLOCK = 16
 STEP = 512
 #: The bound on the mean divergence, in nats a token.
 BOUND = 1e-4
+#: Codecs that are judged by default: tierKV's own, from its core, beside others.
+CODECS = ("bf16", "int8", "int8-had", "int8-mean-had=core-4")
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "published"
 
 
@@ -255,7 +257,7 @@ def chosen(parser: argparse.ArgumentParser) -> argparse.Namespace:
         "--chats", type=Path, help="folder with the wheel of dialogues, for prefill"
     )
     parser.add_argument("--texts", type=int, default=32, help="how many texts, from the first")
-    parser.add_argument("--codec", nargs="+", default=["bf16", "int8", "int8-had"])
+    parser.add_argument("--codec", nargs="+", default=CODECS)
     parser.add_argument("--prefix", type=int, nargs="+", default=list(PREFIXES))
     parser.add_argument("--block", type=int, default=BLOCK, help="tokens of a block")
     parser.add_argument(
