@@ -56,7 +56,7 @@ export const GATEWAY: Schema["gateway"] = {
       kind: addresses("127.0.0.1:8000", GATEWAY_ENGINES_MAX),
       doc: "Addresses at which `vllm serve` listens. The gateway asks each engine which models it serves.",
       ...emptyList(
-        "engines that this machine's sidecar knows, as they come and go, with their events. Their server must listen on TCP without TLS and API key, and not in a container of its own",
+        "engines that this machine's sidecar knows, as they come and go, with their events. Their server must listen on TCP, and not in a container of its own",
         '["127.0.0.1:8000", "127.0.0.1:8001"]',
       ),
     },
@@ -97,7 +97,7 @@ export const GATEWAY: Schema["gateway"] = {
     },
     keys: {
       kind: path(PATH_BYTES_MAX),
-      doc: "File of mode 0600 with the clients' keys, which the gateway reads at its start. A line is `NAME SHA256-OF-THE-KEY`, then a tenant and limits if wanted. Keys of different tenants share no cached blocks. All keys of a name share its limits: `requests=N` and `tokens=N` per minute, `concurrent=N`. The line `* requests=N` limits names without their own. Clients send `Authorization: Bearer KEY`, except to `/health`; the gateway does not pass it on.",
+      doc: "File of mode 0600 with the clients' keys, which the gateway reads at its start. A line is `NAME SHA256-OF-THE-KEY`, then a tenant and limits if wanted. Keys of different tenants share no cached blocks. All keys of a name share its limits: `requests=N` and `tokens=N` per minute, `concurrent=N`. The line `* requests=N` limits names without their own. Clients send `Authorization: Bearer KEY` or `x-api-key: KEY`, except to `/health`; the gateway passes neither on.",
       ...optional(
         "none: everybody who reaches the gateway may use it",
         '"/etc/tierkv/gateway-keys"',
@@ -180,7 +180,7 @@ export const GATEWAY: Schema["gateway"] = {
     },
     tokenize_ms: {
       kind: integer(0, GATEWAY_WAIT_MS_MAX, "ms"),
-      doc: "Longest delay of a request, in ms, while its prompt is turned into tokens, here or by an engine's `/tokenize`. Only presets that look at prompts need tokens. After that, the gateway chooses by load.",
+      doc: "Longest delay of a request, in ms, while its prompt is turned into tokens, here or by an engine (`/tokenize`, `/render`). Only presets that look at prompts need tokens. After that, the gateway chooses by load.",
       ...byDefault(GATEWAY_TOKENIZE_MS),
     },
     lookup_ms: {

@@ -351,7 +351,7 @@ export const UPKEEP: readonly FaultRow[] = [
   row(
     "F97",
     "a codec reads a code or a scale other than it writes it, or a model has values that it codes badly",
-    "with `auto` it shows on the engine's first blocks: no block becomes that, and status names it; of stored ones the check of truth finds what differs by half",
+    "`auto` stays exact until restored answers were measured with this model and this version of the codec; of stored blocks the check of truth finds what differs by half",
     [
       `${RUST}weigh.rs`,
       "test/sidecar/save/codec-choice.test.ts",

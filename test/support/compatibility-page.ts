@@ -302,6 +302,8 @@ const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over 
 - With the package installed, \`"kv_connector": "TierKVConnector"\` is enough: it registers itself (\`vllm.general_plugins\`).
 - Sleep mode: while an engine of 0.33 or newer sleeps, the shim touches none of its pages; saves are dropped (\`dropped_save_asleep\`) and loads recomputed. Driven on
   memory that is taken away behind its addresses; the release itself has no CPU build to run.
+- \`--prefix-match-unit\` below the page: restores are whole pages, so up to a page less than of an own hit comes back ([0148](decisions/0148-engines-of-other-kinds.md)).
+- \`--distributed-executor-backend external_launcher\` with several ranks: such an engine runs untouched, because every rank plans alone.
 - A release newer than the newest here starts with a warning that names what of the contract it lacks or adds; one older than 0.28 is refused.
 
 \`npm run test:nightly\` runs the releases, the whole suite on the oldest, and 300 requests for each shape that this machine runs.

@@ -35,7 +35,10 @@ const MENDED = "2026-11-26, 18:32 UTC";
 const ROWS: readonly (readonly [what: string, run: (results: GpuResults) => Run | undefined])[] = [
   ["Llama, bf16 cache, stored as it is", ({ engine }) => engine["llama-3.1-8b"]],
   ["Llama, fp8 cache, stored as it is", ({ engine }) => engine["llama-3.1-8b, fp8 cache"]],
-  ["Llama, bf16 cache, stored as INT8", ({ "earlier the same day": of }) => of["int8-mean-had"]],
+  [
+    "Llama, bf16 cache, stored as INT8 (`int8-had`, replaced since)",
+    ({ "earlier the same day": of }) => of["int8-had"],
+  ],
   ["Qwen3.5 (recurrent states and attention)", ({ engine }) => engine["qwen3.5-9b, no vault"]],
   ["with `torch.compile`", ({ engine }) => compiled(engine)],
   ["other attention kernels (FlashInfer, MLA)", () => undefined],
