@@ -37,7 +37,7 @@ const stored = fc
       kv_cache_spec_kind: fc.constantFrom(null, "full_attention"),
       kv_cache_spec_sliding_window: fc.constant(null),
       locality: fc.constantFrom(null, "LOCAL"),
-      ownership: fc.constantFrom(null, "OWNED"),
+      ownership: fc.constantFrom(null, "tierkv", "fs"),
       session_id: fc.constantFrom(null, "chat-7"),
       // 0.33: tokens behind the blocks that their hashes cover.
       lookahead_token_ids: fc.constantFrom(null, [1, 2, 3], [[1], []]),
@@ -67,6 +67,8 @@ function expectedOf(one: unknown): unknown[] {
   const fields = Array.isArray(one) ? fromArray(one) : (one as Record<string, unknown>);
   const { type, block_hashes: hashes, medium, token_ids: tokens, block_size: size } = fields;
   if (medium !== "GPU" && medium !== "STORAGE" && medium !== null) return [];
+  // Blocks of another program's storage are none of a vault.
+  if (medium === "STORAGE" && fields["ownership"] === "fs") return [];
   if (type !== "BlockRemoved" && type !== "BlockStored") return [];
   const list = hashes as unknown[];
   if (type === "BlockRemoved") return list.map(hashOf);
@@ -78,7 +80,7 @@ function expectedOf(one: unknown): unknown[] {
 function fromArray([type, block_hashes, ...rest]: unknown[]): Record<string, unknown> {
   if (type === "BlockRemoved") return { type, block_hashes, medium: rest[0] };
   const [, token_ids, block_size, , medium] = rest;
-  return { type, block_hashes, token_ids, block_size, medium };
+  return { type, block_hashes, token_ids, block_size, medium, ownership: rest[11] };
 }
 
 /** Whether it was taken; it must not fail otherwise than by an Error of its own or of its decoder. */
