@@ -90,6 +90,15 @@ def test_a_request_does_not_wait_for_the_word_for_ever(bench: Bench) -> None:
     assert bench.ask(bench.new(Request("r", 16))) == NOTHING
 
 
+def test_a_request_waits_for_the_sidecars_decision_and_not_for_ever(socket_path: str) -> None:
+    with FakeSidecar(socket_path, fidelity=None) as sidecar, Bench(socket_path, sidecar) as bench:
+        wait_until(lambda: sidecar.weights, "the fidelity is asked for")
+        request = bench.new(Request("r", 16))
+        assert bench.ask(request) == ASK_AGAIN
+        bench.shim._budget.stall_s = 0.0
+        assert bench.ask(request) == NOTHING
+
+
 def test_a_refused_name_is_counted_and_nobody_waits(bench: Bench) -> None:
     bench.shim.introduce({0: Resolved(refused="why")})
     request = bench.new(Request("r", 16))

@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.arena import Arena
 from tierkv.connectors.vllm.copies import Batch, CudaCopier
+from tierkv.connectors.vllm.cuda import Cuda
 from tierkv.connectors.vllm.pages import make_pages
 
 from .support.device import Device
@@ -266,6 +269,31 @@ def test_at_the_end_nothing_stays_pinned(bench: Bench) -> None:
     bench.copier.prepare(bench.arena(3), late.set)
     assert not late.wait(0.5)
     assert bench.device.pinned == []
+
+
+def test_threads_that_pin_and_unpin_use_the_device_of_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    present = ["none"]
+    said: list[str] = []
+
+    @contextmanager
+    def use(device: torch.device) -> Iterator[None]:
+        present.append(str(device))
+        yield
+        present.pop()
+
+    def call(*_: int) -> int:
+        said.append(present[-1])
+        return 0
+
+    runtime = SimpleNamespace(cudaHostRegister=call, cudaHostUnregister=call)
+    monkeypatch.setattr(torch.cuda, "device", use)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    calls, memory = Cuda(torch.device("cuda:3")), torch.zeros(4)
+    assert calls.pin(memory)
+    calls.unpin(memory)
+    assert said == ["cuda:3", "cuda:3"]
 
 
 def test_a_device_that_fails_keeps_no_arena_from_being_used(

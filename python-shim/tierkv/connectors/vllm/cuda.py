@@ -34,9 +34,11 @@ class Cuda:
 
     def pin(self, memory: torch.Tensor) -> bool:
         """Pin host memory for direct access by the device; False where it refuses."""
-        with torch.cuda.device(self._device):  # the calling thread has no device yet
+        with torch.cuda.device(self._device):  # the calling thread has no device of its own
             register = torch.cuda.cudart().cudaHostRegister
             return int(register(memory.data_ptr(), memory.numel(), 0)) == 0
 
     def unpin(self, memory: torch.Tensor) -> None:
-        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        """End that; likewise on a thread without a device."""
+        with torch.cuda.device(self._device):
+            torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

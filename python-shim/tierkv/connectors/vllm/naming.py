@@ -122,6 +122,11 @@ class Naming:
         return self._resolved is None
 
     @property
+    def awaits_fidelity(self) -> bool:
+        """Tell whether only the decision of a sidecar is missing, which answers at once."""
+        return self._is_open and self._fidelity is None and self._are_parts_known
+
+    @property
     def has_canonical_pages(self) -> bool:
         """Tell whether all ranks put K and V of all pages in order."""
         return self._resolved is not None and self._resolved.parts.get("pages") == CANONICAL

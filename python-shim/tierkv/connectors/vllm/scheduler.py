@@ -154,6 +154,7 @@ class SchedulerShim:
     def introduce(self, found: Mapping[int, Resolved]) -> None:
         """Take ranks' configurations; before the first request, or by their first step."""
         self._naming.introduce(reaching(found, self._socket))
+        self._naming.ask(self._book.connection, self._channel.send)
 
     # --- arrival and matching -------------------------------------------------------------------
 
@@ -246,7 +247,9 @@ class SchedulerShim:
         wanted = state.most(self._grid, start) - start
         if wanted <= 0 or state.gave_up or not is_up:
             return _NOTHING
-        if self._generations.is_unsure or self._naming.awaits_ranks:  # workers tell with a step
+        naming = self._naming
+        # Workers tell with a step, and a sidecar decides once they have.
+        if self._generations.is_unsure or naming.awaits_ranks or naming.awaits_fidelity:
             is_late = self._budget.is_stalled(state, now)
             return self._give_up(state) if is_late else self._idle.ask_again()
         return self._match(state, start, wanted, now)
