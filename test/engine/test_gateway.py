@@ -39,7 +39,7 @@ class Gateway:
         self._config = folder / "gateway.toml"
         self._config.write_text(
             f'[gateway]\nlisten = "127.0.0.1:0"\nsocket = "{folder / "g" / "g.sock"}"\n'
-            f"tokenize_ms = 60_000\n{told}"
+            f"tokenize_ms = 60_000\nshow_engine = true\n{told}"
         )
         argv = ["node", "bin/tierkv.js", "gateway", "--json", "--config", str(self._config)]
         self.process = Process("gateway", argv, folder / "gateway.log")
