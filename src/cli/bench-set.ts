@@ -18,6 +18,8 @@ import { deferSlots, geometryInfo, registerGeometry, outboxMake } from "../nativ
 import type { Geometry, GeometryId } from "../native.ts";
 import { randomToken, sleep } from "../time.ts";
 
+/** No block begins a sequence, whose first token is stored exactly. */
+const PARENT: Buffer = Buffer.alloc(HASH_BYTES, 0xff);
 /** Tokens of one block. */
 export const BENCH_BLOCK_TOKENS = 16;
 const LAYERS = 36;
@@ -88,7 +90,7 @@ export class BenchSet {
       shardCount: 1,
       endTokens: BENCH_BLOCK_TOKENS,
       blockHash: keyAt(keys, index).subarray(0, HASH_BYTES),
-      parentHash: Buffer.alloc(HASH_BYTES),
+      parentHash: PARENT,
     }));
     const { codec, fidelity } = this.#codec;
     const pairs = deferSlots(

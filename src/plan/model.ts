@@ -43,8 +43,9 @@ export interface Reading {
 
 type Json = Readonly<Record<string, unknown>>;
 
-/** One scale per head vector (bf16). */
+/** One scale per head vector (bf16), and a mean of K, coded like a vector, per head and this number of tokens. */
 const SCALE_BYTES = 2;
+const MEAN_TOKENS = 16;
 /** The index of DeepSeek's sparse attention: one byte a value, a scale of 4 bytes per 128. */
 const INDEX_BLOCK = 128;
 const INDEX_SCALE_BYTES = 4;
@@ -188,7 +189,8 @@ function attentionBytes(
   const pairs = model.number("num_key_value_heads") ?? heads;
   const dim = model.number("head_dim") ?? (heads === 0 ? 0 : model.need("hidden_size") / heads);
   const engine = 2 * pairs * dim * valueBytes;
-  return { isLatent: false, engine, stored: isInt8 ? 2 * pairs * (dim + SCALE_BYTES) : engine };
+  const int8 = (2 + 1 / MEAN_TOKENS) * pairs * (dim + SCALE_BYTES);
+  return { isLatent: false, engine, stored: isInt8 ? int8 : engine };
 }
 
 /** One layer's convolution and recurrent state: gated delta rule, Mamba 2 or Mamba 1. */

@@ -148,11 +148,12 @@ test("Mamba 2 layers by their pattern; states are float32 where nothing else is 
   expect(read(NEMOTRON_H).full.layers).toBe(1);
 });
 
-test("INT8 stores one byte a value and two for a vector's scale; other layouts go as they are", () => {
+test("INT8 stores one byte a value, two for a vector's scale and a mean of K in 16 tokens; other layouts go as they are", () => {
   const int8: Reading = { valueBytes: null, isInt8: true };
-  expect(storedBytesPerToken(read(LLAMA_8B, int8))).toBe(32 * 2 * 8 * 130);
+  const token = 32 * 8 * (2 * 130 + 130 / 16);
+  expect(storedBytesPerToken(read(LLAMA_8B, int8))).toBe(token);
   expect(storedBytesPerToken(read(DEEPSEEK_V3, int8))).toBe(61 * 576 * 2);
-  expect(storedBytesPerToken(read(LLAMA_8B, { ...int8, valueBytes: 4 }))).toBe(32 * 2 * 8 * 130);
+  expect(storedBytesPerToken(read(LLAMA_8B, { ...int8, valueBytes: 4 }))).toBe(token);
   expect(storedBytesPerToken(read(LLAMA_8B, { ...int8, valueBytes: 1 }))).toBe(64 * KIB);
 });
 

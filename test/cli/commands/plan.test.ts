@@ -44,8 +44,11 @@ test("a model from its folder: a token, prompts, their travel, and what vaults h
   // 131,072 tokens of 131,072 bytes: 17.2 GB, 137.4 Gbit.
   expect(stdout).toMatch(/131072 +17\.2 GB +17\.2 GB +2\.3 min +14 s/);
   expect(stdout).toMatch(/8\.0 GB +61035 +1\n/);
-  const int8 = await runInside(["plan", "--model", join(dir, "config.json"), "--vault", "24GB"]);
-  expect(int8.stdout).toMatch(/24\.0 GB +360576 +11\n$/);
+  const lossy = join(dir, "int8.toml");
+  writeFileSync(lossy, "[turbo_quant]\nenabled = true\n");
+  const asked = ["plan", "--config", lossy, "--model", join(dir, "config.json")];
+  const int8 = await runInside([...asked, "--vault", "24GB"]);
+  expect(int8.stdout).toMatch(/24\.0 GB +349650 +10\n$/);
 });
 
 test("a trace: hit rate by vault size, and seconds saved where the engine's pace is given", async () => {
