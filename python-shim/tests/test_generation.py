@@ -205,3 +205,34 @@ def test_what_a_step_computes_that_asks_the_workers_is_saved_in_the_next(bench: 
     request.num_computed_tokens = 4
     request.num_tokens = 5
     assert [item.block_id for item in bench.step({"r": 1}, r=[1, 2]).saves] == [1]
+
+
+def test_what_a_request_computed_that_ends_before_the_answer_is_saved_after_it(
+    bench: Bench,
+) -> None:
+    bench.step()
+    empty_cache(bench)
+    request = bench.new(Request("r", 4))
+    bench.step({"r": 4}, r=[1, 2])
+    request.num_computed_tokens = 4
+    bench.pool.cached = {request.block_hashes[0]: 1}
+    bench.shim.request_finished(request)
+    asking = bench.step()
+    assert (asking.question > 0, asking.saves) == (True, [])
+    assert bench.shim.has_pending_work()
+    hear(bench, question=asking.question, held=LOADED)
+    assert [item.block_id for item in bench.step().saves] == [1]
+    assert bench.step().saves == []
+
+
+def test_what_an_ended_request_computed_with_changed_weights_is_not_saved(bench: Bench) -> None:
+    bench.step()
+    empty_cache(bench)
+    request = bench.new(Request("r", 4))
+    asking = bench.step({"r": 4}, r=[1, 2])
+    request.num_computed_tokens = 4
+    bench.pool.cached = {request.block_hashes[0]: 1}
+    bench.shim.request_finished(request)
+    hear(bench, changed_at=asking.step + 1, question=asking.question)
+    assert bench.step().saves == []
+    assert not bench.shim.has_pending_work()

@@ -32,6 +32,8 @@ class SaveCursor:
     is_whole: bool = False
     #: Groups with a block computed for the first time; later blocks are first-time ones, too.
     fresh: set[int] = field(default_factory=set)
+    #: Whether its last step asked the workers, so that the step's blocks are still to be offered.
+    is_put_off: bool = False
 
 
 @dataclass(slots=True)

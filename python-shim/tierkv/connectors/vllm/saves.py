@@ -87,11 +87,21 @@ class SavePlanner:
 
         `state`: what the scheduler keeps of the request, or None. With an answered look-up all of it is offered anyway.
         """
-        if state is None or state.missing is not None:
+        if state is None:
+            return
+        state.cursor.is_put_off = True
+        if state.missing is not None:
             return
         for group in self._attention:
             computed = state.request.num_computed_tokens // group.block_tokens
             state.cursor.next_block.setdefault(group.index, computed)
+
+    def end(self, state: Any) -> None:
+        """Keep the blocks of a request that ends before the workers have answered; they are offered afterwards."""
+        if state.cursor.is_put_off:
+            request = state.request
+            computed = min(request.num_computed_tokens, state.wish.save_tokens)
+            self._fall_behind(Rest(request, state.cursor, computed, state.missing))
 
     def offer(
         self,
@@ -106,6 +116,7 @@ class SavePlanner:
         Then blocks the engine already had are skipped, because they were offered when computed. Beyond the step's own
         blocks it takes a bounded number; the others follow in later steps, also after the request's end.
         """
+        cursor.is_put_off = False
         if not cursor.next_block:
             cursor.is_whole = missing is not None
         rest = Rest(request, cursor, computed_after, missing)
@@ -250,15 +261,18 @@ class SavePlanner:
             anchor=anchor,
         )
 
-    def next_step(self, computed: int = 0) -> tuple[int, list[SaveItem]]:
+    def next_step(
+        self, computed: int = 0, *, is_asking: bool = False
+    ) -> tuple[int, list[SaveItem]]:
         """Give this step's ticket and its share of the chosen blocks: every state, then blocks as slots are free.
 
         `computed`: tokens of this step; it may copy as much as it computes, so that saves keep up with long steps.
+        `is_asking`: it asks the workers, so requests that have ended wait.
         `commit` follows, or `take_back`.
         """
         if computed:
             self._computed_at_s = time.monotonic()
-        if self._behind:
+        if self._behind and not is_asking:
             self._catch_up()
         self._more = limits.SAVE_ITEMS_PER_STEP_MAX
         if not self.waiting and not self._now:

@@ -345,7 +345,7 @@ class SchedulerShim:
             self._offers.choose(scheduler_output, self._tables)
         tokens, attended = prompt_work(scheduled, self._requests)
         fresh_bytes = int(computed * self._saves.token_bytes)
-        ticket, saves = self._saves.next_step(computed)
+        ticket, saves = self._saves.next_step(computed, is_asking=question > 0)
         if saves and self._channel.is_up:
             self._name_ourselves()  # the sidecar drops saves of an engine without a name
         return StepMetadata(
@@ -432,6 +432,7 @@ class SchedulerShim:
         if state is None:
             return answer(wish_of(request), Given(), "not_cacheable")
         self._backlog.begin(state)
+        self._saves.end(state)
         self._truth.drop(request.request_id)
         self._book.release(request.request_id)
         self._sessions.ended(state)
