@@ -58,7 +58,7 @@ test.each(manifest.records)("$page becomes $record and comes back", async (golde
     outboxDrop(id);
 
     const { slot, generation } = leaseOne(arena);
-    writeSlot(arena, slot, Buffer.alloc(4096, 0xee));
+    writeSlot(arena, slot, Buffer.alloc(decoded.length, 0xee));
     const key = packedKey(wanted(golden.header));
     const place = [arena, slot, generation, geometry, fidelity, namespace] as const;
     expect(receiveRecord(...place, key, record, 100)).toEqual(wanted(golden.header));

@@ -67,7 +67,11 @@ test(
 
 test.each([
   ["file:///proc/none", {}, /archive.*\/proc\/none/s],
-  ["s3://bucket/vault", {}, /s3:\/\/bucket\/vault.*set AWS_ACCESS_KEY_ID/s],
+  [
+    "s3://bucket/vault",
+    { AWS_REGION: "eu-central-1", AWS_EC2_METADATA_DISABLED: "true" },
+    /s3:\/\/bucket\/vault.*set AWS_ACCESS_KEY_ID/s,
+  ],
   [
     "s3://bucket/vault",
     { AWS_ACCESS_KEY_ID: "a", AWS_SECRET_ACCESS_KEY: "b" },
