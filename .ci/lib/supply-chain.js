@@ -15,7 +15,7 @@ const LICENCES = new Set([
   "Unicode-3.0",
   "Zlib",
 ]);
-const TOOL_LICENCES = new Set([...LICENCES, "MPL-2.0", "PSF-2.0"]);
+const TOOL_LICENCES = new Set([...LICENCES, "MPL-2.0", "PSF-2.0", "Unlicense"]);
 /** Packages whose install script we do not run, because nothing of ours needs it. */
 const SCRIPTS_NOT_RUN = new Set(["protobufjs", "zeromq"]);
 const CRATES_REGISTRY = /^(?:registry|sparse)\+/;
