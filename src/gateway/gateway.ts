@@ -72,10 +72,10 @@ export async function startGateway(
     open.push(new Keeper({ path: config.indexFile, index, roster, logger }));
     const shown = { fleet, roster, index, router, keys, own };
     open.push(await startControl(config.socket, shown));
-    const serving = { keys, fleet, figures, router, budget: new BodyBudget() };
-    const registry = config.sequences ? roster : null;
     const { allowedOrigins: origins, showEngine: hasEngine } = config;
-    const how = { listen: config.listen, tls, registry, origins, hasEngine };
+    const serving = { keys, fleet, figures, router, budget: new BodyBudget(), hasEngine };
+    const registry = config.sequences ? roster : null;
+    const how = { listen: config.listen, tls, registry, origins };
     const front: Front = await startFront({ ...how, ...serving });
     const serves: Running[] = [front];
     open.push({ close: async () => void (await Promise.all(serves.map((one) => one.close()))) });

@@ -31,6 +31,8 @@ export type Call = ServerDuplexStream<ProcessingRequest, ProcessingResponse>;
 export interface Picking extends Forwarding {
   keys: Keys | null;
   budget: BodyBudget;
+  /** Whether answers name the engine that made them. */
+  hasEngine: boolean;
 }
 
 /** Name in the Inference Extension, for the request's headers and the metadata of Envoy's balancers. */
@@ -131,23 +133,25 @@ export class Exchange {
     this.#engine = engine;
     this.#sent = choice.send(engine);
     this.#giveBack();
-    this.#sendHead(engine.name, passage);
+    this.#sendHead(engine, passage);
     if (this.#hasBody) this.#sendBody(bytes, hasTrailers);
     if (hasTrailers) this.#write({ requestTrailers: {} });
   }
 
-  #sendHead(engine: string, passage: Passage): void {
+  #sendHead({ name, access }: Engine, passage: Passage): void {
+    // Envoy removes headers before it sets any.
+    const own = passage.own.length > 0 ? access.headers : {};
     const metered = passage.isMetered ? { "accept-encoding": "identity" } : {};
     this.#write({
       requestHeaders: {
         response: {
           headerMutation: {
-            ...headersSet({ [DESTINATION]: engine, ...metered }),
+            ...headersSet({ [DESTINATION]: name, ...own, ...metered }),
             removeHeaders: [...this.#kept(passage), "content-length"],
           },
         },
       },
-      dynamicMetadata: metadataOf(engine),
+      dynamicMetadata: metadataOf(name),
     });
   }
 
@@ -176,7 +180,7 @@ export class Exchange {
       this.#to.fleet.suspect(this.#engine, null);
     }
     const told = {
-      [`${DESTINATION}-served`]: this.#engine?.name ?? "",
+      ...(this.#to.hasEngine ? { [`${DESTINATION}-served`]: this.#engine?.name ?? "" } : {}),
       ...this.#sent?.receipt,
       ...this.#visit?.headers(),
     };

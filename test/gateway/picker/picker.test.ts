@@ -1,4 +1,6 @@
 // Owns the proof of the endpoint picker as Envoy speaks to it: what is answered, in which order, and what is given back.
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { Client, credentials } from "@grpc/grpc-js";
 import { expect, onTestFinished, test } from "vitest";
 import { extProcService } from "../../../src/wire/ext-proc.ts";
@@ -7,7 +9,7 @@ import type {
   ProcessingRequest,
   ProcessingResponse,
 } from "../../../src/wire/ext-proc.ts";
-import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
+import { call, gatewayBefore, keyFile, testFolder, until } from "../../support/gateways.ts";
 import type { Scene } from "../../support/gateways.ts";
 
 const ADDRESS = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
@@ -181,6 +183,28 @@ test("a client without a key is refused by its head, so that none of its body is
   spoken.say({ requestHeaders: HEAD });
   await until(() => spoken.heard.length === 1);
   expect(spoken.heard[0]!.immediateResponse!.details).toBe("no_key");
+});
+
+test("a keyed engine gets its key in place of the client's, and the client learns no address", async () => {
+  const engineKey = join(testFolder(), "engine-key");
+  writeFileSync(engineKey, "of-engines\n", { mode: 0o600 });
+  const scene = await gatewayBefore([["m"]], {
+    extProc: ADDRESS,
+    keys: keyFile("ana k-ana"),
+    engineKey,
+    showEngine: false,
+  });
+  const spoken = speakTo(scene);
+  const head = { ":path": "/v1/completions", "content-type": "application/json" };
+  spoken.say({ requestHeaders: headers({ ...head, "x-api-key": "k-ana" }) });
+  spoken.say({ requestBody: { body: Buffer.from('{"model":"m"}'), endOfStream: true } });
+  await until(() => spoken.heard.length === 2);
+  const [asked] = spoken.heard;
+  expect(set(asked)).toMatchObject({ authorization: "Bearer of-engines" });
+  expect(asked!.requestHeaders!.response.headerMutation!.removeHeaders).toContain("x-api-key");
+  spoken.say({ responseHeaders: headers({ ":status": "200" }) });
+  await until(() => spoken.heard.length === 3);
+  expect(Object.keys(set(spoken.heard[2]))).not.toContain(`${DESTINATION}-served`);
 });
 
 test("a body of 2 MB comes back whole, without a warning of listeners that add up", async () => {
