@@ -50,7 +50,7 @@ def test_after_a_restore_as_many_drafts_are_accepted_as_after_an_own_hit(
         assert engine.call("facts")["layers"] == PLAIN.layers + 1
         cold, _ = asked(engine, text)
         own, own_drafts = asked(engine, text)
-        assert 0 < own_drafts["accepted"] < own_drafts["drafted"]
+        assert 0 < own_drafts["accepted"] < own_drafts["drafted"], own_drafts
         cluster.wait_saved(engine.call("status")["counters"]["blocks_offered"])
         engine.empty()
         restored, drafts_after = asked(engine, text)

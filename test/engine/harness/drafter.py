@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Share of a token's own embedding in what predicts the next: the target then repeats itself often, not always.
-_REPEATS = 0.6
+#: Scale of the embeddings: against them the layers decide some of the next tokens, not all.
+_SCALE = 80.0
+#: Distance of the token that a token's embedding alone predicts.
+_NEXT = 7
 #: Standard deviation of the head's matrices: wide enough that what it attends to decides some drafts.
 _HEAD = 0.15
 
@@ -26,7 +28,8 @@ def write_pair(folder: Path, spec: Spec) -> tuple[str, str]:
     write_checkpoint(target, spec)
     tensors = load_file(target / "model.safetensors")
     own = tensors["model.embed_tokens.weight"]
-    tensors["lm_head.weight"] = _REPEATS * own + (1 - _REPEATS) * tensors["lm_head.weight"]
+    tensors["lm_head.weight"] = np.roll(own, _NEXT, axis=0)
+    tensors["model.embed_tokens.weight"] = (_SCALE * own).astype(np.float32)
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     write_checkpoint(head, spec)
     said = json.loads((head / "config.json").read_text()) | {"num_hidden_layers": 1}
