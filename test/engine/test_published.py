@@ -51,6 +51,7 @@ def test_restored_answers_are_those_of_the_own_cache(
     asked = prompts(model, PROMPTS, BLOCKS * BLOCK + TAIL)
     own, restored = [], []
     with engines.start(vllm=options).wait_up() as engine:
+        cluster.wait_restoring()  # hashing the files takes longer than a start waits on a busy machine
         # A prompt at a time, so that every answer is computed in the same shape as its reference.
         for number, prompt in enumerate(asked, 1):
             engine.call("weigh", prompts=[prompt], max_tokens=1)
