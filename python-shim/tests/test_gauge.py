@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tierkv.connectors.vllm import gauge, limits
+from tierkv.connectors.vllm.frames import Frame
 from tierkv.connectors.vllm.gauge import StepGauge, prompt_work
 from tierkv.connectors.vllm.metadata import StepMetadata
 
@@ -71,8 +72,14 @@ def test_the_sidecar_hears_of_steps_from_rank_0_only(
         bench.shim.start_load_kv(step)
         bench.shim.wait_for_save(step)
         bench.shim.counters.add("seen")
-        (counts,) = bench.fake.expect("counts")
-        assert [row[:2] for row in counts.get("steps", [])] == expected
+
+        def counts() -> list[Frame]:
+            """The reports up to that of what was counted last."""
+            found = [frame for frame in bench.fake.frames if frame["t"] == "counts"]
+            return found if any("seen" in frame["counters"] for frame in found) else []
+
+        heard = wait_until(counts, "the count")
+        assert [row[:2] for frame in heard for row in frame.get("steps", [])] == expected
 
 
 def placed_request(bench: Bench) -> Request:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tierkv import program
@@ -92,10 +94,16 @@ def test_ends_with_one_line(
     assert error.count("\n") == 1
 
 
-def test_becomes_the_program(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("said", ["", "/venv/bin/python"])
+def test_becomes_the_program_which_knows_this_interpreter(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
     node = executable(tmp_path / "path" / "node", "echo v24.1.0")
-    became: list[list[str]] = []
-    monkeypatch.setattr("os.execv", lambda _path, argv: became.append(argv))
+    became: list[Any] = []
+    monkeypatch.setattr("os.execve", lambda *given: became.append(given))
+    monkeypatch.setenv("TIERKV_PYTHON", said)
     monkeypatch.setattr(sys, "argv", ["tierkv", "status", "--json"])
     program.main()
-    assert became == [[str(node), str(script), "status", "--json"]]
+    ((path, argv, environment),) = became
+    assert (path, argv) == (str(node), [str(node), str(script), "status", "--json"])
+    assert environment == {**os.environ, "TIERKV_PYTHON": said or sys.executable}
