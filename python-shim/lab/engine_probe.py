@@ -127,7 +127,9 @@ NAMED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             "request_id",
             "resumable",
             "skip_reading_prefix_cache",
-        )
+            "status",
+        ),
+        "RequestStatus": ("RUNNING", "WAITING_FOR_REMOTE_KVS"),
     },
     "vllm/v1/worker/gpu_model_runner.py": {"GPUModelRunner": ("get_model", "reload_weights")},
     "vllm/v1/worker/gpu/model_runner.py": {"GPUModelRunner": ("get_model", "reload_weights")},
