@@ -26,8 +26,8 @@ MOMENTS: dict[str, Callable[[Host], bool]] = {
         for request in host.scheduler.running
     ),
     "saving": lambda host: any(state.cursor.next_block for state in host.shim._requests.values()),
-    "saved": lambda host: not any(
-        (host.shim._saves.waiting, host.shim._saves._in_flight, host.shim._saves._behind)
+    "saved": lambda host: (
+        not any((host.shim._saves.waiting, host.shim._saves._in_flight, host.shim._saves._behind))
     ),
     "up": lambda host: host.shim._channel.is_up and host.shim._book.restore_on,
     "tier_asked": lambda host: any(
