@@ -72,7 +72,7 @@ fn at_least_as_good_as_lru() {
 fn roomy(records: u64, make: impl FnOnce(u64) -> Box<dyn Policy>) -> Arc<Store> {
     let max_bytes = (1 << 20) + records * (RECORD as u64 + ENTRY_BYTES);
     let options = Options { max_bytes, max_record_bytes: RECORD as u64, record_class: CLASS_KV };
-    Arc::new(Store::with_policy(options, parts).expect("options"))
+    Arc::new(Store::with_policy(options, make).expect("options"))
 }
 
 fn put_prompt(store: &Arc<Store>, numbers: &[u64]) {
