@@ -40,7 +40,7 @@ pub struct Segment {
     pub loading: Mutex<()>,
     records: Mutex<Records>,
     reader: Mutex<Option<Arc<dyn DiskFile>>>,
-    /// Whether the file was read since it was last considered for closing.
+    /// Whether the open file was read again since it was opened or last considered for closing.
     was_read: AtomicBool,
 }
 
@@ -190,8 +190,8 @@ pub struct Segments {
     open: Mutex<OpenFiles>,
 }
 
-/// Segments whose files are open, in a ring (the clock algorithm): the hand closes the first file that was not read since
-/// it last passed, so that opening one costs the same however many segments there are.
+/// Segments whose files are open, in a ring (the clock algorithm): the hand closes the first file that was not read again
+/// since it was opened or the hand last passed, so that opening one costs the same however many segments there are.
 #[derive(Default)]
 struct OpenFiles {
     ring: Vec<Arc<Segment>>,
@@ -300,8 +300,9 @@ impl Segments {
         storage: &dyn Storage,
         segment: &Arc<Segment>,
     ) -> io::Result<Arc<dyn DiskFile>> {
-        segment.was_read.store(true, Ordering::Relaxed);
+        // Not by the read that opens it: with every file new, the hand would go all round and close one in use.
         if let Some(file) = &*segment.reader() {
+            segment.was_read.store(true, Ordering::Relaxed);
             return Ok(Arc::clone(file));
         }
         let file = storage.open(&segment.name.text(), Access::Direct)?;
