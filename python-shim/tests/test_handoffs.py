@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tierkv.connectors.vllm.answers import Handoff, Wish, wish_of
 
-from .support.engine import Request, make_group, make_state
+from .support.engine import BLOCK_TOKENS, Request, make_group, make_state
 from .support.scheduler import ASK_AGAIN, NOTHING, Bench
 from .support.sidecar import FakeSidecar, wait_until
 
@@ -58,7 +58,7 @@ def said_by_a_producer(bench: Bench, tokens: int = 40) -> dict[str, Any]:
     request = Request("same", TOKENS)
     wait_until(bench.shim._name_ourselves, "the name")
     key = bench.shim._handoffs._key(request, tokens)
-    return {"tokens": tokens, "key": key}
+    return {"tokens": tokens, "key": key, "block_tokens": BLOCK_TOKENS}
 
 
 @pytest.mark.parametrize(

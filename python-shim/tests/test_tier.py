@@ -30,7 +30,13 @@ class Bench:
         view = memoryview(self.rows.numpy())  # type: ignore[arg-type]
         self.tier = TierKVTier(spec, view, "TierKVTier", socket=path, autostart=False)
         naming: Any = types.SimpleNamespace(
-            make=lambda: NAME, report=dict, hear=lambda _: None, close=lambda: None
+            make=lambda: NAME,
+            report=dict,
+            identity=lambda: {"t": "weights", "weights": "w", "order": 0},
+            open=lambda: None,
+            hear=lambda _: None,
+            awaits_fidelity=False,
+            close=lambda: None,
         )
         chunk = Group(0, ("chunk",), 4, page_bytes=(ROW,))
         self.tier.begin({"t": "register", "model": "m"}, naming, Grid([chunk], 4), "e", "0")
@@ -94,6 +100,16 @@ def test_what_was_placed_is_copied_and_its_slots_go_back(bench: Bench) -> None:
     assert bench.rows[0].tolist() == list(range(ROW))
     assert bench.sidecar.expect("release")[0]["tokens"] == 8
     assert not bench.tier.has_pending_work()
+
+
+def test_a_request_before_the_decision_on_fidelity_is_looked_up_after_it(bench: Bench) -> None:
+    naming: Any = bench.tier._naming
+    naming.make, naming.awaits_fidelity = (lambda: None), True
+    assert [bench.ask(0) for _ in range(2)] == [LookupResult.RETRY] * 2
+    naming.make, naming.awaits_fidelity = (lambda: NAME), False
+    bench.place(2)
+    assert bench.ask(1) is LookupResult.HIT
+    assert "misses_not_named" not in bench.tier.counters.snapshot()
 
 
 def test_slots_that_were_lost_while_they_were_read_fail_the_job(
