@@ -6,7 +6,7 @@ use super::super::stand_in::{self, Asked, Files};
 use super::*;
 
 fn open(pairs: &[(&str, &str)]) -> Result<Chain, String> {
-    let vars = stand_in::vars(pairs.to_vec());
+    let vars = stand_in::vars(pairs);
     let profile = Profile::read(&vars);
     Chain::open(
         vars,

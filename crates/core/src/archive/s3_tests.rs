@@ -8,7 +8,7 @@ use super::*;
 
 fn bucket_at(url: &str, more: &[(&str, &str)]) -> Bucket {
     let own = [("AWS_ENDPOINT_URL", url), ("AWS_EC2_METADATA_DISABLED", "true")];
-    let vars = stand_in::vars([&own, more].concat());
+    let vars = stand_in::vars(&[&own, more].concat());
     Bucket::with("bucket", "here", vars).unwrap()
 }
 
@@ -53,7 +53,7 @@ fn roots_of_trust_come_from_a_file_of_them() {
 #[test]
 fn a_bucket_is_part_of_the_path_or_of_the_host() {
     let of = |more: &[(&str, &str)]| {
-        let vars = stand_in::vars([&KEYS, more].concat());
+        let vars = stand_in::vars(&[&KEYS, more].concat());
         let bucket = Bucket::with("bucket", "here", vars).map_err(|error| error.text)?;
         Ok::<_, String>(bucket.place.object_url("name").to_string())
     };

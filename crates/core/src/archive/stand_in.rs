@@ -51,7 +51,7 @@ pub(super) fn serve(answer: impl Fn(&Asked) -> (u16, String) + Send + 'static) -
 }
 
 /// An environment of these variables alone.
-pub(super) fn vars(pairs: Vec<(&str, &str)>) -> Vars {
+pub(super) fn vars(pairs: &[(&str, &str)]) -> Vars {
     let pairs: Vec<_> =
         pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     Box::new(move |name| {
