@@ -176,10 +176,8 @@ class Link:
 
     def _hear(self, frame: Frame) -> None:
         """Take a frame of either connection. A `reclaim` is ignored, because every plan is being read and ends soon."""
-        if frame["t"] == "fidelity":
-            self._decided(frame)
+        kind = frame["t"]
         with self._changed:
-            kind = frame["t"]
             if kind == "fidelity":
                 self._fidelity = frame["fidelity"]
             elif kind == "arena":
@@ -191,6 +189,8 @@ class Link:
             elif kind in ("held", "placed", "done"):
                 self._hear_of_plan(frame)
             self._changed.notify_all()
+        if kind == "fidelity":
+            self._decided(frame)
 
     def _hear_close(self) -> None:
         """Forget what a connection's end makes void; a plan under way is over."""

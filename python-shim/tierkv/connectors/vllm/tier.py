@@ -174,7 +174,7 @@ class TierKVTier(SecondaryTierManager):
         if reader is None or at is None:
             return LookupResult.MISS
         if reader.plan is None and not self._ask(reader, at):
-            return LookupResult.RETRY if self._awaits_workers(reader) else LookupResult.MISS
+            return LookupResult.RETRY if self._awaits_name(reader) else LookupResult.MISS
         plan = reader.plan
         assert plan is not None
         if not plan.reason:
@@ -185,10 +185,15 @@ class TierKVTier(SecondaryTierManager):
         is_placed = at in plan.slots.get(get_offload_group_idx(key), {})
         return LookupResult.HIT if is_placed else LookupResult.MISS
 
-    def _awaits_workers(self, reader: _Reader) -> bool:
+    @property
+    def _is_unsure(self) -> bool:
+        """Tell whether workers or the sidecar have yet to decide what the blocks are called; both answer at once."""
+        return self._is_paused or self._naming.awaits_fidelity
+
+    def _awaits_name(self, reader: _Reader) -> bool:
         now = time.monotonic()
         reader.late_s = reader.late_s or now + limits.WAIT_MS_DEFAULT / 1000
-        reader.is_over = not self._is_paused or now >= reader.late_s
+        reader.is_over = not self._is_unsure or now >= reader.late_s
         return not reader.is_over
 
     def _ask(self, reader: _Reader, at: int) -> bool:
@@ -196,7 +201,7 @@ class TierKVTier(SecondaryTierManager):
         hashes = self._grid.hashes(reader.request, chunk, self._grid.limit(reader.request))
         # 0.28 also looks up requests that want their whole prompt computed.
         is_wanted = at < len(hashes) and not reader.request.skip_reading_prefix_cache
-        if self._link is None or self._is_paused or not is_wanted:
+        if self._link is None or self._is_unsure or not is_wanted:
             return False
         asked = Asked(chunk.index, chunk.record_class, [bytes(found) for found in hashes])
         reader.plan = self._link.begin([asked], at, reader.request.request_id)
