@@ -102,6 +102,7 @@ def test_f1_a_vault_that_dies_again_and_again_costs_hits_and_no_answer(
         wait_durable(cluster, before + EACH * BLOCKS)
         dropped = settled(cluster)[1] - dropped_before
         engine.empty()
+        engine.call("read_weights")
         # The first death precedes all prompts, because later ones may come too late to cost hits.
         killer = threading.Timer(rng.uniform(0, took), cluster.vault.kill)
         killer.start()
@@ -113,6 +114,7 @@ def test_f1_a_vault_that_dies_again_and_again_costs_hits_and_no_answer(
         wait_up(cluster)
         # Blocks from before the death are in the sidecar, the rest on the vault's disk.
         engine.empty()
+        engine.call("read_weights")
         started = time.monotonic()
         found["restored"] = tokens_of(engine, texts)
         took = time.monotonic() - started

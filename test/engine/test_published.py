@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from harness.engine import Engines
     from harness.processes import Cluster
 
-#: Prompts of whole blocks and a rest; tokens of an answer.
-PROMPTS, BLOCK, BLOCKS, TAIL, ANSWER = 24, 32, 12, 7, 16
+#: Prompts of whole blocks and a rest, few of them for every change; tokens of an answer.
+PROMPTS, FEW, BLOCK, BLOCKS, TAIL, ANSWER = 24, 8, 32, 12, 7, 16
+#: A request waits so long for the workers to read a gigabyte of weights after each reset, in milliseconds.
+READING_MS = 60_000
 #: Bound of docs/fidelity.md, nats a token in float32.
 KLD_MAX = 1e-4
 #: Tokens of which the judged models' likeliest may differ, as a share.
@@ -26,29 +28,30 @@ GEMMA = "gemma3-270m"
 
 
 def _nightly(name: str) -> Any:
-    return pytest.param(name, NIGHTLY_S, marks=pytest.mark.nightly)
+    return pytest.param(name, NIGHTLY_S, PROMPTS, marks=pytest.mark.nightly)
 
 
-MODELS = [(GEMMA, EVERY_CHANGE_S), _nightly("qwen25-0.5b"), _nightly("qwen25-1.5b")]
+MODELS = [(GEMMA, EVERY_CHANGE_S, FEW), *map(_nightly, (GEMMA, "qwen25-0.5b", "qwen25-1.5b"))]
 
 
-@pytest.mark.parametrize(("name", "seconds"), MODELS)
+@pytest.mark.parametrize(("name", "seconds", "count"), MODELS)
 @pytest.mark.parametrize("codec", [EXACT, LOSSY])
 def test_restored_answers_are_those_of_the_own_cache(
     name: str,
     seconds: float,
+    count: int,
     codec: str,
     engines: Engines,
     new_cluster: Callable[..., Cluster],
     record_property: Callable[[str, Any], None],
 ) -> None:
     model = folder_of(name, seconds)
-    cluster = new_cluster(kv=codec, vault_bytes="1GiB")
+    cluster = new_cluster(kv=codec, vault_bytes="1GiB", wait_ms=READING_MS, stall_ms=READING_MS)
     # In float32 only the codec changes values; in bfloat16 one last bit of K changes as much (docs/fidelity.md).
     options = {"model": str(model), "dtype": "float32", "block_size": BLOCK}
     options |= {"max_model_len": 1_024, "num_gpu_blocks_override": 256}
     options["kv_transfer_config"] = cluster.transfer_config
-    asked = prompts(model, PROMPTS, BLOCKS * BLOCK + TAIL)
+    asked = prompts(model, count, BLOCKS * BLOCK + TAIL)
     own, restored = [], []
     with engines.start(vllm=options).wait_up() as engine:
         cluster.wait_restoring()  # hashing the files takes longer than a start waits on a busy machine

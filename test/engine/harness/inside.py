@@ -21,7 +21,7 @@ from harness.inside_guards import break_method
 from harness.inside_int8 import compare_pages, keep_pages
 from harness.inside_pressure import press
 from harness.inside_ranks import Place, digests_of, on_every_rank, shim_state, spoil_pages
-from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all
+from harness.inside_steps import abort, begin, finish, go_on_until, preempt_all, read_weights
 from harness.inside_talk import talk
 from harness.inside_tier import end_offloading, offloading, reverse_promotions
 from harness.inside_weights import change_weights, reset_all, scale_weights, sleep
@@ -56,6 +56,7 @@ __all__ = [
     "pages_by_group",
     "preempt_all",
     "press",
+    "read_weights",
     "reset",
     "reset_all",
     "reset_clocks",

@@ -68,6 +68,19 @@ def go_on_until(host: Host, moment: str, timeout_s: float = STEPS_S) -> None:
             time.sleep(0.01)
 
 
+def read_weights(host: Host, timeout_s: float = STEPS_S) -> None:
+    """Asks for short answers until the workers have read their weights after a reset.
+
+    On a busy machine that takes longer than a request waits where `stall_ms` is short.
+    """
+    deadline = time.monotonic() + timeout_s
+    while host.shim._generations.is_unsure:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the weights are not read after {timeout_s} s")
+        begin(host, {"short": [1, 2, 3]})
+        finish(host)
+
+
 def abort(host: Host, request_ids: list[str]) -> None:
     """Aborts requests as a vanished client does."""
     host.llm.llm_engine.abort_request(request_ids)
