@@ -79,6 +79,8 @@ def test_before_the_workers_word_nothing_is_saved_and_requests_wait_for_it(bench
     assert bench.shim.counters.get("steps_unnamed") == 2
     bench.shim.update_connector_output(step_output(resolved={0: RESOLVED}))
     assert bench.ask(request) == ASK_AGAIN  # now for the sidecar
+    wait_until(bench.is_decided, "the fidelity is decided")
+    assert bench.ask(request) == ASK_AGAIN  # now for the blocks
     bench.prefetch()
     (ours,) = bench.fake.expect("namespace")
     assert ours["parts"]["model_config"] == RESOLVED.parts["model_config"]
