@@ -179,6 +179,8 @@ class FakeSidecar:
             if self.answer is not None:
                 connection.sendall(encode(self.answer))
                 self.connections.append(connection)  # who sees it may send: the answer goes first
+                if self._closed:  # killed between the two
+                    self.drop_connections()
         elif frame["t"] == "ping":
             connection.sendall(encode({"t": "pong", "n": frame["n"]}))
         elif frame["t"] == "weights":
