@@ -124,10 +124,10 @@ def test_one_flipped_bit_changes_the_answer(hybrid: Engine, cluster: Cluster, ki
     facts = hybrid.call("facts")
     text = prompt(820, 2 * facts["step"] + 5)
     own_hit = seed(hybrid, cluster, text)
-    # An exponent: of V of the first block, or of the first state's first element behind the convolution's part.
-    byte = 64 * 2 + 1 if kind == ATTENTION else 3 * 512 * 2 + 3
+    # An exponent: of the first block's last V, or of the first state's first element behind the convolution's part.
+    layer, byte = (1, -1) if kind == ATTENTION else (0, 3 * 512 * 2 + 3)
     group = facts["groups"].index(kind)
-    hybrid.call("flip_loaded_byte", block=0, layer=0, byte=byte, group=group, mask=0x40)
+    hybrid.call("flip_loaded_byte", block=0, layer=layer, byte=byte, group=group, mask=0x40)
     bad = hybrid.ask(text)
     assert bad["cached"] == own_hit["cached"]
     assert bad["logprobs"] != pytest.approx(own_hit["logprobs"], abs=1e-3)
@@ -144,8 +144,8 @@ def test_one_flipped_bit_changes_the_answer_of_a_window_model(
         text = prompt(821, 6 * 32 + 5)
         own_hit = seed(engine, cluster, text)
         group = engine.call("facts")["groups"].index(kind)
-        # An exponent of V of the first token of the last block, which every window reaches.
-        engine.call("flip_loaded_byte", block=-1, layer=0, byte=64 * 4 + 3, group=group, mask=0x40)
+        # An exponent of the last V of the last block, which every window reaches.
+        engine.call("flip_loaded_byte", block=-1, layer=1, byte=-1, group=group, mask=0x40)
         bad = engine.ask(text)
         assert bad["cached"] == own_hit["cached"] == 6 * 32
         assert bad["logprobs"] != pytest.approx(own_hit["logprobs"], abs=1e-3)
