@@ -203,8 +203,10 @@ test("nobody hears of a flush while a record of it can be fetched", async () => 
   await admin.put(NAMESPACE, records, SOON_MS);
   watches(near, "a", 1);
   await known(admin, "a");
+  const { number: before } = await admin.flush(OTHER_NAMESPACE, SOON_MS);
+  // The news of the flushes that found the watcher may still be on its way.
+  await until(() => near.flushes.number === before, "the flushes so far");
   const heard = heardBy(near);
-  const before = near.flushes.number;
   let go = (): void => {};
   const gate = new Promise<void>((resolve) => (go = resolve));
   let isWaiting = false;
