@@ -1,5 +1,6 @@
 """Who listens on the socket is checked before a byte is sent: folder, socket file and peer, each a stranger's."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -178,7 +179,9 @@ def test_descriptors_that_no_frame_takes_end_the_connection_and_are_closed(
         spare = shared_memory(1)
         unfinished = (1000).to_bytes(4, "little") + bytes(1000 - 1)
         for at in range(limits.DESCRIPTORS_MAX + 1):
-            fake.send_bytes(unfinished[at : at + 1], spare)
+            # The channel may end the connection before the last piece.
+            with contextlib.suppress(OSError):
+                fake.send_bytes(unfinished[at : at + 1], spare)
         os.close(spare)
         assert closed.wait(20)
         channel.close()
