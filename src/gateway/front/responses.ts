@@ -4,7 +4,8 @@ import type { Engine } from "../engines/engine.ts";
 import { fieldsOf } from "./body.ts";
 
 const CREATE = /^\/v1\/responses$/;
-const OF_ONE = /^\/v1\/responses\/([^/]+)/;
+/** `render` is a route of its own, which names no stored answer. */
+const OF_ONE = /^\/v1\/responses\/(?!render$)([^/]+)/;
 /** The first `id` of an answer or of its first event. */
 const ID = /"id": ?"(resp_[\w-]+)"/;
 /** Characters in which the id of an answer is looked for. */

@@ -87,7 +87,10 @@ test("a form's model decides, wherever the field stands, and a file's own text d
 test("a stored answer stays with its engine and its tenant", async () => {
   const keys = keyFile("ana k-ana acme", "bob k-bob other");
   const { url, engines } = await gatewayBefore([["m"], ["m"]], { keys });
-  for (const [at, engine] of engines.entries()) engine.more = { id: `resp_${at}` };
+  for (const [at, engine] of engines.entries()) {
+    engine.more = { id: `resp_${at}` };
+    engine.rendered = () => [1];
+  }
   const as = (key: string): OpenAI =>
     new OpenAI({ baseURL: `${url}/v1`, apiKey: `k-${key}`, maxRetries: 0 });
   const ids: string[] = [];
@@ -103,6 +106,11 @@ test("a stored answer stays with its engine and its tenant", async () => {
     expect(engines[at]!.asked.length - before).toBe(2);
     await expect(as("bob").responses.retrieve(id)).rejects.toMatchObject({ status: 404 });
   }
+  const rendered = await call(url, "/v1/responses/render", {
+    body: JSON.stringify({ model: "m", input: "x" }),
+    headers: { ...JSON_TYPE, authorization: "Bearer k-ana" },
+  });
+  expect(rendered.code).not.toBe(404);
   await expect(as("ana").responses.retrieve("resp_unknown")).rejects.toMatchObject({ status: 404 });
 });
 
