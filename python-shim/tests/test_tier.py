@@ -131,10 +131,7 @@ def test_slots_that_were_lost_while_they_were_read_fail_the_job(
     assert bench.ask(0) is LookupResult.MISS
 
 
-def test_without_a_slot_or_a_request_a_store_fails_and_is_counted(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tierkv.connectors.vllm.limits.MLX_SLOT_WAIT_S", 0.0)
+def test_without_a_slot_or_a_request_a_store_fails_and_is_counted(bench: Bench) -> None:
     bench.rows[0] = 7
     bench.tier.submit_store(bench.job(1, bench.keys[:2]))
     assert not bench.finished().success
