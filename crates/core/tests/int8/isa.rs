@@ -122,7 +122,7 @@ fn every_instruction_set_of_this_processor_is_listed() {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::is_x86_feature_detected as has;
-        let is_wide = has!("avx512f") && has!("avx512bw") && has!("avx512vl");
+        let is_wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
         let sets = [
             ("avx2", has!("avx2") && has!("f16c")),
             ("avx512", is_wide),

@@ -139,8 +139,10 @@ fn detected() -> Vec<Name> {
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
         names.push(Name::Avx2);
     }
-    let wide = is_x86_feature_detected!("avx512f")
+    let wide = !names.is_empty()
+        && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl");
     if wide {
         names.push(Name::Avx512);

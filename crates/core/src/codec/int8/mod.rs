@@ -22,6 +22,8 @@ mod turned;
 mod turned_avx2;
 #[cfg(target_arch = "x86_64")]
 mod turned_avx512;
+#[cfg(target_arch = "x86_64")]
+mod turned_avx512_encode;
 
 use std::ops::Range;
 

@@ -10,7 +10,7 @@ pub const F16: u8 = 2;
 pub const F32: u8 = 3;
 
 /// Smallest scale above zero: the smallest normal bf16 number, 2^-126.
-const SCALE_MIN: u32 = 0x0080_0000;
+pub const SCALE_MIN: u32 = 0x0080_0000;
 /// 2^-107: a 2^16th part of it is still a normal number.
 const ORDINARY_MIN: u16 = (127 - 107) << 7;
 /// 2^120: 128 times this is still a bf16 number.
@@ -24,7 +24,8 @@ const TURNED_LIMIT: u16 = (127 + 110) << 7;
 const BF16_INFINITY: u16 = 0x7f80;
 const BF16_MAX: f32 = f32::from_bits(0x7f7f_0000);
 const F16_MAX: f32 = 65504.0;
-const RECIPROCAL_OF_CODE_MAX: f32 = 1.0 / 127.0;
+/// Turns the largest magnitude into a scale.
+pub const RECIPROCAL_OF_CODE_MAX: f32 = 1.0 / 127.0;
 
 /// Bytes of one element.
 #[must_use]

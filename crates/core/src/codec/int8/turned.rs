@@ -2,13 +2,30 @@
 //!
 //! The order of float32 operations is part of the format; docs/protocol.md, section 1, states it.
 
-use super::group::{Parts, PartsMut};
+use super::group::{MeansMut, Parts, PartsMut};
 use super::hadamard::{block_of, transform};
 use super::kernels::{Rows, Scale};
 use super::portable::{code_of, load, store};
 use super::scale::{F32, element_of, is_turned, scale_of, value_of, value_of_scale};
 use crate::codec_id::MEAN_TOKENS;
 
+/// The tokens of a group that share a mean, to be encoded.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// The first row, and the shape of all.
+    pub at: *const u8,
+    pub rows: Rows,
+    /// The rows after these, to be prefetched.
+    pub next: *const u8,
+    /// One scale and the codes of a row; empty without a mean.
+    pub means: MeansMut<'a>,
+    /// One for each row, at most `MEAN_TOKENS`.
+    pub scales: &'a mut [Scale],
+    pub codes: &'a mut [u8],
+}
+
+/// Encodes a run; false where a value is not finite.
+type Encode = unsafe fn(Run<'_>, &mut Scratch) -> bool;
 /// Rows, their shape, rows to prefetch, values, sums.
 type Forth = unsafe fn(*const u8, Rows, *const u8, &mut [f32], &mut [f32]);
 /// Values, mean, scales, codes.
@@ -19,12 +36,9 @@ type Back = unsafe fn(&[Scale], &[u8], &[f32], &mut [i16], *mut u8, Rows, bool);
 /// The kernels of one instruction set and dtype. A row has `Rows::dim` elements everywhere.
 #[derive(Debug, Clone, Copy)]
 pub struct Turned {
-    /// Transforms rows into the values, and adds them up per channel in the sums, token after token, unless those are empty.
-    /// The second pointer is prefetched. Unsafe: the rows must be readable.
-    pub forth: Forth,
-    /// Subtracts the mean, unless it is empty, and turns each row of values into a scale and codes. False where a value is
-    /// not finite. Unsafe: the processor must have the instructions.
-    pub code: Code,
+    /// Transforms rows, subtracts their mean and turns them into scales and codes. Unsafe: the rows must be readable, and
+    /// the processor must have the instructions.
+    pub encode: Encode,
     /// Transforms codes back into rows and adds the mean, unless it is empty; past the cache if the flag is set. The sums
     /// are scratch memory, as long as a row. Unsafe: the rows must be writable, and consist of whole cache lines to bypass
     /// the cache; scales must be those of the codec.
@@ -36,8 +50,8 @@ pub struct Turned {
 /// Memory that is used again from group to group.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    values: Vec<f32>,
-    mean: Vec<f32>,
+    pub values: Vec<f32>,
+    pub mean: Vec<f32>,
     sums: Vec<i16>,
 }
 
@@ -59,7 +73,7 @@ pub unsafe fn encode(
     rows: Rows,
     next: *const u8,
     parts: PartsMut<'_>,
-    Scratch { values, mean, .. }: &mut Scratch,
+    scratch: &mut Scratch,
 ) -> bool {
     let PartsMut { means, scales, codes, exact } = parts;
     let (tokens, dim, has_mean) = (scales.len(), rows.dim, !means.scales.is_empty());
@@ -69,41 +83,67 @@ pub unsafe fn encode(
         // SAFETY: the first row has as many bytes, and is readable.
         unsafe { exact.as_mut_ptr().copy_from_nonoverlapping(at, exact.len()) };
     }
-    values.resize(MEAN_TOKENS * dim, 0.0);
     for (number, run) in runs(tokens, !exact.is_empty()).enumerate() {
-        let (from, count) = (at.wrapping_add(run.start * rows.stride), run.len());
         let ahead = if run.end < tokens { at.wrapping_add(run.end * rows.stride) } else { next };
-        let values = &mut values[..count * dim];
-        mean.clear();
-        mean.resize(if has_mean { dim } else { 0 }, 0.0);
-        // SAFETY: the caller's rows are readable.
-        unsafe { (kernels.forth)(from, rows, ahead, values, mean) };
-        if has_mean {
-            let scale = &mut means.scales[number..=number];
-            let codes = &mut means.codes[number * dim..][..dim];
-            let share = 1.0 / f32::from(u16::try_from(count.max(1)).unwrap_or(1));
-            for sum in mean.iter_mut() {
-                *sum *= share;
+        let means = if has_mean {
+            MeansMut {
+                scales: &mut means.scales[number..=number],
+                codes: &mut means.codes[number * dim..][..dim],
             }
-            // SAFETY: an instruction set of this processor.
-            if !unsafe { (kernels.code)(mean, &[], scale, codes) } || !is_turned(scale[0]) {
-                return false;
-            }
-            let scale = value_of_scale(scale[0]);
-            for (mean, code) in mean.iter_mut().zip(codes) {
-                *mean = f32::from(code.cast_signed()) * scale;
-            }
-        }
-        let (scales, codes) =
-            (&mut scales[run.clone()], &mut codes[run.start * dim..run.end * dim]);
-        // SAFETY: as above.
-        if !unsafe { (kernels.code)(values, mean, scales, codes) }
-            || !scales.iter().all(|scale| is_turned(*scale))
-        {
+        } else {
+            MeansMut { scales: &mut [], codes: &mut [] }
+        };
+        let given = Run {
+            at: at.wrapping_add(run.start * rows.stride),
+            rows,
+            next: ahead,
+            means,
+            scales: &mut scales[run.clone()],
+            codes: &mut codes[run.start * dim..run.end * dim],
+        };
+        // SAFETY: the caller's rows are readable; the instruction set is one of this processor.
+        if !unsafe { (kernels.encode)(given, scratch) } {
             return false;
         }
     }
-    true
+    means.scales.iter().chain(scales.iter()).all(|scale| is_turned(*scale))
+}
+
+/// Encodes a run by kernels that do one step each: `forth` transforms rows into values and adds them up per channel, token
+/// after token, unless there are no sums; `code` subtracts the mean, unless that is empty, and turns each row of values into a
+/// scale and codes.
+///
+/// # Safety
+/// The rows are readable, and the processor has the instructions of both kernels.
+pub unsafe fn encode_by_steps(
+    (forth, code): (Forth, Code),
+    run: Run<'_>,
+    Scratch { values, mean, .. }: &mut Scratch,
+) -> bool {
+    let Run { at, rows, next, means, scales, codes } = run;
+    let (count, dim, has_mean) = (scales.len(), rows.dim, !means.scales.is_empty());
+    values.resize(MEAN_TOKENS * dim, 0.0);
+    let values = &mut values[..count * dim];
+    mean.clear();
+    mean.resize(if has_mean { dim } else { 0 }, 0.0);
+    // SAFETY: the caller's rows are readable.
+    unsafe { forth(at, rows, next, values, mean) };
+    if has_mean {
+        let share = 1.0 / f32::from(u16::try_from(count.max(1)).unwrap_or(1));
+        for sum in mean.iter_mut() {
+            *sum *= share;
+        }
+        // SAFETY: an instruction set of this processor.
+        if !unsafe { code(mean, &[], means.scales, means.codes) } {
+            return false;
+        }
+        let scale = value_of_scale(means.scales[0]);
+        for (mean, code) in mean.iter_mut().zip(means.codes) {
+            *mean = f32::from(code.cast_signed()) * scale;
+        }
+    }
+    // SAFETY: as above.
+    unsafe { code(values, mean, scales, codes) }
 }
 
 /// Decodes a group whose scales are those of the codec.
@@ -143,7 +183,12 @@ pub unsafe fn decode(
 }
 
 pub const fn portable<const D: u8>() -> Turned {
-    Turned { forth: forth::<D>, code, back: back::<D>, back_single: back::<F32> }
+    Turned { encode: encode_plainly::<D>, back: back::<D>, back_single: back::<F32> }
+}
+
+unsafe fn encode_plainly<const D: u8>(run: Run<'_>, scratch: &mut Scratch) -> bool {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { encode_by_steps((forth::<D>, code), run, scratch) }
 }
 
 unsafe fn forth<const D: u8>(

@@ -17,7 +17,7 @@ use super::avx2::{self, IN_ORDER, NEAREST_EVEN, nearest_bf16, store as store_byt
 use super::hadamard::{block_of, transform};
 use super::kernels::{Rows, Scale};
 use super::scale::{BF16, F16, F32, element_bytes, value_of_scale};
-use super::turned::{Turned, back_rows, transform_rows};
+use super::turned::{Run, Scratch, Turned, back_rows, encode_by_steps, transform_rows};
 
 const LANES: usize = 8;
 /// Sums of one register.
@@ -26,7 +26,12 @@ const NEGATIVE: i32 = i32::MIN;
 const F16_MAX: f32 = 65504.0;
 
 pub const fn kernels<const D: u8>() -> Turned {
-    Turned { forth: forth::<D>, code, back: back::<D>, back_single: back::<F32> }
+    Turned { encode: encode::<D>, back: back::<D>, back_single: back::<F32> }
+}
+
+unsafe fn encode<const D: u8>(run: Run<'_>, scratch: &mut Scratch) -> bool {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { encode_by_steps((forth::<D>, code), run, scratch) }
 }
 
 #[target_feature(enable = "avx2,f16c")]

@@ -1,25 +1,22 @@
-//! Owns the AVX-512 kernels of codec 4, for blocks of 32 to 256 elements; others by the plain ones, compiled for it.
+//! Owns the AVX-512 kernels that decode codec 4, for blocks of 32 to 256 elements; others by plain code, compiled for it.
 
 use std::arch::x86_64::{
-    __m256i, __m512, __m512i, _mm_storeu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
-    _mm256_stream_si256, _mm512_add_epi16, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512,
-    _mm512_castsi256_si512, _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi16_epi32,
-    _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtne2ps_pbh, _mm512_cvtps_epi32,
-    _mm512_cvtps_ph, _mm512_extracti64x4_epi64, _mm512_fmadd_ps, _mm512_inserti64x4,
-    _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_mask_sub_epi16, _mm512_max_epu32, _mm512_max_ps,
-    _mm512_min_ps, _mm512_mul_ps, _mm512_permute_ps, _mm512_reduce_max_epu32, _mm512_rol_epi32,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_epi32,
-    _mm512_shuffle_f32x4, _mm512_shuffle_i64x2, _mm512_storeu_ps, _mm512_storeu_si512,
-    _mm512_stream_ps, _mm512_stream_si512, _mm512_sub_epi16, _mm512_sub_ps,
+    __m256i, __m512, __m512i, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+    _mm512_add_epi16, _mm512_castsi256_si512, _mm512_castsi512_si256, _mm512_cvtepi8_epi16,
+    _mm512_cvtepi16_epi32, _mm512_cvtepi32_ps, _mm512_cvtne2ps_pbh, _mm512_cvtps_ph,
+    _mm512_extracti64x4_epi64, _mm512_fmadd_ps, _mm512_inserti64x4, _mm512_loadu_ps,
+    _mm512_mask_sub_epi16, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_rol_epi32,
+    _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_epi32, _mm512_shuffle_i64x2,
+    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_stream_ps, _mm512_stream_si512, _mm512_sub_epi16,
 };
 
 use super::CACHE_LINE_BYTES;
-use super::ahead::ask;
-use super::avx512::{load_values, narrow_bf16};
-use super::hadamard::{block_of, transform};
+use super::avx512::narrow_bf16;
+use super::hadamard::block_of;
 use super::kernels::{Rows, Scale};
-use super::scale::{BF16, F16, F32, element_bytes, scale_of, value_of_scale};
-use super::turned::{Turned, back_rows, share_of, transform_rows};
+use super::scale::{BF16, F16, F32, element_bytes, value_of_scale};
+use super::turned::{Turned, back_rows};
+use super::turned_avx512_encode::encode;
 
 /// Values of one register.
 const LANES: usize = 16;
@@ -30,159 +27,7 @@ const F16_MAX: f32 = 65504.0;
 /// `NATIVE`: the processor rounds to bf16.
 pub const fn kernels<const D: u8, const NATIVE: bool>() -> Turned {
     let back = if NATIVE { native::back::<D> } else { plain::back::<D> };
-    Turned { forth: forth::<D>, code, back, back_single: plain::back::<F32> }
-}
-
-#[expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "one promise covers all: the caller's rows are readable"
-)]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn forth<const D: u8>(
-    at: *const u8,
-    rows: Rows,
-    next: *const u8,
-    values: &mut [f32],
-    sums: &mut [f32],
-) {
-    // SAFETY: the caller's promise is the callee's.
-    unsafe {
-        match block_of(rows.dim) {
-            32 => forth_blocks::<D, 2>(at, rows, next, values, sums),
-            64 => forth_blocks::<D, 4>(at, rows, next, values, sums),
-            128 => forth_blocks::<D, 8>(at, rows, next, values, sums),
-            256 => forth_blocks::<D, 16>(at, rows, next, values, sums),
-            _ => transform_rows::<D>(at, rows, values, sums, transform::<f32, 8>),
-        }
-    }
-}
-
-/// `R`: registers of a block.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-#[inline]
-unsafe fn forth_blocks<const D: u8, const R: usize>(
-    at: *const u8,
-    rows: Rows,
-    next: *const u8,
-    values: &mut [f32],
-    sums: &mut [f32],
-) {
-    let share = _mm512_set1_ps(share_of(R * LANES));
-    for (row, values) in values.chunks_exact_mut(rows.dim).enumerate() {
-        let at = at.wrapping_add(row * rows.stride);
-        for line in (0..rows.dim * element_bytes(D)).step_by(CACHE_LINE_BYTES) {
-            ask(next.wrapping_add(row * rows.stride + line));
-        }
-        for start in (0..rows.dim).step_by(R * LANES) {
-            let mut block = [share; R];
-            for (index, lanes) in block.iter_mut().enumerate() {
-                // SAFETY: the block lies within the row, which is readable.
-                let loaded = unsafe { load_values::<D>(at, start + index * LANES, !0) };
-                *lanes = _mm512_mul_ps(loaded, share);
-            }
-            turn(&mut block);
-            for (index, lanes) in block.iter().enumerate() {
-                let to = values[start + index * LANES..][..LANES].as_mut_ptr();
-                // SAFETY: the slice has as many values.
-                unsafe { _mm512_storeu_ps(to, *lanes) };
-            }
-            if sums.is_empty() {
-                continue;
-            }
-            for (index, lanes) in block.iter().enumerate() {
-                let sum = sums[start + index * LANES..][..LANES].as_mut_ptr();
-                // SAFETY: as above.
-                let more = _mm512_add_ps(unsafe { _mm512_loadu_ps(sum) }, *lanes);
-                // SAFETY: as above.
-                unsafe { _mm512_storeu_ps(sum, more) };
-            }
-        }
-    }
-}
-
-/// Transforms a block: whole registers first, then within each, as the format asks.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-#[inline]
-fn turn<const R: usize>(block: &mut [__m512; R]) {
-    let mut apart = R / 2;
-    while apart > 0 {
-        for part in block.chunks_exact_mut(2 * apart) {
-            let (low, high) = part.split_at_mut(apart);
-            for (one, other) in low.iter_mut().zip(high) {
-                let (a, b) = (*one, *other);
-                *one = _mm512_add_ps(a, b);
-                *other = _mm512_sub_ps(a, b);
-            }
-        }
-        apart /= 2;
-    }
-    let (plus, minus) = (_mm512_set1_ps(1.0), _mm512_set1_ps(-1.0));
-    for lanes in block {
-        let mut v = *lanes;
-        let sign = _mm512_mask_blend_ps(0xff00, plus, minus);
-        v = _mm512_fmadd_ps(v, sign, _mm512_shuffle_f32x4::<0b01_00_11_10>(v, v));
-        let sign = _mm512_mask_blend_ps(0xf0f0, plus, minus);
-        v = _mm512_fmadd_ps(v, sign, _mm512_shuffle_f32x4::<0b10_11_00_01>(v, v));
-        let sign = _mm512_mask_blend_ps(0xcccc, plus, minus);
-        v = _mm512_fmadd_ps(v, sign, _mm512_permute_ps::<0b01_00_11_10>(v));
-        let sign = _mm512_mask_blend_ps(0xaaaa, plus, minus);
-        *lanes = _mm512_fmadd_ps(v, sign, _mm512_permute_ps::<0b10_11_00_01>(v));
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn code(values: &mut [f32], mean: &[f32], scales: &mut [Scale], codes: &mut [u8]) -> bool {
-    let dim = codes.len() / scales.len().max(1);
-    if !dim.is_multiple_of(LANES) || dim == 0 {
-        // SAFETY: plain code.
-        return unsafe { (super::turned::portable::<F32>().code)(values, mean, scales, codes) };
-    }
-    if mean.is_empty() {
-        code_rows::<false>(values, mean, dim, scales, codes)
-    } else {
-        code_rows::<true>(values, mean, dim, scales, codes)
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-#[inline]
-fn code_rows<const MEAN: bool>(
-    values: &mut [f32],
-    mean: &[f32],
-    dim: usize,
-    scales: &mut [Scale],
-    codes: &mut [u8],
-) -> bool {
-    let mut finite = true;
-    let rows = values.chunks_exact_mut(dim).zip(codes.chunks_exact_mut(dim));
-    for ((values, codes), scale) in rows.zip(scales) {
-        let (values, _) = values.as_chunks_mut::<LANES>();
-        let (means, _) = mean.as_chunks::<LANES>();
-        let (codes, _) = codes.as_chunks_mut::<LANES>();
-        let mask = _mm512_set1_epi32(0x7fff_ffff);
-        let mut most = _mm512_setzero_si512();
-        for (index, lanes) in values.iter_mut().enumerate() {
-            let mut value = load(lanes);
-            if MEAN {
-                value = _mm512_sub_ps(value, load(&means[index]));
-                // SAFETY: the array has as many values.
-                unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), value) };
-            }
-            most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_castps_si512(value), mask));
-        }
-        let absmax = f32::from_bits(_mm512_reduce_max_epu32(most));
-        let (bits, reciprocal) = scale_of(absmax);
-        *scale = bits.to_le_bytes();
-        finite &= absmax.is_finite();
-        let factor = _mm512_set1_ps(reciprocal);
-        for (lanes, codes) in values.iter().zip(codes) {
-            let quotients = _mm512_cvtps_epi32(_mm512_mul_ps(load(lanes), factor));
-            let step = _mm512_cvtepi32_epi8(quotients);
-            // SAFETY: the array has 16 bytes.
-            unsafe { _mm_storeu_si128(codes.as_mut_ptr().cast(), step) };
-        }
-    }
-    finite
+    Turned { encode: encode::<D>, back, back_single: plain::back::<F32> }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
