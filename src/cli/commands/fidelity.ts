@@ -170,16 +170,17 @@ class Measurement {
     let roundMs = 0;
     while (this.#trios.length < all) {
       const measuredMs = this.#progress.tookMs - startedMs;
-      // A round that would end too late does not begin; a certificate needs the first ones.
+      // A round that would end too late does not begin, unless a certificate still needs it.
       const isLate = isTimed && measuredMs + roundMs > FIDELITY_JUDGE_MS;
-      if (isLate && this.#trios.length >= CERTIFIED_PROMPTS_MIN) return;
+      if (isLate && restoredOf(this.#trios).length >= CERTIFIED_PROMPTS_MIN) return;
       const first = this.#trios.length;
       const round = this.#prompts.slice(first, first + FIDELITY_ROUND_PROMPTS);
       await this.#round(engine, model, link, round);
       roundMs = this.#progress.tookMs - startedMs - measuredMs;
-      const { verdict } = judgement(restoredOf(this.#trios), bound);
+      const restored = restoredOf(this.#trios);
+      const { verdict } = judgement(restored, bound);
       if (verdict === "beyond") return;
-      if (verdict === "within" && this.#trios.length >= CERTIFIED_PROMPTS_MIN) return;
+      if (verdict === "within" && restored.length >= CERTIFIED_PROMPTS_MIN) return;
     }
   }
 
@@ -305,7 +306,17 @@ function describe(model: string, codec: string, result: Result, shown: Shown): s
     `${model}: ${restored} prompts, ${restoredTokens} of their tokens restored`,
     ...table([head, ...rows], "  "),
     verdictText(codec, result, shown),
-    ...(shown.path === null ? [] : [`Certified: ${shown.path}; engines use it once they connect.`]),
+    ...certifiedText(result, shown.path),
+  ];
+}
+
+function certifiedText({ verdict, prompts, restored }: Result, path: string | null): string[] {
+  if (path !== null) return [`Certified: ${path}; engines use it once they connect.`];
+  if (verdict !== "within") return [];
+  if (restored >= CERTIFIED_PROMPTS_MIN)
+    return ["Not certified: the engine's weights have no name that another engine could meet."];
+  return [
+    `Not certified: ${restored} of ${prompts} prompts were restored, and a certificate takes ${CERTIFIED_PROMPTS_MIN}.`,
   ];
 }
 

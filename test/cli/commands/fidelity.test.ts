@@ -41,9 +41,10 @@ test("the verdict is about restored prompts, against the own cache's answers", (
   expect(() => judge([trio(answered(0.5))], 1e-4)).toThrow(/no prompt was restored/);
 });
 
-/** Serves like an engine: restored answers after its cache was emptied, by `kld` off the others. */
-async function openEngine(kld: number): Promise<string> {
+/** Serves like an engine: restored answers after its cache was emptied, except the first `missed`, by `kld` off the others. */
+async function openEngine(kld: number, missed: number): Promise<string> {
   let isEmptied = false;
+  let left = missed;
   const seen = new Set<string>();
   const server = createServer((request, response) => {
     let body = "";
@@ -53,14 +54,15 @@ async function openEngine(kld: number): Promise<string> {
       const { prompt = "" } = JSON.parse(body || "{}") as { prompt?: string };
       if (request.url === "/v1/completions" && !seen.has(prompt)) isEmptied = false;
       seen.add(prompt);
-      const off = isEmptied ? Math.sqrt(kld / 2) : 0;
+      const isRestored = isEmptied && (request.url !== "/v1/completions" || left-- <= 0);
+      const off = isRestored ? Math.sqrt(kld / 2) : 0;
       const step = { "token_id:1": Math.log(0.5 + off), "token_id:2": Math.log(0.5 - off) };
       const answers: Record<string, object> = {
         "/v1/models": { data: [{ id: "m" }] },
         "/reset_prefix_cache": { success: true },
         "/v1/completions": {
           choices: [{ token_ids: [1], logprobs: { top_logprobs: [step] } }],
-          kv_transfer_params: { tierkv: { restored_tokens: isEmptied ? 128 : 0 } },
+          kv_transfer_params: { tierkv: { restored_tokens: isRestored ? 128 : 0 } },
         },
       };
       response.writeHead(200).end(JSON.stringify(answers[request.url ?? ""] ?? {}));
@@ -74,7 +76,7 @@ async function openEngine(kld: number): Promise<string> {
 /** Runs the command with a sidecar of one engine, whose weights are named unless `weights` is empty. */
 async function measured(
   kld: number,
-  { enabled, weights = "files:m", prompts }: Measured,
+  { enabled, weights = "files:m", prompts, missed = 0 }: Measured,
 ): Promise<{ exitCode: number | null; stdout: string; stderr: string; certificates: string }> {
   const certificates = join(testDirectory(), "certificates");
   const set = enabled === undefined ? {} : { enabled };
@@ -87,7 +89,7 @@ async function measured(
   writeFileSync(config, [...lines, `certificates = "${certificates}"`, ""].join("\n"));
   const text = join(folder, "text");
   writeFileSync(text, Array.from({ length: 3000 }, (_none, n) => n).join(" "));
-  const line = ["fidelity", "--engine", await openEngine(kld), "--text", text, "--json"];
+  const line = ["fidelity", "--engine", await openEngine(kld, missed), "--text", text, "--json"];
   const most = prompts === undefined ? [] : ["--prompts", String(prompts)];
   const ran = await runInside([...line, ...most, "--config", config]);
   return { ...ran, certificates };
@@ -97,6 +99,7 @@ interface Measured {
   enabled?: boolean;
   weights?: string;
   prompts?: number;
+  missed?: number;
 }
 
 test("a model within the bound is certified after the fewest prompts that certify, and the sidecar takes it", async () => {
@@ -108,6 +111,15 @@ test("a model within the bound is certified after the fewest prompts that certif
   expect(readCertificates(certificates, { warn: () => {} })).toEqual([found.certificate]);
   const sidecar = await openSidecar({ kv: "auto", certificates });
   await identify(await FakeEngine.start(sidecar.socketPath), "files:m", codecId(LOSSY.name));
+});
+
+test("a prompt that was not restored is made up for by another, because only restored prompts certify", async () => {
+  const { exitCode, stdout } = await measured(2e-5, { enabled: true, missed: 1 });
+  expect(exitCode).toBe(0);
+  const { prompts, restored, certificate } = JSON.parse(stdout) as Record<string, number | object>;
+  expect(prompts).toBeGreaterThan(CERTIFIED_PROMPTS_MIN);
+  expect(restored).toBe(Number(prompts) - 1);
+  expect(certificate).toMatchObject({ prompts: restored });
 });
 
 test("a model beyond the bound ends after one round, without a certificate", async () => {
