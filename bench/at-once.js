@@ -23,7 +23,7 @@ const QUICK_ARENA_BYTES = 0.5 * GIB;
 /** Time beside the passes: the engine's start, and the pass that is open when the time is over. */
 const SLACK_MS = 900_000;
 const WATCH_MS = 5000;
-const [IDEAL, ALONE, OURS] = ["a cache of everything", "vLLM alone", "tierKV, as installed"];
+const [IDEAL, ALONE, OURS] = ["a cache of everything", "vLLM alone", "tierKV, INT8"];
 const FLAT = { on: "value", most: 5 };
 
 export const title =

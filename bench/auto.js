@@ -1,9 +1,11 @@
 // Owns the figures of `[codec] kv = "auto"`: restores over shaped links, with each codec and with the chosen one.
 import { SidecarLink } from "../dist/cli/sidecar-link.js";
+import { writeCertificate } from "../dist/sidecar/save/certificates.js";
+import { codecId, LOSSY } from "../dist/sidecar/save/codecs.js";
 import { chain, digest, noise } from "./lib/blocks.js";
 import { figure, interleaved, timed } from "./lib/figures.js";
 import { Network } from "./lib/network.js";
-import { attentionGroup, Shim } from "./lib/shim.js";
+import { attentionGroup, ORDER, Shim } from "./lib/shim.js";
 import { Stand } from "./lib/stand.js";
 import { saveAll, touchAll } from "./lib/whole-way.js";
 
@@ -18,6 +20,22 @@ const LINKS = [
   { name: "10 Gb/s", mbit: 10_000, mib: 64 },
   { name: "loopback", mbit: null, mib: 64 },
 ];
+/** Without it `auto` would be exact. */
+const CERTIFICATE = {
+  model: "bench",
+  weights: "files:bench",
+  codec: codecId(LOSSY.name),
+  version: LOSSY.version,
+  order: ORDER,
+  dtype: "bf16",
+  prompts: 16,
+  tokens: 256,
+  kldMean: 1e-5,
+  kldWorst: 1e-4,
+  floor: 0,
+  date: "2026-11-29",
+  command: "none: a stand-in's model is certified without a measurement",
+};
 const FIXED = ["raw", "lossless", "int8-mean-had"];
 const CODECS = [...FIXED, "auto"];
 
@@ -71,7 +89,9 @@ class Scene {
 
   async #way(address, codec) {
     const arenaBytes = 2 * this.mib * MIB;
-    const { socket } = await this.stand.sidecar(address, { arenaBytes, codec });
+    const certificates = this.stand.path("certificates");
+    writeCertificate(certificates, CERTIFICATE);
+    const { socket } = await this.stand.sidecar(address, { arenaBytes, codec, certificates });
     const link = new SidecarLink(socket);
     await link.hello(CALL_MS);
     const engine = `auto-${codec}`;
@@ -80,6 +100,7 @@ class Scene {
       group: attentionGroup(SHAPE),
       maxModelLen: this.mib * SHAPE.tokens,
       namespace: digest(engine),
+      weights: CERTIFICATE.weights,
     });
     await touchAll(link, engine);
     const pages = noise(PAGE_BYTES + shim.slotCount * 64);

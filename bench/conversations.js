@@ -51,7 +51,7 @@ async function runLoad(load, say) {
     { name: ALONE, kvBytes },
     { name: "vLLM's offloading to host memory", kvBytes, offloadBytes: held },
     { name: "tierKV, raw", kvBytes, vaultBytes: held, codec: "raw" },
-    { name: "tierKV, as installed", kvBytes, vaultBytes: held, codec: "int8-mean-had" },
+    { name: "tierKV, INT8", kvBytes, vaultBytes: held, codec: "int8-mean-had" },
   ];
   const label = `${conversations} of ${turns} turns of ${turn} tokens`;
   const cells = [];

@@ -36,6 +36,8 @@ const BF16_BYTES = 2;
 /** Blocks of the engine's own cache; the arena's size does not depend on it. */
 const KV_BLOCKS = 1024;
 const SAVE_ITEMS_MAX = 512;
+/** Order of bytes in an engine's pages that the stand-in reports. */
+export const ORDER = 1;
 
 /** A `register` group: per layer (head, token, K|V), bf16, as vLLM lays pages out. */
 export function attentionGroup({ tokens, layers, heads, dim }) {
@@ -79,8 +81,8 @@ export class Shim {
   /** Promise to settle once its condition holds; checked after every frame. */
   #waiting = null;
 
-  /** Starts and waits until the arena is mapped, restores are on and credits are there. */
-  static async start(path, { engine, group, maxModelLen, namespace, hello: more = {} }) {
+  /** Starts and waits until the arena is mapped, restores are on, credits are there and named weights have their fidelity. */
+  static async start(path, { engine, group, maxModelLen, namespace, weights, hello: more = {} }) {
     const shim = new Shim();
     shim.#namespace = namespace;
     const hello = {
@@ -96,6 +98,10 @@ export class Shim {
     shim.scheduler = new Line(path, (frame) => shim.#onFrame(frame));
     shim.worker = new Line(path, (frame) => shim.#onFrame(frame));
     shim.scheduler.send({ ...hello, ...versions, role: "scheduler" });
+    if (weights !== undefined) {
+      shim.scheduler.send({ t: "weights", weights, order: ORDER });
+      await shim.#until(() => shim.fidelity !== undefined);
+    }
     shim.scheduler.send({ t: "namespace", namespace, model: "bench", parts: {} });
     shim.worker.send({ ...hello, ...versions, role: "worker" });
     const lengths = { max_model_len: maxModelLen, step_tokens: maxModelLen };
@@ -188,6 +194,7 @@ export class Shim {
     else if (frame.t === "held" && frame.plan === this.#plan) this.#held = frame.groups[0].held;
     else if (frame.t === "placed") this.#placed.push(...numbers(frame.slots));
     else if (frame.t === "done" && frame.plan === this.#plan) this.doneReason = frame.reason;
+    else if (frame.t === "fidelity") this.fidelity = frame.fidelity;
     else if (frame.t === "refuse") this.#failure = new Error(frame.message);
     else if (frame.t === "closed") this.#failure ??= new Error("the sidecar closed the connection");
     this.#check();

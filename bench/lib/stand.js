@@ -180,12 +180,17 @@ export class Stand {
 
   #sidecarConfig({ kvCold, socket, arenaBytes, codec, ...given }) {
     const { restore = RESTORE, ssmCold = null, redundancy = "none" } = given;
+    const folder = given.certificates ?? this.path("no-certificates");
     const ssm = ssmCold === null ? "" : `ssm_cold = "${ssmCold}"\n`;
     // Allowed, because a bench's vaults are on this machine or in its own namespaces.
     const kept = `insecure_lan = true\nredundancy = "${redundancy}"\n`;
     const cluster = `[cluster]\nrole = "inference"\nkv_cold = ${JSON.stringify(kvCold)}\n${ssm}${kept}`;
     const sidecar = `[sidecar]\nsocket = "${socket}"\narena_bytes = ${arenaBytes}\n`;
-    return this.#config([cluster, sidecar, `[codec]\nkv = "${codec}"\n`, restore].join("\n"));
+    return this.#config(
+      [cluster, sidecar, `[codec]\nkv = "${codec}"\ncertificates = "${folder}"\n`, restore].join(
+        "\n",
+      ),
+    );
   }
 
   #config(text) {
