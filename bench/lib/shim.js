@@ -191,13 +191,17 @@ export class Shim {
     if (frame.t === "arena") this.#map(frame);
     else if (frame.t === "credits") this.#credits.push(...pairs(frame.slots));
     else if (frame.t === "restore") this.isRestoring = frame.on;
-    else if (frame.t === "held" && frame.plan === this.#plan) this.#held = frame.groups[0].held;
     else if (frame.t === "placed") this.#placed.push(...numbers(frame.slots));
-    else if (frame.t === "done" && frame.plan === this.#plan) this.doneReason = frame.reason;
     else if (frame.t === "fidelity") this.fidelity = frame.fidelity;
     else if (frame.t === "refuse") this.#failure = new Error(frame.message);
     else if (frame.t === "closed") this.#failure ??= new Error("the sidecar closed the connection");
+    else if (frame.plan === this.#plan) this.#onPlan(frame);
     this.#check();
+  }
+
+  #onPlan(frame) {
+    if (frame.t === "held") this.#held = frame.groups[0].held;
+    else if (frame.t === "done") this.doneReason = frame.reason;
   }
 
   #map(frame) {
