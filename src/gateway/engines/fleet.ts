@@ -68,11 +68,12 @@ export class Fleet {
     if (at < 0) return;
     this.#engines.splice(at, 1);
     this.generation += 1;
+    this.#wake();
+    // Watched until then, so that requests leave it where it stops answering.
+    await engine.pool.close();
     const watch = this.#watches.get(engine);
     this.#watches.delete(engine);
-    this.#wake();
     await watch?.close();
-    await engine.pool.close();
   }
 
   #place(name: string, id: string): Engine {
@@ -100,8 +101,9 @@ export class Fleet {
 
   async close(): Promise<void> {
     for (const waiter of this.#waiting.items()) waiter.settle("no_engine");
+    const engines = [...this.#watches.keys()];
     await Promise.all([...this.#watches.values()].map((watch) => watch.close()));
-    await Promise.all(this.engines.map(({ pool }) => pool.destroy()));
+    await Promise.all(engines.map(({ pool }) => pool.destroy()));
   }
 
   /** Returns the models of all engines that answer, each once. */
@@ -163,6 +165,11 @@ export class Fleet {
   /** Checks an engine now, because a request to it failed before its answer began. */
   suspect(engine: Engine, error: unknown): void {
     this.#watches.get(engine)?.suspect(error);
+  }
+
+  /** Whether an engine answers now: checked, because a connection to it broke before an answer began. */
+  answers(engine: Engine): Promise<boolean> {
+    return this.#watches.get(engine)?.answers() ?? Promise.resolve(false);
   }
 
   /** Throws BAD_ARGUMENT for an unknown engine. */

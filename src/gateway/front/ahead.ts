@@ -10,6 +10,8 @@ import type { Fields } from "../tokens/prompt.ts";
 import { fieldsOf } from "./body.ts";
 import { headersToEngine } from "./headers.ts";
 import type { Passage } from "./headers.ts";
+import { failureOf } from "./losses.ts";
+import type { Failure } from "./losses.ts";
 
 export interface Computed {
   request: IncomingMessage;
@@ -27,29 +29,36 @@ export interface HandedOver {
   tokens: number;
 }
 
-/** Returns null where the prompt was not computed or cannot be restored; the answering engine then computes it. Never throws. */
+/**
+ * Returns a failure where the prompt was not computed or cannot be restored; the answering engine then computes it, unless the
+ * prompt may have ended this one. Never throws.
+ */
 export async function computeAhead(
   computed: Computed,
   ahead: Ahead,
   fleet: Fleet,
-): Promise<HandedOver | null> {
+): Promise<HandedOver | Failure> {
   const { engine } = ahead;
   const left = new AbortController();
   const onClose = (): void => left.abort();
   computed.response.once("close", onClose);
   engine.inFlight += 1;
   const computing = ahead.send();
+  const waiting = engine.untilBegun(left.signal, computing.pullMs + computing.computeMs);
   let handoff: { tokens: number } | null = null;
+  let failure: Failure = "unserved";
   try {
-    handoff = await compute(computed, engine, left.signal);
+    handoff = await compute(computed, engine, waiting.signal);
+    engine.signs += 1;
   } catch (error) {
-    if (!left.signal.aborted) fleet.suspect(engine, error);
+    if (!left.signal.aborted) failure = await failureOf(error, engine, waiting, fleet);
   } finally {
+    waiting.begun();
     computed.response.off("close", onClose);
     ahead.done(computing, handoff !== null);
     fleet.leave(engine);
   }
-  if (handoff === null) return null;
+  if (handoff === null) return failure;
   const body = withParams(computed.body, handoff, fieldsOf(paramsOf(computed.body)["tierkv"]));
   return { body: Buffer.from(JSON.stringify(body)), tokens: handoff.tokens };
 }
