@@ -9,6 +9,8 @@ import {
 import { nowMs } from "../../time.ts";
 import { OPEN } from "./access.ts";
 import type { EngineAccess } from "./access.ts";
+import { Ending } from "./ending.ts";
+import type { Abortable } from "./ending.ts";
 
 /** One entry of an engine's `/v1/models`, passed on unchanged. */
 export interface Model {
@@ -47,7 +49,7 @@ export class EngineDown extends Error {
 
 /** A request without a first byte. */
 interface Unbegun {
-  readonly end: AbortController;
+  readonly end: Ending;
   readonly sinceMs: number;
   /** Predicted milliseconds from then to the first token. */
   readonly expectedMs: number;
@@ -58,7 +60,7 @@ interface Unbegun {
 /** A request's wait for its first byte. */
 export interface Waiting {
   /** Aborts with the client's own, or with EngineDown. */
-  readonly signal: AbortSignal;
+  readonly signal: Abortable;
   /** Whether the engine has no other request, and has broken off none meanwhile. */
   isAlone(): boolean;
   /** Call at the first byte, and at the end; idempotent. */
@@ -191,12 +193,14 @@ export class Engine {
   }
 
   /** Counts a request that is sent now until its first byte. `expectedMs`: predicted time until then; 0: not known. */
-  untilBegun(signal: AbortSignal, expectedMs = 0): Waiting {
-    const end = new AbortController();
+  untilBegun(left: Abortable, expectedMs = 0): Waiting {
+    const end = new Ending();
+    if (left.aborted) end.abort(left.reason);
+    else left.addEventListener("abort", () => end.abort(left.reason), { once: true });
     const one = { end, sinceMs: nowMs(), expectedMs, breaks: this.breaks };
     this.#unbegun.add(one);
     return {
-      signal: AbortSignal.any([signal, end.signal]),
+      signal: end,
       isAlone: () => this.#isAlone(one),
       begun: () => void this.#unbegun.delete(one),
     };

@@ -3,6 +3,7 @@ import { TierkvError } from "../../errors.ts";
 import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import type { EngineAccess } from "./access.ts";
+import type { Abortable } from "./ending.ts";
 import { Engine } from "./engine.ts";
 import type { EngineStatus, Model } from "./engine.ts";
 import { Health } from "./health.ts";
@@ -119,7 +120,7 @@ export class Fleet {
   enter(
     model: string | null,
     order: Order,
-    signal: AbortSignal,
+    signal: Abortable,
     { not = new Set(), turn = ANY_TURN }: { not?: ReadonlySet<Engine>; turn?: Turn } = {},
   ): Promise<Engine | Shed> {
     const now = signal.aborted ? "gone" : this.#choose(model, order, not);

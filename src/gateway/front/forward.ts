@@ -6,6 +6,8 @@ import { GATEWAY_EVENT_TEXT_MAX, GATEWAY_TRIES_MAX } from "../../limits/gateway.
 import { nowMs } from "../../time.ts";
 import type { Figures } from "../counts/figures.ts";
 import { textWithin } from "../engines/answer.ts";
+import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
+import type { Abortable } from "../engines/ending.ts";
 import type { Engine, Waiting } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Choice, Router, Sent } from "../score/router.ts";
@@ -78,17 +80,20 @@ interface Attempt extends Tried {
 /** Answers one request. Never throws. */
 export async function forward(exchange: Exchange, to: Forwarding): Promise<void> {
   const { response } = exchange;
-  const left = new AbortController();
-  const onClose = (): void => left.abort();
+  const left = new Ending();
+  const onClose = (): void => {
+    // A whole answer's connection closes, too, or takes the next request.
+    if (!response.writableFinished) left.abort(CLIENT_LEFT);
+  };
   response.once("close", onClose);
   // The client may have left while its prompt was examined.
   if (response.destroyed) onClose();
   const alive = exchange.isStream ? new KeepAlive(response) : null;
-  const result = await tryEngines({ ...exchange, alive }, to, left.signal);
+  const result = await tryEngines({ ...exchange, alive }, to, left);
   alive?.stop();
   response.off("close", onClose);
   if (result === "done") return;
-  if (left.signal.aborted) return to.figures.gone();
+  if (left.aborted) return to.figures.gone();
   refuseCounted(response, result, to);
 }
 
@@ -96,7 +101,7 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
 async function tryEngines(
   exchange: Tried,
   to: Forwarding,
-  signal: AbortSignal,
+  signal: Abortable,
 ): Promise<"done" | Refused> {
   const { model, choice, losses } = exchange;
   const { fleet, figures } = to;
@@ -130,7 +135,7 @@ async function tryEngines(
 async function attempt(
   attempted: Attempt,
   to: Forwarding,
-  signal: AbortSignal,
+  signal: Abortable,
 ): Promise<"served" | Failure> {
   const { fleet } = to;
   const { engine, sent, isLast } = attempted;
@@ -159,14 +164,14 @@ async function attempt(
 function ask(
   { request, target, body, passage }: Exchange,
   engine: Engine,
-  signal: AbortSignal,
+  signal: Abortable,
 ): Promise<Dispatcher.ResponseData> {
   return engine.pool.request({
     method: request.method ?? "GET",
     path: target,
     headers: headersToEngine(request, passage, engine.access),
     body: body.bytes.length === 0 ? null : body.bytes,
-    signal,
+    signal: Ending.of(signal),
   });
 }
 

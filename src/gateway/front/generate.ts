@@ -1,6 +1,5 @@
 // Owns `POST /generate`: streams one sequence token by token from its owner's `/v1/completions`, and never ends a broken answer as whole.
 import { randomUUID } from "node:crypto";
-import { once } from "node:events";
 import type { ServerResponse } from "node:http";
 import type { Dispatcher } from "undici";
 import {
@@ -10,6 +9,8 @@ import {
 } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import { textWithin } from "../engines/answer.ts";
+import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
+import type { Abortable } from "../engines/ending.ts";
 import type { Engine, Waiting } from "../engines/engine.ts";
 import type { Fields } from "../tokens/prompt.ts";
 import type { Visit } from "./allowance.ts";
@@ -62,19 +63,19 @@ async function tellAny(telling: Telling, asked: Fields, to: Generating): Promise
   const { response, sequence } = telling;
   const { model_name: wanted } = asked;
   const model = typeof wanted === "string" ? wanted : null;
-  const left = new AbortController();
-  response.once("close", () => left.abort());
-  if (response.destroyed) left.abort();
+  const left = new Ending();
+  response.once("close", () => left.abort(CLIENT_LEFT));
+  if (response.destroyed) left.abort(CLIENT_LEFT);
   const order = router.orderOf(sequence);
   const tried = new Set<Engine>();
   const losses = new Losses();
   for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
-    const engine = await fleet.enter(model, order, left.signal, { not: tried });
+    const engine = await fleet.enter(model, order, left, { not: tried });
     if (engine === "gone") return figures.gone();
     if (typeof engine === "string")
       return refuseCounted(response, tries === 1 ? engine : "failed", to);
     tried.add(engine);
-    const end = await tell(telling, asked, engine, to, left.signal);
+    const end = await tell(telling, asked, engine, to, left);
     fleet.leave(engine);
     if (end === "served") return;
     if (!losses.allows(end)) return refuseCounted(response, "suspect", to);
@@ -89,7 +90,7 @@ async function tell(
   asked: Fields,
   engine: Engine,
   to: Generating,
-  left: AbortSignal,
+  left: Abortable,
 ): Promise<"served" | Failure> {
   const waiting = engine.untilBegun(left);
   try {
@@ -104,7 +105,7 @@ async function tellUntil(
   asked: Fields,
   engine: Engine,
   { fleet, figures, tenant, visit }: Generating,
-  { left, waiting }: { left: AbortSignal; waiting: Waiting },
+  { left, waiting }: { left: Abortable; waiting: Waiting },
 ): Promise<"served" | Failure> {
   const { response } = telling;
   const { signal } = waiting;
@@ -143,7 +144,7 @@ async function tellUntil(
 function ask(
   engine: Engine,
   { prompt, model_name, max_tokens, temperature, tenant }: Fields,
-  signal: AbortSignal,
+  signal: Abortable,
 ): Promise<Dispatcher.ResponseData> {
   const model = model_name ?? engine.models[0]?.id;
   const salt = tenant === null ? {} : { cache_salt: tenant };
@@ -154,7 +155,7 @@ function ask(
     path: "/v1/completions",
     headers: { "content-type": "application/json" },
     body: JSON.stringify(body),
-    signal,
+    signal: Ending.of(signal),
   });
 }
 
@@ -202,7 +203,7 @@ async function say(
   { text, ids }: Told,
   engine: Engine,
   figures: Forwarding["figures"],
-  signal: AbortSignal,
+  left: Abortable,
 ): Promise<void> {
   if (text === "" && ids.length === 0) return;
   begin(telling, engine, figures);
@@ -211,7 +212,19 @@ async function say(
   telling.tokens += Math.max(1, ids.length);
   if (response.write(event({ type: "token", token: text, token_id: ids[0] ?? null }))) return;
   const stalled = setTimeout(() => response.destroy(), GATEWAY_CLIENT_STALL_MS);
-  await once(response, "drain", { signal }).finally(() => clearTimeout(stalled));
+  await drained(response, left).finally(() => clearTimeout(stalled));
+}
+
+/** Resolves when the client has taken what was written; rejects where it leaves. */
+function drained(response: ServerResponse, left: Abortable): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const onGone = (): void => reject(CLIENT_LEFT);
+    left.addEventListener("abort", onGone, { once: true });
+    response.once("drain", () => {
+      left.removeEventListener("abort", onGone);
+      resolve();
+    });
+  });
 }
 
 /** Writes the headers and the `start` event, right before the first token. */

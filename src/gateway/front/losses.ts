@@ -18,7 +18,7 @@ export async function failureOf(
   waiting: Waiting,
   fleet: Fleet,
 ): Promise<Failure> {
-  const { reason } = waiting.signal as { reason: unknown };
+  const { reason } = waiting.signal;
   if (reason instanceof EngineDown) {
     if (reason.kind === "away") return "unserved";
     return reason.kind === "died" && reason.isAlone ? "guilty" : "lost";

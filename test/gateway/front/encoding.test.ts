@@ -1,7 +1,7 @@
 // Owns the proof that an answer which its engine compresses unasked is metered, and stays readable in a stream kept alive.
 import { gunzipSync } from "node:zlib";
 import { expect, test, vi } from "vitest";
-import { call, complete, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
+import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 
 vi.mock("../../../src/limits/gateway.ts", async (original) => ({
   ...(await original<object>()),
@@ -72,8 +72,15 @@ test("a compressed stream is readable behind the comments before it, and so is i
   expect(await kept()).toMatch(/"token":4[^]*data: \[DONE\]\n\n$/);
   engine!.gate = Promise.resolve();
   engine!.fault = "break-mid-stream";
-  const { text } = await complete(url, true);
-  expect(text).toContain('"token":2');
+  let heard: () => void = () => {};
+  engine!.hold = { after: 2, until: new Promise((resolve) => (heard = resolve)) };
+  const { text } = await call(url, "/v1/completions", {
+    body: '{"model":"m","stream":true}',
+    headers: HEADERS,
+    onChunk: (chunk) => {
+      if (chunk.includes('"token":1')) heard();
+    },
+  });
   expect(text).toContain("broke off in the middle");
   expect(text).not.toContain("[DONE]");
 });
