@@ -91,7 +91,7 @@ test("an engine whose events are told of later is followed then", async () => {
   expect(await shown()).toEqual([{ events: "live", blocks: 2 }]);
 });
 
-test("each engine beyond the most is left out, and logged once", async () => {
+test("each engine beyond the most is left out, and logged once", () => {
   const said: unknown[] = [];
   const warn = (what: unknown): void => void said.push(what);
   const logger = { ...SILENT, warn } as unknown as typeof SILENT;

@@ -16,8 +16,7 @@ export function textWithin(body: Readable, most: number): Promise<string | null>
       chunks.push(chunk);
       if (bytes > most) end(null);
     };
-    const onEnd = (): void =>
-      end((chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)).toString("utf8"));
+    const onEnd = (): void => end(Buffer.concat(chunks).toString("utf8"));
     // Later errors change nothing.
     body.on("data", onData).once("end", onEnd).on("error", reject);
   });
