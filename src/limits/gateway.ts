@@ -58,7 +58,7 @@ export const GATEWAY_HEALTH_TIMEOUT_MS = 5_000;
 /** Consecutive unanswered health checks after which an engine is down; a refused connection counts at once. */
 export const GATEWAY_HEALTH_FAILURES = 3;
 /** Time in which requests wait at an engine and nothing of it moves, after which it is down: this, or so many times the predicted first token. */
-export const GATEWAY_STALL_MS = 30_000;
+export const GATEWAY_STALL_MS = 60_000;
 export const GATEWAY_STALL_FACTOR = 4;
 /** Health checks per query of an engine's models. */
 export const GATEWAY_MODELS_EVERY = 10;
