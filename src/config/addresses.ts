@@ -11,8 +11,10 @@ import { showValue } from "./show.ts";
 const CONNECT_SAMPLE = "192.168.1.10:50051";
 
 /** `host:port`; IPv6 in brackets. Port 0 (the system chooses) only to listen. Or `unix:/path`. */
-export function address(use: "listen" | "connect"): Kind<Address> {
-  const sample = use === "listen" ? "127.0.0.1:50051" : CONNECT_SAMPLE;
+export function address(
+  use: "listen" | "connect",
+  sample: string = use === "listen" ? "127.0.0.1:50051" : CONNECT_SAMPLE,
+): Kind<Address> {
   const tcp = tcpOnly(sample, use === "listen" ? 0 : 1);
   return {
     describe: '`"host:port"` or `"unix:/path"`',
@@ -35,9 +37,13 @@ export function tcpOnly(sample: string, portMin: number): Kind<Address> {
   };
 }
 
-/** A list of different addresses `host:port`. */
-export function addresses(sample: string, countMax: number): Kind<readonly Address[]> {
-  return listOf(tcpOnly(sample, 1), sample, countMax);
+/** A list of different addresses; `one`: their kind. */
+export function addresses(
+  sample: string,
+  countMax: number,
+  one: Kind<Address> = tcpOnly(sample, 1),
+): Kind<readonly Address[]> {
+  return listOf(one, sample, countMax);
 }
 
 /** An address to connect to, or a name that stands for several: `dns:host:port`, or `dns:name` of SRV records. */
@@ -116,7 +122,7 @@ function allDifferent<T>(value: T, texts: readonly string[], fix: string): Parse
 
 function listOf(one: Kind<Address>, sample: string, countMax: number): Kind<readonly Address[]> {
   return {
-    describe: `list of \`"host:port"\`, at most ${countMax}`,
+    describe: `list of ${one.describe}, at most ${countMax}`,
     parse(raw, key) {
       const fix = `write ${key} = ["${sample}"]`;
       if (!Array.isArray(raw)) {

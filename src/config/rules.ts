@@ -244,7 +244,7 @@ const RULES: Readonly<Record<string, Rule>> = {
     if (extProc === null || named === undefined) return null;
     return {
       path: ["gateway", "engines"],
-      reason: `with ext_proc Envoy is told addresses, and ${named.text} is a name`,
+      reason: `with ext_proc Envoy is told addresses, and ${named.text} is a name or a socket`,
       fix: "write the IP addresses of engines",
     };
   },

@@ -16,7 +16,7 @@ import {
   GATEWAY_WAIT_MS_MAX,
 } from "../limits/gateway.ts";
 import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../limits/general.ts";
-import { addresses, tcpOnly } from "./addresses.ts";
+import { address, addresses, tcpOnly } from "./addresses.ts";
 import { byDefault, emptyList, optional } from "./common-fields.ts";
 import { PRESETS } from "./config.ts";
 import type { Address } from "./config.ts";
@@ -37,6 +37,9 @@ const ENGINE_NAMES: Kind<Address> = {
     raw === "etcd:engines" ? { value: { host: "", port: 0, text: raw } } : HOST.parse(raw, key),
 };
 
+const ENGINE_SAMPLE = "127.0.0.1:8000";
+const ENGINES = addresses(ENGINE_SAMPLE, GATEWAY_ENGINES_MAX, address("connect", ENGINE_SAMPLE));
+
 export const GATEWAY: Schema["gateway"] = {
   doc: "The gateway (`tierkv gateway`): one OpenAI address in front of several engines.",
   fields: {
@@ -53,8 +56,8 @@ export const GATEWAY: Schema["gateway"] = {
       ...byDefault(false, true),
     },
     engines: {
-      kind: addresses("127.0.0.1:8000", GATEWAY_ENGINES_MAX),
-      doc: "Addresses at which `vllm serve` listens. The gateway asks each engine which models it serves.",
+      kind: ENGINES,
+      doc: "Addresses at which `vllm serve` listens; `unix:/path` with its `--uds`. The gateway asks each engine which models it serves.",
       ...emptyList(
         "engines that this machine's sidecar knows, as they come and go, with their events. Their server must listen on TCP, and not in a container of its own",
         '["127.0.0.1:8000", "127.0.0.1:8001"]',
@@ -81,7 +84,7 @@ export const GATEWAY: Schema["gateway"] = {
       ...byDefault(false, true),
     },
     prefill: {
-      kind: addresses("127.0.0.1:8001", GATEWAY_ENGINES_MAX),
+      kind: ENGINES,
       doc: "Members of `engines` that only compute long prompts for the others. A prompt goes there first, and is then handed over, if its first token comes earlier that way. `prefill` needs `events`, and tierKV on both engines.",
       ...emptyList("none: each engine computes its own prompts", '["127.0.0.1:8001"]'),
     },

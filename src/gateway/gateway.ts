@@ -17,6 +17,7 @@ import type { Engine } from "./engines/engine.ts";
 import { Fleet } from "./engines/fleet.ts";
 import { BodyBudget } from "./front/body.ts";
 import { Keys } from "./front/keys.ts";
+import { StoredResponses } from "./front/responses.ts";
 import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
 import { BlockIndex } from "./index/index-of-blocks.ts";
@@ -75,7 +76,9 @@ export async function startGateway(
     const { allowedOrigins: origins, showEngine: hasEngine } = config;
     const serving = { keys, fleet, figures, router, budget: new BodyBudget(), hasEngine };
     const registry = config.sequences ? roster : null;
-    const how = { listen: config.listen, tls, registry, origins };
+    const stored = new StoredResponses(`${config.indexFile}.responses`, logger);
+    open.push(stored);
+    const how = { listen: config.listen, tls, registry, origins, stored };
     const front: Front = await startFront({ ...how, ...serving });
     const serves: Running[] = [front];
     open.push({ close: async () => void (await Promise.all(serves.map((one) => one.close()))) });

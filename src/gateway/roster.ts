@@ -69,6 +69,7 @@ export class Roster {
       logger,
       sink: {
         apply(event) {
+          engine.signs += 1;
           index.apply(slot, event);
           agreement.hear(event);
         },
@@ -76,7 +77,10 @@ export class Roster {
           index.clear(slot);
           agreement.forget();
         },
-        trust: (isTrusted) => index.trust(slot, isTrusted),
+        trust(isTrusted) {
+          engine.hasEvents = isTrusted;
+          index.trust(slot, isTrusted);
+        },
       },
     });
     this.#followed.set(engine, { feed, agreement });
@@ -89,6 +93,7 @@ export class Roster {
     feed.close();
     this.#followed.delete(engine);
     const { index } = this.#options;
+    engine.hasEvents = false;
     index.trust(engine.slot, false);
     index.clear(engine.slot);
   }

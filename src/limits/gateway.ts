@@ -23,6 +23,8 @@ export const GATEWAY_REQUEST_MS = 60_000;
 export const GATEWAY_COMMENT_MS = 15_000;
 /** Engines that answer stateful requests remembered, by the id of the answer. */
 export const GATEWAY_RESPONSES_KEPT_MAX = 65_536;
+/** The file of them: twice as many lines, each with an id, an engine and a tenant. */
+export const GATEWAY_RESPONSES_BYTES_MAX: number = 64 * MIB;
 /** Characters of a model's name in a form, and bytes of one part's head. */
 export const GATEWAY_FORM_MODEL_CHARS_MAX = 1_024;
 /** Share of this process's memory that request bodies may take, and times that a body is held: bytes, text, values. */
@@ -48,11 +50,16 @@ export const GATEWAY_WAIT_MS_MAX = 600_000;
 export const GATEWAY_RETRY_AFTER_S = 1;
 /** Engines that one request tries. */
 export const GATEWAY_TRIES_MAX = 3;
+/** Engines that may be lost while one request waits there for its first byte, and it is still sent to another. */
+export const GATEWAY_LOSSES_MAX = 1;
 /** Interval and timeout of an engine's health checks. */
 export const GATEWAY_HEALTH_MS = 1_000;
 export const GATEWAY_HEALTH_TIMEOUT_MS = 5_000;
 /** Consecutive unanswered health checks after which an engine is down; a refused connection counts at once. */
 export const GATEWAY_HEALTH_FAILURES = 3;
+/** Time in which requests wait at an engine and nothing of it moves, after which it is down: this, or so many times the predicted first token. */
+export const GATEWAY_STALL_MS = 60_000;
+export const GATEWAY_STALL_FACTOR = 4;
 /** Health checks per query of an engine's models. */
 export const GATEWAY_MODELS_EVERY = 10;
 /** Models of one engine, with adapters, and bytes of its list. */

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
+import signal
 import subprocess
 import time
 import urllib.request
@@ -99,6 +101,47 @@ def line_of(events: int, replays: int) -> list[str]:
     }
     line = ["vllm", "serve", "MODEL", "--block-size", str(BLOCK), "--enable-prefix-caching"]
     return [*line, "--kv-events-config", json.dumps(config), "--enable-prompt-tokens-details"]
+
+
+@pytest.mark.nightly
+def test_an_engine_whose_core_hangs_is_left_until_it_works_again(
+    folder: Path, models: Models
+) -> None:
+    """Its server goes on answering `/health`; only its counters stand still. It listens on a Unix socket."""
+    place = folder / "hung"
+    place.mkdir()
+    model = models.path(PLAIN)
+    line = ["vllm", "serve", "MODEL", "--block-size", str(BLOCK)]
+    at = place / "b.sock"
+    servers = [
+        Server(line, model, place / "a.log", {}),
+        Server(line, model, place / "b.log", {}, on=at),
+    ]
+    with contextlib.ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(server)
+        names = [f"127.0.0.1:{servers[0].port}", f"unix:{at}"]
+        gateway = Gateway(place, f'engines = {json.dumps(names)}\npreset = "round-robin"\n')
+        stack.callback(gateway.process.end)
+
+        def served(seed: int) -> str:
+            body = {"model": model, "prompt": prompt(seed, TOKENS), "max_tokens": 2}
+            _, headers = gateway.ask("/v1/completions", body)
+            return headers["x-gateway-destination-endpoint-served"]
+
+        def two(seed: int) -> list[str]:
+            with ThreadPoolExecutor(2) as pool:
+                return sorted(pool.map(served, (seed, seed + 1)))
+
+        assert two(730) == names
+        core = servers[1].core
+        os.kill(core, signal.SIGSTOP)
+        stack.callback(os.kill, core, signal.SIGCONT)
+        assert two(740) == [names[0], names[0]]
+        assert gateway.metric("tierkv_gateway_engine_up", names[1]) == [0]
+        os.kill(core, signal.SIGCONT)
+        wait_until(lambda: gateway.metric("tierkv_gateway_engine_up", names[1]) == [1], "it works")
+        assert two(750) == names
 
 
 @pytest.mark.nightly

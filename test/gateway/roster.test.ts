@@ -9,6 +9,7 @@ import type { Publishing } from "../../src/gateway/engines/discovery.ts";
 import { Fleet } from "../../src/gateway/engines/fleet.ts";
 import { BlockIndex } from "../../src/gateway/index/index-of-blocks.ts";
 import { Roster } from "../../src/gateway/roster.ts";
+import { GATEWAY_ENGINES_MAX } from "../../src/limits/gateway.ts";
 import { gatewayBefore, SILENT, until } from "../support/gateways.ts";
 import { SimEngine } from "../support/sim-engine.ts";
 import { SimPublisher } from "../support/sim-publisher.ts";
@@ -88,4 +89,21 @@ test("an engine whose events are told of later is followed then", async () => {
   told = { events: publisher.events, replays: publisher.replays };
   await until(async () => (await shown())[0]!.blocks === 2);
   expect(await shown()).toEqual([{ events: "live", blocks: 2 }]);
+});
+
+test("each engine beyond the most is left out, and logged once", () => {
+  const said: unknown[] = [];
+  const warn = (what: unknown): void => void said.push(what);
+  const logger = { ...SILENT, warn } as unknown as typeof SILENT;
+  const fleet = new Fleet({ engines: [], inFlightMax: 1, waitMs: 1, logger: SILENT });
+  const index = new BlockIndex(GATEWAY_ENGINES_MAX);
+  const roster = new Roster({ fleet, index, saved: null, logger, onGone: () => {} });
+  onTestFinished(() => fleet.close());
+  const names = Array.from(
+    { length: GATEWAY_ENGINES_MAX + 2 },
+    (_none, at) => `127.0.0.1:${at + 1}`,
+  );
+  for (const name of [...names, ...names]) roster.add(name);
+  const beyond = names.slice(GATEWAY_ENGINES_MAX);
+  expect(said).toEqual(beyond.map((engine) => ({ engine, most: GATEWAY_ENGINES_MAX })));
 });

@@ -90,7 +90,7 @@ export async function gatewayBefore(
   };
 }
 
-const addressOf = (text: string): Address => ({ ...splitAddress(text), text });
+export const addressOf = (text: string): Address => ({ ...splitAddress(text), text });
 
 /** Returns a folder of mode 0700, removed after the test. */
 export function testFolder(): string {

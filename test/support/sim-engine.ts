@@ -3,7 +3,12 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import type { Writable } from "node:stream";
+import { createGzip, gzipSync } from "node:zlib";
+import type { Gzip } from "node:zlib";
 
+/** A text that is in no body. */
+const NOTHING = "\0";
 /** Events of the longest stream; a client ends it earlier. */
 const TOKENS_MAX = 1_000_000;
 
@@ -50,6 +55,14 @@ export class SimEngine {
   isHealthy = true;
   /** Answers of `GET` by path, such as `/is_paused`; other paths are not served. */
   states: Readonly<Record<string, object>> = {};
+  /** Whether answers are compressed, whatever the request asks for; each event can be read at once. */
+  isGzipped = false;
+  /** Text of `/metrics`; null: the path is not served. */
+  metrics: (() => string) | null = null;
+  /** Requests for `/metrics`. */
+  scrapes = 0;
+  /** Ends the engine when a body contains it; null: nothing does. */
+  poison: string | null = null;
   /** Key that all requests but `/health` must bring; null: none. */
   key: string | null = null;
   /** Whether events have the form of the API, with texts `t0 `, `t1 ` and their ids. */
@@ -83,12 +96,14 @@ export class SimEngine {
     return `127.0.0.1:${this.#port}`;
   }
 
-  /** Starts on its earlier port, if any. */
-  async start(): Promise<this> {
+  /** Starts on its earlier port, if any; or on a Unix socket. */
+  async start(socket: string | null = null): Promise<this> {
     this.#server = this.#make();
-    this.#server.listen(this.#port, "127.0.0.1");
+    if (socket === null) this.#server.listen(this.#port, "127.0.0.1");
+    else this.#server.listen(socket);
     await once(this.#server, "listening");
-    this.#port = (this.#server.address() as AddressInfo).port;
+    const at = this.#server.address() as AddressInfo | string;
+    if (typeof at !== "string") this.#port = at.port;
     return this;
   }
 
@@ -108,30 +123,44 @@ export class SimEngine {
   }
 
   async #answer(request: IncomingMessage, response: ServerResponse, body: string): Promise<void> {
-    const path = request.url ?? "";
-    if (path === "/health") return void response.writeHead(this.isHealthy ? 200 : 503).end();
+    const path = request.url!;
+    if (path === "/health") return this.#say(response, this.isHealthy ? 200 : 503);
     const { authorization } = request.headers;
     if (this.key !== null && authorization !== `Bearer ${this.key}`) {
-      return void response.writeHead(401).end('{"error":"Unauthorized"}');
+      return this.#say(response, 401, '{"error":"Unauthorized"}');
     }
-    if (path.startsWith("/is_")) {
-      const state = this.states[path];
-      return void response.writeHead(state === undefined ? 404 : 200).end(JSON.stringify(state));
-    }
-    if (path === "/v1/models") {
-      const data = this.models.map((name) => {
-        const [id, parent] = name.split("@");
-        return { id, parent, root: this.root, object: "model", owned_by: "sim" };
-      });
-      return void response.end(JSON.stringify({ object: "list", data }));
-    }
+    if (path.startsWith("/is_")) return this.#report(response, this.states[path]);
+    if (path === "/metrics") return this.#scrape(response);
+    if (path === "/v1/models") return this.#list(response);
     if (path === "/tokenize") {
       this.tokenized += 1;
       return void response.end(JSON.stringify({ tokens: await this.tokenize(body) }));
     }
     if (path.endsWith("/render")) return this.#render(response, path, body);
-    this.asked.push({ method: request.method ?? "", path, headers: request.headers, body });
-    await this.#complete(request, response, body);
+    this.asked.push({ method: request.method!, path, headers: request.headers, body });
+    const isDeadly = body.includes(this.poison ?? NOTHING);
+    await (isDeadly ? this.kill() : this.#complete(request, response, body));
+  }
+
+  #say(response: ServerResponse, code: number, text?: string): void {
+    response.writeHead(code).end(text);
+  }
+
+  #list(response: ServerResponse): void {
+    const data = this.models.map((name) => {
+      const [id, parent] = name.split("@");
+      return { id, parent, root: this.root, object: "model", owned_by: "sim" };
+    });
+    response.end(JSON.stringify({ object: "list", data }));
+  }
+
+  #scrape(response: ServerResponse): void {
+    this.scrapes += 1;
+    response.writeHead(this.metrics === null ? 404 : 200).end(this.metrics?.());
+  }
+
+  #report(response: ServerResponse, state: object | undefined): void {
+    response.writeHead(state === undefined ? 404 : 200).end(JSON.stringify(state));
   }
 
   /** Answers with a fault that comes before any answer; returns false where there is none. */
@@ -171,9 +200,11 @@ export class SimEngine {
     await this.#cache(request.url ?? "", body);
     if (this.#fails(request, response, fault)) return;
     const isStream = body.includes('"stream":true');
+    if (this.isGzipped) response.setHeader("content-encoding", "gzip");
     if (!isStream) {
       response.setHeader("content-type", "application/json");
-      return void response.end(JSON.stringify({ engine: this.name, echo: body, ...this.more }));
+      const text = JSON.stringify({ engine: this.name, echo: body, ...this.more });
+      return void response.end(this.isGzipped ? gzipSync(text) : text);
     }
     response.writeHead(this.status, { "content-type": "text/event-stream; charset=utf-8" });
     response.flushHeaders();
@@ -190,19 +221,56 @@ export class SimEngine {
 
   async #stream(response: ServerResponse, fault: Fault, tokens: number): Promise<void> {
     const events = this.script ?? Array.from({ length: Math.min(tokens, TOKENS_MAX) }, () => null);
+    const out = this.isGzipped ? new Zipped(response) : new Clear(response);
     for (const [token, given] of events.entries()) {
       if (token === this.hold?.after) await this.hold.until;
       const event = given ?? this.#counted(token);
       const isBreaking = fault.startsWith("break") && token === 2;
       const text = isBreaking && fault === "break-mid-event" ? event.slice(0, 12) : event;
-      await new Promise((resolve) => {
-        response.write(text, resolve);
-      });
+      await out.write(text);
       this.sentBytes += text.length;
       if (isBreaking) return void response.destroy();
       await new Promise(setImmediate);
     }
-    response.end(this.script === null ? "data: [DONE]\n\n" : "");
+    out.end(this.script === null ? "data: [DONE]\n\n" : "");
+  }
+}
+
+/** Writes the events of a stream. */
+class Clear {
+  readonly #to: Writable;
+
+  constructor(to: Writable) {
+    this.#to = to;
+  }
+
+  write(text: string): Promise<unknown> {
+    return new Promise((resolve) => {
+      this.#to.write(text, resolve);
+    });
+  }
+
+  end(text: string): void {
+    this.#to.end(text);
+  }
+}
+
+/** Compresses them, each so that it can be read at once. */
+class Zipped extends Clear {
+  readonly #zip: Gzip;
+
+  constructor(to: Writable) {
+    const zip = createGzip();
+    super(zip);
+    this.#zip = zip;
+    zip.pipe(to);
+  }
+
+  override async write(text: string): Promise<void> {
+    await super.write(text);
+    await new Promise<void>((resolve) => {
+      this.#zip.flush(resolve);
+    });
   }
 }
 

@@ -72,6 +72,29 @@ const claims: Rule = {
   ],
 };
 
+const CASES = "docs/gateway-clients.md";
+/** A test's file, once for all titles behind it in the cell. */
+const CASE = /`(test\/[\w./-]+)`|"([^"]+)"/g;
+
+const cases: Rule = {
+  name: `tests that ${CASES} names are there`,
+  breaches(sources) {
+    const known = new Map(sources.map(({ path, text }) => [path, text]));
+    const rows = (known.get(CASES) ?? "").split("\n").filter((line) => line.startsWith("|"));
+    return rows.flatMap((row) => {
+      let file = "";
+      const missing: string[] = [];
+      for (const [, path, title] of row.matchAll(CASE)) {
+        if (path !== undefined) file = path;
+        else if (title !== undefined && known.get(file)?.includes(title) !== true)
+          missing.push(`${CASES}: there is no "${title}" in ${file}`);
+      }
+      return missing;
+    });
+  },
+  examples: [{ [CASES]: '| 1 | a finding | it holds: `test/a.ts` "gone" |\n' }],
+};
+
 const FOUND = "docs/architecture.md";
 const FOUND_HEADING = "Finding anything in ten seconds";
 /** A file or folder; without a slash it lies beside the file, or in the folder, that was named before it. */
@@ -107,4 +130,4 @@ const places: Rule = {
   ],
 };
 
-export const DOC_RULES: readonly Rule[] = [links, claims, places];
+export const DOC_RULES: readonly Rule[] = [links, claims, cases, places];

@@ -1,26 +1,28 @@
-// Owns how engines are reached: in the clear or over TLS, and with the key that `vllm serve --api-key` asks for.
+// Owns how engines are reached: on TCP or a Unix socket, in the clear or over TLS, and with the key that `vllm serve --api-key` asks for.
+import { unixPath } from "../../hosts.ts";
 
 export interface EngineAccess {
   /** Returns the address of an engine's server. */
   urlOf(name: string): string;
   /** Headers of the gateway's own requests, and of clients' requests where the gateway has keys of its own. */
   readonly headers: Readonly<Record<string, string>>;
-  /** Options of connections. */
-  readonly connect: { readonly ca?: string };
+  /** Returns the options of connections to an engine. */
+  connectTo(name: string): { readonly ca?: string; readonly socketPath?: string };
 }
 
 /** No TLS, no key. */
-export const OPEN: EngineAccess = {
-  urlOf: (name) => `http://${name}`,
-  headers: {},
-  connect: {},
-};
+export const OPEN: EngineAccess = accessWith(null, null);
 
 /** `key`: the engines' API key; `ca`: PEM of the authority of their certificates; null: none. */
 export function accessWith(key: string | null, ca: string | null): EngineAccess {
   return {
-    urlOf: (name) => `${ca === null ? "http" : "https"}://${name}`,
+    // A socket has no host, but HTTP and a certificate name one.
+    urlOf: (name) =>
+      `${ca === null ? "http" : "https"}://${unixPath(name) === null ? name : "localhost"}`,
     headers: key === null ? {} : { authorization: `Bearer ${key}` },
-    connect: ca === null ? {} : { ca },
+    connectTo(name) {
+      const socketPath = unixPath(name);
+      return { ...(ca === null ? {} : { ca }), ...(socketPath === null ? {} : { socketPath }) };
+    },
   };
 }

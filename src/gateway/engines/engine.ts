@@ -9,6 +9,8 @@ import {
 import { nowMs } from "../../time.ts";
 import { OPEN } from "./access.ts";
 import type { EngineAccess } from "./access.ts";
+import { Ending } from "./ending.ts";
+import type { Abortable } from "./ending.ts";
 
 /** One entry of an engine's `/v1/models`, passed on unchanged. */
 export interface Model {
@@ -29,8 +31,44 @@ export interface EngineStatus {
   models: string[];
 }
 
+/** `died`: no process listens any more; `lost`: it does not answer, or makes no progress; `away`: it says that it is paused or unfit. */
+export type DownKind = "died" | "lost" | "away";
+
+/** Ends a request without a first byte where its engine goes down. */
+export class EngineDown extends Error {
+  readonly kind: DownKind;
+  /** Whether the engine had no other request. */
+  readonly isAlone: boolean;
+
+  constructor(reason: string, kind: DownKind, isAlone: boolean) {
+    super(`the engine is down: ${reason}`);
+    this.kind = kind;
+    this.isAlone = isAlone;
+  }
+}
+
+/** A request without a first byte. */
+interface Unbegun {
+  readonly end: Ending;
+  readonly sinceMs: number;
+  /** Predicted milliseconds from then to the first token. */
+  readonly expectedMs: number;
+  /** `breaks` of the engine when the request was sent. */
+  readonly breaks: number;
+}
+
+/** A request's wait for its first byte. */
+export interface Waiting {
+  /** Aborts with the client's own, or with EngineDown. */
+  readonly signal: Abortable;
+  /** Whether the engine has no other request, and has broken off none meanwhile. */
+  isAlone(): boolean;
+  /** Call at the first byte, and at the end; idempotent. */
+  begun(): void;
+}
+
 export class Engine {
-  /** `host:port`. */
+  /** `host:port`, or `unix:/path`. */
   readonly name: string;
   /** Places the engine on the hash ring: the id it registered with, else its name. */
   readonly id: string;
@@ -41,8 +79,7 @@ export class Engine {
   readonly #inFlightMax: number;
   /** Paths that the engine does not serve, as far as they were asked: a handful of our own. */
   readonly #lacking = new Set<string>();
-  /** Ends of requests that have not begun to be answered. */
-  readonly #unbegun = new Set<AbortController>();
+  readonly #unbegun = new Set<Unbegun>();
   #down: string | null = "not asked yet";
   #models: ReadonlyMap<string, Model> = new Map();
   isDraining = false;
@@ -51,6 +88,12 @@ export class Engine {
   /** Until then the engine computes nothing for others, because its last such prompt was not handed over. */
   handsOverFromMs = 0;
   inFlight = 0;
+  /** Grows with each sign that the engine's core works: a piece of an answer, or an event. */
+  signs = 0;
+  /** Requests whose connection the engine has broken. */
+  breaks = 0;
+  /** Whether the engine publishes its events to the gateway, and they come. */
+  hasEvents = false;
   /** How often the engine came up; a restarted process may be another release. */
   rises = 0;
 
@@ -69,7 +112,7 @@ export class Engine {
     this.pool = new Pool(access.urlOf(name), {
       connections: inFlightMax + GATEWAY_SIDE_CONNECTIONS,
       pipelining: 1,
-      connect: { timeout: GATEWAY_CONNECT_MS, ...access.connect },
+      connect: { timeout: GATEWAY_CONNECT_MS, ...access.connectTo(name) },
       // A long prompt may take an hour. Health checks end what waits at an engine that does not answer.
       headersTimeout: 0,
       bodyTimeout: 0,
@@ -130,11 +173,17 @@ export class Engine {
   }
 
   /** Marks the engine down, and ends its requests without a first byte. Its models stay, because an absence does not change them. */
-  setDown(reason: string): void {
+  setDown(reason: string, kind: DownKind): void {
     this.#down = reason;
     const ended = [...this.#unbegun];
     this.#unbegun.clear();
-    for (const end of ended) end.abort(new Error(`the engine is down: ${reason}`));
+    for (const one of ended) one.end.abort(new EngineDown(reason, kind, this.#isAlone(one)));
+  }
+
+  /** The request that has waited longest for its first byte; null: none waits. */
+  get waiting(): Pick<Unbegun, "sinceMs" | "expectedMs"> | null {
+    const [oldest = null] = this.#unbegun;
+    return oldest;
   }
 
   /** Sends a request of the gateway's own, with the engine's key. */
@@ -143,17 +192,22 @@ export class Engine {
     return this.pool.request({ ...options, headers });
   }
 
-  /**
-   * Returns a signal that aborts with `signal`, or where the engine goes down before `begun` was called. `begun` must be called
-   * once, at the first byte or at the end.
-   */
-  untilBegun(signal: AbortSignal): { signal: AbortSignal; begun(): void } {
-    const end = new AbortController();
-    this.#unbegun.add(end);
+  /** Counts a request that is sent now until its first byte. `expectedMs`: predicted time until then; 0: not known. */
+  untilBegun(left: Abortable, expectedMs = 0): Waiting {
+    const end = new Ending();
+    if (left.aborted) end.abort(left.reason);
+    else left.addEventListener("abort", () => end.abort(left.reason), { once: true });
+    const one = { end, sinceMs: nowMs(), expectedMs, breaks: this.breaks };
+    this.#unbegun.add(one);
     return {
-      signal: AbortSignal.any([signal, end.signal]),
-      begun: () => void this.#unbegun.delete(end),
+      signal: end,
+      isAlone: () => this.#isAlone(one),
+      begun: () => void this.#unbegun.delete(one),
     };
+  }
+
+  #isAlone({ breaks }: Unbegun): boolean {
+    return this.inFlight <= 1 && breaks === this.breaks;
   }
 
   serves(model: string): boolean {

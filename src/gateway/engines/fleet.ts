@@ -3,6 +3,7 @@ import { TierkvError } from "../../errors.ts";
 import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import type { EngineAccess } from "./access.ts";
+import type { Abortable } from "./ending.ts";
 import { Engine } from "./engine.ts";
 import type { EngineStatus, Model } from "./engine.ts";
 import { Health } from "./health.ts";
@@ -68,11 +69,12 @@ export class Fleet {
     if (at < 0) return;
     this.#engines.splice(at, 1);
     this.generation += 1;
+    this.#wake();
+    // Watched until then, so that requests leave it where it stops answering.
+    await engine.pool.close();
     const watch = this.#watches.get(engine);
     this.#watches.delete(engine);
-    this.#wake();
     await watch?.close();
-    await engine.pool.close();
   }
 
   #place(name: string, id: string): Engine {
@@ -100,8 +102,9 @@ export class Fleet {
 
   async close(): Promise<void> {
     for (const waiter of this.#waiting.items()) waiter.settle("no_engine");
+    const engines = [...this.#watches.keys()];
     await Promise.all([...this.#watches.values()].map((watch) => watch.close()));
-    await Promise.all(this.engines.map(({ pool }) => pool.destroy()));
+    await Promise.all(engines.map(({ pool }) => pool.destroy()));
   }
 
   /** Returns the models of all engines that answer, each once. */
@@ -117,7 +120,7 @@ export class Fleet {
   enter(
     model: string | null,
     order: Order,
-    signal: AbortSignal,
+    signal: Abortable,
     { not = new Set(), turn = ANY_TURN }: { not?: ReadonlySet<Engine>; turn?: Turn } = {},
   ): Promise<Engine | Shed> {
     const now = signal.aborted ? "gone" : this.#choose(model, order, not);
@@ -163,6 +166,11 @@ export class Fleet {
   /** Checks an engine now, because a request to it failed before its answer began. */
   suspect(engine: Engine, error: unknown): void {
     this.#watches.get(engine)?.suspect(error);
+  }
+
+  /** Whether an engine answers now: checked, because a connection to it broke before an answer began. */
+  answers(engine: Engine): Promise<boolean> {
+    return this.#watches.get(engine)?.answers() ?? Promise.resolve(false);
   }
 
   /** Throws BAD_ARGUMENT for an unknown engine. */

@@ -13,15 +13,20 @@ import {
 } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { textWithin } from "./answer.ts";
-import type { Engine, Model } from "./engine.ts";
+import type { DownKind, Engine, Model } from "./engine.ts";
+import { countersIn, Progress } from "./progress.ts";
 
-/** Error codes that prove at once that no engine listens. */
+/** Error codes of connections that were never made, so that no engine has seen the request. */
 const NOBODY: ReadonlySet<unknown> = new Set([
   "ECONNREFUSED",
   "EHOSTUNREACH",
+  "ENOENT",
   "ENOTFOUND",
   "UND_ERR_CONNECT_TIMEOUT",
 ]);
+
+/** Whether an error proves that no engine listens. */
+export const isUnreached = (error: unknown): boolean => NOBODY.has(codeOf(error));
 
 export interface HealthOptions {
   engine: Engine;
@@ -41,15 +46,23 @@ export class Health {
   #isAsking = false;
   #isClosed = false;
   #isDownSaid = false;
+  #answering: Promise<boolean> | null = null;
+  readonly #progress: Progress;
+  /** Why the engine counts as hung, until it has computed a token again; null: it does not. */
+  #hung: string | null = null;
 
   /** Paths that report a pause, as far as the engine serves them; vLLM has some in its development mode alone. */
   #pauses: readonly Pause[] = PAUSES;
 
   constructor(options: HealthOptions) {
     this.#options = options;
+    this.#progress = new Progress(options.engine);
     this.#agent = new Agent({
       connections: 1,
-      connect: { timeout: GATEWAY_CONNECT_MS, ...options.engine.access.connect },
+      connect: {
+        timeout: GATEWAY_CONNECT_MS,
+        ...options.engine.access.connectTo(options.engine.name),
+      },
       headersTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
       bodyTimeout: GATEWAY_HEALTH_TIMEOUT_MS,
       keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
@@ -63,9 +76,33 @@ export class Health {
 
   /** Checks now, because a request failed before its answer began; the engine is down at once where no process listens. */
   suspect(error: unknown): void {
-    if (NOBODY.has(codeOf(error))) this.#setDown(reasonOf(error));
+    if (isUnreached(error)) this.#fail(error);
     clearTimeout(this.#timer);
     void this.#ask();
+  }
+
+  /** Whether the engine answers now; requests whose connections broke together share one check. */
+  answers(): Promise<boolean> {
+    this.#answering ??= this.#answersTwice().finally(() => (this.#answering = null));
+    return this.#answering;
+  }
+
+  async #answersTwice(): Promise<boolean> {
+    // The first check may meet an idle connection that was closed with the others.
+    for (let tries = 0; tries < 2; tries += 1) {
+      try {
+        await this.#get("/health");
+        return true;
+      } catch (error) {
+        if (this.#isClosed) return false;
+        if (isUnreached(error) || error instanceof Unfit) {
+          this.#fail(error);
+          return false;
+        }
+      }
+    }
+    this.suspect(null);
+    return false;
   }
 
   async close(): Promise<void> {
@@ -82,8 +119,8 @@ export class Health {
       this.#failures = 0;
     } catch (error) {
       this.#failures += 1;
-      const isOver = NOBODY.has(codeOf(error)) || this.#failures >= GATEWAY_HEALTH_FAILURES;
-      if (isOver || error instanceof Unfit) this.#setDown(reasonOf(error));
+      const isOver = isUnreached(error) || this.#failures >= GATEWAY_HEALTH_FAILURES;
+      if (isOver || error instanceof Unfit) this.#fail(error);
     } finally {
       this.#isAsking = false;
     }
@@ -95,6 +132,7 @@ export class Health {
     await this.#get("/health");
     if (!engine.isUp) this.#pauses = PAUSES;
     await this.#checkPauses();
+    await this.#checkProgress();
     this.#turn += 1;
     if (engine.isUp && this.#turn % GATEWAY_MODELS_EVERY !== 0) return;
     const models = modelsOf(await this.#get("/v1/models"));
@@ -117,29 +155,67 @@ export class Health {
     }
   }
 
+  /** Throws Unfit where requests wait and nothing moves, and from then on until the engine computes a token. */
+  async #checkProgress(): Promise<void> {
+    const { engine } = this.#options;
+    if (this.#hung !== null) {
+      await this.#tryToken(this.#hung);
+      this.#hung = null;
+    }
+    const stalledMs = await this.#progress.stalledMs(() => this.#counters());
+    if (stalledMs === null || !engine.isUp) return;
+    this.#hung = `its core hangs: requests wait, and nothing has moved for ${Math.round(stalledMs / 1000)} s`;
+    throw new Unfit(this.#hung, "lost");
+  }
+
+  async #counters(): Promise<string | null> {
+    const { code, text } = await this.#query("/metrics");
+    return code === 200 ? countersIn(text) : null;
+  }
+
+  /** Asks for one token, the only proof that an engine without requests works. An engine that does not know the path cannot prove it. */
+  async #tryToken(hung: string): Promise<void> {
+    const model = this.#options.engine.models[0]?.id;
+    const body = JSON.stringify({ model, prompt: ".", max_tokens: 1 });
+    const { code } = await this.#query("/v1/completions", body).catch((error: unknown) => {
+      throw isUnreached(error) ? error : new Unfit(hung, "lost");
+    });
+    if (code >= 500) throw new Unfit(hung, "lost");
+  }
+
   async #get(path: string): Promise<string> {
     const { code, text } = await this.#query(path);
     if (code === 401) throw new Unfit(`${path} answers 401: set [gateway] engine_key`);
-    if (code !== 200) throw new Unfit(`${path} answers ${code}`);
+    // vLLM's server answers so once its core is dead.
+    const kind = path === "/health" ? "lost" : "away";
+    if (code !== 200) throw new Unfit(`${path} answers ${code}`, kind);
     return text;
   }
 
-  async #query(path: string): Promise<{ code: number; text: string }> {
+  /** Sends GET, or POST where there is a JSON body. */
+  async #query(path: string, sent: string | null = null): Promise<{ code: number; text: string }> {
     const { name, access } = this.#options.engine;
     const { statusCode: code, body } = await request(`${access.urlOf(name)}${path}`, {
       dispatcher: this.#agent,
-      headers: access.headers,
+      method: sent === null ? "GET" : "POST",
+      headers:
+        sent === null ? access.headers : { ...access.headers, "content-type": "application/json" },
+      body: sent,
     });
     const text = await textWithin(body, GATEWAY_MODELS_BYTES_MAX);
     if (text === null) throw new Unfit(`${path} answers without an end`);
     return { code, text };
   }
 
-  #setDown(reason: string): void {
+  #fail(error: unknown): void {
     const { engine, logger, onChange } = this.#options;
     if (this.#isClosed) return;
+    const reason = reasonOf(error);
     const wasUp = engine.isUp;
-    engine.setDown(reason);
+    const died = isUnreached(error);
+    // Another process takes its place.
+    if (died) this.#hung = null;
+    engine.setDown(reason, died ? "died" : error instanceof Unfit ? error.kind : "lost");
     // An engine that never answered is logged too, because its address may be wrong.
     if (wasUp || !this.#isDownSaid) {
       this.#isDownSaid = true;
@@ -166,7 +242,14 @@ function isTrue(text: string, field: string): boolean {
 }
 
 /** The engine answers, but not as one that can serve. */
-class Unfit extends Error {}
+class Unfit extends Error {
+  readonly kind: DownKind;
+
+  constructor(reason: string, kind: DownKind = "away") {
+    super(reason);
+    this.kind = kind;
+  }
+}
 
 function modelsOf(text: string): Model[] {
   let list: unknown;

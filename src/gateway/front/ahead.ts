@@ -3,6 +3,8 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import { textWithin } from "../engines/answer.ts";
+import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
+import type { Abortable } from "../engines/ending.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Ahead } from "../score/router.ts";
@@ -10,6 +12,8 @@ import type { Fields } from "../tokens/prompt.ts";
 import { fieldsOf } from "./body.ts";
 import { headersToEngine } from "./headers.ts";
 import type { Passage } from "./headers.ts";
+import { failureOf } from "./losses.ts";
+import type { Failure } from "./losses.ts";
 
 export interface Computed {
   request: IncomingMessage;
@@ -27,29 +31,36 @@ export interface HandedOver {
   tokens: number;
 }
 
-/** Returns null where the prompt was not computed or cannot be restored; the answering engine then computes it. Never throws. */
+/**
+ * Returns a failure where the prompt was not computed or cannot be restored; the answering engine then computes it, unless the
+ * prompt may have ended this one. Never throws.
+ */
 export async function computeAhead(
   computed: Computed,
   ahead: Ahead,
   fleet: Fleet,
-): Promise<HandedOver | null> {
+): Promise<HandedOver | Failure> {
   const { engine } = ahead;
-  const left = new AbortController();
-  const onClose = (): void => left.abort();
+  const left = new Ending();
+  const onClose = (): void => left.abort(CLIENT_LEFT);
   computed.response.once("close", onClose);
   engine.inFlight += 1;
   const computing = ahead.send();
+  const waiting = engine.untilBegun(left, computing.pullMs + computing.computeMs);
   let handoff: { tokens: number } | null = null;
+  let failure: Failure = "unserved";
   try {
-    handoff = await compute(computed, engine, left.signal);
+    handoff = await compute(computed, engine, waiting.signal);
+    engine.signs += 1;
   } catch (error) {
-    if (!left.signal.aborted) fleet.suspect(engine, error);
+    if (!left.aborted) failure = await failureOf(error, engine, waiting, fleet);
   } finally {
+    waiting.begun();
     computed.response.off("close", onClose);
     ahead.done(computing, handoff !== null);
     fleet.leave(engine);
   }
-  if (handoff === null) return null;
+  if (handoff === null) return failure;
   const body = withParams(computed.body, handoff, fieldsOf(paramsOf(computed.body)["tierkv"]));
   return { body: Buffer.from(JSON.stringify(body)), tokens: handoff.tokens };
 }
@@ -57,7 +68,7 @@ export async function computeAhead(
 async function compute(
   { request, body, path, passage }: Computed,
   engine: Engine,
-  signal: AbortSignal,
+  signal: Abortable,
 ): Promise<{ tokens: number } | null> {
   const { stream_options: _unused, min_tokens: _fewest, ...rest } = body as Fields;
   const one = withParams({ ...rest, stream: false, n: 1, max_tokens: 1 }, true, {});
@@ -67,7 +78,7 @@ async function compute(
     path,
     headers: headersToEngine(request, passage, engine.access),
     body: JSON.stringify(isChat ? { ...one, max_completion_tokens: 1 } : one),
-    signal,
+    signal: Ending.of(signal),
   });
   const text = await textWithin(answer.body, GATEWAY_HANDOFF_BYTES_MAX);
   if (text === null || answer.statusCode !== 200) return null;

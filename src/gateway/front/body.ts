@@ -106,42 +106,81 @@ export function modelOf(body: unknown): string | null {
 const FORM = /^multipart\/form-data\b.*?\bboundary=(?:"([^"]{1,70})"|([^\s;]{1,70}))/i;
 const MODEL_PART =
   /^content-disposition: *form-data *;(?!.*\bfilename).*\bname="?model"?(?:;|\r|$)/im;
+const IS_FILE = /^content-disposition: *form-data *;.*\bfilename/im;
 const HEAD_END = "\r\n\r\n";
+
+/** Yields the parts of a form: a head, and where its content begins and ends. */
+function* partsOf(
+  body: Buffer,
+  contentType: string | undefined,
+): Generator<{ head: string; from: number; to: number }> {
+  const [, quoted, plain] = FORM.exec(contentType ?? "") ?? [];
+  const border = quoted ?? plain;
+  if (border === undefined) return;
+  const mark = `--${border}`;
+  for (let at = body.indexOf(mark); at >= 0; at = body.indexOf(mark, at + mark.length)) {
+    const end = body.indexOf(HEAD_END, at);
+    if (end < 0) return;
+    if (end - at > GATEWAY_FORM_MODEL_CHARS_MAX) continue;
+    const from = end + HEAD_END.length;
+    const to = body.indexOf(`\r\n${mark}`, end);
+    yield { head: body.toString("latin1", at, end), from, to: to < 0 ? body.length : to };
+  }
+}
 
 /** Returns the field `model` of a form, such as an audio file's; null: none. */
 export function modelInForm(body: Buffer, contentType: string | undefined): string | null {
-  const [, quoted, plain] = FORM.exec(contentType ?? "") ?? [];
-  const border = quoted ?? plain;
-  if (border === undefined) return null;
-  const mark = `--${border}`;
-  for (let at = body.indexOf(mark); at >= 0; at = body.indexOf(mark, at + mark.length)) {
-    const from = body.indexOf(HEAD_END, at);
-    if (from < 0 || from - at > GATEWAY_FORM_MODEL_CHARS_MAX) continue;
-    if (!MODEL_PART.test(body.toString("latin1", at, from))) continue;
-    const to = body.indexOf(`\r\n${mark}`, from);
-    const text = body.toString("utf8", from + HEAD_END.length, Math.max(from, to));
+  for (const { head, from, to } of partsOf(body, contentType)) {
+    if (!MODEL_PART.test(head)) continue;
+    const text = body.toString("utf8", from, Math.max(from, to));
     return text === "" || text.length > GATEWAY_FORM_MODEL_CHARS_MAX ? null : text;
   }
   return null;
 }
 
-/** A picture or a sound inside a JSON text. */
-const DATA = Buffer.from("data:");
-const QUOTE_MARK = Buffer.from('"');
-const BASE64 = Buffer.from(";base64,");
-/** Fewest characters of such a text that are left out of a count. */
-const DATA_BYTES_MIN = 256;
+/** Fewest characters of a text that may be a picture or a sound, and those by which it is told. */
+const MEDIA_CHARS_MIN = 256;
+const MEDIA_HEAD = /^(?:data:[^,]{0,200};base64,)?[A-Za-z0-9+/_=-]*$/;
 
-/** Returns a JSON body's bytes without pictures and sounds, which are no text; 0 for a body that is no JSON. */
-export function textBytes(body: Buffer, parsed: unknown): number {
-  if (parsed === null) return 0;
+/** Fields that hold pictures, sounds and files, in the forms of OpenAI and Anthropic. */
+const MEDIA_FIELDS: ReadonlySet<string> = new Set(["data", "url", "image_url", "file_data"]);
+
+/** Whether a field's text is base64: long, and without a space or a line. */
+const isMedia = (name: string, text: string): boolean =>
+  MEDIA_FIELDS.has(name) &&
+  text.length >= MEDIA_CHARS_MIN &&
+  MEDIA_HEAD.test(text.slice(0, MEDIA_CHARS_MIN));
+
+/**
+ * Returns a body's bytes without pictures, sounds and files, which are no text. APIs put them in different fields: as a URL of
+ * data (OpenAI), or as base64 alone (Anthropic's `source.data`, `input_audio.data`, `file_data`).
+ */
+export function textBytes(body: Buffer, parsed: unknown, contentType: string | undefined): number {
+  if (parsed === null) return bytesOfFields(body, contentType);
+  if (body.length < MEDIA_CHARS_MIN) return body.length;
   let bytes = body.length;
-  for (let at = body.indexOf(DATA); at >= 0; at = body.indexOf(DATA, at)) {
-    const end = body.indexOf(QUOTE_MARK, at);
-    const mark = body.indexOf(BASE64, at);
-    const to = end < 0 ? body.length : end;
-    if (mark > at && mark < at + DATA_BYTES_MIN && to - at >= DATA_BYTES_MIN) bytes -= to - at;
-    at = to;
+  // A list of its own, because a deeply nested body would end the stack.
+  const open: unknown[] = [parsed];
+  while (open.length > 0) {
+    const value = open.pop();
+    if (Array.isArray(value)) {
+      // Neither token ids nor texts hold media.
+      if (typeof value[0] === "object") for (const one of value) open.push(one);
+      continue;
+    }
+    for (const [name, one] of Object.entries(fieldsOf(value))) {
+      if (typeof one === "object") open.push(one);
+      else if (typeof one === "string" && isMedia(name, one)) bytes -= one.length;
+    }
+  }
+  return Math.max(0, bytes);
+}
+
+/** Returns the bytes of a form's parts that are no files; those of any other body. */
+function bytesOfFields(body: Buffer, contentType: string | undefined): number {
+  let bytes = body.length;
+  for (const { head, from, to } of partsOf(body, contentType)) {
+    if (IS_FILE.test(head)) bytes -= to - from;
   }
   return bytes;
 }

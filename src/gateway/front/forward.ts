@@ -1,18 +1,25 @@
 // Owns forwarding one request: to the first engine, to the next where that one fails before the first byte, and its answer back.
-import type { IncomingMessage, ServerResponse } from "node:http";
+import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
+import type { Readable } from "node:stream";
 import type { Dispatcher } from "undici";
 import { GATEWAY_EVENT_TEXT_MAX, GATEWAY_TRIES_MAX } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import type { Figures } from "../counts/figures.ts";
 import { textWithin } from "../engines/answer.ts";
-import type { Engine } from "../engines/engine.ts";
+import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
+import type { Abortable } from "../engines/ending.ts";
+import type { Engine, Waiting } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Choice, Router, Sent } from "../score/router.ts";
 import type { Visit } from "./allowance.ts";
 import { dialectOf, errorEvent } from "./dialect.ts";
+import { decoded } from "./encoding.ts";
+import type { Plain } from "./encoding.ts";
 import { headersToClient, headersToEngine } from "./headers.ts";
 import type { Passage } from "./headers.ts";
 import { KeepAlive } from "./keep-alive.ts";
+import { failureOf } from "./losses.ts";
+import type { Failure, Losses } from "./losses.ts";
 import { Meter } from "./meter.ts";
 import { pump } from "./pump.ts";
 import type { Outcome } from "./pump.ts";
@@ -38,6 +45,8 @@ export interface Exchange {
   /** null: any engine may answer. */
   model: string | null;
   choice: Choice;
+  /** Engines lost while the request waited there. */
+  losses: Losses;
   passage: Passage;
   /** Whether the answer names its engine. */
   hasEngine: boolean;
@@ -71,17 +80,20 @@ interface Attempt extends Tried {
 /** Answers one request. Never throws. */
 export async function forward(exchange: Exchange, to: Forwarding): Promise<void> {
   const { response } = exchange;
-  const left = new AbortController();
-  const onClose = (): void => left.abort();
+  const left = new Ending();
+  const onClose = (): void => {
+    // A whole answer's connection closes, too, or takes the next request.
+    if (!response.writableFinished) left.abort(CLIENT_LEFT);
+  };
   response.once("close", onClose);
   // The client may have left while its prompt was examined.
   if (response.destroyed) onClose();
   const alive = exchange.isStream ? new KeepAlive(response) : null;
-  const result = await tryEngines({ ...exchange, alive }, to, left.signal);
+  const result = await tryEngines({ ...exchange, alive }, to, left);
   alive?.stop();
   response.off("close", onClose);
   if (result === "done") return;
-  if (left.signal.aborted) return to.figures.gone();
+  if (left.aborted) return to.figures.gone();
   refuseCounted(response, result, to);
 }
 
@@ -89,9 +101,9 @@ export async function forward(exchange: Exchange, to: Forwarding): Promise<void>
 async function tryEngines(
   exchange: Tried,
   to: Forwarding,
-  signal: AbortSignal,
+  signal: Abortable,
 ): Promise<"done" | Refused> {
-  const { model, choice } = exchange;
+  const { model, choice, losses } = exchange;
   const { fleet, figures } = to;
   const tried = new Set<Engine>();
   for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
@@ -106,11 +118,12 @@ async function tryEngines(
     tried.add(engine);
     const sent = choice.send(engine);
     const isLast = tries === GATEWAY_TRIES_MAX || !fleet.hasUntried(tried, model);
-    const isServed = await attempt({ ...exchange, engine, sent, isLast }, to, signal);
+    const end = await attempt({ ...exchange, engine, sent, isLast }, to, signal);
     sent.ended();
     fleet.leave(engine);
-    if (isServed) return "done";
+    if (end === "served") return "done";
     if (signal.aborted) return "failed";
+    if (!losses.allows(end)) return "suspect";
     figures.retried(engine.name);
     // The only engine may have closed an idle connection just then, so it is tried once more.
     if (tries === 1 && !fleet.hasOther(engine, model)) tried.clear();
@@ -118,26 +131,31 @@ async function tryEngines(
   return "failed";
 }
 
-/** Returns false where nothing was sent to the client, so that another engine may be tried. */
-async function attempt(attempted: Attempt, to: Forwarding, signal: AbortSignal): Promise<boolean> {
+/** Returns why nothing was sent to the client, where another engine may be tried. */
+async function attempt(
+  attempted: Attempt,
+  to: Forwarding,
+  signal: Abortable,
+): Promise<"served" | Failure> {
   const { fleet } = to;
-  const { engine, isLast } = attempted;
-  const waiting = engine.untilBegun(signal);
+  const { engine, sent, isLast } = attempted;
+  const waiting = engine.untilBegun(signal, sent.predictedMs);
+  const failed = async (error: unknown): Promise<Failure> =>
+    signal.aborted ? "unserved" : await failureOf(error, engine, waiting, fleet);
   try {
     let answer: Dispatcher.ResponseData;
     try {
       answer = await ask(attempted, engine, waiting.signal);
     } catch (error) {
-      if (!signal.aborted) fleet.suspect(engine, error);
-      return false;
+      return await failed(error);
     }
     // The last engine's own refusal says more than ours, such as when to come again.
     if (UNSERVED.has(answer.statusCode) && !isLast) {
       fleet.suspect(engine, null);
       answer.body.on("error", () => {}).destroy();
-      return false;
+      return "unserved";
     }
-    return await deliver(answer, attempted, waiting.begun, to);
+    return (await deliver(answer, attempted, waiting, to)) ? "served" : await failed(null);
   } finally {
     waiting.begun();
   }
@@ -146,46 +164,40 @@ async function attempt(attempted: Attempt, to: Forwarding, signal: AbortSignal):
 function ask(
   { request, target, body, passage }: Exchange,
   engine: Engine,
-  signal: AbortSignal,
+  signal: Abortable,
 ): Promise<Dispatcher.ResponseData> {
   return engine.pool.request({
     method: request.method ?? "GET",
     path: target,
     headers: headersToEngine(request, passage, engine.access),
     body: body.bytes.length === 0 ? null : body.bytes,
-    signal,
+    signal: Ending.of(signal),
   });
 }
 
+/** Returns false where the engine broke off before the first byte. */
 async function deliver(
-  { statusCode, headers, body }: Dispatcher.ResponseData,
+  answer: Dispatcher.ResponseData,
   attempted: Attempt,
-  begun: () => void,
+  waiting: Waiting,
   to: Forwarding,
 ): Promise<boolean> {
-  const { response, target, arrivedMs, engine, sent, visit, hasEngine, alive, onBegun } = attempted;
-  const isEvents = String(headers["content-type"] ?? "").startsWith("text/event-stream");
+  const { response, target, engine, sent, visit, alive, onBegun } = attempted;
+  const { statusCode } = answer;
+  const { headers, body, isEvents } = readable(answer, visit !== null || response.headersSent);
   const meter = isEvents ? null : new Meter();
   let isFirst = true;
   const pass = (chunk: Buffer): void => {
+    engine.signs += 1;
     visit?.pass(chunk);
     meter?.pass(chunk);
     if (isFirst && statusCode === 200) onBegun?.(engine, chunk);
     isFirst = false;
   };
   const begin = (): void => {
-    begun();
-    alive?.stop();
-    attempted.body.release();
-    // Not for errors, because they come before any computing.
-    if (statusCode === 200) sent.begun(isEvents);
-    to.figures.began(engine.name, statusCode, (nowMs() - arrivedMs) / 1000);
-    if (response.headersSent) return;
-    response.writeHead(statusCode, {
-      ...headersToClient(headers),
-      ...(hasEngine ? { "x-gateway-destination-endpoint-served": engine.name } : {}),
-      ...sent.receipt,
-    });
+    waiting.begun();
+    begun(attempted, statusCode, isEvents, to);
+    if (!response.headersSent) response.writeHead(statusCode, headOf(attempted, headers));
   };
   // From here on the head must be this answer's own.
   if (!isEvents) alive?.stop();
@@ -198,15 +210,53 @@ async function deliver(
   return outcome !== "unsent";
 }
 
+/** Counts an answer's first byte. */
+function begun(
+  { alive, body, sent, engine, arrivedMs }: Attempt,
+  code: number,
+  isEvents: boolean,
+  { figures }: Forwarding,
+): void {
+  alive?.stop();
+  body.release();
+  // Not for errors, because they come before any computing.
+  if (code === 200) sent.begun(isEvents);
+  figures.began(engine.name, code, (nowMs() - arrivedMs) / 1000);
+}
+
+function headOf(
+  { hasEngine, engine, sent }: Attempt,
+  headers: Plain["headers"],
+): OutgoingHttpHeaders {
+  return {
+    ...headersToClient(headers),
+    ...(hasEngine ? { "x-gateway-destination-endpoint-served": engine.name } : {}),
+    ...sent.receipt,
+  };
+}
+
+/** Decodes an answer that the gateway has to read: a stream of events, or where `isRead`. */
+function readable(
+  answer: Dispatcher.ResponseData,
+  isRead: boolean,
+): Omit<Plain, "isPlain"> & { isEvents: boolean } {
+  const isStream = String(answer.headers["content-type"] ?? "").startsWith("text/event-stream");
+  if (!isStream && !isRead) return { headers: answer.headers, body: answer.body, isEvents: false };
+  const { headers, body, isPlain } = decoded(answer);
+  return { headers, body, isEvents: isStream && isPlain };
+}
+
 function count(outcome: Outcome, engine: Engine, { fleet, figures }: Forwarding): void {
   if (outcome === "gone") figures.gone();
   if (outcome === "broken") figures.broken(engine.name);
-  if (outcome === "broken" || outcome === "unsent") fleet.suspect(engine, null);
+  if (outcome !== "broken") return;
+  engine.breaks += 1;
+  fleet.suspect(engine, null);
 }
 
 /** Ends a stream that was kept alive with an engine's answer that is no stream: an error, as a rule. */
 async function asEvent(
-  body: Dispatcher.ResponseData["body"],
+  body: Readable,
   code: number,
   { response, target }: Attempt,
   begin: () => void,

@@ -1,6 +1,5 @@
 // Owns `POST /generate`: streams one sequence token by token from its owner's `/v1/completions`, and never ends a broken answer as whole.
 import { randomUUID } from "node:crypto";
-import { once } from "node:events";
 import type { ServerResponse } from "node:http";
 import type { Dispatcher } from "undici";
 import {
@@ -10,10 +9,14 @@ import {
 } from "../../limits/gateway.ts";
 import { nowMs } from "../../time.ts";
 import { textWithin } from "../engines/answer.ts";
-import type { Engine } from "../engines/engine.ts";
+import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
+import type { Abortable } from "../engines/ending.ts";
+import type { Engine, Waiting } from "../engines/engine.ts";
 import type { Fields } from "../tokens/prompt.ts";
 import type { Visit } from "./allowance.ts";
 import type { Forwarding } from "./forward.ts";
+import { failureOf, Losses } from "./losses.ts";
+import type { Failure } from "./losses.ts";
 import { refuseCounted } from "./refusal.ts";
 
 interface Told {
@@ -43,7 +46,6 @@ export async function generate(
   asked: Fields,
   to: Generating,
 ): Promise<void> {
-  const { fleet, figures, router } = to;
   const { prompt, seq_id: given, model_name: wanted, max_tokens, temperature } = asked;
   // A nested value may be too deep to serialize, which would look like an engine's failure.
   const isNested = [wanted, max_tokens, temperature].some(
@@ -51,36 +53,62 @@ export async function generate(
   );
   if (typeof prompt !== "string" || isNested) return refuseCounted(response, "no_json", to);
   const sequence = typeof given === "string" && given !== "" ? given : randomUUID();
-  const model = typeof wanted === "string" ? wanted : null;
   const telling = { response, sequence, prompt, arrivedMs: nowMs(), text: "", tokens: 0 };
-  const left = new AbortController();
-  response.once("close", () => left.abort());
-  if (response.destroyed) left.abort();
+  await tellAny(telling, asked, to);
+}
+
+/** Tries the sequence's engines in their order. */
+async function tellAny(telling: Telling, asked: Fields, to: Generating): Promise<void> {
+  const { fleet, figures, router } = to;
+  const { response, sequence } = telling;
+  const { model_name: wanted } = asked;
+  const model = typeof wanted === "string" ? wanted : null;
+  const left = new Ending();
+  response.once("close", () => left.abort(CLIENT_LEFT));
+  if (response.destroyed) left.abort(CLIENT_LEFT);
   const order = router.orderOf(sequence);
   const tried = new Set<Engine>();
+  const losses = new Losses();
   for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
-    const engine = await fleet.enter(model, order, left.signal, { not: tried });
+    const engine = await fleet.enter(model, order, left, { not: tried });
     if (engine === "gone") return figures.gone();
     if (typeof engine === "string")
       return refuseCounted(response, tries === 1 ? engine : "failed", to);
     tried.add(engine);
-    const isOver = await tell(telling, asked, engine, to, left.signal);
+    const end = await tell(telling, asked, engine, to, left);
     fleet.leave(engine);
-    if (isOver) return;
+    if (end === "served") return;
+    if (!losses.allows(end)) return refuseCounted(response, "suspect", to);
     figures.retried(engine.name);
   }
   refuseCounted(response, "failed", to);
 }
 
-/** Returns false where nothing was sent, so that another engine may be tried. */
+/** Returns why nothing was sent, where another engine may be tried. */
 async function tell(
   telling: Telling,
   asked: Fields,
   engine: Engine,
+  to: Generating,
+  left: Abortable,
+): Promise<"served" | Failure> {
+  const waiting = engine.untilBegun(left);
+  try {
+    return await tellUntil(telling, asked, engine, to, { left, waiting });
+  } finally {
+    waiting.begun();
+  }
+}
+
+async function tellUntil(
+  telling: Telling,
+  asked: Fields,
+  engine: Engine,
   { fleet, figures, tenant, visit }: Generating,
-  signal: AbortSignal,
-): Promise<boolean> {
+  { left, waiting }: { left: Abortable; waiting: Waiting },
+): Promise<"served" | Failure> {
   const { response } = telling;
+  const { signal } = waiting;
   try {
     const answer = await ask(engine, { ...asked, tenant }, signal);
     if (answer.statusCode !== 200) {
@@ -88,31 +116,35 @@ async function tell(
       if (text === null) throw new Error("a refusal without an end");
       if (answer.statusCode >= 500) throw new Error(`it answers ${answer.statusCode}`);
       response.writeHead(answer.statusCode, { "content-type": "application/json" }).end(text);
-      return true;
+      return "served";
     }
-    for await (const told of eventsOf(answer, visit))
-      await say(telling, told, engine, figures, signal);
+    for await (const told of eventsOf(answer, visit)) {
+      engine.signs += 1;
+      waiting.begun();
+      await say(telling, told, engine, figures, left);
+    }
   } catch (error) {
-    if (signal.aborted) {
+    if (left.aborted) {
       figures.gone();
-      return true;
+      return "served";
     }
+    if (!response.headersSent) return await failureOf(error, engine, waiting, fleet);
+    engine.breaks += 1;
     fleet.suspect(engine, error);
-    if (!response.headersSent) return false;
     figures.broken(engine.name);
     response.end(event({ type: "error", error: "the worker broke off" }));
-    return true;
+    return "served";
   }
   begin(telling, engine, figures);
   const { sequence: seq_id, text: generated_text, tokens: tokens_generated } = telling;
   response.end(event({ type: "done", seq_id, generated_text, tokens_generated }));
-  return true;
+  return "served";
 }
 
 function ask(
   engine: Engine,
   { prompt, model_name, max_tokens, temperature, tenant }: Fields,
-  signal: AbortSignal,
+  signal: Abortable,
 ): Promise<Dispatcher.ResponseData> {
   const model = model_name ?? engine.models[0]?.id;
   const salt = tenant === null ? {} : { cache_salt: tenant };
@@ -123,7 +155,7 @@ function ask(
     path: "/v1/completions",
     headers: { "content-type": "application/json" },
     body: JSON.stringify(body),
-    signal,
+    signal: Ending.of(signal),
   });
 }
 
@@ -171,7 +203,7 @@ async function say(
   { text, ids }: Told,
   engine: Engine,
   figures: Forwarding["figures"],
-  signal: AbortSignal,
+  left: Abortable,
 ): Promise<void> {
   if (text === "" && ids.length === 0) return;
   begin(telling, engine, figures);
@@ -180,7 +212,19 @@ async function say(
   telling.tokens += Math.max(1, ids.length);
   if (response.write(event({ type: "token", token: text, token_id: ids[0] ?? null }))) return;
   const stalled = setTimeout(() => response.destroy(), GATEWAY_CLIENT_STALL_MS);
-  await once(response, "drain", { signal }).finally(() => clearTimeout(stalled));
+  await drained(response, left).finally(() => clearTimeout(stalled));
+}
+
+/** Resolves when the client has taken what was written; rejects where it leaves. */
+function drained(response: ServerResponse, left: Abortable): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const onGone = (): void => reject(CLIENT_LEFT);
+    left.addEventListener("abort", onGone, { once: true });
+    response.once("drain", () => {
+      left.removeEventListener("abort", onGone);
+      resolve();
+    });
+  });
 }
 
 /** Writes the headers and the `start` event, right before the first token. */

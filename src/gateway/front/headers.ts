@@ -93,11 +93,16 @@ export function headersToEngine(
 /** Headers for pages of other origins, which the gateway sets by its own setting (cors.ts). */
 const OF_PAGES = /^access-control-/;
 
-/** Returns a place without the host, so that no client is sent to an engine's own address. */
-function placeHere(place: string): string {
-  if (!URL.canParse(place)) return place;
-  const { pathname, search } = new URL(place);
-  return `${pathname}${search}`;
+/** Headers of an answer that name a place. */
+const PLACES = ["location", "content-location"];
+const SOMEWHERE = "http://gateway";
+
+/** Returns a place without the host, so that no client is sent to an engine's own address; null: it has none. */
+function placeHere(place: string): string | null {
+  if (!URL.canParse(place, SOMEWHERE)) return null;
+  const { pathname, search } = new URL(place, SOMEWHERE);
+  // Two slashes would begin a host.
+  return `${pathname.replace(/^\/+/, "/")}${search}`;
 }
 
 /** Passes an answer's length, because its body passes byte for byte. */
@@ -108,6 +113,12 @@ export function headersToClient(headers: IncomingHttpHeaders): Record<string, st
     const isOurs = name !== "content-length" && (HOP.has(name) || own.includes(name));
     if (!isOurs && value !== undefined && !OF_PAGES.test(name)) passed[name] = value;
   }
-  if (typeof headers.location === "string") passed["location"] = placeHere(headers.location);
+  for (const name of PLACES) {
+    const { [name]: place } = passed;
+    if (place === undefined) continue;
+    const here = placeHere(String(place));
+    if (here === null) delete passed[name];
+    else passed[name] = here;
+  }
   return passed;
 }

@@ -77,7 +77,7 @@ export function readingOf(
     id,
     path,
     body: parsed,
-    bytes: textBytes(bytes, parsed),
+    bytes: textBytes(bytes, parsed, type),
     model: modelOf(parsed) ?? modelInForm(bytes, type),
     session,
     ...flowOf(headers, holder),

@@ -1,9 +1,13 @@
 // Owns the errors that the gateway answers itself: their statuses and texts, in the dialect of the request's path.
+import { STATUS_CODES } from "node:http";
 import type { ServerResponse } from "node:http";
+import type { Duplex } from "node:stream";
 import {
   GATEWAY_BODY_BYTES_MAX,
   GATEWAY_BODY_PARTS_MAX,
+  GATEWAY_HEADER_BYTES_MAX,
   GATEWAY_LINGER_MS,
+  GATEWAY_REQUEST_MS,
   GATEWAY_RETRY_AFTER_S,
 } from "../../limits/gateway.ts";
 import type { Figures } from "../counts/figures.ts";
@@ -13,11 +17,12 @@ import type { BodyFailure } from "./body.ts";
 import { dialectOf, errorBody, errorEvent } from "./dialect.ts";
 import type { ApiError, Dialect } from "./dialect.ts";
 
-/** Why a request is not passed on; `failed`: every engine tried broke off. */
+/** Why a request is not passed on; `failed`: every engine tried broke off; `suspect`: engines went down while it waited there. */
 export type Refused =
   | Exclude<Shed | BodyFailure, "gone">
   | Spent
   | "failed"
+  | "suspect"
   | "late"
   | "no_path"
   | "no_key"
@@ -62,6 +67,11 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
     "no engine of this model answers, or all are drained",
   ],
   failed: [502, "BadGatewayError", "the engine broke off before its answer began"],
+  suspect: [
+    502,
+    "BadGatewayError",
+    "an engine went down while this request waited for its first token, so it is sent to no other",
+  ],
 };
 
 export function statusOf(reason: Refused): number {
@@ -84,6 +94,8 @@ export function headersOf(
     "content-type": "application/json",
     ...(code === 429 || code === 503 ? { "retry-after": String(retryAfterS) } : {}),
     ...(code === 401 ? { "www-authenticate": "Bearer" } : {}),
+    // The SDKs of OpenAI and Anthropic would otherwise send it again at once.
+    ...(reason === "suspect" ? { "x-should-retry": "false" } : {}),
   };
 }
 
@@ -112,6 +124,29 @@ export function refuse(
     .once("end", () => clearTimeout(timer))
     .once("close", () => clearTimeout(timer))
     .resume();
+}
+
+/** Statuses of requests that cannot be read, by Node's code of the error; others are 400. */
+const UNREAD: ReadonlyMap<string, readonly [status: number, text: string]> = new Map([
+  ["ERR_HTTP_REQUEST_TIMEOUT", [408, `the request was not whole after ${GATEWAY_REQUEST_MS} ms`]],
+  ["HPE_HEADER_OVERFLOW", [431, `the headers have more than ${GATEWAY_HEADER_BYTES_MAX} bytes`]],
+  ["HPE_CHUNK_EXTENSIONS_OVERFLOW", [413, "the extensions of a chunk are too long"]],
+]);
+
+/** Answers a request that cannot be read to its end, and closes its connection. `path`: of the last request there. */
+export function refuseUnread(error: string | undefined, socket: Duplex, path: string): void {
+  // An answer may be under way.
+  const { _httpMessage: open } = socket as { _httpMessage?: ServerResponse | null };
+  if (!socket.writable || open?.headersSent === true) return void socket.destroy();
+  const [code, message] = UNREAD.get(error ?? "") ?? [400, "this is no request of HTTP/1.1"];
+  const body = errorBody(dialectOf(path), { code, type: "BadRequestError", message });
+  const head = [
+    `HTTP/1.1 ${code} ${STATUS_CODES[code] ?? ""}`,
+    "content-type: application/json",
+    `content-length: ${Buffer.byteLength(body)}`,
+    "connection: close",
+  ];
+  socket.end(`${head.join("\r\n")}\r\n\r\n${body}`);
 }
 
 export function refuseCounted(

@@ -94,7 +94,7 @@ function answerQuestion(
   path: string,
   { router, fleet }: SequenceOptions,
 ): boolean {
-  const told = (engine: Engine): object => ({ address: `http://${engine.name}` });
+  const told = (engine: Engine): object => ({ address: engine.access.urlOf(engine.name) });
   if (path === "/workers") {
     const workers: Record<string, object> = {};
     for (const engine of fleet.engines) workers[engine.id] = told(engine);

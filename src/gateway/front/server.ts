@@ -2,6 +2,7 @@
 import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
+import type { Duplex } from "node:stream";
 import type { Running } from "../../lifecycle.ts";
 import {
   GATEWAY_CONNECTIONS_MAX,
@@ -24,10 +25,11 @@ import type { Origins } from "./cors.ts";
 import { forward } from "./forward.ts";
 import type { Forwarding, Held } from "./forward.ts";
 import type { Keys } from "./keys.ts";
+import { Losses } from "./losses.ts";
 import { enter, holderOf, isPassed, readingOf, tenantOf } from "./reading.ts";
 import type { Holder, Reading } from "./reading.ts";
-import { pathOf, refuseCounted, refuseLimited, tellLimits } from "./refusal.ts";
-import { StoredResponses } from "./responses.ts";
+import { pathOf, refuseCounted, refuseLimited, refuseUnread, tellLimits } from "./refusal.ts";
+import type { StoredResponses } from "./responses.ts";
 import { answerSequence, GENERATE } from "./sequences.ts";
 import type { Registry } from "./sequences.ts";
 
@@ -44,9 +46,6 @@ export interface FrontOptions extends Forwarding {
   origins: Origins;
   /** Whether answers name the engine that made them. */
   hasEngine: boolean;
-}
-
-interface Serving extends FrontOptions {
   stored: StoredResponses;
 }
 
@@ -56,8 +55,7 @@ export interface Front extends Running {
 }
 
 /** Serves until closed; open answers then have GATEWAY_DRAIN_MS to end. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
-export async function startFront(given: FrontOptions): Promise<Front> {
-  const options: Serving = { ...given, stored: new StoredResponses() };
+export async function startFront(options: FrontOptions): Promise<Front> {
   const state = { isClosing: false };
   const limits = {
     maxHeaderSize: GATEWAY_HEADER_BYTES_MAX,
@@ -65,10 +63,13 @@ export async function startFront(given: FrontOptions): Promise<Front> {
     requestTimeout: GATEWAY_REQUEST_MS,
     noDelay: true,
   };
+  /** Path of the last request of each connection. */
+  const latest = new WeakMap<Duplex, string>();
   const onRequest = (request: IncomingMessage, response: ServerResponse): void => {
     // A client that left is noticed by `close`.
     response.on("error", () => {});
     if (state.isClosing) response.setHeader("connection", "close");
+    latest.set(request.socket, pathOf(request));
     void answer(request, response, options).catch(() => unread(response, options));
   };
   const { tls } = options;
@@ -76,6 +77,9 @@ export async function startFront(given: FrontOptions): Promise<Front> {
     tls === null
       ? createServer(limits, onRequest)
       : createTlsServer({ ...limits, ...tls, minVersion: "TLSv1.3" }, onRequest);
+  server.on("clientError", (error: NodeJS.ErrnoException, socket) => {
+    refuseUnread(error.code, socket, latest.get(socket) ?? "/");
+  });
   server.maxConnections = GATEWAY_CONNECTIONS_MAX;
   const at = await listenAt(server, options.listen, "[gateway] listen");
   return {
@@ -90,7 +94,7 @@ export async function startFront(given: FrontOptions): Promise<Front> {
 async function answer(
   request: IncomingMessage,
   response: ServerResponse,
-  options: Serving,
+  options: FrontOptions,
 ): Promise<void> {
   const arrivedMs = nowMs();
   allowOrigin(request, response, options.origins);
@@ -117,7 +121,7 @@ async function serve(
   request: IncomingMessage,
   response: ServerResponse,
   asked: Omit<Arrived, "visit">,
-  options: Serving,
+  options: FrontOptions,
 ): Promise<void> {
   const { holder, path } = asked;
   const isForEngine = isPassed(path, holder) || (path === GENERATE && options.registry !== null);
@@ -137,7 +141,7 @@ async function take(
   request: IncomingMessage,
   response: ServerResponse,
   arrived: Arrived,
-  options: Serving,
+  options: FrontOptions,
 ): Promise<void> {
   const { budget } = options;
   const bytes = await readBody(request, budget);
@@ -167,7 +171,7 @@ async function pass(
   request: IncomingMessage,
   response: ServerResponse,
   { bytes, holder, visit, path, arrivedMs, release }: Arrived & Held,
-  options: Serving,
+  options: FrontOptions,
 ): Promise<void> {
   const reading = readingOf(bytes, path, request.headers, holder);
   if (reading === null) return refuseCounted(response, "no_json", options);
@@ -175,10 +179,13 @@ async function pass(
   const tenant = tenantOf(holder);
   const place = options.stored.placeOf(path, asked.body, tenant, options.fleet.engines);
   if (place === "nowhere") return refuseCounted(response, "no_response", options);
-  const spent = visit?.spend(asked.body, asked.bytes || bytes.length) ?? null;
+  const spent = visit?.spend(asked.body, asked.bytes) ?? null;
   tellLimits(response, visit);
   if (spent !== null) return refuseLimited(response, spent, options);
-  const { choice, body } = await chosen({ request, response, path }, reading, options);
+  const losses = new Losses();
+  const picked = await chosen({ request, response, path }, reading, losses, options);
+  if (picked === "suspect") return refuseCounted(response, "suspect", options);
+  const { choice, body } = picked;
   if (choice.isLate) return refuseCounted(response, "late", options);
   const target = `${path}${(request.url ?? "").replace(/^[^?]*/, "")}`;
   await forward(
@@ -189,6 +196,7 @@ async function pass(
       body: held(body, release),
       model: asked.model,
       choice: place === "any" ? choice : { ...choice, order: only(place) },
+      losses,
       passage,
       hasEngine: options.hasEngine,
       isStream: fieldsOf(asked.body)["stream"] === true,
@@ -204,16 +212,20 @@ async function pass(
 async function chosen(
   from: Pick<Computed, "request" | "response" | "path">,
   { asked, bytes, passage }: Reading,
+  losses: Losses,
   { router, fleet, figures }: Forwarding,
-): Promise<{ choice: Choice; body: Buffer }> {
+): Promise<{ choice: Choice; body: Buffer } | "suspect"> {
   const choice = await router.choose(asked);
   const { body } = asked;
   if (choice.isLate || choice.ahead === null || typeof body !== "object" || body === null) {
     return { choice, body: bytes };
   }
   const handed = await computeAhead({ ...from, body, passage }, choice.ahead, fleet);
-  figures.handedOver(choice.ahead.engine.name, handed !== null);
-  return { choice: await router.choose(asked, handed?.tokens), body: handed?.body ?? bytes };
+  figures.handedOver(choice.ahead.engine.name, typeof handed !== "string");
+  if (typeof handed !== "string") {
+    return { choice: await router.choose(asked, handed.tokens), body: handed.body };
+  }
+  return losses.allows(handed) ? { choice: await router.choose(asked), body: bytes } : "suspect";
 }
 
 /** Orders the one engine that holds what a request names; no other can answer it. */

@@ -11,7 +11,7 @@ import type {
   ProcessingResponse,
   Struct,
 } from "../../wire/ext-proc.ts";
-import type { Engine } from "../engines/engine.ts";
+import type { Engine, Waiting } from "../engines/engine.ts";
 import { Visit } from "../front/allowance.ts";
 import type { Refusal } from "../front/allowance.ts";
 import type { BodyBudget } from "../front/body.ts";
@@ -55,6 +55,7 @@ export class Exchange {
   #isDecided = false;
   #engine: Engine | null = null;
   #sent: Sent | null = null;
+  #waiting: Waiting | null = null;
   #visit: Visit | null = null;
   #code = 0;
   #isBegun = false;
@@ -121,7 +122,7 @@ export class Exchange {
     const reading = readingOf(Buffer.concat(this.#chunks), this.#path, this.#headers, holder);
     if (reading === null) return this.#refuse("no_json");
     const { asked, bytes, passage } = reading;
-    const spent = this.#visit?.spend(asked.body, asked.bytes || this.#bytes) ?? null;
+    const spent = this.#visit?.spend(asked.body, asked.bytes) ?? null;
     if (spent !== null) return this.#refuseLimited(spent);
     const choice = await router.choose(asked);
     if (choice.isLate) return this.#refuse("late");
@@ -132,6 +133,7 @@ export class Exchange {
     if (signal.aborted) return fleet.leave(engine);
     this.#engine = engine;
     this.#sent = choice.send(engine);
+    this.#waiting = engine.untilBegun(signal, this.#sent.predictedMs);
     this.#giveBack();
     this.#sendHead(engine, passage);
     if (this.#hasBody) this.#sendBody(bytes, hasTrailers);
@@ -191,6 +193,7 @@ export class Exchange {
   /** Passes a chunk on unchanged, because the gateway only watches for the first token and the end. */
   #passAnswer({ body = Buffer.alloc(0), endOfStream = false }: HttpBody): void {
     if (body.length > 0) this.#begin();
+    if (this.#engine !== null) this.#engine.signs += 1;
     this.#visit?.pass(body);
     if (!this.#isEvents) this.#meter.pass(body);
     if (endOfStream && !this.#isEvents) this.#answered();
@@ -206,6 +209,7 @@ export class Exchange {
   #begin(): void {
     if (this.#isBegun || this.#engine === null) return;
     this.#isBegun = true;
+    this.#waiting?.begun();
     // Not for errors, because they come before any computing.
     if (this.#code === 200) this.#sent?.begun(this.#isEvents);
     this.#to.figures.began(this.#engine.name, this.#code, (nowMs() - this.#arrivedMs) / 1000);
@@ -249,6 +253,7 @@ export class Exchange {
     this.#giveBack();
     this.#visit?.leave(this.#code === 0 ? null : this.#code);
     this.#sent?.ended();
+    this.#waiting?.begun();
     if (this.#engine !== null) this.#to.fleet.leave(this.#engine);
   }
 }

@@ -40,6 +40,8 @@ export interface Sent {
   /** Called when an answer that does not stream has arrived whole, with its count of tokens. */
   answered(tokens: number): void;
   ended(): void;
+  /** Predicted milliseconds until the first token. */
+  predictedMs: number;
   /** Headers to add to the answer. */
   receipt: Readonly<Record<string, string>>;
 }
@@ -261,6 +263,7 @@ export class Router {
         paid();
         if (computing !== null) ttft.left(computing);
       },
+      predictedMs: costOf(parts),
       receipt: {
         "x-tierkv-preset": preset,
         "x-tierkv-reason": decision.reason,

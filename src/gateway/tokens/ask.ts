@@ -1,6 +1,7 @@
 // Owns asking an engine for the tokens of a prompt: of a text or a chat, or of a request that it renders.
 import { GATEWAY_TOKENS_BYTES_MAX } from "../../limits/gateway.ts";
 import { textWithin } from "../engines/answer.ts";
+import { Ending } from "../engines/ending.ts";
 import type { Engine } from "../engines/engine.ts";
 
 /** A request to an engine: its path, and its body as JSON. */
@@ -25,13 +26,15 @@ export async function answerOf(
   { path, body: question }: Question,
   timeoutMs: number,
 ): Promise<{ tokens: readonly number[] | null } | null> {
+  const late = new Ending();
+  const timer = setTimeout(() => late.abort(new Error("too late")), timeoutMs);
   try {
     const { statusCode, body } = await engine.ask({
       method: "POST",
       path,
       headers: { "content-type": "application/json" },
       body: question,
-      signal: AbortSignal.timeout(timeoutMs),
+      signal: Ending.of(late),
     });
     const text = await textWithin(body, GATEWAY_TOKENS_BYTES_MAX);
     // A release without that route, or a model without it.
@@ -40,6 +43,8 @@ export async function answerOf(
     return { tokens: tokensIn(JSON.parse(text)) };
   } catch {
     return null;
+  } finally {
+    clearTimeout(timer);
   }
 }
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import urllib.request
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from harness.engine import CALL_S, END_S, ENVIRONMENT
 from harness.processes import ROOT, free_port, wait_until
 from harness.releases import MAIN, python_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINE = "vllm serve"
@@ -36,8 +36,21 @@ def launch_lines(page: Path) -> list[list[str]]:
     return [shlex.split(block[block.index(_LINE) :]) for block in blocks if _LINE in block]
 
 
+class _OnSocket(http.client.HTTPConnection):
+    """A connection to a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=CALL_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(CALL_S)
+        self.sock.connect(str(self._path))
+
+
 class Server:
-    """One server; in the launch line `line`, `model` replaces the model's name."""
+    """One server; in the launch line `line`, `model` replaces its model. `on`: a Unix socket in place of a port."""
 
     def __init__(
         self,
@@ -46,6 +59,7 @@ class Server:
         log: Path,
         environment: dict[str, str],
         python: str = python_of(MAIN),
+        on: Path | None = None,
     ) -> None:
         assert line[:2] == _LINE.split()
         # The module is run, because the CPU build's package has another name and its `vllm` command finds no version.
@@ -53,7 +67,9 @@ class Server:
         self.port = free_port()
         self._model = model
         self._log = log
-        self._argv = [*module, "--model", model, *line[3:], *_SMALL, "--port", str(self.port)]
+        self._on = on
+        place = ["--port", str(self.port)] if on is None else ["--uds", str(on)]
+        self._argv = [*module, "--model", model, *line[3:], *_SMALL, *place]
         self._environment = {
             **os.environ,
             **ENVIRONMENT,
@@ -95,9 +111,23 @@ class Server:
         with urllib.request.urlopen(request, timeout=CALL_S) as response:
             return bytes(response.read())
 
+    @property
+    def core(self) -> int:
+        """Process id of the engine core, a child of the server."""
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == self._child.pid and b"EngineCore" in (path / "cmdline").read_bytes():
+                    return int(path.name)
+        raise LookupError(f"no engine core below {self._child.pid}")
+
     def _is_healthy(self) -> bool:
         assert self._child.poll() is None, f"the server ended: {self._log.read_text()[-3000:]}"
         try:
+            if self._on is not None:
+                connection = _OnSocket(self._on)
+                connection.request("GET", "/health")
+                return connection.getresponse().status == http.client.OK
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=CALL_S):
                 return True
         except OSError:
@@ -111,3 +141,5 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait(END_S)
+        if self._on is not None:
+            self._on.unlink(missing_ok=True)

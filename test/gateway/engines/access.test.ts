@@ -29,6 +29,22 @@ async function keyedEngine(): Promise<SimEngine> {
   return engine;
 }
 
+test("an engine on a Unix socket serves, and is down once its socket is gone", async () => {
+  const path = join(testFolder(), "vllm.sock");
+  const engine = await new SimEngine(["m"]).start(path);
+  onTestFinished(() => engine.kill().catch(() => {}));
+  const text = `unix:${path}`;
+  const { url } = await gatewayBefore([], { engines: [{ host: "", port: 0, text }] });
+  const answer = await complete(url, true);
+  expect([answer.code, answer.headers["x-gateway-destination-endpoint-served"]]).toEqual([
+    200,
+    text,
+  ]);
+  expect(answer.text).toContain("[DONE]");
+  await engine.kill();
+  await until(async () => (await complete(url, false)).code === 503);
+});
+
 const addressOf = (name: string): { host: string; port: number; text: string } => {
   const [host = "", port = ""] = name.split(":");
   return { host, port: Number(port), text: name };

@@ -39,7 +39,7 @@ test("who waited its time is shed, and is told apart from who finds no engine, o
   expect(await fleet.enter("m", leastLoad, NEVER)).toBe("waited");
   expect(await fleet.enter("other", leastLoad, NEVER)).toBe("no_model");
   expect(typeof engine).toBe("object");
-  fleet.engines[0]!.setDown("gone");
+  fleet.engines[0]!.setDown("gone", "died");
   expect(await fleet.enter("m", leastLoad, NEVER)).toBe("no_engine");
   const left = new AbortController();
   left.abort();

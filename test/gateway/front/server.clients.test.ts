@@ -1,7 +1,22 @@
 // Owns the proof of what clients meet beside plain requests: web pages, slashes, redirects, WebSockets, forms, stored answers.
+import { appendFileSync, mkdirSync, rmdirSync, statSync } from "node:fs";
+import type { OutgoingHttpHeaders } from "node:http";
+import { connect } from "node:net";
+import { join } from "node:path";
+import { PassThrough } from "node:stream";
 import OpenAI from "openai";
 import { expect, test } from "vitest";
-import { call, complete, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
+import type { Engine } from "../../../src/gateway/engines/engine.ts";
+import {
+  addressOf,
+  call,
+  complete,
+  gatewayBefore,
+  keyFile,
+  SILENT,
+  testFolder,
+  until,
+} from "../../support/gateways.ts";
 
 const JSON_TYPE = { "content-type": "application/json" };
 const ORIGIN = "https://chat.example";
@@ -49,6 +64,16 @@ test("a slash at a path's end changes nothing, and no engine's address reaches a
   const moved = await call(url, "/v1/completions", { body, headers: JSON_TYPE });
   expect([moved.code, moved.headers.location]).toEqual([307, "/v1/completionsthere?x=1"]);
 });
+
+test.each(["//10.0.0.9:8000/v1/x?y", "http://10.0.0.9:8000//10.0.0.9/x", "http://["])(
+  "a redirect to %s names no host to a client",
+  async (location) => {
+    const { headersToClient } = await import("../../../src/gateway/front/headers.ts");
+    const passed = headersToClient({ location, "content-location": location });
+    for (const place of Object.values(passed)) expect(place).toMatch(/^\/(?!\/)/);
+    expect(Object.keys(passed)).toHaveLength(location === "http://[" ? 0 : 2);
+  },
+);
 
 test("HEAD and /ping answer like /health", async () => {
   const { url, engines } = await gatewayBefore([["m"]]);
@@ -112,6 +137,79 @@ test("a stored answer stays with its engine and its tenant", async () => {
   });
   expect(rendered.code).not.toBe(404);
   await expect(as("ana").responses.retrieve("resp_unknown")).rejects.toMatchObject({ status: 404 });
+});
+
+test("a restarted gateway knows whose stored answers are, and where", async () => {
+  const indexFile = join(testFolder(), "index");
+  const keys = keyFile("ana k-ana acme", "bob k-bob other");
+  const before = await gatewayBefore([["m"], ["m"]], { keys, indexFile });
+  for (const [at, engine] of before.engines.entries()) engine.more = { id: `resp_${at}` };
+  const create = { body: '{"model":"m","input":"x"}' };
+  const as = (key: string): { headers: OutgoingHttpHeaders } => ({
+    headers: { ...JSON_TYPE, authorization: `Bearer k-${key}` },
+  });
+  for (let n = 0; n < 2; n += 1) {
+    await call(before.url, "/v1/responses", { ...create, ...as("ana") });
+  }
+  await before.close();
+  // As a power failure may leave it.
+  appendFileSync(`${indexFile}.responses`, '["resp_2","127.');
+  const engines = before.engines.map(({ name }) => addressOf(name));
+  const { url } = await gatewayBefore([], { keys, indexFile, engines });
+  for (const at of [0, 1, 0, 1]) {
+    const asked = (): number => before.engines[at]!.asked.length;
+    const earlier = asked();
+    expect((await call(url, `/v1/responses/resp_${at}`, as("ana"))).code).toBe(200);
+    expect(asked()).toBe(earlier + 1);
+    expect((await call(url, `/v1/responses/resp_${at}`, as("bob"))).code).toBe(404);
+  }
+  expect(statSync(`${indexFile}.responses`).mode & 0o777).toBe(0o600);
+});
+
+test("a file of stored answers that cannot be used is replaced, and said once", async () => {
+  const { StoredResponses } = await import("../../../src/gateway/front/responses.ts");
+  const path = join(testFolder(), "responses");
+  mkdirSync(path);
+  const said: string[] = [];
+  const warn = (_what: object, words: string): void => void said.push(words);
+  const stored = new StoredResponses(path, { ...SILENT, warn } as unknown as typeof SILENT);
+  const engine = { name: "e" } as Engine;
+  const keep = (id: number): void =>
+    stored.onBegun("/v1/responses", null)?.(engine, Buffer.from(`{"id": "resp_${id}"`));
+  keep(0);
+  await stored.close();
+  expect(said).toHaveLength(1);
+  rmdirSync(path);
+  keep(1);
+  await stored.close();
+  const again = new StoredResponses(path, SILENT);
+  for (const id of [0, 1]) {
+    expect(again.placeOf(`/v1/responses/resp_${id}`, null, null, [engine])).toBe(engine);
+  }
+  expect(said).toHaveLength(1);
+});
+
+test("a request that cannot be read to its end is answered in its API's form", async () => {
+  const { url } = await gatewayBefore([["m"]]);
+  const { hostname, port } = new URL(url);
+  const answerTo = (text: string): Promise<string> =>
+    new Promise((resolve) => {
+      let answer = "";
+      const socket = connect(Number(port), hostname, () => socket.write(text));
+      socket.setEncoding("utf8").on("data", (chunk: string) => (answer += chunk));
+      socket.on("close", () => resolve(answer));
+    });
+  const large = await answerTo(`GET /health HTTP/1.1\r\nhost: g\r\nx: ${"y".repeat(70_000)}\r\n`);
+  expect(large).toMatch(/^HTTP\/1.1 431 [^]*"code":431/);
+  const odd = await answerTo(
+    "POST /v1/messages HTTP/1.1\r\nhost: g\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n",
+  );
+  expect(odd).toMatch(/^HTTP\/1.1 400 [^]*"type":"invalid_request_error"/);
+  const { refuseUnread } = await import("../../../src/gateway/front/refusal.ts");
+  const slow = new PassThrough().setEncoding("utf8");
+  refuseUnread("ERR_HTTP_REQUEST_TIMEOUT", slow, "/v1/completions");
+  const late = String(await slow.toArray());
+  expect(late).toMatch(/^HTTP\/1.1 408 [^]*not whole after 60000 ms/);
 });
 
 test("a tenant's headers reach an engine only where they cannot change what it does", async () => {

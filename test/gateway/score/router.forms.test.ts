@@ -153,8 +153,26 @@ test("a prompt of unknown tokens counts by its size in the queue of its engine",
 
 test("a picture's own bytes are no text", async () => {
   const { textBytes } = await import("../../../src/gateway/front/body.ts");
-  const picture = `data:image/png;base64,${"A".repeat(100_000)}`;
-  const body = Buffer.from(JSON.stringify({ a: "data: yes", url: picture, b: "text" }));
-  expect(textBytes(body, {})).toBe(body.length - picture.length);
-  expect(textBytes(body, null)).toBe(0);
+  const base64 = "A".repeat(100_000);
+  const picture = `data:image/png;base64,${base64}`;
+  const given = [
+    [{ type: "image_url", image_url: { url: picture } }, picture],
+    [{ type: "input_image", image_url: picture }, picture],
+    [{ type: "image", source: { type: "base64", media_type: "image/png", data: base64 } }, base64],
+    [{ type: "tool_result", content: [{ type: "image", source: { data: base64 } }] }, base64],
+    [{ type: "input_audio", input_audio: { data: base64, format: "wav" } }, base64],
+    [{ type: "file", file: { file_data: base64 } }, base64],
+    [{ type: "text", text: base64 }, ""],
+    [{ type: "text", text: "data: yes", url: "https://a.example/" }, ""],
+  ] as const;
+  for (const [part, media] of given) {
+    const fields = { messages: [{ role: "user", content: [part] }] };
+    const body = Buffer.from(JSON.stringify(fields));
+    expect(textBytes(body, fields, "application/json"), part.type).toBe(body.length - media.length);
+  }
+  const form = (head: string, content: string): string =>
+    `--b\r\ncontent-disposition: form-data; ${head}\r\n\r\n${content}\r\n`;
+  const sound = form('name="file"; filename="a.wav"', base64);
+  const body = Buffer.from(`${sound}${form('name="model"', "m")}--b--\r\n`);
+  expect(textBytes(body, null, "multipart/form-data; boundary=b")).toBe(body.length - 100_000);
 });
