@@ -397,6 +397,9 @@ pub const SHM_MAPPINGS_MAX: usize = 64;
 /// Time that opening a shared region waits for its lock, in ms.
 pub const SHM_OPEN_LOCK_MS: u64 = 5_000;
 
+/// Interval at which a process that waits for a shared region's lock checks whether its owner lives, in ms.
+pub const SHM_LOCK_LOOK_MS: u64 = 5;
+
 /// Interval of a host's heartbeat in the lock between hosts, in ms.
 pub const SHM_BEAT_MS: u64 = 50;
 

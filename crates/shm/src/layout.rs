@@ -1,4 +1,4 @@
-//! Owns the positions of everything in a region, version 3: offsets from its start, never pointers, all little-endian.
+//! Owns the positions of everything in a region, version 4: offsets from its start, never pointers, all little-endian.
 
 use tierkv_core::crc32c;
 use tierkv_core::error::{Code, Error, Result};
@@ -6,13 +6,13 @@ use tierkv_core::error::{Code, Error, Result};
 /// First bytes of a region.
 pub const MAGIC: [u8; 8] = *b"TKVSHM\0\0";
 /// Version of the layout described here.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of a cache line, the unit of a write-back. No line is shared by two owners.
 pub const LINE_BYTES: u64 = 64;
 /// Bytes of the superblock, which never changes once the region has its name.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// Room for the lock; a pthread mutex has 40 bytes on x86-64, 48 on arm64.
-pub const LOCK_BYTES: u64 = 64;
+/// Bytes of the line that the lock has for itself; its first four name the owner.
+pub const LOCK_BYTES: u64 = LINE_BYTES;
 /// The lock, in a page of its own.
 pub const LOCK_AT: u64 = SUPERBLOCK_BYTES;
 /// Position at which the search for a victim continues.
@@ -155,7 +155,7 @@ const _: () = {
     assert!(flush::NAMESPACE + 32 <= LINE_BYTES, "a flush lies in one line");
     assert!(MEMBERS_AT == 8192 && BITMAP_AT == 24_576, "as test readers have them");
     assert!(DIRTY_AT + LINE_BYTES <= BITMAP_AT, "hosts have a page, and what they share another");
-    assert!(host::ENDED + LINE_BYTES <= HOST_BYTES && LOCK_BYTES <= LINE_BYTES, "a place's lines");
+    assert!(host::ENDED + LINE_BYTES <= HOST_BYTES, "a place's lines");
     assert!(MEMBERS_MAX.is_multiple_of(HOSTS_MAX), "hosts have equal parts of the members");
     assert!(size_of::<usize>() == 8, "offsets are addresses' distances");
 };
@@ -229,7 +229,6 @@ impl Layout {
         let mut bytes = [0; FIELDS_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&u32::try_from(LOCK_BYTES).unwrap_or_default().to_le_bytes());
         let numbers = [
             self.region_bytes,
             self.chunk_bytes,

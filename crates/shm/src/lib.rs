@@ -14,7 +14,10 @@ pub mod file;
 pub mod flushes;
 mod held;
 #[cfg(target_os = "linux")]
+mod host_lock;
+#[cfg(target_os = "linux")]
 mod keeper;
+pub mod latch;
 pub mod layout;
 #[cfg(target_os = "linux")]
 mod lines;
@@ -28,8 +31,6 @@ mod names;
 #[cfg(target_os = "linux")]
 pub mod opening;
 pub mod region;
-#[cfg(target_os = "linux")]
-mod robust;
 #[cfg(target_os = "linux")]
 mod seat;
 mod table;

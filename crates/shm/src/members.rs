@@ -1,7 +1,5 @@
 //! Owns the members of a region, and the cleanup after dead ones: pins, half-filled entries, bits of the bitmap.
 
-use tierkv_core::error::{Code, Error, Result};
-
 use crate::layout::{LINE_BYTES, MEMBERS_AT, MEMBERS_MAX, RECORDS_AT, USED_AT, entry};
 use crate::table::Table;
 use crate::visibility::Fabric;
@@ -11,21 +9,10 @@ impl<F: Fabric> Table<'_, F> {
         MEMBERS_AT + member * LINE_BYTES
     }
 
-    /// Takes a free place, and frees what its last owner held.
-    pub fn join(&self) -> Result<u64> {
-        for member in 0..MEMBERS_MAX {
-            if self.fabric.claim(member)? {
-                self.bury(1 << member);
-                self.seen.set(Self::member_at(member), 1);
-                return Ok(member);
-            }
-        }
-        Err(Error::new(
-            Code::NoMemory,
-            format!(
-                "as many processes as may have this region open ({MEMBERS_MAX}; of several machines each its share): end one, or make another"
-            ),
-        ))
+    /// Joins at a place that this process has claimed, and frees what its last owner held.
+    pub fn join(&self, member: u64) {
+        self.bury(1 << member);
+        self.seen.set(Self::member_at(member), 1);
     }
 
     /// Frees what dead members hold; skips `me`, because a process's own lock looks vacant to it.

@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tierkv_core::error::{Error, Result};
+use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::key::RecordKey;
 use tierkv_core::record::{self, Hash};
 
 use crate::flushes::{Label, News, Scope};
 pub use crate::held::{Pinned, Reservation};
-use crate::layout::{EVICTED_AT, FIELDS_BYTES, FLUSH_AT, Layout, RECORDS_AT, USED_AT, entry};
+use crate::layout::{
+    EVICTED_AT, FIELDS_BYTES, FLUSH_AT, Layout, MEMBERS_MAX, RECORDS_AT, USED_AT, entry,
+};
 pub use crate::table::Audit;
 use crate::table::{Table, Words};
 use crate::visibility::{Fabric, LastOwner, Rule, Seen};
@@ -88,33 +90,27 @@ pub fn format<F: Fabric>(fabric: &F, layout: &Layout) {
     seen.fence(Rule::PayloadFence);
 }
 
-/// Returns the bytes of the region in `fabric`, by its superblock. Creates one if the first page is empty; other contents are left
-/// alone. The superblock's first line is written last, so that another process can continue after a death before it.
-///
-/// # Errors
-/// Errors of `make_locks`.
-pub fn settle<F: Fabric>(
-    fabric: &F,
-    layout: Option<&Layout>,
-    make_locks: impl FnOnce(&Layout) -> Result<()>,
-) -> Result<u64> {
+/// Returns the bytes of the region in `fabric`, by its superblock, and whether it was made now. Creates one if the first page is
+/// empty; other contents are left alone. The superblock's first line is written last, so that another process can continue after a
+/// death before it.
+pub fn settle<F: Fabric>(fabric: &F, layout: Option<&Layout>) -> (u64, bool) {
     let (seen, mut first, mut begun) = (Seen(fabric), EMPTY_PAGE, EMPTY_PAGE);
     seen.payload_out(0, &mut first);
     let fields = layout.map_or([0; FIELDS_BYTES], Layout::to_bytes);
     let (head, tail) = fields.split_at(HEAD_BYTES);
     begun[head.len()..fields.len()].copy_from_slice(tail);
     let Some(layout) = layout.filter(|_| [EMPTY_PAGE, begun].contains(&first)) else {
-        return Ok(first[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)));
+        let bytes = first[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        return (bytes, false);
     };
     for at in (0..layout.payload_at).step_by(EMPTY_PAGE.len()).skip(1) {
         seen.payload_in(at, &EMPTY_PAGE);
     }
-    make_locks(layout)?;
     seen.payload_in(head.len() as u64, tail);
     seen.fence(Rule::PayloadFence);
     seen.payload_in(0, head);
     seen.fence(Rule::PayloadFence);
-    Ok(layout.region_bytes)
+    (layout.region_bytes, true)
 }
 
 /// Layout of memory of `bytes` bytes, by its superblock.
@@ -124,6 +120,14 @@ pub(crate) fn layout_of<F: Fabric>(fabric: &F, bytes: u64) -> Result<Layout> {
     Layout::from_bytes(&fields, bytes)
 }
 
+/// Error of a region whose places are all taken.
+pub(crate) fn full() -> Error {
+    let text = format!(
+        "as many processes as may have this region open ({MEMBERS_MAX}; of several machines each its share): end one, or make another"
+    );
+    Error::new(Code::NoMemory, text)
+}
+
 impl<F: Fabric> Region<F> {
     /// Joins a region of `bytes` bytes.
     ///
@@ -131,13 +135,13 @@ impl<F: Fabric> Region<F> {
     /// `ARENA_FAILED` when the memory is no such region, `NO_MEMORY` when too many have joined.
     pub fn join(fabric: F, bytes: u64) -> Result<Self> {
         let layout = layout_of(&fabric, bytes)?;
-        let pins = Mutex::default();
-        let mut region = Self { fabric, layout, flushed: 0, member: u64::MAX, pins };
-        let (member, flushed) = {
+        let member = fabric.claim()?.ok_or_else(full)?;
+        let mut region = Self { fabric, layout, flushed: 0, member, pins: Mutex::default() };
+        region.flushed = {
             let locked = region.locked()?;
-            (locked.0.join()?, locked.0.seen.word(FLUSH_AT))
+            locked.0.join(member);
+            locked.0.seen.word(FLUSH_AT)
         };
-        (region.member, region.flushed) = (member, flushed);
         Ok(region)
     }
 
