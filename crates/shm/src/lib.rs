@@ -1,6 +1,8 @@
 //! Owns the list of modules of the shared region: records in memory mapped by several processes, without a network between them.
 
+mod audit;
 pub mod between;
+mod chunks;
 #[cfg(target_os = "linux")]
 mod cut;
 #[cfg(target_os = "linux")]
@@ -9,6 +11,7 @@ mod dax;
 pub mod desk;
 #[cfg(target_os = "linux")]
 pub mod doctor;
+mod evict;
 #[cfg(target_os = "linux")]
 pub mod file;
 pub mod flushes;

@@ -5,15 +5,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::key::RecordKey;
+use tierkv_core::limits::SHM_EVICT_TURNS_MAX;
 use tierkv_core::record::{self, Hash};
 
+pub use crate::audit::Audit;
 use crate::flushes::{Label, News, Scope};
-pub use crate::held::{Pinned, Reservation};
+pub use crate::held::{Pinned, Pins, Reservation};
 use crate::layout::{
     EVICTED_AT, FIELDS_BYTES, FLUSH_AT, Layout, MEMBERS_MAX, RECORDS_AT, USED_AT, entry,
 };
-pub use crate::table::Audit;
-use crate::table::{Table, Words};
+use crate::table::{Insert, Table, Words};
 use crate::visibility::{Fabric, LastOwner, Rule, Seen};
 
 const EMPTY_PAGE: [u8; 4096] = [0; 4096];
@@ -238,30 +239,39 @@ impl<F: Fabric> Region<F> {
         if bytes == 0 || bytes.div_ceil(self.layout.chunk_bytes) > self.layout.chunks {
             return Ok(Offer::TooLarge);
         }
-        let (locked, name) = (self.locked()?, *key);
-        let (table, key) = (&locked.0, Words::of(key));
-        let state = |found: Option<u64>| found.map(|index| table.state(index));
-        let mut found = state(table.probe(&key).found);
-        if found == Some(entry::FILLING) {
-            // The process writing it may be dead.
-            table.sweep(self.member);
-            found = state(table.probe(&key).found);
+        let (name, key) = (*key, Words::of(key));
+        let mut is_swept = false;
+        for _ in 0..SHM_EVICT_TURNS_MAX {
+            let locked = self.locked()?;
+            let table = &locked.0;
+            let state = || table.probe(&key).found.map(|index| table.state(index));
+            let mut found = state();
+            if found == Some(entry::FILLING) {
+                // The process writing it may be dead.
+                table.sweep(self.member);
+                found = state();
+            }
+            match found {
+                Some(entry::READY) => return Ok(Offer::Present),
+                Some(_) => return Ok(Offer::Filling),
+                None => {}
+            }
+            match table.insert(&key, bytes, label.word(), self.member) {
+                Insert::Done(index, extent) => {
+                    let at = self.layout.chunk_at(extent.chunk);
+                    let reservation =
+                        Reservation { region: self, name, label, index, extent, at, open: true };
+                    return Ok(Offer::Wanted(reservation));
+                }
+                Insert::Full if is_swept => return Ok(Offer::Full),
+                Insert::Full => {
+                    table.sweep(self.member);
+                    is_swept = true;
+                }
+                Insert::Later => {}
+            }
         }
-        match found {
-            Some(entry::READY) => return Ok(Offer::Present),
-            Some(_) => return Ok(Offer::Filling),
-            None => {}
-        }
-        let insert = || table.insert(&key, bytes, label.word(), self.member);
-        let Some(index) = insert().or_else(|| {
-            table.sweep(self.member);
-            insert()
-        }) else {
-            return Ok(Offer::Full);
-        };
-        let at = self.layout.chunk_at(table.field(index, entry::CHUNK));
-        let reservation = Reservation { region: self, name, label, index, at, bytes, open: true };
-        Ok(Offer::Wanted(reservation))
+        Ok(Offer::Full)
     }
 
     /// Pins a record for reading.
@@ -270,13 +280,46 @@ impl<F: Fabric> Region<F> {
     /// When the lock is lost.
     pub fn pin(&self, key: &RecordKey) -> Result<Option<Pinned<'_, F>>> {
         let locked = self.locked()?;
-        let table = &locked.0;
-        let Some(index) = table.ready(self.member, &Words::of(key)) else { return Ok(None) };
+        Ok(self.pin_in(&locked.0, &Words::of(key)))
+    }
+
+    /// Pins records in one turn with the lock, because between hosts a turn takes long.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn pin_each(&self, keys: impl Iterator<Item = RecordKey>) -> Result<Pins<'_, F>> {
+        let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
+        let locked = self.locked()?;
+        let records = keys.iter().map(|key| self.pin_in(&locked.0, key)).collect();
+        Ok(Pins { region: self, records })
+    }
+
+    fn pin_in(&self, table: &Table<'_, F>, key: &Words) -> Option<Pinned<'_, F>> {
+        let (index, extent) = table.ready(self.member, key)?;
         *self.pins().entry(index).or_default() += 1;
         table.set_field(index, entry::PINS, table.field(index, entry::PINS) | 1 << self.member);
-        let at = self.layout.chunk_at(table.field(index, entry::CHUNK));
-        let bytes = table.field(index, entry::BYTES);
-        Ok(Some(Pinned { region: self, index, at, bytes }))
+        let (at, bytes) = (self.layout.chunk_at(extent.chunk), extent.bytes);
+        Some(Pinned { region: self, index, at, bytes, open: true })
+    }
+
+    /// Ends the reading of entries; returns the number of the last flush.
+    pub(crate) fn unpin(&self, entries: &[u64]) -> Result<u64> {
+        let locked = self.locked()?;
+        let (table, mut pins) = (&locked.0, self.pins());
+        for index in entries {
+            let readers = pins.get(index).copied().unwrap_or(1).saturating_sub(1);
+            if readers > 0 {
+                pins.insert(*index, readers);
+                continue;
+            }
+            pins.remove(index);
+            let others = table.field(*index, entry::PINS) & !(1 << self.member);
+            table.set_field(*index, entry::PINS, others);
+            if others == 0 && table.state(*index) == entry::DOOMED {
+                table.drop_entry(*index);
+            }
+        }
+        Ok(table.seen.word(FLUSH_AT))
     }
 
     /// Removes a record; false if there is none, or it is being read.
@@ -286,9 +329,8 @@ impl<F: Fabric> Region<F> {
     pub fn remove(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let index = table
-            .ready(self.member, &Words::of(key))
-            .filter(|index| table.field(*index, entry::PINS) == 0);
+        let found = table.ready(self.member, &Words::of(key));
+        let index = found.map(|(index, _)| index).filter(|at| table.field(*at, entry::PINS) == 0);
         index.inspect(|index| table.drop_entry(*index));
         Ok(index.is_some())
     }
@@ -299,9 +341,9 @@ impl<F: Fabric> Region<F> {
     /// When the lock is lost.
     pub fn discard(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
-        let index = locked.0.ready(self.member, &Words::of(key));
-        index.inspect(|index| locked.0.doom(*index));
-        Ok(index.is_some())
+        let found = locked.0.ready(self.member, &Words::of(key));
+        found.inspect(|(index, _)| locked.0.doom(*index));
+        Ok(found.is_some())
     }
 
     /// Removes all records of a scope and remembers the flush; returns its number, and the records and bytes removed.
@@ -364,7 +406,7 @@ impl<F: Fabric> Region<F> {
         let table = &locked.0;
         Ok(Fill {
             records: table.seen.word(RECORDS_AT),
-            used_bytes: table.seen.word(USED_AT) * self.layout.chunk_bytes,
+            used_bytes: table.seen.word(USED_AT).min(self.layout.chunks) * self.layout.chunk_bytes,
             max_bytes: self.layout.chunks * self.layout.chunk_bytes,
             evicted: table.seen.word(EVICTED_AT),
             members: table.joined(),
