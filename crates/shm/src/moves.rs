@@ -65,17 +65,26 @@ pub fn store(
     content: &Content,
     label: Label,
 ) -> Result<(ItemStatus, u64)> {
+    // Room first, because a record that is present need not be made.
+    let length = content.length();
+    let mut room = match offered(region.reserve(key, length as u64, label)?) {
+        Ok(room) => room,
+        Err(status) => return Ok((status, 0)),
+    };
     let made: Arc<dyn Bytes> = match content {
         Content::Made(made) => Arc::clone(made),
         Content::Deferred(deferred) => Arc::new(deferred.make()?),
     };
     let bytes = made.bytes();
-    let reservation = match offered(region.reserve(key, bytes.len() as u64, label)?) {
-        Ok(reservation) => reservation,
-        Err(status) => return Ok((status, 0)),
-    };
-    reservation.write(0, bytes)?;
-    Ok((published(reservation)?, bytes.len() as u64))
+    if bytes.len() != length {
+        drop(room);
+        room = match offered(region.reserve(key, bytes.len() as u64, label)?) {
+            Ok(room) => room,
+            Err(status) => return Ok((status, 0)),
+        };
+    }
+    room.write(0, bytes)?;
+    Ok((published(room)?, bytes.len() as u64))
 }
 
 fn published(reservation: Reservation<'_, Mapping>) -> Result<ItemStatus> {
