@@ -132,6 +132,7 @@ impl Seat {
                 continue;
             }
             sleep(PAUSE);
+            turn = between.asks_again(turn);
             if in_person && start.elapsed() > Duration::from_millis(SHM_OPEN_LOCK_MS) {
                 between.gives_back(turn);
                 return Err(late());

@@ -50,7 +50,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn f134_words_written_in_the_middle_of_operations_cost_records_and_nothing_else() {
+fn f154_words_written_in_the_middle_of_operations_cost_records_and_nothing_else() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/region");
     let mut files: Vec<_> = read_dir(corpus).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
@@ -81,7 +81,7 @@ fn is_there(region: &Region<Mapping>) -> bool {
 }
 
 #[test]
-fn f134_whatever_is_written_over_the_lock_leads_nobody_elsewhere() {
+fn f154_whatever_is_written_over_the_lock_leads_nobody_elsewhere() {
     let name = name("lock-word");
     let regions = [(); 2].map(|()| open(&name.0, &OPTIONS).unwrap());
     let (writer, _) = map(&name.0, &OPTIONS).unwrap();
@@ -267,7 +267,7 @@ fn scribbles(memory: &Mapping, bytes: u64, seed: u64, ends: &AtomicBool) {
 }
 
 #[test]
-fn f134_a_desk_restores_right_bytes_or_none_from_a_region_that_is_written_at_random() {
+fn f154_a_desk_restores_right_bytes_or_none_from_a_region_that_is_written_at_random() {
     let name = name("scribbled");
     let member = Member::new(&name.0);
     let other = open(&name.0, &OPTIONS_OF_DESKS).unwrap();
