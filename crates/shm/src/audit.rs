@@ -46,7 +46,7 @@ impl<F: Fabric> Table<'_, F> {
             audit.ready += u64::from(state == entry::READY);
             audit.filling += u64::from(state == entry::FILLING);
             audit.pinned += u64::from(self.field(index, entry::PINS) != 0);
-            audit.hidden += u64::from(self.probe(&self.key(index)).found != Some(index));
+            audit.hidden += u64::from(!self.is_reachable(index));
             let Some(Extent { chunk, count, .. }) = self.extent(index) else { continue };
             audit.unowned += u64::from(self.owner(chunk) != Some(index));
             for chunk in chunk..chunk + count {

@@ -79,7 +79,8 @@ impl<F: Fabric> Table<'_, F> {
                 continue;
             }
             // Of two records with a chunk in common, both may be wrong; a reader finds out about the first.
-            match self.extent(index).filter(|extent| self.is_free(*extent)) {
+            let extent = self.extent(index).filter(|extent| self.is_free(*extent));
+            match extent.filter(|_| self.is_reachable(index)) {
                 Some(extent) => {
                     self.mark(extent, true);
                     self.set_owner(extent.chunk, index);

@@ -125,6 +125,12 @@ impl<'a, F: Fabric> Table<'a, F> {
         probe
     }
 
+    /// Whether a look-up of an entry's key finds it.
+    pub fn is_reachable(&self, index: u64) -> bool {
+        let _ = self.whole(index);
+        self.probe(&self.key(index)).found == Some(index)
+    }
+
     /// Entry and extent of a readable record, for member `me`, after a repair if one is needed; counts as a request for it.
     pub fn ready(&self, me: u64, key: &Words) -> Option<(u64, Extent)> {
         self.ready_now(key).unwrap_or_else(|Damaged| {

@@ -56,7 +56,7 @@ fn fill(region: &Region<Counting>, bytes: u64) -> u64 {
 }
 
 #[test]
-fn a_larger_record_evicts_twice_its_bytes_at_most() {
+fn f155_a_larger_record_evicts_twice_its_bytes_at_most() {
     for (small, large, asked) in
         [(16, 512, 0), (4, 256, 0), (16, 512, 1), (4, 256, 2), (3, 100, 3), (1, 64, 9)]
     {
@@ -94,10 +94,13 @@ fn what_was_requested_is_evicted_after_what_was_not() {
     // The youngest are there, too, and in the order in which they came.
     let youngest: Vec<_> = (last + last / 4..last + last / 2).map(key).collect();
     assert!(region.look_up(&youngest).unwrap().iter().all(|is_there| *is_there));
+    // Nobody requests them any more.
+    (2 * last..5 * last).for_each(|number| store(&region, number, 4 * CHUNK));
+    assert!(!region.look_up(&wanted).unwrap().contains(&true));
 }
 
 #[test]
-fn a_turn_with_the_lock_reads_a_bounded_part_of_a_large_region() {
+fn f155_a_turn_with_the_lock_reads_a_bounded_part_of_a_large_region() {
     let region = region("turn", 160 << 20);
     let last = fill(&region, CHUNK);
     assert!(last > 4 * SHM_EVICT_LOOKS_MAX, "{last}");

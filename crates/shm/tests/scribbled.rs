@@ -31,11 +31,13 @@ use tierkv_core::record::{CLASS_KV, LAYOUT_CANONICAL};
 use tierkv_core::slots::Lease;
 use tierkv_core::store::ItemStatus;
 use tierkv_shm::desk::{Answer, Desk, Outcome, Work};
-use tierkv_shm::flushes::Label;
-use tierkv_shm::layout::{LOCK_AT, LOCK_BYTES};
+use tierkv_shm::flushes::{Label, Scope};
+use tierkv_shm::layout::{
+    DIRTY_AT, ENTRY_BYTES, FLUSHES_AT, HAND_AT, LINE_BYTES, LOCK_AT, LOCK_BYTES, MEMBERS_AT,
+};
 use tierkv_shm::mapping::Mapping;
 use tierkv_shm::opening::{Options, map, open};
-use tierkv_shm::region::Region;
+use tierkv_shm::region::{Offer, Region};
 use tierkv_shm::visibility::Fabric;
 
 fn is_long() -> bool {
@@ -103,6 +105,52 @@ fn f154_whatever_is_written_over_the_lock_leads_nobody_elsewhere() {
     regions[0].fabric().unlock();
     assert_eq!(regions[1].look_up_now([scribbled::key(1)].into_iter()), None, "it is in doubt");
     assert!(regions.iter().all(is_there));
+}
+
+#[test]
+fn f154_no_value_of_any_word_of_an_entry_or_of_the_counters_ends_anybody() {
+    let name = name("entries");
+    let regions = [(); 2].map(|()| open(&name.0, &OPTIONS).unwrap());
+    let (writer, _) = map(&name.0, &OPTIONS).unwrap();
+    let layout = *regions[0].layout();
+    let words = [0, 1, 2, 3, 4, 5, 63, 64, 200, layout.chunks, layout.entries, 1 << 40, 1 << 63];
+    let words = words.into_iter().chain([u64::MAX, u64::MAX - 1]);
+    let heads = (HAND_AT..FLUSHES_AT + 2 * LINE_BYTES).step_by(8).chain([MEMBERS_AT + 5 * 64]);
+    let fields: Vec<_> = (0..ENTRY_BYTES).step_by(8).collect();
+    for word in words {
+        for at in fields.iter().copied().map(Err).chain(heads.clone().map(Ok)) {
+            // Of an entry that is filled, of one that is read, and of one that is neither.
+            let (length, label) = (5000, Label::default());
+            let filling = regions[0].reserve(&scribbled::key(100), length, label).unwrap();
+            scribbled::store(&regions[0], 101);
+            scribbled::store(&regions[0], 102);
+            let pinned = regions[1].pin(&scribbled::key(101)).unwrap();
+            let is_used = |index: &u64| writer.load(layout.entry_at(*index)) > 1;
+            let write = |at| writer.store(at, word);
+            match at {
+                Ok(head) => write(head),
+                Err(field) => (0..layout.entries)
+                    .filter(is_used)
+                    .for_each(|index| write(layout.entry_at(index) + field)),
+            }
+            regions.iter().for_each(scribbled::operates);
+            // As after a death: the next owner repairs.
+            writer.store(DIRTY_AT, 1);
+            regions.iter().for_each(scribbled::operates);
+            if let Offer::Wanted(reservation) = filling {
+                _ = reservation.publish().unwrap();
+            }
+            drop(pinned);
+            writer.store(DIRTY_AT, 1);
+            _ = regions[0].fill().unwrap();
+            let audit = regions[0].audit().unwrap();
+            assert!(audit.is_sound(), "{word:x} at {at:?}: {audit:?}");
+            _ = regions[0].flush(&Scope::default()).unwrap();
+        }
+    }
+    // What goes on in it is whole again.
+    let bytes = scribbled::content(1);
+    assert!(regions[0].put(&scribbled::key(1), &bytes).is_ok() && is_there(&regions[1]));
 }
 
 /// What a member of the tests works with: pages in an arena, and a desk.

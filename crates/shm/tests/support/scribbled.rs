@@ -205,7 +205,12 @@ fn scribble_of(layout: &Layout, after: u8, at: u16, word: u64) -> Option<Scribbl
     (after < 200).then_some(Scribble { after: after.into(), at, word })
 }
 
-fn operate(region: &Region<Scribbled>, what: u8, number: u64) {
+/// Does everything once with a region that is written at will.
+pub fn operates<F: Fabric>(region: &Region<F>) {
+    (0..15).for_each(|what| operate(region, what, u64::from(what) % KEYS));
+}
+
+fn operate<F: Fabric>(region: &Region<F>, what: u8, number: u64) {
     // An error is as good as a miss.
     match what {
         0..4 => store(region, number),
@@ -235,7 +240,7 @@ fn operate(region: &Region<Scribbled>, what: u8, number: u64) {
     }
 }
 
-fn store<F: Fabric>(region: &Region<F>, number: u64) {
+pub fn store<F: Fabric>(region: &Region<F>, number: u64) {
     let (bytes, label) = (content(number), Label { tenant: number, ..Label::default() });
     if let Ok(Offer::Wanted(reservation)) = region.reserve(&key(number), bytes.len() as u64, label)
     {
