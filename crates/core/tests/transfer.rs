@@ -165,7 +165,8 @@ fn flips(record: &[AtomicU8], ends: &AtomicBool) {
 fn f154_a_standing_record_that_is_written_meanwhile_is_refused_or_right() {
     let bench = Bench::new();
     for codec in Codec::ALL {
-        let (_, record) = bench.record_of(codec);
+        let (lease, record) = bench.record_of(codec);
+        bench.arena.slots().release(lease).unwrap();
         let wanted = Wanted { fidelity: fidelity_of(codec), ..Bench::wanted() };
         let (_, expected) = bench.receive(&record, wanted.clone(), STANDING);
         let shared: Vec<AtomicU8> = record.iter().map(|byte| AtomicU8::new(*byte)).collect();

@@ -9,6 +9,7 @@ use tierkv_core::limits::SHM_EVICT_TURNS_MAX;
 use tierkv_core::record::{self, Hash};
 
 pub use crate::audit::Audit;
+use crate::chunks::Extent;
 use crate::flushes::{Label, News, Scope};
 pub use crate::held::{Pinned, Pins, Reservation};
 use crate::layout::{
@@ -279,8 +280,8 @@ impl<F: Fabric> Region<F> {
     /// # Errors
     /// When the lock is lost.
     pub fn pin(&self, key: &RecordKey) -> Result<Option<Pinned<'_, F>>> {
-        let locked = self.locked()?;
-        Ok(self.pin_in(&locked.0, &Words::of(key)))
+        let found = self.pin_in(&self.locked()?.0, &Words::of(key));
+        Ok(found.map(|found| self.pinned(found)))
     }
 
     /// Pins records in one turn with the lock, because between hosts a turn takes long.
@@ -290,16 +291,23 @@ impl<F: Fabric> Region<F> {
     pub fn pin_each(&self, keys: impl Iterator<Item = RecordKey>) -> Result<Pins<'_, F>> {
         let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
         let locked = self.locked()?;
-        let records = keys.iter().map(|key| self.pin_in(&locked.0, key)).collect();
+        let found: Vec<_> = keys.iter().map(|key| self.pin_in(&locked.0, key)).collect();
+        drop(locked);
+        let records = found.into_iter().map(|found| Some(self.pinned(found?))).collect();
         Ok(Pins { region: self, records })
     }
 
-    fn pin_in(&self, table: &Table<'_, F>, key: &Words) -> Option<Pinned<'_, F>> {
+    /// Entry and extent of a record that is pinned now. What gives it up takes the lock, so that it is made without it.
+    fn pin_in(&self, table: &Table<'_, F>, key: &Words) -> Option<(u64, Extent)> {
         let (index, extent) = table.ready(self.member, key)?;
         *self.pins().entry(index).or_default() += 1;
         table.set_field(index, entry::PINS, table.field(index, entry::PINS) | 1 << self.member);
+        Some((index, extent))
+    }
+
+    fn pinned(&self, (index, extent): (u64, Extent)) -> Pinned<'_, F> {
         let (at, bytes) = (self.layout.chunk_at(extent.chunk), extent.bytes);
-        Some(Pinned { region: self, index, at, bytes, open: true })
+        Pinned { region: self, index, at, bytes, open: true }
     }
 
     /// Ends the reading of entries; returns the number of the last flush.

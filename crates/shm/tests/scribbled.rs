@@ -114,7 +114,7 @@ fn f154_no_value_of_any_word_of_an_entry_or_of_the_counters_ends_anybody() {
     let (writer, _) = map(&name.0, &OPTIONS).unwrap();
     let layout = *regions[0].layout();
     let words = [0, 1, 2, 3, 4, 5, 63, 64, 200, layout.chunks, layout.entries, 1 << 40, 1 << 63];
-    let words = words.into_iter().chain([u64::MAX, u64::MAX - 1]);
+    let words = words.into_iter().chain([layout.chunks - 1, u64::MAX, u64::MAX - 1]);
     let heads = (HAND_AT..FLUSHES_AT + 2 * LINE_BYTES).step_by(8).chain([MEMBERS_AT + 5 * 64]);
     let fields: Vec<_> = (0..ENTRY_BYTES).step_by(8).collect();
     for word in words {
@@ -127,6 +127,7 @@ fn f154_no_value_of_any_word_of_an_entry_or_of_the_counters_ends_anybody() {
             let pinned = regions[1].pin(&scribbled::key(101)).unwrap();
             let is_used = |index: &u64| writer.load(layout.entry_at(*index)) > 1;
             let write = |at| writer.store(at, word);
+            regions.iter().for_each(scribbled::operates);
             match at {
                 Ok(head) => write(head),
                 Err(field) => (0..layout.entries)
