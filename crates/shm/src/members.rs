@@ -79,8 +79,9 @@ impl<F: Fabric> Table<'_, F> {
                 continue;
             }
             // Of two records with a chunk in common, both may be wrong; a reader finds out about the first.
-            let extent = self.extent(index).filter(|extent| self.is_free(*extent));
-            match extent.filter(|_| self.is_reachable(index)) {
+            let is_known = self.state(index) <= entry::DOOMED && self.is_reachable(index);
+            let extent = self.extent(index).filter(|extent| is_known && self.is_free(*extent));
+            match extent {
                 Some(extent) => {
                     self.mark(extent, true);
                     self.set_owner(extent.chunk, index);

@@ -15,6 +15,7 @@ pub use crate::held::{Pinned, Pins, Reservation};
 use crate::layout::{
     EVICTED_AT, FIELDS_BYTES, FLUSH_AT, Layout, MEMBERS_MAX, RECORDS_AT, USED_AT, entry,
 };
+use crate::manager::doubt;
 use crate::table::{Insert, Table, Words};
 use crate::visibility::{Fabric, LastOwner, Rule, Seen};
 
@@ -254,7 +255,12 @@ impl<F: Fabric> Region<F> {
             }
             match found {
                 Some(entry::READY) => return Ok(Offer::Present),
-                Some(_) => return Ok(Offer::Filling),
+                Some(state) => {
+                    if state > entry::DOOMED {
+                        doubt(&table.seen);
+                    }
+                    return Ok(Offer::Filling);
+                }
                 None => {}
             }
             match table.insert(&key, bytes, label.word(), self.member) {

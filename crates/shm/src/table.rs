@@ -88,8 +88,9 @@ impl<'a, F: Fabric> Table<'a, F> {
         self.seen.first_of(self.layout.entry_at(index), ENTRY_BYTES)
     }
 
+    /// Whether an entry is neither empty nor free; of a damaged one, the state may be none.
     pub fn is_used(&self, index: u64) -> bool {
-        matches!(self.state(index), entry::FILLING | entry::READY | entry::DOOMED)
+        !matches!(self.state(index), entry::EMPTY | entry::GONE)
     }
 
     fn has_key(&self, index: u64, key: &Words) -> bool {

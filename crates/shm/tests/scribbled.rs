@@ -117,14 +117,21 @@ fn f154_no_value_of_any_word_of_an_entry_or_of_the_counters_ends_anybody() {
     let words = words.into_iter().chain([layout.chunks - 1, u64::MAX, u64::MAX - 1]);
     let heads = (HAND_AT..FLUSHES_AT + 2 * LINE_BYTES).step_by(8).chain([MEMBERS_AT + 5 * 64]);
     let fields: Vec<_> = (0..ENTRY_BYTES).step_by(8).collect();
+    let mut number = 100;
     for word in words {
         for at in fields.iter().copied().map(Err).chain(heads.clone().map(Ok)) {
             // Of an entry that is filled, of one that is read, and of one that is neither.
             let (length, label) = (5000, Label::default());
-            let filling = regions[0].reserve(&scribbled::key(100), length, label).unwrap();
-            scribbled::store(&regions[0], 101);
-            scribbled::store(&regions[0], 102);
-            let pinned = regions[1].pin(&scribbled::key(101)).unwrap();
+            // Others each time: one that a living member seems to read stays until that member leaves.
+            number += 3;
+            let Offer::Wanted(filling) =
+                regions[0].reserve(&scribbled::key(number), length, label).unwrap()
+            else {
+                panic!("nothing is left of the entry before {word:x} at {at:?}")
+            };
+            scribbled::store(&regions[0], number + 1);
+            scribbled::store(&regions[0], number + 2);
+            let pinned = regions[1].pin(&scribbled::key(number + 1)).unwrap();
             let is_used = |index: &u64| writer.load(layout.entry_at(*index)) > 1;
             let write = |at| writer.store(at, word);
             regions.iter().for_each(scribbled::operates);
@@ -138,9 +145,7 @@ fn f154_no_value_of_any_word_of_an_entry_or_of_the_counters_ends_anybody() {
             // As after a death: the next owner repairs.
             writer.store(DIRTY_AT, 1);
             regions.iter().for_each(scribbled::operates);
-            if let Offer::Wanted(reservation) = filling {
-                _ = reservation.publish().unwrap();
-            }
+            _ = filling.publish().unwrap();
             drop(pinned);
             writer.store(DIRTY_AT, 1);
             _ = regions[0].fill().unwrap();
