@@ -121,7 +121,7 @@ mod measure {
         let repaired = repair(&path, &options, &region);
         let _ = std::fs::remove_file(&path);
         let (entries, repaired) = (region.layout().entries, repaired?);
-        println!("repaired an index of {entries} entries, half of them in use: {:?}", repaired);
+        println!("repaired an index of {entries} entries, half of them in use: {repaired:?}");
         Ok(())
     }
 }

@@ -1,6 +1,5 @@
 //! Tests what a full region evicts for a record, how much of it a turn with the lock reads, and how long its probes are.
 #![cfg(target_os = "linux")]
-#![expect(clippy::cast_possible_truncation, reason = "numbers of tests are small")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[path = "support/counting.rs"]

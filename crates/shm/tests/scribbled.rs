@@ -47,7 +47,8 @@ fn is_long() -> bool {
 fn seed() -> u64 {
     let named = std::env::var("TIERKV_TEST_SEED").ok().map(|seed| seed.parse().unwrap());
     let seed = named.unwrap_or_else(|| u64::from(std::process::id()));
-    writeln!(std::io::stderr(), "TIERKV_TEST_SEED={seed}").unwrap();
+    let text = format!("TIERKV_TEST_SEED={seed}\n");
+    std::io::stderr().write_all(text.as_bytes()).unwrap();
     seed
 }
 
@@ -57,7 +58,9 @@ fn f154_words_written_in_the_middle_of_operations_cost_records_and_nothing_else(
     let mut files: Vec<_> = read_dir(corpus).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
     assert!(!files.is_empty(), "the fuzz target has a corpus");
-    files.iter().for_each(|file| scribbled::region(&std::fs::read(file).unwrap()));
+    for file in &files {
+        scribbled::region(&std::fs::read(file).unwrap());
+    }
     let mut random = Random::new(seed());
     for _ in 0..if is_long() { 100_000 } else { 500 } {
         let words = (0..200).map(|_| random.next());
@@ -90,13 +93,15 @@ fn f154_whatever_is_written_over_the_lock_leads_nobody_elsewhere() {
     let bytes = scribbled::content(1);
     assert!(regions[0].put(&scribbled::key(1), &bytes).is_ok());
     let mut random = Random::new(seed());
-    let owners = (0..70).map(|owner| owner as u64).chain([u64::MAX, 1 << 31, 1 << 31 | 1, 1 << 40]);
+    let owners = (0..70_u64).chain([u64::MAX, 1 << 31, 1 << 31 | 1, 1 << 40]);
     for word in owners.chain((0..200).map(|_| random.next()).collect::<Vec<_>>()) {
         for at in (LOCK_AT..LOCK_AT + LOCK_BYTES).step_by(8) {
             writer.store(at, word);
         }
         // A word that names a living member lasts until that member comes, as all do at each poll for flushes.
-        regions.iter().for_each(|region| _ = region.look_up_now([scribbled::key(1)].into_iter()));
+        for region in &regions {
+            _ = region.look_up_now([scribbled::key(1)].into_iter());
+        }
         assert!(regions.iter().all(is_there), "{word:x}");
     }
     // In the middle of a turn: the owner leaves it to the next one to look after the region.
@@ -355,7 +360,8 @@ fn f154_a_desk_restores_right_bytes_or_none_from_a_region_that_is_written_at_ran
         ends.store(true, Ordering::Relaxed);
         work.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    writeln!(std::io::stderr(), "{restored} restored, {missed} missed").unwrap();
+    let text = format!("{restored} restored, {missed} missed\n");
+    std::io::stderr().write_all(text.as_bytes()).unwrap();
     assert!(restored > 0, "some are whole");
     assert!(missed > 0, "some are not");
 }

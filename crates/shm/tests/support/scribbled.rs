@@ -13,7 +13,7 @@ use tierkv_shm::flushes::{Label, Scope};
 use tierkv_shm::layout::Layout;
 use tierkv_shm::mapping::Mapping;
 use tierkv_shm::opening::{Options, map};
-use tierkv_shm::region::{Offer, Region};
+use tierkv_shm::region::{Offer, Pins, Region};
 use tierkv_shm::visibility::{Coherence, Fabric, LastOwner, Rule};
 
 use super::options::OPTIONS;
@@ -38,7 +38,9 @@ pub fn key(number: u64) -> RecordKey {
 pub fn content(number: u64) -> Vec<u8> {
     let mut random = Random::new(number << 8);
     let mut payload = vec![0; 1 + random.below(3 * OPTIONS.chunk_bytes) as usize];
-    payload.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
+    for byte in &mut payload {
+        *byte = random.below(256) as u8;
+    }
     let (key, payload_bytes) = (key(number), payload.len() as u64);
     let header = Header {
         codec: 0,
@@ -229,7 +231,7 @@ fn operate<F: Fabric>(region: &Region<F>, what: u8, number: u64) {
         13 => {
             let pins = region.pin_each((0..KEYS).map(key));
             store(region, number);
-            _ = pins.map(|pins| pins.release());
+            _ = pins.map(Pins::release);
         }
         _ => {
             _ = region.fill();
