@@ -468,7 +468,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F154",
     "a user of the group, or a fault of a process, writes any words over shared memory while others work on it, its lock among them",
     "misses and errors: nobody's process ends, and no byte is wrong",
-    ["crates/shm/tests/scribbled.rs", "crates/shm/tests/hosts.rs"],
+    ["crates/shm/tests/scribbled.rs", "crates/shm/tests/hosts.rs", `${RUST}transfer.rs`],
     { unloaded: "is a load of its own: members that store and restore all the time" },
   ),
   row(

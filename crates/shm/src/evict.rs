@@ -14,13 +14,13 @@ use crate::visibility::Fabric;
 pub(crate) enum Room {
     /// First of the free chunks.
     Found(u64),
-    /// None among the records that one turn may look at; the next turn looks further.
+    /// No room among the records that one turn may look at; the next turn looks further.
     Later,
-    /// None in the whole region.
+    /// No room in the whole region.
     None,
 }
 
-/// What begins at a chunk.
+/// Content that begins at a chunk.
 #[derive(Clone, Copy)]
 enum Piece {
     Free(u64),
