@@ -58,7 +58,7 @@ export async function run({ isQuick, say }) {
 async function measure(stand, path, { codec, rounds }) {
   const logger = createLogger("bench", { level: "silent" });
   const size = { maxBytes: REGION_BYTES, mustFit: true, coherence: "hardware" };
-  const region = new SharedVault({ address: `shm:${path}`, name: "kv", logger, ...size });
+  const region = await SharedVault.open({ address: `shm:${path}`, name: "kv", logger, ...size });
   // Closed at once: the region stays, and both sidecars open it as it is.
   region.close();
   const ways = {

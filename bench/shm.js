@@ -34,7 +34,7 @@ export async function run({ isQuick, say }) {
   const path = `/dev/shm/tierkv-bench-${process.pid}`;
   const logger = createLogger("bench", { level: "silent" });
   const size = { maxBytes: bytes * 3, mustFit: true, coherence: "hardware" };
-  const shared = new SharedVault({ address: `shm:${path}`, name: "kv", logger, ...size });
+  const shared = await SharedVault.open({ address: `shm:${path}`, name: "kv", logger, ...size });
   const address = await stand.vault(bytes * 3);
   const remote = new VaultClient({ address, name: "kv", logger, lanes: LANES });
   const figures = [];

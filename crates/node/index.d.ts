@@ -591,7 +591,7 @@ export interface ShmReport {
   lockNs?: Array<number>
 }
 
-/** Stores records of the outbox, all of one class, as `lanesStore`. A deferred record is encoded in the region itself. */
+/** Stores records of the outbox, all of one class, as `lanesStore`. */
 export declare function shmStore(id: number, recordClass: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array, tenant: number, known: number): number
 
 /** Fetches records into the outbox, verified and still encoded, as `lanesTake`. */

@@ -159,7 +159,7 @@ export class SharedVault {
     return { statuses: new Uint8Array(data), bytes, reason, isBroken: false };
   }
 
-  /** Stores records for `tenant`, put-if-absent; deferred records are encoded in place. */
+  /** Stores records for `tenant`, put-if-absent; deferred records are encoded by its threads. */
   async store(
     namespace: Buffer,
     items: readonly StoreItem[],

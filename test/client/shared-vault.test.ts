@@ -12,13 +12,17 @@ import { openShared, pathOf, regionAddress } from "../support/regions.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, SOON_MS, until } from "../support/vaults.ts";
 
-/** Script that takes a region's lock, in the page behind its superblock, and keeps it. */
+/** Script that takes the last member's place and a region's lock, the word in the page behind its superblock, and keeps both. */
 const HOLDER = `
-import ctypes, mmap, os, sys, time
+import fcntl, mmap, os, struct, sys, time
+F_OFD_SETLK, PLACE = 37, 63
 fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(fd, F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, PLACE, 1, 0))
 memory = mmap.mmap(fd, os.fstat(fd).st_size)
-at = ctypes.addressof(ctypes.c_char.from_buffer(memory, 4096))
-print(ctypes.CDLL(None).pthread_mutex_lock(ctypes.c_void_p(at)), flush=True)
+while struct.unpack_from("<I", memory, 4096) != (0,):
+    time.sleep(0.001)
+struct.pack_into("<I", memory, 4096, PLACE + 1)
+print(0, flush=True)
 time.sleep(600)
 `;
 

@@ -464,4 +464,18 @@ export const UPKEEP: readonly FaultRow[] = [
     ["test/cli/draining.test.ts"],
     { unloaded: "is settled before records travel" },
   ),
+  row(
+    "F154",
+    "a user of the group, or a fault of a process, writes any words over shared memory while others work on it, its lock among them",
+    "misses and errors: nobody's process ends, and no byte is wrong",
+    ["crates/shm/tests/scribbled.rs", "crates/shm/tests/hosts.rs", `${RUST}transfer.rs`],
+    { unloaded: "is a load of its own: members that store and restore all the time" },
+  ),
+  row(
+    "F155",
+    "a record comes to a full region whose records are much smaller, or all in use",
+    "it evicts at most twice its bytes, and no turn with the lock looks at more than a bounded part of the region",
+    ["crates/shm/tests/evictions.rs"],
+    { unloaded: "is driven with a region of its own" },
+  ),
 ];

@@ -397,6 +397,18 @@ pub const SHM_MAPPINGS_MAX: usize = 64;
 /// Time that opening a shared region waits for its lock, in ms.
 pub const SHM_OPEN_LOCK_MS: u64 = 5_000;
 
+/// Places of a shared region's index that a look-up or an insertion reads at most; half of the places are free.
+pub const SHM_PROBES_MAX: u64 = 1024;
+
+/// Records that a search for room in a shared region looks at in one turn with the lock, so that it takes a few ms at most.
+pub const SHM_EVICT_LOOKS_MAX: u64 = 4096;
+
+/// Turns with the lock for one search for room.
+pub const SHM_EVICT_TURNS_MAX: u64 = 32;
+
+/// Interval at which a process that waits for a shared region's lock checks whether its owner lives, in ms.
+pub const SHM_LOCK_LOOK_MS: u64 = 5;
+
 /// Interval of a host's heartbeat in the lock between hosts, in ms.
 pub const SHM_BEAT_MS: u64 = 50;
 
@@ -430,5 +442,5 @@ pub const SHM_DOCTOR_REPLY_MS: u64 = 10_000;
 /// Time after which a published value counts as not seen, in ms.
 pub const SHM_DOCTOR_UNSEEN_MS: u64 = 20;
 
-/// Bytes of a shared region's chunk: a record wastes half of one, and each costs 256 bytes of index.
+/// Bytes of a shared region's chunk: a record wastes half of one, and each costs 264 bytes of index.
 pub const SHM_CHUNK_BYTES: u64 = 16 * KIB as u64;

@@ -114,33 +114,6 @@ impl Outbox {
         self.keys.get().map_or((0, 0), |_| SEALED_AROUND)
     }
 
-    /// As `encode`, into the caller's memory; false where the record has another length.
-    ///
-    /// # Errors
-    /// As `encode`.
-    fn encode_in(
-        &self,
-        arena: &Arc<Arena>,
-        lease: Lease,
-        geometry: &Geometry,
-        (codec, fidelity): (Codec, u8),
-        identity: &Identity,
-        record: &mut [u8],
-    ) -> Result<bool> {
-        check((codec, fidelity), identity)?;
-        let slot = arena.access(lease)?;
-        check_fits(geometry, slot.bytes())?;
-        let codec = geometry.payload_bytes(identity.form(codec)).map_or(Codec::Raw, |_| codec);
-        let payload_bytes =
-            geometry.payload_bytes(identity.form(codec)).expect("raw takes any page");
-        let (before, behind) = self.around();
-        if record.len() != before + HEADER_BYTES + payload_bytes + behind {
-            return Ok(false);
-        }
-        let filled = self.fill(&slot, geometry, (codec, fidelity), identity, record)?;
-        Ok(filled == Some(record.len()))
-    }
-
     /// Encodes with one codec; `None` where the codec does not take the page, or saves nothing. The slot must hold the geometry's page.
     fn record(
         &self,

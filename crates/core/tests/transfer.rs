@@ -3,6 +3,7 @@
 #![expect(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "a test may panic")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use tierkv_core::arena::{Arena, Options};
 use tierkv_core::codec::Codec;
@@ -146,6 +147,49 @@ fn a_page_travels_and_comes_back() {
     }
     assert_eq!(bench.inbox.live(), (0, 0));
     assert_eq!(bench.outbox.live(), (0, 0));
+}
+
+/// Writes bytes of a payload and takes them back, over and over.
+fn flips(record: &[AtomicU8], ends: &AtomicBool) {
+    let mut at = HEADER_BYTES;
+    while !ends.load(Ordering::Relaxed) {
+        at = HEADER_BYTES + (at * 7919 + 13) % (record.len() - HEADER_BYTES);
+        let before = record[at].fetch_xor(0x55, Ordering::Relaxed);
+        (0..at % 2000).for_each(|_| std::hint::spin_loop());
+        record[at].store(before, Ordering::Relaxed);
+        (0..at % 5000).for_each(|_| std::hint::spin_loop());
+    }
+}
+
+#[test]
+fn f154_a_standing_record_that_is_written_meanwhile_is_refused_or_right() {
+    let bench = Bench::new();
+    for codec in Codec::ALL {
+        let (lease, record) = bench.record_of(codec);
+        bench.arena.slots().release(lease).unwrap();
+        let wanted = Wanted { fidelity: fidelity_of(codec), ..Bench::wanted() };
+        let (_, expected) = bench.receive(&record, wanted.clone(), STANDING);
+        let shared: Vec<AtomicU8> = record.iter().map(|byte| AtomicU8::new(*byte)).collect();
+        // SAFETY: of that length; others write it meanwhile, as they may a shared region.
+        let standing = unsafe { std::slice::from_raw_parts(shared.as_ptr().cast(), shared.len()) };
+        let (mut sound, mut refused) = (0, 0);
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| flips(&shared, &ends));
+            let (mut wrong, mut rounds) = (false, 0);
+            // As often as needed to see both outcomes, on a busy machine, too.
+            while !wrong && rounds < 200_000 && (rounds < 2000 || sound == 0 || refused == 0) {
+                let (outcome, slot) = bench.receive(standing, wanted.clone(), STANDING);
+                let is_sound = outcome.is_ok();
+                (sound, refused) = (sound + u32::from(is_sound), refused + u32::from(!is_sound));
+                wrong = is_sound && slot != expected;
+                rounds += 1;
+            }
+            ends.store(true, Ordering::Relaxed);
+            assert!(!wrong, "{codec:?}: a wrong page with a right checksum");
+        });
+        assert!(sound > 0 && refused > 0, "{codec:?}: {sound} sound, {refused} refused");
+    }
 }
 
 #[test]

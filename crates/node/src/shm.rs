@@ -181,7 +181,7 @@ pub fn shm_take(id: u32, namespace: &[u8], packed: &[u8], records: Vec<u32>) -> 
     begin(id, || Ok(Work::Take(kept(namespace, packed, records)?)))
 }
 
-/// Stores records of the outbox, all of one class, as `lanesStore`. A deferred record is encoded in the region itself.
+/// Stores records of the outbox, all of one class, as `lanesStore`.
 #[napi]
 pub fn shm_store(
     id: u32,

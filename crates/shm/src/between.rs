@@ -76,6 +76,15 @@ impl<'a, F: Fabric> Between<'a, F> {
         turn
     }
 
+    /// Requests the lock again if the request is not what this host wrote, which only damage of the region does.
+    #[must_use]
+    pub fn asks_again(&self, turn: u64) -> u64 {
+        if request(&self.seen, self.number) == (turn, host::WAITING) {
+            return turn;
+        }
+        self.asks_after(turn)
+    }
+
     /// Checks whether a turn was granted. The host first announces that it has the lock and then reads the manager. Either
     /// it sees a new manager, or the new manager sees the announcement.
     #[must_use]

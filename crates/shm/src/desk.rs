@@ -23,7 +23,7 @@ use crate::layout::Layout;
 use crate::mapping::Mapping;
 use crate::moves;
 use crate::opening::{self, Options};
-use crate::region::{Fill, Region};
+use crate::region::{Fill, Pins, Region};
 use crate::visibility::{Coherence, Fabric};
 
 /// A request.
@@ -270,8 +270,8 @@ impl Shared {
         let region = &self.region;
         let answer = match work {
             Work::LookUp(namespace, packed) => return self.look_up(namespace, &packed),
-            Work::Fetch(targets) => self.fetch(&targets, open)?,
-            Work::Take(kept) => self.take(&kept, open)?,
+            Work::Fetch(targets) => return self.fetch(&targets, open),
+            Work::Take(kept) => return self.take(&kept, open),
             Work::Store(label, namespace, records) => {
                 self.store(label, namespace, &records, open)?
             }
@@ -307,13 +307,32 @@ impl Shared {
         Ok((Answer::Flushed(records, bytes), number))
     }
 
-    fn fetch(&self, targets: &Targets, open: &Open) -> Result<Answer> {
-        bring(&targets.items, open, |target| moves::fetch(&self.region, targets, target))
+    fn fetch(&self, targets: &Targets, open: &Open) -> Outcome {
+        let packed = targets.items.iter().map(|target| &target.packed_key);
+        let pins = self.pins(targets.namespace, packed)?;
+        let items: Vec<_> = targets.items.iter().zip(pins.records()).collect();
+        let answer = bring(&items, open, |(target, pinned)| {
+            pinned.as_ref().map(|pinned| moves::fetch(pinned, targets, target)).transpose()
+        })?;
+        Ok((answer, pins.release()?))
     }
 
-    fn take(&self, kept: &Kept, open: &Open) -> Result<Answer> {
-        let items: Vec<_> = kept.keys.iter().enumerate().collect();
-        bring(&items, open, |(at, key)| moves::take(&self.region, kept, *at, key))
+    fn take(&self, kept: &Kept, open: &Open) -> Outcome {
+        let pins = self.pins(kept.namespace, kept.keys.iter())?;
+        let items: Vec<_> = kept.keys.iter().zip(pins.records()).enumerate().collect();
+        let answer = bring(&items, open, |(at, (key, pinned))| {
+            let Some(pinned) = pinned else { return Ok(None) };
+            moves::take(pinned, kept, *at, key)
+        })?;
+        Ok((answer, pins.release()?))
+    }
+
+    fn pins<'a>(
+        &self,
+        namespace: Hash,
+        packed: impl Iterator<Item = &'a [u8; PACKED_KEY_BYTES]>,
+    ) -> Result<Pins<'_, Mapping>> {
+        self.region.pin_each(packed.map(|packed| RecordKey::from_packed(namespace, packed)))
     }
 
     fn store(

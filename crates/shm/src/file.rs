@@ -5,12 +5,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::null_mut;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Gid, Mode};
 use tierkv_core::error::{Code, Error, Result};
+use tierkv_core::limits::{SHM_LOCK_LOOK_MS, SHM_OPEN_LOCK_MS};
 
 use crate::dax::{Described, bytes_of};
-use crate::layout::{LOCK_AT, LOCK_BYTES};
+use crate::layout::{HOSTS_MAX, LOCK_AT, LOCK_BYTES, MEMBERS_MAX};
 
 /// Room for a group's entry with all members' names; larger groups are given by number.
 const GROUP_BYTES_MAX: usize = 1 << 20;
@@ -137,8 +140,54 @@ pub fn group_id(name: &str) -> Result<u32> {
     }
 }
 
-/// Takes, tests or releases a lock on bytes of the file.
-pub(crate) fn lock_bytes(
+/// Byte whose lock admits one maker of a device's region at a time. The first bytes are the members', then one for each host.
+pub(crate) const MAKER_BYTE: u64 = MEMBERS_MAX + HOSTS_MAX;
+
+/// Byte whose lock admits one process of a host to its joining of the lock between hosts.
+pub(crate) fn host_byte(number: u64) -> u64 {
+    MEMBERS_MAX + number
+}
+
+/// Byte whose lock admits one process of a host to the lock of a dead owner, or to a member's place.
+pub(crate) fn takeover_byte(host: Option<u64>) -> u64 {
+    MAKER_BYTE + 1 + host.unwrap_or(HOSTS_MAX)
+}
+
+/// Locks bytes of the file; false if another open file has one of them.
+pub(crate) fn try_lock_bytes(fd: &OwnedFd, from: u64, bytes: u64) -> std::io::Result<bool> {
+    match fcntl(fd, libc::F_OFD_SETLK, libc::F_WRLCK, from, bytes) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for the lock on a byte, within a limit, because any process that may open the file can keep it.
+pub(crate) fn lock_byte(path: impl std::fmt::Display, fd: &OwnedFd, byte: u64) -> Result<()> {
+    let until = Instant::now() + Duration::from_millis(SHM_OPEN_LOCK_MS);
+    while !try_lock_bytes(fd, byte, 1).map_err(|error| failed(&path, error))? {
+        if Instant::now() >= until {
+            return Err(failed(path, "another process opens it and does not go on: end it"));
+        }
+        sleep(Duration::from_millis(SHM_LOCK_LOOK_MS));
+    }
+    Ok(())
+}
+
+/// Releases locks on bytes, which cannot fail for bytes that exist.
+pub(crate) fn unlock_bytes(fd: &OwnedFd, from: u64, bytes: u64) {
+    let _ = fcntl(fd, libc::F_OFD_SETLK, libc::F_UNLCK, from, bytes);
+}
+
+/// Whether another open file has the lock on a byte.
+pub(crate) fn is_locked(fd: &OwnedFd, byte: u64) -> std::io::Result<bool> {
+    let lock = fcntl(fd, libc::F_OFD_GETLK, libc::F_WRLCK, byte, 1)?;
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+}
+
+fn fcntl(
     fd: &OwnedFd,
     command: i32,
     kind: i32,

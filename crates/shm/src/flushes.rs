@@ -68,7 +68,7 @@ impl<F: Fabric> Table<'_, F> {
 
     /// Removes the records of a scope and remembers the flush; returns its number, and the records and bytes removed.
     pub fn flush(&self, scope: &Scope) -> (u64, u64, u64) {
-        let number = self.seen.word(FLUSH_AT) + 1;
+        let number = self.seen.word(FLUSH_AT).wrapping_add(1);
         let at = Self::flush_at(number);
         // A half-written entry has number 0 and does not count.
         self.seen.set(at + flush::NUMBER, 0);
@@ -78,11 +78,11 @@ impl<F: Fabric> Table<'_, F> {
         self.seen.set(at + flush::NUMBER, number);
         let (mut records, mut bytes) = (0, 0);
         for index in 0..self.layout.entries {
-            if self.state(index) != entry::READY || !self.is_taken(scope, index) {
+            if self.state(index) != entry::READY || !self.is_in(scope, index) {
                 continue;
             }
             records += 1;
-            bytes += self.field(index, entry::BYTES);
+            bytes += self.extent(index).map_or(0, |extent| extent.bytes);
             self.doom(index);
         }
         // The flush counts only from here on; a process that dies earlier has promised nothing.
@@ -90,7 +90,7 @@ impl<F: Fabric> Table<'_, F> {
         (number, records, bytes)
     }
 
-    fn is_taken(&self, scope: &Scope, index: u64) -> bool {
+    fn is_in(&self, scope: &Scope, index: u64) -> bool {
         let namespace = self.seen.hash(self.layout.entry_at(index) + entry::HASHES);
         let label = self.field(index, entry::LABEL);
         let class = u8::try_from(label >> entry::CLASS_SHIFT).unwrap_or_default();
@@ -100,6 +100,9 @@ impl<F: Fabric> Table<'_, F> {
     /// Returns the flushes after `known`.
     pub fn news(&self, known: u64) -> News {
         let number = self.seen.word(FLUSH_AT);
+        if number.saturating_sub(known) > FLUSHES_MAX {
+            return News { number, flushes: None };
+        }
         // Ends at the first forgotten flush.
         let flushes = (known.saturating_add(1)..=number)
             .map(|number| Some((number, self.remembered(number)?)))

@@ -3,6 +3,7 @@
 use tierkv_core::error::{Error, Result};
 use tierkv_core::key::RecordKey;
 
+use crate::chunks::Extent;
 use crate::flushes::Label;
 use crate::layout::entry;
 use crate::region::Region;
@@ -14,8 +15,8 @@ pub struct Reservation<'a, F: Fabric> {
     pub(crate) name: RecordKey,
     pub(crate) label: Label,
     pub(crate) index: u64,
+    pub(crate) extent: Extent,
     pub(crate) at: u64,
-    pub(crate) bytes: u64,
     pub(crate) open: bool,
 }
 
@@ -25,7 +26,7 @@ impl<F: Fabric> Reservation<'_, F> {
     /// # Errors
     /// `BAD_ARGUMENT` when the part does not fit.
     pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
-        check_range(self.bytes, from, bytes.len() as u64)?;
+        check_range(self.extent.bytes, from, bytes.len() as u64)?;
         Seen(&self.region.fabric).payload_in(self.at + from, bytes);
         Ok(())
     }
@@ -38,10 +39,10 @@ impl<F: Fabric> Reservation<'_, F> {
 
     /// Ends the writing of all bytes in place.
     pub fn made(&self) {
-        Seen(&self.region.fabric).payload_made(self.at, self.bytes);
+        Seen(&self.region.fabric).payload_made(self.at, self.extent.bytes);
     }
 
-    /// Makes the record visible, after its bytes have reached memory. False if it was flushed meanwhile.
+    /// Makes the record visible, after its bytes have reached memory. False if it was flushed meanwhile, or damage took its entry.
     ///
     /// # Errors
     /// When the lock is lost.
@@ -49,6 +50,9 @@ impl<F: Fabric> Reservation<'_, F> {
         Seen(&self.region.fabric).fence(Rule::PayloadFence);
         let locked = self.region.locked()?;
         self.open = false;
+        if !locked.0.is_held(self.index, self.region.member, self.extent) {
+            return Ok(false);
+        }
         if locked.0.is_late(&self.name, self.label) {
             locked.0.drop_entry(self.index);
             return Ok(false);
@@ -58,22 +62,11 @@ impl<F: Fabric> Reservation<'_, F> {
     }
 }
 
-#[cfg(target_os = "linux")]
-impl Reservation<'_, crate::mapping::Mapping> {
-    /// Lets `work` make the record in place.
-    pub fn make<T>(&mut self, work: impl FnOnce(&mut [u8]) -> T) -> T {
-        let memory = self.region.fabric.memory(self.at, self.bytes);
-        // SAFETY: within the mapping; only the reservation's owner reads or writes there until it is published.
-        let made = work(unsafe { &mut *memory });
-        self.made();
-        made
-    }
-}
-
 impl<F: Fabric> Drop for Reservation<'_, F> {
     fn drop(&mut self) {
         if self.open
             && let Ok(locked) = self.region.locked()
+            && locked.0.is_held(self.index, self.region.member, self.extent)
         {
             locked.0.drop_entry(self.index);
         }
@@ -86,6 +79,8 @@ pub struct Pinned<'a, F: Fabric> {
     pub(crate) index: u64,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
+    /// Whether its drop ends the reading.
+    pub(crate) open: bool,
 }
 
 impl<F: Fabric> Pinned<'_, F> {
@@ -119,30 +114,61 @@ impl<F: Fabric> Pinned<'_, F> {
 
 #[cfg(target_os = "linux")]
 impl Pinned<'_, crate::mapping::Mapping> {
-    /// Returns the record in place.
+    /// Returns the record in place. Others may write it at any time, so that it is copied before it is checked and used.
     #[must_use]
     pub fn standing(&self) -> &[u8] {
         self.seen();
-        // SAFETY: within the mapping; a published, pinned record is never written.
+        // SAFETY: within the mapping; whoever keeps to the rules never writes a published, pinned record.
         unsafe { &*self.region.fabric.memory(self.at, self.bytes) }
     }
 }
 
 impl<F: Fabric> Drop for Pinned<'_, F> {
     fn drop(&mut self) {
-        let Ok(locked) = self.region.locked() else { return };
-        let mut pins = self.region.pins();
-        let readers = pins.get(&self.index).copied().unwrap_or(1) - 1;
-        if readers > 0 {
-            pins.insert(self.index, readers);
-            return;
+        if self.open {
+            // Without the lock, others find this process dead.
+            let _ = self.region.unpin(&[self.index]);
         }
-        pins.remove(&self.index);
-        let table = &locked.0;
-        let others = table.field(self.index, entry::PINS) & !(1 << self.region.member);
-        table.set_field(self.index, entry::PINS, others);
-        if others == 0 && table.state(self.index) == entry::DOOMED {
-            table.drop_entry(self.index);
+    }
+}
+
+/// Records that stay in place while this value lives, in the order of their keys.
+pub struct Pins<'a, F: Fabric> {
+    pub(crate) region: &'a Region<F>,
+    pub(crate) records: Vec<Option<Pinned<'a, F>>>,
+}
+
+impl<'a, F: Fabric> Pins<'a, F> {
+    /// The records; `None` for a missing one.
+    #[must_use]
+    pub fn records(&self) -> &[Option<Pinned<'a, F>>] {
+        &self.records
+    }
+
+    /// Gives all records up in one turn with the lock; returns the number of the last flush.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn release(mut self) -> Result<u64> {
+        let entries = self.taken();
+        self.region.unpin(&entries)
+    }
+
+    fn taken(&mut self) -> Vec<u64> {
+        let open = self.records.iter_mut().flatten().filter(|pinned| pinned.open);
+        open.map(|pinned| {
+            pinned.open = false;
+            pinned.index
+        })
+        .collect()
+    }
+}
+
+impl<F: Fabric> Drop for Pins<'_, F> {
+    fn drop(&mut self) {
+        let entries = self.taken();
+        if !entries.is_empty() {
+            let _ = self.region.unpin(&entries);
         }
     }
 }

@@ -174,7 +174,9 @@ impl Round {
     /// Gives back the turn of a dead process, because no other process of this host may come for long.
     fn tend(&self) {
         let lock = self.memory.host_lock(self.number);
-        let Some(_) = lock.try_lock().inspect(|_| lock.repaired()) else { return };
+        if lock.try_lock().is_none() {
+            return;
+        }
         Between::new(&self.memory, self.number).gives_up();
         lock.unlock();
     }

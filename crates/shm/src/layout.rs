@@ -1,4 +1,4 @@
-//! Owns the positions of everything in a region, version 3: offsets from its start, never pointers, all little-endian.
+//! Owns the positions of everything in a region, version 4: offsets from its start, never pointers, all little-endian.
 
 use tierkv_core::crc32c;
 use tierkv_core::error::{Code, Error, Result};
@@ -6,18 +6,18 @@ use tierkv_core::error::{Code, Error, Result};
 /// First bytes of a region.
 pub const MAGIC: [u8; 8] = *b"TKVSHM\0\0";
 /// Version of the layout described here.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of a cache line, the unit of a write-back. No line is shared by two owners.
 pub const LINE_BYTES: u64 = 64;
 /// Bytes of the superblock, which never changes once the region has its name.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// Room for the lock; a pthread mutex has 40 bytes on x86-64, 48 on arm64.
-pub const LOCK_BYTES: u64 = 64;
+/// Bytes of the line that the lock has for itself; its first four name the owner.
+pub const LOCK_BYTES: u64 = LINE_BYTES;
 /// The lock, in a page of its own.
 pub const LOCK_AT: u64 = SUPERBLOCK_BYTES;
-/// Position at which the search for a victim continues.
+/// Chunk at which the search for records to evict continues.
 pub const HAND_AT: u64 = LOCK_AT + LOCK_BYTES;
-/// Position at which the search for free chunks continues.
+/// Chunk at which the search for free chunks continues.
 pub const NEXT_AT: u64 = HAND_AT + 8;
 /// Records evicted since the region was created.
 pub const EVICTED_AT: u64 = NEXT_AT + 8;
@@ -62,6 +62,8 @@ pub const BITMAP_AT: u64 = HOSTS_AT + 8192;
 pub const ENTRY_BYTES: u64 = 2 * LINE_BYTES;
 /// Smallest chunk, and the alignment of the payload.
 pub const CHUNK_BYTES_MIN: u64 = 4096;
+/// Largest chunk, so that no length of a region is beyond 64 bits.
+pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
 /// Most chunks of a region.
 pub const CHUNKS_MAX: u64 = 1 << 24;
 /// Entries per chunk; at most half of the table is then in use, so that probing stays short.
@@ -79,7 +81,7 @@ pub mod entry {
     pub const BYTES: u64 = 24;
     /// Member that fills the entry.
     pub const OWNER: u64 = 32;
-    /// [`ASKED`], and above it the number of records that came earlier.
+    /// [`ASKED`] or 0.
     pub const VISITED: u64 = 40;
     /// Requested since the hand passed.
     pub const ASKED: u64 = 1;
@@ -155,7 +157,7 @@ const _: () = {
     assert!(flush::NAMESPACE + 32 <= LINE_BYTES, "a flush lies in one line");
     assert!(MEMBERS_AT == 8192 && BITMAP_AT == 24_576, "as test readers have them");
     assert!(DIRTY_AT + LINE_BYTES <= BITMAP_AT, "hosts have a page, and what they share another");
-    assert!(host::ENDED + LINE_BYTES <= HOST_BYTES && LOCK_BYTES <= LINE_BYTES, "a place's lines");
+    assert!(host::ENDED + LINE_BYTES <= HOST_BYTES, "a place's lines");
     assert!(MEMBERS_MAX.is_multiple_of(HOSTS_MAX), "hosts have equal parts of the members");
     assert!(size_of::<usize>() == 8, "offsets are addresses' distances");
 };
@@ -183,15 +185,25 @@ pub struct Layout {
 pub const FIELDS_BYTES: usize = 80;
 const CHECKED_BYTES: usize = 72;
 
+/// Offset of the owners, behind the bitmap.
+fn owners_at(chunks: u64) -> u64 {
+    let bitmap_bytes = chunks.div_ceil(u64::from(u64::BITS)) * 8;
+    (BITMAP_AT + bitmap_bytes).next_multiple_of(LINE_BYTES)
+}
+
+fn is_chunk(bytes: u64) -> bool {
+    (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&bytes) && bytes.is_power_of_two()
+}
+
 impl Layout {
     /// Divides a region of at most `max_bytes`.
     ///
     /// # Errors
     /// `BAD_ARGUMENT` naming the impossible value.
     pub fn cut(max_bytes: u64, chunk_bytes: u64) -> Result<Self> {
-        if chunk_bytes < CHUNK_BYTES_MIN || !chunk_bytes.is_power_of_two() {
+        if !is_chunk(chunk_bytes) {
             return Err(Error::bad_argument(format!(
-                "chunkBytes is {chunk_bytes}: it must be a power of two, at least {CHUNK_BYTES_MIN}"
+                "chunkBytes is {chunk_bytes}: it must be a power of two from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}"
             )));
         }
         let mut chunks = (max_bytes / chunk_bytes).min(CHUNKS_MAX);
@@ -210,8 +222,8 @@ impl Layout {
 
     fn of(chunks: u64, chunk_bytes: u64) -> Self {
         let entries = (chunks * ENTRIES_PER_CHUNK).next_power_of_two();
-        let bitmap_bytes = chunks.div_ceil(u64::from(u64::BITS)) * 8;
-        let index_at = (BITMAP_AT + bitmap_bytes).next_multiple_of(LINE_BYTES);
+        let owners_at = owners_at(chunks);
+        let index_at = (owners_at + chunks * 8).next_multiple_of(LINE_BYTES);
         let payload_at = (index_at + entries * ENTRY_BYTES).next_multiple_of(CHUNK_BYTES_MIN);
         let region_bytes = payload_at + chunks * chunk_bytes;
         Self { region_bytes, chunk_bytes, chunks, entries, index_at, payload_at, hosts: 0 }
@@ -229,7 +241,6 @@ impl Layout {
         let mut bytes = [0; FIELDS_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&u32::try_from(LOCK_BYTES).unwrap_or_default().to_le_bytes());
         let numbers = [
             self.region_bytes,
             self.chunk_bytes,
@@ -272,10 +283,7 @@ impl Layout {
             return refused("the region's superblock is damaged: remove the file".to_owned());
         }
         let (chunk_bytes, chunks) = (number(24), number(32));
-        if chunk_bytes < CHUNK_BYTES_MIN
-            || !chunk_bytes.is_power_of_two()
-            || !(1..=CHUNKS_MAX).contains(&chunks)
-        {
+        if !is_chunk(chunk_bytes) || !(1..=CHUNKS_MAX).contains(&chunks) {
             return refused("the region's superblock is impossible: remove the file".to_owned());
         }
         let layout = Self { hosts: number(64), ..Self::of(chunks, chunk_bytes) };
@@ -295,6 +303,12 @@ impl Layout {
     #[must_use]
     pub fn chunk_at(&self, chunk: u64) -> u64 {
         self.payload_at + chunk * self.chunk_bytes
+    }
+
+    /// Offset of the word that names the entry whose record begins at a chunk: its number plus one.
+    #[must_use]
+    pub fn owner_at(&self, chunk: u64) -> u64 {
+        owners_at(self.chunks) + chunk * 8
     }
 
     /// Offset of an entry.

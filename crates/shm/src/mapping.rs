@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -16,14 +16,15 @@ use tierkv_core::limits::SHM_BEAT_MS;
 
 use crate::between::{Between, is_gone, line_of};
 use crate::cut::{self, Watched};
-use crate::file::{failed, lock_bytes};
+use crate::file::{failed, host_byte, lock_byte, unlock_bytes};
+use crate::host_lock::{HostLock, MEMBERS_OF_HOST, Party};
 use crate::keeper::Keeper;
-use crate::layout::{DIRTY_AT, LINE_BYTES, LOCK_AT, LOCK_BYTES, Layout, MEMBERS_MAX, host};
+use crate::latch::Taken;
+use crate::layout::{DIRTY_AT, LINE_BYTES, LOCK_AT, host};
 use crate::lines;
 use crate::manager::doubt;
 use crate::opening::Options;
-use crate::robust::Robust;
-use crate::seat::{MEMBERS_OF_HOST, Seat, kernel};
+use crate::seat::{Seat, kernel};
 use crate::visibility::{Coherence, Fabric, LastOwner, Rule, Seen};
 
 /// A mapped region.
@@ -37,6 +38,8 @@ pub struct Mapping {
     is_joined: AtomicBool,
     /// Watch that notices a truncated file.
     watched: &'static Watched,
+    /// This process's part in the lock of its host.
+    party: Arc<Party>,
     /// This process's part in the lock between hosts.
     seat: Option<Seat>,
     keeper: Option<Keeper>,
@@ -49,6 +52,25 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(crate) fn new(path: &Path, fd: OwnedFd, bytes: u64, options: &Options) -> Result<Self> {
+        let its = fd.try_clone().map_err(|error| failed(path.display(), error))?;
+        let party = Arc::new(Party::new(its, options.host));
+        Self::of(path, fd, bytes, options, party)
+    }
+
+    /// Maps the file again, for another thread of the same process.
+    pub(crate) fn again(&self, path: &Path, options: &Options) -> Result<Self> {
+        let fd = self.fd.try_clone().map_err(|error| failed(path.display(), error))?;
+        let anywhere = Options { address: 0, ..*options };
+        Self::of(path, fd, self.bytes as u64, &anywhere, Arc::clone(&self.party))
+    }
+
+    fn of(
+        path: &Path,
+        fd: OwnedFd,
+        bytes: u64,
+        options: &Options,
+        party: Arc<Party>,
+    ) -> Result<Self> {
         let in_words = |errno| failed(path.display(), errno);
         let bytes = usize::try_from(bytes).map_err(|_| in_words(Errno::NOMEM))?;
         let address = without_provenance_mut(options.address);
@@ -62,12 +84,17 @@ impl Mapping {
             let _ = unsafe { rustix::mm::munmap(start, bytes) };
         })?;
         let (coherence, is_joined) = (options.coherence, AtomicBool::new(false));
-        Ok(Self { fd, start, bytes, coherence, is_joined, watched, seat: None, keeper: None })
+        let (seat, keeper) = (None, None);
+        Ok(Self { fd, start, bytes, coherence, is_joined, watched, party, seat, keeper })
     }
 
     /// Marks the process as joined, so that its lock has no deadline any more.
     pub(crate) fn joined(&self) {
         self.is_joined.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
     }
 
     /// Address of the region in this process.
@@ -110,45 +137,37 @@ impl Mapping {
     }
 
     /// The lock of a host, in a region shared by several.
-    pub(crate) fn host_lock(&self, number: u64) -> Robust {
-        Robust::at(self.at(line_of(number, host::LOCK), LOCK_BYTES))
+    pub(crate) fn host_lock(&self, number: u64) -> HostLock<'_> {
+        self.lock_at(line_of(number, host::LOCK))
     }
 
     /// The lock between the processes of this host.
-    fn own_lock(&self) -> Robust {
+    fn own_lock(&self) -> HostLock<'_> {
         match &self.seat {
             Some(seat) => self.host_lock(seat.number),
-            None => Robust::at(self.at(LOCK_AT, LOCK_BYTES)),
+            None => self.lock_at(LOCK_AT),
         }
     }
 
-    pub(crate) fn make_locks(&self, layout: &Layout) -> Result<()> {
-        Robust::at(self.at(LOCK_AT, LOCK_BYTES)).make()?;
-        (0..layout.hosts).try_for_each(|number| self.make_lock_of(number))
-    }
-
-    fn make_lock_of(&self, number: u64) -> Result<()> {
-        self.host_lock(number).make()?;
-        // The host reads its lock from memory.
-        Seen(self).payload_made(line_of(number, host::LOCK), LOCK_BYTES);
-        Seen(self).fence(Rule::PayloadFence);
-        Ok(())
+    fn lock_at(&self, at: u64) -> HostLock<'_> {
+        // SAFETY: within the mapping, aligned as a line, and mapped while `self` lives.
+        let word = unsafe { AtomicU32::from_ptr(self.at(at, 4).cast()) };
+        HostLock { party: &self.party, word }
     }
 
     /// Joins the lock between hosts as a process of host `number`.
     pub(crate) fn sit(&mut self, number: u64, keeps: Mapping) -> Result<()> {
-        let one_by_one = MEMBERS_MAX + number;
-        let in_words = |error| failed("a host's place", error);
-        lock_bytes(&self.fd, libc::F_OFD_SETLKW, libc::F_WRLCK, one_by_one, 1).map_err(in_words)?;
-        self.arrive(number)?;
-        lock_bytes(&self.fd, libc::F_OFD_SETLK, libc::F_UNLCK, one_by_one, 1).map_err(in_words)?;
+        lock_byte("a host's place", &self.fd, host_byte(number))?;
+        let arrived = self.arrive(number);
+        unlock_bytes(&self.fd, host_byte(number), 1);
+        arrived?;
         let seat = Seat::new(number);
         self.keeper = Some(Keeper::start(keeps, number, Arc::clone(&seat.lease))?);
         self.seat = Some(seat);
         Ok(())
     }
 
-    /// Recreates the lock of a host that was restarted, because no process is left to release the old one.
+    /// Frees the lock of a host that was restarted, whose owner is now any process of the same number.
     fn arrive(&self, number: u64) -> Result<()> {
         let (seen, own) = (Seen(self), kernel());
         let [its, beat] = [host::KERNEL, host::BEAT].map(|line| line_of(number, line));
@@ -163,7 +182,7 @@ impl Mapping {
                 let text = "another machine has this number, and runs: give each its own";
                 return Err(failed(format!("host {number}"), text));
             }
-            self.make_lock_of(number)?;
+            seen.set(line_of(number, host::LOCK), 0);
         }
         seen.set(its, own);
         seen.fence(Rule::UnlockFence);
@@ -233,21 +252,24 @@ impl Fabric for Mapping {
             let what = "it was cut short: remove it, and start anew whoever uses it";
             return Err(failed("the region's file", what));
         }
-        let (lock, in_person) = (self.own_lock(), !self.is_joined.load(Ordering::Relaxed));
-        let last = lock.lock(in_person)?;
-        let Some(seat) = &self.seat else {
-            let is_doubtful = Seen(self).word(DIRTY_AT) != 0;
-            return Ok(if is_doubtful { LastOwner::Died } else { last });
-        };
-        if last == LastOwner::Died {
-            // The dead process's turn shows what it was doing.
-            lock.repaired();
+        if let Some(seat) = &self.seat {
+            seat.check()?;
         }
+        let (lock, in_person) = (self.own_lock(), !self.is_joined.load(Ordering::Relaxed));
+        let taken = lock.lock(in_person)?;
+        let Some(seat) = &self.seat else {
+            if taken == Taken::FromDead {
+                // A death of this process before the repair leaves it to the next owner.
+                doubt(&Seen(self));
+            }
+            let is_doubtful = Seen(self).word(DIRTY_AT) != 0;
+            return Ok(if is_doubtful { LastOwner::Died } else { LastOwner::Left });
+        };
+        // Of a dead process of this host, its turn shows what it was doing.
         seat.enter(self, in_person).inspect_err(|_| {
             lock.unlock();
             if seat.is_lost() {
-                // Lets other processes of this host free what this one held.
-                let _ = lock_bytes(&self.fd, libc::F_OFD_SETLK, libc::F_UNLCK, 0, MEMBERS_MAX);
+                self.party.give_up();
             }
         })
     }
@@ -259,50 +281,40 @@ impl Fabric for Mapping {
             return false;
         }
         let lock = self.own_lock();
-        let Some(last) = lock.try_lock() else { return false };
-        if last == LastOwner::Left && Seen(self).word(DIRTY_AT) == 0 {
+        let Some(taken) = lock.try_lock() else { return false };
+        if taken == Taken::Free && Seen(self).word(DIRTY_AT) == 0 {
             return true;
         }
         // A repair reads the whole index, so that it is left to the next owner that may wait.
         doubt(&Seen(self));
-        lock.repaired();
         lock.unlock();
         false
     }
 
     fn repaired(&self) {
-        if let Some(seat) = &self.seat {
-            return Between::new(self, seat.number).repaired();
+        match &self.seat {
+            Some(seat) => Between::new(self, seat.number).repaired(),
+            None => Seen(self).set(DIRTY_AT, 0),
         }
-        Seen(self).set(DIRTY_AT, 0);
-        self.own_lock().repaired();
     }
 
     fn unlock(&self) {
         if let Some(seat) = &self.seat {
             seat.leave(self);
         }
-        self.own_lock().unlock();
+        if !self.own_lock().unlock() {
+            doubt(&Seen(self));
+        }
     }
 
-    fn claim(&self, member: u64) -> Result<bool> {
-        if self.seat.as_ref().is_some_and(|seat| !seat.has(member)) {
-            return Ok(false);
-        }
-        match lock_bytes(&self.fd, libc::F_OFD_SETLK, libc::F_WRLCK, member, 1) {
-            Ok(_) => Ok(true),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-                Ok(false)
-            }
-            Err(error) => Err(failed("a member's place", error)),
-        }
+    fn claim(&self) -> Result<Option<u64>> {
+        Ok(self.party.claim()?.map(u64::from))
     }
 
     fn is_vacant(&self, member: u64) -> bool {
-        if self.seat.as_ref().is_some_and(|seat| !seat.has(member)) {
+        if self.seat.is_some() && !self.party.has(member) {
             return is_gone(&Seen(self), member / MEMBERS_OF_HOST);
         }
-        let unlocked = |lock: libc::flock| i32::from(lock.l_type) == libc::F_UNLCK;
-        lock_bytes(&self.fd, libc::F_OFD_GETLK, libc::F_WRLCK, member, 1).is_ok_and(unlocked)
+        self.party.is_vacant(member)
     }
 }

@@ -1,7 +1,5 @@
 //! Owns the members of a region, and the cleanup after dead ones: pins, half-filled entries, bits of the bitmap.
 
-use tierkv_core::error::{Code, Error, Result};
-
 use crate::layout::{LINE_BYTES, MEMBERS_AT, MEMBERS_MAX, RECORDS_AT, USED_AT, entry};
 use crate::table::Table;
 use crate::visibility::Fabric;
@@ -11,21 +9,10 @@ impl<F: Fabric> Table<'_, F> {
         MEMBERS_AT + member * LINE_BYTES
     }
 
-    /// Takes a free place, and frees what its last owner held.
-    pub fn join(&self) -> Result<u64> {
-        for member in 0..MEMBERS_MAX {
-            if self.fabric.claim(member)? {
-                self.bury(1 << member);
-                self.seen.set(Self::member_at(member), 1);
-                return Ok(member);
-            }
-        }
-        Err(Error::new(
-            Code::NoMemory,
-            format!(
-                "as many processes as may have this region open ({MEMBERS_MAX}; of several machines each its share): end one, or make another"
-            ),
-        ))
+    /// Joins at a place that this process has claimed, and frees what its last owner held.
+    pub fn join(&self, member: u64) {
+        self.bury(1 << member);
+        self.seen.set(Self::member_at(member), 1);
     }
 
     /// Frees what dead members hold; skips `me`, because a process's own lock looks vacant to it.
@@ -55,13 +42,14 @@ impl<F: Fabric> Table<'_, F> {
     }
 
     fn bury(&self, dead: u64) {
+        let is_dead = |owner: u64| owner >= MEMBERS_MAX || dead >> owner & 1 == 1;
         for index in 0..self.layout.entries {
             match self.state(index) {
-                entry::FILLING if dead >> self.field(index, entry::OWNER) & 1 == 1 => {
+                entry::FILLING if is_dead(self.beside(index, entry::OWNER)) => {
                     self.drop_entry(index);
                 }
                 state @ (entry::READY | entry::DOOMED) => {
-                    let pins = self.field(index, entry::PINS);
+                    let pins = self.beside(index, entry::PINS);
                     if pins & dead != 0 {
                         self.set_field(index, entry::PINS, pins & !dead);
                     }
@@ -75,23 +63,32 @@ impl<F: Fabric> Table<'_, F> {
     }
 
     /// Repairs the region after an owner of the lock died or an entry was found damaged. Half-filled and impossible entries
-    /// are dropped, and the bitmap is rebuilt from the others, which are right after every single write.
+    /// are dropped, and bitmap and owners are rebuilt from the others, which are right after every single write.
     pub fn repair(&self, me: u64) {
         self.sweep(me);
+        // Damage may have left pins of members that never joined.
+        let vacant =
+            (0..MEMBERS_MAX).filter(|member| *member != me && self.fabric.is_vacant(*member));
+        self.bury(vacant.fold(0, |vacant, member| vacant | 1 << member));
         for word in 0..self.bitmap_words() {
-            self.set_bitmap_word(word, 0);
+            self.clear_bitmap_word(word);
         }
         let (mut records, mut used) = (0, 0);
         for index in 0..self.layout.entries {
             if !self.is_used(index) {
                 continue;
             }
-            if self.is_possible(index) {
-                self.mark(index, true);
-                records += 1;
-                used += self.chunks(index).1;
-            } else {
-                self.drop_entry(index);
+            // Of two records with a chunk in common, both may be wrong; a reader finds out about the first.
+            let is_known = self.state(index) <= entry::DOOMED && self.is_reachable(index);
+            let extent = self.extent(index).filter(|extent| is_known && self.is_free(*extent));
+            match extent {
+                Some(extent) => {
+                    self.mark(extent, true);
+                    self.set_owner(extent.chunk, index);
+                    records += 1;
+                    used += extent.count;
+                }
+                None => self.drop_damaged(index),
             }
         }
         self.seen.set(RECORDS_AT, records);

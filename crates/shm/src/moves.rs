@@ -1,4 +1,4 @@
-//! Owns the transfer between a region and an arena: a record is encoded in the region itself, and decoded from it into its slot.
+//! Owns the transfer between a region and an arena: a record is checked and decoded into its slot, or made and copied into the region.
 
 use std::sync::Arc;
 
@@ -14,30 +14,26 @@ use tierkv_core::store::ItemStatus;
 
 use crate::flushes::Label;
 use crate::mapping::Mapping;
-use crate::region::{Offer, Region, Reservation};
+use crate::region::{Offer, Pinned, Region, Reservation};
 
 /// Verifies a record and decodes it into its slot; returns its bytes.
-pub fn fetch(region: &Region<Mapping>, targets: &Targets, target: &Target) -> Result<Option<u64>> {
+pub fn fetch(pinned: &Pinned<'_, Mapping>, targets: &Targets, target: &Target) -> Result<u64> {
     let Targets { namespace, fidelity, arena, inbox, .. } = targets;
     let Target { packed_key, lease, geometry } = target;
-    let key = RecordKey::from_packed(*namespace, packed_key);
-    let Some(pinned) = region.pin(&key)? else { return Ok(None) };
     let wanted = Wanted { fidelity: *fidelity, namespace: *namespace, packed_key: *packed_key };
     let bytes = pinned.bytes();
     let reassembly = Arc::new(inbox.begin(arena, *lease, geometry, wanted, bytes)?);
     reassembly.take_standing(pinned.standing())?;
-    Ok(Some(bytes))
+    Ok(bytes)
 }
 
 /// Verifies record number `at` and passes it to the callback; returns its bytes.
 pub fn take(
-    region: &Region<Mapping>,
+    pinned: &Pinned<'_, Mapping>,
     Kept { namespace, inbox, keep, .. }: &Kept,
     at: usize,
     packed_key: &[u8; PACKED_KEY_BYTES],
 ) -> Result<Option<u64>> {
-    let key = RecordKey::from_packed(*namespace, packed_key);
-    let Some(pinned) = region.pin(&key)? else { return Ok(None) };
     // The caller that decodes the record checks its fidelity.
     let wanted = Wanted { fidelity: 0, namespace: *namespace, packed_key: *packed_key };
     let reassembly = Arc::new(inbox.keep(wanted, pinned.bytes())?);
@@ -61,34 +57,34 @@ pub fn status_of(error: &Error) -> ItemStatus {
     }
 }
 
-/// Stores a record, encoded in place if possible; returns its bytes.
+/// Stores a record; returns its bytes. It is made in memory of this process, because its checksum must be of what was made, and
+/// not of what others may have written meanwhile.
 pub fn store(
     region: &Region<Mapping>,
     key: &RecordKey,
     content: &Content,
     label: Label,
 ) -> Result<(ItemStatus, u64)> {
-    if let Content::Deferred(deferred) = content {
-        let bytes = deferred.length() as u64;
-        let mut reservation = match offered(region.reserve(key, bytes, label)?) {
-            Ok(reservation) => reservation,
-            Err(status) => return Ok((status, 0)),
-        };
-        if reservation.make(|memory| deferred.make_in(memory))? {
-            return Ok((published(reservation)?, bytes));
-        }
-    }
+    // Room first, because a record that is present need not be made.
+    let length = content.length();
+    let mut room = match offered(region.reserve(key, length as u64, label)?) {
+        Ok(room) => room,
+        Err(status) => return Ok((status, 0)),
+    };
     let made: Arc<dyn Bytes> = match content {
         Content::Made(made) => Arc::clone(made),
         Content::Deferred(deferred) => Arc::new(deferred.make()?),
     };
     let bytes = made.bytes();
-    let reservation = match offered(region.reserve(key, bytes.len() as u64, label)?) {
-        Ok(reservation) => reservation,
-        Err(status) => return Ok((status, 0)),
-    };
-    reservation.write(0, bytes)?;
-    Ok((published(reservation)?, bytes.len() as u64))
+    if bytes.len() != length {
+        drop(room);
+        room = match offered(region.reserve(key, bytes.len() as u64, label)?) {
+            Ok(room) => room,
+            Err(status) => return Ok((status, 0)),
+        };
+    }
+    room.write(0, bytes)?;
+    Ok((published(room)?, bytes.len() as u64))
 }
 
 fn published(reservation: Reservation<'_, Mapping>) -> Result<ItemStatus> {

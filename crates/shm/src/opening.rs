@@ -1,6 +1,6 @@
 //! Owns the opening of a region: its file is checked and mapped, or created completely before it gets its name.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
@@ -8,8 +8,10 @@ use rustix::io::Errno;
 use tierkv_core::error::{Code, Error, Result};
 
 use crate::dax::{Described, described};
-use crate::file::{Place, check_file, failed, folder_of, give_to, lock_bytes};
-use crate::layout::{HOSTS_MAX, Layout, MEMBERS_MAX};
+use crate::file::{
+    MAKER_BYTE, Place, check_file, failed, folder_of, give_to, lock_byte, unlock_bytes,
+};
+use crate::layout::Layout;
 use crate::lines;
 use crate::mapping::Mapping;
 use crate::region::{self, Region};
@@ -78,15 +80,14 @@ fn map_as(path: &Path, options: &Options, described: Described) -> Result<(Mappi
     }
     .map_err(|errno| failed(path.display(), errno))?;
     let Place { bytes: all, is_device } = check_file(path, &fd, options.group, described)?;
-    let its = fd.try_clone().map_err(|error| failed(path.display(), error))?;
     let mut mapping = Mapping::new(path, fd, all, options)?;
-    let bytes = if is_device { settle(path, &mapping, &its, all, options)? } else { all };
+    let bytes = if is_device { settle(path, &mapping, all, options)? } else { all };
     let fix = if is_device { "; `daxio -z -o` and its name empties a device" } else { "" };
     check_hosts(&mapping, bytes, options.host).map_err(|error| {
         Error::new(error.code, format!("{}: {}{fix}", path.display(), error.text))
     })?;
     if let Some(number) = options.host {
-        let keeps = Mapping::new(path, its, all, &Options { address: 0, ..*options })?;
+        let keeps = mapping.again(path, options)?;
         mapping.sit(number, keeps)?;
     }
     Ok((mapping, bytes))
@@ -110,15 +111,11 @@ fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
 
 /// Returns the bytes of a device's region, which is created where there is none. A lock on the device's node serialises
 /// this, because a device cannot get its name only once it is complete.
-fn settle(path: &Path, memory: &Mapping, fd: &OwnedFd, all: u64, options: &Options) -> Result<u64> {
-    let one_by_one = |kind| {
-        lock_bytes(fd, libc::F_OFD_SETLKW, kind, MEMBERS_MAX + HOSTS_MAX, 1)
-            .map_err(|error| failed(path.display(), error))
-    };
+fn settle(path: &Path, memory: &Mapping, all: u64, options: &Options) -> Result<u64> {
     let layout = (options.max_bytes > 0).then(|| cut(all, options)).transpose()?;
-    one_by_one(libc::F_WRLCK)?;
-    let bytes = region::settle(memory, layout.as_ref(), |layout| memory.make_locks(layout))?;
-    one_by_one(libc::F_UNLCK)?;
+    lock_byte(path.display(), memory.fd(), MAKER_BYTE)?;
+    let (bytes, _) = region::settle(memory, layout.as_ref());
+    unlock_bytes(memory.fd(), MAKER_BYTE, 1);
     Ok(bytes.min(all))
 }
 
@@ -141,7 +138,6 @@ fn create(path: &Path, options: &Options) -> Result<()> {
         .map_err(in_words)?;
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let mapping = Mapping::new(path, fd, layout.region_bytes, options)?;
-    mapping.make_locks(&layout)?;
     region::format(&mapping, &layout);
     match rustix::fs::linkat(CWD, name, CWD, path, AtFlags::SYMLINK_FOLLOW) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),

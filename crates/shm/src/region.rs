@@ -3,15 +3,20 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tierkv_core::error::{Error, Result};
+use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::key::RecordKey;
+use tierkv_core::limits::SHM_EVICT_TURNS_MAX;
 use tierkv_core::record::{self, Hash};
 
+pub use crate::audit::Audit;
+use crate::chunks::Extent;
 use crate::flushes::{Label, News, Scope};
-pub use crate::held::{Pinned, Reservation};
-use crate::layout::{EVICTED_AT, FIELDS_BYTES, FLUSH_AT, Layout, RECORDS_AT, USED_AT, entry};
-pub use crate::table::Audit;
-use crate::table::{Table, Words};
+pub use crate::held::{Pinned, Pins, Reservation};
+use crate::layout::{
+    EVICTED_AT, FIELDS_BYTES, FLUSH_AT, Layout, MEMBERS_MAX, RECORDS_AT, USED_AT, entry,
+};
+use crate::manager::doubt;
+use crate::table::{Insert, Table, Words};
 use crate::visibility::{Fabric, LastOwner, Rule, Seen};
 
 const EMPTY_PAGE: [u8; 4096] = [0; 4096];
@@ -88,33 +93,27 @@ pub fn format<F: Fabric>(fabric: &F, layout: &Layout) {
     seen.fence(Rule::PayloadFence);
 }
 
-/// Returns the bytes of the region in `fabric`, by its superblock. Creates one if the first page is empty; other contents are left
-/// alone. The superblock's first line is written last, so that another process can continue after a death before it.
-///
-/// # Errors
-/// Errors of `make_locks`.
-pub fn settle<F: Fabric>(
-    fabric: &F,
-    layout: Option<&Layout>,
-    make_locks: impl FnOnce(&Layout) -> Result<()>,
-) -> Result<u64> {
+/// Returns the bytes of the region in `fabric`, by its superblock, and whether it was made now. Creates one if the first page is
+/// empty; other contents are left alone. The superblock's first line is written last, so that another process can continue after a
+/// death before it.
+pub fn settle<F: Fabric>(fabric: &F, layout: Option<&Layout>) -> (u64, bool) {
     let (seen, mut first, mut begun) = (Seen(fabric), EMPTY_PAGE, EMPTY_PAGE);
     seen.payload_out(0, &mut first);
     let fields = layout.map_or([0; FIELDS_BYTES], Layout::to_bytes);
     let (head, tail) = fields.split_at(HEAD_BYTES);
     begun[head.len()..fields.len()].copy_from_slice(tail);
     let Some(layout) = layout.filter(|_| [EMPTY_PAGE, begun].contains(&first)) else {
-        return Ok(first[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)));
+        let bytes = first[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        return (bytes, false);
     };
     for at in (0..layout.payload_at).step_by(EMPTY_PAGE.len()).skip(1) {
         seen.payload_in(at, &EMPTY_PAGE);
     }
-    make_locks(layout)?;
     seen.payload_in(head.len() as u64, tail);
     seen.fence(Rule::PayloadFence);
     seen.payload_in(0, head);
     seen.fence(Rule::PayloadFence);
-    Ok(layout.region_bytes)
+    (layout.region_bytes, true)
 }
 
 /// Layout of memory of `bytes` bytes, by its superblock.
@@ -124,6 +123,14 @@ pub(crate) fn layout_of<F: Fabric>(fabric: &F, bytes: u64) -> Result<Layout> {
     Layout::from_bytes(&fields, bytes)
 }
 
+/// Error of a region whose places are all taken.
+pub(crate) fn full() -> Error {
+    let text = format!(
+        "as many processes as may have this region open ({MEMBERS_MAX}; of several machines each its share): end one, or make another"
+    );
+    Error::new(Code::NoMemory, text)
+}
+
 impl<F: Fabric> Region<F> {
     /// Joins a region of `bytes` bytes.
     ///
@@ -131,13 +138,13 @@ impl<F: Fabric> Region<F> {
     /// `ARENA_FAILED` when the memory is no such region, `NO_MEMORY` when too many have joined.
     pub fn join(fabric: F, bytes: u64) -> Result<Self> {
         let layout = layout_of(&fabric, bytes)?;
-        let pins = Mutex::default();
-        let mut region = Self { fabric, layout, flushed: 0, member: u64::MAX, pins };
-        let (member, flushed) = {
+        let member = fabric.claim()?.ok_or_else(full)?;
+        let mut region = Self { fabric, layout, flushed: 0, member, pins: Mutex::default() };
+        region.flushed = {
             let locked = region.locked()?;
-            (locked.0.join()?, locked.0.seen.word(FLUSH_AT))
+            locked.0.join(member);
+            locked.0.seen.word(FLUSH_AT)
         };
-        (region.member, region.flushed) = (member, flushed);
         Ok(region)
     }
 
@@ -234,30 +241,44 @@ impl<F: Fabric> Region<F> {
         if bytes == 0 || bytes.div_ceil(self.layout.chunk_bytes) > self.layout.chunks {
             return Ok(Offer::TooLarge);
         }
-        let (locked, name) = (self.locked()?, *key);
-        let (table, key) = (&locked.0, Words::of(key));
-        let state = |found: Option<u64>| found.map(|index| table.state(index));
-        let mut found = state(table.probe(&key).found);
-        if found == Some(entry::FILLING) {
-            // The process writing it may be dead.
-            table.sweep(self.member);
-            found = state(table.probe(&key).found);
+        let (name, key) = (*key, Words::of(key));
+        let mut is_swept = false;
+        for _ in 0..SHM_EVICT_TURNS_MAX {
+            let locked = self.locked()?;
+            let table = &locked.0;
+            let state = || table.probe(&key).found.map(|index| table.state(index));
+            let mut found = state();
+            if found == Some(entry::FILLING) {
+                // The process writing it may be dead.
+                table.sweep(self.member);
+                found = state();
+            }
+            match found {
+                Some(entry::READY) => return Ok(Offer::Present),
+                Some(state) => {
+                    if state > entry::DOOMED {
+                        doubt(&table.seen);
+                    }
+                    return Ok(Offer::Filling);
+                }
+                None => {}
+            }
+            match table.insert(&key, bytes, label.word(), self.member) {
+                Insert::Done(index, extent) => {
+                    let at = self.layout.chunk_at(extent.chunk);
+                    let reservation =
+                        Reservation { region: self, name, label, index, extent, at, open: true };
+                    return Ok(Offer::Wanted(reservation));
+                }
+                Insert::Full if is_swept => return Ok(Offer::Full),
+                Insert::Full => {
+                    table.sweep(self.member);
+                    is_swept = true;
+                }
+                Insert::Later => {}
+            }
         }
-        match found {
-            Some(entry::READY) => return Ok(Offer::Present),
-            Some(_) => return Ok(Offer::Filling),
-            None => {}
-        }
-        let insert = || table.insert(&key, bytes, label.word(), self.member);
-        let Some(index) = insert().or_else(|| {
-            table.sweep(self.member);
-            insert()
-        }) else {
-            return Ok(Offer::Full);
-        };
-        let at = self.layout.chunk_at(table.field(index, entry::CHUNK));
-        let reservation = Reservation { region: self, name, label, index, at, bytes, open: true };
-        Ok(Offer::Wanted(reservation))
+        Ok(Offer::Full)
     }
 
     /// Pins a record for reading.
@@ -265,14 +286,54 @@ impl<F: Fabric> Region<F> {
     /// # Errors
     /// When the lock is lost.
     pub fn pin(&self, key: &RecordKey) -> Result<Option<Pinned<'_, F>>> {
+        let found = self.pin_in(&self.locked()?.0, &Words::of(key));
+        Ok(found.map(|found| self.pinned(found)))
+    }
+
+    /// Pins records in one turn with the lock, because between hosts a turn takes long.
+    ///
+    /// # Errors
+    /// When the lock is lost.
+    pub fn pin_each(&self, keys: impl Iterator<Item = RecordKey>) -> Result<Pins<'_, F>> {
+        let keys: Vec<_> = keys.map(|key| Words::of(&key)).collect();
         let locked = self.locked()?;
-        let table = &locked.0;
-        let Some(index) = table.ready(self.member, &Words::of(key)) else { return Ok(None) };
+        let found: Vec<_> = keys.iter().map(|key| self.pin_in(&locked.0, key)).collect();
+        drop(locked);
+        let records = found.into_iter().map(|found| Some(self.pinned(found?))).collect();
+        Ok(Pins { region: self, records })
+    }
+
+    /// Entry and extent of a record that is pinned now. What gives it up takes the lock, so that it is made without it.
+    fn pin_in(&self, table: &Table<'_, F>, key: &Words) -> Option<(u64, Extent)> {
+        let (index, extent) = table.ready(self.member, key)?;
         *self.pins().entry(index).or_default() += 1;
         table.set_field(index, entry::PINS, table.field(index, entry::PINS) | 1 << self.member);
-        let at = self.layout.chunk_at(table.field(index, entry::CHUNK));
-        let bytes = table.field(index, entry::BYTES);
-        Ok(Some(Pinned { region: self, index, at, bytes }))
+        Some((index, extent))
+    }
+
+    fn pinned(&self, (index, extent): (u64, Extent)) -> Pinned<'_, F> {
+        let (at, bytes) = (self.layout.chunk_at(extent.chunk), extent.bytes);
+        Pinned { region: self, index, at, bytes, open: true }
+    }
+
+    /// Ends the reading of entries; returns the number of the last flush.
+    pub(crate) fn unpin(&self, entries: &[u64]) -> Result<u64> {
+        let locked = self.locked()?;
+        let (table, mut pins) = (&locked.0, self.pins());
+        for index in entries {
+            let readers = pins.get(index).copied().unwrap_or(1).saturating_sub(1);
+            if readers > 0 {
+                pins.insert(*index, readers);
+                continue;
+            }
+            pins.remove(index);
+            let others = table.field(*index, entry::PINS) & !(1 << self.member);
+            table.set_field(*index, entry::PINS, others);
+            if others == 0 && table.state(*index) == entry::DOOMED {
+                table.drop_entry(*index);
+            }
+        }
+        Ok(table.seen.word(FLUSH_AT))
     }
 
     /// Removes a record; false if there is none, or it is being read.
@@ -282,9 +343,8 @@ impl<F: Fabric> Region<F> {
     pub fn remove(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
         let table = &locked.0;
-        let index = table
-            .ready(self.member, &Words::of(key))
-            .filter(|index| table.field(*index, entry::PINS) == 0);
+        let found = table.ready(self.member, &Words::of(key));
+        let index = found.map(|(index, _)| index).filter(|at| table.field(*at, entry::PINS) == 0);
         index.inspect(|index| table.drop_entry(*index));
         Ok(index.is_some())
     }
@@ -295,9 +355,9 @@ impl<F: Fabric> Region<F> {
     /// When the lock is lost.
     pub fn discard(&self, key: &RecordKey) -> Result<bool> {
         let locked = self.locked()?;
-        let index = locked.0.ready(self.member, &Words::of(key));
-        index.inspect(|index| locked.0.doom(*index));
-        Ok(index.is_some())
+        let found = locked.0.ready(self.member, &Words::of(key));
+        found.inspect(|(index, _)| locked.0.doom(*index));
+        Ok(found.is_some())
     }
 
     /// Removes all records of a scope and remembers the flush; returns its number, and the records and bytes removed.
@@ -360,7 +420,7 @@ impl<F: Fabric> Region<F> {
         let table = &locked.0;
         Ok(Fill {
             records: table.seen.word(RECORDS_AT),
-            used_bytes: table.seen.word(USED_AT) * self.layout.chunk_bytes,
+            used_bytes: table.seen.word(USED_AT).min(self.layout.chunks) * self.layout.chunk_bytes,
             max_bytes: self.layout.chunks * self.layout.chunk_bytes,
             evicted: table.seen.word(EVICTED_AT),
             members: table.joined(),

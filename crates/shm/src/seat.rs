@@ -12,8 +12,8 @@ use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::limits::{SHM_LEASE_MS, SHM_OPEN_LOCK_MS};
 
 use crate::between::{Between, Turn, line_of};
-use crate::layout::{HOSTS_MAX, MEMBERS_MAX, host};
-use crate::robust::late;
+use crate::host_lock::late;
+use crate::layout::host;
 use crate::visibility::{Fabric, LastOwner, Rule, Seen};
 
 /// Value of `known` before the first entry.
@@ -21,9 +21,6 @@ const NEVER: u64 = u64::MAX;
 /// Checks of a turn that only yield, and the pause between later checks.
 const SPINS: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(20);
-
-/// Members of one host.
-pub(crate) const MEMBERS_OF_HOST: u64 = MEMBERS_MAX / HOSTS_MAX;
 
 /// Time in ms, which also runs while the machine sleeps.
 pub(crate) fn now_ms() -> u64 {
@@ -97,11 +94,6 @@ impl Seat {
         }
     }
 
-    /// Whether a member belongs to this host.
-    pub fn has(&self, member: u64) -> bool {
-        member / MEMBERS_OF_HOST == self.number
-    }
-
     pub fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
@@ -140,6 +132,7 @@ impl Seat {
                 continue;
             }
             sleep(PAUSE);
+            turn = between.asks_again(turn);
             if in_person && start.elapsed() > Duration::from_millis(SHM_OPEN_LOCK_MS) {
                 between.gives_back(turn);
                 return Err(late());
@@ -147,7 +140,8 @@ impl Seat {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    /// Refuses a process whose host was found dead.
+    pub fn check(&self) -> Result<()> {
         if !self.is_lost() {
             return Ok(());
         }

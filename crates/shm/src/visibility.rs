@@ -91,15 +91,15 @@ pub trait Fabric: Send + Sync {
     fn try_lock(&self) -> bool {
         false
     }
-    /// Marks the region as repaired and the lock as consistent.
+    /// Marks the region as repaired.
     fn repaired(&self);
     /// Releases the lock.
     fn unlock(&self);
-    /// Takes a member's place while this side lives; false if it is taken.
+    /// Takes a free member's place, which this side keeps while it lives; the same one in later calls. `None`: all are taken.
     ///
     /// # Errors
     /// When the system refuses.
-    fn claim(&self, member: u64) -> Result<bool>;
+    fn claim(&self) -> Result<Option<u64>>;
     /// Whether no living process has a member's place.
     fn is_vacant(&self, member: u64) -> bool;
 }

@@ -46,8 +46,8 @@ impl Drop for Name {
 fn offer(region: &Region<Mapping>, number: u64, label: Label) -> Reservation<'_, Mapping> {
     let bytes = content(number, BYTES_MAX);
     let offer = region.reserve(&key(number), bytes.len() as u64, label).unwrap();
-    let Offer::Wanted(mut reservation) = offer else { panic!("{number} is wanted") };
-    reservation.make(|memory| memory.copy_from_slice(&bytes));
+    let Offer::Wanted(reservation) = offer else { panic!("{number} is wanted") };
+    reservation.write(0, &bytes).unwrap();
     reservation
 }
 

@@ -34,7 +34,10 @@ use std::time::{Duration, Instant};
 use content::key;
 use dying::Dying;
 use rustix::process::{Pid, Signal, kill_process};
-use tierkv_shm::desk::{Desk, Outcome, Work};
+use tierkv_core::key::RecordKey;
+use tierkv_core::lane::client::Kept;
+use tierkv_core::store::ItemStatus;
+use tierkv_shm::desk::{Answer, Desk, Outcome, Work};
 use tierkv_shm::flushes::Scope;
 use tierkv_shm::layout::{CAME_AT, HAND_AT, HOSTS_AT, host};
 use tierkv_shm::manager::{Manager, stand};
@@ -272,10 +275,10 @@ fn a_repair_that_panics_gives_the_lock_up_and_is_made_anew() {
     let (memory, bytes) = map(&name.0, &Options { host: Some(0), ..OPTIONS }).unwrap();
     let dying = Dying { memory, steps: 0.into(), dies_at: 1 << 32, panics: true };
     let other = Region::join(dying, bytes).unwrap();
-    // A thread that ends with the lock is as dead as a process.
-    std::thread::scope(|scope| {
-        scope.spawn(|| region.fabric().lock().map(drop).unwrap());
-    });
+    let (dead, _) = map(&name.0, &Options { host: Some(0), ..OPTIONS }).unwrap();
+    // Its file is closed, as at a process's death.
+    dead.lock().unwrap();
+    drop(dead);
     // It takes the lock, and clears a part of the bitmap.
     other.fabric().steps.store((1 << 32) - 4, Ordering::Relaxed);
     assert!(catch_unwind(AssertUnwindSafe(|| other.fill())).is_err());
@@ -301,6 +304,58 @@ fn a_look_up_takes_one_turn() {
         assert_eq!(outcomes.recv().unwrap().unwrap(), flush);
         assert_eq!(turn() - before, 1);
     }
+}
+
+#[test]
+fn a_fetch_takes_two_turns_however_many_records_it_has() {
+    let name = Name::new("hosts-pins");
+    let options = Options { host: Some(0), ..OPTIONS };
+    let (sink, outcomes) = channel();
+    let tell = move |_, outcome: Outcome| sink.send(outcome).unwrap();
+    let desk = Desk::open(&name.0, &options, false, Arc::new(tell)).unwrap();
+    let region = name.open(Some(0));
+    (0..20).for_each(|number| store(&region, number));
+    let (flush, _, _) = region.flush(&Scope { tenant: Some(9), ..Scope::default() }).unwrap();
+    // What is stored is no record: it is pinned, read and refused.
+    let packed = |number: u64| {
+        let RecordKey { block_hash, group, .. } = key(number);
+        let mut packed = [0; 36];
+        packed[..32].copy_from_slice(&block_hash);
+        packed[32..34].copy_from_slice(&group.to_le_bytes());
+        packed
+    };
+    let turn = || region.fabric().load(HOSTS_AT + host::REQUEST) >> 2;
+    for count in [1, 25] {
+        let (keys, namespace) = ((0..count).map(packed).collect(), key(0).namespace);
+        let before = turn();
+        let kept = Kept { namespace, keys, inbox: Arc::default(), keep: Box::new(|_, _| {}) };
+        desk.begin(Work::Take(kept)).unwrap();
+        let (Answer::Done(statuses, ..), number) = outcomes.recv().unwrap().unwrap() else {
+            panic!("an answer to a fetch")
+        };
+        let there = statuses.iter().filter(|status| **status != ItemStatus::Missing as u8).count();
+        assert_eq!((there as u64, statuses.len() as u64), (count.min(20), count));
+        assert_eq!((turn() - before, number), (2, flush));
+    }
+    let audit = region.audit().unwrap();
+    assert!(audit.is_sound() && audit.pinned == 0, "{audit:?}");
+}
+
+#[test]
+fn f154_a_request_for_the_lock_that_is_written_over_is_made_again() {
+    let name = Name::new("hosts-request");
+    let (region, other) = (name.open(Some(0)), name.open(Some(1)));
+    store(&region, 1);
+    other.fabric().lock().unwrap();
+    let (sink, outcomes) = channel();
+    std::thread::spawn(move || sink.send(check(&region, 1)));
+    let request = HOSTS_AT + host::REQUEST;
+    while other.fabric().load(request) & 3 != host::WAITING {
+        sleep(Duration::from_millis(1));
+    }
+    other.fabric().store(request, 0);
+    other.fabric().unlock();
+    assert!(outcomes.recv_timeout(Duration::from_secs(20)).expect("it has its turn"));
 }
 
 #[test]

@@ -14,7 +14,6 @@ mod turns;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use content::{content, key, read};
@@ -317,22 +316,13 @@ fn settles(seed: u64, without: Option<Place>) -> (bool, BTreeSet<Place>) {
         memory[..4096].fill(0);
         let world = World::of(memory);
         let side = |name: u64| Side::new(&world, seed << 16 | steps << 2 | name, without);
-        let made = AtomicU64::new(0);
-        let come = |side: &Side| {
-            let makes = |_: &Layout| {
-                made.fetch_add(1, Ordering::Relaxed);
-                Ok(())
-            };
-            settle(side, Some(&layout), makes).unwrap()
-        };
+        let come = |side: &Side| settle(side, Some(&layout));
         let (one, other) = (side(1), side(2));
         one.die_after(Some(steps));
         let first = catch_unwind(AssertUnwindSafe(|| come(&one)));
         one.die_after(None);
-        let by_one = made.load(Ordering::Relaxed);
         let found = catch_unwind(AssertUnwindSafe(|| {
-            let bytes = come(&other);
-            let is_made_anew = made.load(Ordering::Relaxed) > by_one;
+            let (bytes, is_made_anew) = come(&other);
             let audit = Region::join(other, bytes).unwrap().audit().unwrap();
             // What is whole stays, because its maker may have joined.
             let is_kept = first.is_err() || !is_made_anew;

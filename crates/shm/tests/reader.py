@@ -15,7 +15,7 @@ def main(path: str) -> None:
     magic, version, _, region_bytes, chunk_bytes, chunks, entries, index_at, payload_at, _, _ = (
         fields
     )
-    assert (magic, version, region_bytes) == (b"TKVSHM\0\0", 3, len(region))
+    assert (magic, version, region_bytes) == (b"TKVSHM\0\0", 4, len(region))
     bitmap = int.from_bytes(region[BITMAP_AT : BITMAP_AT + (chunks + 7) // 8], "little")
     sums, pinned = [], 0
     for index in range(entries):

@@ -47,25 +47,34 @@ pub unsafe fn scatter(geometry: &Geometry, payload: &[u8], page: *mut u8) {
     });
 }
 
-/// Like `scatter`, and returns the checksum of the payload, computed span by span while it is in the cache.
+/// Like `scatter`, and returns the checksum of what it copied. The payload may be written meanwhile: each of its spans is copied
+/// once, to memory of our own in the cache, and from there to the page.
 ///
 /// # Safety
-/// As `scatter`, and the payload is not written meanwhile.
+/// As `scatter`.
 pub unsafe fn scatter_checked(geometry: &Geometry, payload: &[u8], page: *mut u8) -> u32 {
     assert_eq!(payload.len(), geometry.source_bytes(), "payload fits the geometry");
-    let (mut checksum, mut checked, mut at) = (0, 0, 0);
+    let mut window = [0; CHECKSUM_SPAN_BYTES];
+    let (mut checksum, mut from, mut at, mut end) = (0, 0, 0, 0);
     geometry.for_each_run(|offset, bytes| {
-        let target = page.wrapping_add(offset);
-        // SAFETY: a validated geometry has all its runs inside the page, which is writable and not the payload.
-        unsafe { copy_past_cache(&payload[at..at + bytes], target) };
-        at += bytes;
-        if at - checked >= CHECKSUM_SPAN_BYTES {
-            checksum = crc32c::append(checksum, &payload[checked..at]);
-            checked = at;
+        let run_end = at + bytes;
+        let mut target = page.wrapping_add(offset);
+        while at < run_end {
+            if at == end {
+                (from, end) = (at, (at + CHECKSUM_SPAN_BYTES).min(payload.len()));
+                let span = &mut window[..end - from];
+                span.copy_from_slice(&payload[from..end]);
+                checksum = crc32c::append(checksum, span);
+            }
+            let part = &window[at - from..run_end.min(end) - from];
+            // SAFETY: a validated geometry has all its runs inside the page, which is writable and not the window.
+            unsafe { copy_past_cache(part, target) };
+            at += part.len();
+            target = target.wrapping_add(part.len());
         }
     });
     settle();
-    crc32c::append(checksum, &payload[checked..])
+    checksum
 }
 
 /// Copies `part`, which begins at `at` in the payload, onto the page's runs.

@@ -197,43 +197,24 @@ impl Reassembly {
         whole.ok_or_else(|| Error::bad_record("it is not whole"))
     }
 
-    /// Takes a complete record in place, which is not written meanwhile. The bytes go straight to the page, because memory
-    /// then reads and writes at once, while a window would make it alternate.
+    /// Takes a complete record that stands in memory that others may write at any time. Each byte is copied once, and what was
+    /// copied is checked and used.
     ///
     /// # Errors
     /// As `take`.
     pub fn take_standing(self: &Arc<Self>, record: &[u8]) -> Result<Header> {
         let whole = record.split_first_chunk().filter(|_| record.len() == self.record_bytes);
         let (head, payload) = whole.ok_or_else(|| Error::bad_record("it is not whole"))?;
-        let (checksum, is_bad) = match (self.placement, &self.page) {
-            // The other placements claim their range in `chunk`.
-            (Placement::Scattered | Placement::Decoded(..), Some((slot, geometry))) => {
-                self.claim(0..record.len())?;
-                self.to_page(payload, slot, geometry)
-            }
-            _ => return self.take(record, record.len()),
+        let (Placement::Scattered, Some((slot, geometry))) = (self.placement, &self.page) else {
+            return self.take(record, record.len());
         };
+        // The other placements claim their range in `chunk`.
+        self.claim(0..record.len())?;
+        // SAFETY: the slot holds the page (checked at opening) while `self` lives, and lies elsewhere.
+        let checksum = unsafe { raw::scatter_checked(geometry, payload, slot.as_ptr()) };
         let (range, splits) = (0..record.len(), Vec::new());
-        let arrived = Arrived { range, header: head, checksum, splits, kept: None, is_bad };
+        let arrived = Arrived { range, header: head, checksum, splits, kept: None, is_bad: false };
         self.arrived(arrived)?.ok_or_else(|| Error::bad_record("it is not whole"))
-    }
-
-    /// Moves the payload to the page; returns its checksum, and whether it could not be decoded.
-    fn to_page(&self, payload: &[u8], slot: &SlotAccess, geometry: &Geometry) -> (u32, bool) {
-        let page = slot.as_ptr();
-        let Placement::Decoded(spans, _) = self.placement else {
-            // SAFETY: the slot holds the page (checked at opening) while `self` lives, and lies elsewhere.
-            return (unsafe { raw::scatter_checked(geometry, payload, page) }, false);
-        };
-        let (mut checksum, mut decoded) = (0, Ok(0));
-        for (index, step) in payload.chunks(LANE_STEP_BYTES).enumerate() {
-            let end = index * LANE_STEP_BYTES + step.len();
-            // SAFETY: as above.
-            let rest = |from| unsafe { spans.decode(geometry, payload.as_ptr(), from..end, page) };
-            decoded = decoded.and_then(rest);
-            checksum = crc32c::append(checksum, step);
-        }
-        (checksum, decoded.is_err())
     }
 
     /// Claims `bytes` bytes at `offset` for one receiver.

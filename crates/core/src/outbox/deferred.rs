@@ -65,19 +65,6 @@ impl DeferredRecord {
         self.outbox.encode(&self.arena, self.lease, &self.geometry, self.codec, &self.identity)
     }
 
-    /// Makes the record in shared memory of `length` bytes; false if its length differs, or if it would lie there in clear
-    /// before it is sealed.
-    ///
-    /// # Errors
-    /// As `Outbox::encode`.
-    pub fn make_in(&self, record: &mut [u8]) -> Result<bool> {
-        if self.outbox.keys.get().is_some() {
-            return Ok(false);
-        }
-        let Self { outbox, arena, lease, geometry, codec, identity, .. } = self;
-        outbox.encode_in(arena, *lease, geometry, *codec, identity, record)
-    }
-
     /// Makes the record for a receiver that was told its length.
     ///
     /// # Errors

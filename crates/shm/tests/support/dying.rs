@@ -69,8 +69,8 @@ impl Fabric for Dying {
         self.step();
         self.memory.unlock();
     }
-    fn claim(&self, member: u64) -> Result<bool> {
-        self.memory.claim(member)
+    fn claim(&self) -> Result<Option<u64>> {
+        self.memory.claim()
     }
     fn is_vacant(&self, member: u64) -> bool {
         self.memory.is_vacant(member)

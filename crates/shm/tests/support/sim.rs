@@ -309,9 +309,13 @@ impl Fabric for Side {
         }
     }
 
-    fn claim(&self, member: u64) -> Result<bool> {
+    fn claim(&self) -> Result<Option<u64>> {
         let (_cache, mut world) = self.step();
-        Ok(*world.members.entry(member).or_insert(self.name) == self.name)
+        let own = world.members.iter().find(|(_, name)| **name == self.name);
+        let member = own.map(|(member, _)| *member);
+        let member = member.or_else(|| (0..64).find(|one| !world.members.contains_key(one)));
+        member.inspect(|member| _ = world.members.insert(*member, self.name));
+        Ok(member)
     }
 
     fn is_vacant(&self, member: u64) -> bool {
