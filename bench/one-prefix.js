@@ -49,7 +49,7 @@ export async function run({ isQuick, say }) {
     notes: [
       `prefixes of ${work.tokens} tokens, each request with 16 tokens of its own; a token computes for ${TOKEN_US} us, asleep; its blocks lie in the vault, or in the offloading's host memory, and the engine's own cache is empty`,
       `blocks taken from the engine's pool, and steps that schedule tokens; first token: from adding all requests to each answer's first token; medians of ${work.rounds} rounds`,
-      "tierKV as installed: a prefix that it predicts to be computed sooner is not loaded",
+      'tierKV restores whatever is held, as with [restore] when = "always"; requests run as their prefixes arrive, so eight prefixes take more and smaller steps',
       ...each.map(summaryOf),
     ],
     cells,
@@ -136,7 +136,7 @@ async function measure({ kvBytes, offloadBytes, vaultBytes, ...work }) {
     };
     if (vaultBytes !== undefined) {
       const address = await stand.vault(vaultBytes);
-      const options = { arenaBytes: 1.5 * GIB, codec: "auto", restore: "" };
+      const options = { arenaBytes: 1.5 * GIB, codec: "auto" };
       flags.socket = (await stand.sidecar(address, options)).socket;
     }
     // Removed, because vLLM prefers this variable over `kv_cache_memory_bytes`.
