@@ -1,6 +1,7 @@
 """Owns the measuring of many requests of few prompts that lie outside the engine, which computes nothing.
 
-Prints one JSON line: for each count and shape the blocks taken, loads, steps with tokens and times to first tokens.
+Prints one JSON line: for each round, count and shape the blocks taken, loads, steps with tokens and times to first
+tokens, in seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ ANSWER_TOKENS = 2
 WAIT_S = 120.0
 #: Answers to one request in the shape `n`.
 ANSWERS = 8
+#: Prefixes that lie outside the engine: all are asked in the shape `eight`, one in the others.
+PREFIXES = 8
+SHAPES = ("one", "eight", "n")
 
 
 class Prefixes:
@@ -58,8 +62,16 @@ class Prefixes:
         self.blocks = self.loads = self.steps = 0
         self._count()
         self._run([(self._said(4 * BLOCK_TOKENS), 1)])
-        if options.socket is not None:
-            self._wait(lambda: get_kv_transfer_group().worker_side.status()["credits"])
+        self._wait(self._is_ready)
+        self._prefixes = [self._said(options.tokens) for _ in range(PREFIXES)]
+        self._run([(prefix, 1) for prefix in self._prefixes])
+
+    def _is_ready(self) -> bool:
+        """Tell whether blocks can be saved and restored."""
+        if self._options.socket is None:
+            return True
+        halves = get_kv_transfer_group().worker_side, self._core.scheduler.connector.scheduler_side
+        return bool(halves[0].status()["credits"]) and halves[1]._naming.is_complete  # noqa: SLF001
 
     def _count(self) -> None:
         pool = self._core.scheduler.kv_cache_manager.block_pool
@@ -122,10 +134,10 @@ class Prefixes:
         return list(first.values())
 
     def _forget(self) -> None:
-        """Wait until all is saved, then empty the engine's own cache."""
+        """Wait until all is saved, then empty the engine's own cache, and let it look at its weights."""
         socket = self._options.socket
+        connector = self._core.scheduler.connector
         if socket is not None:
-            connector = self._core.scheduler.connector
 
             def is_saved() -> bool:
                 pending = connector.has_pending_push_work()
@@ -133,22 +145,35 @@ class Prefixes:
 
             self._wait(is_saved)
         self._wait(self._engine.reset_prefix_cache)
+        while True:  # with steps of a request, as the weights are looked at then
+            self._run([(self._said(BLOCK_TOKENS), 1)])
+            if socket is None or not connector.scheduler_side._generations.is_unsure:  # noqa: SLF001
+                return
 
-    def measure(self, count: int, shape: str) -> dict[str, Any]:
-        """Ask `count` answers at once: of one prefix, of eight, or of one with several answers to each request."""
-        prefixes = [self._said(self._options.tokens) for _ in range(8 if shape == "eight" else 1)]
-        self._run([(prefix, 1) for prefix in prefixes])
-        self._forget()
+    def measure(self, at: int, count: int, shape: str) -> dict[str, Any]:
+        """Ask `count` answers at once; `at`: number of the round."""
+        asked_of = self._prefixes if shape == "eight" else [self._prefixes[at % PREFIXES]]
         answers = ANSWERS if shape == "n" else 1
         asked = [
-            (prefixes[at % len(prefixes)] + self._said(END_TOKENS), answers)
-            for at in range(count // answers)
+            (asked_of[number % len(asked_of)] + self._said(END_TOKENS), answers)
+            for number in range(count // answers)
         ]
+        self._forget()
         self.blocks = self.loads = self.steps = 0
         first = self._run(asked)
         counted = {"blocks": self.blocks, "loads": self.loads, "steps": self.steps}
-        self._forget()
         return {"count": count, "shape": shape, **counted, "first": first}
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Measure all counts and shapes in each round, after a round that warms both sides up."""
+        for shape in SHAPES:
+            self.measure(0, PREFIXES, shape)
+        return [
+            self.measure(at, count, shape)
+            for at in range(self._options.rounds)
+            for count in self._options.counts
+            for shape in SHAPES
+        ]
 
     def end(self, cells: list[dict[str, Any]]) -> None:
         """Print the cells, once the engine has ended."""
@@ -166,10 +191,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--token-us", type=float, required=True)
     parser.add_argument("--counts", type=json.loads, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
     options = parser.parse_args()
     engine = Prefixes(options)
-    shapes = ("one", "eight", "n")
-    engine.end([engine.measure(count, shape) for count in options.counts for shape in shapes])
+    engine.end(engine.rounds())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ const USAGE = `Usage: npm run bench -- [--only NAME[,NAME]] [--quick] [--json] [
   --geometry NAME
             real-sizes: one published KV geometry at a short prompt, by its name in python-shim/lab/geometries.py,
             llama-3.1-8b-16k: 16k tokens, and a short prompt beside them, or llama-3.1-8b-32k, with 17 GB of memory
-  --quick   smaller sets and fewer rounds: for trying, not for quoting
+  --quick   smaller sets and fewer rounds: for trying, not for quoting, except of one-prefix
   --json    results as one JSON object on stdout, progress on stderr
   --save    write the results into bench/results: a file per bench, and the page of them all
 `;
@@ -72,6 +72,8 @@ const EXIT_USAGE = 2;
 
 class UsageError extends Error {}
 
+const SAVES_ALL = "--save wants all figures, as they may be quoted: leave the rest out";
+
 function readOptions() {
   const boolean = { type: "boolean", default: false };
   const options = { quick: boolean, json: boolean, save: boolean, help: boolean };
@@ -90,10 +92,17 @@ function readOptions() {
   if (unknown.length > 0) {
     throw new UsageError(`--only ${unknown.join(",")}: there are ${NAMES.join(", ")}`);
   }
-  if (values.save && (values.quick || values.geometry !== undefined)) {
-    throw new UsageError("--save wants all figures, as they may be quoted: leave the rest out");
-  }
+  if (values.save && values.geometry !== undefined) throw new UsageError(SAVES_ALL);
   return { ...values, names };
+}
+
+/** Refuses to keep figures of small sets: a bench says itself if its quick run has all of them. */
+async function refuseParts({ quick, save, names }) {
+  if (!quick || !save) return;
+  for (const name of names) {
+    const bench = await import(`./${name.split(":")[0]}.js`);
+    if (bench.isWholeWhenQuick !== true) throw new UsageError(SAVES_ALL);
+  }
 }
 
 const note = (text) => process.stderr.write(`${text}\n`);
@@ -133,6 +142,7 @@ async function main() {
     process.exitCode = EXIT_CRASHED;
     return;
   }
+  await refuseParts(options);
   // Imported late, because these files read the build of set-up.
   const { describeMachine, machineLine } = await import("./lib/machine.js");
   const { textLines } = await import("./lib/report.js");

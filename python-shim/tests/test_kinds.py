@@ -141,6 +141,27 @@ def test_the_last_step_of_an_engine_in_its_callers_process_leaves_no_reference(
         assert bench.save(3, ticket=5) == ({5: 1} if is_in_process else {})
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_where_a_draft_model_computes_after_the_forward_the_step_still_leaves_no_reference(
+    socket_path: str, monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    with FakeSidecar(socket_path) as sidecar, Rank(socket_path, sidecar, world=world) as bench:
+        bench.give_arena()
+        bench.give_credits((0, 1))
+        bench.shim.take_receipts()
+        step = saving(11, 3, 4)
+        bench.shim.begin_step(step)
+        early = bench.shim.take_receipts()
+        bench.shim.wait_for_save(step)
+        assert (early is not None) == (world == 1)
+        if early is not None:
+            assert (early.tickets, early.refused) == ({11: 1}, {11: 1})
+        later = bench.shim.take_receipts()  # is all there is with two ranks
+        assert later is not None
+        assert (later.tickets, later.refused) == ({11: 1}, {11: 1})
+
+
 # --- ranks that find another sidecar -----------------------------------------------------------
 
 

@@ -112,6 +112,31 @@ def test_of_a_shared_plan_only_the_common_beginning_is_offered_and_known(bench: 
     assert list(missing(0, 0, 10)) == [8, 9]
 
 
+@pytest.mark.parametrize("reason", ["slower", "end_of_hit"])
+def test_what_is_computed_sooner_is_so_for_later_requests_of_the_prompt(
+    bench: Bench, reason: str
+) -> None:
+    first = bench.new(Request("a", TOKENS))
+    bench.done(bench.prefetch(), reason)
+    plan = bench.shim._book._by_id[1]
+    wait_until(lambda: plan.is_done, "the end of the plan")
+    second = bench.new(Request("b", TOKENS))
+    assert bench.kinds().count("prefetch") == 1
+    assert bench.answer(first) == bench.answer(second) == NOTHING
+    bench.admit(first, TABLE, 0)
+    bench.admit(second, TABLE, 0)
+    assert len(bench.releases(1)) == 1
+
+
+def test_a_plan_that_failed_is_not_shared(bench: Bench) -> None:
+    bench.new(Request("a", TOKENS))
+    bench.done(bench.prefetch(), "vault_down")
+    plan = bench.shim._book._by_id[1]
+    wait_until(lambda: plan.is_done, "the end of the plan")
+    bench.new(Request("b", TOKENS))
+    assert bench.prefetch(2)["req"] == "b"
+
+
 def test_windows_and_states_are_shared_whole_or_not_at_all(socket_path: str) -> None:
     groups = [make_group(), make_state()]
     with FakeSidecar(socket_path) as sidecar, Bench(socket_path, sidecar, groups=groups) as bench:

@@ -91,6 +91,66 @@ def test_a_failed_leader_computes_and_the_others_hit_its_blocks(scenes: Json) ->
     assert lost["steps"] == scenes["crowds"]["one alone"]["steps"]
 
 
+@pytest.mark.parametrize("how", ["again", "lost"])
+def test_a_preempted_leader_leads_again_and_its_loss_is_made_good_within_a_step(
+    scenes: Json, how: str
+) -> None:
+    found = sound(scenes["preempted"][how])
+    assert found["was_running"] == ["r0", "r1"]
+    assert found["preempted"] == 2
+    # The weights are asked for, the blocks are looked up, the load begins: a step each.
+    assert found["until_led"] <= 3
+    assert (
+        len(found["before"]) == len(found["after"]) == 1
+    )  # releases queue them in different orders
+    is_lost = how == "lost"
+    assert (found["after"] != found["before"]) == is_lost
+    assert found["loads"] == 2 + is_lost
+    assert found["asks"] == 2  # one for each time that the cache was empty
+    assert len(found["first"]) == 4 - (is_lost and found["before"][0] not in found["was_running"])
+
+
+@pytest.mark.parametrize("beside", ["window", "state"])
+def test_followers_of_models_with_windows_or_states_wait_and_hit_the_whole_load(
+    scenes: Json, beside: str
+) -> None:
+    found = scenes["groups"]
+    if f"{beside} ours" not in found:
+        pytest.skip("needs vLLM 0.29")
+    alone = found[f"{beside} alone"]
+    for name in ("ours", "slow"):
+        ours = sound(found[f"{beside} {name}"])
+        assert (ours["loads"], ours["asks"], len(ours["first"])) == (1, 1, 8)
+        assert ours["blocks"] <= 1.1 * alone["blocks"]
+        # vLLM serves one hit of a state a step, and its last step computes the last answer.
+        assert ours["steps"] <= (alone["steps"] if beside == "window" else 8 + 1)
+    lost = sound(found[f"{beside} lost"])
+    assert lost["before"] == [True, False, False, False]
+    assert lost["after"] == [False, True, False, False]
+    assert (lost["loads"], len(lost["first"])) == (2, 3)
+
+
+@pytest.mark.parametrize("late", [1, 2, 3])
+def test_no_running_request_waits_for_copies_of_blocks_that_others_hold(
+    scenes: Json, late: int
+) -> None:
+    found = scenes["stalls"]
+    ours, always = sound(found[f"ours {late}"]), found[f"always {late}"]
+    assert ours["preempted"] > 0  # the cache was full
+    assert ours["stall"] == 0
+    if always["preempted"] < ours["preempted"]:  # releases that ask before they preempt
+        assert always["stall"] > 3
+
+
+def test_a_new_prompt_before_six_restorable_ones_is_answered_first_and_alone(scenes: Json) -> None:
+    ours, alone = sound(scenes["one_slot"]["ours"]), scenes["one_slot"]["alone"]
+    assert ours["first"] == alone["first"] == ["new", *(f"r{at}" for at in range(6))]
+    assert ours["until_new"] == alone["until_new"]
+    assert ours["peak"] == alone["peak"]  # what the largest request holds
+    assert ours["loads"] == 6
+    assert ours["steps"] <= alone["steps"]
+
+
 def test_a_failed_load_is_not_counted_as_restored(scenes: Json) -> None:
     said = scenes["lost"]["fail"]["shim"]
     assert said.get("tokens_restored", 0) == 0

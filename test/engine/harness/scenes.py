@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm.saves import SavePlanner
 
 from harness.scheduling import BLOCK, Rig, main, tokens
 
@@ -83,6 +84,93 @@ def lost(model: str) -> Json:
         after = [rig.is_loading(f"r{at}") for at in range(8)]
         scheduled = len(rig.scheduler.running)
         found[how] = {**_end(rig), "before": before, "after": after, "scheduled": scheduled}
+    return found
+
+
+def preempted(model: str) -> Json:
+    """Preempt the leader, once it runs and before a part of its followers does; then lose it as it loads again."""
+    found: Json = {}
+    for how in ("again", "lost"):
+        rig = Rig(model, running=16, load_steps=3, step_tokens=16)
+        prefix = tokens(1, PREFIX)
+        rig.store(prefix)
+        for at in range(4):
+            rig.add(f"r{at}", [*prefix, *tokens(100 + at, 10)], answers=4)
+        while not rig.order:  # a step has room for the ends of two of them
+            rig.step()
+        running = [request.request_id for request in rig.scheduler.running]
+        rig.preempt_all()
+
+        def loading(rig: Rig = rig) -> list[str]:
+            return [name for name in (f"r{at}" for at in range(4)) if rig.is_loading(name)]
+
+        steps = 0
+        while not loading():
+            rig.step()
+            steps += 1
+        before = loading()
+        if how == "lost":
+            rig.abort(before[0])
+            rig.step()
+        more = {"before": before, "after": loading(), "was_running": running, "until_led": steps}
+        found[how] = {**_end(rig), **more}
+    return found
+
+
+def groups(model: str) -> Json:
+    """Ask one prefix of models with windows or states eight times at once, beside vLLM alone."""
+    found: Json = {}
+    for beside in ("window", "state") if compat.hands_off_states() else ("window",):
+        for who, ours in {"alone": False, "ours": True}.items():
+            found[f"{beside} {who}"] = _crowd(model, with_tierkv=ours, beside=beside)
+        found[f"{beside} slow"] = _crowd(model, beside=beside, load_steps=6)
+        rig = Rig(model, load_steps=4, beside=beside)
+        prefix = tokens(1, PREFIX)
+        rig.store(prefix)
+        for at in range(4):
+            rig.add(f"r{at}", [*prefix, *tokens(100 + at, 10)])
+        rig.step()
+        rig.step()
+        before = [rig.is_loading(f"r{at}") for at in range(4)]
+        rig.abort("r0")
+        rig.step()
+        after = [rig.is_loading(f"r{at}") for at in range(4)]
+        found[f"{beside} lost"] = {**_end(rig), "before": before, "after": after}
+    return found
+
+
+def stalls(model: str) -> Json:
+    """Fill the cache with answers that grow, while copies of saved blocks are acknowledged late."""
+    found: Json = {}
+    always = property(lambda planner: bool(planner._in_flight))
+    ours = SavePlanner.holds_blocks
+    for late in (1, 2, 3):
+        for name, holds in {"ours": ours, "always": always}.items():
+            SavePlanner.holds_blocks = holds  # type: ignore[method-assign, assignment]
+            rig = Rig(model, blocks=300, save_steps=late)
+            for at in range(48):
+                rig.add(f"r{at}", tokens(at + 1, 4 * BLOCK + at), answers=8 * BLOCK)
+            found[f"{name} {late}"] = _end(rig)
+    SavePlanner.holds_blocks = ours  # type: ignore[method-assign]
+    return found
+
+
+def one_slot(model: str) -> Json:
+    """Ask a new prompt of 600 tokens, then six restorable ones of 1,000, with one running slot."""
+    found: Json = {}
+    for who, ours in {"alone": False, "ours": True}.items():
+        rig = Rig(model, running=1, load_steps=3, with_tierkv=ours)
+        rig.add("new", tokens(1, 600), answers=16)
+        for at in range(6):
+            prompt = tokens(at + 2, 1000)
+            if ours:
+                rig.store(prompt)
+            rig.add(f"r{at}", prompt, answers=16)
+        until_new = 0
+        while "new" not in rig.first_tokens:
+            rig.step()
+            until_new += 1
+        found[who] = {**_end(rig), "until_new": until_new}
     return found
 
 
@@ -192,7 +280,10 @@ def malformed(model: str) -> Json:
 
 SCENES: dict[str, Callable[[str], Any]] = {
     scene.__name__: scene
-    for scene in (crowds, lost, partly, late, turns, prefetched, saved, malformed)
+    for scene in (
+        *(crowds, lost, preempted, groups, stalls, one_slot),
+        *(partly, late, turns, prefetched, saved, malformed),
+    )
 }
 
 if __name__ == "__main__":

@@ -15,14 +15,20 @@ from typing import TYPE_CHECKING, Any
 from lab.checkpoint import Spec
 from tests.support.sidecar import WELCOME, FakeSidecar, wait_until
 from tierkv.connectors.vllm.frames import Frame, encode
-from tierkv.connectors.vllm.metadata import StepReceipts
+from tierkv.connectors.vllm.metadata import Memory, StepReceipts
 from tierkv.connectors.vllm.resolved import Resolved
 from vllm import SamplingParams
 from vllm.config import CacheConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
@@ -60,28 +66,47 @@ class Vault(FakeSidecar):
             self._answer(frame)
 
     def _answer(self, frame: Frame) -> None:
-        (group,) = frame["groups"]
-        hashes = [group["hashes"][at : at + 32] for at in range(0, len(group["hashes"]), 32)]
+        asked = {
+            group["group"]: [
+                group["hashes"][at : at + 32] for at in range(0, len(group["hashes"]), 32)
+            ]
+            for group in frame["groups"]
+        }
+        count = min(self._held(hashes) for hashes in asked.values())
+        of = {"req": frame["req"], "plan": frame["plan"]}
+        held = [{"group": index, "held": _bits(count, len(of))} for index, of in asked.items()]
+        answers: list[Frame] = [{"t": "held", **of, "groups": held, "tokens": count * BLOCK}]
+        first = frame["groups"][0]["from"]
+        for index, hashes in asked.items():
+            named = [bytes([index]) + each for each in hashes[first:count]]
+            slots = [self.slots.setdefault(each, len(self.slots)) for each in named]
+            packed = struct.pack(f"<{len(slots)}I", *slots)
+            if slots:
+                answers.append(
+                    {"t": "placed", **of, "group": index, "first": first, "slots": packed}
+                )
+        is_placed = count > first
+        answers.append({"t": "done", **of, "reason": "complete" if is_placed else "nothing_held"})
+        self.connections[-1].sendall(b"".join(encode(each) for each in answers))
+
+    def _held(self, hashes: list[bytes]) -> int:
+        """Count the leading hashes that are held."""
         count = 0
         while count < len(hashes) and hashes[count] in self.held:
             count += 1
-        bits = bytearray(len(hashes) // 8 + 1)
-        for index in range(count):
-            bits[index // 8] |= 1 << index % 8
-        of = {"req": frame["req"], "plan": frame["plan"]}
-        first = group["from"]
-        slots = [self.slots.setdefault(each, len(self.slots)) for each in hashes[first:count]]
-        packed = struct.pack(f"<{len(slots)}I", *slots)
-        held = {"group": 0, "held": bytes(bits)}
-        answers: list[Frame] = [{"t": "held", **of, "groups": [held], "tokens": count * BLOCK}]
-        if slots:
-            answers.append({"t": "placed", **of, "group": 0, "first": first, "slots": packed})
-        answers.append({"t": "done", **of, "reason": "complete" if slots else "nothing_held"})
-        self.connections[-1].sendall(b"".join(encode(each) for each in answers))
+        return count
+
+
+def _bits(count: int, of: int) -> bytes:
+    return ((1 << count) - 1).to_bytes(of // 8 + 1, "little")
 
 
 class Rig:
-    """A scheduler, its connector and its workers. `load_steps`: steps from a load's last part to its report."""
+    """A scheduler, its connector and its workers.
+
+    `load_steps`, `save_steps`: steps from a load's last part, or from a step with saves, to its report; `beside`: a
+    second group of layers, with a `window` or with a `state`.
+    """
 
     def __init__(
         self,
@@ -94,6 +119,7 @@ class Rig:
         save_steps: int = 1,
         policy: str = "fcfs",
         step_tokens: int = 2048,
+        beside: str = "",
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="tk-")
         self.path = str(Path(self._folder.name, "s.sock"))
@@ -102,10 +128,7 @@ class Rig:
         config = self._config(model, running, policy, step_tokens, with_tierkv=with_tierkv)
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(BLOCK, sha256)
-        heads = {"num_kv_heads": MODEL.kv_heads, "head_size": MODEL.head_dim}
-        spec = FullAttentionSpec(block_size=BLOCK, **heads, dtype=config.model_config.dtype)
-        layers = [f"model.layers.{n}.self_attn.attn" for n in range(MODEL.layers)]
-        groups = [KVCacheGroupSpec(layers, spec)]
+        groups = _groups(config.model_config.dtype, beside)
         cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
         if hasattr(cache, "hash_block_size"):
             cache.hash_block_size = BLOCK
@@ -133,6 +156,10 @@ class Rig:
         self._tickets: list[tuple[int, int]] = []
         self._taken: set[int] = set()
         self.blocks_taken = 0
+        #: Steps in a row that each running request was not scheduled in, and the most of any.
+        self._stalled: dict[str, int] = {}
+        self.longest_stall = 0
+        self.preemptions = 0
         self._note_taken()
         self.shim: Any = None
         if with_tierkv:
@@ -164,6 +191,7 @@ class Rig:
                 async_scheduling=False,
                 is_encoder_decoder=False,
                 policy=policy,
+                disable_hybrid_kv_cache_manager=False,
             ),
             kv_transfer_config=transfer if with_tierkv else None,
         )
@@ -212,10 +240,12 @@ class Rig:
     def step(self) -> None:
         self.settle()
         self.step_number += 1
+        assert self.step_number < STEPS_MAX, f"left: {list(self.scheduler.requests)}"
         output = self.scheduler.schedule()
         free = self.pool.get_num_free_blocks()
         self.peak_blocks = max(self.peak_blocks, self.pool.num_gpu_blocks - 1 - free)
         self.peak_running = max(self.peak_running, len(self.scheduler.running))
+        self._note_stalls(output)
         is_computing = bool(output.num_scheduled_tokens)
         self.computing_steps += is_computing
         self.empty_steps += not is_computing
@@ -238,6 +268,14 @@ class Rig:
         )
         self.scheduler.update_from_output(output, made)
 
+    def _note_stalls(self, output: Any) -> None:
+        for request in self.scheduler.running:
+            name = request.request_id
+            is_served = name in output.num_scheduled_tokens
+            self._stalled[name] = 0 if is_served else self._stalled.get(name, 0) + 1
+            self.longest_stall = max(self.longest_stall, self._stalled[name])
+        self.preemptions += len(output.preempted_req_ids or ())
+
     def _work(self, output: Any) -> KVConnectorOutput | None:
         metadata = output.kv_connector_metadata
         if metadata is None:
@@ -253,6 +291,8 @@ class Rig:
         ended = {name for due, name in self._loading if due <= self.step_number}
         self._loading = [each for each in self._loading if each[1] not in ended]
         receipts = StepReceipts()
+        if metadata.question:
+            receipts.memory[0] = Memory(metadata.question, is_loaded=True)
         for due, ticket in list(self._tickets):
             if due <= self.step_number:
                 receipts.tickets[ticket] = 1
@@ -277,13 +317,16 @@ class Rig:
     def run(self) -> None:
         """Step until every request is answered and nothing is under way."""
         while self.scheduler.requests:
-            assert self.step_number < STEPS_MAX, f"left: {list(self.scheduler.requests)}"
             self.step()
 
     def abort(self, name: str) -> None:
         from vllm.v1.request import RequestStatus  # noqa: PLC0415
 
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+
+    def preempt_all(self) -> None:
+        """Preempt every running request and forget all cached blocks, as `/pause` and a change of weights do."""
+        assert self.scheduler.reset_prefix_cache(reset_running_requests=True)
 
     def is_loading(self, name: str) -> bool:
         request = self.scheduler.requests.get(name)
@@ -306,6 +349,8 @@ class Rig:
             "first": self.first_tokens,
             "order": self.order,
             "off": shim.get("turned_off", 0),
+            "stall": self.longest_stall,
+            "preempted": self.preemptions,
             "shim": shim,
             "status": {} if self.shim is None else self.shim.status(),
         }
@@ -315,6 +360,24 @@ class Rig:
             self.shim.shutdown()
         self.vault.kill()
         self._folder.cleanup()
+
+
+def _groups(dtype: Any, beside: str) -> list[KVCacheGroupSpec]:
+    """Give attention over the whole prompt and, if wanted, layers beside it whose pages are as large."""
+    heads = {"num_kv_heads": MODEL.kv_heads, "head_size": MODEL.head_dim}
+    full = FullAttentionSpec(block_size=BLOCK, **heads, dtype=dtype)
+    names = {kind: [f"{kind}.{n}.self_attn.attn" for n in range(MODEL.layers)] for kind in "ab"}
+    found = [KVCacheGroupSpec(names["a"], full)]
+    if beside == "window":
+        spec = SlidingWindowSpec(block_size=BLOCK, **heads, dtype=dtype, sliding_window=3 * BLOCK)
+        found.append(KVCacheGroupSpec(names["b"], spec))
+    elif beside == "state":
+        shape = (full.page_size_bytes // dtype.itemsize,)
+        state = MambaSpec(
+            block_size=BLOCK, shapes=(shape,), dtypes=(dtype,), mamba_cache_mode="align"
+        )
+        found.append(KVCacheGroupSpec(names["b"], state))
+    return found
 
 
 def tokens(seed: int, count: int) -> list[int]:

@@ -1,12 +1,16 @@
 """Owns the choice of requests that share a plan: prompts that arrive together are looked up and fetched once."""
 
 from collections import OrderedDict
-from typing import Any
+from typing import Any, Final
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.grid import Grid
 from tierkv.connectors.vllm.leaders import shared_hashes
 from tierkv.connectors.vllm.plans import Plan, PlanBook
+
+#: Ends of a plan that hold for every request of the same beginning: what is held, and what is computed sooner. If
+#: each request asked again, one could load what another computes, each into blocks of its own.
+_SHARED_ENDS: Final = (None, "complete", "end_of_hit", "slower")
 
 
 class SharedPlans:
@@ -41,7 +45,7 @@ class SharedPlans:
         if not plan.holders or plan.connection != self._book.connection:
             del self._plans[key]
             return None
-        if plan.first_tokens != first_tokens or plan.done_reason not in (None, "complete"):
+        if plan.first_tokens != first_tokens or plan.done_reason not in _SHARED_ENDS:
             return None
         size, step = self._grid.hash_tokens, self._grid.step
         end = min(most, plan.asked_tokens)

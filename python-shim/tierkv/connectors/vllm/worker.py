@@ -91,6 +91,8 @@ class WorkerShim:
         self._forward: StepMetadata | None = None
         self._is_warm = False
         self._is_in_process = compat.steps_by_calls_only()
+        #: Receipts that vLLM took before this step's copies, as it does where a draft model computes after the forward.
+        self._taken_early: StepReceipts | None = None
         self._is_asleep = False
 
     def register_kv_caches(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -257,6 +259,14 @@ class WorkerShim:
         self._save_blocks(metadata)
         if self._is_in_process:
             self._copier.settle()  # no step follows a batch's last one, so its references would stay
+            self._add_late()
+
+    def _add_late(self) -> None:
+        """Add this step's tickets to receipts that vLLM took before; the next ones repeat them, which has no effect."""
+        early, self._taken_early = self._taken_early, None
+        if early is not None:
+            early.tickets.update(self._tickets.closed)
+            early.refused.update(self._receipts.refused)
 
     def _save_blocks(self, metadata: StepMetadata) -> None:
         if self.weights.is_unheard(metadata):
@@ -364,9 +374,12 @@ class WorkerShim:
         if not self._introduced:
             mine = self.introduce()
             self._receipts.resolved[mine.rank] = mine.resolved
-        if self._receipts.is_empty:
+        # Of several ranks each acknowledges a ticket once, so only a single one may add to what was taken.
+        is_early = self._forward is not None and self._is_in_process and self._world == 1
+        if self._receipts.is_empty and not is_early:
             return None
         receipts, self._receipts = self._receipts, StepReceipts()
+        self._taken_early = receipts if is_early else None
         return receipts
 
     def sleep(self, *, is_asleep: bool) -> None:
