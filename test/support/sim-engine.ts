@@ -114,7 +114,7 @@ export class SimEngine {
     if (this.key !== null && authorization !== `Bearer ${this.key}`) {
       return void response.writeHead(401).end('{"error":"Unauthorized"}');
     }
-    if (path.startsWith("/is_")) {
+    if (/^\/(?:is_|kv_event_sources)/.test(path)) {
       const state = this.states[path];
       return void response.writeHead(state === undefined ? 404 : 200).end(JSON.stringify(state));
     }

@@ -34,8 +34,6 @@ export class Engine {
   readonly name: string;
   /** Places the engine on the hash ring: the id it registered with, else its name. */
   readonly id: string;
-  /** Index into tables of engines; free again once the engine is removed. */
-  readonly slot: number;
   readonly pool: Pool;
   readonly access: EngineAccess;
   readonly #inFlightMax: number;
@@ -54,16 +52,9 @@ export class Engine {
   /** How often the engine came up; a restarted process may be another release. */
   rises = 0;
 
-  constructor(
-    name: string,
-    inFlightMax: number,
-    slot: number,
-    id: string = name,
-    access: EngineAccess = OPEN,
-  ) {
+  constructor(name: string, inFlightMax: number, id: string = name, access: EngineAccess = OPEN) {
     this.name = name;
     this.access = access;
-    this.slot = slot;
     this.id = id;
     this.#inFlightMax = inFlightMax;
     this.pool = new Pool(access.urlOf(name), {

@@ -144,14 +144,17 @@ async function attempt(attempted: Attempt, to: Forwarding, signal: AbortSignal):
 }
 
 function ask(
-  { request, target, body, passage }: Exchange,
+  { request, target, body, passage, sent }: Attempt,
   engine: Engine,
   signal: AbortSignal,
 ): Promise<Dispatcher.ResponseData> {
   return engine.pool.request({
     method: request.method ?? "GET",
     path: target,
-    headers: headersToEngine(request, passage, engine.access),
+    headers: [
+      ...Object.entries(sent.headers).flat(),
+      ...headersToEngine(request, passage, engine.access),
+    ],
     body: body.bytes.length === 0 ? null : body.bytes,
     signal,
   });
