@@ -18,6 +18,8 @@ const TALKS = 24;
 const ROUNDS = 3;
 const MEASURED = 3;
 const ROUNDS_MAX = 40;
+/** Rounds before that: with 2 s each, less than a minute of traffic. */
+const SETTLING = 8;
 const SYSTEMS = ["one system prompt, ", "a second one, ", "the third, "];
 
 interface Engine {
@@ -120,7 +122,7 @@ async function reuse(isLate: boolean): Promise<number> {
   let rounds = 0;
   do await round(gateway.url, turn, (first += TALKS));
   while (!(await isAgreed()) && (rounds += 1) < ROUNDS_MAX);
-  await round(gateway.url, (turn += 1), first);
+  for (let n = 0; n < SETTLING; n += 1) await round(gateway.url, (turn += 1), first);
   Object.assign(count, { reused: 0, all: 0 });
   for (let n = 0; n < MEASURED; n += 1) await round(gateway.url, (turn += 1), first);
   await gateway.close();
