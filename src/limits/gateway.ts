@@ -104,8 +104,9 @@ export const GATEWAY_HASH_BLOCK_TOKENS_MAX = 8_192;
 export const GATEWAY_HASHES_PER_SLICE = 2_048;
 /** Events that begin a prompt, of which one is checked by making its hashes again. */
 export const GATEWAY_HASH_CHECK_EVERY = 16;
-/** Interval of hashing a prompt sent to an engine whose form of hashes is unknown. */
-export const GATEWAY_HASHES_EXPECT_MS = 100;
+/** Prompts hashed in each such interval for an engine whose form of hashes is unknown. */
+export const GATEWAY_HASHES_EXPECT_MOST = 32;
+export const GATEWAY_HASHES_EXPECT_MS = 1_000;
 /** How long a decision waits for vaults' look-ups: default, and most in the configuration. */
 export const GATEWAY_LOOKUP_MS_DEFAULT = 5;
 export const GATEWAY_LOOKUP_MS_MAX = 1_000;

@@ -1,7 +1,11 @@
 // Owns whether the gateway can compute one engine's block hashes: learned from its events, rechecked, and given up at the first difference.
 import { NAMESPACE_BYTES, toNamespace } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
-import { GATEWAY_HASH_CHECK_EVERY, GATEWAY_HASHES_EXPECT_MS } from "../../limits/gateway.ts";
+import {
+  GATEWAY_HASH_CHECK_EVERY,
+  GATEWAY_HASHES_EXPECT_MOST,
+  GATEWAY_HASHES_EXPECT_MS,
+} from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import type { IndexReport, IndexSample } from "../../native.ts";
 import { nowMs } from "../../time.ts";
@@ -62,7 +66,8 @@ export class Agreement {
   #root: Buffer | null = null;
   /** Bases of hashes expected of prompts on their way there, by their number in the index. */
   #expected: readonly Base[] = [];
-  /** Until then no other prompt is expected, because an engine may never show its form. */
+  /** Prompts expected until that time; no more than a few, because an engine may never show its form. */
+  #expectedLately = 0;
   #expectAgainMs = -Infinity;
 
   /** `holder`: number of the engine in the index, whose events are heard. */
@@ -134,8 +139,13 @@ export class Agreement {
   /** Expects the hashes of a prompt on its way there, because the engine may have reported the prompt's first blocks long ago. */
   async expect(tokens: readonly number[], blockSize: number): Promise<void> {
     const now = nowMs();
-    if (this.state !== "learning" || now < this.#expectAgainMs) return;
-    this.#expectAgainMs = now + GATEWAY_HASHES_EXPECT_MS;
+    if (this.state !== "learning") return;
+    if (now >= this.#expectAgainMs) {
+      this.#expectAgainMs = now + GATEWAY_HASHES_EXPECT_MS;
+      this.#expectedLately = 0;
+    }
+    if (this.#expectedLately >= GATEWAY_HASHES_EXPECT_MOST) return;
+    this.#expectedLately += 1;
     const bases = this.#bases();
     const made = await Promise.all(
       bases.map((base) => hashesOf(base, tokens, blockSize, [NOT_APART, "bare"])),
