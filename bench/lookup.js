@@ -56,8 +56,8 @@ export async function run({ isQuick }) {
     if (lane.lanes !== "up") throw new Error("the lanes are not up");
     const keys = Buffer.concat(items.map(({ key }) => key));
     const gateways = ALGORITHMS.map((name) => new AskingGateway(lane, NAMESPACE, logger, name));
-    const prompted = (gateway) => {
-      const prompt = gateway.prompt(PROMPT_TOKENS);
+    const prompted = async (gateway) => {
+      const prompt = await gateway.prompt(PROMPT_TOKENS);
       return timed(() => gateway.ask(prompt));
     };
     const measures = {

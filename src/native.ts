@@ -233,3 +233,12 @@ export const tokenizerEncode: Takes<"tokenizerEncode", [TokenizerId]> = codedLat
   loaded.tokenizerEncode,
 );
 export const tokenizerClose: Takes<"tokenizerClose", [TokenizerId]> = coded(loaded.tokenizerClose);
+
+export type IndexReport = core.IndexReport;
+export type IndexSample = core.IndexSample;
+export type IndexView = core.IndexView;
+export const IndexCore: Core["IndexCore"] = loaded.IndexCore;
+export type IndexCore = core.IndexCore;
+export const hashRoot: Core["hashRoot"] = coded(loaded.hashRoot);
+export const hashBlocks: Core["hashBlocks"] = coded(loaded.hashBlocks);
+export const nameBlocks: Core["nameBlocks"] = coded(loaded.nameBlocks);

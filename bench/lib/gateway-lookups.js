@@ -1,10 +1,16 @@
 // Owns the look-up of the gateway for one prompt: hashing it, and asking a vault for all hashes.
 import { UNCOUNTED } from "../../dist/client/found.js";
 import { Agreement } from "../../dist/gateway/hashes/agreement.js";
-import { hashOfBlock, lowOf, NOT_APART, rootOf } from "../../dist/gateway/hashes/forms.js";
-import { namesOf } from "../../dist/gateway/index/chain.js";
+import {
+  hashesOf,
+  hashOfBlock,
+  lowOf,
+  NOT_APART,
+  rootOf,
+} from "../../dist/gateway/hashes/forms.js";
 import { BlockIndex } from "../../dist/gateway/index/index-of-blocks.js";
 import { Lookups } from "../../dist/gateway/vaults/lookups.js";
+import { batchOf } from "../sim/fleet.js";
 
 const SIZE = 16;
 const BOUND_MS = 10_000;
@@ -16,15 +22,18 @@ export class AskingGateway {
 
   constructor(client, namespace, logger, algorithm) {
     const root = rootOf(algorithm, "bench");
-    this.agreement = new Agreement("bench", logger);
-    const name = { namespace, shards: 1, root };
-    this.agreement.hear({ kind: "named", name, group: 0, blockSize: SIZE });
+    this.base = { algorithm, root };
+    this.index = new BlockIndex(1);
+    this.agreement = new Agreement("bench", logger, this.index, 0);
+    const name = ["tierkv", namespace.toString("hex"), 1, root.toString("hex")];
     const tokens = Array.from({ length: SIZE }, (_none, at) => at);
     const hash = lowOf(hashOfBlock({ algorithm, root }, root, tokens, [0, SIZE]));
-    const blocks = [{ hash, tokens, extra: [] }];
-    const of = { tier: "gpu", parent: null, blockSize: SIZE, group: 0, adapter: null };
-    this.agreement.hear({ kind: "stored", blocks, ...of });
-    this.index = new BlockIndex(1);
+    const stored = { type: "BlockStored", parent_block_hash: null, block_size: SIZE };
+    const naming = { block_hashes: [], token_ids: [], medium: "STORAGE", extra_keys: [name] };
+    const prompt = { block_hashes: [hash], token_ids: tokens };
+    for (const event of [naming, prompt]) {
+      this.agreement.hear(this.index.apply(0, batchOf({ ...stored, ...event })));
+    }
     const vault = {
       isOpen: false,
       lookup: (space, keys, ms) => client.lookup(space, keys, ms, UNCOUNTED),
@@ -39,12 +48,12 @@ export class AskingGateway {
   }
 
   /** Returns a prompt of which the vault holds nothing. */
-  prompt(tokens) {
+  async prompt(tokens) {
     this.#prompts += 1;
     const made = Array.from({ length: tokens + 1 }, (_none, at) => this.#prompts * 1000 + at);
-    const names = namesOf(this.index.seeds, made, SIZE, [], null);
-    const engine = { slot: 0, agreement: this.agreement, apart: NOT_APART, held: 0, reach: 0 };
-    return { tokens: made, blockSize: SIZE, names, engines: [engine] };
+    const hashes = await hashesOf(this.base, made, SIZE, [NOT_APART, "bare"]);
+    const engine = { holder: 0, agreement: this.agreement, hashes, held: 0, reach: 0 };
+    return { tokens: made.length, blockSize: SIZE, engines: [engine] };
   }
 
   async ask(prompt) {

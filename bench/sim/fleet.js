@@ -1,7 +1,7 @@
 // Owns a simulated fleet in virtual time: engines with queue, cache and quadratic prefill, behind real gateway code.
+import { encode } from "@msgpack/msgpack";
 import { Engine } from "../../dist/gateway/engines/engine.js";
-import { namesOf, newSeeds } from "../../dist/gateway/index/chain.js";
-import { BlockIndex } from "../../dist/gateway/index/index-of-blocks.js";
+import { BlockIndex, namesOf } from "../../dist/gateway/index/index-of-blocks.js";
 import { Router } from "../../dist/gateway/score/router.js";
 import { Tokenizer } from "../../dist/gateway/tokens/tokenizer.js";
 import { chanceOf } from "./chance.js";
@@ -19,6 +19,16 @@ function prefillMs(from, to) {
   return EACH_MS + TOKEN_MS * (to - from) + (PAIR_MS * (to * to - from * from)) / 2;
 }
 
+/** Encodes events as an engine publishes them. */
+export const batchOf = (...events) =>
+  Buffer.from(encode([1.5, events, null], { useBigInt64: true }));
+
+/** Names of a prompt's blocks, which engines here use as hashes. */
+function hashesOf(tokens) {
+  const { blocks } = namesOf(tokens, BLOCK, [], null);
+  return Array.from({ length: blocks.length / 8 }, (_none, at) => blocks.readBigUInt64LE(8 * at));
+}
+
 /** One engine: computes prompts one after the other, and evicts ends of prefixes first. */
 class SimEngine {
   #held = new Map();
@@ -28,7 +38,7 @@ class SimEngine {
     this.blocksMax = blocksMax;
   }
 
-  /** Returns the tokens that were held, and the cache events. */
+  /** Returns the tokens that were held, and the batch of cache events; null: nothing changed. */
   take(names, tokens) {
     const missing = names.findIndex((name) => !this.#held.has(name));
     const first = missing < 0 ? names.length : missing;
@@ -40,32 +50,36 @@ class SimEngine {
     for (const name of this.#held.keys()) {
       if (this.#held.size <= this.blocksMax) break;
       this.#held.delete(name);
-      gone.push(BigInt(name));
+      gone.push(name);
     }
     const told = [];
     if (first < names.length) {
-      const blocks = names.slice(first).map((name, at) => ({
-        hash: BigInt(name),
-        tokens: tokens.slice((first + at) * BLOCK, (first + at + 1) * BLOCK),
-        extra: [],
-      }));
-      const parent = first === 0 ? null : BigInt(names[first - 1]);
-      told.push({ kind: "stored", tier: "gpu", parent, blockSize: BLOCK, blocks, group: 0 });
+      told.push({
+        type: "BlockStored",
+        block_hashes: names.slice(first),
+        parent_block_hash: first === 0 ? null : names[first - 1],
+        token_ids: tokens.slice(first * BLOCK, names.length * BLOCK),
+        block_size: BLOCK,
+      });
     }
-    if (gone.length > 0) told.push({ kind: "removed", tier: "gpu", hashes: gone, group: 0 });
+    if (gone.length > 0) told.push({ type: "BlockRemoved", block_hashes: gone });
     // Capped, because the last token is always computed.
-    return { held: Math.min(first * BLOCK, tokens.length - 1), told };
+    const held = Math.min(first * BLOCK, tokens.length - 1);
+    return { held, told: told.length === 0 ? null : batchOf(...told) };
   }
 }
 
 /** Builds one gateway from the real parts, without its front. */
-export function gatewayOf(preset, engines, { ttftMs = null, seeds = newSeeds(), blocksMax } = {}) {
+export function gatewayOf(preset, engines, { ttftMs = null, blocksMax } = {}) {
   const made = Array.from(
     { length: engines },
-    (_none, at) => new Engine(`127.0.0.1:${at + 1}`, IN_FLIGHT_MAX, at),
+    (_none, at) => new Engine(`127.0.0.1:${at + 1}`, IN_FLIGHT_MAX),
   );
   for (const engine of made) engine.setUp([{ id: "m" }]);
-  const index = new BlockIndex(engines, blocksMax, seeds);
+  const index = new BlockIndex(engines, blocksMax);
+  const members = new Map(
+    made.map((engine, holder) => [engine, [{ holder, agreement: null, rank: null, waiting: 0 }]]),
+  );
   for (let at = 0; at < engines; at += 1) index.trust(at, true);
   const router = new Router({
     preset,
@@ -77,7 +91,8 @@ export function gatewayOf(preset, engines, { ttftMs = null, seeds = newSeeds(), 
     index,
     tokenizer: new Tokenizer({ timeoutMs: 1000, own: null, onMade() {} }),
     lookups: null,
-    roster: { agreementOf: () => null },
+    roster: { membersOf: (engine) => members.get(engine) },
+    logger: null,
     ttftMs,
     prefillTokens: 1e9,
     objectives: new Map(),
@@ -124,10 +139,7 @@ export function simulate(
   const clock = { ms: 1 };
   const { next: random } = chanceOf(seed);
   return inVirtualTime(clock, random, async () => {
-    const seeds = newSeeds();
-    const fronts = Array.from({ length: gateways }, () =>
-      gatewayOf(preset, engines, { ttftMs, seeds }),
-    );
+    const fronts = Array.from({ length: gateways }, () => gatewayOf(preset, engines, { ttftMs }));
     const sims = Array.from({ length: engines }, () => new SimEngine(cacheTokens / BLOCK));
     const seen = new Set();
     const results = [];
@@ -148,7 +160,7 @@ export function simulate(
     for (let request = next(clock.ms, random); request !== null; request = next(clock.ms, random)) {
       runUntil(clock.ms + request.gapMs);
       const { tokens, kind = "", key = "", done = () => {} } = request;
-      const names = namesOf(seeds, tokens, BLOCK, [], null);
+      const names = hashesOf(tokens);
       const known = names.findIndex((name) => !seen.has(name));
       const reusable = Math.min((known < 0 ? names.length : known) * BLOCK, tokens.length - 1);
       for (const name of names) seen.add(name);
@@ -173,7 +185,8 @@ export function simulate(
       const sent = choice.send(engine);
       engine.inFlight += 1;
       result.predictedMs = Number(sent.receipt["x-tierkv-predicted-ttft-ms"]);
-      const sim = sims[engine.slot];
+      const slot = front.made.indexOf(engine);
+      const sim = sims[slot];
       const { held, told } = sim.take(names, tokens);
       result.held = held;
       const sentMs = clock.ms;
@@ -183,7 +196,7 @@ export function simulate(
       at(sim.freeMs, () => {
         result.ttftMs = clock.ms - sentMs;
         sent.begun(true);
-        for (const { index } of fronts) for (const event of told) index.apply(engine.slot, event);
+        if (told !== null) for (const { index } of fronts) index.apply(slot, told);
       });
       at(sim.freeMs + ANSWER_MS, () => {
         sent.ended();

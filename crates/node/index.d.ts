@@ -24,6 +24,54 @@ export declare class Goodput {
   idleMs(): number | null
 }
 
+/** Which engine holds which block, as their events report. */
+export declare class IndexCore {
+  constructor(bounds: IndexBounds)
+  /** Makes room for an engine, or one of its ranks, and returns its number. */
+  add(): number
+  /** Forgets an engine; idempotent. */
+  remove(id: number): void
+  /** Applies a batch of an engine's events; null: there is nothing to tell. */
+  apply(id: number, payload: Uint8Array): IndexReport | null
+  /** Drops all that an engine reported. */
+  clear(id: number): void
+  /** An engine whose events are incomplete counts as holding nothing. */
+  trust(id: number, isTrusted: boolean): void
+  /**
+   * Says what is wanted of an engine's events: names for all blocks, or only for blocks whose hashes have inputs besides
+   * tokens; samples, of each so many prompts one (0: none), and of prompts with such inputs.
+   */
+  want(id: number, allNames: boolean, every: number, extras: boolean): void
+  /** Expects hashes of a prompt sent to an engine, made in the form of this number. */
+  expect(id: number, form: number, hashes: Uint8Array): void
+  /** Assumes that a prompt is held by an engine, because it is computed there now or shortly. */
+  guess(id: number, view: IndexView, now: number): void
+  /** Notes blocks that a vault reported by their hashes, 32 bytes each, for the engines that can pull them. */
+  found(ids: Uint32Array, hashes: Uint8Array, now: number): void
+  /**
+   * Returns two numbers for each engine: tokens of the prompt that it holds itself, and those that it has after pulling
+   * from vaults behind its own. `peers`: engines of the same model, whose blocks in vaults each of them can pull.
+   */
+  spans(ids: Uint32Array, peers: Uint32Array, view: IndexView, now: number): Uint32Array
+  /** Number of blocks that an engine reported, in its own memory or in vaults. */
+  blocks(id: number, inVaults: boolean): number
+  /** Number of blocks that vaults reported lately. */
+  foundBlocks(): number
+  /** Blocks of an engine's own memory that go for each that comes: 0 while it has room, 1 once it is full. */
+  pressure(id: number): number
+  /** Whether an engine can pull from vaults, as its events show. */
+  pulls(id: number): boolean
+  /** Tokens between an engine's hashes; before it reports any, as another engine has them; null: none has. */
+  unit(id: number): number | null
+  /** Returns an engine's part of the index as bytes. */
+  save(id: number): Buffer
+  /**
+   * Restores such a part; requests rely on it only once it is trusted. Returns false, and leaves the engine without
+   * blocks, where the bytes are no such part.
+   */
+  load(id: number, bytes: Uint8Array): boolean
+}
+
 /** A new arena. */
 export interface ArenaInfo {
   id: number
@@ -178,6 +226,77 @@ export interface GeometryInfo {
   sourceBytes: number
   /** Bytes of the longest record. */
   recordBytesMax: number
+}
+
+/**
+ * Inputs that tell a prompt's blocks apart besides tokens: adapter, the path that it has at the engine, salt; empty: none.
+ * `isTagged`: whether each stands with its kind, as newer releases hash it.
+ */
+export interface HashApart {
+  adapter: string
+  path: string
+  salt: string
+  isTagged: boolean
+}
+
+/**
+ * Returns an engine's hashes of all full blocks of these tokens behind `parent`, 32 bytes each; `isFirst`: they begin the
+ * prompt. Ends at a token that no engine has.
+ */
+export declare function hashBlocks(algorithmName: string, parent: Uint8Array, tokens: Uint32Array, blockSize: number, apart: HashApart, isFirst: boolean): Buffer
+
+/** Returns the parent of first blocks, of a seed; `algorithm`: `sha256` or `sha256_cbor`. */
+export declare function hashRoot(algorithmName: string, seed: string): Buffer
+
+/**
+ * Bounds of an index: entries of all engines together, ms for which a prompt just sent counts as held, ms for which a
+ * vault's answer counts, and blocks remembered of such answers.
+ */
+export interface IndexBounds {
+  blocks: number
+  guessMs: number
+  foundMs: number
+  found: number
+}
+
+/** The name of an engine's blocks in vaults, as hexadecimal digits; `namespace` is empty where no vault is reachable. */
+export interface IndexName {
+  group: number
+  blockSize: number
+  namespace: string
+  shards: number
+  root: string
+}
+
+/**
+ * News of a batch besides blocks. `lost`: why it cannot be read, so that its removals are lost; `skipped`: why one of its
+ * events was left out; `met`: number of the form whose expected hash was reported.
+ */
+export interface IndexReport {
+  lost?: string
+  skipped?: string
+  names: Array<IndexName>
+  sample?: IndexSample
+  met?: number
+}
+
+/**
+ * The first blocks of a prompt as an engine hashed them: low hashes (8 bytes each, little-endian), tokens, and each
+ * block's inputs besides tokens.
+ */
+export interface IndexSample {
+  blockSize: number
+  lows: Buffer
+  tokens: Uint32Array
+  extras: Array<Array<string>>
+}
+
+/** A prompt's blocks: hashes (32 bytes each), or names of the index's own (8 bytes each); tokens of a block and of the prompt. */
+export interface IndexView {
+  blocks: Buffer
+  areNames: boolean
+  unit: number
+  tokens: number
 }
 
 /** The vaults that a client trusts, and its own certificate; PEM texts. */
@@ -357,6 +476,12 @@ export declare function lockFile(path: string): number | null
 
 /** Creates a key and its certificate, signed by the issuer or self-signed. */
 export declare function makeCertificate(options: CertificateOptions, issuer?: CertificateIssuer | undefined | null): CertifiedKey
+
+/**
+ * Returns the index's own names of a prompt's full blocks, 8 bytes each: for engines whose form of hashes is not known.
+ * `everywhere` enters each block, `salt` the first and so all.
+ */
+export declare function nameBlocks(tokens: Uint32Array, blockSize: number, everywhere: Array<string>, salt?: string | undefined | null): Buffer
 
 /** Drops a record; its memory is freed once no lane sends it. Idempotent. */
 export declare function outboxDrop(recordId: number): void

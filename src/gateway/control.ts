@@ -115,14 +115,14 @@ const ACTIONS: ReadonlyMap<string, Action> = new Map<string, Action>([
 ]);
 
 function shown(of: Controlled): ShownFleet {
-  const { fleet, roster, index, router, keys, own } = of;
+  const { fleet, roster, router, keys, own } = of;
   const engines = fleet.engines.map((engine) => {
     const agreement = roster.agreementOf(engine);
     return {
       ...engine.status(),
       events: roster.feedOf(engine)?.state ?? null,
-      blocks: index.blocks(engine.slot),
-      vaultBlocks: index.blocks(engine.slot, "vault"),
+      blocks: roster.blocksOf(engine),
+      vaultBlocks: roster.blocksOf(engine, "vault"),
       hashes: agreement?.state ?? null,
       form: agreement?.form ?? "",
       namespace: agreement?.named?.namespace.toString("hex") ?? "",

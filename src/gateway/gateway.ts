@@ -4,7 +4,6 @@ import { sourceOf } from "../hosts.ts";
 import { readKeyPair } from "../key-pair.ts";
 import type { KeyPair } from "../key-pair.ts";
 import type { Running } from "../lifecycle.ts";
-import { GATEWAY_ENGINES_MAX, GATEWAY_INDEX_BLOCKS_MAX } from "../limits/gateway.ts";
 import type { Logger } from "../log.ts";
 import { readPrivate, readPublic } from "../private-file.ts";
 import { startControl } from "./control.ts";
@@ -119,13 +118,8 @@ function partsOf(
   const engines = config.engines.map(({ text }) => text);
   const prefill = new Set(config.prefill.map(({ text }) => text));
   const fleet = new Fleet({ engines, prefill, inFlightMax, waitMs, access, logger });
-  const isOpen = isLooking || config.sequences || config.discover !== null;
   const saved = loadSaved(config.indexFile, logger);
-  const index = new BlockIndex(
-    isOpen ? GATEWAY_ENGINES_MAX : engines.length,
-    GATEWAY_INDEX_BLOCKS_MAX,
-    saved?.seeds,
-  );
+  const index = new BlockIndex();
   const onGone = ({ name }: Engine): void => void figures.forget(name);
   const roster = new Roster({ fleet, index, saved, logger, onGone });
   const figures = new Figures(fleet, roster, index);
@@ -140,7 +134,7 @@ function partsOf(
   const isWeighed = preset === "earliest-token";
   const asking = { vaults, index, lookupMs, onOutcome, logger };
   const lookups = isWeighed ? new Lookups(asking) : null;
-  const router = new Router({ preset, fleet, roster, index, tokenizer, lookups, ...how });
+  const router = new Router({ preset, fleet, roster, index, tokenizer, lookups, logger, ...how });
   return { fleet, roster, index, figures, router, preset, own };
 }
 

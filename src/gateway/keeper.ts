@@ -3,8 +3,8 @@ import { toTierkvError } from "../errors.ts";
 import { GATEWAY_SAVE_MS } from "../limits/gateway.ts";
 import type { Logger } from "../log.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
-import { loadIndex, saveIndex } from "./index/saved-index.ts";
-import type { Followed, Loaded } from "./index/saved-index.ts";
+import { loadIndex, saveIndex } from "./members/saved-index.ts";
+import type { Followed, Loaded } from "./members/saved-index.ts";
 
 /** Returns the saved index; null: none, or unusable, so the gateway starts cold. */
 export function loadSaved(path: string, logger: Logger): Loaded | null {
@@ -55,7 +55,8 @@ export class Keeper {
     const news = JSON.stringify(now);
     if (now.length === 0 || news === this.#saved) return;
     try {
-      if (await saveIndex(path, index, now)) this.#saved = news;
+      await saveIndex(path, index, now);
+      this.#saved = news;
       this.#isFailing = false;
     } catch (error) {
       const { message: reason } = toTierkvError(error);

@@ -1,13 +1,22 @@
-// Owns which engines exist while the gateway runs, each with its event feed, from adding to removal.
-import { GATEWAY_ENGINES_MAX, GATEWAY_LEFT_OUT_MAX } from "../limits/gateway.ts";
+// Owns which engines exist while the gateway runs, each with its members in the index: itself, or its data-parallel ranks.
+import { splitAddress } from "../hosts.ts";
+import {
+  GATEWAY_ENGINES_MAX,
+  GATEWAY_LEFT_OUT_MAX,
+  GATEWAY_PARKED_MAX,
+  GATEWAY_PARKED_MS,
+  GATEWAY_RANKS_MAX,
+} from "../limits/gateway.ts";
 import type { Logger } from "../log.ts";
 import type { Publishing } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
-import { EventFeed } from "./events/feed.ts";
-import { Agreement } from "./hashes/agreement.ts";
-import type { BlockIndex } from "./index/index-of-blocks.ts";
-import type { Followed, Loaded } from "./index/saved-index.ts";
+import type { EventFeed } from "./events/feed.ts";
+import type { Agreement } from "./hashes/agreement.ts";
+import type { BlockIndex, Tier } from "./index/index-of-blocks.ts";
+import { Member } from "./members/member.ts";
+import { Ranks } from "./members/ranks.ts";
+import type { Followed, Loaded } from "./members/saved-index.ts";
 
 export interface RosterOptions {
   fleet: Fleet;
@@ -20,9 +29,23 @@ export interface RosterOptions {
 
 const NOWHERE: Publishing = { events: null, replays: null };
 
+/** The members of one engine, rank 0 first, and the question how many there are. */
+interface Follow {
+  members: Member[];
+  ranks: Ranks | null;
+}
+
+/** Members of an engine that left, whose events go on. */
+interface Parked {
+  members: Member[];
+  timer: NodeJS.Timeout;
+}
+
 export class Roster {
   readonly #options: RosterOptions;
-  readonly #followed = new Map<Engine, { feed: EventFeed; agreement: Agreement }>();
+  readonly #followed = new Map<Engine, Follow>();
+  /** By the addresses of events and replays. */
+  readonly #parked = new Map<string, Parked>();
   /** Engines that were left out, and logged; discovery offers them again and again. */
   readonly #leftOut = new Set<string>();
 
@@ -32,70 +55,119 @@ export class Roster {
 
   /** null: the engine publishes no events to the gateway. */
   feedOf(engine: Engine): EventFeed | null {
-    return this.#followed.get(engine)?.feed ?? null;
+    return this.#followed.get(engine)?.members[0]?.feed ?? null;
   }
 
   /** Whether its block hashes can be computed here; null: the engine publishes no events to the gateway. */
   agreementOf(engine: Engine): Agreement | null {
-    return this.#followed.get(engine)?.agreement ?? null;
+    return this.#followed.get(engine)?.members[0]?.agreement ?? null;
   }
 
-  /** Returns the engines whose events are complete, with the last batch applied. */
+  /** Returns the engine's members in the index: one, or one for each of its ranks. */
+  membersOf(engine: Engine): readonly Member[] {
+    return this.#of(engine).members;
+  }
+
+  /** Number of blocks that an engine reported, in all its ranks. */
+  blocksOf(engine: Engine, tier: Tier = "gpu"): number {
+    const { index } = this.#options;
+    return this.membersOf(engine).reduce((sum, { holder }) => sum + index.blocks(holder, tier), 0);
+  }
+
+  /** Returns the members whose events are complete, with the last batch applied. */
   followed(): Followed[] {
-    return [...this.#followed].flatMap(
-      ([
-        { slot },
-        {
-          feed: { mark, events },
-        },
-      ]) => (mark === null ? [] : [{ slot, events, mark }]),
-    );
+    return [...this.#followed.values()]
+      .flatMap(({ members }) => members)
+      .flatMap((member) => member.followed() ?? []);
+  }
+
+  #of(engine: Engine): Follow {
+    const known = this.#followed.get(engine);
+    if (known !== undefined) return known;
+    const follow = { members: [this.#member(engine, NOWHERE, null)], ranks: null };
+    this.#followed.set(engine, follow);
+    return follow;
+  }
+
+  #member(engine: Engine, publishing: Publishing, rank: number | null): Member {
+    const { index, saved, logger } = this.#options;
+    const { events } = publishing;
+    const known = events === null ? undefined : saved?.get(events);
+    if (events !== null) saved?.delete(events);
+    return new Member({ engine, publishing, rank, index, saved: known ?? null, logger });
   }
 
   /** Follows events at a new address; reports from the old one no longer count. */
-  follow(engine: Engine, { events, replays }: Publishing): void {
+  follow(engine: Engine, publishing: Publishing): void {
     this.#unfollow(engine);
-    if (events === null) return;
-    const { index, saved, logger } = this.#options;
-    const { slot } = engine;
-    const known = replays === null ? undefined : saved?.engines.get(events);
-    saved?.engines.delete(events);
-    if (known !== undefined) index.restore(slot, known);
-    const agreement = new Agreement(engine.name, logger);
-    const feed = new EventFeed({
-      events,
-      replays,
-      resume: known?.mark ?? null,
-      logger,
-      sink: {
-        apply(event) {
-          engine.signs += 1;
-          index.apply(slot, event);
-          agreement.hear(event);
-        },
-        clear() {
-          index.clear(slot);
-          agreement.forget();
-        },
-        trust(isTrusted) {
-          engine.hasEvents = isTrusted;
-          index.trust(slot, isTrusted);
-        },
-      },
-    });
-    this.#followed.set(engine, { feed, agreement });
-    feed.start();
+    if (publishing.events === null) return;
+    const parked = this.#unpark(publishing);
+    for (const member of parked ?? []) member.adopt(engine);
+    const members = parked ?? [this.#member(engine, publishing, null)];
+    const onRanks = (count: number): void => this.#spread(engine, publishing, count);
+    const ranks = new Ranks(engine, onRanks, () => members[0]?.feed?.state === "live");
+    this.#followed.set(engine, { members, ranks });
+    if (parked === null) members[0]?.start();
+    void ranks.start();
+  }
+
+  /** Follows each rank of an engine, whose publisher has the port of the first one plus the rank. */
+  #spread(engine: Engine, publishing: Publishing, count: number): void {
+    const follow = this.#followed.get(engine);
+    const { events, replays } = publishing;
+    if (follow === undefined || events === null) return;
+    const { logger } = this.#options;
+    if (count > GATEWAY_RANKS_MAX) {
+      const fix = "ranks beyond that number get no requests for what they hold";
+      logger.warn(
+        { engine: engine.name, count, most: GATEWAY_RANKS_MAX, fix },
+        "ranks are left out",
+      );
+    }
+    const ranks = Math.min(count, GATEWAY_RANKS_MAX);
+    for (const member of follow.members.splice(ranks)) member.close();
+    for (const [rank, member] of follow.members.entries()) member.rank = ranks > 1 ? rank : null;
+    for (let rank = follow.members.length; rank < ranks; rank += 1) {
+      const own = { events: portPlus(events, rank), replays: replays && portPlus(replays, rank) };
+      const member = this.#member(engine, own, rank);
+      follow.members.push(member);
+      member.start();
+    }
   }
 
   #unfollow(engine: Engine): void {
-    const feed = this.feedOf(engine);
-    if (feed === null) return;
-    feed.close();
+    const follow = this.#followed.get(engine);
     this.#followed.delete(engine);
-    const { index } = this.#options;
-    engine.hasEvents = false;
-    index.trust(engine.slot, false);
-    index.clear(engine.slot);
+    follow?.ranks?.close();
+    for (const member of follow?.members ?? []) member.close();
+  }
+
+  /** Keeps following an engine that left, because a list may miss an engine that never stopped. */
+  #park(engine: Engine): void {
+    const follow = this.#followed.get(engine);
+    const [first] = follow?.members ?? [];
+    if (follow === undefined || !first?.isFollowed || this.#parked.size >= GATEWAY_PARKED_MAX) {
+      return this.#unfollow(engine);
+    }
+    this.#followed.delete(engine);
+    follow.ranks?.close();
+    const key = keyOf(first.publishing);
+    this.#unpark(first.publishing)?.forEach((member) => member.close());
+    const timer = setTimeout(() => {
+      for (const member of this.#unpark(first.publishing) ?? []) member.close();
+    }, GATEWAY_PARKED_MS);
+    timer.unref();
+    this.#parked.set(key, { members: follow.members, timer });
+  }
+
+  /** null: no such engine left lately. */
+  #unpark(publishing: Publishing): Member[] | null {
+    const key = keyOf(publishing);
+    const parked = this.#parked.get(key);
+    if (parked === undefined) return null;
+    this.#parked.delete(key);
+    clearTimeout(parked.timer);
+    return parked.members;
   }
 
   /** null: there is no such engine. */
@@ -127,13 +199,25 @@ export class Roster {
   /** Removes an engine; its requests in flight are finished. */
   remove(engine: Engine): void {
     const { fleet, logger, onGone } = this.#options;
-    this.#unfollow(engine);
+    this.#park(engine);
     onGone(engine);
     fleet.remove(engine).catch((error: unknown) => logger.warn({ err: error }, "an engine left"));
   }
 
   close(): Promise<void> {
-    for (const { feed } of this.#followed.values()) feed.close();
+    for (const engine of this.#followed.keys()) this.#unfollow(engine);
+    for (const { members, timer } of this.#parked.values()) {
+      clearTimeout(timer);
+      for (const member of members) member.close();
+    }
+    this.#parked.clear();
     return Promise.resolve();
   }
+}
+
+const keyOf = ({ events, replays }: Publishing): string => `${events} ${replays}`;
+
+function portPlus(address: string, rank: number): string {
+  const { host, port } = splitAddress(address);
+  return `${host.includes(":") ? `[${host}]` : host}:${port + rank}`;
 }

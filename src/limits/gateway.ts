@@ -3,8 +3,16 @@
 const KIB = 1024;
 const MIB = 1024 * KIB;
 
-/** Engines behind one gateway: one bit each. */
-export const GATEWAY_ENGINES_MAX = 32;
+/** Engines behind one gateway. */
+export const GATEWAY_ENGINES_MAX = 256;
+/** Data-parallel ranks of one engine whose events are followed; each has a publisher and a cache of its own. */
+export const GATEWAY_RANKS_MAX = 64;
+/** Pause before asking an engine again how many ranks it has, and time for its answer. */
+export const GATEWAY_RANKS_RETRY_MS = 1_000;
+export const GATEWAY_RANKS_MS = 5_000;
+/** How long the events of an engine that left are still followed, for its return; and such engines. */
+export const GATEWAY_PARKED_MS = 600_000;
+export const GATEWAY_PARKED_MAX = 64;
 /** Engines beyond that number of which each is logged. */
 export const GATEWAY_LEFT_OUT_MAX = 1_024;
 /** Client connections; a further one is closed at once. */
@@ -70,8 +78,8 @@ export const GATEWAY_DRAIN_MS = 30_000;
 /** A command's timeout for one answer of a running gateway, and its polling interval. */
 export const GATEWAY_CONTROL_MS = 5_000;
 export const GATEWAY_CONTROL_POLL_MS = 250;
-/** Blocks in the index, over all engines: up to 100 bytes each, 58 once the index is full. */
-export const GATEWAY_INDEX_BLOCKS_MAX = 2_000_000;
+/** Blocks in the index, over all engines, once for each group that holds them. */
+export const GATEWAY_INDEX_BLOCKS_MAX = 4_000_000;
 /** One batch of events, and parts of one message. */
 export const GATEWAY_EVENT_BYTES_MAX: number = 64 * MIB;
 export const GATEWAY_EVENT_FRAMES_MAX = 8;
@@ -100,15 +108,12 @@ export const GATEWAY_TOKENS_KEPT_MAX = 4_000_000;
 /** Tokens of a block whose hash is made here: above that a pickle has several frames. */
 export const GATEWAY_HASH_BLOCK_TOKENS_MAX = 8_192;
 /** Hashes of a prompt computed before other requests get their turn: less than 1 ms. */
-export const GATEWAY_HASHES_PER_SLICE = 256;
-/** Blocks whose hashes are recomputed in an event that begins a prompt, and such events per check. */
-export const GATEWAY_HASHES_CHECKED = 2;
+export const GATEWAY_HASHES_PER_SLICE = 2_048;
+/** Events that begin a prompt, of which one is checked by making its hashes again. */
 export const GATEWAY_HASH_CHECK_EVERY = 16;
-/** While an engine's form of hashes is unknown: interval of hashing a prompt sent there, and hashes kept. */
+/** Prompts hashed in each such interval for an engine whose form of hashes is unknown. */
+export const GATEWAY_HASHES_EXPECT_MOST = 32;
 export const GATEWAY_HASHES_EXPECT_MS = 1_000;
-export const GATEWAY_HASHES_EXPECTED_MAX = 65_536;
-/** Shards of a block: ranks of an engine. */
-export const GATEWAY_SHARDS_MAX = 1_024;
 /** How long a decision waits for vaults' look-ups: default, and most in the configuration. */
 export const GATEWAY_LOOKUP_MS_DEFAULT = 5;
 export const GATEWAY_LOOKUP_MS_MAX = 1_000;
@@ -190,10 +195,10 @@ export const GATEWAY_RESOLVE_MS = 10_000;
 export const GATEWAY_EVENT_TEXT_MAX: number = MIB;
 /** Pieces of a body sent back to Envoy: below the 64 KiB after which it stops reading. */
 export const GATEWAY_PIECE_BYTES: number = 62 * KIB;
-/** Interval of saving the index, blocks written at a time, and bytes of the file: all blocks, and engines' entries. */
+/** Interval of saving the index, bytes written at a time, and bytes of the file: blocks with names, and engines' entries. */
 export const GATEWAY_SAVE_MS = 60_000;
-export const GATEWAY_SAVED_CHUNK = 8_192;
-export const GATEWAY_SAVED_BYTES_MAX: number = 16 * GATEWAY_INDEX_BLOCKS_MAX + 4 * MIB;
+export const GATEWAY_SAVED_CHUNK: number = 256 * KIB;
+export const GATEWAY_SAVED_BYTES_MAX: number = 32 * GATEWAY_INDEX_BLOCKS_MAX + 4 * MIB;
 /** A key idle for this long has no share of the queue; keys remembered. */
 export const GATEWAY_FAIR_MS = 10_000;
 export const GATEWAY_FAIR_KEYS_MAX = 2_048;
@@ -202,8 +207,6 @@ export const GATEWAY_SHED_SHARE = 0.5;
 /** Objectives with a priority, and the largest absolute priority. */
 export const GATEWAY_OBJECTIVES_MAX = 64;
 export const GATEWAY_PRIORITY_MAX = 1_000;
-/** New blocks at an engine after which earlier ones count half. */
-export const GATEWAY_PRESSURE_BLOCKS = 4_096;
 /** Computed prompts after which an engine's own times replace those of all. */
 export const GATEWAY_PREFILL_SAMPLES = 32;
 

@@ -10,14 +10,15 @@ import { testDirectory } from "../support/sidecars.ts";
 import { openVault } from "../support/vaults.ts";
 
 async function gatewayRows(): Promise<Row[]> {
-  const engine = { name: "e", slot: 0, isUp: true, inFlight: 0 };
+  const engine = { name: "e", isUp: true, inFlight: 0 };
   const fleet = { engines: [engine], waiting: 0 } as unknown as ConstructorParameters<
     typeof Figures
   >[0];
   const index = { blocks: () => 0, foundBlocks: 0 } as unknown as ConstructorParameters<
     typeof Figures
   >[2];
-  const figures = new Figures(fleet, { feedOf: () => null, agreementOf: () => null }, index);
+  const following = { feedOf: () => null, agreementOf: () => null, blocksOf: () => 0 };
+  const figures = new Figures(fleet, following, index);
   figures.began("e", 200, 1);
   figures.refused("r");
   figures.retried("e");

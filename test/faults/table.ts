@@ -340,7 +340,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F47",
     "a wrong stream of KV events",
     "routing gets worse, never wrong",
-    ["test/gateway/events/feed.storm.test.ts", "test/gateway/events/batch.fuzz.test.ts"],
+    ["test/gateway/events/feed.storm.test.ts", "test/gateway/index/index-of-blocks.fuzz.test.ts"],
     OWN_LOAD,
   ),
   row(

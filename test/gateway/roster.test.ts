@@ -25,7 +25,7 @@ async function publishing(blocks: number): Promise<SimPublisher> {
 
 function rosterOf(): { roster: Roster; index: BlockIndex } {
   const fleet = new Fleet({ engines: ["a:1"], inFlightMax: 1, waitMs: 1, logger: SILENT });
-  const index = new BlockIndex(1);
+  const index = new BlockIndex();
   const roster = new Roster({ fleet, index, saved: null, logger: SILENT, onGone: () => {} });
   onTestFinished(async () => {
     await roster.close();
@@ -35,19 +35,19 @@ function rosterOf(): { roster: Roster; index: BlockIndex } {
 }
 
 test("events are followed from one address to the next, and then nowhere", async () => {
-  const { roster, index } = rosterOf();
+  const { roster } = rosterOf();
   const engine = roster.find("a:1")!;
   const [first, second] = [await publishing(2), await publishing(3)];
   roster.follow(engine, NOWHERE);
   expect(roster.feedOf(engine)).toBeNull();
   roster.follow(engine, first);
-  await until(() => index.blocks(0) === 2);
+  await until(() => roster.blocksOf(engine) === 2);
   roster.follow(engine, second);
-  expect(index.blocks(0)).toBe(0);
-  await until(() => index.blocks(0) === 3);
+  expect(roster.blocksOf(engine)).toBe(0);
+  await until(() => roster.blocksOf(engine) === 3);
   expect(roster.feedOf(engine)!.events).toBe(second.events);
   roster.follow(engine, NOWHERE);
-  expect([index.blocks(0), roster.feedOf(engine), roster.agreementOf(engine)]).toEqual([
+  expect([roster.blocksOf(engine), roster.feedOf(engine), roster.agreementOf(engine)]).toEqual([
     0,
     null,
     null,
@@ -69,7 +69,7 @@ test("a replay that breaks off once its engine is not followed any more says not
   roster.follow(engine, NOWHERE);
   const other = await publishing(1);
   roster.follow(engine, other);
-  await until(() => index.blocks(0) === 1);
+  await until(() => roster.blocksOf(engine) === 1);
   expect(trust.mock.calls.filter(([, isTrusted]) => isTrusted)).toHaveLength(1);
 });
 

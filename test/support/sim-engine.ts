@@ -129,7 +129,7 @@ export class SimEngine {
     if (this.key !== null && authorization !== `Bearer ${this.key}`) {
       return this.#say(response, 401, '{"error":"Unauthorized"}');
     }
-    if (path.startsWith("/is_")) return this.#report(response, this.states[path]);
+    if (/^\/(?:is_|kv_event_sources)/.test(path)) return this.#report(response, this.states[path]);
     if (path === "/metrics") return this.#scrape(response);
     if (path === "/v1/models") return this.#list(response);
     if (path === "/tokenize") {

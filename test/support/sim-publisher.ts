@@ -26,6 +26,8 @@ export interface PublisherOptions {
   /** Batches of one replay that its socket takes; the rest is dropped, and so is the end mark where it is `silent`. */
   replaysAtOnce?: number;
   isSilent?: boolean;
+  /** Ports of events and replays; `*`: any. */
+  ports?: readonly [events: string, replays: string];
   /** Base of vLLM's own hashes, as releases since 0.32 make them; else another for each process. */
   base?: Base;
 }
@@ -43,7 +45,7 @@ export class SimPublisher {
   readonly whole = new Map<bigint, Buffer>();
   #publisher = new Publisher();
   #router = new Router();
-  #ports = ["*", "*"];
+  #ports: string[];
   #sequence = 0n;
   #kept: [bigint, Buffer][] = [];
   #salt = 0n;
@@ -63,8 +65,10 @@ export class SimPublisher {
       blockSize: 4,
       replaysAtOnce: Infinity,
       isSilent: false,
+      ports: ["*", "*"] as const,
     };
     this.#options = { ...defaults, ...options };
+    this.#ports = [...this.#options.ports];
     this.#base = options.base;
     this.blockSize = this.#options.blockSize;
   }

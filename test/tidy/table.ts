@@ -134,8 +134,9 @@ export const SIDECAR_ROOMS: readonly string[] = [
 export const GATEWAY_ROOMS: readonly string[] = [
   "engines",
   "events",
-  "hashes",
   "index",
+  "hashes",
+  "members",
   "vaults",
   "tokens",
   "score",

@@ -4,7 +4,7 @@ import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { EventFeed } from "../events/feed.ts";
 import type { Agreement } from "../hashes/agreement.ts";
-import type { BlockIndex } from "../index/index-of-blocks.ts";
+import type { BlockIndex, Tier } from "../index/index-of-blocks.ts";
 import type { Maker } from "../tokens/tokenizer.ts";
 import type { LookupOutcome } from "../vaults/lookups.ts";
 
@@ -17,6 +17,8 @@ const LOOKUP_SECONDS = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1];
 export interface Following {
   feedOf(engine: Engine): EventFeed | null;
   agreementOf(engine: Engine): Agreement | null;
+  /** Number of blocks that the engine reported. */
+  blocksOf(engine: Engine, tier: Tier): number;
 }
 
 export class Figures {
@@ -191,7 +193,7 @@ function registerGauges(
     "1 if the gateway computes the engine's block hashes, -1 if its own hashes differ, 0 if still unknown.",
     (engine) => AGREED[following.agreementOf(engine)?.state ?? "learning"],
   );
-  registerBlocks(registers, fleet, index);
+  registerBlocks(registers, fleet, following);
   gauge(
     "tierkv_gateway_found_blocks",
     "Blocks found in vaults by look-ups of the last 30 s.",
@@ -200,7 +202,7 @@ function registerGauges(
   gauge("tierkv_gateway_waiting", "Requests waiting for an engine with room.", () => fleet.waiting);
 }
 
-function registerBlocks(registers: Registry[], fleet: Fleet, index: BlockIndex): void {
+function registerBlocks(registers: Registry[], fleet: Fleet, following: Following): void {
   void new Gauge({
     name: "tierkv_gateway_indexed_blocks",
     help: "Blocks that the engine reported: `tier` is `gpu` (its own memory) or `vault`.",
@@ -208,9 +210,9 @@ function registerBlocks(registers: Registry[], fleet: Fleet, index: BlockIndex):
     registers,
     collect(): void {
       this.reset();
-      for (const { name, slot } of fleet.engines) {
+      for (const engine of fleet.engines) {
         for (const tier of ["gpu", "vault"] as const) {
-          this.set({ engine: name, tier }, index.blocks(slot, tier));
+          this.set({ engine: engine.name, tier }, following.blocksOf(engine, tier));
         }
       }
     },

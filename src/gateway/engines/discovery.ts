@@ -1,11 +1,7 @@
 // Owns engines found by polling a DNS name or another source: each is added, moved and removed as the answers change.
 import { lookup } from "node:dns/promises";
 import { toTierkvError } from "../../errors.ts";
-import {
-  GATEWAY_DISCOVER_MS,
-  GATEWAY_ENGINES_MAX,
-  GATEWAY_RESOLVE_MS,
-} from "../../limits/gateway.ts";
+import { GATEWAY_DISCOVER_MS, GATEWAY_RESOLVE_MS } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { withDeadline } from "../../time.ts";
 
@@ -64,7 +60,7 @@ export class Discovery {
     try {
       const all = await withDeadline(look(), GATEWAY_RESOLVE_MS, `asking ${of}`);
       this.#isFailing = false;
-      if (!this.#isClosed) this.#take(all.slice(0, GATEWAY_ENGINES_MAX));
+      if (!this.#isClosed) this.#take(all);
     } catch (error) {
       const { message: reason } = toTierkvError(error);
       if (!this.#isFailing)

@@ -72,8 +72,6 @@ export class Engine {
   readonly name: string;
   /** Places the engine on the hash ring: the id it registered with, else its name. */
   readonly id: string;
-  /** Index into tables of engines; free again once the engine is removed. */
-  readonly slot: number;
   readonly pool: Pool;
   readonly access: EngineAccess;
   readonly #inFlightMax: number;
@@ -92,21 +90,14 @@ export class Engine {
   signs = 0;
   /** Requests whose connection the engine has broken. */
   breaks = 0;
-  /** Whether the engine publishes its events to the gateway, and they come. */
-  hasEvents = false;
+  /** Publishers of the engine, one or one for each rank, whose events come and are complete. */
+  publishers = 0;
   /** How often the engine came up; a restarted process may be another release. */
   rises = 0;
 
-  constructor(
-    name: string,
-    inFlightMax: number,
-    slot: number,
-    id: string = name,
-    access: EngineAccess = OPEN,
-  ) {
+  constructor(name: string, inFlightMax: number, id: string = name, access: EngineAccess = OPEN) {
     this.name = name;
     this.access = access;
-    this.slot = slot;
     this.id = id;
     this.#inFlightMax = inFlightMax;
     this.pool = new Pool(access.urlOf(name), {
@@ -119,6 +110,11 @@ export class Engine {
       keepAliveTimeout: GATEWAY_KEEPALIVE_MS,
       keepAliveMaxTimeout: GATEWAY_KEEPALIVE_MS,
     });
+  }
+
+  /** Whether its events show that it works. */
+  get hasEvents(): boolean {
+    return this.publishers > 0;
   }
 
   /** Whether this process of the engine has shown that it does not serve a path. */

@@ -79,10 +79,7 @@ export class Fleet {
 
   #place(name: string, id: string): Engine {
     const { inFlightMax, logger, prefill, access } = this.#options;
-    const taken = new Set(this.#engines.map(({ slot }) => slot));
-    let slot = 0;
-    while (taken.has(slot)) slot += 1;
-    const engine = new Engine(name, inFlightMax, slot, id, access);
+    const engine = new Engine(name, inFlightMax, id, access);
     engine.isPrefill = prefill?.has(name) === true;
     const onChange = (): void => this.#wake();
     this.#engines.push(engine);

@@ -10,16 +10,21 @@ import {
 } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
 import { jitterMs } from "../../time.ts";
-import { readBatch } from "./batch.ts";
-import type { KvEvent } from "./batch.ts";
 import { Zmtp } from "./zmtp.ts";
 
 /** `away`: no connection; `replaying`: missed batches are requested; `live`: nothing is missing since the index was last empty. */
 export type FeedState = "away" | "replaying" | "live";
 
+/** Why a batch, or one event of it, could not be read; undefined: it could. */
+export interface Failure {
+  lost?: string;
+  skipped?: string;
+}
+
 /** Receiver of the events. */
 export interface Sink {
-  apply(event: KvEvent): void;
+  /** Takes a batch as it was published; null: all of it was read. */
+  apply(payload: Buffer): Failure | null;
   clear(): void;
   trust(isTrusted: boolean): void;
 }
@@ -59,7 +64,7 @@ export class EventFeed {
   /** Batches that arrived during a replay of earlier ones. */
   #pending: Batch[] = [];
   #last: Batch | null = null;
-  /** Where the sink's earlier knowledge ends; null once a connection has opened. */
+  /** Where the sink's earlier knowledge ends; null while a connection is open. */
   #resume: Mark | null;
   /** The batch that a replay must begin with. */
   #awaited: Mark | null = null;
@@ -130,7 +135,12 @@ export class EventFeed {
     this.#endReplay();
     this.#pending = [];
     sink.trust(false);
-    if (this.#resume === null) sink.clear();
+    // A replay that begins with the last batch shows whether the same process still publishes, and brings what came meanwhile.
+    if (this.#options.replays !== null) {
+      this.#resume ??= this.#awaited ?? (this.#last === null ? null : markOf(this.#last));
+    }
+    if (this.#resume === null) this.#forget();
+    this.#awaited = null;
     this.#timer = setTimeout(
       () => this.start(),
       jitterMs(GATEWAY_EVENTS_RETRY_MS, 2 * GATEWAY_EVENTS_RETRY_MS),
@@ -159,15 +169,18 @@ export class EventFeed {
     const { sink, logger, events } = this.#options;
     this.#next = sequence + 1;
     this.#last = batch;
-    try {
-      const { events: read, skipped } = readBatch(payload);
-      for (const event of read) sink.apply(event);
-      if (skipped !== null) this.#saySkipped(skipped);
-    } catch (error) {
-      // Its removals are lost, so the index may hold blocks that are gone.
-      logger.warn({ events, err: error }, "a batch of events cannot be read");
-      sink.clear();
-    }
+    const failure = sink.apply(payload);
+    if (failure?.skipped !== undefined) this.#saySkipped(failure.skipped);
+    if (failure?.lost === undefined) return;
+    // Its removals are lost, so the index may hold blocks that are gone.
+    logger.warn({ events, reason: failure.lost }, "a batch of events cannot be read");
+    this.#forget();
+  }
+
+  /** Empties the index, because it cannot be continued. */
+  #forget(): void {
+    this.#last = null;
+    this.#options.sink.clear();
   }
 
   /** Requests all batches from `from` on. Empties the index first where no earlier knowledge can be continued. */
@@ -176,7 +189,7 @@ export class EventFeed {
     this.#state = "replaying";
     sink.trust(false);
     this.#awaited = mark;
-    if ((from === 0 && mark === null) || replays === null) sink.clear();
+    if ((from === 0 && mark === null) || replays === null) this.#forget();
     this.#next = replays === null ? null : from;
     if (replays === null) return this.#settle();
     this.#patienceMs = GATEWAY_REPLAY_SILENCE_MS;
@@ -250,7 +263,7 @@ export class EventFeed {
       // Its socket dropped batches, which it still has.
       if (!isFirst) return this.#requestRest();
       // The engine keeps only its last batches, and does not report that it begins later than requested.
-      this.#options.sink.clear();
+      this.#forget();
     }
     this.#patienceMs = GATEWAY_REPLAY_SILENCE_MS;
     this.#progress();
@@ -278,7 +291,7 @@ export class EventFeed {
     this.#sayFailure(reason);
     // Batches replayed up to here are whole. A later batch that does not follow on it empties the index.
     if (this.#awaited !== null || this.#next === 0) {
-      this.#options.sink.clear();
+      this.#forget();
       this.#next = null;
     }
     this.#awaited = null;
@@ -319,7 +332,7 @@ export class EventFeed {
     this.#pending = [];
     for (const batch of pending) {
       if (this.#next !== null && batch.sequence < this.#next) continue;
-      if (this.#next !== null && batch.sequence > this.#next) this.#options.sink.clear();
+      if (this.#next !== null && batch.sequence > this.#next) this.#forget();
       this.#apply(batch);
     }
     this.#state = "live";

@@ -162,14 +162,17 @@ async function attempt(
 }
 
 function ask(
-  { request, target, body, passage }: Exchange,
+  { request, target, body, passage, sent }: Attempt,
   engine: Engine,
   signal: Abortable,
 ): Promise<Dispatcher.ResponseData> {
   return engine.pool.request({
     method: request.method ?? "GET",
     path: target,
-    headers: headersToEngine(request, passage, engine.access),
+    headers: [
+      ...Object.entries(sent.headers).flat(),
+      ...headersToEngine(request, passage, engine.access),
+    ],
     body: body.bytes.length === 0 ? null : body.bytes,
     signal: Ending.of(signal),
   });

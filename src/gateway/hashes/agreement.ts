@@ -1,15 +1,15 @@
 // Owns whether the gateway can compute one engine's block hashes: learned from its events, rechecked, and given up at the first difference.
-import { HASH_BYTES, toNamespace } from "../../block.ts";
+import { NAMESPACE_BYTES, toNamespace } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import {
   GATEWAY_HASH_CHECK_EVERY,
-  GATEWAY_HASHES_CHECKED,
+  GATEWAY_HASHES_EXPECT_MOST,
   GATEWAY_HASHES_EXPECT_MS,
-  GATEWAY_HASHES_EXPECTED_MAX,
 } from "../../limits/gateway.ts";
 import type { Logger } from "../../log.ts";
+import type { IndexReport, IndexSample } from "../../native.ts";
 import { nowMs } from "../../time.ts";
-import type { KvEvent, VaultName } from "../events/batch.ts";
+import type { BlockIndex } from "../index/index-of-blocks.ts";
 import {
   ALGORITHMS,
   DEFAULT_SEED,
@@ -19,9 +19,7 @@ import {
   NOT_APART,
   rootOf,
 } from "./forms.ts";
-import type { Apart, Base, Tagging } from "./forms.ts";
-
-type Stored = Extract<KvEvent, { kind: "stored" }>;
+import type { Algorithm, Apart, Base, Tagging } from "./forms.ts";
 
 /** How vaults name an engine's blocks: one key per group and shard. */
 export interface Named {
@@ -40,14 +38,25 @@ interface Form {
   tagging: Tagging | null;
 }
 
+/** A form as it is saved; the root as hexadecimal digits. */
+export interface SavedForm {
+  algorithm: Algorithm;
+  root: string;
+  tagging: Tagging | null;
+}
+
 const TAGGINGS: readonly Tagging[] = ["tagged", "bare"];
 
-const usualBases = (): Base[] =>
-  ALGORITHMS.map((algorithm) => ({ algorithm, root: rootOf(algorithm, DEFAULT_SEED) }));
+const usualBases: readonly Base[] = ALGORITHMS.map((algorithm) => ({
+  algorithm,
+  root: rootOf(algorithm, DEFAULT_SEED),
+}));
 
 export class Agreement {
   readonly #engine: string;
   readonly #logger: Logger;
+  readonly #index: BlockIndex;
+  readonly #holder: number;
   #form: Form | null = null;
   #isOff = false;
   #namespace: Namespace | null = null;
@@ -55,16 +64,19 @@ export class Agreement {
   readonly #groups = new Set<number>();
   /** Root that the engine announced; null: none. */
   #root: Buffer | null = null;
-  /** Low 64 bits of hashes expected of prompts on their way there, each with its base. */
-  readonly #expected = new Map<bigint, Base>();
-  /** Until then no other prompt is expected, because an engine may never show its form. */
+  /** Bases of hashes expected of prompts on their way there, by their number in the index. */
+  #expected: readonly Base[] = [];
+  /** Prompts expected until that time; no more than a few, because an engine may never show its form. */
+  #expectedLately = 0;
   #expectAgainMs = -Infinity;
-  /** Events that began a prompt since the form is known. */
-  #begun = 0;
 
-  constructor(engine: string, logger: Logger) {
+  /** `holder`: number of the engine in the index, whose events are heard. */
+  constructor(engine: string, logger: Logger, index: BlockIndex, holder: number) {
     this.#engine = engine;
     this.#logger = logger;
+    this.#index = index;
+    this.#holder = holder;
+    this.#want();
   }
 
   get state(): AgreementState {
@@ -92,57 +104,88 @@ export class Agreement {
     return tagging === null ? null : [base, tagging];
   }
 
+  /** Returns the form for the next gateway; null: it is not known. */
+  save(): SavedForm | null {
+    if (this.#form === null) return null;
+    const { base, tagging } = this.#form;
+    return { algorithm: base.algorithm, root: base.root.toString("hex"), tagging };
+  }
+
+  /** Takes the form that an earlier gateway had agreed on with this process of the engine. */
+  resume({ algorithm, root, tagging }: SavedForm): void {
+    this.#form = { base: { algorithm, root: Buffer.from(root, "hex") }, tagging };
+    this.#want();
+  }
+
   /** Forgets all, because another process may publish there now. */
   forget(): void {
     this.#form = null;
     this.#isOff = false;
     this.#root = null;
-    this.#expected.clear();
     this.#unname();
+    this.#want();
   }
 
-  hear(event: KvEvent): void {
-    if (event.kind === "named") this.#take(event.name, event.group);
-    else if (event.kind === "stored" && !this.#isOff) this.#look(event);
+  /** Takes what a batch of the engine's events told besides blocks. */
+  hear({ names, sample, met }: IndexReport): void {
+    for (const name of names) this.#take(name);
+    if (sample !== undefined && !this.#isOff) this.#look(sample);
+    if (met !== undefined && this.state === "learning") {
+      const base = this.#expected[met];
+      if (base !== undefined) this.#agree(base);
+    }
   }
 
   /** Expects the hashes of a prompt on its way there, because the engine may have reported the prompt's first blocks long ago. */
-  async expect(tokens: readonly number[], blockSize: number, most: number): Promise<void> {
+  async expect(tokens: readonly number[], blockSize: number): Promise<void> {
     const now = nowMs();
-    const isSoon = now < this.#expectAgainMs;
-    if (this.state !== "learning" || this.#root === null || isSoon) return;
-    this.#expectAgainMs = now + GATEWAY_HASHES_EXPECT_MS;
-    for (const base of this.#bases()) {
-      const hashes = await hashesOf(base, tokens, blockSize, [NOT_APART, "bare"], most);
-      for (let at = 0; at < hashes.length; at += HASH_BYTES) {
-        this.#expected.set(lowOf(hashes.subarray(at, at + HASH_BYTES)), base);
-      }
+    if (this.state !== "learning") return;
+    if (now >= this.#expectAgainMs) {
+      this.#expectAgainMs = now + GATEWAY_HASHES_EXPECT_MS;
+      this.#expectedLately = 0;
     }
-    if (this.state !== "learning") this.#expected.clear();
-    for (const oldest of this.#expected.keys()) {
-      if (this.#expected.size <= GATEWAY_HASHES_EXPECTED_MAX) break;
-      this.#expected.delete(oldest);
-    }
+    if (this.#expectedLately >= GATEWAY_HASHES_EXPECT_MOST) return;
+    this.#expectedLately += 1;
+    const bases = this.#bases();
+    const made = await Promise.all(
+      bases.map((base) => hashesOf(base, tokens, blockSize, [NOT_APART, "bare"])),
+    );
+    if (this.state !== "learning") return;
+    const isSame = bases.every((base, at) => this.#expected[at]?.root.equals(base.root) === true);
+    if (!isSame) this.#want();
+    this.#expected = bases;
+    for (const [at, hashes] of made.entries()) this.#index.expect(this.#holder, at, hashes);
   }
 
   /** Returns the bases that are possible. */
   #bases(): Base[] {
     const root = this.#root;
     const told = root === null ? [] : ALGORITHMS.map((algorithm) => ({ algorithm, root }));
-    return [...told, ...usualBases()];
+    return [...told, ...usualBases];
   }
 
-  #take(name: VaultName | null, group: number): void {
-    if (name === null) return this.#unname();
-    const namespace = toNamespace(name.namespace);
-    const isNew = this.#namespace?.equals(namespace) !== true;
-    if (isNew) this.#unname();
+  /** Tells the index what to show of the engine's events, and ends all expectations. */
+  #want(): void {
+    this.#expected = [];
+    const form = this.#form;
+    const every = this.#isOff ? 0 : form === null ? 1 : GATEWAY_HASH_CHECK_EVERY;
+    const hasExtras = form !== null && form.tagging === null;
+    this.#index.want(this.#holder, { hasNames: form === null, every, hasExtras });
+  }
+
+  #take({ group, namespace: name, shards, root }: IndexReport["names"][number]): void {
+    if (name.length !== 2 * NAMESPACE_BYTES) return this.#unname();
+    const namespace = toNamespace(Buffer.from(name, "hex"));
+    const told = Buffer.from(root, "hex");
+    if (this.#namespace?.equals(namespace) !== true) this.#unname();
     this.#namespace = namespace;
-    this.#shards = name.shards;
+    this.#shards = shards;
     this.#groups.add(group);
-    if (this.#root?.equals(name.root) === true) return;
-    this.#root = Buffer.from(name.root);
-    if (this.#form?.base.root.equals(name.root) === false) this.#form = null;
+    if (this.#root?.equals(told) === true) return;
+    this.#root = told;
+    if (this.#form?.base.root.equals(told) !== false) return;
+    this.#form = null;
+    this.#want();
   }
 
   #unname(): void {
@@ -150,49 +193,34 @@ export class Agreement {
     this.#groups.clear();
   }
 
-  #look(event: Stored): void {
-    const [first] = event.blocks;
-    if (first === undefined) return;
+  #look(sample: IndexSample): void {
     const form = this.#form;
-    if (event.parent !== null) {
-      if (form === null && this.#expected.size > 0) this.#meet(event);
-    } else if (first.extra.length > 0) {
-      if (form?.tagging === null) this.#learnTagging(event, form.base, first.extra);
-    } else if (form === null) this.#learn(event);
-    else this.#check(event, form.base);
-  }
-
-  #check(event: Stored, base: Base): void {
-    this.#begun += 1;
-    if (this.#begun % GATEWAY_HASH_CHECK_EVERY !== 1) return;
-    if (!isMadeBy(event, base)) this.#giveUp(base.algorithm);
+    const [first = []] = sample.extras;
+    if (first.length > 0) {
+      if (form?.tagging === null) this.#learnTagging(sample, form.base, first);
+    } else if (form === null) this.#learn(sample);
+    else if (!isMadeBy(sample, form.base)) this.#giveUp(form.base.algorithm);
   }
 
   /** Tries the first extra key as a salt. Events omit part of the hash input of pictures, and of adapters in newer releases. */
-  #learnTagging(event: Stored, base: Base, [salt = ""]: readonly string[]): void {
+  #learnTagging(sample: IndexSample, base: Base, [salt = ""]: readonly string[]): void {
     const apart = { adapter: null, salt };
-    const tagging = TAGGINGS.find((one) => isMadeBy(event, base, [apart, one])) ?? null;
+    const tagging = TAGGINGS.find((one) => isMadeBy(sample, base, [apart, one])) ?? null;
+    if (tagging === null) return;
     this.#form = { base, tagging };
+    this.#want();
   }
 
-  #learn(event: Stored): void {
-    const base = this.#bases().find((one) => isMadeBy(event, one));
+  #learn(sample: IndexSample): void {
+    const base = this.#bases().find((one) => isMadeBy(sample, one));
     if (base !== undefined) this.#agree(base);
     // Without an announced root, the engine's root may be any.
     else if (this.#root !== null) this.#giveUp("its announced root");
   }
 
-  /** Matches blocks by 64 bits, which do not collide by chance. */
-  #meet({ blocks }: Stored): void {
-    for (const { hash } of blocks) {
-      const base = this.#expected.get(hash);
-      if (base !== undefined) return this.#agree(base);
-    }
-  }
-
   #agree(base: Base): void {
     this.#form = { base, tagging: null };
-    this.#expected.clear();
+    this.#want();
     const of = { engine: this.#engine, hashes: base.algorithm };
     this.#logger.info(of, "block hashes of an engine can be made here");
   }
@@ -200,7 +228,7 @@ export class Agreement {
   #giveUp(form: string): void {
     this.#isOff = true;
     this.#form = null;
-    this.#expected.clear();
+    this.#want();
     const fix =
       "its blocks in vaults are known by its events alone; start it with --prefix-caching-hash-algo sha256_cbor";
     const reason = "its hashes differ from those made here";
@@ -211,16 +239,17 @@ export class Agreement {
 
 /** Whether the first blocks of a prompt have the hashes that the engine reported. */
 function isMadeBy(
-  { blocks, blockSize }: Stored,
+  { blockSize, lows, tokens, extras }: IndexSample,
   base: Base,
   [apart, tagging]: readonly [Apart, Tagging] = [NOT_APART, "bare"],
 ): boolean {
   let parent = base.root;
-  for (const [at, { hash, tokens, extra }] of blocks.slice(0, GATEWAY_HASHES_CHECKED).entries()) {
+  const all = [...tokens];
+  for (const [at, extra] of extras.entries()) {
     if (at > 0 && extra.length > 0) return true;
-    const how = [apart, at === 0, tagging] as const;
-    const made = hashOfBlock(base, parent, tokens, [0, blockSize], how);
-    if (made === null || lowOf(made) !== hash) return false;
+    const range = [at * blockSize, (at + 1) * blockSize] as const;
+    const made = hashOfBlock(base, parent, all, range, [apart, at === 0, tagging]);
+    if (made === null || lowOf(made) !== lows.readBigUInt64LE(8 * at)) return false;
     parent = made;
   }
   return true;

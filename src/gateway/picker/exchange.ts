@@ -148,7 +148,7 @@ export class Exchange {
       requestHeaders: {
         response: {
           headerMutation: {
-            ...headersSet({ [DESTINATION]: name, ...own, ...metered }),
+            ...headersSet({ [DESTINATION]: name, ...own, ...metered, ...this.#sent?.headers }),
             removeHeaders: [...this.#kept(passage), "content-length"],
           },
         },

@@ -7,8 +7,8 @@ import type { Order } from "../engines/fleet.ts";
 import type { Turn } from "../engines/queue.ts";
 import { Decisions } from "./decisions.ts";
 import type { Candidate, Decision, Reason } from "./decisions.ts";
-import { Knowing, reaching, spanAt, unknown, wholeBlocks } from "./known.ts";
-import type { Known, KnowingOptions } from "./known.ts";
+import { Knowing, memberFor, reaching, spanAt, unknown, wholeBlocks } from "./known.ts";
+import type { Known, KnowingOptions, Part } from "./known.ts";
 import { leastLoad, prefixWeighted, roundRobin, soonest } from "./presets.ts";
 import { SessionRing } from "./ring.ts";
 import { Throttle } from "./throttle.ts";
@@ -42,6 +42,8 @@ export interface Sent {
   ended(): void;
   /** Predicted milliseconds until the first token. */
   predictedMs: number;
+  /** Headers to add to the request. */
+  headers: Readonly<Record<string, string>>;
   /** Headers to add to the answer. */
   receipt: Readonly<Record<string, string>>;
 }
@@ -131,7 +133,7 @@ export class Router {
    * is faster.
    */
   #aheadOf(known: Known, model: string | null): Ahead | null {
-    const { fleet, index, prefillTokens } = this.#options;
+    const { fleet, index, prefillTokens, roster } = this.#options;
     if (model === null || known.tokens < prefillTokens) return null;
     const sooner = soonest(
       (engine) => this.#costMs(engine, known),
@@ -143,7 +145,9 @@ export class Router {
     const span = spanAt(known, first);
     if (known.tokens - span.reach < prefillTokens) return null;
     const ttft = this.#ttftOf(first);
-    const whole = wholeBlocks(known.tokens, index.blockSize(first.slot) ?? 1);
+    const [member] = roster.membersOf(first);
+    const size = member === undefined ? null : index.blockSize(member.holder);
+    const whole = wholeBlocks(known.tokens, size ?? 1);
     const thereMs = costOf(this.#ttftOf(helper).partsOf(spanAt(known, helper)));
     const readyMs = thereMs + ttft.pullMs(span.held, whole);
     const splitMs = Math.max(readyMs, ttft.queueMs()) + ttft.computeMs(whole, known.tokens);
@@ -224,20 +228,21 @@ export class Router {
     let most = 0;
     for (const { held } of spans.values()) most = Math.max(most, held);
     const { held = 0 } = spans.get(engine) ?? {};
-    const pressure = this.#options.index.pressure(engine.slot);
+    const { index, roster } = this.#options;
+    const all = roster.membersOf(engine).map(({ holder }) => index.pressure(holder));
+    const pressure = Math.max(0, ...all);
     return held < most && pressure > 0 ? pressure * this.#ttftOf(engine).computeMs(held, most) : 0;
   }
 
   #send(engine: Engine, known: Known, asked: Asked, turn: Turn): Sent {
-    const { preset, index } = this.#options;
-    const { slot } = engine;
-    const span = spanAt(known, engine);
+    const { preset } = this.#options;
+    const part = memberFor(known, engine);
+    const span = part === null || part.member.rank === null ? spanAt(known, engine) : part.span;
     const ttft = this.#ttftOf(engine);
     const parts = ttft.partsOf(span);
     const sentMs = nowMs();
     const decision = this.decisions.add(this.#decisionOf(engine, known, asked, parts));
-    const size = index.blockSize(slot);
-    if (size !== null) index.guess(slot, known.names.get(size) ?? []);
+    const left = part === null ? null : this.#enterMember(part, span);
     const isKnown = known.tokens > 0;
     // A prompt of estimated length counts for those behind it; nothing is learnt from it.
     const computing: Computing | null = span.tokens === 0 ? null : ttft.sent(span);
@@ -251,6 +256,7 @@ export class Router {
     return {
       begun(isStream) {
         paid();
+        left?.();
         if (isStream) decision.measuredMs = nowMs() - sentMs;
         if (computing !== null) ttft.begun(computing, isStream && isKnown);
         wholeMs = nowMs() - sentMs;
@@ -261,14 +267,27 @@ export class Router {
       },
       ended() {
         paid();
+        left?.();
         if (computing !== null) ttft.left(computing);
       },
       predictedMs: costOf(parts),
+      headers: rankOf(part),
       receipt: {
         "x-tierkv-preset": preset,
         "x-tierkv-reason": decision.reason,
         ...(isKnown ? told : {}),
       },
+    };
+  }
+
+  /** Counts a prompt at a member until it is computed; returns an idempotent function that ends it. */
+  #enterMember({ member, view }: Part, { tokens, held }: Span): () => void {
+    this.#options.index.guess(member.holder, view);
+    let waiting = tokens - held;
+    member.waiting += waiting;
+    return () => {
+      member.waiting -= waiting;
+      waiting = 0;
     };
   }
 
@@ -314,6 +333,12 @@ function reasonOf(
   if (tokens === 0) return "load";
   if (pulled > 0) return "vault";
   return held > 0 ? "held" : "computed";
+}
+
+/** vLLM's header that names the data-parallel rank; without ranks there is none. */
+function rankOf(part: Part | null): Record<string, string> {
+  const rank = part?.member.rank ?? null;
+  return rank === null ? {} : { "x-data-parallel-rank": String(rank) };
 }
 
 /** The token count of several choices at once says nothing about time. */

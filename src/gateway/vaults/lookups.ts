@@ -15,9 +15,6 @@ import {
 import type { Logger } from "../../log.ts";
 import { nowMs, sleep } from "../../time.ts";
 import type { Agreement, Named } from "../hashes/agreement.ts";
-import { hashesOf } from "../hashes/forms.ts";
-import type { Apart, Base, Tagging } from "../hashes/forms.ts";
-import type { BlockName } from "../index/chain.ts";
 import type { BlockIndex } from "../index/index-of-blocks.ts";
 
 /** One vault that may be asked. */
@@ -34,18 +31,19 @@ export type LookupOutcome = "found" | "nothing" | "late" | "failed";
 
 /** An engine that a prompt may go to, with the tokens that it holds itself or can pull. */
 export interface AskingEngine {
-  slot: number;
+  /** Number in the index. */
+  holder: number;
   agreement: Agreement;
-  apart: Apart;
+  /** The engine's hashes of the prompt's blocks, 32 bytes each. */
+  hashes: Buffer;
   held: number;
   reach: number;
 }
 
 /** A prompt, cut into the blocks of these engines. */
 export interface AskedPrompt {
-  tokens: readonly number[];
+  tokens: number;
   blockSize: number;
-  names: readonly BlockName[];
   engines: readonly AskingEngine[];
 }
 
@@ -62,9 +60,8 @@ export interface LookupsOptions {
 /** One naming of a prompt's blocks, and the engines that use it. */
 interface Question {
   named: Named;
-  form: readonly [Base, Tagging];
-  apart: Apart;
-  slots: number[];
+  hashes: Buffer;
+  holders: number[];
 }
 
 export class Lookups {
@@ -82,20 +79,16 @@ export class Lookups {
   async ask(prompt: AskedPrompt): Promise<boolean> {
     const { lookupMs } = this.#options;
     const { blockSize, engines } = prompt;
-    const blocks = Math.min(
-      GATEWAY_LOOKUP_BLOCKS_MAX,
-      Math.floor((prompt.tokens.length - 1) / blockSize),
-    );
+    const blocks = Math.min(GATEWAY_LOOKUP_BLOCKS_MAX, Math.floor((prompt.tokens - 1) / blockSize));
     const most = Math.max(0, ...engines.map(({ held }) => held));
     const isLong = blocks * blockSize - most >= GATEWAY_LOOKUP_TOKENS_MIN;
     if (lookupMs === 0 || !isLong || this.#vaults().length === 0) return false;
-    this.#expect(prompt, blocks);
     const from = Math.floor(Math.min(...engines.map(({ reach }) => reach)) / blockSize);
     if (from >= blocks) return false;
-    const questions = [...this.#questions(engines)].filter((one) => this.#may(one, prompt, blocks));
+    const questions = [...this.#questions(engines)].filter((one) => this.#may(one, blocks));
     if (questions.length === 0) return false;
     const state = { isFound: false, isOver: false };
-    const all = questions.map((one) => this.#put(one, prompt, from, blocks, state));
+    const all = questions.map((one) => this.#put(one, from, blocks, state));
     const over = new AbortController();
     const bound = sleep(lookupMs, over.signal).catch(() => {});
     await Promise.race([Promise.all(all), bound]);
@@ -104,27 +97,16 @@ export class Lookups {
     return state.isFound;
   }
 
-  /** Announces the prompt to agreements, because an engine still learning will soon report its hashes. */
-  #expect({ tokens, blockSize, engines }: AskedPrompt, blocks: number): void {
-    for (const { agreement, apart } of engines) {
-      if (apart.adapter !== null || apart.salt !== null) continue;
-      agreement.expect(tokens, blockSize, blocks).catch((error: unknown) => {
-        this.#options.logger.warn({ err: error }, "hashes of a prompt cannot be made");
-      });
-    }
-  }
-
   /** Puts engines whose blocks have the same names into one question. */
   *#questions(engines: readonly AskingEngine[]): Generator<Question> {
     const found = new Map<string, Question>();
-    for (const { slot, agreement, apart } of engines) {
+    for (const { holder, agreement, hashes } of engines) {
       const { named } = agreement;
-      const form = agreement.formFor(apart);
-      if (named === null || form === null) continue;
+      if (named === null) continue;
       const key = named.namespace.toString("latin1");
       const known = found.get(key);
-      if (known === undefined) found.set(key, { named, form, apart, slots: [slot] });
-      else known.slots.push(slot);
+      if (known === undefined) found.set(key, { named, hashes, holders: [holder] });
+      else known.holders.push(holder);
     }
     yield* found.values();
   }
@@ -135,9 +117,10 @@ export class Lookups {
   }
 
   /** Refuses a question repeated too soon, or beyond the limit of open ones. */
-  #may({ named: { namespace } }: Question, { names }: AskedPrompt, blocks: number): boolean {
+  #may({ named: { namespace }, hashes }: Question, blocks: number): boolean {
     const now = nowMs();
-    const key = `${names[blocks - 1]} ${namespace.toString("latin1")}`;
+    const last = hashes.toString("latin1", (blocks - 1) * HASH_BYTES, blocks * HASH_BYTES);
+    const key = `${last} ${namespace.toString("latin1")}`;
     if (this.#open >= GATEWAY_LOOKUPS_MAX || (this.#asked.get(key) ?? 0) > now) return false;
     this.#asked.delete(key);
     this.#asked.set(key, now + GATEWAY_LOOKUP_AGAIN_MS);
@@ -151,22 +134,20 @@ export class Lookups {
   /** Never rejects. Each vault's answer counts as it comes, so that a slow vault delays no other. */
   async #put(
     question: Question,
-    { tokens, blockSize, names }: AskedPrompt,
     from: number,
     blocks: number,
     state: { isFound: boolean; isOver: boolean },
   ): Promise<void> {
     const { onOutcome, index, logger } = this.#options;
-    const { named, form, apart, slots } = question;
+    const { named, holders } = question;
     const begunMs = nowMs();
     this.#open += 1;
     let isAnswered = false;
     let isNew = false;
     try {
-      const [base, tagging] = form;
       const most = from + Math.floor(GATEWAY_LOOKUP_KEYS_MAX / keysOfBlock(named));
       const until = Math.min(blocks, most);
-      const hashes = await hashesOf(base, tokens, blockSize, [apart, tagging], until);
+      const hashes = question.hashes.subarray(0, until * HASH_BYTES);
       const made = hashes.length / HASH_BYTES;
       if (made <= from) return;
       const keys = keysOf(hashes, from, named);
@@ -176,10 +157,9 @@ export class Lookups {
         isAnswered = true;
         const there = wholeIn(bitmap, held, named, made - from);
         if (there.length === 0) return;
-        index.found(
-          slots,
-          there.map((block) => names[from + block] ?? 0),
-        );
+        const at = (block: number): number => (from + block) * HASH_BYTES;
+        const found = there.map((block) => hashes.subarray(at(block), at(block + 1)));
+        index.found(holders, Buffer.concat(found));
         isNew = true;
         if (!state.isOver) state.isFound = true;
       });

@@ -14,7 +14,7 @@ test("an engine that never answered is told of once, then that it answers, then 
   const said: string[] = [];
   const heard = (_what: object, words: string): void => void said.push(words);
   const logger = { ...SILENT, warn: heard, info: heard } as unknown as typeof SILENT;
-  const engine = new Engine(name, 1, 0);
+  const engine = new Engine(name, 1);
   const health = new Health({ engine, logger, onChange: () => {} });
   onTestFinished(async () => {
     await health.close();

@@ -2,10 +2,10 @@
 import { setImmediate } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { EventFeed } from "../../../src/gateway/events/feed.ts";
-import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 import { Dice, testSeed } from "../../faults/lib/random.ts";
 import { SILENT, until } from "../../support/gateways.ts";
+import { believed as believedBy } from "../../support/kv-batches.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 
 const IS_LONG = process.env["TIERKV_TEST_LONG"] === "on";
@@ -35,7 +35,7 @@ async function followed(index: BlockIndex, engine: number, dice: Dice): Promise<
     replays: publisher.replays,
     logger: SILENT,
     sink: {
-      apply: (event) => index.apply(engine, event),
+      apply: (payload) => index.apply(engine, payload),
       clear: () => index.clear(engine),
       trust: (isTrusted) => index.trust(engine, isTrusted),
     },
@@ -64,8 +64,8 @@ test(
         .flatMap(block)
         .slice(0, 8 + 4 * (at % 3)),
     );
-    const believed = (tokens: readonly number[]): number[] =>
-      index.prefixes(namesOf(index.seeds, tokens, BLOCK, [], null));
+    const all = Array.from({ length: ENGINES }, (_none, at) => at);
+    const believed = (tokens: readonly number[]): number[] => believedBy(index, all, tokens, BLOCK);
     const published = (): number =>
       engines.reduce((sum, { publisher }) => sum + publisher.published, 0);
     let restarts = 0;

@@ -155,9 +155,9 @@ async function checked(
 test("events alone show progress, or that there is none", async () => {
   vi.useFakeTimers();
   onTestFinished(() => void vi.useRealTimers());
-  const engine = new Engine("127.0.0.1:1", 1, 0);
+  const engine = new Engine("127.0.0.1:1", 1);
   const progress = new Progress(engine);
-  engine.hasEvents = true;
+  engine.publishers = 1;
   engine.untilBegun(new AbortController().signal);
   const moving = await checked(progress, 50, () => {
     engine.signs += 1;
@@ -175,7 +175,7 @@ test("events alone show progress, or that there is none", async () => {
 test("a long predicted first token is awaited longer", async () => {
   vi.useFakeTimers();
   onTestFinished(() => void vi.useRealTimers());
-  const engine = new Engine("127.0.0.1:1", 1, 0);
+  const engine = new Engine("127.0.0.1:1", 1);
   const progress = new Progress(engine);
   engine.untilBegun(new AbortController().signal, 100);
   const told = await checked(progress, 24, () => "vllm:x 1");

@@ -8,7 +8,7 @@ import {
   soonest,
 } from "../../../src/gateway/score/presets.ts";
 
-const engines = (): Engine[] => ["a:1", "b:1", "c:1"].map((name, at) => new Engine(name, 8, at));
+const engines = (): Engine[] => ["a:1", "b:1", "c:1"].map((name) => new Engine(name, 8));
 
 test("round-robin: each in turn, also when one is away for a while", () => {
   const order = roundRobin();

@@ -5,7 +5,7 @@ import { SessionRing, sessionOf } from "../../../src/gateway/score/ring.ts";
 import { call, gatewayBefore } from "../../support/gateways.ts";
 
 const SESSIONS = Array.from({ length: 5000 }, (_none, at) => `seq-${at}`);
-const engines = (): Engine[] => [1, 2, 3, 4].map((n) => new Engine(`10.0.0.${n}:8000`, 8, n));
+const engines = (): Engine[] => [1, 2, 3, 4].map((n) => new Engine(`10.0.0.${n}:8000`, 8));
 
 test("5,000 sessions on four engines: even", () => {
   const all = engines();

@@ -24,7 +24,7 @@ async function probed(
     const body = JSON.parse(text) as Body;
     return (await theirs(body, sim)) ?? tokensOf(body.prompt ?? rendered(body));
   };
-  const engine = new Engine(sim.name, 16, 0);
+  const engine = new Engine(sim.name, 16);
   onTestFinished(async () => {
     await engine.pool.destroy();
     await sim.kill().catch(() => {});

@@ -17,7 +17,6 @@ import {
   NOT_APART,
   rootOf,
 } from "../../../src/gateway/hashes/forms.ts";
-import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 import { Lookups } from "../../../src/gateway/vaults/lookups.ts";
 import type {
@@ -31,13 +30,16 @@ import {
   GATEWAY_LOOKUP_AGAIN_MS,
   GATEWAY_LOOKUP_KEYS_MAX,
   GATEWAY_LOOKUPS_MAX,
-  GATEWAY_SHARDS_MAX,
 } from "../../../src/limits/gateway.ts";
 import { sleep } from "../../../src/time.ts";
 import { SILENT } from "../../support/gateways.ts";
+import { batchOf, naming, stored } from "../../support/kv-batches.ts";
+import type { Wire } from "../../support/kv-batches.ts";
 import { digest } from "../../support/records.ts";
 
 const SIZE = 16;
+/** More shards of a block are no name. */
+const SHARDS_MAX = 1_024;
 const BASE = { algorithm: "sha256_cbor" as const, root: rootOf("sha256_cbor", DEFAULT_SEED) };
 const NAMESPACE = digest("engines that share");
 const tokensOf = (seed: number, blocks = 40): number[] =>
@@ -75,65 +77,73 @@ class FakeVault implements AskedVault {
   }
 }
 
+/** What an engine publishes of its name, and of a prompt. */
+type Telling = readonly Wire[];
+
+const nameOf = (shards: number, namespace: Buffer): Wire =>
+  naming([namespace.toString("hex"), shards, BASE.root.toString("hex")], SIZE);
+
 /** An engine whose name and form are known. */
-function agreed(shards = 1, namespace = NAMESPACE): Agreement {
-  const agreement = new Agreement("e", SILENT);
-  const name = { namespace, shards, root: BASE.root };
-  agreement.hear({ kind: "named", name, group: 0, blockSize: SIZE });
+function agreed(shards = 1, namespace = NAMESPACE): Telling {
   const tokens = tokensOf(9, 1).slice(0, SIZE);
   const hash = lowOf(hashOfBlock(BASE, BASE.root, tokens, [0, SIZE])!);
-  const blocks = [{ hash, tokens, extra: [] }];
-  const of = { tier: "gpu", parent: null, blockSize: SIZE, group: 0, adapter: null } as const;
-  agreement.hear({ kind: "stored", blocks, ...of });
-  return agreement;
+  return [nameOf(shards, namespace), stored(hash, null, tokens)];
 }
 
 interface Given {
   vaults: readonly FakeVault[];
   lookupMs?: number;
-  agreements?: readonly Agreement[];
+  engines?: readonly Telling[];
 }
 
 interface Bench {
   index: BlockIndex;
+  agreements: readonly Agreement[];
+  tell(engine: number, ...events: Telling): void;
   outcomes: LookupOutcome[];
   ask(tokens: readonly number[], held?: readonly number[]): Promise<boolean>;
   /** How many blocks each engine has or can pull. */
-  reach(tokens: readonly number[]): number[];
+  reach(tokens: readonly number[]): Promise<number[]>;
 }
 
-function bench({ vaults, lookupMs = 60_000, agreements = [agreed(), agreed()] }: Given): Bench {
-  const index = new BlockIndex(agreements.length);
+function bench({ vaults, lookupMs = 60_000, engines = [agreed(), agreed()] }: Given): Bench {
+  const index = new BlockIndex(engines.length);
   const outcomes: LookupOutcome[] = [];
-  for (const [slot] of agreements.entries()) {
-    index.trust(slot, true);
-    const name = { namespace: NAMESPACE, shards: 1, root: BASE.root };
-    index.apply(slot, { kind: "named", name, group: 0, blockSize: SIZE });
+  const all = engines.map((_telling, at) => at);
+  const agreements = all.map((at) => new Agreement("e", SILENT, index, at));
+  const tell = (at: number, ...events: Telling): void => {
+    const report = index.apply(at, batchOf(...events));
+    if (report !== null) agreements[at]!.hear(report);
+  };
+  for (const [at, telling] of engines.entries()) {
+    index.trust(at, true);
+    tell(at, ...telling);
   }
   const onOutcome = (outcome: LookupOutcome): void => void outcomes.push(outcome);
   const lookups = new Lookups({ vaults: () => vaults, index, lookupMs, onOutcome, logger: SILENT });
-  const slots = new Set(agreements.keys());
-  const names = (tokens: readonly number[]): number[] =>
-    namesOf(index.seeds, tokens, SIZE, [], null);
+  const hashed = (tokens: readonly number[]): Promise<Buffer> =>
+    hashesOf(BASE, tokens, SIZE, [NOT_APART, "bare"]);
   return {
     index,
+    agreements,
+    tell,
     outcomes,
-    ask(tokens, held = agreements.map(() => 0)) {
-      const engines: AskedPrompt["engines"] = agreements.map((agreement, slot) => ({
-        slot,
+    async ask(tokens, held = all.map(() => 0)) {
+      const hashes = await hashed(tokens);
+      const asking: AskedPrompt["engines"] = agreements.map((agreement, holder) => ({
+        holder,
         agreement,
-        apart: NOT_APART,
-        held: held[slot]!,
-        reach: held[slot]!,
+        hashes,
+        held: held[holder]!,
+        reach: held[holder]!,
       }));
-      return lookups.ask({ tokens, blockSize: SIZE, names: names(tokens), engines });
+      return lookups.ask({ tokens: tokens.length, blockSize: SIZE, engines: asking });
     },
-    reach: (tokens) =>
-      index.reach(
-        names(tokens),
-        agreements.map(() => 0),
-        slots,
-      ),
+    async reach(tokens) {
+      const blocks = await hashed(tokens);
+      const view = { blocks, areNames: false, unit: SIZE, tokens: tokens.length };
+      return index.spans(all, all, view).map((span) => span.reach / SIZE);
+    },
   };
 }
 
@@ -143,7 +153,7 @@ test("what a vault holds of a prompt can be pulled by each engine of that namesp
   await vault.holds(tokens, 0, 30);
   const { ask, reach, outcomes } = bench({ vaults: [vault] });
   expect(await ask(tokens)).toBe(true);
-  expect(reach(tokens)).toEqual([30, 30]);
+  expect(await reach(tokens)).toEqual([30, 30]);
   expect(vault.asked).toHaveLength(1);
   expect(keyCount(vault.asked[0]!)).toBe(40);
   expect(outcomes).toEqual(["found"]);
@@ -157,7 +167,7 @@ test("an engine that ends takes nothing from others of its namespace", async () 
   await ask(tokens);
   index.clear(0);
   index.trust(0, false);
-  expect(reach(tokens)).toEqual([0, 30]);
+  expect(await reach(tokens)).toEqual([0, 30]);
   index.clear(1);
   expect(index.foundBlocks).toBe(0);
 });
@@ -167,7 +177,7 @@ test("engines of another namespace are asked for apart, and pull nothing of it",
   const tokens = tokensOf(1);
   await vault.holds(tokens, 0, 30);
   const other = agreed(1, digest("another namespace"));
-  const { ask, index } = bench({ vaults: [vault], agreements: [agreed(), other] });
+  const { ask, index } = bench({ vaults: [vault], engines: [agreed(), other] });
   vault.answer = (keys) => Promise.resolve(newBitmap(keyCount(keys)));
   expect(await ask(tokens)).toBe(false);
   expect(vault.asked).toHaveLength(2);
@@ -179,14 +189,14 @@ test("a block counts once all its shards lie somewhere", async () => {
   const tokens = tokensOf(1);
   await one.holds(tokens, 0, 30, [0]);
   await two.holds(tokens, 0, 20, [1]);
-  const { ask, reach } = bench({ vaults: [one, two], agreements: [agreed(2)] });
+  const { ask, reach } = bench({ vaults: [one, two], engines: [agreed(2)] });
   expect(await ask(tokens)).toBe(true);
-  expect(reach(tokens)).toEqual([20]);
+  expect(await reach(tokens)).toEqual([20]);
 });
 
 test("a prompt of many shards is asked for in part", async () => {
   const vault = new FakeVault();
-  const { ask } = bench({ vaults: [vault], agreements: [agreed(GATEWAY_SHARDS_MAX)] });
+  const { ask } = bench({ vaults: [vault], engines: [agreed(SHARDS_MAX)] });
   await ask(tokensOf(1, 100));
   expect(keyCount(vault.asked[0]!)).toBe(GATEWAY_LOOKUP_KEYS_MAX);
 });
@@ -221,9 +231,9 @@ test("what a vault said is believed for a while, and no longer", async () => {
   await vault.holds(tokens, 0, 30);
   const { ask, reach } = bench({ vaults: [vault] });
   await ask(tokens);
-  expect(reach(tokens)).toEqual([30, 30]);
+  expect(await reach(tokens)).toEqual([30, 30]);
   vi.advanceTimersByTime(GATEWAY_FOUND_MS + 1);
-  expect(reach(tokens)).toEqual([0, 0]);
+  expect(await reach(tokens)).toEqual([0, 0]);
 });
 
 test("an answer that comes too late is for the next decision", async () => {
@@ -233,10 +243,10 @@ test("an answer that comes too late is for the next decision", async () => {
   vault.answer = (): Promise<Buffer> => new Promise((resolve) => (open = resolve));
   const { ask, reach, outcomes } = bench({ vaults: [vault], lookupMs: 1 });
   expect(await ask(tokens)).toBe(false);
-  expect(reach(tokens)).toEqual([0, 0]);
+  expect(await reach(tokens)).toEqual([0, 0]);
   open(Buffer.alloc(5, 0xff));
   await vi.waitFor(() => expect(outcomes).toEqual(["late"]));
-  expect(reach(tokens)).toEqual([40, 40]);
+  expect(await reach(tokens)).toEqual([40, 40]);
 });
 
 test("a vault that never answers holds up neither a decision nor the others, and not without end", async () => {
@@ -247,7 +257,7 @@ test("a vault that never answers holds up neither a decision nor the others, and
     await vault.holds(tokensOf(n), 0, 30);
     await ask(tokensOf(n));
   }
-  expect(reach(tokensOf(0))).toEqual([30, 30]);
+  expect(await reach(tokensOf(0))).toEqual([30, 30]);
   expect(silent.asked).toHaveLength(GATEWAY_LOOKUPS_MAX);
 });
 
@@ -270,7 +280,7 @@ test.each([
   };
   const { ask, reach, outcomes } = bench({ vaults: [broken, vault] });
   expect(await ask(tokensOf(1))).toBe(true);
-  expect(reach(tokensOf(1))).toEqual([30, 30]);
+  expect(await reach(tokensOf(1))).toEqual([30, 30]);
   expect(outcomes).toEqual(["found"]);
 });
 
@@ -293,20 +303,18 @@ test("one whose breaker is open is not asked", async () => {
   expect([vault.asked, outcomes]).toEqual([[], []]);
 });
 
-test("engines whose hashes are not known, or others, are not asked for", async () => {
+test("a prompt on its way shows how an engine hashes, whatever the engine reported before", async () => {
   const vault = new FakeVault();
-  const learning = new Agreement("e", SILENT);
-  const name = { namespace: NAMESPACE, shards: 1, root: BASE.root };
-  learning.hear({ kind: "named", name, group: 0, blockSize: SIZE });
-  const { ask } = bench({ vaults: [vault], agreements: [learning] });
-  await ask(tokensOf(1));
-  expect(vault.asked).toEqual([]);
+  const { ask, agreements, tell } = bench({ vaults: [vault], engines: [[nameOf(1, NAMESPACE)]] });
+  const [learning] = agreements;
+  const formOf = (): unknown => learning!.formFor(NOT_APART);
+  expect(formOf()).toBeNull();
+  await learning!.expect(tokensOf(1), SIZE);
   // Its hashes come back, without those of its beginning.
   const hashes = await hashesOf(BASE, tokensOf(1), SIZE, [NOT_APART, "bare"]);
   const [parent, hash] = [8, 9].map((at) => lowOf(hashes.subarray(at * 32, (at + 1) * 32)));
-  const blocks = [{ hash: hash!, tokens: [], extra: [] }];
-  const of = { tier: "gpu", blockSize: SIZE, group: 0, adapter: null } as const;
-  learning.hear({ kind: "stored", parent: parent!, blocks, ...of });
+  tell(0, stored(hash!, parent!, tokensOf(1).slice(9 * SIZE, 10 * SIZE)));
+  expect(formOf()).not.toBeNull();
   await ask(tokensOf(2));
   expect(vault.asked).toHaveLength(1);
 });

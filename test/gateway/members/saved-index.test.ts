@@ -3,10 +3,10 @@ import { chmodSync, readFileSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { EventFeed } from "../../../src/gateway/events/feed.ts";
-import { namesOf } from "../../../src/gateway/index/chain.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
-import { loadIndex, saveIndex } from "../../../src/gateway/index/saved-index.ts";
+import { loadIndex, saveIndex } from "../../../src/gateway/members/saved-index.ts";
 import { call, gatewayBefore, SILENT, testFolder, until } from "../../support/gateways.ts";
+import { batchOf, believed, stored } from "../../support/kv-batches.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";
 
 const prompt = (seed: number, blocks = 3): number[] =>
@@ -56,10 +56,9 @@ function opened(
   { events, replays }: SimPublisher,
   path: string,
 ): { index: BlockIndex; feed: EventFeed; before: number; isKept: () => boolean } {
-  const saved = loadIndex(path);
-  const index = new BlockIndex(1, 1000, saved?.seeds);
-  const known = saved?.engines.get(events);
-  if (known !== undefined) index.restore(0, known);
+  const index = new BlockIndex(1, 1000);
+  const known = loadIndex(path)?.get(events);
+  if (known !== undefined) expect(index.load(0, known.blocks)).toBe(true);
   let isKept = known !== undefined;
   const feed = new EventFeed({
     events,
@@ -67,7 +66,7 @@ function opened(
     logger: SILENT,
     resume: known?.mark ?? null,
     sink: {
-      apply: (event) => index.apply(0, event),
+      apply: (payload) => index.apply(0, payload),
       clear() {
         isKept = false;
         index.clear(0);
@@ -119,18 +118,18 @@ test(`nothing is believed that is not held, over restarts of both sides (seed ${
     await until(async () => {
       await publisher.take(mark);
       await publisher.publish([]);
-      return (
-        feed.state === "live" && index.prefixes(namesOf(index.seeds, mark, 4, [], null))[0] === 1
-      );
+      return feed.state === "live" && believed(index, [0], mark, 4)[0] === 1;
     });
     if (isKept() && before > 0) warm += 1;
     for (const tokens of prompts) {
-      const [believed] = index.prefixes(namesOf(index.seeds, tokens, 4, [], null));
-      expect(believed, `round ${round}`).toBeLessThanOrEqual(publisher.prefix(tokens));
+      const [held] = believed(index, [0], tokens, 4);
+      expect(held, `round ${round}`).toBeLessThanOrEqual(publisher.prefix(tokens));
     }
     // Events go on while it is written.
     const last = feed.mark!;
-    const saving = saveIndex(path, index, [{ slot: 0, events: publisher.events, mark: last }]);
+    const saving = saveIndex(path, index, [
+      { holder: 0, events: publisher.events, mark: last, form: null },
+    ]);
     await Promise.all([saving, work(3)]);
     feed.close();
     await meetFate(last.sequence);
@@ -142,29 +141,35 @@ test("a file that is not whole, of another version, too large or of nobody's is 
   const folder = testFolder();
   const path = join(folder, "index");
   expect(loadIndex(path)).toBeNull();
-  const index = new BlockIndex(1);
-  index.apply(0, {
-    kind: "stored",
-    tier: "vault",
-    parent: null,
-    blockSize: 2,
-    blocks: [{ hash: 2n ** 64n - 1n, tokens: [1, 2], extra: [] }],
-    group: 3,
-    adapter: null,
-  });
+  const index = new BlockIndex(2);
+  for (const [at, tokens] of [
+    [0, [1, 2]],
+    [1, [3, 4]],
+  ] as const) {
+    index.trust(at, true);
+    index.apply(at, batchOf(stored(2n ** 64n - 1n, null, tokens, { group_idx: 3 })));
+    index.apply(at, batchOf(stored(5n, null, [7, 8], { tier: "vault", group_idx: 1 })));
+  }
   const mark = { sequence: 7, digest: "d" };
-  expect(await saveIndex(path, index, [{ slot: 0, events: "10.0.0.1:5557", mark }])).toBe(true);
+  const form = { algorithm: "sha256", root: "ab", tagging: null } as const;
+  const of = { events: "10.0.0.1:5557", mark, form };
+  await saveIndex(path, index, [
+    { holder: 1, ...of },
+    { holder: 0, ...of, events: "[::1]:1" },
+  ]);
   const loaded = loadIndex(path)!;
-  const again = new BlockIndex(1, 10, loaded.seeds);
-  again.restore(0, loaded.engines.get("10.0.0.1:5557")!);
-  expect(again.told(0)).toEqual({ blockSize: 2, pulls: true, groups: { gpu: [], vault: [3] } });
-  expect([...again.names(0, "vault")]).toEqual([...index.names(0, "vault")]);
-  expect(again.seeds).toEqual(index.seeds);
-  // Dropped while it is written: no event repeats that.
-  const saving = saveIndex(path, index, [{ slot: 0, events: "10.0.0.1:5557", mark }]);
-  index.clear(0);
-  expect(await saving).toBe(false);
-  expect(loadIndex(path)!.engines.size).toBe(1);
+  expect(loaded.get("10.0.0.1:5557")).toMatchObject(of);
+  const again = new BlockIndex(2, 10);
+  expect(again.load(0, loaded.get("10.0.0.1:5557")!.blocks)).toBe(true);
+  again.trust(0, true);
+  expect([again.blockSize(0), again.pulls(0), again.blocks(0, "vault")]).toEqual([2, true, 1]);
+  expect([believed(again, [0], [3, 4], 2), believed(again, [0], [1, 2], 2)]).toEqual([[1], [0]]);
+  expect(again.save(0)).toEqual(index.save(1));
+  // Bytes that are no such part leave nothing behind.
+  for (const odd of [Buffer.alloc(7), Buffer.alloc(24, 0xff), index.save(0).subarray(0, -8)]) {
+    expect(again.load(1, odd)).toBe(false);
+    expect(again.blocks(1)).toBe(0);
+  }
 
   const whole = readFileSync(path);
   const damaged = (change: (bytes: Buffer) => void): (() => unknown) => {
@@ -173,8 +178,8 @@ test("a file that is not whole, of another version, too large or of nobody's is 
     writeFileSync(path, bytes);
     return () => loadIndex(path);
   };
-  expect(damaged((bytes) => (bytes[7] = 0x32))).toThrow("another version");
-  for (const at of [9, 40, whole.length - 20, whole.length - 10]) {
+  expect(damaged((bytes) => (bytes[7] = 0x31))).toThrow("another version");
+  for (const at of [9, 40, whole.length - 20, whole.length - 16]) {
     expect(damaged((bytes) => (bytes[at]! ^= 1))).toThrow("not whole");
   }
   writeFileSync(path, whole.subarray(0, -16));
