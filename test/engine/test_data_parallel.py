@@ -41,7 +41,7 @@ class Ranks:
 
     def __init__(self, server: Server, cluster: Cluster, port: int) -> None:
         self.server, self.cluster = server, cluster
-        self._sockets = [zmq.Context.instance().socket(zmq.SUB) for _ in RANKS]
+        self._sockets: list[Any] = [zmq.Context.instance().socket(zmq.SUB) for _ in RANKS]
         for rank, one in enumerate(self._sockets):
             one.subscribe(b"")
             one.connect(f"tcp://127.0.0.1:{port + rank}")
