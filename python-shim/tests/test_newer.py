@@ -116,7 +116,12 @@ def test_ranks_behind_one_server_name_no_endpoint_of_events() -> None:
     events = SimpleNamespace(
         enable_kv_cache_events=True, endpoint="tcp://*:5557", replay_endpoint=None
     )
-    for ranks, told in ((1, {"events": "tcp://*:5557"}), (2, {})):
-        parallel = SimpleNamespace(data_parallel_size=ranks)
-        both = SimpleNamespace(kv_events_config=events, parallel_config=parallel)
-        assert compat.event_endpoints(both) == told
+    told = {"events": "tcp://*:5557"}
+    # Ranks of models without experts are told that they are alone.
+    for ranks, engine_id, named in ((1, "e", told), (2, "e_dp1", {}), (1, "e_dp0", {})):
+        both = SimpleNamespace(
+            kv_events_config=events,
+            parallel_config=SimpleNamespace(data_parallel_size=ranks),
+            kv_transfer_config=SimpleNamespace(engine_id=engine_id),
+        )
+        assert compat.event_endpoints(both) == named

@@ -3,6 +3,7 @@
 import logging
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, wraps
@@ -357,9 +358,19 @@ def publishes_events(config: Any) -> bool:
     return events is not None and bool(events.enable_kv_cache_events)
 
 
+def _is_one_of_several(config: Any) -> bool:
+    """Tell whether an engine is one of several data-parallel ranks.
+
+    Ranks of models without experts are configured as if they were alone, but for their engine's id (v1/engine/core.py).
+    """
+    engine_id = str(config.kv_transfer_config.engine_id)
+    is_rank = re.search(r"_dp\d+$", engine_id) is not None
+    return is_rank or config.parallel_config.data_parallel_size > 1
+
+
 def event_endpoints(config: Any) -> dict[str, str]:
     """Give the engine's endpoints for events and replays; empty with several data-parallel ranks."""
-    if not publishes_events(config) or config.parallel_config.data_parallel_size > 1:
+    if not publishes_events(config) or _is_one_of_several(config):
         return {}
     events = config.kv_events_config
     found = {"events": events.endpoint, "replays": events.replay_endpoint}

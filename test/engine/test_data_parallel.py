@@ -1,0 +1,101 @@
+"""Two data-parallel ranks of one `vllm serve`: each publishes its own blocks and what lies in the vault."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import zmq
+from harness.models import PLAIN, Models, prompt
+from harness.processes import Cluster, free_port, wait_until
+from harness.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+BLOCK = 32
+BLOCKS = 4
+RANKS = (0, 1)
+#: Publishers take a port each, beginning with the one that is named.
+PORTS_MAX = 100
+
+
+def neighbours() -> int:
+    """Returns a free port whose next one was free, too."""
+    for _ in range(PORTS_MAX):
+        first = free_port()
+        with zmq.Context() as context, context.socket(zmq.PUB) as tried:
+            try:
+                tried.bind(f"tcp://127.0.0.1:{first + 1}")
+            except zmq.ZMQError:
+                continue
+            return first
+    raise AssertionError("no two free ports side by side")
+
+
+class Ranks:
+    """The server, and what each rank has published: batches of (rank, events)."""
+
+    def __init__(self, server: Server, cluster: Cluster, port: int) -> None:
+        self.server, self.cluster = server, cluster
+        self._sockets: list[Any] = [zmq.Context.instance().socket(zmq.SUB) for _ in RANKS]
+        for rank, one in enumerate(self._sockets):
+            one.subscribe(b"")
+            one.connect(f"tcp://127.0.0.1:{port + rank}")
+        self.heard: list[dict[str, set[Any]]] = [
+            {"ranks": set(), "own": set(), "storage": set()} for _ in RANKS
+        ]
+
+    def hear(self) -> None:
+        for rank, one in enumerate(self._sockets):
+            while one.poll(0):
+                _, events, of_rank = msgspec.msgpack.decode(one.recv_multipart()[2])
+                self.heard[rank]["ranks"].add(of_rank)
+                for event in events:
+                    if event["type"] == "BlockStored":
+                        kind = "storage" if event.get("medium") == "STORAGE" else "own"
+                        self.heard[rank][kind].update(event["block_hashes"])
+
+    def ask(self, text: list[int], rank: int) -> tuple[str, int]:
+        """Returns a rank's answer, and how many tokens of the prompt were not computed."""
+        answer = self.server.complete(text, **{"X-data-parallel-rank": str(rank)})
+        details = answer["usage"]["prompt_tokens_details"] or {}
+        return answer["choices"][0]["text"], details.get("cached_tokens") or 0
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close(linger=0)
+
+
+@pytest.fixture(scope="module")
+def ranks(new_cluster: Callable[..., Cluster], models: Models, folder: Path) -> Iterator[Ranks]:
+    cluster, port = new_cluster(), neighbours()
+    events = {"enable_kv_cache_events": True, "publisher": "zmq"}
+    events["endpoint"] = f"tcp://*:{port}"
+    line = ["vllm", "serve", "MODEL", "--block-size", str(BLOCK), "--enable-prompt-tokens-details"]
+    line += ["--data-parallel-size", "2", "--kv-events-config", json.dumps(events)]
+    line += ["--kv-transfer-config", json.dumps(cluster.transfer_config)]
+    place = folder / "ranks"
+    place.mkdir()
+    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    with Server(line, models.path(PLAIN), place / "server.log", environment) as server:
+        cluster.wait_restoring(len(RANKS))
+        found = Ranks(server, cluster, port)
+        yield found
+        found.close()
+
+
+def test_each_rank_publishes_its_own_blocks_and_what_lies_in_the_vault(ranks: Ranks) -> None:
+    text = prompt(985, BLOCKS * BLOCK + 3)
+
+    def both_heard() -> bool:
+        for rank in RANKS:
+            ranks.ask(text, rank)  # vLLM publishes with a step
+        ranks.hear()
+        return all(len(each["own"]) >= BLOCKS and each["storage"] for each in ranks.heard)
+
+    wait_until(both_heard, "both ranks' events")
+    assert [each["ranks"] for each in ranks.heard] == [{0}, {1}]
