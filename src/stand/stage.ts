@@ -175,7 +175,8 @@ export class Stage {
     cwd: string = this.workspace.dir,
   ): Process {
     const name = `${what} ${this.#processes.size + 1}`;
-    const logPath = this.workspace.path(`logs/${name.replaceAll(" ", "-")}.log`);
+    // Names of models have a slash.
+    const logPath = this.workspace.path(`logs/${name.replaceAll(/[^\w.-]+/g, "-")}.log`);
     const started = new Process({ name, command, args, env, cwd, logPath });
     this.#processes.set(started, DEMO_SERVICE_STOP_MS);
     return started;
