@@ -310,13 +310,19 @@ function describe(model: string, codec: string, result: Result, shown: Shown): s
   ];
 }
 
-function certifiedText({ verdict, prompts, restored }: Result, path: string | null): string[] {
+/** Exported for its test: where the certificate is, or why there is none. */
+export function certifiedText(
+  { verdict, prompts, restored }: Pick<Result, "verdict" | "prompts" | "restored">,
+  path: string | null,
+): string[] {
   if (path !== null) return [`Certified: ${path}; engines use it once they connect.`];
   if (verdict !== "within") return [];
-  if (restored >= CERTIFIED_PROMPTS_MIN)
-    return ["Not certified: the engine's weights have no name that another engine could meet."];
+  if (restored < CERTIFIED_PROMPTS_MIN)
+    return [
+      `Not certified: ${restored} of ${prompts} prompts were restored, and a certificate takes ${CERTIFIED_PROMPTS_MIN}; repeat with more --prompts.`,
+    ];
   return [
-    `Not certified: ${restored} of ${prompts} prompts were restored, and a certificate takes ${CERTIFIED_PROMPTS_MIN}.`,
+    `Not certified: a certificate is about ${LOSSY.name}, one engine of the sidecar, weights as they were loaded, and a proven order of K and V (\`tierkv status\`).`,
   ];
 }
 

@@ -5,7 +5,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { judge, piecesOf } from "../../../src/cli/commands/fidelity.ts";
+import { certifiedText, judge, piecesOf } from "../../../src/cli/commands/fidelity.ts";
 import type { Answered } from "../../../src/cli/engine-asker.ts";
 import { CERTIFIED_PROMPTS_MIN } from "../../../src/limits/codec.ts";
 import { FIDELITY_PROMPT_CHARS } from "../../../src/limits/tools.ts";
@@ -140,6 +140,16 @@ test.each<[kld: number, code: number, verdict: string]>([
     expect(JSON.parse(stdout)).toMatchObject({ verdict, certificate: null });
   },
 );
+
+test("a measurement within the bound says where its certificate is, or why there is none", () => {
+  const within = { verdict: "within", prompts: 20, restored: 15 } as const;
+  expect(certifiedText({ ...within, restored: 16 }, "/c.json")).toEqual([
+    expect.stringContaining("/c.json"),
+  ]);
+  expect(certifiedText(within, null).join()).toMatch(/15 of 20 prompts .* more --prompts/);
+  expect(certifiedText({ ...within, restored: 20 }, null).join()).toMatch(/weights as they were/);
+  expect(certifiedText({ ...within, verdict: "beyond" }, null)).toEqual([]);
+});
 
 test("weights that were changed in place are measured and not certified", async () => {
   const { stdout } = await measured(2e-5, { enabled: true, weights: "files:m+5eed" });

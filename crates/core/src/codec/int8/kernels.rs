@@ -139,6 +139,7 @@ fn detected() -> Vec<Name> {
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
         names.push(Name::Avx2);
     }
+    // The AVX-512 kernels leave short blocks to those of AVX2.
     let wide = !names.is_empty()
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
