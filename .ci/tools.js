@@ -143,7 +143,7 @@ const CHECKS = {
     },
   },
   bundles: {
-    test: "test/bundle/registry.real.test.ts",
+    test: "test/extras/bundle/registry.real.test.ts",
     tools: {
       TIERKV_TEST_REGISTRY: goTool(
         ["version"],

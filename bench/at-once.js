@@ -1,6 +1,6 @@
 // Owns the figures of 256 simultaneous requests of growing conversations over half an hour: hits, throughput and memory.
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/stand/machine.js";
+import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, figure, median } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

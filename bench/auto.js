@@ -1,5 +1,5 @@
 // Owns the figures of `[codec] kv = "auto"`: restores over shaped links, with each codec and with the chosen one.
-import { SidecarLink } from "../dist/cli/sidecar-link.js";
+import { SidecarLink } from "../dist/control/sidecar-link.js";
 import { writeCertificate } from "../dist/sidecar/save/certificates.js";
 import { codecId, LOSSY } from "../dist/sidecar/save/codecs.js";
 import { chain, digest, noise } from "./lib/blocks.js";

@@ -1,6 +1,6 @@
 // Owns the figures of many conversations on one engine whose cache holds a tenth of them, beside vLLM alone and its offloading.
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/stand/machine.js";
+import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

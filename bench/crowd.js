@@ -1,7 +1,7 @@
 // Owns the figures of 256 simultaneous restores, and of a short restore beside a long one, by an engine that computes nothing.
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/stand/machine.js";
+import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, figure, quantile } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

@@ -1,6 +1,6 @@
 // Owns the figures of an engine's cost: time in our calls per step, without payload copies, with the sidecar running and stopped.
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/stand/machine.js";
+import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, quantile } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

@@ -1,6 +1,6 @@
 // Owns the accuracy of `tierkv doctor` and the ledger: forecast times and counted savings over measured ones.
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/stand/machine.js";
+import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, median } from "./lib/figures.js";
 import { TIERKV } from "./lib/paths.js";

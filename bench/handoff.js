@@ -1,9 +1,9 @@
 // Owns the figures of a hand-off: one sidecar saves, another waits and restores, by shared memory and by a loopback vault.
 import { readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
-import { SidecarLink } from "../dist/cli/sidecar-link.js";
+import { createLogger } from "../dist/base/log.js";
 import { SharedVault } from "../dist/client/shared-vault.js";
-import { createLogger } from "../dist/log.js";
+import { SidecarLink } from "../dist/control/sidecar-link.js";
 import { chain, digest, noise } from "./lib/blocks.js";
 import { figure, interleaved, timed } from "./lib/figures.js";
 import { attentionGroup, Shim } from "./lib/shim.js";

@@ -1,11 +1,11 @@
 // Owns the figures of small requests: 2,000 keys by lane, gRPC and sidecar, one block by a sidecar, and a round trip to it.
 import { once } from "node:events";
 import { connect } from "node:net";
-import { countBits } from "../dist/block.js";
-import { SidecarLink } from "../dist/cli/sidecar-link.js";
+import { countBits } from "../dist/base/block.js";
+import { createLogger } from "../dist/base/log.js";
 import { VaultClient } from "../dist/client/vault-client.js";
+import { SidecarLink } from "../dist/control/sidecar-link.js";
 import { ALGORITHMS } from "../dist/gateway/hashes/forms.js";
-import { createLogger } from "../dist/log.js";
 import { encodeFrame, FrameDecoder } from "../dist/sidecar/socket/frames.js";
 import { LOCAL_PROTOCOL } from "../dist/sidecar/socket/hello.js";
 import { chain, digest, records, storeAll } from "./lib/blocks.js";

@@ -1,7 +1,7 @@
 // Owns the figure of memory over time: growth of a sidecar and a vault while gigabytes pass through both.
-import { SidecarLink } from "../dist/cli/sidecar-link.js";
+import { createLogger } from "../dist/base/log.js";
 import { VaultClient } from "../dist/client/vault-client.js";
-import { createLogger } from "../dist/log.js";
+import { SidecarLink } from "../dist/control/sidecar-link.js";
 import { chain, digest } from "./lib/blocks.js";
 import { describe, figure, median } from "./lib/figures.js";
 import { attentionGroup, Shim } from "./lib/shim.js";

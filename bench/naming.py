@@ -16,8 +16,8 @@ from pathlib import Path
 
 from lab.checkpoint import Spec, write_checkpoint
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.digests import DigestStore, FileDigests, threads
-from tierkv.connectors.vllm.resolved import resolve
+from tierkv.connectors.vllm.api.resolved import resolve
+from tierkv.connectors.vllm.naming.digests import DigestStore, FileDigests, threads
 from vllm.engine.arg_utils import EngineArgs
 
 

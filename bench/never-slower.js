@@ -2,7 +2,7 @@
 import { execFileSync } from "node:child_process";
 import { randomInt } from "node:crypto";
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/stand/machine.js";
+import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, median, quantile } from "./lib/figures.js";
 import { Network } from "./lib/network.js";

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from tierkv.connectors.vllm.frames import FrameDecoder, encode
+from tierkv.connectors.vllm.link.frames import FrameDecoder, encode
 
 BLOCK_TOKENS = 128
 VOCAB = 256

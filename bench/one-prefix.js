@@ -1,6 +1,6 @@
 // Owns the figures of many requests of few prompts after a restart: tierKV beside vLLM alone and vLLM's own offloading.
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/stand/machine.js";
+import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, median, quantile } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

@@ -1,7 +1,7 @@
 // Owns the cost of pool code with a single vault: beside a bare client, and a list of one beside one address.
-import { countBits, KeyPacker } from "../dist/block.js";
-import { createLogger } from "../dist/log.js";
-import { newSidecarCounters } from "../dist/metrics.js";
+import { countBits, KeyPacker } from "../dist/base/block.js";
+import { createLogger } from "../dist/base/log.js";
+import { newSidecarCounters } from "../dist/base/metrics.js";
 import { lookUp } from "../dist/sidecar/restore/lookup.js";
 import { openPools } from "../dist/sidecar/vaults/pools.js";
 import { openGates, openLinks } from "../dist/sidecar/vaults/vaults.js";

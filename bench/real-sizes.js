@@ -1,7 +1,7 @@
 // Owns the figures of prompts with real models' KV: share saved at the first visit, share restored, time to the first token.
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/stand/machine.js";
+import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe, figure, median, timed } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";

@@ -1,10 +1,10 @@
 // Owns the figures of shared memory between sidecars: restore and save beside memcpy and a loopback vault.
 import { rmSync } from "node:fs";
-import { BENCH_PAGE_BYTES, BenchSet } from "../dist/cli/bench-set.js";
+import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../dist/base/limits/general.js";
+import { createLogger } from "../dist/base/log.js";
+import { BENCH_PAGE_BYTES, BenchSet } from "../dist/cli/bench/bench-set.js";
 import { SharedVault } from "../dist/client/shared-vault.js";
 import { VaultClient } from "../dist/client/vault-client.js";
-import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../dist/limits/general.js";
-import { createLogger } from "../dist/log.js";
 import { chooseCodecs } from "../dist/sidecar/save/codecs.js";
 import {
   describe,

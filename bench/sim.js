@@ -1,7 +1,7 @@
 // Owns the figures of simulated pools: misses by cause over many seeds, and the cost of a pool of up to 1,000 vaults.
+import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS } from "../dist/base/limits/pool.js";
 import { EngineRates } from "../dist/cost/engine-rates.js";
 import { Link } from "../dist/cost/link.js";
-import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS } from "../dist/limits/pool.js";
 import { NO_VAULT, Placement } from "../dist/pool/placement.js";
 import { Pool } from "../dist/sidecar/vaults/pools.js";
 import { describe, quantile } from "./lib/figures.js";

@@ -2,9 +2,9 @@
 import { once } from "node:events";
 import { connect, createServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
-import { BenchSet } from "../dist/cli/bench-set.js";
+import { createLogger } from "../dist/base/log.js";
+import { BenchSet } from "../dist/cli/bench/bench-set.js";
 import { VaultClient } from "../dist/client/vault-client.js";
-import { createLogger } from "../dist/log.js";
 import { describe, quantile, timed } from "./lib/figures.js";
 import { Stand } from "./lib/stand.js";
 

@@ -2,7 +2,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createLogger } from "../dist/log.js";
+import { createLogger } from "../dist/base/log.js";
 import { TokenFile } from "../dist/vault/tokens.js";
 import { auc, describe } from "./lib/figures.js";
 

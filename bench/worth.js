@@ -1,7 +1,7 @@
 // Owns the figures of a link that carries only part of the saves: tokens restored, with and without saving returning prompts first.
 import { execFileSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
-import { thisMachine } from "../dist/stand/machine.js";
+import { thisMachine } from "../dist/extras/stand/machine.js";
 import { engineEnvironment } from "./lib/engine.js";
 import { describe } from "./lib/figures.js";
 import { Network } from "./lib/network.js";

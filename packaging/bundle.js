@@ -40,8 +40,8 @@ const COPIED = [
   "proto/ext_proc.proto",
   "proto/etcd.proto",
   "tierkv.toml.example",
-  "src/stand/data/inference.txt",
-  "src/stand/data/vault.txt",
+  "src/extras/stand/data/inference.txt",
+  "src/extras/stand/data/vault.txt",
 ];
 
 /**

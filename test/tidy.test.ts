@@ -26,7 +26,7 @@ const SOURCES = readSources();
 
 test("the repository was read", () => {
   const paths = SOURCES.map(({ path }) => path);
-  expect(paths).toContain("src/limits/general.ts");
+  expect(paths).toContain("src/base/limits/general.ts");
   expect(paths).toContain("python-shim/pyproject.toml");
   expect(paths).toContain("crates/core/src/lib.rs");
 });

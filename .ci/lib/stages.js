@@ -128,7 +128,7 @@ const MEASURED = [
   "test/cli/commands/vaults.drain.test.ts",
   "test/cli/main.refusals.test.ts",
   "test/cli/main.test.ts",
-  "test/cli/reach.test.ts",
+  "test/diagnosis/reach.test.ts",
   "test/sidecar/sidecar.kill.test.ts",
   "test/sidecar/sidecar.overload.test.ts",
   "test/vault/access/listener.crowds.test.ts",

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from ladder import BLOCK, CONTINUED, FLOAT32, Row, Stored, build_codecs, held_out
 from table import Table
-from tierkv.connectors.vllm.states import StatePart
+from tierkv.connectors.vllm.pages.states import StatePart
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 

@@ -103,7 +103,7 @@ def lesson(start: int = 0) -> Text:
 def written() -> list[list[Text]]:
     """Return the texts that nobody says in a chat: eight of each kind."""
     prose: list[tuple[Path, int]] = [
-        (ROOT / "src/demo/data/alice.txt", 0),
+        (ROOT / "src/extras/demo/data/alice.txt", 0),
         (LICENCES / "GPL-3", 0),
         (LICENCES / "GPL-3", 16_000),
         (LICENCES / "MPL-2.0", 0),

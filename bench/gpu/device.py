@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tierkv.connectors.vllm.cuda import Cuda
+from tierkv.connectors.vllm.pages.cuda import Cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable

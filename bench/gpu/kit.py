@@ -25,12 +25,12 @@ absent_engine.install()
 import torch  # noqa: E402
 from device import Gpu, Processor  # noqa: E402
 from pages import Cache, make_arena  # noqa: E402
-from tierkv.connectors.vllm.copies import CudaCopier  # noqa: E402
+from tierkv.connectors.vllm.pages.copies import CudaCopier  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tierkv.connectors.vllm.arena import Arena
+    from tierkv.connectors.vllm.pages.arena import Arena
 
 Json = dict[str, Any]
 ROUNDS = 7

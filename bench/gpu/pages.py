@@ -7,10 +7,10 @@ import os
 from typing import Any
 
 import torch
-from tierkv.connectors.vllm.arena import Arena
-from tierkv.connectors.vllm.copies import Batch
-from tierkv.connectors.vllm.pages import make_pages
-from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.pages.arena import Arena
+from tierkv.connectors.vllm.pages.copies import Batch
+from tierkv.connectors.vllm.pages.pages import make_pages
+from tierkv.connectors.vllm.pages.specs import Group
 
 Json = dict[str, Any]
 PAGE_BYTES = 4096

@@ -1,7 +1,7 @@
 // Owns the bytes that benches move: random bf16 numbers, hash chains, and whole records.
 import { createHash } from "node:crypto";
-import { ItemStatus, packKeys } from "../../dist/block.js";
-import { outboxDrop, outboxPut, writeRecord } from "../../dist/native.js";
+import { ItemStatus, packKeys } from "../../dist/base/block.js";
+import { outboxDrop, outboxPut, writeRecord } from "../../dist/base/native.js";
 import { anchorOf } from "../../dist/pool/placement.js";
 
 /** Sixteen bits each: any sign and mantissa, magnitude 0.5 to 2, so that every codec accepts them as numbers. */

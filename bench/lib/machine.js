@@ -1,7 +1,7 @@
 // Owns the description of machine and time, because figures mean nothing without it.
 import { execFileSync } from "node:child_process";
 import { availableParallelism, cpus, loadavg, release, totalmem } from "node:os";
-import { coreInfo } from "../../dist/native.js";
+import { coreInfo } from "../../dist/base/native.js";
 import { at } from "./paths.js";
 
 /** Returns a command's output; empty when the command is absent. */

@@ -4,10 +4,10 @@ import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { BenchSet } from "../../dist/cli/bench-set.js";
+import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../../dist/base/limits/general.js";
+import { createLogger } from "../../dist/base/log.js";
+import { BenchSet } from "../../dist/cli/bench/bench-set.js";
 import { VaultClient } from "../../dist/client/vault-client.js";
-import { FETCH_WINDOW_BYTES, FETCHES_IN_FLIGHT_MAX } from "../../dist/limits/general.js";
-import { createLogger } from "../../dist/log.js";
 import { killAll, networks, oneNetwork } from "./rails-cables.js";
 
 /**

@@ -1,5 +1,5 @@
 // Owns the rendering of results: a table for the terminal, and the same as Markdown.
-import { table } from "../../dist/demo/format.js";
+import { table } from "../../dist/extras/demo/format.js";
 
 const HEAD = ["figure", "value", "min - max", "unit", "ratio", "of", "floor", ""];
 

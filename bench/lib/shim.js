@@ -2,7 +2,7 @@
 import { once } from "node:events";
 import { closeSync, openSync, readdirSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { connect } from "node:net";
-import { HASH_BYTES } from "../../dist/block.js";
+import { HASH_BYTES } from "../../dist/base/block.js";
 import { encodeFrame, FrameDecoder } from "../../dist/sidecar/socket/frames.js";
 import { LOCAL_PROTOCOL } from "../../dist/sidecar/socket/hello.js";
 

@@ -10,7 +10,7 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { Process } from "../../dist/stand/processes.js";
+import { Process } from "../../dist/extras/stand/processes.js";
 import { PYTHON, TIERKV, at } from "./paths.js";
 
 const START_MS = 20_000;

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
-from tierkv.connectors.vllm.compat import vllm_version
-from tierkv.connectors.vllm.specs import read_groups
+from tierkv.connectors.vllm.api.compat import vllm_version
+from tierkv.connectors.vllm.pages.specs import read_groups
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,

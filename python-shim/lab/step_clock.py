@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from tierkv.connectors.vllm.copies import Batch, CpuCopier
+from tierkv.connectors.vllm.pages.copies import Batch, CpuCopier
 
 if TYPE_CHECKING:
     from collections.abc import Callable

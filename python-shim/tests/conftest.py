@@ -12,7 +12,9 @@ from .support import another_system
 if another_system.VARIABLE in os.environ:
     another_system.become()
 
-from tierkv.connectors.vllm import amx, compat, limits
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.pages import amx
 
 from .support.scheduler import Bench
 from .support.sidecar import FakeSidecar

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import amx, compat
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.pages import amx
 
 from .support.engine import Request
 from .support.scheduler import NOTHING, Bench

@@ -5,7 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm.answers import ALL_TOKENS, NO_WISH, Given, Wish, answer, wish_of
+from tierkv.connectors.vllm.requests.answers import (
+    ALL_TOKENS,
+    NO_WISH,
+    Given,
+    Wish,
+    answer,
+    wish_of,
+)
 
 from .support.engine import Request, connector_of
 from .support.scheduler import ASK_AGAIN, NOTHING, Bench

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.pages.grid import Grid
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256_cbor

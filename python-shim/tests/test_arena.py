@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.arena import Arena
-from tierkv.connectors.vllm.copies import CpuCopier
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.credits import Credits
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.pages.arena import Arena
+from tierkv.connectors.vllm.pages.copies import CpuCopier
+from tierkv.connectors.vllm.pages.credits import Credits
 
 from .support import another_system
 from .support.sidecar import FakeArena
@@ -150,7 +150,7 @@ def test_f23_a_process_that_attached_and_ended_takes_no_memory_with_it() -> None
     fake = FakeArena(4096, 2)
     fake.write(0, b"still here")
     code = (
-        "import sys; from tierkv.connectors.vllm.arena import Arena\n"
+        "import sys; from tierkv.connectors.vllm.pages.arena import Arena\n"
         "arena = Arena(1, int(sys.argv[1]), 8192, 4096, 2); assert bytes(arena.slot(0)[:5]) == b'still'"
     )
     run = [sys.executable, "-c", code, str(fake.fd)]

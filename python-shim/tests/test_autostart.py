@@ -13,13 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tierkv.connectors.vllm import autostart, compat, limits
-from tierkv.connectors.vllm.autostart import Autostart
-from tierkv.connectors.vllm.channel import Channel
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.scheduler import SchedulerShim
-from tierkv.connectors.vllm.settings import Settings
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.engine.scheduler import SchedulerShim
+from tierkv.connectors.vllm.link import autostart
+from tierkv.connectors.vllm.link.autostart import Autostart
+from tierkv.connectors.vllm.link.channel import Channel
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.link.settings import Settings
 
 from .support.engine import FullAttentionSpec, kv_cache_config, make_group, vllm_config
 from .support.sidecar import wait_until

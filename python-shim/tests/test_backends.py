@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import compat
-from tierkv.connectors.vllm.orders import plain_order
-from tierkv.connectors.vllm.pages import make_pages
-from tierkv.connectors.vllm.probe import find_order
-from tierkv.connectors.vllm.specs import read_groups
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.pages.orders import plain_order
+from tierkv.connectors.vllm.pages.pages import make_pages
+from tierkv.connectors.vllm.pages.probe import find_order
+from tierkv.connectors.vllm.pages.specs import read_groups
 from vllm import _custom_ops
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.kv_cache_interface import (

@@ -4,9 +4,9 @@ import logging
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import namespace
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.naming import Naming
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.naming import namespace
+from tierkv.connectors.vllm.naming.naming import Naming
 
 from .support.engine import make_group, make_state
 from .support.scheduler import RESOLVED, known_weights

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.channel import Channel
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.frames import Frame, encode
+from tierkv.connectors.vllm.link.channel import Channel
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.link.frames import Frame, encode
 
 from .support.sidecar import WELCOME, FakeSidecar, wait_until
 

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.frames import encode
-from tierkv.connectors.vllm.messages import request_text
+from tierkv.connectors.vllm.link.frames import encode
+from tierkv.connectors.vllm.link.messages import request_text
 
 from .support.engine import Request, connector_of
 from .support.scheduler import Bench

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.frames import FrameDecoder, encode
+from tierkv.connectors.vllm.link.frames import FrameDecoder, encode
 
 from .support.sidecar import wait_until
 

@@ -1,7 +1,7 @@
 """The contract probe: nothing is missing in the release under test, and what goes missing or comes new is named."""
 
 import pytest
-from tierkv.connectors.vllm import compat, contract
+from tierkv.connectors.vllm.api import compat, contract
 from tierkv.connectors.vllm.connector import TierKVConnector
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm.frames import FrameDecoder, FrameError, encode
-from tierkv.connectors.vllm.settings import load_settings
+from tierkv.connectors.vllm.link.frames import FrameDecoder, FrameError, encode
+from tierkv.connectors.vllm.link.settings import load_settings
 
 SEED = int(os.environ.get("TIERKV_TEST_SEED", secrets.randbelow(2**31)))
 FRAMES, FILES, LINES = 895_000, 5_000, 100_000

@@ -16,9 +16,9 @@ import hypothesis
 import msgspec
 import pytest
 from hypothesis import strategies as st
-from tierkv.connectors.vllm.frames import FrameDecoder, FrameError, encode
-from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
-from tierkv.connectors.vllm.settings import FORMS, Settings, load_settings
+from tierkv.connectors.vllm.api.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
+from tierkv.connectors.vllm.link.frames import FrameDecoder, FrameError, encode
+from tierkv.connectors.vllm.link.settings import FORMS, Settings, load_settings
 
 SEED = int(os.environ.get("TIERKV_TEST_SEED", secrets.randbelow(2**31)))
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.channel import Channel
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.dial import StrangerError, dial
-from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.link.channel import Channel
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.link.dial import StrangerError, dial
+from tierkv.connectors.vllm.link.frames import Frame
 
 from .support import another_system
 from .support.sidecar import FakeSidecar, shared_memory, wait_until

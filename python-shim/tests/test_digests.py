@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from blake3 import blake3
 from huggingface_hub._local_folder import write_download_metadata
-from tierkv.connectors.vllm import digests, limits
-from tierkv.connectors.vllm.digests import DigestStore, FileDigestError, FileDigests, Stamp
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.naming import digests
+from tierkv.connectors.vllm.naming.digests import DigestStore, FileDigestError, FileDigests, Stamp
 
 LATER_NS = 1 << 62
 

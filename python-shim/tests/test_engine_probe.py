@@ -13,7 +13,7 @@ import pytest
 import vllm
 from lab import engine_probe
 from lab.engine_probe import CONTRACT, main, probe, release_of
-from tierkv.connectors.vllm import contract
+from tierkv.connectors.vllm.api import contract
 from tierkv.connectors.vllm.connector import TierKVConnector
 
 INSTALLED = Path(vllm.__file__).parents[1]

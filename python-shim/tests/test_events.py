@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.events import StorageEvents
-from tierkv.connectors.vllm.grid import Grid
-from tierkv.connectors.vllm.hello import hello_frame
+from tierkv.connectors.vllm.engine.events import StorageEvents
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.naming.hello import hello_frame
+from tierkv.connectors.vllm.pages.grid import Grid
 from vllm.distributed.kv_events import BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
@@ -28,7 +28,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_on: bool = True) -> None:
         self.name: tuple[str | int, ...] = ("tierkv",)
         monkeypatch.setattr(
-            "tierkv.connectors.vllm.events.spec_kinds", lambda _: {0: "full_attention"}
+            "tierkv.connectors.vllm.engine.events.spec_kinds", lambda _: {0: "full_attention"}
         )
         config = SimpleNamespace(kv_events_config=SimpleNamespace(enable_kv_cache_events=is_on))
         self.counters = Counters()
@@ -194,7 +194,7 @@ def test_subscribers_are_told_the_name_of_blocks_in_vaults_at_once_again_and_whe
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr("tierkv.connectors.vllm.events.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("tierkv.connectors.vllm.engine.events.time.monotonic", lambda: clock[0])
     name = ("tierkv", "ab" * 32, 2, "cd" * 32)
     assert bench.ask() == []
     bench.name = name

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tierkv.connectors.vllm import failpoint, limits
-from tierkv.connectors.vllm.metadata import StepMetadata
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api.metadata import StepMetadata
+from tierkv.connectors.vllm.link import failpoint
 
 from .support.sidecar import FakeSidecar, pairs, wait_until
 from .support.worker import Rank
@@ -109,7 +110,7 @@ def test_after_a_failpoint_the_shim_serves_on(bench: Rank) -> None:
 
 CRASH = """
 import sys
-from tierkv.connectors.vllm import failpoint
+from tierkv.connectors.vllm.link import failpoint
 failpoint.arm(sys.argv[1] + "=2*off->1*abort")
 print(failpoint.fails(sys.argv[1]), failpoint.fails(sys.argv[1]), flush=True)
 failpoint.fails(sys.argv[1])

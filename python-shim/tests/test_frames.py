@@ -5,7 +5,7 @@ import struct
 import msgspec
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.frames import Frame, FrameDecoder, FrameError, encode
+from tierkv.connectors.vllm.link.frames import Frame, FrameDecoder, FrameError, encode
 
 FRAMES: list[Frame] = [
     {"t": "ping", "n": 1},

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import gauge, limits
-from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.gauge import StepGauge, prompt_work
-from tierkv.connectors.vllm.metadata import StepMetadata
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api.metadata import StepMetadata
+from tierkv.connectors.vllm.engine import gauge
+from tierkv.connectors.vllm.engine.gauge import StepGauge, prompt_work
+from tierkv.connectors.vllm.link.frames import Frame
 
 from .support.engine import BLOCK_TOKENS, Request, step_output
 from .support.scheduler import NOTHING, Bench

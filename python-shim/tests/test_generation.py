@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.metadata import Memory, StepReceipts
+from tierkv.connectors.vllm.api.metadata import Memory, StepReceipts
 
 from .support.engine import Request
 from .support.scheduler import ASK_AGAIN, NOTHING, Bench

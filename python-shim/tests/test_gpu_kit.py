@@ -15,7 +15,7 @@ import sys
 sys.argv = ["kit.py", "--device", "cpu", "--quick"]
 sys.path.insert(0, {folder!r})
 import kit
-from tierkv.connectors.vllm.pages import AttentionPages
+from tierkv.connectors.vllm.pages.pages import AttentionPages
 whole = AttentionPages.pairs
 def short(self, block, slot):
     return [(page[..., 1:], kept[..., 1:]) for page, kept in whole(self, block, slot)]

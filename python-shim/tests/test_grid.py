@@ -2,8 +2,8 @@
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.frames import encode
-from tierkv.connectors.vllm.grid import Grid
+from tierkv.connectors.vllm.link.frames import encode
+from tierkv.connectors.vllm.pages.grid import Grid
 
 from .support.engine import Pool, Request, make_group, make_state
 

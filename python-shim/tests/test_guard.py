@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat, contract
+from tierkv.connectors.vllm.api import compat, contract
+from tierkv.connectors.vllm.api.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
 from tierkv.connectors.vllm.connector import TierKVConnector
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.guard import CannotRecomputeError, Failures, guarded
-from tierkv.connectors.vllm.loads import NO_ARENA
-from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata, StepReceipts
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.link.guard import CannotRecomputeError, Failures, guarded
+from tierkv.connectors.vllm.restore.loads import NO_ARENA
 
 from .support.engine import (
     Blocks,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm.answers import Handoff, Wish, wish_of
+from tierkv.connectors.vllm.requests.answers import Handoff, Wish, wish_of
 
 from .support.engine import BLOCK_TOKENS, Request, make_group, make_state
 from .support.scheduler import ASK_AGAIN, NOTHING, Bench

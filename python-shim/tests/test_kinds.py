@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import compat, limits
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.api.metadata import SaveItem, StepMetadata
+from tierkv.connectors.vllm.api.resolved import Resolved, reaching
 from tierkv.connectors.vllm.connector import TierKVConnector
-from tierkv.connectors.vllm.copies import CudaCopier
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.metadata import SaveItem, StepMetadata
-from tierkv.connectors.vllm.naming import Naming
-from tierkv.connectors.vllm.resolved import Resolved, reaching
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.naming.naming import Naming
+from tierkv.connectors.vllm.pages.copies import CudaCopier
 from vllm import envs
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.worker.worker_base import WorkerBase

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm.frames import Frame, encode
-from tierkv.connectors.vllm.link import Asked, Link, Plan, Save
-from tierkv.connectors.vllm.settings import Settings
+from tierkv.connectors.vllm.link.frames import Frame, encode
+from tierkv.connectors.vllm.link.link import Asked, Link, Plan, Save
+from tierkv.connectors.vllm.link.settings import Settings
 from tierkv.mlx import exo
 
 from .support.sidecar import WELCOME, FakeArena, FakeSidecar, pairs, wait_until

@@ -1,9 +1,9 @@
 """Admitted loads: parts of bounded size in order, the last one marked, every rank's slots beside its block."""
 
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.loads import NO_ARENA, LoadQueue
-from tierkv.connectors.vllm.metadata import LoadPart
-from tierkv.connectors.vllm.plans import Plan
+from tierkv.connectors.vllm.api.metadata import LoadPart
+from tierkv.connectors.vllm.requests.plans import Plan
+from tierkv.connectors.vllm.restore.loads import NO_ARENA, LoadQueue
 
 
 def make_plan(req_id: str, shards: int = 1) -> Plan:

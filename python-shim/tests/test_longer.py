@@ -5,8 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat, limits, namespace
-from tierkv.connectors.vllm.longer import key_of
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.naming import namespace
+from tierkv.connectors.vllm.restore.longer import key_of
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams

@@ -7,8 +7,13 @@ import pytest
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.connector import TierKVConnector
-from tierkv.connectors.vllm.counters import Counters, Durations
-from tierkv.connectors.vllm.metrics import METRIC, RESTORE_METRIC, TierKVPromMetrics, TierKVStats
+from tierkv.connectors.vllm.engine.metrics import (
+    METRIC,
+    RESTORE_METRIC,
+    TierKVPromMetrics,
+    TierKVStats,
+)
+from tierkv.connectors.vllm.link.counters import Counters, Durations
 from tierkv.connectors.vllm.plugin import register
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 

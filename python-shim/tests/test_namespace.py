@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import namespace
-from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.naming import namespace
+from tierkv.connectors.vllm.pages.specs import Group
 
 from .support.engine import make_group, vllm_config
 

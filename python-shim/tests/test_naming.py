@@ -4,14 +4,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.guard import Failures
-from tierkv.connectors.vllm.metadata import Introduction, StepReceipts
-from tierkv.connectors.vllm.naming import Naming
-from tierkv.connectors.vllm.resolved import Resolved
-from tierkv.connectors.vllm.settings import Settings
-from tierkv.connectors.vllm.worker import WorkerShim
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.api.metadata import Introduction, StepReceipts
+from tierkv.connectors.vllm.api.resolved import Resolved
+from tierkv.connectors.vllm.engine.worker import WorkerShim
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.link.guard import Failures
+from tierkv.connectors.vllm.link.settings import Settings
+from tierkv.connectors.vllm.naming.naming import Naming
 
 from .support.engine import Request, connector_of, make_group, step_output, vllm_config
 from .support.scheduler import ASK_AGAIN, NOTHING, RESOLVED, Bench, known_weights

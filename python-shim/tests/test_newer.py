@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from lab.engine_probe import CONTRACT
-from tierkv.connectors.vllm import compat
-from tierkv.connectors.vllm.resolved import resolve
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.api.resolved import resolve
 from vllm.config import VllmConfig
 from vllm.v1.engine import core
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm.arena import Arena
-from tierkv.connectors.vllm.copies import Batch, CpuCopier
-from tierkv.connectors.vllm.pages import AttentionPages, make_pages
-from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.pages.arena import Arena
+from tierkv.connectors.vllm.pages.copies import Batch, CpuCopier
+from tierkv.connectors.vllm.pages.pages import AttentionPages, make_pages
+from tierkv.connectors.vllm.pages.specs import Group
 
 from .support.engine import make_group
 from .support.sidecar import FakeArena

@@ -5,9 +5,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.plan_group import LoadMismatchError, PlanGroup
-from tierkv.connectors.vllm.plans import Plan, PlanBook
+from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.requests.plan_group import LoadMismatchError, PlanGroup
+from tierkv.connectors.vllm.requests.plans import Plan, PlanBook
 
 from .support.engine import chain, make_group, make_state
 

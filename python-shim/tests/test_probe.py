@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.orders import Order, PartOrder, UnknownOrderError, factors, plain_order
-from tierkv.connectors.vllm.pages import AttentionPages, OpaquePages, make_pages
-from tierkv.connectors.vllm.probe import Prober, find_order, pages_part
-from tierkv.connectors.vllm.resolved import CANONICAL, Resolved, agreed
-from tierkv.connectors.vllm.settings import Settings
-from tierkv.connectors.vllm.truth import likeness_db
-from tierkv.connectors.vllm.worker import WorkerShim
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.api.resolved import CANONICAL, Resolved, agreed
+from tierkv.connectors.vllm.engine.worker import WorkerShim
+from tierkv.connectors.vllm.link.settings import Settings
+from tierkv.connectors.vllm.pages.orders import (
+    Order,
+    PartOrder,
+    UnknownOrderError,
+    factors,
+    plain_order,
+)
+from tierkv.connectors.vllm.pages.pages import AttentionPages, OpaquePages, make_pages
+from tierkv.connectors.vllm.pages.probe import Prober, find_order, pages_part
+from tierkv.connectors.vllm.save.truth import likeness_db
 from vllm import _custom_ops as ops
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
 

@@ -11,8 +11,8 @@ import pytest
 
 BOUND = """
 import json, os, sys, threading
-from tierkv.connectors.vllm import processors
-from tierkv.connectors.vllm.channel import Channel
+from tierkv.connectors.vllm.link import processors
+from tierkv.connectors.vllm.link.channel import Channel
 
 os.sched_setaffinity(0, json.loads(sys.argv[1]))
 seen = {}

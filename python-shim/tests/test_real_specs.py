@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import namespace
-from tierkv.connectors.vllm.pages import make_pages
-from tierkv.connectors.vllm.specs import Group, read_groups
+from tierkv.connectors.vllm.naming import namespace
+from tierkv.connectors.vllm.pages.pages import make_pages
+from tierkv.connectors.vllm.pages.specs import Group, read_groups
 from vllm.v1 import kv_cache_interface as vllm_specs
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm.replicas import copies
+from tierkv.connectors.vllm.pages.replicas import copies
 
 from .support.engine import (
     FullAttentionSpec,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import compat
-from tierkv.connectors.vllm.canonical import Canonical, UnnameableError
-from tierkv.connectors.vllm.exempt import CONFIG, ENVIRONMENT, ENVIRONMENT_PREFIXES
-from tierkv.connectors.vllm.resolved import Resolved, agreed, numeric_environment, resolve
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.api.canonical import Canonical, UnnameableError
+from tierkv.connectors.vllm.api.exempt import CONFIG, ENVIRONMENT, ENVIRONMENT_PREFIXES
+from tierkv.connectors.vllm.api.resolved import Resolved, agreed, numeric_environment, resolve
 
 ROOT = Path(__file__).parents[2]
 PROBE_S = 900

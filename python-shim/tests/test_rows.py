@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.arena import Arena
-from tierkv.connectors.vllm.copies import Batch, CpuCopier, CudaCopier
-from tierkv.connectors.vllm.pages import Pages, make_pages
-from tierkv.connectors.vllm.rows import Rows
+from tierkv.connectors.vllm.pages.arena import Arena
+from tierkv.connectors.vllm.pages.copies import Batch, CpuCopier, CudaCopier
+from tierkv.connectors.vllm.pages.pages import Pages, make_pages
+from tierkv.connectors.vllm.pages.rows import Rows
 
 from .support.device import Device
 from .support.engine import make_group

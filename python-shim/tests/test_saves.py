@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.cursors import SaveCursor
-from tierkv.connectors.vllm.grid import Grid
-from tierkv.connectors.vllm.metadata import SaveItem, StepReceipts
-from tierkv.connectors.vllm.saves import SavePlanner
-from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.api.metadata import SaveItem, StepReceipts
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.pages.grid import Grid
+from tierkv.connectors.vllm.pages.specs import Group
+from tierkv.connectors.vllm.requests.cursors import SaveCursor
+from tierkv.connectors.vllm.save.saves import SavePlanner
 
 from .support.engine import Pool, Request, make_group, make_state
 from .support.scheduler import missing_where
@@ -291,7 +291,7 @@ def test_a_pause_does_not_wait_for_a_slow_vault(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_long_step_is_no_wait_for_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("tierkv.connectors.vllm.saves.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("tierkv.connectors.vllm.save.saves.time.monotonic", lambda: clock[0])
     bench = Bench(group=half_a_step())
     request = Request("r", 20)
     bench.choose(request, 12)

@@ -3,8 +3,9 @@
 import time
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.plans import Plan
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.requests.plans import Plan
 
 from .support.engine import Request, step_output
 from .support.scheduler import ARENA, ASK_AGAIN, NOTHING, Bench

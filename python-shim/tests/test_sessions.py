@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.answers import wish_of
+from tierkv.connectors.vllm.requests.answers import wish_of
 
 from .support.engine import Request, make_group, make_state
 from .support.scheduler import Bench

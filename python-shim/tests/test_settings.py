@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tierkv.connectors.vllm.settings import default_socket, load_settings
-from tierkv.connectors.vllm.weights import Weights
+from tierkv.connectors.vllm.link.settings import default_socket, load_settings
+from tierkv.connectors.vllm.naming.weights import Weights
 
 from .support.engine import vllm_config
 

@@ -1,8 +1,9 @@
 """Requests of one prompt: one look-up, one set of slots, loads in turn; what is lost is nobody's restore."""
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.metadata import StepReceipts
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.api.metadata import StepReceipts
 
 from .support.engine import BLOCK_TOKENS, Request, make_group, make_state, step_output
 from .support.scheduler import ARENA, ASK_AGAIN, NOTHING, Bench

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.arena import Arena
-from tierkv.connectors.vllm.copies import Batch, CudaCopier
-from tierkv.connectors.vllm.cuda import Cuda
-from tierkv.connectors.vllm.pages import make_pages
+from tierkv.connectors.vllm.pages.arena import Arena
+from tierkv.connectors.vllm.pages.copies import Batch, CudaCopier
+from tierkv.connectors.vllm.pages.cuda import Cuda
+from tierkv.connectors.vllm.pages.pages import make_pages
 
 from .support.device import Device
 from .support.engine import make_group

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import compat
-from tierkv.connectors.vllm.specs import Group, read_groups
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.pages.specs import Group, read_groups
 
 from .support.engine import (
     FullAttentionSpec,

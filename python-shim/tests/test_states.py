@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import namespace
-from tierkv.connectors.vllm.pages import make_pages
-from tierkv.connectors.vllm.settings import Form
-from tierkv.connectors.vllm.specs import Group, read_groups
-from tierkv.connectors.vllm.states import StatePart, state_parts
+from tierkv.connectors.vllm.link.settings import Form
+from tierkv.connectors.vllm.naming import namespace
+from tierkv.connectors.vllm.pages.pages import make_pages
+from tierkv.connectors.vllm.pages.specs import Group, read_groups
+from tierkv.connectors.vllm.pages.states import StatePart, state_parts
 from vllm.v1.kv_cache_interface import MambaSpec
 
 from .support.engine import FullAttentionSpec, kv_cache_config, vllm_config

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.api.metadata import StepMetadata
 from tierkv.connectors.vllm.connector import TierKVConnector
-from tierkv.connectors.vllm.metadata import StepMetadata
 
 from .support.engine import Request, connector_of, scheduled
 from .support.scheduler import Bench

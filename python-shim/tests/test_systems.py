@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tierkv.connectors.vllm import systems
+from tierkv.connectors.vllm.link import systems
 
 from .support import another_system
 

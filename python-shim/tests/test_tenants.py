@@ -1,6 +1,6 @@
 """Tenants: equal salts have one number, others another, none has 0; nothing of a salt shows."""
 
-from tierkv.connectors.vllm.requests import tenant_of
+from tierkv.connectors.vllm.requests.requests import tenant_of
 
 from .support.engine import Request
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import namespace
-from tierkv.connectors.vllm.grid import Grid
-from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.tier import TierKVTier
+from tierkv.connectors.vllm.naming import namespace
+from tierkv.connectors.vllm.offloading.tier import TierKVTier
+from tierkv.connectors.vllm.pages.grid import Grid
+from tierkv.connectors.vllm.pages.specs import Group
 from vllm.v1.kv_offload.base import LookupResult, make_offload_key
 
 from .support.engine import Request

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from lab.step_clock import SAMPLES_MAX, StepClock
-from tierkv.connectors.vllm.counters import Counters
+from tierkv.connectors.vllm.link.counters import Counters
 
 
 def test_a_call_is_timed_without_its_copies() -> None:

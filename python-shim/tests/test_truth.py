@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.metadata import StepMetadata, StepReceipts
-from tierkv.connectors.vllm.pages import make_pages
-from tierkv.connectors.vllm.truth import likeness_db
+from tierkv.connectors.vllm.api.metadata import StepMetadata, StepReceipts
+from tierkv.connectors.vllm.pages.pages import make_pages
+from tierkv.connectors.vllm.save.truth import likeness_db
 
 from .support.engine import Request, make_group, make_state, step_output
 from .support.scheduler import ARENA, NOTHING, Bench

@@ -1,8 +1,9 @@
 """Requests that nothing is asked for: the sidecar hears why, once each, and no more than it is told at a time."""
 
 import pytest
-from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.unasked import Unasked
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.requests.unasked import Unasked
 
 from .support.engine import Request
 from .support.scheduler import NOTHING, Bench

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.counters import Counters
-from tierkv.connectors.vllm.cursors import SaveCursor
-from tierkv.connectors.vllm.grid import Grid
-from tierkv.connectors.vllm.metadata import StepReceipts
-from tierkv.connectors.vllm.saves import SavePlanner
-from tierkv.connectors.vllm.visits import Visits
+from tierkv.connectors.vllm.api.metadata import StepReceipts
+from tierkv.connectors.vllm.link.counters import Counters
+from tierkv.connectors.vllm.pages.grid import Grid
+from tierkv.connectors.vllm.requests.cursors import SaveCursor
+from tierkv.connectors.vllm.requests.visits import Visits
+from tierkv.connectors.vllm.save.saves import SavePlanner
 
 from .support.engine import BLOCK_TOKENS, Pool, Request, chain, make_group
 from .support.scheduler import Bench as Scheduler

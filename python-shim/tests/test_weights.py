@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.exempt import FILES
-from tierkv.connectors.vllm.weights import Weights, hub_cache
+from tierkv.connectors.vllm.api.exempt import FILES
+from tierkv.connectors.vllm.naming.weights import Weights, hub_cache
 
 from .support.engine import vllm_config
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tierkv.connectors.vllm import compat, limits, memory
-from tierkv.connectors.vllm.memory import mixed
-from tierkv.connectors.vllm.metadata import LoadPart, Memory, StepMetadata, StepReceipts
-from tierkv.connectors.vllm.weightwatch import CHANGING, REBUILDING, RESTING, WeightWatch
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.api.metadata import LoadPart, Memory, StepMetadata, StepReceipts
+from tierkv.connectors.vllm.naming import memory
+from tierkv.connectors.vllm.naming.memory import mixed
+from tierkv.connectors.vllm.naming.weightwatch import CHANGING, REBUILDING, RESTING, WeightWatch
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.v1.worker.gpu_worker import Worker
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from lab.step_clock import clock_of
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.copies import CudaCopier
-from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.metadata import StepReceipts
+from tierkv.connectors.vllm.api.metadata import StepReceipts
+from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.pages.copies import CudaCopier
 
 from .support.device import Device
 from .support.sidecar import FakeArena, FakeSidecar, pairs, wait_until

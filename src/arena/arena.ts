@@ -8,8 +8,8 @@ import {
   prefaultArena,
   releaseOwner,
   releaseSlot,
-} from "../native.ts";
-import type { ArenaId, ArenaOptions, ArenaStatus } from "../native.ts";
+} from "../base/native.ts";
+import type { ArenaId, ArenaOptions, ArenaStatus } from "../base/native.ts";
 
 /** Owner of slots that the sidecar itself holds; others are connection ids, which start at 1. */
 export const SIDECAR_OWNER = 0;

@@ -1,5 +1,5 @@
 // Owns the size of an arena: slots, bytes per slot, and the slots that saves may take.
-import { TierkvError } from "../errors.ts";
+import { TierkvError } from "../base/errors.ts";
 import {
   ARENA_BYTES_DEFAULT,
   ARENA_BYTES_MIN,
@@ -9,7 +9,7 @@ import {
   SAVE_CREDIT_BYTES,
   SAVE_CREDITS_MAX,
   SAVE_CREDITS_MIN,
-} from "../limits/general.ts";
+} from "../base/limits/general.ts";
 
 const PAGE_BYTES = 4096;
 

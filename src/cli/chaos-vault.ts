@@ -1,10 +1,9 @@
 // Owns the run of `tierkv chaos` against one vault: harmless faults on records of its own, and the observed behaviour.
 import { connect } from "node:net";
-import { ItemStatus, leadingBits, measuringNamespace, statusName } from "../block.ts";
-import type { Namespace, RecordClass } from "../block.ts";
-import { VaultClient } from "../client/vault-client.ts";
-import { toTierkvError } from "../errors.ts";
-import { connectionTo } from "../hosts.ts";
+import { ItemStatus, leadingBits, measuringNamespace, statusName } from "../base/block.ts";
+import type { Namespace, RecordClass } from "../base/block.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { connectionTo } from "../base/hosts.ts";
 import {
   CALL_TIMEOUT_MS,
   CHAOS_CALL_MS,
@@ -12,9 +11,10 @@ import {
   CHAOS_POLL_MS,
   CHAOS_RECORDS,
   CHAOS_SILENT_PEERS,
-} from "../limits/general.ts";
-import type { Logger } from "../log.ts";
-import { becomes, sleep } from "../time.ts";
+} from "../base/limits/general.ts";
+import type { Logger } from "../base/log.ts";
+import { becomes, sleep } from "../base/time.ts";
+import { VaultClient } from "../client/vault-client.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { OwnRecords } from "./own-records.ts";
 import type { OwnCall, OwnRecord } from "./own-records.ts";

@@ -1,7 +1,7 @@
 // Owns the process of the command line: it runs one command and exits; no error shows a stack trace.
-import { toTierkvError } from "../errors.ts";
-import { processIo } from "./io.ts";
+import { toTierkvError } from "../base/errors.ts";
 import { fail, runCommandLine } from "./program.ts";
+import { processIo } from "./shell/io.ts";
 
 const argv = process.argv.slice(2);
 const io = processIo();

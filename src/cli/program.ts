@@ -1,11 +1,8 @@
 // Owns the command line: common options, help, and the one place that turns an error into a line and an exit code.
 import { CommanderError } from "commander";
-import { TierkvError, toTierkvError } from "../errors.ts";
-import { printable } from "../printable.ts";
-import { packageVersion } from "../version.ts";
-import type { Perform } from "./call.ts";
-import { oneParagraph } from "./command-tree.ts";
-import { Command } from "./command.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
+import { printable } from "../base/printable.ts";
+import { packageVersion } from "../base/version.ts";
 import { addBench } from "./commands/bench.ts";
 import { addBundle } from "./commands/bundle.ts";
 import { addCerts } from "./commands/certs.ts";
@@ -33,7 +30,10 @@ import { addVault } from "./commands/vault.ts";
 import { addVaults } from "./commands/vaults.ts";
 import { addVerify } from "./commands/verify.ts";
 import { addWarm } from "./commands/warm.ts";
-import type { Io } from "./io.ts";
+import type { Perform } from "./shell/call.ts";
+import { oneParagraph } from "./shell/command-tree.ts";
+import { Command } from "./shell/command.ts";
+import type { Io } from "./shell/io.ts";
 
 const EXIT_OK = 0;
 const EXIT_USAGE = 2;

@@ -1,7 +1,7 @@
 // Owns one running call to a vault: its remaining time, its cancellation, and its errors.
 import { setMaxListeners } from "node:events";
-import { TierkvError } from "../errors.ts";
-import { nowMs } from "../time.ts";
+import { TierkvError } from "../base/errors.ts";
+import { nowMs } from "../base/time.ts";
 import type { CallContext } from "../wire/status.ts";
 import type { CallOptions, VaultChannel } from "./channel.ts";
 

@@ -1,8 +1,8 @@
 // Owns the circuit breaker of one vault: when it counts as down, and the jittered probing that brings it back.
-import type { TierkvError } from "../errors.ts";
-import { toTierkvError } from "../errors.ts";
-import { BREAKER_FAILURES, PROBE_MAX_MS, PROBE_MIN_MS } from "../limits/general.ts";
-import { jitterMs, sleep } from "../time.ts";
+import type { TierkvError } from "../base/errors.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { BREAKER_FAILURES, PROBE_MAX_MS, PROBE_MIN_MS } from "../base/limits/general.ts";
+import { jitterMs, sleep } from "../base/time.ts";
 
 export type VaultState = "unknown" | "up" | "down";
 

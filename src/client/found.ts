@@ -1,5 +1,5 @@
 // Owns a vault's answer to a look-up: keys it holds, keys only its archive has, and how long those take.
-import { newBitmap } from "../block.ts";
+import { newBitmap } from "../base/block.ts";
 
 /** Time to read an archive, in milliseconds, as the vault measured it. */
 export interface FarPace {

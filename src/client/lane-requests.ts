@@ -1,7 +1,7 @@
 // Owns the requests on lanes and their results: the core's outcome, and the status of each item.
-import { ItemStatus } from "../block.ts";
-import type { TierkvError } from "../errors.ts";
-import type { ArenaId } from "../native.ts";
+import { ItemStatus } from "../base/block.ts";
+import type { TierkvError } from "../base/errors.ts";
+import type { ArenaId } from "../base/native.ts";
 
 /** Slots that records go to; one entry per key, for leases a pair of slot and generation. */
 export interface FetchPlan {

@@ -1,5 +1,5 @@
 // Owns one client's lanes to its vault: opened after a hello, one promise per request, reopened after a break.
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
 import {
   LANES_AGAIN_MS,
   LANES_BACK_MS,
@@ -11,7 +11,7 @@ import {
   MADE_NOW,
   RAIL_HOLD_MS,
   RAIL_JOIN_MS,
-} from "../limits/general.ts";
+} from "../base/limits/general.ts";
 import {
   lanesCancel,
   lanesClose,
@@ -24,9 +24,9 @@ import {
   lanesProgress,
   lanesStore,
   lanesTake,
-} from "../native.ts";
-import type { LaneRail, LanesId } from "../native.ts";
-import { jitterMs, nowMs, sleep } from "../time.ts";
+} from "../base/native.ts";
+import type { LaneRail, LanesId } from "../base/native.ts";
+import { jitterMs, nowMs, sleep } from "../base/time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { Attempt } from "./attempt.ts";
 import type { LookupFor } from "./found.ts";

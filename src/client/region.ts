@@ -1,10 +1,10 @@
 // Owns the requests to one shared region: one promise each, bounded in time whatever the region does.
-import type { RecordClass } from "../block.ts";
-import { TierkvError, toTierkvError } from "../errors.ts";
-import type { Coherence } from "../hosts.ts";
-import { LANES_POLL_MS } from "../limits/general.ts";
-import type { RegionId } from "../native.ts";
-import { shmCancel, shmClose, shmLookupNow, shmOpen, shmProgress } from "../native.ts";
+import type { RecordClass } from "../base/block.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
+import type { Coherence } from "../base/hosts.ts";
+import { LANES_POLL_MS } from "../base/limits/general.ts";
+import type { RegionId } from "../base/native.ts";
+import { shmCancel, shmClose, shmLookupNow, shmOpen, shmProgress } from "../base/native.ts";
 import type { FlushedScope, FlushNews } from "../wire/messages.ts";
 import { Progress } from "./progress.ts";
 

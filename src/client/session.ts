@@ -1,16 +1,16 @@
 // Owns the session with one vault: channel, hello after each connect, breaker, and the frame around every call.
-import type { RecordClass } from "../block.ts";
-import type { ErrorCode } from "../errors.ts";
-import { TierkvError } from "../errors.ts";
+import type { RecordClass } from "../base/block.ts";
+import type { ErrorCode } from "../base/errors.ts";
+import { TierkvError } from "../base/errors.ts";
 import {
   BREAKER_LATE_MS,
   CLIENT_CALLS_MAX,
   HELLO_TIMEOUT_MS,
   LANES_DEFAULT,
-} from "../limits/general.ts";
-import type { Logger } from "../log.ts";
-import { Goodput } from "../native.ts";
-import type { LaneRail } from "../native.ts";
+} from "../base/limits/general.ts";
+import type { Logger } from "../base/log.ts";
+import { Goodput } from "../base/native.ts";
+import type { LaneRail } from "../base/native.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";

@@ -2,19 +2,19 @@
 import { createHash } from "node:crypto";
 import { setMaxListeners } from "node:events";
 import { stat } from "node:fs/promises";
-import { classNumber, countBits, keyCount } from "../block.ts";
-import type { ItemStatus, RecordClass } from "../block.ts";
-import { TierkvError, toTierkvError } from "../errors.ts";
-import { sharedPath } from "../hosts.ts";
+import { classNumber, countBits, keyCount } from "../base/block.ts";
+import type { ItemStatus, RecordClass } from "../base/block.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
+import { sharedPath } from "../base/hosts.ts";
 import {
   CALL_TIMEOUT_MS,
   CLIENT_CALLS_MAX,
   HELLO_TIMEOUT_MS,
   MADE_NOW,
-} from "../limits/general.ts";
-import { SHARED_NEWS_MS } from "../limits/shared.ts";
-import type { Logger } from "../log.ts";
-import type { RegionId } from "../native.ts";
+} from "../base/limits/general.ts";
+import { SHARED_NEWS_MS } from "../base/limits/shared.ts";
+import type { Logger } from "../base/log.ts";
+import type { RegionId } from "../base/native.ts";
 import {
   Goodput,
   shmCheck,
@@ -26,9 +26,9 @@ import {
   shmNews,
   shmStore,
   shmTake,
-} from "../native.ts";
-import { nowMs, sleep } from "../time.ts";
-import { packageVersion } from "../version.ts";
+} from "../base/native.ts";
+import { nowMs, sleep } from "../base/time.ts";
+import { packageVersion } from "../base/version.ts";
 import type { FlushReply, StatsReply } from "../wire/messages.ts";
 import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";

@@ -1,5 +1,5 @@
 // Owns cutting large requests into calls that a vault accepts; pure.
-import { PACKED_KEY_BYTES } from "../block.ts";
+import { PACKED_KEY_BYTES } from "../base/block.ts";
 
 /** Runs of at most `maxKeys` keys; views, not copies. */
 export function splitKeys(keys: Buffer, maxKeys: number): Buffer[] {

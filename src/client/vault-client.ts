@@ -1,9 +1,9 @@
 // Owns the calls a program makes to one vault: each bounded, split to the vault's limits, and checked on arrival.
-import { classNumber, ItemStatus, keyAt, keyCount } from "../block.ts";
-import type { RecordClass } from "../block.ts";
-import { TierkvError } from "../errors.ts";
-import { MADE_NOW, REPORT_KEYS_MAX } from "../limits/general.ts";
-import type { Goodput } from "../native.ts";
+import { classNumber, ItemStatus, keyAt, keyCount } from "../base/block.ts";
+import type { RecordClass } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { MADE_NOW, REPORT_KEYS_MAX } from "../base/limits/general.ts";
+import type { Goodput } from "../base/native.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";
 import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";

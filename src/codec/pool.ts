@@ -1,16 +1,16 @@
 // Owns the encode threads, a bounded piscina pool that takes batches by descriptor, and the making of deferred records.
 import { availableParallelism } from "node:os";
 import { Piscina } from "piscina";
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
 import {
   ENCODE_NICE,
   ENCODE_QUEUE_MAX,
   ENCODE_THREADS_MAX,
   ENCODE_TIMEOUT_MS,
-} from "../limits/general.ts";
-import { deferSlots } from "../native.ts";
-import type { CodecWeight } from "../native.ts";
-import { withDeadline } from "../time.ts";
+} from "../base/limits/general.ts";
+import { deferSlots } from "../base/native.ts";
+import type { CodecWeight } from "../base/native.ts";
+import { withDeadline } from "../base/time.ts";
 import { OutboxRecord } from "./record.ts";
 import type { MakeDeferred } from "./record.ts";
 import { nativeItems } from "./task.ts";

@@ -1,5 +1,5 @@
 // Owns one record of the native outbox as JavaScript names it: encoded, or deferred until its sender encodes it.
-import { outboxDrop } from "../native.ts";
+import { outboxDrop } from "../base/native.ts";
 
 /** Makes deferred records together: returns lengths by record, 0 where one cannot be made any more. */
 export type MakeDeferred = () => Promise<ReadonlyMap<number, number>>;

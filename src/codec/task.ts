@@ -1,6 +1,6 @@
 // Owns the description of blocks to encode, as flat arrays, because passing one to a thread copies only descriptors.
-import { HASH_BYTES } from "../block.ts";
-import type { ArenaId, EncodeItem, GeometryId } from "../native.ts";
+import { HASH_BYTES } from "../base/block.ts";
+import type { ArenaId, EncodeItem, GeometryId } from "../base/native.ts";
 
 /** One batch of blocks of one group and rank. */
 export interface EncodeTask {

@@ -1,7 +1,7 @@
 // Owns the work of one encode thread: native encoding by descriptor; no payload byte passes through JavaScript.
-import { toTierkvError } from "../errors.ts";
-import { encodeSlots, outboxMake, weighSlot } from "../native.ts";
-import type { CodecWeight } from "../native.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { encodeSlots, outboxMake, weighSlot } from "../base/native.ts";
+import type { CodecWeight } from "../base/native.ts";
 import { nativeItems } from "./task.ts";
 import type { EncodeTask, WeighTask } from "./task.ts";
 

@@ -1,8 +1,8 @@
 // Owns the kinds of values that are addresses: of vaults, engines and listeners, single or in lists, with the likely fix.
 import { isIP, isIPv4, isIPv6 } from "node:net";
-import { isNames, namesIn, sharedPath, sourceOf, unixPath } from "../hosts.ts";
-import { VAULT_SOCKET_BYTES_MAX } from "../limits/general.ts";
-import { SHARED_PATH_BYTES_MAX } from "../limits/shared.ts";
+import { isNames, namesIn, sharedPath, sourceOf, unixPath } from "../base/hosts.ts";
+import { VAULT_SOCKET_BYTES_MAX } from "../base/limits/general.ts";
+import { SHARED_PATH_BYTES_MAX } from "../base/limits/shared.ts";
 import type { Address } from "./config.ts";
 import { badValue, wrongType } from "./kinds.ts";
 import type { Kind, Parsed, Problem } from "./kinds.ts";

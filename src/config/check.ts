@@ -1,6 +1,6 @@
 // Owns the check of TOML text into a Config: syntax, keys, types, rules; each mistake has file, line, key, value and fix.
 import { parse, TomlError } from "smol-toml";
-import { TierkvError } from "../errors.ts";
+import { TierkvError } from "../base/errors.ts";
 import type { Config } from "./config.ts";
 import type { Environment, Field } from "./field.ts";
 import { lineOf } from "./locate.ts";

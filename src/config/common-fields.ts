@@ -1,5 +1,5 @@
 // Owns the parts that many keys share: defaults and how they are shown, files, and keys of every process.
-import { PATH_BYTES_MAX } from "../limits/general.ts";
+import { PATH_BYTES_MAX } from "../base/limits/general.ts";
 import type { Field } from "./field.ts";
 import { boolean, httpUrl, path } from "./kinds.ts";
 

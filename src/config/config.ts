@@ -1,6 +1,6 @@
 // Owns the shape of the configuration as the program sees it: typed, complete and frozen.
-import type { Coherence, Sleeper } from "../hosts.ts";
-import type { LogLevel } from "../log.ts";
+import type { Coherence, Sleeper } from "../base/hosts.ts";
+import type { LogLevel } from "../base/log.ts";
 
 /** `cold`: a vault for records of both classes. */
 export type Role = "inference" | "kv_cold" | "ssm_cold" | "cold";

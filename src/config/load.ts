@@ -2,10 +2,10 @@
 import { closeSync, readFileSync, statSync } from "node:fs";
 import type { Stats } from "node:fs";
 import { join, resolve } from "node:path";
-import { TierkvError, toTierkvError } from "../errors.ts";
-import { CONFIG_FILE_BYTES_MAX } from "../limits/general.ts";
-import { LOG_LEVELS } from "../log.ts";
-import { openOwn } from "../own-file.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
+import { CONFIG_FILE_BYTES_MAX } from "../base/limits/general.ts";
+import { LOG_LEVELS } from "../base/log.ts";
+import { openOwn } from "../base/own-file.ts";
 import { checkConfig, NO_FILE, place } from "./check.ts";
 import type { Checked } from "./check.ts";
 import type { Config } from "./config.ts";

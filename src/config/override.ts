@@ -1,5 +1,5 @@
 // Owns values of the command line that override the file's: each is checked like its key.
-import { TierkvError } from "../errors.ts";
+import { TierkvError } from "../base/errors.ts";
 import { camel, deepFreeze } from "./check.ts";
 import type { Config } from "./config.ts";
 import type { Kind, Parsed } from "./kinds.ts";

@@ -1,7 +1,7 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
-import { isLocal, isNames, sharedPath, sourceOf, unixPath } from "../hosts.ts";
-import { PARITY_VAULTS_MIN } from "../limits/pool.ts";
+import { isLocal, isNames, sharedPath, sourceOf, unixPath } from "../base/hosts.ts";
+import { PARITY_VAULTS_MIN } from "../base/limits/pool.ts";
 import type { Config } from "./config.ts";
 
 export interface Breach {

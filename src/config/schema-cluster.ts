@@ -1,8 +1,8 @@
 // Owns the keys of `[cluster]`: the machine's role, the vaults, and their credentials.
 import { join } from "node:path";
-import { PATH_BYTES_MAX } from "../limits/general.ts";
-import { POOL_VAULTS_MAX } from "../limits/pool.ts";
-import { SHARED_HOSTS_MAX } from "../limits/shared.ts";
+import { PATH_BYTES_MAX } from "../base/limits/general.ts";
+import { POOL_VAULTS_MAX } from "../base/limits/pool.ts";
+import { SHARED_HOSTS_MAX } from "../base/limits/shared.ts";
 import { vaultAddresses } from "./addresses.ts";
 import { byDefault, emptyList, file, optional } from "./common-fields.ts";
 import type { Schema } from "./field.ts";

@@ -1,5 +1,5 @@
 // Owns the keys of `[etcd]`.
-import { ETCD_ENDPOINTS_MAX } from "../limits/pool.ts";
+import { ETCD_ENDPOINTS_MAX } from "../base/limits/pool.ts";
 import { addresses } from "./addresses.ts";
 import { byDefault, emptyList, file, optional } from "./common-fields.ts";
 import type { Schema } from "./field.ts";

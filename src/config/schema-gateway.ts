@@ -14,8 +14,8 @@ import {
   GATEWAY_TOKENIZE_MS,
   GATEWAY_WAIT_MS_DEFAULT,
   GATEWAY_WAIT_MS_MAX,
-} from "../limits/gateway.ts";
-import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../limits/general.ts";
+} from "../base/limits/gateway.ts";
+import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../base/limits/general.ts";
 import { address, addresses, tcpOnly } from "./addresses.ts";
 import { byDefault, emptyList, optional } from "./common-fields.ts";
 import { PRESETS } from "./config.ts";

@@ -10,7 +10,7 @@ import {
   PATH_BYTES_MAX,
   RAILS_MAX,
   SIDECAR_SOCKET_BYTES_MAX,
-} from "../limits/general.ts";
+} from "../base/limits/general.ts";
 import { ownAddresses, tcpOnly } from "./addresses.ts";
 import {
   METRICS_LAN,

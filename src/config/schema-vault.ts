@@ -12,15 +12,15 @@ import {
   RAILS_MAX,
   VAULT_BYTES_MAX,
   VAULT_BYTES_MIN,
-} from "../limits/general.ts";
-import { POOL_VAULTS_MAX } from "../limits/pool.ts";
-import { KEPT_PERCENT_DEFAULT, KEPT_PERCENT_MAX } from "../limits/sessions.ts";
+} from "../base/limits/general.ts";
+import { POOL_VAULTS_MAX } from "../base/limits/pool.ts";
+import { KEPT_PERCENT_DEFAULT, KEPT_PERCENT_MAX } from "../base/limits/sessions.ts";
 import {
   YIELD_GRACE_S_DEFAULT,
   YIELD_IDLE_S_DEFAULT,
   YIELD_IDLE_S_MIN,
   YIELD_S_MAX,
-} from "../limits/user.ts";
+} from "../base/limits/user.ts";
 import { address, addresses, tcpOnly } from "./addresses.ts";
 import {
   METRICS_LAN,

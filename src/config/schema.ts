@@ -1,17 +1,17 @@
 // Owns the one table of configuration keys: kind, default and meaning; validation, example file and docs/config.md follow from it.
 import { join } from "node:path";
-import { MAX_KLD_DEFAULT, MAX_KLD_MAX } from "../limits/codec.ts";
+import { MAX_KLD_DEFAULT, MAX_KLD_MAX } from "../base/limits/codec.ts";
 import {
   MODEL_IDENTITY_CHARS_MAX,
   PATH_BYTES_MAX,
   RESTORE_STALL_MS_DEFAULT,
   RESTORE_WAIT_MS_DEFAULT,
   RESTORE_WAIT_MS_MAX,
-} from "../limits/general.ts";
-import { RECEIPTS_KEPT_DEFAULT, RECEIPTS_KEPT_MAX } from "../limits/receipts.ts";
-import { LEDGER_WATTS_MAX } from "../limits/seen.ts";
-import { VERIFY_SAMPLED_EVERY } from "../limits/truth.ts";
-import { LOG_LEVELS } from "../log.ts";
+} from "../base/limits/general.ts";
+import { RECEIPTS_KEPT_DEFAULT, RECEIPTS_KEPT_MAX } from "../base/limits/receipts.ts";
+import { LEDGER_WATTS_MAX } from "../base/limits/seen.ts";
+import { VERIFY_SAMPLED_EVERY } from "../base/limits/truth.ts";
+import { LOG_LEVELS } from "../base/log.ts";
 import { byDefault, optional } from "./common-fields.ts";
 import type { Field, Schema, Section } from "./field.ts";
 import { boolean, choice, decimal, integer, label, path } from "./kinds.ts";

@@ -1,6 +1,6 @@
 // Owns the kind of value that names machines to wake: a vault's host, and the address of its network card.
-import type { Sleeper } from "../hosts.ts";
-import { POOL_CLIENTS_MAX } from "../limits/pool.ts";
+import type { Sleeper } from "../base/hosts.ts";
+import { POOL_CLIENTS_MAX } from "../base/limits/pool.ts";
 import { badValue, wrongType } from "./kinds.ts";
 import type { Kind } from "./kinds.ts";
 

@@ -1,6 +1,6 @@
 // Owns one engine's rates: computing, loading, and the bytes its blocks take on the wire.
-import { BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../limits/cost.ts";
-import { nowMs } from "../time.ts";
+import { BEGIN_MARGIN, LOAD_FADE_MS, WIRE_SMOOTHING } from "../base/limits/cost.ts";
+import { nowMs } from "../base/time.ts";
 import { Average } from "./average.ts";
 import { Fit } from "./fit.ts";
 import type { Link } from "./link.ts";

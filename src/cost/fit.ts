@@ -6,7 +6,7 @@ import {
   FIT_FADE,
   FIT_SMOOTHING,
   FIT_SWEEPS_MAX,
-} from "../limits/cost.ts";
+} from "../base/limits/cost.ts";
 
 /** Inputs of a measured time: the model is their weighted sum. */
 export type Features = readonly number[];

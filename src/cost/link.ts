@@ -4,9 +4,9 @@ import {
   LINK_BATCH_MS,
   LINK_STALE_MS,
   RTT_SMOOTHING,
-} from "../limits/cost.ts";
-import { Goodput } from "../native.ts";
-import { nowMs } from "../time.ts";
+} from "../base/limits/cost.ts";
+import { Goodput } from "../base/native.ts";
+import { nowMs } from "../base/time.ts";
 import { Average } from "./average.ts";
 import { Fit } from "./fit.ts";
 

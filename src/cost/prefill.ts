@@ -1,5 +1,5 @@
 // Owns the time to compute a prompt on one engine, by length and position, learned from the engine's own steps.
-import { STEP_COST_TOKENS } from "../limits/cost.ts";
+import { STEP_COST_TOKENS } from "../base/limits/cost.ts";
 import { Fit } from "./fit.ts";
 
 /** One forward pass of an engine. */

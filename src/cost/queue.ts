@@ -1,6 +1,6 @@
 // Owns the waiting time of a request until its engine has room, by the number of requests before it.
-import { LOAD_FADE_MS, QUEUE_SMOOTHING } from "../limits/cost.ts";
-import { nowMs } from "../time.ts";
+import { LOAD_FADE_MS, QUEUE_SMOOTHING } from "../base/limits/cost.ts";
+import { nowMs } from "../base/time.ts";
 import { Average } from "./average.ts";
 
 /** Blocks that arrive during the wait cost the request nothing, because the engine computes for others. */

@@ -1,6 +1,6 @@
 // Owns a pool's list as one process knows it: the newest entry of each vault and machine, and the newest flushes, whichever source brought them.
 import { createHash } from "node:crypto";
-import { LISTED_FLUSHES_MAX, LISTED_MACHINES_MAX, LISTED_VAULTS_MAX } from "../limits/pool.ts";
+import { LISTED_FLUSHES_MAX, LISTED_MACHINES_MAX, LISTED_VAULTS_MAX } from "../base/limits/pool.ts";
 import type { SignedEntry } from "../wire/messages.ts";
 import { openEntry } from "./entry.ts";
 import type { Entry, FlushEntry, MachineEntry, VaultEntry } from "./entry.ts";

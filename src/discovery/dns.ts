@@ -1,10 +1,10 @@
 // Owns names that stand for a pool's vaults: `dns:host:port` for all addresses of a host, `dns:name` for its SRV records.
 import { Resolver } from "node:dns/promises";
 import { isIPv6 } from "node:net";
+import { TierkvError } from "../base/errors.ts";
+import { isNames } from "../base/hosts.ts";
+import { DNS_TIMEOUT_MS, DNS_TRIES } from "../base/limits/pool.ts";
 import type { Address } from "../config/config.ts";
-import { TierkvError } from "../errors.ts";
-import { isNames } from "../hosts.ts";
-import { DNS_TIMEOUT_MS, DNS_TRIES } from "../limits/pool.ts";
 
 /** Methods of a resolver that are used. */
 export type Resolving = Pick<Resolver, "resolve4" | "resolve6" | "resolveSrv">;

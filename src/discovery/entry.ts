@@ -1,15 +1,15 @@
 // Owns one entry of a pool's list: a vault or a machine that joined, or a flush, with a version, signed by the pool's key.
 import { createHmac, timingSafeEqual } from "node:crypto";
-import { isVaultClass } from "../block.ts";
-import type { VaultClass } from "../block.ts";
-import { splitAddress } from "../hosts.ts";
-import { MACHINE_NAME_CHARS_MAX } from "../limits/access.ts";
-import { NAME_BYTES_MAX } from "../limits/general.ts";
-import { STATEMENT_BYTES_MAX } from "../limits/pool.ts";
-import { isRole } from "../roles.ts";
-import type { Role } from "../roles.ts";
-import { derive, isSignedBy, readSecret, SigningKey } from "../signing-key.ts";
-import { isTenant } from "../tenant.ts";
+import { isVaultClass } from "../base/block.ts";
+import type { VaultClass } from "../base/block.ts";
+import { splitAddress } from "../base/hosts.ts";
+import { MACHINE_NAME_CHARS_MAX } from "../base/limits/access.ts";
+import { NAME_BYTES_MAX } from "../base/limits/general.ts";
+import { STATEMENT_BYTES_MAX } from "../base/limits/pool.ts";
+import { isRole } from "../base/roles.ts";
+import type { Role } from "../base/roles.ts";
+import { derive, isSignedBy, readSecret, SigningKey } from "../base/signing-key.ts";
+import { isTenant } from "../base/tenant.ts";
 import type { SignedEntry } from "../wire/messages.ts";
 
 interface Versioned {

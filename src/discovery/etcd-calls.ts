@@ -3,8 +3,8 @@ import { fileURLToPath } from "node:url";
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ClientDuplexStream, MethodDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
-import { ETCD_PING_MS, ETCD_TIMEOUT_MS } from "../limits/pool.ts";
-import { wallClockMs } from "../time.ts";
+import { ETCD_PING_MS, ETCD_TIMEOUT_MS } from "../base/limits/pool.ts";
+import { wallClockMs } from "../base/time.ts";
 
 const PROTO = fileURLToPath(new URL("../../proto/etcd.proto", import.meta.url));
 // 64-bit ids do not fit into numbers.

@@ -1,10 +1,15 @@
 // Owns addresses registered in etcd, of vaults and engines: following their keys, and registering one's own with a lease.
-import { isVaultClass } from "../block.ts";
-import { toTierkvError } from "../errors.ts";
-import type { Running } from "../lifecycle.ts";
-import { ETCD_ALIVE_MS, ETCD_LEASE_S, ETCD_PAUSE_MS, LISTED_VAULTS_MAX } from "../limits/pool.ts";
-import type { Logger } from "../log.ts";
-import { jitterMs, sleep } from "../time.ts";
+import { isVaultClass } from "../base/block.ts";
+import { toTierkvError } from "../base/errors.ts";
+import type { Running } from "../base/lifecycle.ts";
+import {
+  ETCD_ALIVE_MS,
+  ETCD_LEASE_S,
+  ETCD_PAUSE_MS,
+  LISTED_VAULTS_MAX,
+} from "../base/limits/pool.ts";
+import type { Logger } from "../base/log.ts";
+import { jitterMs, sleep } from "../base/time.ts";
 import { EtcdCalls, KV, LEASE, rangeOf, WATCH } from "./etcd-calls.ts";
 import type { EtcdAccess } from "./etcd-calls.ts";
 import type { ListedVault } from "./source.ts";

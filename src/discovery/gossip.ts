@@ -1,10 +1,8 @@
 // Owns how a pool's vaults keep one list: each sends its changes to the others, and asks one of them from time to time.
 import { X509Certificate } from "node:crypto";
-import type { VaultClass } from "../block.ts";
-import { askOnce } from "../client/ask.ts";
-import { certificateAt, fingerprintOf, pemOf } from "../client/certificate.ts";
-import { toTierkvError } from "../errors.ts";
-import { splitAddress } from "../hosts.ts";
+import type { VaultClass } from "../base/block.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { splitAddress } from "../base/hosts.ts";
 import {
   GOSSIP_EVERY_MS,
   GOSSIP_RETRY_MS,
@@ -13,10 +11,12 @@ import {
   LISTED_MACHINES_MAX,
   LISTED_VAULTS_MAX,
   STATEMENT_BYTES_MAX,
-} from "../limits/pool.ts";
-import type { Logger } from "../log.ts";
-import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
-import { jitterMs, nowMs, sleep } from "../time.ts";
+} from "../base/limits/pool.ts";
+import type { Logger } from "../base/log.ts";
+import { isAbsent, readPrivate, writePrivate } from "../base/private-file.ts";
+import { jitterMs, nowMs, sleep } from "../base/time.ts";
+import { askOnce } from "../client/ask.ts";
+import { certificateAt, fingerprintOf, pemOf } from "../client/certificate.ts";
 import type { GossipReply, GossipRequest, SignedEntry } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";

@@ -1,9 +1,9 @@
 // Owns lists of vaults that outlive a sidecar: its next run begins with the last list of a source, even if no vault answers.
-import { isVaultClass } from "../block.ts";
-import { toTierkvError } from "../errors.ts";
-import { LISTED_VAULTS_MAX } from "../limits/pool.ts";
-import type { Logger } from "../log.ts";
-import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
+import { isVaultClass } from "../base/block.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { LISTED_VAULTS_MAX } from "../base/limits/pool.ts";
+import type { Logger } from "../base/log.ts";
+import { isAbsent, readPrivate, writePrivate } from "../base/private-file.ts";
 import type { ListedVault, SourceKind, VaultSource } from "./source.ts";
 
 const KEY = "[vault] state_dir";

@@ -1,8 +1,8 @@
 // Owns sources that must be polled, such as DNS names: each answer is a list, and a failure changes nothing.
-import { toTierkvError } from "../errors.ts";
-import { MEMBERS_EVERY_MS, MEMBERS_TIMEOUT_MS } from "../limits/pool.ts";
-import type { Logger } from "../log.ts";
-import { sleep, withDeadline } from "../time.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { MEMBERS_EVERY_MS, MEMBERS_TIMEOUT_MS } from "../base/limits/pool.ts";
+import type { Logger } from "../base/log.ts";
+import { sleep, withDeadline } from "../base/time.ts";
 import type { ListedVault, SourceKind, VaultSource } from "./source.ts";
 
 export class PolledSource implements VaultSource {

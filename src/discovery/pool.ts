@@ -1,10 +1,10 @@
 // Owns following the list that a pool's vaults keep: one address leads to all others, and any of them reports changes.
+import { toTierkvError } from "../base/errors.ts";
+import { HELLO_TIMEOUT_MS, WATCH_TIMEOUT_MS } from "../base/limits/general.ts";
+import { LISTING_PAUSE_MS } from "../base/limits/pool.ts";
+import type { Logger } from "../base/log.ts";
+import { jitterMs, sleep } from "../base/time.ts";
 import { askOnce } from "../client/ask.ts";
-import { toTierkvError } from "../errors.ts";
-import { HELLO_TIMEOUT_MS, WATCH_TIMEOUT_MS } from "../limits/general.ts";
-import { LISTING_PAUSE_MS } from "../limits/pool.ts";
-import type { Logger } from "../log.ts";
-import { jitterMs, sleep } from "../time.ts";
 import type { PoolReply } from "../wire/messages.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import { vaultService } from "../wire/service.ts";

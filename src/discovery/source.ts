@@ -1,5 +1,5 @@
 // Owns the interface of a source of vaults: whole lists, now and after each change; the last one stays while the source is silent.
-import type { VaultClass } from "../block.ts";
+import type { VaultClass } from "../base/block.ts";
 
 /** static: configured · dns: a name · pool: the vaults' own list · etcd: keys with leases. */
 export type SourceKind = "static" | "dns" | "pool" | "etcd";

@@ -1,5 +1,5 @@
 // Owns how the counters of a process become families: names that share a prefix become one family with a label.
-import type { HistogramSnapshot } from "../metrics.ts";
+import type { HistogramSnapshot } from "../base/metrics.ts";
 import { counter } from "./text.ts";
 import type { Family, Sample } from "./text.ts";
 

@@ -1,5 +1,5 @@
 // Owns the HELP text of each counter's family, one sentence each.
-import type { SIDECAR_COUNTERS, VAULT_COUNTERS } from "../metrics.ts";
+import type { SIDECAR_COUNTERS, VAULT_COUNTERS } from "../base/metrics.ts";
 
 /** By the counter's name; a counter without a sentence does not compile. */
 export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], string>> = {

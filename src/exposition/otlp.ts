@@ -1,14 +1,14 @@
 // Owns the queue of spans to an OpenTelemetry collector: gathered, sent in batches, and dropped while it refuses them.
-import { fetchReason } from "../errors.ts";
-import type { Running } from "../lifecycle.ts";
+import { fetchReason } from "../base/errors.ts";
+import type { Running } from "../base/lifecycle.ts";
 import {
   SPANS_CLOSE_MS,
   SPANS_GATHER_MS,
   SPANS_PER_CALL_MAX,
   SPANS_QUEUED_MAX,
   SPANS_TIMEOUT_MS,
-} from "../limits/seen.ts";
-import type { Logger } from "../log.ts";
+} from "../base/limits/seen.ts";
+import type { Logger } from "../base/log.ts";
 import type { Span } from "./spans.ts";
 
 export interface OtlpOptions {

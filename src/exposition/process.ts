@@ -1,6 +1,6 @@
 // Owns the metrics of the process itself, under the names that every exporter uses.
 import { readdirSync } from "node:fs";
-import { nowMs, wallClockMs } from "../time.ts";
+import { nowMs, wallClockMs } from "../base/time.ts";
 import { counter, gauge } from "./text.ts";
 import type { Family } from "./text.ts";
 

@@ -1,13 +1,13 @@
 // Owns the HTTP endpoint for Prometheus and health checks: two paths, bounded in connections, time and request size.
 import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener } from "node:http";
-import type { Running } from "../lifecycle.ts";
+import type { Running } from "../base/lifecycle.ts";
 import {
   SCRAPE_CONNECTIONS_MAX,
   SCRAPE_HEADER_BYTES_MAX,
   SCRAPE_TIMEOUT_MS,
-} from "../limits/general.ts";
-import { listenAt } from "../listen.ts";
+} from "../base/limits/general.ts";
+import { listenAt } from "../base/listen.ts";
 import { CONTENT_TYPE, exposition } from "./text.ts";
 import type { Family } from "./text.ts";
 

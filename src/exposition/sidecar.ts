@@ -1,5 +1,5 @@
 // Owns a sidecar's metrics for Prometheus.
-import { armedFailpoints } from "../failpoint.ts";
+import { armedFailpoints } from "../base/failpoint.ts";
 import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
 import type { ByOutcome } from "../sidecar/trace/reuse.ts";
 import { counterFamilies, histogramFamily } from "./counters.ts";

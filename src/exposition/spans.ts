@@ -1,8 +1,8 @@
 // Owns the contents of spans in OTLP's JSON: a request at a sidecar, a batch of saves, and a vault's part of both.
-import type { LaneSpan } from "../native.ts";
+import type { LaneSpan } from "../base/native.ts";
+import { contextOf, newSpanId } from "../base/trace-context.ts";
 import type { Ended } from "../sidecar/trace/decisions.ts";
 import type { RequestTrace, Stored } from "../sidecar/trace/request-trace.ts";
-import { contextOf, newSpanId } from "../trace-context.ts";
 
 type Value = string | number | readonly string[] | null;
 

@@ -1,7 +1,7 @@
 // Owns the transfer of a vault's spans to the collector: taken from its lanes periodically, and at the end.
-import type { Running } from "../lifecycle.ts";
-import { SPANS_GATHER_MS } from "../limits/seen.ts";
-import type { LaneSpans } from "../native.ts";
+import type { Running } from "../base/lifecycle.ts";
+import { SPANS_GATHER_MS } from "../base/limits/seen.ts";
+import type { LaneSpans } from "../base/native.ts";
 import type { OtlpExporter } from "./otlp.ts";
 import { spanOfVault } from "./spans.ts";
 

@@ -1,14 +1,14 @@
 // Owns the local socket on which `tierkv gateway status` and `tierkv gateway drain` reach the gateway; only this user may connect.
 import { createServer } from "node:http";
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { toTierkvError } from "../errors.ts";
-import type { Running } from "../lifecycle.ts";
+import { toTierkvError } from "../base/errors.ts";
+import type { Running } from "../base/lifecycle.ts";
 import {
   GATEWAY_CONTROL_MS,
   GATEWAY_DECISIONS_KEPT_MAX,
   GATEWAY_DECISIONS_SHOWN,
-} from "../limits/gateway.ts";
-import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
+} from "../base/limits/gateway.ts";
+import { isOwnPeer, listenOn, ofServer } from "../base/socket-file.ts";
 import type { EngineStatus } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";
 import type { EventFeed } from "./events/feed.ts";

@@ -1,11 +1,11 @@
 // Owns assembling the gateway: engines, their events, metrics, the address for clients, and the control socket.
+import { sourceOf } from "../base/hosts.ts";
+import { readKeyPair } from "../base/key-pair.ts";
+import type { KeyPair } from "../base/key-pair.ts";
+import type { Running } from "../base/lifecycle.ts";
+import type { Logger } from "../base/log.ts";
+import { readPrivate, readPublic } from "../base/private-file.ts";
 import type { Address, GatewayConfig, Preset } from "../config/config.ts";
-import { sourceOf } from "../hosts.ts";
-import { readKeyPair } from "../key-pair.ts";
-import type { KeyPair } from "../key-pair.ts";
-import type { Running } from "../lifecycle.ts";
-import type { Logger } from "../log.ts";
-import { readPrivate, readPublic } from "../private-file.ts";
 import { startControl } from "./control.ts";
 import { Figures } from "./counts/figures.ts";
 import { accessWith } from "./engines/access.ts";

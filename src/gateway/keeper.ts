@@ -1,7 +1,7 @@
 // Owns saving the index for the next gateway, at an interval and at close where it changed, and loading the last one.
-import { toTierkvError } from "../errors.ts";
-import { GATEWAY_SAVE_MS } from "../limits/gateway.ts";
-import type { Logger } from "../log.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { GATEWAY_SAVE_MS } from "../base/limits/gateway.ts";
+import type { Logger } from "../base/log.ts";
 import type { BlockIndex } from "./index/index-of-blocks.ts";
 import { loadIndex, saveIndex } from "./members/saved-index.ts";
 import type { Followed, Loaded } from "./members/saved-index.ts";

@@ -1,13 +1,13 @@
 // Owns which engines exist while the gateway runs, each with its members in the index: itself, or its data-parallel ranks.
-import { splitAddress } from "../hosts.ts";
+import { splitAddress } from "../base/hosts.ts";
 import {
   GATEWAY_ENGINES_MAX,
   GATEWAY_LEFT_OUT_MAX,
   GATEWAY_PARKED_MAX,
   GATEWAY_PARKED_MS,
   GATEWAY_RANKS_MAX,
-} from "../limits/gateway.ts";
-import type { Logger } from "../log.ts";
+} from "../base/limits/gateway.ts";
+import type { Logger } from "../base/log.ts";
 import type { Publishing } from "./engines/discovery.ts";
 import type { Engine } from "./engines/engine.ts";
 import type { Fleet } from "./engines/fleet.ts";

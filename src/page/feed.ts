@@ -1,14 +1,14 @@
 // Owns the events sent to open pages: the status of sidecar and gateway, and past points for charts.
 import type { ServerResponse } from "node:http";
-import { toTierkvError } from "../errors.ts";
-import type { ShownFleet } from "../gateway/control.ts";
+import { toTierkvError } from "../base/errors.ts";
 import {
   PAGE_BEHIND_BYTES_MAX,
   PAGE_IDLE_SAMPLES,
   PAGE_POINTS_MAX,
   PAGE_SAMPLE_MS,
   PAGE_VIEWERS_MAX,
-} from "../limits/seen.ts";
+} from "../base/limits/seen.ts";
+import type { ShownFleet } from "../gateway/control.ts";
 import type { SidecarStatus } from "../sidecar/status.ts";
 
 /** The status that a page shows, and its findings. */

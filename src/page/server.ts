@@ -3,11 +3,15 @@ import { createHash, timingSafeEqual } from "node:crypto";
 import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener, Server, ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import { toTierkvError } from "../errors.ts";
-import { isLocal, splitAddress } from "../hosts.ts";
-import type { Running } from "../lifecycle.ts";
-import { PAGE_CONNECTIONS_MAX, PAGE_HEADER_BYTES_MAX, PAGE_TIMEOUT_MS } from "../limits/seen.ts";
-import { listenAt } from "../listen.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { isLocal, splitAddress } from "../base/hosts.ts";
+import type { Running } from "../base/lifecycle.ts";
+import {
+  PAGE_CONNECTIONS_MAX,
+  PAGE_HEADER_BYTES_MAX,
+  PAGE_TIMEOUT_MS,
+} from "../base/limits/seen.ts";
+import { listenAt } from "../base/listen.ts";
 import { Feed } from "./feed.ts";
 import type { PageSource } from "./feed.ts";
 import { readPageFiles } from "./files.ts";

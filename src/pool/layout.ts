@@ -6,7 +6,7 @@ import {
   RUN_BLOCKS,
   SHARE_SLACK,
   STRETCH_PARTS,
-} from "../limits/pool.ts";
+} from "../base/limits/pool.ts";
 
 const RUN_PARTS: number = RUN_BLOCKS / PART_BLOCKS;
 const WORDS = 2 ** 32;

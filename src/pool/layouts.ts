@@ -1,5 +1,5 @@
 // Owns a cache of layouts by list of vaults, because a pool also places by the list before a change.
-import { LAYOUT_LISTS_MAX } from "../limits/pool.ts";
+import { LAYOUT_LISTS_MAX } from "../base/limits/pool.ts";
 import { layoutOf } from "./layout.ts";
 import type { Layout, Member } from "./layout.ts";
 

@@ -1,6 +1,6 @@
 // Owns the choice of vaults for a block: parts of runs by the hash of the run's first block, live vaults first.
-import { HASH_BYTES } from "../block.ts";
-import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS, SHARE_SAMPLES } from "../limits/pool.ts";
+import { HASH_BYTES } from "../base/block.ts";
+import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS, SHARE_SAMPLES } from "../base/limits/pool.ts";
 import type { Layout, Member } from "./layout.ts";
 import { layoutsOf } from "./layouts.ts";
 import { placeOf, Ring } from "./ring.ts";

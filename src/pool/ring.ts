@@ -1,6 +1,6 @@
 // Owns the hash ring: the owner of a name, equal on all machines that know the same nodes; changes move few names.
 import { hash } from "node:crypto";
-import { RING_NODES, RING_SAMPLES, RING_TURNS } from "../limits/pool.ts";
+import { RING_NODES, RING_SAMPLES, RING_TURNS } from "../base/limits/pool.ts";
 
 export interface RingNode<Node> {
   /** Positions the node on the ring; the same on every machine. */

@@ -6,7 +6,7 @@ import {
   PARITY_VAULTS_WIDE,
   PART_BLOCKS,
   RUN_BLOCKS,
-} from "../limits/pool.ts";
+} from "../base/limits/pool.ts";
 import type { Layout } from "./layout.ts";
 
 type IsFit = (vault: number) => boolean;

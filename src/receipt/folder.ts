@@ -1,12 +1,12 @@
 // Owns the folder of restore receipts: the signing key, and a bounded number of the latest receipts.
 import { readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { TierkvError } from "../errors.ts";
-import { RECEIPT_BYTES_MAX, RECEIPTS_SCANNED_EVERY } from "../limits/receipts.ts";
-import { createPrivate, isAbsent, writePrivate } from "../private-file.ts";
-import type { SigningKey } from "../signing-key.ts";
-import { readSecret } from "../signing-key.ts";
-import { randomToken } from "../time.ts";
+import { TierkvError } from "../base/errors.ts";
+import { RECEIPT_BYTES_MAX, RECEIPTS_SCANNED_EVERY } from "../base/limits/receipts.ts";
+import { createPrivate, isAbsent, writePrivate } from "../base/private-file.ts";
+import type { SigningKey } from "../base/signing-key.ts";
+import { readSecret } from "../base/signing-key.ts";
+import { randomToken } from "../base/time.ts";
 import { receiptKey } from "./receipt.ts";
 
 const KEY_NAME = "signing.key";

@@ -1,8 +1,8 @@
 // Owns a restore receipt's statement and signature: one request's restored blocks, their namespace, and digests of a sample.
-import type { RecordClass } from "../block.ts";
-import { TierkvError } from "../errors.ts";
-import { parseObject } from "../json.ts";
-import { derive, isSignedBy, SigningKey } from "../signing-key.ts";
+import type { RecordClass } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { parseObject } from "../base/json.ts";
+import { derive, isSignedBy, SigningKey } from "../base/signing-key.ts";
 
 const CONTEXT = "tierkv receipt 1\n";
 

@@ -1,16 +1,20 @@
 // Owns the local socket's server: admission, the hello, and the assignment of connections to engines.
 import { createServer } from "node:net";
 import type { Server, Socket } from "node:net";
-import type { RecordClass } from "../block.ts";
+import type { RecordClass } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { REFUSALS_SAID_MAX } from "../base/limits/access.ts";
+import {
+  HELLO_TIMEOUT_MS,
+  SHIM_CONNECTIONS_MAX,
+  SHIM_COUNTERS_MAX,
+} from "../base/limits/general.ts";
+import type { Logger } from "../base/log.ts";
+import type { SidecarCounters } from "../base/metrics.ts";
+import { coreInfo } from "../base/native.ts";
+import { isOwnPeer, listenOn, ofServer } from "../base/socket-file.ts";
+import { nowMs } from "../base/time.ts";
 import type { Takes } from "../client/flush-feed.ts";
-import { TierkvError } from "../errors.ts";
-import { REFUSALS_SAID_MAX } from "../limits/access.ts";
-import { HELLO_TIMEOUT_MS, SHIM_CONNECTIONS_MAX, SHIM_COUNTERS_MAX } from "../limits/general.ts";
-import type { Logger } from "../log.ts";
-import type { SidecarCounters } from "../metrics.ts";
-import { coreInfo } from "../native.ts";
-import { isOwnPeer, listenOn, ofServer } from "../socket-file.ts";
-import { nowMs } from "../time.ts";
 import type { EngineStatus } from "./engine/engine-status.ts";
 import { Engine } from "./engine/engine.ts";
 import type { EngineOptions } from "./engine/engine.ts";

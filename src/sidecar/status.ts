@@ -1,13 +1,13 @@
 // Owns the status of a sidecar, in the shape that `tierkv status` and tests read.
-import type { RecordClass } from "../block.ts";
+import type { RecordClass } from "../base/block.ts";
+import { RESTORES_SHOWN_MAX } from "../base/limits/seen.ts";
+import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../base/metrics.ts";
+import { coreInfo, recordKeysStatus } from "../base/native.ts";
+import { nowMs, wallClockMs } from "../base/time.ts";
 import { isRemote } from "../client/vault.ts";
 import type { Tier } from "../client/vault.ts";
 import type { Config } from "../config/config.ts";
 import type { SourceKind } from "../discovery/source.ts";
-import { RESTORES_SHOWN_MAX } from "../limits/seen.ts";
-import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../metrics.ts";
-import { coreInfo, recordKeysStatus } from "../native.ts";
-import { nowMs, wallClockMs } from "../time.ts";
 import type { EngineStatus } from "./engine/engine-status.ts";
 import type { CodecChoice, Form } from "./save/codec-choice.ts";
 import type { Saver } from "./save/save.ts";

@@ -1,8 +1,8 @@
 // Owns the audit log: refusals, changes by administrators and damaged records, as bounded JSON lines without secrets.
 import { appendFileSync, renameSync, statSync } from "node:fs";
 import { dirname } from "node:path";
-import { makeDirectory } from "../directory.ts";
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { makeDirectory } from "../base/directory.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
 import {
   AUDIT_FILE_BYTES_MAX,
   AUDIT_FILES_KEPT,
@@ -10,9 +10,9 @@ import {
   AUDIT_POLL_MS,
   AUDIT_STRANGER_LINES_MAX,
   AUDIT_STRANGER_LINES_PER_S,
-} from "../limits/access.ts";
-import type { Logger } from "../log.ts";
-import { nowMs, wallClockMs } from "../time.ts";
+} from "../base/limits/access.ts";
+import type { Logger } from "../base/log.ts";
+import { nowMs, wallClockMs } from "../base/time.ts";
 
 /** Event names, as documented in docs/security.md. */
 export type AuditEvent =

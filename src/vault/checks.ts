@@ -1,8 +1,8 @@
 // Owns the checks of a request's keys before it touches the store; each refusal names value and limit.
-import { keyCount, toNamespace } from "../block.ts";
-import type { Namespace } from "../block.ts";
-import { TierkvError } from "../errors.ts";
-import { KEYS_MAX } from "../limits/general.ts";
+import { keyCount, toNamespace } from "../base/block.ts";
+import type { Namespace } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { KEYS_MAX } from "../base/limits/general.ts";
 
 export interface CheckedKeys {
   namespace: Namespace;

@@ -1,10 +1,10 @@
 // Owns the state that all calls of one vault share: store, identity, counters.
-import type { VaultClass } from "../block.ts";
+import type { VaultClass } from "../base/block.ts";
+import type { Logger } from "../base/log.ts";
+import type { VaultCounters } from "../base/metrics.ts";
+import type { StoreId } from "../base/native.ts";
 import type { Durability } from "../config/config.ts";
 import type { Gossip } from "../discovery/gossip.ts";
-import type { Logger } from "../log.ts";
-import type { VaultCounters } from "../metrics.ts";
-import type { StoreId } from "../native.ts";
 import type { VaultListener } from "./access/listener.ts";
 import type { AuditLog } from "./audit.ts";
 import type { DiskWatch } from "./disk-watch.ts";

@@ -1,10 +1,10 @@
 // Owns the log lines about a vault's disk: records recovered at start, write failures, records lost at the end.
 import { statSync } from "node:fs";
-import { DISK_WATCH_MS } from "../limits/general.ts";
-import type { Logger } from "../log.ts";
-import { storeDiskStats } from "../native.ts";
-import type { StoreDiskStats, StoreId } from "../native.ts";
-import { nowMs } from "../time.ts";
+import { DISK_WATCH_MS } from "../base/limits/general.ts";
+import type { Logger } from "../base/log.ts";
+import { storeDiskStats } from "../base/native.ts";
+import type { StoreDiskStats, StoreId } from "../base/native.ts";
+import { nowMs } from "../base/time.ts";
 
 const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
 const GONE =

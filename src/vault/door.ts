@@ -1,7 +1,7 @@
 // Owns a Unix socket into a vault for its own user, open also while other clients are not served.
 import type { Socket } from "node:net";
 import { ServerCredentials } from "@grpc/grpc-js";
-import type { Running } from "../lifecycle.ts";
+import type { Running } from "../base/lifecycle.ts";
 import { ConnectionActivity } from "./access/connection-activity.ts";
 import { VaultListener } from "./access/listener.ts";
 import type { VaultContext } from "./context.ts";

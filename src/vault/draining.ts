@@ -1,8 +1,8 @@
 // Owns the calls Drain, List and Weigh, which empty a vault or change its weight.
-import { className, classNumber } from "../block.ts";
-import { TierkvError } from "../errors.ts";
-import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits/pool.ts";
-import { storeDrainAway, storeList, storeStats } from "../native.ts";
+import { className, classNumber } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../base/limits/pool.ts";
+import { storeDrainAway, storeList, storeStats } from "../base/native.ts";
 import type * as m from "../wire/messages.ts";
 import type { VaultContext } from "./context.ts";
 import type { Caller } from "./gate.ts";

@@ -1,19 +1,19 @@
 // Owns the log of flushes: numbered, written before records are dropped, replayed to sidecars that missed some.
 import { existsSync } from "node:fs";
 import { basename, dirname } from "node:path";
-import { toNamespace } from "../block.ts";
-import { toTierkvError } from "../errors.ts";
+import { toNamespace } from "../base/block.ts";
+import { toTierkvError } from "../base/errors.ts";
 import {
   FLUSH_NAMESPACES_TOLD_MAX,
   FLUSHES_KEPT_MAX,
   NAME_BYTES_MAX,
   VAULT_MODELS_MAX,
-} from "../limits/general.ts";
-import { LISTED_FLUSHES_MAX } from "../limits/pool.ts";
-import type { Logger } from "../log.ts";
-import { readOwnFile, writeOwnFile } from "../native.ts";
-import { isTenant } from "../tenant.ts";
-import { wallClockMs } from "../time.ts";
+} from "../base/limits/general.ts";
+import { LISTED_FLUSHES_MAX } from "../base/limits/pool.ts";
+import type { Logger } from "../base/log.ts";
+import { readOwnFile, writeOwnFile } from "../base/native.ts";
+import { isTenant } from "../base/tenant.ts";
+import { wallClockMs } from "../base/time.ts";
 import type { FlushNews } from "../wire/messages.ts";
 
 /** Worst case: each flush names every namespace in hexadecimal, and JSON escapes every byte of its model's name. */

@@ -1,13 +1,13 @@
 // Owns the Flush call: logged first, then dropped in memory and on disk, then sent to every sidecar.
-import { className, toNamespace } from "../block.ts";
-import type { Namespace } from "../block.ts";
+import { className, toNamespace } from "../base/block.ts";
+import type { Namespace } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { NAME_BYTES_MAX } from "../base/limits/general.ts";
+import { storeFlush, storeForgetFlushes, storeNoteFlush } from "../base/native.ts";
+import { isTenant } from "../base/tenant.ts";
+import { randomId, wallClockMs } from "../base/time.ts";
 import { isFlushId } from "../discovery/entry.ts";
 import type { FlushEntry } from "../discovery/entry.ts";
-import { TierkvError } from "../errors.ts";
-import { NAME_BYTES_MAX } from "../limits/general.ts";
-import { storeFlush, storeForgetFlushes, storeNoteFlush } from "../native.ts";
-import { isTenant } from "../tenant.ts";
-import { randomId, wallClockMs } from "../time.ts";
 import type * as m from "../wire/messages.ts";
 import { shortHash } from "./audit.ts";
 import type { VaultContext } from "./context.ts";

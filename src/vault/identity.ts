@@ -2,19 +2,25 @@
 import { X509Certificate } from "node:crypto";
 import { statSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { TierkvError } from "../errors.ts";
-import { checkPair } from "../key-pair.ts";
+import { TierkvError } from "../base/errors.ts";
+import { checkPair } from "../base/key-pair.ts";
 import {
   CERTIFICATE_DAYS,
   CERTIFICATE_EARLY_S,
   CERTIFICATE_WARN_DAYS,
   TOKEN_BYTES,
-} from "../limits/access.ts";
-import type { Logger } from "../log.ts";
-import { makeCertificate } from "../native.ts";
-import type { CertificateIssuer, CertificateOptions, CertifiedKey } from "../native.ts";
-import { checkRoom, createPrivate, isAbsent, readPrivate, readPublic } from "../private-file.ts";
-import { randomToken, wallClockMs } from "../time.ts";
+} from "../base/limits/access.ts";
+import type { Logger } from "../base/log.ts";
+import { makeCertificate } from "../base/native.ts";
+import type { CertificateIssuer, CertificateOptions, CertifiedKey } from "../base/native.ts";
+import {
+  checkRoom,
+  createPrivate,
+  isAbsent,
+  readPrivate,
+  readPublic,
+} from "../base/private-file.ts";
+import { randomToken, wallClockMs } from "../base/time.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import { Members } from "./members.ts";
 import { TokenFile } from "./tokens.ts";

@@ -1,11 +1,11 @@
 // Owns the leases of measuring commands: their records go when the command ends, or when the lease expires.
-import { isMeasuring, toNamespace } from "../block.ts";
-import type { Namespace } from "../block.ts";
-import { TierkvError } from "../errors.ts";
-import { MEASURE_LEASE_MS, MEASURES_MAX } from "../limits/tools.ts";
-import type { Logger } from "../log.ts";
-import type { StoreId } from "../native.ts";
-import { storeFlush } from "../native.ts";
+import { isMeasuring, toNamespace } from "../base/block.ts";
+import type { Namespace } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { MEASURE_LEASE_MS, MEASURES_MAX } from "../base/limits/tools.ts";
+import type { Logger } from "../base/log.ts";
+import type { StoreId } from "../base/native.ts";
+import { storeFlush } from "../base/native.ts";
 import type { ModelNames } from "./models.ts";
 
 /** Model name that marks such namespaces in the file of names, so that a restart finds them. */

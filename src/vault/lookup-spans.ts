@@ -1,8 +1,8 @@
 // Owns the spans of look-ups over gRPC, which clients use while their lanes are down; the core owns those of lanes.
-import { SPANS_QUEUED_MAX } from "../limits/seen.ts";
-import type { LaneSpans } from "../native.ts";
-import { nowMs, wallClockMs } from "../time.ts";
-import { isContext } from "../trace-context.ts";
+import { SPANS_QUEUED_MAX } from "../base/limits/seen.ts";
+import type { LaneSpans } from "../base/native.ts";
+import { nowMs, wallClockMs } from "../base/time.ts";
+import { isContext } from "../base/trace-context.ts";
 
 export class LookupSpans {
   #ended: LaneSpans = { spans: [], dropped: 0 };

@@ -1,6 +1,6 @@
 // Owns the machines that joined: their credentials and open invitations, hashed in one private file.
 import { createHash } from "node:crypto";
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
 import {
   ACCOUNTS_MAX,
   INVITATION_S_MAX,
@@ -9,12 +9,12 @@ import {
   MEMBERS_MAX,
   MEMBERS_SAVE_MS,
   TOKEN_BYTES,
-} from "../limits/access.ts";
-import type { Logger } from "../log.ts";
-import { isAbsent, readPrivate, writePrivate } from "../private-file.ts";
-import { isRole } from "../roles.ts";
-import type { Role } from "../roles.ts";
-import { nowMs, randomToken, wallClockMs } from "../time.ts";
+} from "../base/limits/access.ts";
+import type { Logger } from "../base/log.ts";
+import { isAbsent, readPrivate, writePrivate } from "../base/private-file.ts";
+import { isRole } from "../base/roles.ts";
+import type { Role } from "../base/roles.ts";
+import { nowMs, randomToken, wallClockMs } from "../base/time.ts";
 
 const KEY = "[vault] state_dir";
 

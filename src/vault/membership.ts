@@ -1,6 +1,6 @@
 // Owns the membership calls of a vault: Invite, Redeem, Peers, Revoke.
-import { TierkvError } from "../errors.ts";
-import { isRole } from "../roles.ts";
+import { TierkvError } from "../base/errors.ts";
+import { isRole } from "../base/roles.ts";
 import type * as m from "../wire/messages.ts";
 import type { VaultContext } from "./context.ts";
 import type { Caller } from "./gate.ts";

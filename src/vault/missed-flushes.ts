@@ -1,9 +1,9 @@
 // Owns the flushes of the pool that this vault missed: found in the pool's list, and carried out before anybody is served.
+import { toTierkvError } from "../base/errors.ts";
+import { LISTED_FLUSHES_MAX } from "../base/limits/pool.ts";
+import type { Logger } from "../base/log.ts";
 import type { FlushEntry } from "../discovery/entry.ts";
 import type { Gossip } from "../discovery/gossip.ts";
-import { toTierkvError } from "../errors.ts";
-import { LISTED_FLUSHES_MAX } from "../limits/pool.ts";
-import type { Logger } from "../log.ts";
 import type { FlushLog, FlushScope } from "./flush-log.ts";
 
 export interface MissedFlushesOptions {

@@ -1,9 +1,9 @@
 // Owns the model name of each namespace: sent by sidecars, kept beside the records, used to flush by model.
-import type { Namespace } from "../block.ts";
-import { TierkvError } from "../errors.ts";
-import { MODEL_NAMES_MAX, NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../limits/general.ts";
-import type { Logger } from "../log.ts";
-import { readOwnFile, writeOwnFile } from "../native.ts";
+import type { Namespace } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { MODEL_NAMES_MAX, NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../base/limits/general.ts";
+import type { Logger } from "../base/log.ts";
+import { readOwnFile, writeOwnFile } from "../base/native.ts";
 
 const FILE = "models.json";
 /** Worst case per entry: a hexadecimal namespace, names with every byte escaped by JSON, and punctuation. */

@@ -1,8 +1,8 @@
 // Owns the calls of Pool, each held until the pool's list of vaults changes.
 import type { handleUnaryCall } from "@grpc/grpc-js";
+import { TierkvError } from "../base/errors.ts";
+import { WATCH_HOLD_MS, WATCHERS_MAX } from "../base/limits/general.ts";
 import type { Gossip } from "../discovery/gossip.ts";
-import { TierkvError } from "../errors.ts";
-import { WATCH_HOLD_MS, WATCHERS_MAX } from "../limits/general.ts";
 import type * as m from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";
 

@@ -1,7 +1,7 @@
 // Owns a vault's part in its pool: the calls Gossip and Admit, and sharing joined machines among vaults.
+import { TierkvError, toTierkvError } from "../base/errors.ts";
 import type { MachineEntry } from "../discovery/entry.ts";
 import type { Gossip } from "../discovery/gossip.ts";
-import { TierkvError, toTierkvError } from "../errors.ts";
 import type * as m from "../wire/messages.ts";
 import type { VaultContext } from "./context.ts";
 import type { Caller } from "./gate.ts";

@@ -1,6 +1,6 @@
 // Owns the recent rates at which records leave and reach a vault.
-import { RATE_SAMPLE_MS, RATE_SPAN_MS } from "../limits/general.ts";
-import { nowMs } from "../time.ts";
+import { RATE_SAMPLE_MS, RATE_SPAN_MS } from "../base/limits/general.ts";
+import { nowMs } from "../base/time.ts";
 
 /** Record bytes, since the start or per second. */
 export interface Moved {

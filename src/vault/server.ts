@@ -3,17 +3,15 @@ import type { Socket } from "node:net";
 import { join } from "node:path";
 import { ServerCredentials } from "@grpc/grpc-js";
 import type { Server } from "@grpc/grpc-js";
-import { vaultClassNumber } from "../block.ts";
-import type { VaultClass } from "../block.ts";
-import type { Durability } from "../config/config.ts";
-import type { Gossip } from "../discovery/gossip.ts";
-import { TierkvError } from "../errors.ts";
-import { isLocal, splitAddress } from "../hosts.ts";
-import type { Running } from "../lifecycle.ts";
-import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../limits/general.ts";
-import { KEPT_PERCENT_DEFAULT } from "../limits/sessions.ts";
-import type { Logger } from "../log.ts";
-import type { VaultCounter, VaultCounters } from "../metrics.ts";
+import { vaultClassNumber } from "../base/block.ts";
+import type { VaultClass } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { isLocal, splitAddress } from "../base/hosts.ts";
+import type { Running } from "../base/lifecycle.ts";
+import { RECORD_BYTES_MAX, RESERVED_SHARE_MAX, VAULT_DRAIN_MS } from "../base/limits/general.ts";
+import { KEPT_PERCENT_DEFAULT } from "../base/limits/sessions.ts";
+import type { Logger } from "../base/log.ts";
+import type { VaultCounter, VaultCounters } from "../base/metrics.ts";
 import {
   closeStore,
   coreInfo,
@@ -21,9 +19,11 @@ import {
   storeDiskStats,
   storeDrain,
   storeStats,
-} from "../native.ts";
-import type { LaneSpans, StoreArchiveOptions, StoreDiskOptions, StoreId } from "../native.ts";
-import { nowMs, randomNumber48, withDeadline } from "../time.ts";
+} from "../base/native.ts";
+import type { LaneSpans, StoreArchiveOptions, StoreDiskOptions, StoreId } from "../base/native.ts";
+import { nowMs, randomNumber48, withDeadline } from "../base/time.ts";
+import type { Durability } from "../config/config.ts";
+import type { Gossip } from "../discovery/gossip.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import { ConnectionActivity } from "./access/connection-activity.ts";
 import { NO_SPANS, VaultListener } from "./access/listener.ts";

@@ -1,13 +1,13 @@
 // Owns the sessions a vault knows, by name, namespace and tenant, and when they expire.
-import { toNamespace } from "../block.ts";
-import type { Namespace } from "../block.ts";
-import { TierkvError } from "../errors.ts";
-import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX, SESSIONS_MAX } from "../limits/sessions.ts";
-import type { Logger } from "../log.ts";
-import type { VaultCounters } from "../metrics.ts";
-import type { StoreId } from "../native.ts";
-import { storeSessionAdd, storeSessionEnd, storeSessionStats } from "../native.ts";
-import { nowMs } from "../time.ts";
+import { toNamespace } from "../base/block.ts";
+import type { Namespace } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX, SESSIONS_MAX } from "../base/limits/sessions.ts";
+import type { Logger } from "../base/log.ts";
+import type { VaultCounters } from "../base/metrics.ts";
+import type { StoreId } from "../base/native.ts";
+import { storeSessionAdd, storeSessionEnd, storeSessionStats } from "../base/native.ts";
+import { nowMs } from "../base/time.ts";
 import type * as m from "../wire/messages.ts";
 import { checkKeys } from "./checks.ts";
 import type { ModelNames } from "./models.ts";

@@ -1,8 +1,8 @@
 // Owns the trimming of spare record memory that a vault does not need.
-import { SPARE_TRIM_MS } from "../limits/general.ts";
-import type { Logger } from "../log.ts";
-import type { StoreId } from "../native.ts";
-import { storeTrim } from "../native.ts";
+import { SPARE_TRIM_MS } from "../base/limits/general.ts";
+import type { Logger } from "../base/log.ts";
+import type { StoreId } from "../base/native.ts";
+import { storeTrim } from "../base/native.ts";
 
 /** Trims a store every SPARE_TRIM_MS, off the main thread, one trim at a time. */
 export class SpareTrim {

@@ -1,7 +1,7 @@
 // Owns the streamed calls a vault has open: how many, until when, and how all of them end.
-import { TierkvError } from "../errors.ts";
-import { STREAM_MS_MAX, VAULT_STREAMS_MAX } from "../limits/general.ts";
-import { deadlineSignal, wallClockMs } from "../time.ts";
+import { TierkvError } from "../base/errors.ts";
+import { STREAM_MS_MAX, VAULT_STREAMS_MAX } from "../base/limits/general.ts";
+import { deadlineSignal, wallClockMs } from "../base/time.ts";
 
 /** The part of a gRPC server call that says until when it runs. */
 export interface ServerCall {

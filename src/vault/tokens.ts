@@ -1,18 +1,18 @@
 // Owns the tokens that open a vault: read from a file, reread when it changes, compared in constant time.
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { statSync } from "node:fs";
-import { TierkvError, toTierkvError } from "../errors.ts";
+import { TierkvError, toTierkvError } from "../base/errors.ts";
 import {
   TOKEN_CHARS_MAX,
   TOKEN_CHARS_MIN,
   TOKEN_FILE_POLL_MS,
   TOKENS_MAX,
-} from "../limits/access.ts";
-import type { Logger } from "../log.ts";
-import { readPrivate } from "../private-file.ts";
-import { isRole, mayDo, ROLES } from "../roles.ts";
-import type { Role } from "../roles.ts";
-import { nowMs, randomToken } from "../time.ts";
+} from "../base/limits/access.ts";
+import type { Logger } from "../base/log.ts";
+import { readPrivate } from "../base/private-file.ts";
+import { isRole, mayDo, ROLES } from "../base/roles.ts";
+import type { Role } from "../base/roles.ts";
+import { nowMs, randomToken } from "../base/time.ts";
 
 const KEY = "[vault] tokens";
 

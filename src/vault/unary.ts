@@ -7,13 +7,19 @@ import {
   statusName,
   toNamespace,
   vaultClassNumber,
-} from "../block.ts";
-import { TierkvError } from "../errors.ts";
-import { KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../limits/general.ts";
-import { storeDiskStats, storeDurable, storeLookup, storeRecheck, storeStats } from "../native.ts";
-import type { StoreDiskStats } from "../native.ts";
-import { mayDo } from "../roles.ts";
-import { nowMs } from "../time.ts";
+} from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { KEYS_MAX, PROTOCOL_MAX, PROTOCOL_MIN, REPORT_KEYS_MAX } from "../base/limits/general.ts";
+import {
+  storeDiskStats,
+  storeDurable,
+  storeLookup,
+  storeRecheck,
+  storeStats,
+} from "../base/native.ts";
+import type { StoreDiskStats } from "../base/native.ts";
+import { mayDo } from "../base/roles.ts";
+import { nowMs } from "../base/time.ts";
 import type * as m from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";
 import { shortHash } from "./audit.ts";

@@ -1,14 +1,14 @@
 // Owns the held Watch calls, one per sidecar and class: news of flushes and shares, and what each confirmed.
 import type { handleUnaryCall } from "@grpc/grpc-js";
-import { TierkvError } from "../errors.ts";
+import { TierkvError } from "../base/errors.ts";
 import {
   FLUSH_CONFIRM_MS,
   NAME_BYTES_MAX,
   WATCH_HOLD_MS,
   WATCHERS_FORGET_MS,
   WATCHERS_MAX,
-} from "../limits/general.ts";
-import { nowMs } from "../time.ts";
+} from "../base/limits/general.ts";
+import { nowMs } from "../base/time.ts";
 import type { FlushedSidecar, WatchReply, WatchRequest } from "../wire/messages.ts";
 import { toGrpcStatus } from "../wire/status.ts";
 import type { FlushLog } from "./flush-log.ts";

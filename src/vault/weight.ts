@@ -1,10 +1,10 @@
 // Owns a vault's weight, the factor on its capacity in a pool: set by an admin, kept over a restart.
 import { basename, dirname, join } from "node:path";
-import { toTierkvError } from "../errors.ts";
-import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../limits/pool.ts";
-import type { Logger } from "../log.ts";
-import type { StoreId } from "../native.ts";
-import { readOwnFile, storeDiskStats, storeStats, writeOwnFile } from "../native.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { VAULT_WEIGHT_LEAST, VAULT_WEIGHT_MOST } from "../base/limits/pool.ts";
+import type { Logger } from "../base/log.ts";
+import type { StoreId } from "../base/native.ts";
+import { readOwnFile, storeDiskStats, storeStats, writeOwnFile } from "../base/native.ts";
 
 const FILE_BYTES_MAX = 64;
 

@@ -1,9 +1,9 @@
 // Owns a vault that yields to its machine's user: paused while the machine is used, its memory freed if use goes on.
-import { toTierkvError } from "../errors.ts";
-import { YIELD_POLL_MS, YIELD_RETRY_MS } from "../limits/user.ts";
-import type { Logger } from "../log.ts";
-import type { LaneSpans } from "../native.ts";
-import { nowMs, sleep } from "../time.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { YIELD_POLL_MS, YIELD_RETRY_MS } from "../base/limits/user.ts";
+import type { Logger } from "../base/log.ts";
+import type { LaneSpans } from "../base/native.ts";
+import { nowMs, sleep } from "../base/time.ts";
 import type { StatsReply } from "../wire/messages.ts";
 import type { PausableVault, RunningVault } from "./server.ts";
 import type { Source } from "./user/source.ts";

@@ -1,7 +1,7 @@
 // Owns gRPC targets bound to one local address, so that calls take the cable of that address.
 import { isIP } from "node:net";
 import { experimental } from "@grpc/grpc-js";
-import { splitAddress } from "../hosts.ts";
+import { splitAddress } from "../base/hosts.ts";
 
 const SCHEME = "tierkv-from";
 

@@ -8,7 +8,7 @@ import {
   RECONNECT_MAX_MS,
   RECONNECT_MIN_MS,
   STREAMS_MAX,
-} from "../limits/general.ts";
+} from "../base/limits/general.ts";
 
 // Pings find dead peers (half-open TCP, a stopped process), also while no call runs.
 const COMMON: ChannelOptions = {

@@ -1,5 +1,5 @@
 // Owns the role that every call of a vault needs; a call without a row is denied.
-import type { Role } from "../roles.ts";
+import type { Role } from "../base/roles.ts";
 import type { HealthService, VaultService } from "./service.ts";
 import { healthService, vaultService } from "./service.ts";
 

@@ -1,7 +1,7 @@
 // Owns the two-way mapping between our errors and gRPC statuses; no raw gRPC error leaves this room.
 import { status as GrpcStatus } from "@grpc/grpc-js";
 import type { StatusObject } from "@grpc/grpc-js";
-import { isTierkvError, TierkvError, toTierkvError } from "../errors.ts";
+import { isTierkvError, TierkvError, toTierkvError } from "../base/errors.ts";
 
 /** The call that failed; fills the texts of client errors. */
 export interface CallContext {

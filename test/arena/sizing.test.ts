@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { arenaBytesFor, arenaCeiling, planArena } from "../../src/arena/sizing.ts";
 import type { ArenaNeeds } from "../../src/arena/sizing.ts";
-import { ARENA_SLOTS_MIN, SAVE_CREDITS_MIN } from "../../src/limits/general.ts";
+import { ARENA_SLOTS_MIN, SAVE_CREDITS_MIN } from "../../src/base/limits/general.ts";
 
 const KIB = 1024;
 const MIB = 1024 * KIB;

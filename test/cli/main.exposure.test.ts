@@ -2,9 +2,9 @@
 import { readdirSync, readFileSync, readlinkSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
+import { isLocal } from "../../src/base/hosts.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { checkConfig } from "../../src/config/check.ts";
-import { isLocal } from "../../src/hosts.ts";
 import { Program, runInside } from "../support/command-line.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, logger, SOON_MS } from "../support/vaults.ts";

@@ -1,14 +1,14 @@
 // Owns the proof that clients which lost a vault together do not return together.
 import { expect, test, vi } from "vitest";
+import { TierkvError } from "../../src/base/errors.ts";
+import { PROBE_MAX_MS, PROBE_MIN_MS } from "../../src/base/limits/general.ts";
+import type * as Time from "../../src/base/time.ts";
 import { Breaker } from "../../src/client/breaker.ts";
-import { TierkvError } from "../../src/errors.ts";
-import { PROBE_MAX_MS, PROBE_MIN_MS } from "../../src/limits/general.ts";
-import type * as Time from "../../src/time.ts";
 
 const { pauses } = vi.hoisted(() => ({ pauses: [] as number[] }));
 
 // Waits are recorded, not made.
-vi.mock("../../src/time.ts", async (importOriginal) => ({
+vi.mock("../../src/base/time.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Time>()),
   sleep: (ms: number) => {
     pauses.push(ms);

@@ -1,8 +1,8 @@
 // Owns the tests of the circuit breaker: when it opens, how it probes, when it closes.
 import { afterEach, describe, expect, test } from "vitest";
+import { TierkvError } from "../../src/base/errors.ts";
+import { PROBE_MAX_MS, PROBE_MIN_MS } from "../../src/base/limits/general.ts";
 import { Breaker } from "../../src/client/breaker.ts";
-import { TierkvError } from "../../src/errors.ts";
-import { PROBE_MAX_MS, PROBE_MIN_MS } from "../../src/limits/general.ts";
 import { until } from "../support/vaults.ts";
 
 const FAILURE = new TierkvError("SYSTEM", { reason: "connect refused" });

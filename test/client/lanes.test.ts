@@ -1,6 +1,6 @@
 // Owns the proof of a client's lanes: no record enters JavaScript, broken requests go on over new lanes, none hangs.
 import { describe, expect, test } from "vitest";
-import { ItemStatus } from "../../src/block.ts";
+import { ItemStatus } from "../../src/base/block.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { openFront, lanePeer, onlyLookups, Pages } from "../support/lanes.ts";

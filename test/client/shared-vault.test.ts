@@ -6,7 +6,7 @@ import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setImmediate as turn } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { createLogger } from "../../src/log.ts";
+import { createLogger } from "../../src/base/log.ts";
 import { runInside, runProgram } from "../support/command-line.ts";
 import { openShared, pathOf, regionAddress } from "../support/regions.ts";
 import { testDirectory } from "../support/sidecars.ts";

@@ -1,6 +1,6 @@
 // Owns the tests of splitting large requests into calls that a vault accepts.
 import { describe, expect, test } from "vitest";
-import { keyCount, PACKED_KEY_BYTES } from "../../src/block.ts";
+import { keyCount, PACKED_KEY_BYTES } from "../../src/base/block.ts";
 import { splitKeys } from "../../src/client/split.ts";
 
 function keys(count: number, fill: number): Buffer {

@@ -3,8 +3,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { isTierkvError } from "../../src/base/errors.ts";
 import { checkFile, findFile, loadConfig, placeOf } from "../../src/config/load.ts";
-import { isTierkvError } from "../../src/errors.ts";
 
 let dir = "";
 const before = process.cwd();

@@ -1,9 +1,9 @@
 // Owns the proof that the command line goes before the file, and is checked by the same table.
 import { expect, test } from "vitest";
+import { isTierkvError } from "../../src/base/errors.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Config } from "../../src/config/config.ts";
 import { override } from "../../src/config/override.ts";
-import { isTierkvError } from "../../src/errors.ts";
 
 const FILE = '[cluster]\nrole = "kv_cold"\n[vault]\nmax_bytes = "1GiB"\n';
 

@@ -14,7 +14,7 @@ import {
   releaseOwner,
   releaseSlot,
   sweepArenaDir,
-} from "../../src/native.ts";
+} from "../../src/base/native.ts";
 import { retainSlot, readSlot, writeSlot } from "../support/native.ts";
 import { leaseOne, withArena } from "../support/slots.ts";
 

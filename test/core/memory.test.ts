@@ -1,7 +1,7 @@
 // Owns the proof that native memory is shared by threads, and given back by what goes wrong.
 import { Worker } from "node:worker_threads";
 import { expect, test } from "vitest";
-import { outboxDrop, outboxView, releaseSlot } from "../../src/native.ts";
+import { outboxDrop, outboxView, releaseSlot } from "../../src/base/native.ts";
 import { inboxStatus, receiveRecord, verifyRecord } from "../support/native.ts";
 import { keysOf, makeRecord, NAMESPACE } from "../support/records.ts";
 import { leaseOne, registerOpaque, withArena } from "../support/slots.ts";

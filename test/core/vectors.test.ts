@@ -1,8 +1,8 @@
 // Owns the proof that the built addon makes the golden records and takes them, as Rust and Python do; what is refused is refused by the same Rust.
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { encodeSlots, outboxDrop, outboxView, registerGeometry } from "../../src/native.ts";
-import type { Geometry, RecordHeader } from "../../src/native.ts";
+import { encodeSlots, outboxDrop, outboxView, registerGeometry } from "../../src/base/native.ts";
+import type { Geometry, RecordHeader } from "../../src/base/native.ts";
 import { readSlot, receiveRecord, writeSlot } from "../support/native.ts";
 import { leaseOne, withArena } from "../support/slots.ts";
 

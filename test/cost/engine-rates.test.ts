@@ -1,8 +1,8 @@
 // The choice between restoring and computing: what answers first wins, unknown things are tried, the switch overrules.
 import { describe, expect, test, vi } from "vitest";
+import { BEGIN_MARGIN, LOAD_FADE_MS } from "../../src/base/limits/cost.ts";
 import { EngineRates } from "../../src/cost/engine-rates.ts";
 import { Link } from "../../src/cost/link.ts";
-import { BEGIN_MARGIN, LOAD_FADE_MS } from "../../src/limits/cost.ts";
 import { goodputOf } from "../support/goodput.ts";
 
 const MIB = 2 ** 20;

@@ -1,8 +1,8 @@
 // A link expects answers as they came, believes what the core measures, and cuts batches accordingly. Rates: crates/core/tests/goodput.rs.
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { LINK_STALE_MS } from "../../src/base/limits/cost.ts";
+import { Goodput } from "../../src/base/native.ts";
 import { isStale, Link } from "../../src/cost/link.ts";
-import { LINK_STALE_MS } from "../../src/limits/cost.ts";
-import { Goodput } from "../../src/native.ts";
 import { goodputOf } from "../support/goodput.ts";
 
 beforeEach(() => void vi.useFakeTimers({ toFake: ["performance"] }));

@@ -1,7 +1,7 @@
 // How long a request waits for its engine: by how many wait before it, as the last ones showed, and forgotten while none comes.
 import { expect, test, vi } from "vitest";
+import { LOAD_FADE_MS } from "../../src/base/limits/cost.ts";
 import { EngineQueue } from "../../src/cost/queue.ts";
-import { LOAD_FADE_MS } from "../../src/limits/cost.ts";
 
 test("nobody waits behind nobody; behind others nothing is known before the first", () => {
   const queue = new EngineQueue();

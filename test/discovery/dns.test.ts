@@ -1,6 +1,6 @@
 // Owns the proof that names stand for the vaults that a DNS server says, and that a name without any is named.
 import { expect, test } from "vitest";
-import { namedTargets } from "../../src/cli/sources.ts";
+import { namedTargets } from "../../src/cluster/sources.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Address } from "../../src/config/config.ts";
 import { addressesOf } from "../../src/discovery/dns.ts";

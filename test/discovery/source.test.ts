@@ -1,5 +1,8 @@
 // Owns the proof that every source of vaults keeps the same promises to who follows it.
 import { describe, expect, test, vi } from "vitest";
+import type { Running } from "../../src/base/lifecycle.ts";
+import type * as Limits from "../../src/base/limits/pool.ts";
+import { LISTING_PAUSE_MS } from "../../src/base/limits/pool.ts";
 import { askOnce } from "../../src/client/ask.ts";
 import { addressesOf } from "../../src/discovery/dns.ts";
 import { PoolKey } from "../../src/discovery/entry.ts";
@@ -7,16 +10,13 @@ import { EtcdSource, register, vaultAt } from "../../src/discovery/etcd.ts";
 import { PolledSource } from "../../src/discovery/polled.ts";
 import { PoolSource } from "../../src/discovery/pool.ts";
 import type { VaultSource } from "../../src/discovery/source.ts";
-import type { Running } from "../../src/lifecycle.ts";
-import type * as Limits from "../../src/limits/pool.ts";
-import { LISTING_PAUSE_MS } from "../../src/limits/pool.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { startDnsServer } from "../support/dns-server.ts";
 import { HAS_ETCD, startEtcd } from "../support/etcd.ts";
 import { poolKey, startPooled } from "../support/pooled.ts";
 import { closeAfterTest, logger, openVault, SOON_MS, until } from "../support/vaults.ts";
 
-vi.mock("../../src/limits/pool.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/pool.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   MEMBERS_EVERY_MS: 50,
 }));

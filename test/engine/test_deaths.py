@@ -37,7 +37,7 @@ DROPPED_SHARE_MAX = 0.02
 HEAVY = Spec(layers=3, hidden=512, heads=8, kv_heads=8, head_dim=128, vocab=512, dtype="float32")
 HEAVY_BLOCK = 128
 HEAVY_BLOCKS = 8
-#: Defaults of a sidecar (src/limits/general.ts).
+#: Defaults of a sidecar (src/base/limits/general.ts).
 AS_SHIPPED = {"stall_ms": 400, "wait_ms": 5_000, "when": "faster"}
 #: Latest moment of a death after the request, in multiples of the time for look-up and fetch.
 FETCH_SHARE_MAX = 2

@@ -36,10 +36,10 @@ class Bench:
         self._started: list[Engine] = []
 
     def start(self, chunk: int = BLOCK, chunks: int = 64, **changes: Any) -> Engine:
-        tier = {"type": "TierKVTier", "module_path": "tierkv.connectors.vllm.tier"}
+        tier = {"type": "TierKVTier", "module_path": "tierkv.connectors.vllm.offloading.tier"}
         transfer = {
             "kv_connector": "TierKVOffloadingConnector",
-            "kv_connector_module_path": "tierkv.connectors.vllm.offloading",
+            "kv_connector_module_path": "tierkv.connectors.vllm.offloading.connector",
             "kv_role": "kv_both",
             "kv_connector_extra_config": {
                 "spec_name": "CpuTieringSpec",

@@ -1,12 +1,12 @@
 // Owns the proof that a request's spans reach a collector, under its client's trace, and that a collector that fails costs nothing.
 import { join } from "node:path";
 import { expect, test } from "vitest";
+import { SPANS_QUEUED_MAX } from "../../src/base/limits/seen.ts";
+import { newSidecarCounters } from "../../src/base/metrics.ts";
+import type { SidecarCounters } from "../../src/base/metrics.ts";
 import { OtlpExporter } from "../../src/exposition/otlp.ts";
 import { spansOf } from "../../src/exposition/spans.ts";
 import type { Span } from "../../src/exposition/spans.ts";
-import { SPANS_QUEUED_MAX } from "../../src/limits/seen.ts";
-import { newSidecarCounters } from "../../src/metrics.ts";
-import type { SidecarCounters } from "../../src/metrics.ts";
 import type { Ended } from "../../src/sidecar/trace/decisions.ts";
 import { attribute, openCollector } from "../support/collector.ts";
 import { Program } from "../support/command-line.ts";

@@ -1,8 +1,8 @@
 // Owns the proof of the text format: labels escaped, histograms cumulative, times in seconds, prefixes become labels.
 import { expect, test } from "vitest";
+import { Histogram } from "../../src/base/metrics.ts";
 import { counterFamilies, histogramFamily } from "../../src/exposition/counters.ts";
 import { exposition, gauge } from "../../src/exposition/text.ts";
-import { Histogram } from "../../src/metrics.ts";
 
 test("labels and help are escaped, and families without samples are left out", async () => {
   const labels = { at: 'a"b\\c\nd' };

@@ -2,8 +2,8 @@
 import { encode } from "@msgpack/msgpack";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import type { ErrorCode } from "../../src/base/errors.ts";
 import { checkHello } from "../../src/client/hello.ts";
-import type { ErrorCode } from "../../src/errors.ts";
 import { FrameDecoder } from "../../src/sidecar/socket/frames.ts";
 import { parseMessage } from "../../src/sidecar/socket/messages.ts";
 import { checkKeys } from "../../src/vault/checks.ts";

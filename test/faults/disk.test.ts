@@ -1,7 +1,7 @@
 // Owns the proof that a vault with a hanging disk still serves records in memory, and writes queued ones once the disk recovers.
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { hasBit, ItemStatus, packKeys } from "../../src/block.ts";
+import { hasBit, ItemStatus, packKeys } from "../../src/base/block.ts";
 import type { DiskStats } from "../../src/wire/messages.ts";
 import { rawRecords } from "../support/raw-calls.ts";
 import { makeRecord, OTHER_NAMESPACE } from "../support/records.ts";

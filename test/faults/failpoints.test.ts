@@ -1,7 +1,7 @@
 // Owns the proof that a step that fails, waits or crashes at any failpoint of a sidecar costs hits only.
 import { expect, test } from "vitest";
-import { FAILPOINTS, FAILPOINTS_VARIABLE } from "../../src/failpoint.ts";
-import type { Failpoint } from "../../src/failpoint.ts";
+import { FAILPOINTS, FAILPOINTS_VARIABLE } from "../../src/base/failpoint.ts";
+import type { Failpoint } from "../../src/base/failpoint.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";
 import { KillableSidecar, KillableVault } from "./lib/killable.ts";
 import { COARSE, Load } from "./lib/load.ts";

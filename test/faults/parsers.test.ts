@@ -2,10 +2,10 @@
 import { createHash } from "node:crypto";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { decodeJoinCode, encodeJoinCode } from "../../src/cli/join-code.ts";
+import { toTierkvError } from "../../src/base/errors.ts";
+import { decodeJoinCode, encodeJoinCode } from "../../src/cli/join/join-code.ts";
 import { NO_FILE, checkConfig } from "../../src/config/check.ts";
 import { setText } from "../../src/config/edit.ts";
-import { toTierkvError } from "../../src/errors.ts";
 import { parseTokens } from "../../src/vault/tokens.ts";
 import { bytes, edited, meet } from "./lib/cases.ts";
 

@@ -3,7 +3,7 @@ import { connect } from "node:http2";
 import type { IncomingHttpHeaders } from "node:http2";
 import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
-import { PROBE_MIN_MS } from "../../src/limits/general.ts";
+import { PROBE_MIN_MS } from "../../src/base/limits/general.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";

@@ -1,8 +1,8 @@
 // Owns the proof that damage at rest, faulty senders, crowds and other engines cost hits only, under load.
 import { expect, test } from "vitest";
-import { hasBit, ItemStatus, packKeys } from "../../src/block.ts";
-import { isTierkvError } from "../../src/errors.ts";
-import { PLANS_MAX } from "../../src/limits/general.ts";
+import { hasBit, ItemStatus, packKeys } from "../../src/base/block.ts";
+import { isTierkvError } from "../../src/base/errors.ts";
+import { PLANS_MAX } from "../../src/base/limits/general.ts";
 import { Crowd, ELSEWHERE, frame, PREFACE } from "../support/crowd.ts";
 import type { Manner } from "../support/crowd.ts";
 import { makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";

@@ -39,7 +39,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F63",
     "disk_bytes is more than the disk has",
     "the start is refused, with key, value and what to write",
-    ["test/cli/disk.test.ts"],
+    ["test/vault/process/disk.test.ts"],
     AT_START,
   ),
   row(
@@ -274,8 +274,8 @@ export const UPKEEP: readonly FaultRow[] = [
     "a bundle is damaged, forged, of another namespace or sealed with another key; its import is killed; a registry fails or sends other bytes",
     "refused by name before anything is stored; a killed import leaves a beginning, and the next goes on; a pull goes on where it was cut off",
     [
-      "test/bundle/layout.test.ts",
-      "test/bundle/registry.test.ts",
+      "test/extras/bundle/layout.test.ts",
+      "test/extras/bundle/registry.test.ts",
       "test/cli/commands/bundle.test.ts",
       "test/cli/commands/bundle.sealed.test.ts",
     ],
@@ -287,7 +287,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "silent within a second; what is hot goes to other vaults of its list, then its memory is given back; the same records from disk afterwards; a machine that sleeps is woken when it is wanted",
     [
       "test/vault/yielding.test.ts",
-      "test/cli/handing-over.test.ts",
+      "test/vault/process/hand-over.test.ts",
       "test/vault/user/user.test.ts",
       "test/cli/commands/vault.yield.test.ts",
       "test/client/wake.test.ts",
@@ -377,7 +377,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F109",
     "a vault's data_dir cannot be made, or is taken away while it runs",
     "the start is refused at once with the system's reason and the key; a running vault logs it, says that its disk fails, and serves on from memory",
-    ["test/cli/disk.test.ts", "test/vault/disk-watch.test.ts"],
+    ["test/vault/process/disk.test.ts", "test/vault/disk-watch.test.ts"],
     { unloaded: "is a folder's name, whatever the traffic" },
   ),
   row(
@@ -461,7 +461,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F149",
     "a drain lacks a right at one of the vaults, or breaks off",
     "nothing has changed, or the vault takes records again",
-    ["test/cli/draining.test.ts"],
+    ["test/moving/drain.test.ts"],
     { unloaded: "is settled before records travel" },
   ),
   row(

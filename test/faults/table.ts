@@ -124,9 +124,9 @@ export const FAULTS: readonly FaultRow[] = [
     "evicts first; if killed, it is started again and the engine serves on",
     [
       "test/faults/memory.test.ts",
-      "test/cli/oom.test.ts",
+      "test/sidecar/process/oom.test.ts",
       "test/vault/server.stores.test.ts",
-      "test/cli/local-vault.test.ts",
+      "test/sidecar/process/local-vault.test.ts",
     ],
   ),
   row(
@@ -197,7 +197,7 @@ export const FAULTS: readonly FaultRow[] = [
     "F27",
     "colliding hashes",
     "256 bits, never shortened; weak hashes are refused by name",
-    ["test/block.test.ts", `${SHIM}test_namespace.py`],
+    ["test/base/block.test.ts", `${SHIM}test_namespace.py`],
     BY_NAME,
   ),
   row("F28", "ranks disagree after an eviction", "a block counts only with all its shards", [
@@ -281,10 +281,10 @@ export const FAULTS: readonly FaultRow[] = [
     "another user of the machine",
     "refused by the kernel, and by who asks it",
     [
-      "test/socket-file.peers.test.ts",
-      "test/own-file.test.ts",
-      "test/cli/sidecar-link.test.ts",
-      "test/cli/credentials.test.ts",
+      "test/base/socket-file.peers.test.ts",
+      "test/base/own-file.test.ts",
+      "test/control/sidecar-link.test.ts",
+      "test/cluster/credentials.test.ts",
       "python-shim/tests/test_dial.py",
       `${RUST}folder.rs`,
     ],
@@ -321,13 +321,13 @@ export const FAULTS: readonly FaultRow[] = [
     "F44",
     "port in use, stale socket, second instance, no permission",
     "refused with cause and fix; a stale socket is taken over under a lock",
-    [ROWS, "test/cli/main.refusals.test.ts", "test/socket-file.test.ts"],
+    [ROWS, "test/cli/main.refusals.test.ts", "test/base/socket-file.test.ts"],
   ),
   row(
     "F45",
     "SIGTERM under load, twice; SIGINT at start",
     "drains within its time, ends with 0; the second ends it at once",
-    [PROCESSES, "test/cli/main.test.ts", "test/lifecycle.test.ts"],
+    [PROCESSES, "test/cli/main.test.ts", "test/base/lifecycle.test.ts"],
   ),
   row(
     "F46",

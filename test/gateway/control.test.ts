@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join, dirname } from "node:path";
 import { expect, test } from "vitest";
-import { askGateway } from "../../src/cli/gateway-link.ts";
+import { askGateway } from "../../src/control/gateway-link.ts";
 import { runInside } from "../support/command-line.ts";
 import { call, complete, gatewayBefore, until } from "../support/gateways.ts";
 

@@ -1,6 +1,6 @@
 // Owns the proof that a page that stays open for an hour does not grow: an hour's accounts, told as fast as it takes them.
 import { afterAll, expect, test, vi } from "vitest";
-import { servePage } from "../../src/cli/page.ts";
+import { servePage } from "../../src/page/process/serve.ts";
 import { launchBrowser } from "../support/browser.ts";
 import type { Page } from "../support/browser.ts";
 import { openRestored, restoreAgain } from "../support/pages.ts";
@@ -14,7 +14,7 @@ const FULL = 900;
 const GROWN_BYTES_MAX = 20e6;
 const TIMEOUT_MS = 600_000;
 
-vi.mock("../../src/limits/seen.ts", async (original) => ({
+vi.mock("../../src/base/limits/seen.ts", async (original) => ({
   ...(await original<object>()),
   PAGE_SAMPLE_MS: 5,
 }));

@@ -3,7 +3,7 @@ import { mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 import { afterAll, describe, expect, test as always } from "vitest";
-import { servePage } from "../../src/cli/page.ts";
+import { servePage } from "../../src/page/process/serve.ts";
 import { launchBrowser } from "../support/browser.ts";
 import type { Page } from "../support/browser.ts";
 import { call, gatewayBefore } from "../support/gateways.ts";

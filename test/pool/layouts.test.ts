@@ -1,6 +1,6 @@
 // Owns the proof that layouts are made once for each list of vaults, and that what is kept of lists is bounded.
 import { expect, test } from "vitest";
-import { LAYOUT_LISTS_MAX } from "../../src/limits/pool.ts";
+import { LAYOUT_LISTS_MAX } from "../../src/base/limits/pool.ts";
 import type { Member } from "../../src/pool/layout.ts";
 import { layoutsOf } from "../../src/pool/layouts.ts";
 

@@ -2,8 +2,8 @@
 import { createHash } from "node:crypto";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { HASH_BYTES } from "../../src/block.ts";
-import { RUN_BLOCKS } from "../../src/limits/pool.ts";
+import { HASH_BYTES } from "../../src/base/block.ts";
+import { RUN_BLOCKS } from "../../src/base/limits/pool.ts";
 import { anchorOf, Placement } from "../../src/pool/placement.ts";
 
 const hashesOf = (seed: number, blocks: number): Buffer =>

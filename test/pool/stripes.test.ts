@@ -1,7 +1,7 @@
 // Owns the proof that what shares a parity record lies on distinct vaults, evenly, and that one vault's absence moves nothing of the others.
 import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
-import { RUN_BLOCKS } from "../../src/limits/pool.ts";
+import { RUN_BLOCKS } from "../../src/base/limits/pool.ts";
 import { Placement } from "../../src/pool/placement.ts";
 import { membersOf, widthOf } from "../../src/pool/stripes.ts";
 import type { Stripe } from "../../src/pool/stripes.ts";

@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync, statSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { RECEIPT_BYTES_MAX, RECEIPTS_SCANNED_EVERY } from "../../src/limits/receipts.ts";
+import { RECEIPT_BYTES_MAX, RECEIPTS_SCANNED_EVERY } from "../../src/base/limits/receipts.ts";
 import { ReceiptFolder } from "../../src/receipt/folder.ts";
 import { makeReceipt, openReceipt, receiptKey } from "../../src/receipt/receipt.ts";
 import type { ReceiptStatement } from "../../src/receipt/receipt.ts";

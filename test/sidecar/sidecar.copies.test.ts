@@ -1,7 +1,7 @@
 // Owns the proof that with two copies a pool of real vaults loses nothing with any one of them: killed, hung, or empty.
 import { expect, test, vi } from "vitest";
-import type * as Again from "../../src/limits/again.ts";
-import type * as Limits from "../../src/limits/pool.ts";
+import type * as Again from "../../src/base/limits/again.ts";
+import type * as Limits from "../../src/base/limits/pool.ts";
 import {
   askFor,
   BLOCKS,
@@ -18,11 +18,11 @@ import { FakeEngine, hashesOf } from "../support/shim-client.ts";
 import { openClient, SOON_MS, until } from "../support/vaults.ts";
 
 // Owners keep their parts, however busy the machine is.
-vi.mock("../../src/limits/pool.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/pool.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   LOOKUP_GRACE_MS: 10_000,
 }));
-vi.mock("../../src/limits/again.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/again.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Again>()),
   AGAIN_PAUSE_MS: 60,
   AGAIN_ASK_MS: 100,

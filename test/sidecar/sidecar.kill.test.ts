@@ -2,7 +2,7 @@
 import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { SidecarLink } from "../../src/cli/sidecar-link.ts";
+import { SidecarLink } from "../../src/control/sidecar-link.ts";
 import type { SidecarStatus } from "../../src/sidecar/status.ts";
 import { Program } from "../support/command-line.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";

@@ -1,11 +1,11 @@
 // Owns the proof that a pool follows a DNS name without a restart: new vaults get a share, records of leaving ones move.
 import { expect, test, vi } from "vitest";
-import { hasBit, packKeys } from "../../src/block.ts";
+import { hasBit, packKeys } from "../../src/base/block.ts";
+import { armFailpoints } from "../../src/base/failpoint.ts";
+import type * as Again from "../../src/base/limits/again.ts";
+import type * as Limits from "../../src/base/limits/pool.ts";
 import { addressesOf } from "../../src/discovery/dns.ts";
 import { PolledSource } from "../../src/discovery/polled.ts";
-import { armFailpoints } from "../../src/failpoint.ts";
-import type * as Again from "../../src/limits/again.ts";
-import type * as Limits from "../../src/limits/pool.ts";
 import type { MemberSource } from "../../src/sidecar/vaults/pool-members.ts";
 import { startDnsServer } from "../support/dns-server.ts";
 import { digest } from "../support/records.ts";
@@ -19,14 +19,14 @@ import type { Place } from "../support/vault-process.ts";
 import { closeAfterTest, logger, openClient, SOON_MS, until } from "../support/vaults.ts";
 
 const { kept } = vi.hoisted(() => ({ kept: { ms: 3_600_000 } }));
-vi.mock("../../src/limits/pool.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/pool.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   MEMBERS_EVERY_MS: 50,
   get VIEW_KEPT_MS() {
     return kept.ms;
   },
 }));
-vi.mock("../../src/limits/again.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/again.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Again>()),
   AGAIN_PAUSE_MS: 60,
   AGAIN_ASK_MS: 100,

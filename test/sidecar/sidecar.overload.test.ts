@@ -2,8 +2,8 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { SidecarLink } from "../../src/cli/sidecar-link.ts";
-import { GREETING_BYTES_MAX, SHIM_CONNECTIONS_MAX } from "../../src/limits/general.ts";
+import { GREETING_BYTES_MAX, SHIM_CONNECTIONS_MAX } from "../../src/base/limits/general.ts";
+import { SidecarLink } from "../../src/control/sidecar-link.ts";
 import { Program } from "../support/command-line.ts";
 import { Crowd, residentBytes } from "../support/crowd.ts";
 import type { Manner } from "../support/crowd.ts";

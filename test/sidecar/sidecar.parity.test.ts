@@ -1,6 +1,6 @@
 // Owns the proof that with parity a pool of real vaults loses nothing with any one of them, and never gives wrong bytes.
 import { expect, test, vi } from "vitest";
-import type * as Again from "../../src/limits/again.ts";
+import type * as Again from "../../src/base/limits/again.ts";
 import {
   askFor,
   BLOCKS,
@@ -16,7 +16,7 @@ import type { Pool, PoolOptions } from "../support/pools.ts";
 import { expectNoLeak } from "../support/scene.ts";
 import { closeAfterTest, openClient, SOON_MS, until } from "../support/vaults.ts";
 
-vi.mock("../../src/limits/again.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/again.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Again>()),
   AGAIN_PAUSE_MS: 60,
   AGAIN_ASK_MS: 100,

@@ -1,7 +1,7 @@
 // Owns the proof that several vaults of a class are one pool: each prompt lies on all and outlives the loss of one.
 import { expect, test } from "vitest";
-import { hasBit } from "../../src/block.ts";
-import { PART_BLOCKS } from "../../src/limits/pool.ts";
+import { hasBit } from "../../src/base/block.ts";
+import { PART_BLOCKS } from "../../src/base/limits/pool.ts";
 import { askFor, openPool, recordsOf } from "../support/pools.ts";
 import { expectNoLeak, saveAll } from "../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";

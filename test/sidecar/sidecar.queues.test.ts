@@ -1,6 +1,6 @@
 // Owns the proof that where saves pile up the least useful are shed first, and restores are answered.
 import { expect, test, vi } from "vitest";
-import type * as Limits from "../../src/limits/general.ts";
+import type * as Limits from "../../src/base/limits/general.ts";
 import { openFakeVault } from "../support/fake-vault.ts";
 import { lanePeer, onlyLookups } from "../support/lanes.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
@@ -9,7 +9,7 @@ import { openClient, until } from "../support/vaults.ts";
 
 const PAGE = 8192;
 
-vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   SAVE_QUEUE_BYTES_MAX: 8 * 8192,
   // Off, because the queue would otherwise grow by the engines' slots.

@@ -9,12 +9,12 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { ItemStatus } from "../../src/block.ts";
-import { BenchSet } from "../../src/cli/bench-set.ts";
-import { SidecarLink } from "../../src/cli/sidecar-link.ts";
+import { ItemStatus } from "../../src/base/block.ts";
+import { sleep } from "../../src/base/time.ts";
+import { BenchSet } from "../../src/cli/bench/bench-set.ts";
 import type { KvCodec } from "../../src/config/config.ts";
+import { SidecarLink } from "../../src/control/sidecar-link.ts";
 import type { SidecarStatus } from "../../src/sidecar/status.ts";
-import { sleep } from "../../src/time.ts";
 import { Program, runInside } from "../support/command-line.ts";
 import {
   damageAll,

@@ -3,10 +3,10 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
 import { expect, test, vi } from "vitest";
+import { TierkvError } from "../../src/base/errors.ts";
+import type * as Limits from "../../src/base/limits/general.ts";
 import { askOnce } from "../../src/client/ask.ts";
 import { Breaker } from "../../src/client/breaker.ts";
-import { TierkvError } from "../../src/errors.ts";
-import type * as Limits from "../../src/limits/general.ts";
 import { FetchPriority } from "../../src/sidecar/vaults/fetch-priority.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { openReoffer, roomy } from "../support/copies.ts";
@@ -18,11 +18,11 @@ import { openSidecar } from "../support/sidecars.ts";
 import type { TestSidecar } from "../support/sidecars.ts";
 import { closeAfterTest, MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
-vi.mock("../../src/limits/again.ts", async (load) => ({
+vi.mock("../../src/base/limits/again.ts", async (load) => ({
   ...(await load<object>()),
   AGAIN_PAUSE_MS: 20,
 }));
-vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STORE_TIMEOUT_MS: 1_000,
   CALL_TIMEOUT_MS: 1_000,

@@ -1,6 +1,6 @@
 // Owns the proof of the main path: blocks saved by one engine return to it byte for byte, without leftovers.
 import { describe, expect, test } from "vitest";
-import { countBits } from "../../src/block.ts";
+import { countBits } from "../../src/base/block.ts";
 import { inboxStatus, outboxStatus } from "../support/native.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../support/shim-client.ts";
 import { openStack } from "../support/sidecars.ts";

@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect } from "vitest";
-import { bundleKey } from "../../src/bundle/manifest.ts";
+import { bundleKey } from "../../src/extras/bundle/manifest.ts";
 import { runInside } from "./command-line.ts";
 import { saveAll } from "./scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "./shim-client.ts";

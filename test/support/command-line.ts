@@ -7,8 +7,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll } from "vitest";
-import type { Io } from "../../src/cli/io.ts";
 import { runCommandLine } from "../../src/cli/program.ts";
+import type { Io } from "../../src/cli/shell/io.ts";
 
 export interface Outcome {
   exitCode: number | null;

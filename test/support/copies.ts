@@ -1,11 +1,11 @@
 // Owns a stand-in for an arena with one block and for encode threads, to test re-offers without an engine.
-import { toNamespace } from "../../src/block.ts";
+import { toNamespace } from "../../src/base/block.ts";
+import { newSidecarCounters } from "../../src/base/metrics.ts";
+import type { ArenaId } from "../../src/base/native.ts";
+import { outboxPut } from "../../src/base/native.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
 import type { EncodePool } from "../../src/codec/pool.ts";
 import type { OutboxRecord } from "../../src/codec/record.ts";
-import { newSidecarCounters } from "../../src/metrics.ts";
-import type { ArenaId } from "../../src/native.ts";
-import { outboxPut } from "../../src/native.ts";
 import { CodecChoice } from "../../src/sidecar/save/codec-choice.ts";
 import { chooseCodecs } from "../../src/sidecar/save/codecs.ts";
 import { Reoffer } from "../../src/sidecar/save/reoffer.ts";

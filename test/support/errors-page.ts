@@ -1,6 +1,6 @@
 // Owns the text of docs/errors.md, made from the catalogue.
-import { ERRORS } from "../../src/errors.ts";
-import type { ErrorKindName } from "../../src/errors.ts";
+import { ERRORS } from "../../src/base/errors.ts";
+import type { ErrorKindName } from "../../src/base/errors.ts";
 
 const MEANINGS: Readonly<Record<ErrorKindName, string>> = {
   user: "Asked or configured wrongly: change what the text names.",
@@ -36,7 +36,7 @@ export function renderErrorsPage(): string {
   });
   return [
     "# Errors",
-    "<!-- Made from src/errors.ts by test/errors.test.ts, which also says how to renew it. -->",
+    "<!-- Made from src/base/errors.ts by test/base/errors.test.ts, which also says how to renew it. -->",
     `Every failure has a code and one line of text that names the thing, its value and what to change. Commands print
 \`tierkv: TEXT (CODE)\` to stderr and end with the exit code given here; with \`--json\` they also print
 \`{"error": {"code", "message", ...}}\` to stdout. Logs carry \`err.code\` and \`err.message\`, never a stack trace. Words in braces

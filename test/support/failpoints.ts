@@ -15,14 +15,14 @@ export interface FailpointTable {
 
 export const FAILPOINT_TABLES: Readonly<Record<"ts" | "python" | "rust", FailpointTable>> = {
   ts: {
-    path: "src/failpoint.ts",
+    path: "src/base/failpoint.ts",
     entry: /^ {2}"(sidecar\.[\w.]+)":\s+"([^"]+)",$/gm,
     where: /^src\/.*\.ts$/,
     call: /\bfailpoint(?:Now)?\("([^"]+)"\)/g,
     driver: { path: "test/faults/failpoints.test.ts", over: "test.each(Object.keys(FAILPOINTS)" },
   },
   python: {
-    path: "python-shim/tierkv/connectors/vllm/failpoint.py",
+    path: "python-shim/tierkv/connectors/vllm/link/failpoint.py",
     entry: /^ {4}"(shim\.[\w.]+)": "([^"]+)",$/gm,
     where: /^python-shim\/tierkv\/.*\.py$/,
     call: /\bfailpoint\.fails\("([^"]+)"\)/g,

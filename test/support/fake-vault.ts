@@ -4,7 +4,7 @@ import { createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
 import { Server, ServerCredentials } from "@grpc/grpc-js";
 import type { UntypedServiceImplementation } from "@grpc/grpc-js";
-import { KEYS_MAX } from "../../src/limits/general.ts";
+import { KEYS_MAX } from "../../src/base/limits/general.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { closeAfterTest } from "./vaults.ts";

@@ -8,11 +8,11 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { pino } from "pino";
 import { onTestFinished } from "vitest";
+import { splitAddress } from "../../src/base/hosts.ts";
 import type { Address, GatewayConfig } from "../../src/config/config.ts";
 import type { Look } from "../../src/gateway/engines/discovery.ts";
 import { startGateway } from "../../src/gateway/gateway.ts";
 import type { RunningGateway, Vaults } from "../../src/gateway/gateway.ts";
-import { splitAddress } from "../../src/hosts.ts";
 import { SimEngine } from "./sim-engine.ts";
 import type { SimPublisher } from "./sim-publisher.ts";
 

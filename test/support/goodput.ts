@@ -1,5 +1,5 @@
 // Owns a fake of the core's measured link rate, set by the test.
-import type { Goodput } from "../../src/native.ts";
+import type { Goodput } from "../../src/base/native.ts";
 
 export function goodputOf(rate: number, idleMs = 0): Goodput {
   const nothing = (): void => {};

@@ -1,12 +1,12 @@
 // Owns peers for lane tests: pages in an arena to store and land, hand-made lanes, and a vault behind a relay.
 import type { Socket } from "node:net";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
-import { packKeys } from "../../src/block.ts";
+import { packKeys } from "../../src/base/block.ts";
+import type { GeometryId } from "../../src/base/native.ts";
+import { encodeSlots } from "../../src/base/native.ts";
 import type { StoreItem } from "../../src/client/items.ts";
 import type { FetchPlan } from "../../src/client/lane-requests.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
-import type { GeometryId } from "../../src/native.ts";
-import { encodeSlots } from "../../src/native.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { openFakeVault } from "./fake-vault.ts";
 import type { FakeHello } from "./fake-vault.ts";

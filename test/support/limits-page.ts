@@ -26,7 +26,7 @@ const CORE = /(?:^\/\/\/ (?<why>.+)\n)?^pub const (?<name>\w+): \w+ = (?<value>[
 const ORIGINS: readonly Origin[] = [
   {
     title: "Sidecar, vault and commands",
-    path: "src/limits/general.ts",
+    path: "src/base/limits/general.ts",
     pattern: TYPESCRIPT,
     met: `RECORD_BYTES_MAX SHIM_CONNECTIONS_MAX VAULT_CONNECTIONS_MAX VAULT_PEER_CONNECTIONS_MAX
       VAULT_STREAMS_MAX VAULT_MODELS_MAX GROUPS_MAX WORLD_MAX BREAKER_FAILURES
@@ -37,13 +37,13 @@ const ORIGINS: readonly Origin[] = [
   },
   {
     title: "Sessions",
-    path: "src/limits/sessions.ts",
+    path: "src/base/limits/sessions.ts",
     pattern: TYPESCRIPT,
     met: "SESSIONS_MAX SESSION_NAME_BYTES_MAX KEEP_S_MAX",
   },
   {
     title: "Gateway",
-    path: "src/limits/gateway.ts",
+    path: "src/base/limits/gateway.ts",
     pattern: TYPESCRIPT,
     met: `GATEWAY_ENGINES_MAX GATEWAY_CONNECTIONS_MAX GATEWAY_HEADER_BYTES_MAX GATEWAY_BODY_BYTES_MAX
       GATEWAY_BODY_PARTS_MAX GATEWAY_BODIES_BYTES_MAX GATEWAY_BODIES_SHARE GATEWAY_REQUEST_MS GATEWAY_COMMENT_MS
@@ -105,7 +105,7 @@ export function renderLimitsPage(): string {
   });
   const head = `# Limits
 
-<!-- Made from the files named below by test/limits/general.test.ts, which also says how to renew it. -->
+<!-- Made from the files named below by test/base/limits/general.test.ts, which also says how to renew it. -->
 
 Everything that could grow or wait has a ceiling with a name, a constant in the files below; here are those that an operator can meet.
 The unit is the last part of the name but for \`MAX\`, \`MIN\` and \`DEFAULT\`; a bare number is a count. Settings stand in [config.md](config.md).`;

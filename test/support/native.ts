@@ -2,8 +2,8 @@
 import { readdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
-import { toTierkvError } from "../../src/errors.ts";
-import type { RecordHeader } from "../../src/native.ts";
+import { toTierkvError } from "../../src/base/errors.ts";
+import type { RecordHeader } from "../../src/base/native.ts";
 
 const FOLDER = fileURLToPath(new URL("../../crates/node/", import.meta.url));
 
@@ -49,7 +49,7 @@ function addon(): TestExports {
 
 const loaded = addon();
 
-/** Returns the function, throwing coded errors like src/native.ts. */
+/** Returns the function, throwing coded errors like src/base/native.ts. */
 function coded<Name extends keyof TestExports>(name: Name): TestExports[Name] {
   const call = loaded[name] as ((...args: unknown[]) => unknown) | undefined;
   if (call === undefined)

@@ -1,8 +1,8 @@
 // Owns hand-made calls and lanes without our client's safeguards, to test a vault with faulty peers.
 import { connect } from "node:net";
 import type { Socket } from "node:net";
+import { MADE_NOW, PROTOCOL_MAX, PROTOCOL_MIN } from "../../src/base/limits/general.ts";
 import { VaultChannel } from "../../src/client/channel.ts";
-import { MADE_NOW, PROTOCOL_MAX, PROTOCOL_MIN } from "../../src/limits/general.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { crc32c } from "./native.ts";
 import { NAMESPACE } from "./records.ts";

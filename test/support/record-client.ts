@@ -1,12 +1,12 @@
 // Owns a test client that stores and fetches whole records as bytes, over lanes like any other client.
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
-import { ItemStatus, keyAt, keyCount } from "../../src/block.ts";
+import { ItemStatus, keyAt, keyCount } from "../../src/base/block.ts";
+import { MADE_NOW } from "../../src/base/limits/general.ts";
+import type { GeometryId } from "../../src/base/native.ts";
+import { dropGeometry, outboxPut } from "../../src/base/native.ts";
+import { sleep } from "../../src/base/time.ts";
 import { VaultClient } from "../../src/client/vault-client.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
-import { MADE_NOW } from "../../src/limits/general.ts";
-import type { GeometryId } from "../../src/native.ts";
-import { dropGeometry, outboxPut } from "../../src/native.ts";
-import { sleep } from "../../src/time.ts";
 import { parseRecordHeader, readSlot } from "./native.ts";
 import { headerOf } from "./records.ts";
 import type { TestRecord } from "./records.ts";

@@ -1,8 +1,8 @@
 // Owns valid records for tests: opaque pages of any length, with keys, hashes and payloads from a seed.
 import { createCipheriv, createHash } from "node:crypto";
-import { classNumber, packKeys } from "../../src/block.ts";
-import type { RecordClass } from "../../src/block.ts";
-import { writeRecord } from "../../src/native.ts";
+import { classNumber, packKeys } from "../../src/base/block.ts";
+import type { RecordClass } from "../../src/base/block.ts";
+import { writeRecord } from "../../src/base/native.ts";
 
 export const HEADER_BYTES = 192;
 export const NAMESPACE: Buffer = digest("namespace a");

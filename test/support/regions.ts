@@ -1,9 +1,9 @@
 // Owns shared regions for tests: a memory file removed after the test, and its clients.
 import { closeSync, openSync, readFileSync, readSync, rmSync, writeSync } from "node:fs";
-import type { RecordClass } from "../../src/block.ts";
+import type { RecordClass } from "../../src/base/block.ts";
+import { randomId } from "../../src/base/time.ts";
 import { SharedVault } from "../../src/client/shared-vault.ts";
 import type { SharedVaultOptions } from "../../src/client/shared-vault.ts";
-import { randomId } from "../../src/time.ts";
 import { closeAfterTest, logger, MIB } from "./vaults.ts";
 
 export const REGION_BYTES: number = 32 * MIB;

@@ -4,8 +4,8 @@ import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener, Server, ServerResponse } from "node:http";
 import { createServer as createClosed } from "node:https";
 import type { AddressInfo } from "node:net";
-import { digestOf } from "../../src/bundle/manifest.ts";
-import type { CertifiedKey } from "../../src/native.ts";
+import type { CertifiedKey } from "../../src/base/native.ts";
+import { digestOf } from "../../src/extras/bundle/manifest.ts";
 import { closeAfterTest } from "./vaults.ts";
 
 export const LOGIN = "someone:a password";

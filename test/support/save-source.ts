@@ -1,5 +1,5 @@
 // Owns a stand-in for the source of saved blocks: one group of one worker, whose slots are only counted.
-import type { ArenaId, GeometryId } from "../../src/native.ts";
+import type { ArenaId, GeometryId } from "../../src/base/native.ts";
 import type { SaveSource } from "../../src/sidecar/save/source.ts";
 
 /** Makes blocks of `sourceBytes`; slots that are done go to `finished`. */

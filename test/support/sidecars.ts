@@ -2,13 +2,13 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { RecordClass } from "../../src/block.ts";
+import type { RecordClass } from "../../src/base/block.ts";
+import type { Logger } from "../../src/base/log.ts";
+import { newSidecarCounters } from "../../src/base/metrics.ts";
+import type { SidecarCounters } from "../../src/base/metrics.ts";
 import type { Vault } from "../../src/client/vault.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Config, KvCodec } from "../../src/config/config.ts";
-import type { Logger } from "../../src/log.ts";
-import { newSidecarCounters } from "../../src/metrics.ts";
-import type { SidecarCounters } from "../../src/metrics.ts";
 import { startSidecar } from "../../src/sidecar/sidecar.ts";
 import type { RunningSidecar } from "../../src/sidecar/sidecar.ts";
 import type { Ended } from "../../src/sidecar/trace/decisions.ts";

@@ -1,5 +1,5 @@
 // Owns arenas for tests: memory that is ready, closed at the end, and the plainest pages in it.
-import type { ArenaId, GeometryId } from "../../src/native.ts";
+import type { ArenaId, GeometryId } from "../../src/base/native.ts";
 import {
   arenaStatus,
   closeArena,
@@ -7,9 +7,9 @@ import {
   leaseSlots,
   prefaultArena,
   registerGeometry,
-} from "../../src/native.ts";
-import type { Geometry } from "../../src/native.ts";
-import { sleep } from "../../src/time.ts";
+} from "../../src/base/native.ts";
+import type { Geometry } from "../../src/base/native.ts";
+import { sleep } from "../../src/base/time.ts";
 
 export interface ArenaShape {
   slotBytes: number;

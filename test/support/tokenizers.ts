@@ -1,7 +1,7 @@
 // Owns a small tokenizer in a folder, and an engine's `/tokenize` that uses it or another one.
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { tokenizerEncode, tokenizerOpen } from "../../src/native.ts";
+import { tokenizerEncode, tokenizerOpen } from "../../src/base/native.ts";
 import type { SimEngine } from "./sim-engine.ts";
 
 const LETTERS = Array.from({ length: 95 }, (_none, at) => String.fromCodePoint(32 + at));

@@ -1,12 +1,12 @@
 // Owns real vaults and clients for tests: port 0, closed after each test, and no leftovers.
 import { connect } from "node:net";
 import { afterEach } from "vitest";
-import type { RecordClass, VaultClass } from "../../src/block.ts";
+import type { RecordClass, VaultClass } from "../../src/base/block.ts";
+import { splitAddress } from "../../src/base/hosts.ts";
+import { createLogger } from "../../src/base/log.ts";
+import type { VaultCounter } from "../../src/base/metrics.ts";
+import { newVaultCounters } from "../../src/base/metrics.ts";
 import type { Gossip } from "../../src/discovery/gossip.ts";
-import { splitAddress } from "../../src/hosts.ts";
-import { createLogger } from "../../src/log.ts";
-import type { VaultCounter } from "../../src/metrics.ts";
-import { newVaultCounters } from "../../src/metrics.ts";
 import { startVault } from "../../src/vault/server.ts";
 import type { PausableVault, VaultDisk } from "../../src/vault/server.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";

@@ -243,11 +243,11 @@ export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
 
 /** The Python files that know releases apart: of vLLM the branches and the probe that names them, of mlx-lm and EXO a check. */
 export const PYTHON_COMPAT: readonly string[] = [
-  "python-shim/tierkv/connectors/vllm/compat.py",
-  "python-shim/tierkv/connectors/vllm/contract.py",
-  "python-shim/tierkv/connectors/vllm/offload_compat.py",
+  "python-shim/tierkv/connectors/vllm/api/compat.py",
+  "python-shim/tierkv/connectors/vllm/api/contract.py",
+  "python-shim/tierkv/connectors/vllm/offloading/compat.py",
   // Tells systems apart.
-  "python-shim/tierkv/connectors/vllm/systems.py",
+  "python-shim/tierkv/connectors/vllm/link/systems.py",
   "python-shim/tierkv/mlx/exo.py",
   "python-shim/tierkv/mlx/naming.py",
 ];

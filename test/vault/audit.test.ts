@@ -2,9 +2,9 @@
 import { readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { expect, test, vi } from "vitest";
+import type * as Limits from "../../src/base/limits/access.ts";
+import { AUDIT_FILES_KEPT, AUDIT_LINES_PER_S_MAX } from "../../src/base/limits/access.ts";
 import { VaultChannel } from "../../src/client/channel.ts";
-import type * as Limits from "../../src/limits/access.ts";
-import { AUDIT_FILES_KEPT, AUDIT_LINES_PER_S_MAX } from "../../src/limits/access.ts";
 import { AuditLog, AuditWatch } from "../../src/vault/audit.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import {
@@ -20,7 +20,7 @@ import { NAMESPACE } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, logger, SOON_MS, until } from "../support/vaults.ts";
 
-vi.mock("../../src/limits/access.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/access.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   AUDIT_FILE_BYTES_MAX: 2_000,
 }));

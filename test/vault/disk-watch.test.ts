@@ -3,10 +3,10 @@ import { spawnSync } from "node:child_process";
 import { mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, expect, test, vi } from "vitest";
-import { createLogger } from "../../src/log.ts";
-import { storeDiskStats } from "../../src/native.ts";
-import type * as Native from "../../src/native.ts";
-import type { StoreId, StoreDiskStats } from "../../src/native.ts";
+import { createLogger } from "../../src/base/log.ts";
+import { storeDiskStats } from "../../src/base/native.ts";
+import type * as Native from "../../src/base/native.ts";
+import type { StoreId, StoreDiskStats } from "../../src/base/native.ts";
 import { DiskWatch } from "../../src/vault/disk-watch.ts";
 import { KillableVault } from "../faults/lib/killable.ts";
 import { runInside } from "../support/command-line.ts";
@@ -14,7 +14,7 @@ import { makeRecords, NAMESPACE } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, MIB, openClient, SOON_MS, until } from "../support/vaults.ts";
 
-vi.mock("../../src/native.ts", async (importOriginal) => {
+vi.mock("../../src/base/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
   return { ...native, storeDiskStats: vi.fn<typeof native.storeDiskStats>() };
 });

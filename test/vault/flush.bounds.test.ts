@@ -1,8 +1,8 @@
 // Owns the proof that a flush which the log could not be read with again is refused.
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
+import { NAME_BYTES_MAX } from "../../src/base/limits/general.ts";
 import { askOnce } from "../../src/client/ask.ts";
-import { NAME_BYTES_MAX } from "../../src/limits/general.ts";
 import { FlushLog } from "../../src/vault/flush-log.ts";
 import { vaultService } from "../../src/wire/service.ts";
 import { NAMESPACE } from "../support/records.ts";

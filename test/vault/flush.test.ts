@@ -3,12 +3,12 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "no
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { hasBit, ItemStatus } from "../../src/block.ts";
+import { hasBit, ItemStatus } from "../../src/base/block.ts";
+import type * as Limits from "../../src/base/limits/general.ts";
+import { FLUSH_NAMESPACES_TOLD_MAX, FLUSHES_KEPT_MAX } from "../../src/base/limits/general.ts";
+import type * as Native from "../../src/base/native.ts";
 import type { FlushedScope } from "../../src/client/flush-feed.ts";
 import type { VaultClient } from "../../src/client/vault-client.ts";
-import type * as Limits from "../../src/limits/general.ts";
-import { FLUSH_NAMESPACES_TOLD_MAX, FLUSHES_KEPT_MAX } from "../../src/limits/general.ts";
-import type * as Native from "../../src/native.ts";
 import { FlushLog } from "../../src/vault/flush-log.ts";
 import { Pages } from "../support/lanes.ts";
 import { keysOf, makeRecords, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
@@ -26,7 +26,7 @@ import type { TestVault } from "../support/vaults.ts";
 /** Called before a vault drops a namespace. */
 let beforeDrop = (): Promise<void> => Promise.resolve();
 
-vi.mock("../../src/native.ts", async (importOriginal) => {
+vi.mock("../../src/base/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
   const storeFlush: typeof native.storeFlush = async (...given) => {
     await beforeDrop();
@@ -35,7 +35,7 @@ vi.mock("../../src/native.ts", async (importOriginal) => {
   return { ...native, storeFlush };
 });
 
-vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FLUSH_CONFIRM_MS: 300,
 }));

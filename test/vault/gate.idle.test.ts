@@ -1,6 +1,6 @@
 // Owns the proof that a connection without an admitted call is closed.
 import { expect, test, vi } from "vitest";
-import type * as Limits from "../../src/limits/access.ts";
+import type * as Limits from "../../src/base/limits/access.ts";
 import {
   connectTo,
   EMPTY_BYTES,
@@ -10,7 +10,7 @@ import {
 } from "../support/closed-vaults.ts";
 import { until } from "../support/vaults.ts";
 
-vi.mock("../../src/limits/access.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/access.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   LISTENER_DEADLINE_MS: 2_000,
 }));

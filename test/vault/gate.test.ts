@@ -2,9 +2,9 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { status as GrpcStatus } from "@grpc/grpc-js";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { AUTH_FAILURES_MAX } from "../../src/limits/access.ts";
-import { ROLES } from "../../src/roles.ts";
-import type { Role } from "../../src/roles.ts";
+import { AUTH_FAILURES_MAX } from "../../src/base/limits/access.ts";
+import { ROLES } from "../../src/base/roles.ts";
+import type { Role } from "../../src/base/roles.ts";
 import { GOSSIP_PATH, REDEEM_PATH, roleNeeded } from "../../src/wire/roles.ts";
 import { healthService, vaultService } from "../../src/wire/service.ts";
 import {

@@ -2,14 +2,14 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
-import { measuringNamespace, toNamespace } from "../../src/block.ts";
+import { measuringNamespace, toNamespace } from "../../src/base/block.ts";
 import { Program } from "../support/command-line.ts";
 import type { TestClient } from "../support/record-client.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
-vi.mock("../../src/limits/tools.ts", async (original) => ({
+vi.mock("../../src/base/limits/tools.ts", async (original) => ({
   ...(await original<object>()),
   MEASURE_LEASE_MS: 1_500,
   MEASURES_MAX: 4,

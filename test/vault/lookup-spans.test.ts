@@ -1,6 +1,6 @@
 // Owns the proof that look-ups over gRPC, used while a client has no lanes, become spans like those on lanes.
 import { expect, test } from "vitest";
-import { SPANS_QUEUED_MAX } from "../../src/limits/seen.ts";
+import { SPANS_QUEUED_MAX } from "../../src/base/limits/seen.ts";
 import { LookupSpans } from "../../src/vault/lookup-spans.ts";
 import { keysOf, makeRecords, NAMESPACE, noise } from "../support/records.ts";
 import { openClient, openVault, SOON_MS } from "../support/vaults.ts";

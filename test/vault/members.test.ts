@@ -2,8 +2,8 @@
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { INVITATIONS_MAX, MEMBERS_MAX, MEMBERS_SAVE_MS } from "../../src/base/limits/access.ts";
 import { openEntry, PoolKey } from "../../src/discovery/entry.ts";
-import { INVITATIONS_MAX, MEMBERS_MAX, MEMBERS_SAVE_MS } from "../../src/limits/access.ts";
 import { Members } from "../../src/vault/members.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { logger } from "../support/vaults.ts";

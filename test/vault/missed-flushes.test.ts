@@ -4,10 +4,10 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { ItemStatus } from "../../src/block.ts";
+import { ItemStatus } from "../../src/base/block.ts";
+import type * as Limits from "../../src/base/limits/pool.ts";
 import { PoolKey } from "../../src/discovery/entry.ts";
 import { Gossip } from "../../src/discovery/gossip.ts";
-import type * as Limits from "../../src/limits/pool.ts";
 import type { VaultDisk } from "../../src/vault/server.ts";
 import { keysOf, makeRecords, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
 import {
@@ -21,7 +21,7 @@ import {
 } from "../support/vaults.ts";
 import type { TestVault } from "../support/vaults.ts";
 
-vi.mock("../../src/limits/pool.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/pool.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   LISTED_FLUSHES_MAX: 3,
   // A vault hears of its pool when it starts and when another one calls, so that nothing comes by chance.

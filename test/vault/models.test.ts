@@ -3,8 +3,12 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { toNamespace } from "../../src/block.ts";
-import { MODEL_NAMES_MAX, NAME_BYTES_MAX, VAULT_MODELS_MAX } from "../../src/limits/general.ts";
+import { toNamespace } from "../../src/base/block.ts";
+import {
+  MODEL_NAMES_MAX,
+  NAME_BYTES_MAX,
+  VAULT_MODELS_MAX,
+} from "../../src/base/limits/general.ts";
 import { ModelNames } from "../../src/vault/models.ts";
 import { digest, keysOf, makeRecords, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
 import { logger, MIB, openClient, openVault, SOON_MS } from "../support/vaults.ts";

@@ -1,6 +1,6 @@
 // Owns the proof that a vault's rates cover recently moved bytes only.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { RATE_SAMPLE_MS, RATE_SPAN_MS } from "../../src/limits/general.ts";
+import { RATE_SAMPLE_MS, RATE_SPAN_MS } from "../../src/base/limits/general.ts";
 import { Rates } from "../../src/vault/rates.ts";
 
 beforeEach(() => void vi.useFakeTimers());

@@ -1,7 +1,7 @@
 // Owns the proof that made-up tenant names of one credential take nothing kept for another credential (fault F41).
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { hasBit } from "../../src/block.ts";
+import { hasBit } from "../../src/base/block.ts";
 import { askOnce } from "../../src/client/ask.ts";
 import type { VaultDisk } from "../../src/vault/server.ts";
 import { vaultService } from "../../src/wire/service.ts";

@@ -3,7 +3,7 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { countBits } from "../../src/block.ts";
+import { countBits } from "../../src/base/block.ts";
 import { ArchivedVault, bytesOf, losesDiskAndServes, someRecords } from "../support/archives.ts";
 import { runProgram } from "../support/command-line.ts";
 import { keysOf, NAMESPACE } from "../support/records.ts";

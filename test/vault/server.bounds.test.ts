@@ -3,20 +3,20 @@ import { connect } from "node:net";
 import { Client, credentials } from "@grpc/grpc-js";
 import type { ClientReadableStream } from "@grpc/grpc-js";
 import { expect, test, vi } from "vitest";
-import { splitAddress } from "../../src/hosts.ts";
-import type * as Limits from "../../src/limits/general.ts";
+import { splitAddress } from "../../src/base/hosts.ts";
+import type * as Limits from "../../src/base/limits/general.ts";
 import {
   VAULT_PEER_WAITING_MAX,
   VAULT_STREAMS_MAX,
   VAULT_WAITING_MAX,
-} from "../../src/limits/general.ts";
+} from "../../src/base/limits/general.ts";
 import { ServingStatus } from "../../src/wire/messages.ts";
 import type { HealthCheckResponse } from "../../src/wire/messages.ts";
 import { healthService } from "../../src/wire/service.ts";
 import { openClosedVault, shown, TOKENS } from "../support/closed-vaults.ts";
 import { closeAfterTest, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";
 
-vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   VAULT_STREAMS_MAX: 3,
   VAULT_WAITING_MAX: 6,

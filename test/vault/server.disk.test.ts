@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { hasBit, ItemStatus } from "../../src/block.ts";
+import { hasBit, ItemStatus } from "../../src/base/block.ts";
 import type { Durability } from "../../src/config/config.ts";
 import type { Fetched } from "../support/record-client.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";

@@ -1,7 +1,7 @@
 // Owns the proof that hundreds of lanes with unread fetches cost a real vault little memory and other clients nothing.
 import { expect, test } from "vitest";
-import { ItemStatus } from "../../src/block.ts";
-import { KEYS_MAX, LANES_MAX } from "../../src/limits/general.ts";
+import { ItemStatus } from "../../src/base/block.ts";
+import { KEYS_MAX, LANES_MAX } from "../../src/base/limits/general.ts";
 import { ELSEWHERE, residentBytes } from "../support/crowd.ts";
 import { silentLanes } from "../support/lane-wires.ts";
 import { laneFrame } from "../support/raw-calls.ts";

@@ -3,8 +3,8 @@ import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { hasBit, ItemStatus } from "../../src/block.ts";
-import { isTierkvError } from "../../src/errors.ts";
+import { hasBit, ItemStatus } from "../../src/base/block.ts";
+import { isTierkvError } from "../../src/base/errors.ts";
 import { Program } from "../support/command-line.ts";
 import { TestClient } from "../support/record-client.ts";
 import { keysOf, makeRecord, NAMESPACE } from "../support/records.ts";

@@ -1,9 +1,9 @@
 // Owns the proof that a closed vault's lanes use the same TLS, and that read-only clients store nothing over them.
 import { expect, test } from "vitest";
+import { LANES_DEFAULT } from "../../src/base/limits/general.ts";
+import { Goodput, lanesClose, lanesOpen } from "../../src/base/native.ts";
+import type { Role } from "../../src/base/roles.ts";
 import { VaultChannel } from "../../src/client/channel.ts";
-import { LANES_DEFAULT } from "../../src/limits/general.ts";
-import { Goodput, lanesClose, lanesOpen } from "../../src/native.ts";
-import type { Role } from "../../src/roles.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { vaultService } from "../../src/wire/service.ts";

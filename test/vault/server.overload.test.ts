@@ -2,8 +2,8 @@
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ServiceError } from "@grpc/grpc-js";
 import { expect, test } from "vitest";
-import { ItemStatus } from "../../src/block.ts";
-import { KEYS_MAX, VAULT_PEER_WAITING_MAX } from "../../src/limits/general.ts";
+import { ItemStatus } from "../../src/base/block.ts";
+import { KEYS_MAX, VAULT_PEER_WAITING_MAX } from "../../src/base/limits/general.ts";
 import {
   CALL_HEADERS,
   Crowd,

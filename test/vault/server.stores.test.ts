@@ -1,7 +1,7 @@
 // Owns the tests of stores: accepted records, refused ones, and no reservation that outlives its offer.
 import { describe, expect, test } from "vitest";
-import { hasBit, ItemStatus } from "../../src/block.ts";
-import { KEYS_MAX } from "../../src/limits/general.ts";
+import { hasBit, ItemStatus } from "../../src/base/block.ts";
+import { KEYS_MAX } from "../../src/base/limits/general.ts";
 import { RawLane } from "../support/raw-calls.ts";
 import { flipped, keysOf, makeRecord, makeRecords, NAMESPACE } from "../support/records.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts";

@@ -1,8 +1,8 @@
 // Owns the proof that tenants of a vault keep their share: no flood takes it, no guess finds it.
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { hasBit, ItemStatus } from "../../src/block.ts";
-import { KEYS_MAX } from "../../src/limits/general.ts";
+import { hasBit, ItemStatus } from "../../src/base/block.ts";
+import { KEYS_MAX } from "../../src/base/limits/general.ts";
 import type { VaultDisk } from "../../src/vault/server.ts";
 import { makeRecord, NAMESPACE, OTHER_NAMESPACE } from "../support/records.ts";
 import type { TestRecord } from "../support/records.ts";

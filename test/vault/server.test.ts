@@ -3,10 +3,10 @@ import { mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, test, vi } from "vitest";
-import type * as Limits from "../../src/limits/general.ts";
-import { VAULT_DRAIN_MS } from "../../src/limits/general.ts";
-import { createLogger } from "../../src/log.ts";
-import { newVaultCounters } from "../../src/metrics.ts";
+import type * as Limits from "../../src/base/limits/general.ts";
+import { VAULT_DRAIN_MS } from "../../src/base/limits/general.ts";
+import { createLogger } from "../../src/base/log.ts";
+import { newVaultCounters } from "../../src/base/metrics.ts";
 import type { ListenAddress } from "../../src/vault/access/listener.ts";
 import { startVault } from "../../src/vault/server.ts";
 import type { RunningVault } from "../../src/vault/server.ts";
@@ -22,7 +22,7 @@ import {
   until,
 } from "../support/vaults.ts";
 
-vi.mock("../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   VAULT_DRAIN_MS: 1_500,
 }));

@@ -1,9 +1,13 @@
 // Owns the tests of sessions in a vault: kept under pressure, expired, released, listed, bounded by quota, refused by name.
 import { describe, expect, test } from "vitest";
-import { countBits } from "../../src/block.ts";
-import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX, SESSIONS_MAX } from "../../src/limits/sessions.ts";
-import { newVaultCounters } from "../../src/metrics.ts";
-import { closeStore, createStore } from "../../src/native.ts";
+import { countBits } from "../../src/base/block.ts";
+import {
+  KEEP_S_MAX,
+  SESSION_NAME_BYTES_MAX,
+  SESSIONS_MAX,
+} from "../../src/base/limits/sessions.ts";
+import { newVaultCounters } from "../../src/base/metrics.ts";
+import { closeStore, createStore } from "../../src/base/native.ts";
 import { ModelNames } from "../../src/vault/models.ts";
 import { Sessions } from "../../src/vault/sessions.ts";
 import type { KeepRequest } from "../../src/wire/messages.ts";

@@ -1,9 +1,9 @@
 // Owns the proof that a vault returns unused spare record memory to the system.
 import { setImmediate } from "node:timers/promises";
 import { afterEach, expect, test, vi } from "vitest";
-import { SPARE_TRIM_MS } from "../../src/limits/general.ts";
-import { closeStore, createStore, storeFlush, storeStats } from "../../src/native.ts";
-import type * as Native from "../../src/native.ts";
+import { SPARE_TRIM_MS } from "../../src/base/limits/general.ts";
+import { closeStore, createStore, storeFlush, storeStats } from "../../src/base/native.ts";
+import type * as Native from "../../src/base/native.ts";
 import { SpareTrim } from "../../src/vault/spares.ts";
 import { storePut } from "../support/native.ts";
 import { makeRecord, NAMESPACE } from "../support/records.ts";
@@ -14,7 +14,7 @@ const MIB = 2 ** 20;
 /** Trims begun so far. */
 const trims = vi.hoisted((): Promise<void>[] => []);
 
-vi.mock("../../src/native.ts", async (importOriginal) => {
+vi.mock("../../src/base/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
   const storeTrim = (store: Native.StoreId): Promise<void> => {
     const trim = native.storeTrim(store);

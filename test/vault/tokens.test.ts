@@ -1,7 +1,7 @@
 // Owns the proof of the token file: accepted lines, two tokens during a change, and harmless failures.
 import { chmodSync, renameSync, writeFileSync } from "node:fs";
 import { expect, test, vi } from "vitest";
-import { TOKEN_FILE_POLL_MS } from "../../src/limits/access.ts";
+import { TOKEN_FILE_POLL_MS } from "../../src/base/limits/access.ts";
 import { parseTokens, TokenFile } from "../../src/vault/tokens.ts";
 import { secretFile } from "../support/closed-vaults.ts";
 import { logger } from "../support/vaults.ts";

@@ -1,11 +1,11 @@
 // Owns the tests of the unary calls: hello, look-up, report, stats, flush, health.
 import { Client, credentials } from "@grpc/grpc-js";
 import { describe, expect, test, vi } from "vitest";
-import { countBits, hasBit, ItemStatus } from "../../src/block.ts";
-import { KEYS_MAX, PROTOCOL_MAX } from "../../src/limits/general.ts";
-import type { StoreId } from "../../src/native.ts";
-import type * as Native from "../../src/native.ts";
-import { storeFlush } from "../../src/native.ts";
+import { countBits, hasBit, ItemStatus } from "../../src/base/block.ts";
+import { KEYS_MAX, PROTOCOL_MAX } from "../../src/base/limits/general.ts";
+import type { StoreId } from "../../src/base/native.ts";
+import type * as Native from "../../src/base/native.ts";
+import { storeFlush } from "../../src/base/native.ts";
 import { ServingStatus } from "../../src/wire/messages.ts";
 import type { HelloRequest } from "../../src/wire/messages.ts";
 import { healthService, vaultService } from "../../src/wire/service.ts";
@@ -23,7 +23,7 @@ import { closeAfterTest, openClient, openVault, SOON_MS, until } from "../suppor
 
 /** The native store opened last, through which a test changes records directly. */
 const lastStore = vi.hoisted(() => ({ id: 0 as StoreId }));
-vi.mock("../../src/native.ts", async (importOriginal) => {
+vi.mock("../../src/base/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
   return {
     ...native,

@@ -1,7 +1,7 @@
 // Owns the tests of which sidecars a vault tells of flushes when more have come than it remembers.
 import type { sendUnaryData, ServerUnaryCall } from "@grpc/grpc-js";
 import { expect, test } from "vitest";
-import { WATCHERS_MAX } from "../../src/limits/general.ts";
+import { WATCHERS_MAX } from "../../src/base/limits/general.ts";
 import { FlushLog } from "../../src/vault/flush-log.ts";
 import { Watchers } from "../../src/vault/watchers.ts";
 import type { WatchReply, WatchRequest } from "../../src/wire/messages.ts";

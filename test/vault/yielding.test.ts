@@ -1,7 +1,7 @@
 // Owns the tests of a yielding vault: its clients, its records, and a failed return.
 import { expect, test } from "vitest";
-import { ItemStatus } from "../../src/block.ts";
-import { splitAddress } from "../../src/hosts.ts";
+import { ItemStatus } from "../../src/base/block.ts";
+import { splitAddress } from "../../src/base/hosts.ts";
 import { YieldingVault } from "../../src/vault/yielding.ts";
 import type { YieldingOptions } from "../../src/vault/yielding.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";

@@ -1,7 +1,7 @@
 // Owns the tests of the mapping between our errors and gRPC statuses.
 import { status as GrpcStatus } from "@grpc/grpc-js";
 import { describe, expect, test } from "vitest";
-import { ERRORS, TierkvError } from "../../src/errors.ts";
+import { ERRORS, TierkvError } from "../../src/base/errors.ts";
 import { fromGrpcError, toGrpcStatus } from "../../src/wire/status.ts";
 
 const CONTEXT = { name: "kv", address: "10.0.0.2:50051", call: "Lookup", timeoutMs: 250 };

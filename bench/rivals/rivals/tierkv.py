@@ -26,8 +26,8 @@ from .base import HOST, START_TIMEOUT_S, STOP_TIMEOUT_S, Rival, Setup, free_port
 PROJECT = Path(__file__).resolve().parents[3]
 sys.path.append(str(PROJECT / "python-shim"))
 
-from tierkv.connectors.vllm.frames import Frame, FrameDecoder, encode  # noqa: E402
 from tierkv.connectors.vllm.limits import LOCAL_PROTOCOL  # noqa: E402
+from tierkv.connectors.vllm.link.frames import Frame, FrameDecoder, encode  # noqa: E402
 
 #: One layer of a block: 16 tokens, 8 KV heads of 128, K and V, bf16.
 TOKENS, HEADS, DIM, ITEM = 16, 8, 128, 2

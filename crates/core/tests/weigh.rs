@@ -106,7 +106,7 @@ fn what_has_no_codes_is_not_weighed() {
     assert!(weigh(Codec::Raw, &geometry, &nan).is_some());
 }
 
-/// What `src/limits/codec.ts` says: nats a token over noise, and the bound.
+/// What `src/base/limits/codec.ts` says: nats a token over noise, and the bound.
 const DIVERGENCE_OF_NOISE: f64 = 0.15;
 const KLD_MAX: f64 = 1e-4;
 

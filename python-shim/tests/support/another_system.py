@@ -20,7 +20,7 @@ def become() -> None:
     ):
         for name in [name for name in vars(module) if name.startswith(beginnings)]:
             delattr(module, name)
-    from tierkv.connectors.vllm import systems  # noqa: PLC0415 - it looks at what is there
+    from tierkv.connectors.vllm.link import systems  # noqa: PLC0415 - it looks at what is there
 
     nowhere = Path("/nonexistent")
     vars(systems).update(_OWN_FOLDERS=nowhere, _STAT=nowhere)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from tierkv.connectors.vllm.cuda import Cuda
+from tierkv.connectors.vllm.pages.cuda import Cuda
 
 
 class Stream:

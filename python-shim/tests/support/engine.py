@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from tierkv.connectors.vllm.api.metadata import StepReceipts
+from tierkv.connectors.vllm.api.resolved import Resolved
 from tierkv.connectors.vllm.connector import TierKVConnector
-from tierkv.connectors.vllm.metadata import StepReceipts
-from tierkv.connectors.vllm.resolved import Resolved
-from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.pages.specs import Group
 
 BLOCK_TOKENS = 4
 

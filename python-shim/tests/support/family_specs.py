@@ -25,7 +25,7 @@ from vllm.v1.worker.workspace import init_workspace_manager
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tierkv.connectors.vllm.specs import read_groups
+from tierkv.connectors.vllm.pages.specs import read_groups
 
 from tests.support.layouts import BLOCKS, NAMES, check_round_trip, lay_out
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import torch
-from tierkv.connectors.vllm.pages import make_pages
-from tierkv.connectors.vllm.specs import Group
+from tierkv.connectors.vllm.pages.pages import make_pages
+from tierkv.connectors.vllm.pages.specs import Group
 from vllm.v1 import kv_cache_interface as vllm_specs
 from vllm.v1.kv_cache_interface import KVCacheTensor
 from vllm.v1.kv_cache_layout import KVCacheLayout

@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.arena import Arena
-from tierkv.connectors.vllm.channel import Channel
-from tierkv.connectors.vllm.frames import Frame
+from tierkv.connectors.vllm.link.channel import Channel
+from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.pages.arena import Arena
 
 HEADS, TOKENS, DIM, LAYERS = 2, 16, 32, 2
 STRIDE = DIM * 2 * 2

@@ -16,9 +16,9 @@ os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1", PYTHONHASHSEED
 
 import vllm.config
 from lab.checkpoint import Spec, write_checkpoint
-from tierkv.connectors.vllm.canonical import Canonical, members
-from tierkv.connectors.vllm.exempt import CONFIG
-from tierkv.connectors.vllm.resolved import numeric_environment, resolve
+from tierkv.connectors.vllm.api.canonical import Canonical, members
+from tierkv.connectors.vllm.api.exempt import CONFIG
+from tierkv.connectors.vllm.api.resolved import numeric_environment, resolve
 from vllm import envs
 from vllm.engine.arg_utils import EngineArgs
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Self
 
-from tierkv.connectors.vllm.cursors import Missing
-from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.metadata import StepMetadata
-from tierkv.connectors.vllm.resolved import CANONICAL, Resolved
-from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
-from tierkv.connectors.vllm.settings import Settings
-from tierkv.connectors.vllm.specs import Group
-from tierkv.connectors.vllm.weights import Weights
+from tierkv.connectors.vllm.api.metadata import StepMetadata
+from tierkv.connectors.vllm.api.resolved import CANONICAL, Resolved
+from tierkv.connectors.vllm.engine.scheduler import Match, SchedulerShim
+from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.link.settings import Settings
+from tierkv.connectors.vllm.naming.weights import Weights
+from tierkv.connectors.vllm.pages.specs import Group
+from tierkv.connectors.vllm.requests.cursors import Missing
 
 from .engine import (
     Blocks,

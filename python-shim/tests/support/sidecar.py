@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.frames import Frame, FrameDecoder, encode
+from tierkv.connectors.vllm.link.frames import Frame, FrameDecoder, encode
 
 WAIT_S = 10.0
 WELCOME: Frame = {

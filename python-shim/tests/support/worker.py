@@ -4,9 +4,9 @@ import math
 from typing import Any, Self
 
 import torch
-from tierkv.connectors.vllm.metadata import LoadPart, SaveItem, StepMetadata
-from tierkv.connectors.vllm.settings import Settings
-from tierkv.connectors.vllm.worker import WorkerShim
+from tierkv.connectors.vllm.api.metadata import LoadPart, SaveItem, StepMetadata
+from tierkv.connectors.vllm.engine.worker import WorkerShim
+from tierkv.connectors.vllm.link.settings import Settings
 
 from .engine import chain, connector_of, make_group, vllm_config
 from .sidecar import FakeArena, FakeSidecar, pairs, wait_until

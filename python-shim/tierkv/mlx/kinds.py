@@ -16,8 +16,8 @@ from mlx_lm.models.cache import (
 )
 
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.messages import attention_layout, opaque_layout
+from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.link.messages import attention_layout, opaque_layout
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

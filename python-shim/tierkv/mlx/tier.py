@@ -13,9 +13,9 @@ from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.frames import Frame
-from tierkv.connectors.vllm.link import Asked, Link, Plan, Save
-from tierkv.connectors.vllm.settings import load_settings
+from tierkv.connectors.vllm.link.frames import Frame
+from tierkv.connectors.vllm.link.link import Asked, Link, Plan, Save
+from tierkv.connectors.vllm.link.settings import load_settings
 from tierkv.mlx import kinds
 from tierkv.mlx.chain import Extra, chunk_hashes
 from tierkv.mlx.kinds import Group

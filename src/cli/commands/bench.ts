@@ -1,6 +1,6 @@
 // Owns `tierkv bench`: measures the links to the vaults, and predicts the cost of restoring a prompt.
 import { Option } from "commander";
-import { TierkvError } from "../../errors.ts";
+import { TierkvError } from "../../base/errors.ts";
 import {
   BENCH_BYTES_DEFAULT,
   BENCH_BYTES_MAX,
@@ -8,14 +8,14 @@ import {
   BENCH_ROUNDS_MAX,
   BENCH_TOKEN_BYTES_DEFAULT,
   BENCH_TOKENS_DEFAULT,
-} from "../../limits/general.ts";
-import type { RecordRate, Spread, VaultBench } from "../bench-vault.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { Progress } from "../progress.ts";
-import { VAULT_ROLES } from "../targets.ts";
-import type { VaultRole } from "../targets.ts";
-import { showBytes, showMs, showRate, table } from "../text.ts";
+} from "../../base/limits/general.ts";
+import { showBytes, showMs, showRate, table } from "../../base/text.ts";
+import { VAULT_ROLES } from "../../cluster/targets.ts";
+import type { VaultRole } from "../../cluster/targets.ts";
+import type { RecordRate, Spread, VaultBench } from "../bench/bench-vault.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { Progress } from "../shell/progress.ts";
 
 interface BenchFlags {
   target?: VaultRole;
@@ -82,10 +82,10 @@ function whole(flags: string, text: string, least: number, most: number): Option
 async function bench(call: Call<BenchFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { target: only, ...options } = call.options;
-  const { chosenTargets } = await import("../sources.ts");
+  const { chosenTargets } = await import("../../cluster/sources.ts");
   const targets = await chosenTargets(config, only, "measure");
-  const { benchVault, unmeasured } = await import("../bench-vault.ts");
-  const { inspect, troubleOf } = await import("../inspect.ts");
+  const { benchVault, unmeasured } = await import("../bench/bench-vault.ts");
+  const { inspect, troubleOf } = await import("../../diagnosis/inspect.ts");
   const seen = await inspect(config);
   const results: VaultBench[] = [];
   const progress = new Progress(call.io);

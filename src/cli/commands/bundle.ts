@@ -1,14 +1,14 @@
 // Owns `tierkv bundle`: exports a session or a prefix as a signed file tree, imports it, and copies it to and from registries.
 import { resolve } from "node:path";
+import { TierkvError } from "../../base/errors.ts";
+import { KEEP_S_MAX } from "../../base/limits/sessions.ts";
+import { showBytes } from "../../base/text.ts";
 import { duration } from "../../config/kinds.ts";
 import { optionOr, parseOption } from "../../config/override.ts";
-import { TierkvError } from "../../errors.ts";
-import { KEEP_S_MAX } from "../../limits/sessions.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { namespaceBegin, publicKey } from "../option-kinds.ts";
-import { Progress } from "../progress.ts";
-import { showBytes } from "../text.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { namespaceBegin, publicKey } from "../shell/option-kinds.ts";
+import { Progress } from "../shell/progress.ts";
 
 interface ExportFlags {
   session?: string;
@@ -106,16 +106,16 @@ async function makeBundle(call: Call<ExportFlags>): Promise<void> {
     const reason = "name what to export with one of --session, --request and --block";
     throw new TierkvError("USAGE", { reason });
   }
-  const { readSecret } = await import("../../signing-key.ts");
-  const { bundleKey } = await import("../../bundle/manifest.ts");
+  const { readSecret } = await import("../../base/signing-key.ts");
+  const { bundleKey } = await import("../../extras/bundle/manifest.ts");
   const key = bundleKey(readSecret(sign, "--sign", SIGN_USE));
   const secret = seal === undefined ? null : readSecret(seal, "--seal", SEAL_USE);
   const config = call.loadConfig();
   const [{ loadRecordKeys }, { openVaults }, { select }, { exportBundle }] = await Promise.all([
-    import("../conditions.ts"),
-    import("../bundle-vaults.ts"),
-    import("../bundle-selection.ts"),
-    import("../bundle-export.ts"),
+    import("../../config/conditions.ts"),
+    import("../../extras/bundle/vaults.ts"),
+    import("../../extras/bundle/selection.ts"),
+    import("../../extras/bundle/export.ts"),
   ]);
   await loadRecordKeys(config);
   const hash = request === undefined ? block : await blockOf(call, request);
@@ -166,7 +166,7 @@ const WHY_OTHER = {
 
 /** Returns the last block of the prompt for which the sidecar looked up a request. */
 async function blockOf(call: Call, request: string): Promise<string> {
-  const { explainOne } = await import("../bundle-vaults.ts");
+  const { explainOne } = await import("../../extras/bundle/vaults.ts");
   const account = await explainOne(call.loadConfig(), request);
   if (account.block !== "") return account.block;
   throw new TierkvError("USAGE", { reason: `request ${request} was not looked up` });
@@ -182,13 +182,13 @@ async function takeBundle(call: Call<ImportFlags>): Promise<boolean> {
   const trusted = trust.map((key) => parseOption(publicKey, "--trust", key));
   const given = optionOr(namespaceBegin, "--namespace", begin, null);
   const keepS = optionOr(duration(KEEP_S_MAX), "--for", time, 0);
-  const { readSecret } = await import("../../signing-key.ts");
+  const { readSecret } = await import("../../base/signing-key.ts");
   const secret = seal === undefined ? null : readSecret(seal, "--seal", SEAL_USE);
   const [{ Layout }, { Importer, openBundle }, { openVaults }, { checkNamed }] = await Promise.all([
-    import("../../bundle/layout.ts"),
-    import("../bundle-import.ts"),
-    import("../bundle-vaults.ts"),
-    import("../engine-names.ts"),
+    import("../../extras/bundle/layout.ts"),
+    import("../../extras/bundle/import.ts"),
+    import("../../extras/bundle/vaults.ts"),
+    import("../../control/engine-names.ts"),
   ]);
   const config = call.loadConfig();
   const layout = new Layout(resolve(call.args[0] ?? ""));
@@ -227,10 +227,10 @@ async function transfer(call: Call<MoveFlags>, isPush: boolean): Promise<void> {
   const [directory, text] = isPush ? [first, second] : [second, first];
   const [{ Layout }, { parseReference, Registry }, { push, pull }, { loginFor }] =
     await Promise.all([
-      import("../../bundle/layout.ts"),
-      import("../../bundle/registry.ts"),
-      import("../../bundle/transfer.ts"),
-      import("../../bundle/credentials.ts"),
+      import("../../extras/bundle/layout.ts"),
+      import("../../extras/bundle/registry.ts"),
+      import("../../extras/bundle/transfer.ts"),
+      import("../../extras/bundle/credentials.ts"),
     ]);
   const reference = parseReference(text);
   const login = loginFor(reference.registry, call.io.env);

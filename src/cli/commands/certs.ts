@@ -2,12 +2,12 @@
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { Option } from "commander";
-import { TierkvError } from "../../errors.ts";
-import { readPrivate, writePrivate } from "../../private-file.ts";
-import { ROLES } from "../../roles.ts";
-import type { Role } from "../../roles.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { readPrivate, writePrivate } from "../../base/private-file.ts";
+import { ROLES } from "../../base/roles.ts";
+import type { Role } from "../../base/roles.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 interface CertsOptions {
   dir: string;

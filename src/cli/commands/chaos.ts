@@ -1,15 +1,15 @@
 // Owns `tierkv chaos`: injects harmless faults into the configured vaults, and prints the contract row by row.
 import { Option } from "commander";
-import { toTierkvError } from "../../errors.ts";
-import { sharedPath } from "../../hosts.ts";
-import { silent } from "../../log.ts";
-import type { Call } from "../call.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { sharedPath } from "../../base/hosts.ts";
+import { silent } from "../../base/log.ts";
+import { table } from "../../base/text.ts";
+import { VAULT_ROLES } from "../../cluster/targets.ts";
+import type { VaultRole, VaultTarget } from "../../cluster/targets.ts";
 import type { ChaosRow } from "../chaos-vault.ts";
-import type { Command } from "../command.ts";
-import { Progress } from "../progress.ts";
-import { VAULT_ROLES } from "../targets.ts";
-import type { VaultRole, VaultTarget } from "../targets.ts";
-import { table } from "../text.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { Progress } from "../shell/progress.ts";
 
 interface ChaosFlags {
   target?: VaultRole;
@@ -40,14 +40,14 @@ export function addChaos(program: Command): void {
 async function chaos(call: Call<ChaosFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { target: only } = call.options;
-  const { chosenTargets } = await import("../sources.ts");
+  const { chosenTargets } = await import("../../cluster/sources.ts");
   // Shared memory is left out, because it has no network and no process to test.
   const isRemote = ({ address }: VaultTarget): boolean => sharedPath(address) === null;
   const targets = await chosenTargets(config, only, "try", isRemote);
   const { chaosVault } = await import("../chaos-vault.ts");
-  const { inspect, troubleOf } = await import("../inspect.ts");
+  const { inspect, troubleOf } = await import("../../diagnosis/inspect.ts");
   const seen = await inspect(config);
-  const { securityFor } = await import("../credentials.ts");
+  const { securityFor } = await import("../../cluster/credentials.ts");
   const results: ChaosResult[] = [];
   const progress = new Progress(call.io);
   for (const [at, target] of targets.entries()) {

@@ -2,15 +2,15 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Argument } from "commander";
-import { makeDirectory } from "../../directory.ts";
-import { TierkvError } from "../../errors.ts";
-import { packageVersion } from "../../version.ts";
-import type { Call } from "../call.ts";
-import { commandTree, walk } from "../command-tree.ts";
-import type { Command } from "../command.ts";
-import { completionScript, SHELLS } from "../completion.ts";
-import type { Shell } from "../completion.ts";
-import { manualPage, manuals } from "../manual.ts";
+import { makeDirectory } from "../../base/directory.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { packageVersion } from "../../base/version.ts";
+import type { Call } from "../shell/call.ts";
+import { commandTree, walk } from "../shell/command-tree.ts";
+import type { Command } from "../shell/command.ts";
+import { completionScript, SHELLS } from "../shell/completion.ts";
+import type { Shell } from "../shell/completion.ts";
+import { manualPage, manuals } from "../shell/manual.ts";
 
 interface ManFlags {
   folder?: string;

@@ -3,9 +3,9 @@ import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
 import { checkFile } from "../../config/load.ts";
 import { renderDocs, renderExample } from "../../config/render.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import type { Folders } from "../named-folders.ts";
+import type { Folders } from "../config/named-folders.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 const EXIT_CONFIG = 2;
 const NOTHING: Folders = { folders: [], problems: [] };
@@ -69,8 +69,8 @@ async function check(call: Call): Promise<true | number> {
 
 /** Checks the named folders and files. Loaded late, because a check of the text alone needs no code that reads files. */
 async function namedBy(config: Config, env: Environment): Promise<Folders> {
-  const { namedFolders } = await import("../named-folders.ts");
-  const { fileProblems } = await import("../named-files.ts");
+  const { namedFolders } = await import("../config/named-folders.ts");
+  const { fileProblems } = await import("../config/named-files.ts");
   const { folders, problems } = namedFolders(config, env);
   return { folders, problems: await fileProblems(config, problems) };
 }

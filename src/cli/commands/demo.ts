@@ -1,6 +1,6 @@
 // Owns `tierkv demo`: starts the demonstration.
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 interface DemoOptions {
   keep?: true;
@@ -34,7 +34,7 @@ export function addDemo(program: Command): void {
 }
 
 async function demonstrate(call: Call<DemoOptions>): Promise<number> {
-  const { runDemo } = await import("../../demo/demo.ts");
+  const { runDemo } = await import("../../extras/demo/demo.ts");
   const { keep, quick, realSize, model } = call.options;
   return runDemo({
     keep: keep === true,

@@ -1,27 +1,27 @@
 // Owns `tierkv doctor`: measures links, reads the engines' pace from the sidecar, and predicts for which prompts restores help.
-import { RECORD_CLASSES } from "../../block.ts";
-import type { RecordClass } from "../../block.ts";
+import { RECORD_CLASSES } from "../../base/block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../base/limits/general.ts";
+import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../base/limits/pool.ts";
+import { orNone, showMs, showRate, showShare, table } from "../../base/text.ts";
 import { parseOption } from "../../config/override.ts";
-import { TierkvError } from "../../errors.ts";
-import { DOCTOR_BYTES, DOCTOR_ROUNDS } from "../../limits/general.ts";
-import { SLOW_VAULT_SHARE, VAULT_WEIGHT_LEAST } from "../../limits/pool.ts";
-import { restoredBytes } from "../../plan/weight.ts";
+import { describeFindings, findings, isProblem } from "../../diagnosis/findings.ts";
+import type { Seen } from "../../diagnosis/inspect.ts";
+import { shapeAt } from "../../extras/plan/inputs.ts";
+import { restoredBytes } from "../../extras/plan/weight.ts";
 import type { Forecast } from "../../sidecar/restore/forecast.ts";
 import { chooseCodecs } from "../../sidecar/save/codecs.ts";
-import { allocatorFindings } from "../allocator.ts";
-import { allowanceOf, describeAllowance } from "../allowance.ts";
-import type { VaultBench } from "../bench-vault.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { describeFindings, findings, isProblem } from "../findings.ts";
-import type { Seen } from "../inspect.ts";
-import { engineUrl } from "../option-kinds.ts";
-import { shapeAt } from "../plan-inputs.ts";
-import { Progress } from "../progress.ts";
-import { describeRail } from "../rail-view.ts";
-import type { RailBench } from "../rails.ts";
-import { socketFindings } from "../socket-limits.ts";
-import { orNone, showMs, showRate, showShare, table } from "../text.ts";
+import type { VaultBench } from "../bench/bench-vault.ts";
+import { allocatorFindings } from "../doctor/allocator.ts";
+import { allowanceOf, describeAllowance } from "../doctor/allowance.ts";
+import { describeRail } from "../doctor/rail-view.ts";
+import type { RailBench } from "../doctor/rails.ts";
+import { socketFindings } from "../doctor/socket-limits.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { engineUrl } from "../shell/option-kinds.ts";
+import { Progress } from "../shell/progress.ts";
 
 export function addDoctor(program: Command): void {
   program
@@ -83,7 +83,7 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
   if (options.model !== undefined) {
     throw new TierkvError("USAGE", { reason: "--model is of an engine that --engine names" });
   }
-  const { inspect } = await import("../inspect.ts");
+  const { inspect } = await import("../../diagnosis/inspect.ts");
   const seen = await inspect(config);
   const found = [...findings(seen), ...allocatorFindings(call.io.env), ...socketFindings()];
   const progress = new Progress(call.io);
@@ -109,8 +109,8 @@ async function doctor(call: Call<DoctorFlags>): Promise<boolean> {
 }
 
 async function doctorFar(call: Call, url: string, model: string | undefined): Promise<boolean> {
-  const { measureEngine } = await import("../far-engine.ts");
-  const { describeFar, farChange, farOutlook, helpsFar } = await import("../far-advice.ts");
+  const { measureEngine } = await import("../doctor/far-engine.ts");
+  const { describeFar, farChange, farOutlook, helpsFar } = await import("../doctor/far-advice.ts");
   const isInt8 = chooseCodecs(call.loadConfig()).isLossy;
   const shape = model === undefined ? null : shapeAt(model, { valueBytes: null, isInt8 });
   const progress = new Progress(call.io);
@@ -124,7 +124,7 @@ async function doctorFar(call: Call, url: string, model: string | undefined): Pr
 
 async function doctorShared(call: Call<DoctorFlags>, path: string): Promise<boolean> {
   const { answerShared, describeShared, faultsOf, measureShared } =
-    await import("../shared-doctor.ts");
+    await import("../doctor/shared-doctor.ts");
   if (call.options.shmPeer === true) {
     await answerShared(path);
     call.print({ answered: true }, ["The other one has its figures."]);
@@ -144,13 +144,13 @@ async function measure(
   { config, targets }: Seen,
   progress: Progress,
 ): Promise<{ vaults: (VaultBench & { rails: RailBench[] })[]; links: LinkPaces }> {
-  const { benchVault } = await import("../bench-vault.ts");
-  const { benchRails } = await import("../rails.ts");
+  const { benchVault } = await import("../bench/bench-vault.ts");
+  const { benchRails } = await import("../doctor/rails.ts");
   const vaults: (VaultBench & { rails: RailBench[] })[] = [];
   const links: LinkPaces = {};
   const options = { bytes: DOCTOR_BYTES, rounds: DOCTOR_ROUNDS, tokens: 1, tokenBytes: 1 };
   const up = new Set(targets.filter(({ reachable }) => reachable).map(({ address }) => address));
-  const { allTargets } = await import("../sources.ts");
+  const { allTargets } = await import("../../cluster/sources.ts");
   const measured = (await allTargets(config)).filter(({ address }) => up.has(address));
   for (const [at, target] of measured.entries()) {
     const onRound = (done: number): void => {

@@ -1,12 +1,12 @@
 // Owns `tierkv explain`: prints the sidecar's decisions for recent requests, with reasons and outcomes.
-import { EXPLAIN_MAX } from "../../limits/general.ts";
+import { EXPLAIN_MAX } from "../../base/limits/general.ts";
+import { orNone, showMs } from "../../base/text.ts";
+import { askSidecar } from "../../control/ask-sidecar.ts";
+import { showFidelity, showForm } from "../../control/form.ts";
 import type { Explained } from "../../sidecar/sidecar.ts";
 import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
-import { askSidecar } from "../ask-sidecar.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { showFidelity, showForm } from "../form.ts";
-import { orNone, showMs } from "../text.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 const SHOWN_DEFAULT = 10;
 

@@ -1,10 +1,8 @@
 // Owns `tierkv fidelity`: measures how restored blocks change the answers of the user's model, and certifies it for INT8.
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
-import type { Config } from "../../config/config.ts";
-import { optionOr } from "../../config/override.ts";
-import { TierkvError } from "../../errors.ts";
-import { CERTIFIED_PROMPTS_MIN } from "../../limits/codec.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { CERTIFIED_PROMPTS_MIN } from "../../base/limits/codec.ts";
 import {
   FIDELITY_JUDGE_MS,
   FIDELITY_PROMPT_CHARS,
@@ -12,26 +10,28 @@ import {
   FIDELITY_PROMPTS_MAX,
   FIDELITY_ROUND_PROMPTS,
   FIDELITY_START_MS,
-} from "../../limits/tools.ts";
+} from "../../base/limits/tools.ts";
+import { showMs, showShare, table } from "../../base/text.ts";
+import { randomId, wallClockMs } from "../../base/time.ts";
+import type { Config } from "../../config/config.ts";
+import { optionOr } from "../../config/override.ts";
+import { askSidecar, untilSaved } from "../../control/ask-sidecar.ts";
+import { showFidelity } from "../../control/form.ts";
+import type { SidecarLink } from "../../control/sidecar-link.ts";
+import { EngineAsker } from "../../extras/fidelity/engine-asker.ts";
+import type { Answered } from "../../extras/fidelity/engine-asker.ts";
+import { finalVerdict, judgement } from "../../extras/fidelity/judgement.ts";
+import type { Judgement, Trio, Verdict } from "../../extras/fidelity/judgement.ts";
+import type { Likeness } from "../../extras/fidelity/likeness.ts";
+import type { Place } from "../../extras/fidelity/model-engine.ts";
 import type { EngineFidelity, EngineStatus } from "../../sidecar/engine/engine-status.ts";
 import type { Certificate } from "../../sidecar/save/certificate.ts";
 import { writeCertificate } from "../../sidecar/save/certificates.ts";
 import { codecId, LOSSY } from "../../sidecar/save/codecs.ts";
-import { randomId, wallClockMs } from "../../time.ts";
-import { askSidecar, untilSaved } from "../ask-sidecar.ts";
-import type { Call, Outcome } from "../call.ts";
-import type { Command } from "../command.ts";
-import { EngineAsker } from "../engine-asker.ts";
-import type { Answered } from "../engine-asker.ts";
-import { showFidelity } from "../form.ts";
-import { finalVerdict, judgement } from "../judgement.ts";
-import type { Judgement, Trio, Verdict } from "../judgement.ts";
-import type { Likeness } from "../likeness.ts";
-import type { Place } from "../model-engine.ts";
-import { engineUrl } from "../option-kinds.ts";
-import { SpokenProgress } from "../progress.ts";
-import type { SidecarLink } from "../sidecar-link.ts";
-import { showMs, showShare, table } from "../text.ts";
+import type { Call, Outcome } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { engineUrl } from "../shell/option-kinds.ts";
+import { SpokenProgress } from "../shell/progress.ts";
 
 /** Exit codes by verdict. */
 const EXIT: Readonly<Record<Verdict, number>> = { within: 0, beyond: 1, undecided: 3 };
@@ -85,7 +85,7 @@ async function runFidelity(call: Call<FidelityFlags>): Promise<Outcome> {
     throw new TierkvError("USAGE", { reason });
   }
   checkModel(model);
-  const { withEngineOf } = await import("../model-engine.ts");
+  const { withEngineOf } = await import("../../extras/fidelity/model-engine.ts");
   progress.step(`about ${showMs(FIDELITY_START_MS)} to start vLLM, then ${forecastText(call)}`);
   return await withEngineOf(resolve(model), {
     say: (what) => progress.step(what),

@@ -1,23 +1,23 @@
 // Owns `tierkv flush`: drops records of the vaults, after a confirmation.
 import { Option } from "commander";
-import { toNamespace } from "../../block.ts";
-import type { Namespace, RecordClass } from "../../block.ts";
+import { toNamespace } from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { FLUSH_TIMEOUT_MS } from "../../base/limits/general.ts";
+import { PROGRESS_EVERY_MS } from "../../base/limits/tools.ts";
+import { createLogger } from "../../base/log.ts";
+import { tenantOf } from "../../base/tenant.ts";
+import { showBytes } from "../../base/text.ts";
+import { randomId } from "../../base/time.ts";
 import type { Vault } from "../../client/vault.ts";
+import { VAULT_ROLES } from "../../cluster/targets.ts";
+import type { VaultRole, VaultTarget } from "../../cluster/targets.ts";
+import type { VaultLink } from "../../cluster/vault-link.ts";
 import type { Config } from "../../config/config.ts";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import { FLUSH_TIMEOUT_MS } from "../../limits/general.ts";
-import { PROGRESS_EVERY_MS } from "../../limits/tools.ts";
-import { createLogger } from "../../log.ts";
-import { tenantOf } from "../../tenant.ts";
-import { randomId } from "../../time.ts";
 import type { FlushedSidecar, FlushReply } from "../../wire/messages.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { Progress } from "../progress.ts";
-import { VAULT_ROLES } from "../targets.ts";
-import type { VaultRole, VaultTarget } from "../targets.ts";
-import { showBytes } from "../text.ts";
-import type { VaultLink } from "../vault-link.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { Progress } from "../shell/progress.ts";
 
 interface FlushOptions {
   target?: VaultRole;
@@ -60,7 +60,7 @@ export function addFlush(program: Command): void {
 
 async function flush(call: Call<FlushOptions>): Promise<boolean> {
   const config = call.loadConfig();
-  const { chosenTargets } = await import("../sources.ts");
+  const { chosenTargets } = await import("../../cluster/sources.ts");
   const targets = await chosenTargets(config, call.options.target, "flush");
   const scope = await scopeOf(call.options, config);
   const asks = "flush asks before it drops records";
@@ -68,7 +68,7 @@ async function flush(call: Call<FlushOptions>): Promise<boolean> {
     call.print({ flushed: [] }, ["nothing was dropped"]);
     return false;
   }
-  const { linkTo } = await import("../vault-link.ts");
+  const { linkTo } = await import("../../cluster/vault-link.ts");
   const logger = createLogger("flush", {
     level: config.log.level === "debug" ? "debug" : "silent",
   });
@@ -123,8 +123,8 @@ async function tenantOfSalt(salt: string, config: Config): Promise<number> {
       reason: "--tenant: expected the cache_salt of the tenant's requests, and it is empty",
     });
   }
-  const { loadRecordKeys } = await import("../conditions.ts");
-  const { recordKeysTenant } = await import("../../native.ts");
+  const { loadRecordKeys } = await import("../../config/conditions.ts");
+  const { recordKeysTenant } = await import("../../base/native.ts");
   await loadRecordKeys(config);
   return recordKeysTenant(tenantOf(salt));
 }
@@ -157,7 +157,7 @@ async function flushOne(
   const nothing = { records: 0, bytes: 0, diskBytes: 0, volatile: false, number: 0, sidecars: [] };
   let client: Vault | null = null;
   try {
-    const { sayHello } = await import("../reach.ts");
+    const { sayHello } = await import("../../diagnosis/reach.ts");
     const linked = await link();
     ({ client } = linked);
     await sayHello(client, linked.isTls);

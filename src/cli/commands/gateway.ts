@@ -1,7 +1,17 @@
 // Owns `tierkv gateway`: serves one OpenAI address before several engines, and drains or restores one of them.
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { isLocal, sourceOf } from "../../base/hosts.ts";
+import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
+import {
+  GATEWAY_CONTROL_POLL_MS,
+  GATEWAY_DRAIN_MS,
+  GATEWAY_START_MS,
+} from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
+import { orNone, showMs } from "../../base/text.ts";
+import { sleep } from "../../base/time.ts";
 import type { Config } from "../../config/config.ts";
 import { placeOf } from "../../config/load.ts";
-import { TierkvError, toTierkvError } from "../../errors.ts";
 import type { ShownEngine, ShownFleet } from "../../gateway/control.ts";
 import type { Look } from "../../gateway/engines/discovery.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
@@ -9,18 +19,8 @@ import type { ShownKey } from "../../gateway/front/keys.ts";
 import type { Vaults } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
 import type { ShownTokenizer } from "../../gateway/tokens/own.ts";
-import { isLocal, sourceOf } from "../../hosts.ts";
-import { runUntilSignal, startSteps } from "../../lifecycle.ts";
-import {
-  GATEWAY_CONTROL_POLL_MS,
-  GATEWAY_DRAIN_MS,
-  GATEWAY_START_MS,
-} from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
-import { sleep } from "../../time.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { orNone, showMs } from "../text.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 interface ServeOptions {
   extProc?: string;
@@ -81,7 +81,7 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
   const config = call.loadConfig([{ ...where, text }]);
   const { engines: listed, discover, sequences } = config.gateway;
   const isAlone = listed.length === 0 && discover === null && !sequences;
-  const { checkOpenFiles } = await import("../conditions.ts");
+  const { checkOpenFiles } = await import("../../config/conditions.ts");
   checkOpenFiles();
   const logger = call.createLogger("gateway", config);
   if (!isLocal(config.gateway.listen) && config.gateway.lan) {
@@ -95,7 +95,7 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
       name: "vaults",
       async run() {
         if (config.gateway.lookupMs === 0) return undefined;
-        const { askVaults } = await import("../asked-vaults.ts");
+        const { askVaults } = await import("../../gateway/process/asked-vaults.ts");
         const asked = await askVaults(config, logger);
         ({ vaults } = asked);
         return asked;
@@ -105,7 +105,7 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
       name: "engines in etcd",
       async run() {
         if (discover === null || sourceOf(discover.text) !== "etcd") return undefined;
-        const { followEngines } = await import("../registered-engines.ts");
+        const { followEngines } = await import("../../cluster/registered-engines.ts");
         const registered = followEngines(config, logger);
         ({ look } = registered);
         return registered;
@@ -130,7 +130,7 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
 
 /** Finds engines through this host's sidecar, because the configuration names none. */
 async function neighboursOf(config: Config, logger: Logger): Promise<Look> {
-  const { Neighbours } = await import("../neighbours.ts");
+  const { Neighbours } = await import("../../cluster/neighbours.ts");
   const neighbours = new Neighbours(config.sidecar.socket, logger);
   const found = await neighbours.look().catch((error: unknown) => {
     throw noEngines(config, toTierkvError(error).message);
@@ -151,7 +151,7 @@ function noEngines(config: Config, reason: string): TierkvError {
 
 /** Sends a request to this user's gateway. */
 async function ask(call: Call, method: "GET" | "POST", path: string): Promise<unknown> {
-  const { askGateway } = await import("../gateway-link.ts");
+  const { askGateway } = await import("../../control/gateway-link.ts");
   return await askGateway(call.loadConfig().gateway.socket, method, path);
 }
 

@@ -1,7 +1,7 @@
 // Owns `tierkv install`: adds tierKV to EXO's Python environment without changing EXO's source, and the removal.
 import { resolve } from "node:path";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 interface InstallFlags {
   exoPath: string;
@@ -22,7 +22,7 @@ export function addInstall(program: Command): void {
 }
 
 async function install(call: Call<InstallFlags>): Promise<void> {
-  const { hookPath, writeHook } = await import("../exo-hook.ts");
+  const { hookPath, writeHook } = await import("../../extras/exo/hook.ts");
   const path = hookPath(resolve(call.options.exoPath));
   writeHook(path);
   call.print({ installed: path }, [`${path} was written; start EXO again`]);
@@ -30,7 +30,7 @@ async function install(call: Call<InstallFlags>): Promise<void> {
 
 /** Runs `tierkv uninstall --exo-path`. */
 export async function removeFromExo(call: Call, exoPath: string): Promise<void> {
-  const { hookPath, removeHook } = await import("../exo-hook.ts");
+  const { hookPath, removeHook } = await import("../../extras/exo/hook.ts");
   const path = hookPath(resolve(exoPath));
   const isRemoved = removeHook(path);
   const line = isRemoved ? `${path} was removed; start EXO again` : "there was nothing to remove";

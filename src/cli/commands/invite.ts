@@ -1,14 +1,14 @@
 // Owns `tierkv invite`: prints the line that lets another machine into this machine's vault.
 import { Option } from "commander";
+import { INVITATION_S_DEFAULT, INVITATION_S_MAX, MEMBERS_MAX } from "../../base/limits/access.ts";
+import { ROLES } from "../../base/roles.ts";
+import type { Role } from "../../base/roles.ts";
+import { wallClockMs } from "../../base/time.ts";
 import { tcpOnly } from "../../config/addresses.ts";
 import { duration, integer } from "../../config/kinds.ts";
 import { optionOr } from "../../config/override.ts";
-import { INVITATION_S_DEFAULT, INVITATION_S_MAX, MEMBERS_MAX } from "../../limits/access.ts";
-import { ROLES } from "../../roles.ts";
-import type { Role } from "../../roles.ts";
-import { wallClockMs } from "../../time.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 interface InviteOptions {
   role: Role;
@@ -40,14 +40,14 @@ export function addInvite(program: Command): void {
 
 async function invite(call: Call<InviteOptions>): Promise<void> {
   const { role, address, for: time, uses: count } = call.options;
-  const { askOwn, loadOwn } = await import("../owner.ts");
+  const { askOwn, loadOwn } = await import("../vaults/owner.ts");
   const config = loadOwn(call);
   const from = tcpOnly("192.168.1.10:50051", 1);
   const given = optionOr(from, "--address", address, null);
   const forS = optionOr(duration(INVITATION_S_MAX), "--for", time, INVITATION_S_DEFAULT);
   const uses = optionOr(integer(1, MEMBERS_MAX), "--uses", count, 1);
   const { secret } = await askOwn(config, ({ Invite }) => Invite, { role, forS, uses });
-  const { joinLine } = await import("../invitation.ts");
+  const { joinLine } = await import("../join/invitation.ts");
   const line = joinLine(config.vault, config.vault.listen, secret, given?.text ?? null);
   const until = new Date(wallClockMs() + forS * 1000).toISOString();
   call.print({ event: "invitation", run: line, role, uses, until }, [line]);

@@ -1,8 +1,8 @@
 // Owns `tierkv join`: lets this machine into the vault that printed the line.
-import { JOIN_CODE_CHARS_MAX } from "../../limits/access.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { decodeJoinCode } from "../join-code.ts";
+import { JOIN_CODE_CHARS_MAX } from "../../base/limits/access.ts";
+import { decodeJoinCode } from "../join/join-code.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 export function addJoin(program: Command): void {
   program
@@ -25,9 +25,9 @@ async function joinVault(call: Call): Promise<boolean> {
   const config = call.loadConfig();
   const invitation = decodeJoinCode(await codeOf(call));
   const { address } = invitation;
-  const joining = await import("../joining.ts");
+  const joining = await import("../join/joining.ts");
   const { askClasses, askPooled, certificateOf, redeem, writeAddress } = joining;
-  const { checkKeeping, keepJoined } = await import("../credentials.ts");
+  const { checkKeeping, keepJoined } = await import("../../cluster/credentials.ts");
   checkKeeping(config, address);
   const caPem = await certificateOf(invitation);
   const credential = await redeem(invitation, caPem);

@@ -1,9 +1,9 @@
 // Owns `tierkv peers` and `tierkv revoke`: lists the machines that joined this machine's vault, and shuts one out.
-import { TierkvError } from "../../errors.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { table } from "../../base/text.ts";
 import type { Peer } from "../../wire/messages.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { table } from "../text.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 interface OwnerOptions {
   listen?: string;
@@ -37,7 +37,7 @@ export function addRevoke(program: Command): void {
 }
 
 async function listPeers(call: Call<OwnerOptions>): Promise<void> {
-  const { askOwn, loadOwn } = await import("../owner.ts");
+  const { askOwn, loadOwn } = await import("../vaults/owner.ts");
   const { peers } = await askOwn(loadOwn(call), ({ Peers }) => Peers, {});
   const rows = peers.map(row);
   const none = "no machine has joined: `tierkv invite` prints the line to run there";
@@ -46,7 +46,7 @@ async function listPeers(call: Call<OwnerOptions>): Promise<void> {
 
 async function revoke(call: Call<OwnerOptions>): Promise<void> {
   const [name = ""] = call.args;
-  const { askOwn, loadOwn } = await import("../owner.ts");
+  const { askOwn, loadOwn } = await import("../vaults/owner.ts");
   const { revoked } = await askOwn(loadOwn(call), ({ Revoke }) => Revoke, { name });
   if (!revoked) {
     const reason = `no machine ${name.slice(0, 100)} has joined: \`tierkv peers\` lists them`;

@@ -1,23 +1,11 @@
 // Owns `tierkv plan`: sizes of a model's prompts, capacities of vaults, and a forecast of restores from a trace.
 import { Option } from "commander";
+import { TierkvError } from "../../base/errors.ts";
 import type { Config } from "../../config/config.ts";
-import { TierkvError } from "../../errors.ts";
-import type { ModelShape, ValueBytes } from "../../plan/model.ts";
-import { TRACE_BLOCK_TOKENS } from "../../plan/trace.ts";
-import {
-  engineBytes,
-  interpolated,
-  restoredBytes,
-  storedBytesPerToken,
-  travelS,
-} from "../../plan/weight.ts";
-import type { EngineStatus } from "../../sidecar/engine/engine-status.ts";
-import { chooseCodecs } from "../../sidecar/save/codecs.ts";
-import type { SidecarStatus } from "../../sidecar/status.ts";
-import { askSidecar, statusSeen } from "../ask-sidecar.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { countOf, forecastTrace, linksOf, shapeAt, sizeOf } from "../plan-inputs.ts";
+import { askSidecar, statusSeen } from "../../control/ask-sidecar.ts";
+import { countOf, forecastTrace, linksOf, shapeAt, sizeOf } from "../../extras/plan/inputs.ts";
+import type { ModelShape, ValueBytes } from "../../extras/plan/model.ts";
+import { TRACE_BLOCK_TOKENS } from "../../extras/plan/trace.ts";
 import {
   describeForecast,
   describeModel,
@@ -26,9 +14,21 @@ import {
   describeReuse,
   describeVaults,
   reuseRows,
-} from "../plan-view.ts";
-import type { PromptRow, VaultRow, Weigher } from "../plan-view.ts";
-import { Progress } from "../progress.ts";
+} from "../../extras/plan/view.ts";
+import type { PromptRow, VaultRow, Weigher } from "../../extras/plan/view.ts";
+import {
+  engineBytes,
+  interpolated,
+  restoredBytes,
+  storedBytesPerToken,
+  travelS,
+} from "../../extras/plan/weight.ts";
+import type { EngineStatus } from "../../sidecar/engine/engine-status.ts";
+import { chooseCodecs } from "../../sidecar/save/codecs.ts";
+import type { SidecarStatus } from "../../sidecar/status.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { Progress } from "../shell/progress.ts";
 
 const GB = 1e9;
 const VAULTS_DEFAULT = [8, 16, 32, 64, 128, 256, 512, 1024].map((size) => size * GB);

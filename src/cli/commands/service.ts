@@ -2,25 +2,25 @@
 import { existsSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { Argument, Option } from "commander";
+import { makeDirectory } from "../../base/directory.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { table } from "../../base/text.ts";
+import { vaultClass } from "../../cluster/targets.ts";
 import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
 import { homeOf, SERVICE_STATE, xdgHome } from "../../config/own-places.ts";
 import { showValue } from "../../config/show.ts";
-import { makeDirectory } from "../../directory.ts";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
 import {
   forgetCommands,
   runAll,
   startCommands,
   stateOf,
   stopCommands,
-} from "../service-manager.ts";
-import { SERVICES, servicePath, serviceText } from "../service-units.ts";
-import type { Manager, Scope, Service, ServiceName } from "../service-units.ts";
-import { vaultClass } from "../targets.ts";
-import { table } from "../text.ts";
+} from "../service/service-manager.ts";
+import { SERVICES, servicePath, serviceText } from "../service/service-units.ts";
+import type { Manager, Scope, Service, ServiceName } from "../service/service-units.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 interface ServiceFlags {
   system?: true;

@@ -1,14 +1,14 @@
 // Owns `tierkv session`: lists the conversations that vaults know, and keeps or releases one.
+import { KEEP_S_DEFAULT, KEEP_S_MAX } from "../../base/limits/sessions.ts";
+import { showBytes, showMs, table } from "../../base/text.ts";
 import { duration } from "../../config/kinds.ts";
 import { optionOr, parseOption } from "../../config/override.ts";
-import { KEEP_S_DEFAULT, KEEP_S_MAX } from "../../limits/sessions.ts";
+import { askSidecar } from "../../control/ask-sidecar.ts";
+import type { SessionUpdate } from "../../control/sidecar-link.ts";
 import type { SessionSeen, SessionsSeen } from "../../sidecar/vaults/sessions.ts";
-import { askSidecar } from "../ask-sidecar.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { sessionName } from "../option-kinds.ts";
-import type { SessionUpdate } from "../sidecar-link.ts";
-import { showBytes, showMs, table } from "../text.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { sessionName } from "../shell/option-kinds.ts";
 
 interface KeepOptions {
   for?: string;

@@ -1,26 +1,26 @@
 // Owns `tierkv sidecar`: serves the engines of this machine until a signal, or until it is idle.
-import type { RecordClass } from "../../block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { armFailpoints, FAILPOINTS_VARIABLE } from "../../base/failpoint.ts";
+import { isLocal, isNames, sharedPath } from "../../base/hosts.ts";
+import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
+import type { Running } from "../../base/lifecycle.ts";
+import { IDLE_POLL_MS } from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import { newSidecarCounters } from "../../base/metrics.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
 import type { Vault } from "../../client/vault.ts";
+import { localVaultAddress, vaultTargets } from "../../cluster/targets.ts";
+import { checkArena, checkOpenFiles, loadRecordKeys } from "../../config/conditions.ts";
 import type { Config } from "../../config/config.ts";
+import { openExporter, startScrape } from "../../exposition/telemetry.ts";
 import type { Family } from "../../exposition/text.ts";
-import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
-import { isLocal, isNames, sharedPath } from "../../hosts.ts";
-import { runUntilSignal, startSteps } from "../../lifecycle.ts";
-import type { Running } from "../../lifecycle.ts";
-import { IDLE_POLL_MS } from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import { newSidecarCounters } from "../../metrics.ts";
-import type { SidecarCounters } from "../../metrics.ts";
+import { startOwnPage } from "../../page/process/serve.ts";
+import { LocalVault } from "../../sidecar/process/local-vault.ts";
+import { goBeforeEngines } from "../../sidecar/process/oom.ts";
 import type { RunningSidecar, SidecarOptions } from "../../sidecar/sidecar.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { checkArena, checkOpenFiles, loadRecordKeys } from "../conditions.ts";
-import { LocalVault } from "../local-vault.ts";
-import { localVaultBudget } from "../memory.ts";
-import { goBeforeEngines } from "../oom.ts";
-import { startOwnPage } from "../page.ts";
-import { localVaultAddress, vaultTargets } from "../targets.ts";
-import { openExporter, startScrape } from "../telling.ts";
+import { localVaultBudget } from "../../vault/process/memory.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 interface ServeOptions {
   socket?: string;
@@ -139,7 +139,7 @@ async function start(config: Config, logger: Logger, started: Started): Promise<
       name: "engines in etcd",
       async run() {
         if (config.etcd.engineHost === null) return undefined;
-        const { registerEngines } = await import("../registered-engines.ts");
+        const { registerEngines } = await import("../../cluster/registered-engines.ts");
         return registerEngines(config, logger);
       },
     },
@@ -153,8 +153,8 @@ async function connected(
   counters: SidecarCounters,
 ): Promise<Required<Pick<SidecarOptions, "vaults" | "members">>> {
   const { Waker } = await import("../../client/wake.ts");
-  const { membersOf } = await import("../sources.ts");
-  const { lastingClient, sharedAt } = await import("../vault-link.ts");
+  const { membersOf } = await import("../../cluster/sources.ts");
+  const { lastingClient, sharedAt } = await import("../../cluster/vault-link.ts");
   const waker = new Waker(config.cluster.wake, logger);
   const { maxBytes } = config.vault;
   const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };

@@ -1,11 +1,11 @@
 // Owns `tierkv status`: asks the sidecar and every vault, and prints the state of each.
+import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "../../base/text.ts";
+import { showFidelity, showForm } from "../../control/form.ts";
+import { describeFindings, findings, isProblem } from "../../diagnosis/findings.ts";
+import type { Pooled, TargetStatus, Travel } from "../../diagnosis/inspect.ts";
 import type { ArchiveStats, DiskStats } from "../../wire/messages.ts";
-import type { Call, Outcome } from "../call.ts";
-import type { Command } from "../command.ts";
-import { describeFindings, findings, isProblem } from "../findings.ts";
-import { showFidelity, showForm } from "../form.ts";
-import type { Pooled, TargetStatus, Travel } from "../inspect.ts";
-import { NONE, orNone, showBytes, showMs, showRate, showShare, table } from "../text.ts";
+import type { Call, Outcome } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 import { showTop } from "./top.ts";
 import type { TopOptions } from "./top.ts";
 
@@ -30,7 +30,7 @@ export function addStatus(program: Command): void {
 async function showStatus(call: Call<StatusOptions>): Promise<Outcome> {
   if (call.options.watch === true) return await showTop(call);
   const config = call.loadConfig();
-  const { inspect } = await import("../inspect.ts");
+  const { inspect } = await import("../../diagnosis/inspect.ts");
   const seen = await inspect(config);
   const { targets } = seen;
   const found = findings(seen);

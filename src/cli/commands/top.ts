@@ -1,21 +1,21 @@
 // Owns `tierkv top`: shows the work of this machine's sidecar in a terminal, refreshed at an interval.
+import { TierkvError } from "../../base/errors.ts";
+import { runUntilSignal } from "../../base/lifecycle.ts";
+import type { Running } from "../../base/lifecycle.ts";
+import { TOP_INTERVAL_S_DEFAULT, TOP_INTERVAL_S_MAX, TOP_ONCE_MS } from "../../base/limits/seen.ts";
+import { createLogger } from "../../base/log.ts";
+import { sleep } from "../../base/time.ts";
 import type { Config } from "../../config/config.ts";
-import { TierkvError } from "../../errors.ts";
-import { runUntilSignal } from "../../lifecycle.ts";
-import type { Running } from "../../lifecycle.ts";
-import { TOP_INTERVAL_S_DEFAULT, TOP_INTERVAL_S_MAX, TOP_ONCE_MS } from "../../limits/seen.ts";
-import { createLogger } from "../../log.ts";
+import { askFleet, besideFleet } from "../../control/fleet.ts";
+import type { SidecarLink } from "../../control/sidecar-link.ts";
+import { findings, isProblem } from "../../diagnosis/findings.ts";
+import type { Finding } from "../../diagnosis/findings.ts";
 import type { SidecarStatus } from "../../sidecar/status.ts";
-import { sleep } from "../../time.ts";
-import type { Call, Outcome } from "../call.ts";
-import type { Command } from "../command.ts";
-import { findings, isProblem } from "../findings.ts";
-import type { Finding } from "../findings.ts";
-import { askFleet, besideFleet } from "../fleet.ts";
-import type { SidecarLink } from "../sidecar-link.ts";
-import { lookOf, openTerminal } from "../terminal.ts";
-import { describeTop } from "../top-view.ts";
-import type { Picture } from "../top-view.ts";
+import type { Call, Outcome } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { lookOf, openTerminal } from "../top/terminal.ts";
+import { describeTop } from "../top/top-view.ts";
+import type { Picture } from "../top/top-view.ts";
 
 export interface TopOptions {
   once?: true;
@@ -46,7 +46,7 @@ export async function showTop(call: Call<TopOptions>): Promise<Outcome> {
   const config = call.loadConfig();
   if (call.options.web === true) return await showPage(call, config);
   const intervalMs = intervalOf(call.options.interval) * 1000;
-  const { SidecarLink } = await import("../sidecar-link.ts");
+  const { SidecarLink } = await import("../../control/sidecar-link.ts");
   const link = new SidecarLink(config.sidecar.socket);
   try {
     const fleet = await askFleet(config);
@@ -62,7 +62,7 @@ export async function showTop(call: Call<TopOptions>): Promise<Outcome> {
 
 /** Serves the page until a signal. The page reports a missing sidecar, and reconnects. */
 async function showPage(call: Call<TopOptions>, config: Config): Promise<number> {
-  const { servePage } = await import("../page.ts");
+  const { servePage } = await import("../../page/process/serve.ts");
   const logger = createLogger("top", { level: config.log.level });
   const start = async (): Promise<Running> => {
     const page = await servePage(config, call.options.listen);

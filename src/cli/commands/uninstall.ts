@@ -1,12 +1,12 @@
 // Owns `tierkv uninstall`: removes services and, with --purge, all that tierKV keeps on this machine; or its file in EXO.
 import { lstatSync, readdirSync, rmdirSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import type { Config } from "../../config/config.ts";
 import type { Environment } from "../../config/field.ts";
 import { ownSocket, SERVICE_STATE, xdgHome } from "../../config/own-places.ts";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 import { removeFromExo } from "./install.ts";
 import { installed, removeService } from "./service.ts";
 

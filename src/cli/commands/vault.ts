@@ -1,28 +1,28 @@
 // Owns `tierkv vault`: serves records of one class, or of both, until a signal.
 import { totalmem } from "node:os";
 import { Option } from "commander";
-import type { VaultClass } from "../../block.ts";
+import type { VaultClass } from "../../base/block.ts";
+import { splitAddress } from "../../base/hosts.ts";
+import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
+import type { Running } from "../../base/lifecycle.ts";
+import { INVITATION_S_DEFAULT } from "../../base/limits/access.ts";
+import type { Logger } from "../../base/log.ts";
+import { newVaultCounters } from "../../base/metrics.ts";
+import type { VaultCounters } from "../../base/metrics.ts";
+import type { LaneSpans } from "../../base/native.ts";
+import { vaultClass, VAULT_ROLES } from "../../cluster/targets.ts";
+import type { Access } from "../../cluster/vault-access.ts";
+import { checkOpenFiles } from "../../config/conditions.ts";
 import type { Address, Config } from "../../config/config.ts";
 import type { Override } from "../../config/override.ts";
 import type { Gossip } from "../../discovery/gossip.ts";
+import { openExporter, startScrape } from "../../exposition/telemetry.ts";
 import type { Family } from "../../exposition/text.ts";
-import { splitAddress } from "../../hosts.ts";
-import { runUntilSignal, startSteps } from "../../lifecycle.ts";
-import type { Running } from "../../lifecycle.ts";
-import { INVITATION_S_DEFAULT } from "../../limits/access.ts";
-import type { Logger } from "../../log.ts";
-import { newVaultCounters } from "../../metrics.ts";
-import type { VaultCounters } from "../../metrics.ts";
-import type { LaneSpans } from "../../native.ts";
+import { flushFile, vaultDisk } from "../../vault/process/disk.ts";
+import { vaultBudget } from "../../vault/process/memory.ts";
 import type { PausableVault, RunningVault, VaultDisk } from "../../vault/server.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { checkOpenFiles } from "../conditions.ts";
-import { flushFile, vaultDisk } from "../disk.ts";
-import { vaultBudget } from "../memory.ts";
-import { vaultClass, VAULT_ROLES } from "../targets.ts";
-import { openExporter, startScrape } from "../telling.ts";
-import type { Access } from "../vault-access.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
 
 interface VaultOptions {
   listen?: string;
@@ -76,7 +76,7 @@ async function serve(call: Call<VaultOptions>): Promise<number> {
   const maxBytes = vaultBudget(config.vault.maxBytes);
   const disk = vaultDisk(config.vault);
   warnOfMemory(maxBytes, logger);
-  const { isOpenToAll, openAccess } = await import("../vault-access.ts");
+  const { isOpenToAll, openAccess } = await import("../../cluster/vault-access.ts");
   const access = openAccess(config.vault, logger);
   const { vaultFamilies } = await import("../../exposition/vault.ts");
   const counters = newVaultCounters();
@@ -146,7 +146,7 @@ async function tellHowToJoin(
   address: string,
 ): Promise<void> {
   if (isNew) {
-    const { announce } = await import("../invitation.ts");
+    const { announce } = await import("../join/invitation.ts");
     const secret = security?.members?.invite("write", INVITATION_S_DEFAULT, 1) ?? "";
     announce(call, vault, { host: vault.listen.host, port: splitAddress(address).port }, secret);
   } else if (security !== null && !vault.insecureLan && vault.tlsCert === null) {
@@ -169,7 +169,7 @@ interface Made {
 async function open(made: Made, access: Access, at: Address): Promise<PausableVault> {
   const { config, recordClass, maxBytes, disk, logger, counters } = made;
   const { startVault } = await import("../../vault/server.ts");
-  const { gossipOf } = await import("../pooling.ts");
+  const { gossipOf } = await import("../vaults/pooling.ts");
   const { addresses, tenantBytes, keptPercent, insecureLan, otlpEndpoint } = config.vault;
   made.gossip = gossipOf(config.vault, access.security, logger, counters);
   return startVault({
@@ -197,11 +197,11 @@ async function open(made: Made, access: Access, at: Address): Promise<PausableVa
 async function yielding(vault: PausableVault, made: Made): Promise<RunningVault> {
   const { logger } = made;
   const { listen, yieldIdleS, yieldGraceS } = made.config.vault;
-  const { openAccess } = await import("../vault-access.ts");
+  const { openAccess } = await import("../../cluster/vault-access.ts");
   const { addressAgain } = await import("../../vault/server.ts");
   const { userOfMachine } = await import("../../vault/user/user.ts");
   const { YieldingVault } = await import("../../vault/yielding.ts");
-  const { HandingOver } = await import("../handing-over.ts");
+  const { HandingOver } = await import("../../vault/process/hand-over.ts");
   const user = await userOfMachine();
   logger.info(
     { heard: user.name },
@@ -226,7 +226,7 @@ async function yielding(vault: PausableVault, made: Made): Promise<RunningVault>
 
 async function kept(vault: RunningVault, logger: Logger): Promise<Running> {
   const { Awake } = await import("../../vault/user/awake.ts");
-  const { AWAKE_IDLE_MS } = await import("../../limits/user.ts");
+  const { AWAKE_IDLE_MS } = await import("../../base/limits/user.ts");
   return new Awake({ vault, logger, idleMs: AWAKE_IDLE_MS });
 }
 
@@ -244,7 +244,7 @@ async function registered(
 ): Promise<Running | undefined> {
   if (config.etcd.endpoints.length === 0) return undefined;
   const { register } = await import("../../discovery/etcd.ts");
-  const { etcdOptions } = await import("../etcd.ts");
+  const { etcdOptions } = await import("../../cluster/etcd.ts");
   return register(etcdOptions(config, logger), address, vaultClass(config));
 }
 
@@ -254,7 +254,7 @@ async function announced(
   certificate: Buffer | null,
   logger: Logger,
 ): Promise<Running> {
-  const { announce } = await import("../mdns.ts");
+  const { announce } = await import("../../cluster/mdns.ts");
   const { maxBytes, disk } = vault.stats();
   const capacityBytes = Math.max(maxBytes, disk?.maxBytes ?? 0);
   return announce(

@@ -1,13 +1,13 @@
 // Owns `tierkv vaults`: lists the pools' vaults as this machine's sidecar sees them, drains or weighs one, and edits lists.
 import { Option } from "commander";
-import type { RecordClass } from "../../block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { NONE, showBytes, showRate, showShare, table } from "../../base/text.ts";
+import type { Candidate } from "../../cluster/mdns.ts";
+import { askSidecar, statusSeen } from "../../control/ask-sidecar.ts";
 import type { VaultStatus } from "../../sidecar/status.ts";
-import { askSidecar, statusSeen } from "../ask-sidecar.ts";
-import type { Call, Outcome } from "../call.ts";
-import type { Command } from "../command.ts";
-import type { DrainFlags } from "../drain-command.ts";
-import type { Candidate } from "../mdns.ts";
-import { NONE, showBytes, showRate, showShare, table } from "../text.ts";
+import type { Call, Outcome } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import type { DrainFlags } from "../vaults/drain-command.ts";
 
 export function addVaults(program: Command): void {
   const vaults = program
@@ -81,7 +81,7 @@ export function addVaults(program: Command): void {
 
 async function listAnnounced(call: Call): Promise<boolean> {
   const config = call.loadConfig();
-  const { discover } = await import("../mdns.ts");
+  const { discover } = await import("../../cluster/mdns.ts");
   const found = await discover(config);
   call.print({ candidates: found }, found.length === 0 ? [NONE_ANNOUNCED] : describeFound(found));
   return found.length > 0;
@@ -114,20 +114,20 @@ export function describeFound(found: readonly Candidate[]): string[] {
 }
 
 async function edit(call: Call<{ class: RecordClass }>, isAdded: boolean): Promise<Outcome> {
-  const { changePool, isPooled } = await import("../pooling.ts");
+  const { changePool, isPooled } = await import("../vaults/pooling.ts");
   const config = call.loadConfig();
   if (isPooled(config)) return await changePool(call, config, isAdded);
-  const { changeList } = await import("../vault-lists.ts");
+  const { changeList } = await import("../vaults/vault-lists.ts");
   return changeList(call, call.options.class, isAdded);
 }
 
 async function drain(call: Call<DrainFlags>): Promise<boolean> {
-  const { drainVault } = await import("../drain-command.ts");
+  const { drainVault } = await import("../vaults/drain-command.ts");
   return await drainVault(call);
 }
 
 async function weigh(call: Call): Promise<void> {
-  const { weighVault } = await import("../weight-command.ts");
+  const { weighVault } = await import("../vaults/weight-command.ts");
   await weighVault(call);
 }
 

@@ -1,13 +1,13 @@
 // Owns `tierkv verify`: checks a receipt's signature, and its sampled blocks against the vaults.
+import { TierkvError } from "../../base/errors.ts";
+import { silent } from "../../base/log.ts";
+import { showBytes, showMs } from "../../base/text.ts";
 import { optionOr, parseOption } from "../../config/override.ts";
-import { TierkvError } from "../../errors.ts";
-import { silent } from "../../log.ts";
+import type { Checked, Verdict } from "../../extras/receipt/verify.ts";
 import type { ReceiptStatement } from "../../receipt/receipt.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import { namespaceBegin, publicKey } from "../option-kinds.ts";
-import { showBytes, showMs } from "../text.ts";
-import type { Checked, Verdict } from "../verifying.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { namespaceBegin, publicKey } from "../shell/option-kinds.ts";
 
 interface VerifyFlags {
   trust?: string[];
@@ -42,8 +42,8 @@ async function verify(call: Call<VerifyFlags>): Promise<boolean> {
     await Promise.all([
       import("../../receipt/receipt.ts"),
       import("../../receipt/folder.ts"),
-      import("../conditions.ts"),
-      import("../engine-names.ts"),
+      import("../../config/conditions.ts"),
+      import("../../control/engine-names.ts"),
     ]);
   const config = call.loadConfig();
   const folder = new ReceiptFolder(config.receipts.dir, config.receipts.keep);
@@ -56,9 +56,9 @@ async function verify(call: Call<VerifyFlags>): Promise<boolean> {
   await checkNamed(config, statement, namespace, refused);
   await loadRecordKeys(config);
   const [{ checkSample }, { greeted, linkTo }, { allTargets }] = await Promise.all([
-    import("../verifying.ts"),
-    import("../vault-link.ts"),
-    import("../sources.ts"),
+    import("../../extras/receipt/verify.ts"),
+    import("../../cluster/vault-link.ts"),
+    import("../../cluster/sources.ts"),
   ]);
   // Shared memory is asked, too.
   const vaults = await greeted(

@@ -1,17 +1,21 @@
 // Owns `tierkv warm`: sends a file's prompts through an engine, with one token answered each, so that their blocks are stored.
 import { readFileSync, statSync } from "node:fs";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { parseJson } from "../../base/json.ts";
+import {
+  WARM_AT_ONCE_DEFAULT,
+  WARM_AT_ONCE_MAX,
+  WARM_FILE_BYTES_MAX,
+} from "../../base/limits/tools.ts";
+import { showMs } from "../../base/text.ts";
 import { integer } from "../../config/kinds.ts";
 import { optionOr, parseOption } from "../../config/override.ts";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import { parseJson } from "../../json.ts";
-import { WARM_AT_ONCE_DEFAULT, WARM_AT_ONCE_MAX, WARM_FILE_BYTES_MAX } from "../../limits/tools.ts";
-import { untilSaved } from "../ask-sidecar.ts";
-import type { Call } from "../call.ts";
-import type { Command } from "../command.ts";
-import type { EngineAsker, Warmed } from "../engine-asker.ts";
-import { engineUrl } from "../option-kinds.ts";
-import { Progress } from "../progress.ts";
-import { showMs } from "../text.ts";
+import { untilSaved } from "../../control/ask-sidecar.ts";
+import type { EngineAsker, Warmed } from "../../extras/fidelity/engine-asker.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+import { engineUrl } from "../shell/option-kinds.ts";
+import { Progress } from "../shell/progress.ts";
 
 interface WarmFlags {
   engine: string;
@@ -65,7 +69,7 @@ async function warm(call: Call<WarmFlags>): Promise<boolean> {
   const url = parseOption(engineUrl, "--engine", given);
   const atOnce = optionOr(integer(1, WARM_AT_ONCE_MAX), "--at-once", most, WARM_AT_ONCE_DEFAULT);
   const prompts = readPrompts(file);
-  const { EngineAsker } = await import("../engine-asker.ts");
+  const { EngineAsker } = await import("../../extras/fidelity/engine-asker.ts");
   const engine = new EngineAsker(url);
   const model = await engine.model();
   const sum: Sum = {
@@ -113,7 +117,7 @@ async function sendAll(
 
 /** Counts the blocks that this machine's sidecar stores during `work` and until none waits; null: no sidecar answers. */
 async function countSaves(call: Call, work: () => Promise<void>): Promise<number | null> {
-  const { SidecarLink } = await import("../sidecar-link.ts");
+  const { SidecarLink } = await import("../../control/sidecar-link.ts");
   const link = new SidecarLink(call.loadConfig().sidecar.socket);
   const saved = async (): Promise<number> => (await link.status()).counters["blocks_saved"] ?? 0;
   try {

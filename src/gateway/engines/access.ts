@@ -1,5 +1,5 @@
 // Owns how engines are reached: on TCP or a Unix socket, in the clear or over TLS, and with the key that `vllm serve --api-key` asks for.
-import { unixPath } from "../../hosts.ts";
+import { unixPath } from "../../base/hosts.ts";
 
 export interface EngineAccess {
   /** Returns the address of an engine's server. */

@@ -1,9 +1,9 @@
 // Owns engines found by polling a DNS name or another source: each is added, moved and removed as the answers change.
 import { lookup } from "node:dns/promises";
-import { toTierkvError } from "../../errors.ts";
-import { GATEWAY_DISCOVER_MS, GATEWAY_RESOLVE_MS } from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
-import { withDeadline } from "../../time.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { GATEWAY_DISCOVER_MS, GATEWAY_RESOLVE_MS } from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
+import { withDeadline } from "../../base/time.ts";
 
 /** Addresses where an engine publishes and replays its events, `host:port`; null: not known. */
 export interface Publishing {

@@ -5,8 +5,8 @@ import {
   GATEWAY_CONNECT_MS,
   GATEWAY_KEEPALIVE_MS,
   GATEWAY_SIDE_CONNECTIONS,
-} from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import { nowMs } from "../../base/time.ts";
 import { OPEN } from "./access.ts";
 import type { EngineAccess } from "./access.ts";
 import { Ending } from "./ending.ts";

@@ -1,7 +1,7 @@
 // Owns all engines: which may take a request, and the queue of requests that wait until one has room.
-import { TierkvError } from "../../errors.ts";
-import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
 import type { EngineAccess } from "./access.ts";
 import type { Abortable } from "./ending.ts";
 import { Engine } from "./engine.ts";

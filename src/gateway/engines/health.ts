@@ -1,6 +1,6 @@
 // Owns an engine's health checks: at an interval, and at once after a request to it failed.
 import { Agent, request } from "undici";
-import { toTierkvError } from "../../errors.ts";
+import { toTierkvError } from "../../base/errors.ts";
 import {
   GATEWAY_CONNECT_MS,
   GATEWAY_HEALTH_FAILURES,
@@ -10,8 +10,8 @@ import {
   GATEWAY_MODELS_BYTES_MAX,
   GATEWAY_MODELS_EVERY,
   GATEWAY_MODELS_MAX,
-} from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
+} from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
 import { textWithin } from "./answer.ts";
 import type { DownKind, Engine, Model } from "./engine.ts";
 import { countersIn, Progress } from "./progress.ts";

@@ -1,6 +1,6 @@
 // Owns noticing an engine whose server answers while its core hangs: requests wait there, and nothing of the engine moves.
-import { GATEWAY_STALL_FACTOR, GATEWAY_STALL_MS } from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
+import { GATEWAY_STALL_FACTOR, GATEWAY_STALL_MS } from "../../base/limits/gateway.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Engine } from "./engine.ts";
 
 /** Returns the engine's counters as text, from its `/metrics`; null: it reports none. */

@@ -1,15 +1,15 @@
 // Owns the event stream of one engine: its order, gaps and restarts, and whether the index built from it can be trusted.
 import { createHash } from "node:crypto";
-import { splitAddress } from "../../hosts.ts";
+import { splitAddress } from "../../base/hosts.ts";
 import {
   GATEWAY_EVENTS_PENDING_MAX,
   GATEWAY_EVENTS_RETRY_MS,
   GATEWAY_REPLAY_MS,
   GATEWAY_REPLAY_REASONS_MAX,
   GATEWAY_REPLAY_SILENCE_MS,
-} from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
-import { jitterMs } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
+import { jitterMs } from "../../base/time.ts";
 import { Zmtp } from "./zmtp.ts";
 
 /** `away`: no connection; `replaying`: missed batches are requested; `live`: nothing is missing since the index was last empty. */

@@ -6,7 +6,7 @@ import {
   GATEWAY_EVENT_BYTES_MAX,
   GATEWAY_EVENT_FRAMES_MAX,
   GATEWAY_EVENTS_KEEPALIVE_MS,
-} from "../../limits/gateway.ts";
+} from "../../base/limits/gateway.ts";
 
 const GREETING_BYTES = 64;
 const SIGNATURE_END = 9;

@@ -1,7 +1,7 @@
 // Owns computing a prompt on one engine for another: sent there for one token, then handed over to the engine that answers.
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
+import { GATEWAY_HANDOFF_BYTES_MAX, GATEWAY_HANDOFF_RETRY_MS } from "../../base/limits/gateway.ts";
+import { nowMs } from "../../base/time.ts";
 import { textWithin } from "../engines/answer.ts";
 import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
 import type { Abortable } from "../engines/ending.ts";

@@ -1,6 +1,6 @@
 // Owns the limits of one key and what remains: requests and tokens a minute, and requests at once.
-import { GATEWAY_ANSWER_TOKENS_MAX, GATEWAY_RETRY_AFTER_S } from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
+import { GATEWAY_ANSWER_TOKENS_MAX, GATEWAY_RETRY_AFTER_S } from "../../base/limits/gateway.ts";
+import { nowMs } from "../../base/time.ts";
 import { fieldsOf } from "./body.ts";
 import { Meter } from "./meter.ts";
 

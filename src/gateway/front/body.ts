@@ -9,7 +9,7 @@ import {
   GATEWAY_BODY_COPIES,
   GATEWAY_BODY_PARTS_MAX,
   GATEWAY_FORM_MODEL_CHARS_MAX,
-} from "../../limits/gateway.ts";
+} from "../../base/limits/gateway.ts";
 import type { Fields } from "../tokens/prompt.ts";
 import { endOfText } from "./splice.ts";
 

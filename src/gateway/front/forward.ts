@@ -2,8 +2,8 @@
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
 import type { Dispatcher } from "undici";
-import { GATEWAY_EVENT_TEXT_MAX, GATEWAY_TRIES_MAX } from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
+import { GATEWAY_EVENT_TEXT_MAX, GATEWAY_TRIES_MAX } from "../../base/limits/gateway.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Figures } from "../counts/figures.ts";
 import { textWithin } from "../engines/answer.ts";
 import { CLIENT_LEFT, Ending } from "../engines/ending.ts";

@@ -6,8 +6,8 @@ import {
   GATEWAY_CLIENT_STALL_MS,
   GATEWAY_EVENT_TEXT_MAX,
   GATEWAY_TRIES_MAX,
-} from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import { nowMs } from "../../base/time.ts";
 import { textWithin } from "../engines/answer.ts";
 import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
 import type { Abortable } from "../engines/ending.ts";

@@ -1,6 +1,6 @@
 // Owns keeping a client's stream alive while no engine has begun to answer: its head, and comments at an interval.
 import type { ServerResponse } from "node:http";
-import { GATEWAY_COMMENT_MS } from "../../limits/gateway.ts";
+import { GATEWAY_COMMENT_MS } from "../../base/limits/gateway.ts";
 
 /** Clients skip comments; proxies and browsers give up a connection that stays silent. */
 const COMMENT = ": keep-alive\n\n";

@@ -1,13 +1,13 @@
 // Owns access to the gateway: a file of API key digests, the tenant of each key, and its limits.
 import { createHash } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
-import { TierkvError } from "../../errors.ts";
+import { TierkvError } from "../../base/errors.ts";
 import {
   GATEWAY_KEYS_MAX,
   GATEWAY_KEY_LIMIT_MAX,
   GATEWAY_KEY_WORD_CHARS_MAX,
-} from "../../limits/gateway.ts";
-import { readPrivate } from "../../private-file.ts";
+} from "../../base/limits/gateway.ts";
+import { readPrivate } from "../../base/private-file.ts";
 import { Allowance } from "./allowance.ts";
 import type { KeyLimits, ShownAllowance } from "./allowance.ts";
 import { withField } from "./splice.ts";

@@ -1,5 +1,5 @@
 // Owns the rule by which a request under which engines die is not sent to one after another.
-import { GATEWAY_LOSSES_MAX } from "../../limits/gateway.ts";
+import { GATEWAY_LOSSES_MAX } from "../../base/limits/gateway.ts";
 import { EngineDown } from "../engines/engine.ts";
 import type { Engine, Waiting } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";

@@ -1,7 +1,7 @@
 // Owns passing an answer from engine to client: unchanged bytes, at the client's pace, and a broken answer never looks whole.
 import type { ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
-import { GATEWAY_CLIENT_STALL_MS } from "../../limits/gateway.ts";
+import { GATEWAY_CLIENT_STALL_MS } from "../../base/limits/gateway.ts";
 import { Leading } from "./leading.ts";
 
 /** `gone`: the client left or stalled; `broken`: the engine broke off; `unsent`: it did before the first byte. */

@@ -1,6 +1,6 @@
 // Owns parsing a request: the body that an engine will get, its model and session, and the headers meant for the gateway.
 import type { IncomingHttpHeaders } from "node:http";
-import { GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits/gateway.ts";
+import { GATEWAY_REQUEST_ID_CHARS_MAX } from "../../base/limits/gateway.ts";
 import { sessionOf } from "../score/ring.ts";
 import type { Asked } from "../score/router.ts";
 import type { Refusal, Visit } from "./allowance.ts";

@@ -9,7 +9,7 @@ import {
   GATEWAY_LINGER_MS,
   GATEWAY_REQUEST_MS,
   GATEWAY_RETRY_AFTER_S,
-} from "../../limits/gateway.ts";
+} from "../../base/limits/gateway.ts";
 import type { Figures } from "../counts/figures.ts";
 import type { Shed } from "../engines/fleet.ts";
 import type { Refusal, Spent, Visit } from "./allowance.ts";

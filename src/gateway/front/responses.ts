@@ -2,12 +2,15 @@
 import { closeSync, readFileSync } from "node:fs";
 import { appendFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
-import { makeDirectory } from "../../directory.ts";
-import { toTierkvError } from "../../errors.ts";
-import { GATEWAY_RESPONSES_BYTES_MAX, GATEWAY_RESPONSES_KEPT_MAX } from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
-import { openOwn } from "../../own-file.ts";
-import { randomId } from "../../time.ts";
+import { makeDirectory } from "../../base/directory.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import {
+  GATEWAY_RESPONSES_BYTES_MAX,
+  GATEWAY_RESPONSES_KEPT_MAX,
+} from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
+import { openOwn } from "../../base/own-file.ts";
+import { randomId } from "../../base/time.ts";
 import type { Engine } from "../engines/engine.ts";
 import { fieldsOf } from "./body.ts";
 

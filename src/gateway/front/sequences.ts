@@ -1,6 +1,6 @@
 // Owns the API by sequences: workers register, `/route` names a sequence's owner, and `/generate` streams from that worker.
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { GATEWAY_SHOWN_CHARS_MAX } from "../../limits/gateway.ts";
+import { GATEWAY_SHOWN_CHARS_MAX } from "../../base/limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Fields } from "../tokens/prompt.ts";

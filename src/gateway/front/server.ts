@@ -3,15 +3,15 @@ import { createServer } from "node:http";
 import type { IncomingMessage, Server, ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
 import type { Duplex } from "node:stream";
-import type { Running } from "../../lifecycle.ts";
+import type { Running } from "../../base/lifecycle.ts";
 import {
   GATEWAY_CONNECTIONS_MAX,
   GATEWAY_DRAIN_MS,
   GATEWAY_HEADER_BYTES_MAX,
   GATEWAY_REQUEST_MS,
-} from "../../limits/gateway.ts";
-import { listenAt } from "../../listen.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import { listenAt } from "../../base/listen.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Order } from "../engines/fleet.ts";
 import type { Choice } from "../score/router.ts";

@@ -1,14 +1,14 @@
 // Owns whether the gateway can compute one engine's block hashes: learned from its events, rechecked, and given up at the first difference.
-import { NAMESPACE_BYTES, toNamespace } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
+import { NAMESPACE_BYTES, toNamespace } from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
 import {
   GATEWAY_HASH_CHECK_EVERY,
   GATEWAY_HASHES_EXPECT_MOST,
   GATEWAY_HASHES_EXPECT_MS,
-} from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
-import type { IndexReport, IndexSample } from "../../native.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
+import type { IndexReport, IndexSample } from "../../base/native.ts";
+import { nowMs } from "../../base/time.ts";
 import type { BlockIndex } from "../index/index-of-blocks.ts";
 import {
   ALGORITHMS,

@@ -1,8 +1,11 @@
 // Owns the forms in which vLLM releases hash a prompt's blocks, and the resulting chain of hashes.
-import { HASH_BYTES } from "../../block.ts";
-import { GATEWAY_HASH_BLOCK_TOKENS_MAX, GATEWAY_HASHES_PER_SLICE } from "../../limits/gateway.ts";
-import { hashBlocks, hashRoot } from "../../native.ts";
-import { yieldToLoop } from "../../time.ts";
+import { HASH_BYTES } from "../../base/block.ts";
+import {
+  GATEWAY_HASH_BLOCK_TOKENS_MAX,
+  GATEWAY_HASHES_PER_SLICE,
+} from "../../base/limits/gateway.ts";
+import { hashBlocks, hashRoot } from "../../base/native.ts";
+import { yieldToLoop } from "../../base/time.ts";
 
 /** Values of vLLM's `--prefix-caching-hash-algo`; xxhash is left out, because it names no block that engines share. */
 export type Algorithm = "sha256_cbor" | "sha256";

@@ -4,10 +4,10 @@ import {
   GATEWAY_FOUND_MS,
   GATEWAY_INDEX_BLOCKS_MAX,
   GATEWAY_SPECULATION_MS,
-} from "../../limits/gateway.ts";
-import { IndexCore, nameBlocks } from "../../native.ts";
-import type { IndexReport, IndexView } from "../../native.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import { IndexCore, nameBlocks } from "../../base/native.ts";
+import type { IndexReport, IndexView } from "../../base/native.ts";
+import { nowMs } from "../../base/time.ts";
 
 /** Where blocks are: in the engine's own memory, or in vaults from which it can pull them. */
 export type Tier = "gpu" | "vault";

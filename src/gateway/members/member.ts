@@ -1,5 +1,5 @@
 // Owns one member of an engine in the index: the engine itself, or one of its data-parallel ranks, with its events and hashes.
-import type { Logger } from "../../log.ts";
+import type { Logger } from "../../base/log.ts";
 import type { Publishing } from "../engines/discovery.ts";
 import type { Engine } from "../engines/engine.ts";
 import { EventFeed } from "../events/feed.ts";

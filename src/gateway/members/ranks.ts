@@ -1,6 +1,6 @@
 // Owns asking one engine how many data-parallel ranks it has: `/kv_event_sources`, which vLLM serves since 0.32.
-import { GATEWAY_RANKS_MS, GATEWAY_RANKS_RETRY_MS } from "../../limits/gateway.ts";
-import { withDeadline } from "../../time.ts";
+import { GATEWAY_RANKS_MS, GATEWAY_RANKS_RETRY_MS } from "../../base/limits/gateway.ts";
+import { withDeadline } from "../../base/time.ts";
 import { textWithin } from "../engines/answer.ts";
 import type { Engine } from "../engines/engine.ts";
 

@@ -1,7 +1,7 @@
 // Owns one request that Envoy asks about: takes its head and body, returns an engine or a refusal, and watches the answer.
 import type { ServerDuplexStream } from "@grpc/grpc-js";
-import { GATEWAY_BODY_BYTES_MAX, GATEWAY_PIECE_BYTES } from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
+import { GATEWAY_BODY_BYTES_MAX, GATEWAY_PIECE_BYTES } from "../../base/limits/gateway.ts";
+import { nowMs } from "../../base/time.ts";
 import { headersSet } from "../../wire/ext-proc.ts";
 import type {
   HeaderValue,

@@ -1,9 +1,9 @@
 // Owns the address at which Envoy asks for an engine: the endpoint picker of the Gateway API Inference Extension.
 import { Server, ServerCredentials } from "@grpc/grpc-js";
-import { TierkvError } from "../../errors.ts";
-import { splitAddress } from "../../hosts.ts";
-import type { Running } from "../../lifecycle.ts";
-import { GATEWAY_CONNECTIONS_MAX, GATEWAY_DRAIN_MS } from "../../limits/gateway.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { splitAddress } from "../../base/hosts.ts";
+import type { Running } from "../../base/lifecycle.ts";
+import { GATEWAY_CONNECTIONS_MAX, GATEWAY_DRAIN_MS } from "../../base/limits/gateway.ts";
 import { extProcService } from "../../wire/ext-proc.ts";
 import { serverOptions } from "../../wire/options.ts";
 import { Exchange } from "./exchange.ts";

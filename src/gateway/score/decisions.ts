@@ -1,5 +1,8 @@
 // Owns the record of the latest decisions: the request, each engine's predicted cost, and the outcome.
-import { GATEWAY_DECISIONS_KEPT_MAX, GATEWAY_REQUEST_ID_CHARS_MAX } from "../../limits/gateway.ts";
+import {
+  GATEWAY_DECISIONS_KEPT_MAX,
+  GATEWAY_REQUEST_ID_CHARS_MAX,
+} from "../../base/limits/gateway.ts";
 
 /**
  * held, vault, computed: source of the tokens before the first. load: the prompt is not known, or the preset weighs only

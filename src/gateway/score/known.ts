@@ -1,5 +1,5 @@
 // Owns the knowledge of one prompt: its tokens, its blocks as engines hash them, and how much each engine holds or can pull.
-import type { Logger } from "../../log.ts";
+import type { Logger } from "../../base/log.ts";
 import type { Engine, Model } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import { hashesOf } from "../hashes/forms.ts";

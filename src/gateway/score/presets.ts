@@ -1,6 +1,6 @@
 // Owns the presets: how each orders the engines that may take a request.
-import { GATEWAY_TIE_MS, GATEWAY_TIE_SHARE } from "../../limits/gateway.ts";
-import { jitterMs } from "../../time.ts";
+import { GATEWAY_TIE_MS, GATEWAY_TIE_SHARE } from "../../base/limits/gateway.ts";
+import { jitterMs } from "../../base/time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Order } from "../engines/fleet.ts";
 

@@ -1,7 +1,7 @@
 // Owns the decision for one request: its tokens, which engines hold them, and the resulting order of engines.
+import { nowMs, wallClockMs } from "../../base/time.ts";
 import type { Preset } from "../../config/config.ts";
 import { Prefill } from "../../cost/prefill.ts";
-import { nowMs, wallClockMs } from "../../time.ts";
 import type { Engine } from "../engines/engine.ts";
 import type { Order } from "../engines/fleet.ts";
 import type { Turn } from "../engines/queue.ts";

@@ -3,8 +3,8 @@ import {
   GATEWAY_FAIR_KEYS_MAX,
   GATEWAY_FAIR_MS,
   GATEWAY_SHED_SHARE,
-} from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Turn } from "../engines/queue.ts";
 
 interface Account {

@@ -1,13 +1,13 @@
 // Owns the model of one engine's time to first token: the costs of computing and of pulling prompts, and the queue.
-import { Fit } from "../../cost/fit.ts";
-import { Prefill } from "../../cost/prefill.ts";
 import {
   GATEWAY_PREFILL_SAMPLES,
   GATEWAY_PREFILL_TOKENS_PER_S,
   GATEWAY_PULL_MS_MIN,
   GATEWAY_PULL_SHARE,
-} from "../../limits/gateway.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import { nowMs } from "../../base/time.ts";
+import { Fit } from "../../cost/fit.ts";
+import { Prefill } from "../../cost/prefill.ts";
 
 /** Tokens of a prompt: all, those in the engine's own cache from the first on, and those with vaults' behind them. */
 export interface Span {

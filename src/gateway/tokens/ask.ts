@@ -1,5 +1,5 @@
 // Owns asking an engine for the tokens of a prompt: of a text or a chat, or of a request that it renders.
-import { GATEWAY_TOKENS_BYTES_MAX } from "../../limits/gateway.ts";
+import { GATEWAY_TOKENS_BYTES_MAX } from "../../base/limits/gateway.ts";
 import { textWithin } from "../engines/answer.ts";
 import { Ending } from "../engines/ending.ts";
 import type { Engine } from "../engines/engine.ts";

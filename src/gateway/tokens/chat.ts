@@ -1,6 +1,6 @@
 // Owns which chats the gateway renders as text, and that text; a chat that an engine might render differently is left to the engine.
 import type { Template } from "@huggingface/jinja";
-import { GATEWAY_CHAT_MESSAGES_MAX, GATEWAY_CHAT_VALUES_MAX } from "../../limits/gateway.ts";
+import { GATEWAY_CHAT_MESSAGES_MAX, GATEWAY_CHAT_VALUES_MAX } from "../../base/limits/gateway.ts";
 import type { Fields } from "./prompt.ts";
 import { FUNCTIONS } from "./template.ts";
 

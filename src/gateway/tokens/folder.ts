@@ -4,7 +4,7 @@ import { join } from "node:path";
 import {
   GATEWAY_PROBE_MARKS_MAX,
   GATEWAY_TOKENIZER_CONFIG_BYTES_MAX,
-} from "../../limits/gateway.ts";
+} from "../../base/limits/gateway.ts";
 import type { Rendering } from "./chat.ts";
 import { templateOf } from "./template.ts";
 

@@ -1,15 +1,15 @@
 // Owns the open tokenizers by folder: read again where files changed, closed when idle, and tried again after a doubling pause where opening failed.
-import { TierkvError, toTierkvError } from "../../errors.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import {
   GATEWAY_FOLDER_RETRY_MAX_MS,
   GATEWAY_FOLDER_RETRY_MIN_MS,
   GATEWAY_FOLDERS_FAILED_MAX,
   GATEWAY_TOKENIZER_IDLE_MS,
   GATEWAY_TOKENIZERS_MAX,
-} from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
-import type * as native from "../../native.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
+import type * as native from "../../base/native.ts";
+import { nowMs } from "../../base/time.ts";
 import { readModelFolder, stampOf } from "./folder.ts";
 import type { ModelFolder } from "./folder.ts";
 
@@ -88,7 +88,7 @@ export class Folders {
         this.#failed.delete(folder);
         return last;
       }
-      const core: Core = await import("../../native.ts");
+      const core: Core = await import("../../base/native.ts");
       // The folder is read first, because a failure after the opening would leave the tokenizer open.
       const model = await readModelFolder(folder);
       const id = await core.tokenizerOpen(folder);

@@ -1,10 +1,10 @@
 // Owns the gateway's own tokenizers: which models have one, and what an engine must agree with before it is used.
 import { existsSync } from "node:fs";
 import { isAbsolute, join } from "node:path";
-import { TierkvError } from "../../errors.ts";
-import { GATEWAY_ENCODE_CHARS_MAX, GATEWAY_PROBE_RETRY_MS } from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
-import { nowMs } from "../../time.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { GATEWAY_ENCODE_CHARS_MAX, GATEWAY_PROBE_RETRY_MS } from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Engine } from "../engines/engine.ts";
 import { chatOf, render } from "./chat.ts";
 import { Folders } from "./folders.ts";

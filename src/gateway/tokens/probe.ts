@@ -1,5 +1,5 @@
 // Owns comparing an engine's tokens with those of a tokenizer here, on sample texts and chats.
-import { GATEWAY_PROBE_MS } from "../../limits/gateway.ts";
+import { GATEWAY_PROBE_MS } from "../../base/limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
 import { answerOf } from "./ask.ts";
 import type { Question } from "./ask.ts";

@@ -1,5 +1,5 @@
 // Owns the part of a request's body that determines its first blocks, for every API form of an engine.
-import { GATEWAY_ENCODE_CHARS_MAX } from "../../limits/gateway.ts";
+import { GATEWAY_ENCODE_CHARS_MAX } from "../../base/limits/gateway.ts";
 import { isTokens } from "./ask.ts";
 import type { Question } from "./ask.ts";
 

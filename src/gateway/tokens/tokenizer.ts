@@ -1,6 +1,6 @@
 // Owns finding a prompt's token ids: given, remembered, made here, or asked of an engine, within a time limit.
 import { createHash } from "node:crypto";
-import { GATEWAY_TOKENIZE_CHARS_MIN, GATEWAY_TOKENS_KEPT_MAX } from "../../limits/gateway.ts";
+import { GATEWAY_TOKENIZE_CHARS_MIN, GATEWAY_TOKENS_KEPT_MAX } from "../../base/limits/gateway.ts";
 import type { Engine } from "../engines/engine.ts";
 import { askEngine } from "./ask.ts";
 import type { Question } from "./ask.ts";

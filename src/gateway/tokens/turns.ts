@@ -1,5 +1,5 @@
 // Owns how many texts are turned into tokens at once, because the same threads read files and resolve names.
-import { GATEWAY_ENCODES_AT_ONCE, GATEWAY_ENCODES_WAITING_MAX } from "../../limits/gateway.ts";
+import { GATEWAY_ENCODES_AT_ONCE, GATEWAY_ENCODES_WAITING_MAX } from "../../base/limits/gateway.ts";
 
 interface Waiting {
   begin(): void;

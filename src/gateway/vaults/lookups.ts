@@ -1,7 +1,7 @@
 // Owns asking vaults which blocks of a prompt they hold: only blocks not known to be held, and no longer than a decision waits.
-import { HASH_BYTES, hasBit, KeyPacker, PACKED_KEY_BYTES } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
-import { toTierkvError } from "../../errors.ts";
+import { HASH_BYTES, hasBit, KeyPacker, PACKED_KEY_BYTES } from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
 import {
   GATEWAY_LOOKUP_AGAIN_MS,
   GATEWAY_LOOKUP_BLOCKS_MAX,
@@ -11,9 +11,9 @@ import {
   GATEWAY_LOOKUP_VAULTS_MAX,
   GATEWAY_LOOKUPS_KEPT_MAX,
   GATEWAY_LOOKUPS_MAX,
-} from "../../limits/gateway.ts";
-import type { Logger } from "../../log.ts";
-import { nowMs, sleep } from "../../time.ts";
+} from "../../base/limits/gateway.ts";
+import type { Logger } from "../../base/log.ts";
+import { nowMs, sleep } from "../../base/time.ts";
 import type { Agreement, Named } from "../hashes/agreement.ts";
 import type { BlockIndex } from "../index/index-of-blocks.ts";
 

@@ -1,13 +1,13 @@
 // Owns one engine: its scheduler and worker connections, its arena, and the order in which all of it starts and ends.
 import { Arena } from "../../arena/arena.ts";
 import { planArena } from "../../arena/sizing.ts";
-import type { RecordClass } from "../../block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import { randomId } from "../../base/time.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import { EngineRates } from "../../cost/engine-rates.ts";
 import type { Step } from "../../cost/prefill.ts";
-import { ARENA_POLL_MS, RESTORE_SLOTS_MIN } from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import { randomId } from "../../time.ts";
 import type { Stage } from "../restore/arena-context.ts";
 import { audit } from "../restore/audit.ts";
 import { CostModel } from "../restore/cost-model.ts";

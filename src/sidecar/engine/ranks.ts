@@ -1,7 +1,7 @@
 // Owns the worker ranks of one engine together: which have connected, whether they agree, and their groups.
 import type { BlockShape } from "../../arena/sizing.ts";
-import type { RecordClass } from "../../block.ts";
-import { TierkvError } from "../../errors.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { TierkvError } from "../../base/errors.ts";
 import { groupsDiffer } from "../slots/groups.ts";
 import type { Group, Groups } from "../slots/groups.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";

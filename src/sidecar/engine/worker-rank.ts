@@ -1,8 +1,8 @@
 // Owns one worker rank of an engine: its groups, its credits, and the check of each slot it hands over.
 import type { Arena } from "../../arena/arena.ts";
-import type { Namespace } from "../../block.ts";
-import { TierkvError } from "../../errors.ts";
-import type { SidecarCounters } from "../../metrics.ts";
+import type { Namespace } from "../../base/block.ts";
+import { TierkvError } from "../../base/errors.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
 import type { Saver } from "../save/save.ts";
 import type { SaveSource } from "../save/source.ts";
 import { Credits } from "../slots/credits.ts";

@@ -1,6 +1,6 @@
 // Owns the queue for room in the arena: a plan begins when all its blocks fit, awaited plans first, then in order of arrival.
-import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../limits/general.ts";
-import { nowMs, yieldToLoop } from "../../time.ts";
+import { KEYS_PER_SLICE, RECLAIM_ANSWER_MS } from "../../base/limits/general.ts";
+import { nowMs, yieldToLoop } from "../../base/time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import type { Plan, GroupRange } from "./plan.ts";

@@ -1,6 +1,6 @@
 // Owns a look-up's time budget: how long a vault's answer usually takes, and how long a request may wait for it.
+import { LOOKUP_LATE_SHARE_MAX } from "../../base/limits/cost.ts";
 import type { Link } from "../../cost/link.ts";
-import { LOOKUP_LATE_SHARE_MAX } from "../../limits/cost.ts";
 
 /** Usual and longest time of an answer, in milliseconds. */
 export interface AnswerTimes {

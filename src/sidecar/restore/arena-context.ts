@@ -1,6 +1,6 @@
 // Owns the types of what an engine's restores depend on once its arena exists.
 import type { Arena } from "../../arena/arena.ts";
-import type { ArenaId } from "../../native.ts";
+import type { ArenaId } from "../../base/native.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Group } from "../slots/groups.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";

@@ -1,10 +1,10 @@
 // Owns audits: whether vaults hold given blocks now, asked by an engine that publishes KV-cache events. The arena does not count.
-import { HASH_BYTES, newBitmap } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
-import { AUDIT_TIMEOUT_MS } from "../../limits/again.ts";
-import type { Logger } from "../../log.ts";
-import { newSidecarCounters } from "../../metrics.ts";
-import type { SidecarCounters } from "../../metrics.ts";
+import { HASH_BYTES, newBitmap } from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
+import { AUDIT_TIMEOUT_MS } from "../../base/limits/again.ts";
+import type { Logger } from "../../base/log.ts";
+import { newSidecarCounters } from "../../base/metrics.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
 import type { Audit, SidecarMessage } from "../socket/messages.ts";
 import type { Quarantine } from "../vaults/quarantine.ts";
 import type { LookupGates } from "../vaults/vaults.ts";

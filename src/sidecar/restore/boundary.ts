@@ -1,5 +1,5 @@
 // Owns the choice of a plan's boundary: the deepest prompt position that all groups can be restored to, and the blocks it needs.
-import { HASH_BYTES, hasBit } from "../../block.ts";
+import { HASH_BYTES, hasBit } from "../../base/block.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { DoneReason, Prefetch } from "../socket/messages.ts";
 import type { LookupAnswer } from "./lookup.ts";

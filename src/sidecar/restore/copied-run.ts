@@ -1,8 +1,8 @@
 // Owns runs of blocks with copied hashes, because blocks outlive the frame they came in.
-import { HASH_BYTES, hashAt } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
-import { HASHES_PER_COPY } from "../../limits/general.ts";
-import { RUN_BLOCKS } from "../../limits/pool.ts";
+import { HASH_BYTES, hashAt } from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
+import { HASHES_PER_COPY } from "../../base/limits/general.ts";
+import { RUN_BLOCKS } from "../../base/limits/pool.ts";
 import { anchorOf, REBUILT } from "../../pool/placement.ts";
 import type { BlockRun } from "../slots/block.ts";
 

@@ -1,14 +1,18 @@
 // Owns the weighing of one engine's restores against computing: before the look-up, after it, and while a fetch runs.
-import { HASH_BYTES, hashAt, PACKED_KEY_BYTES } from "../../block.ts";
-import type { Namespace, RecordClass } from "../../block.ts";
+import { HASH_BYTES, hashAt, PACKED_KEY_BYTES } from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { blockKey } from "../../base/key-text.ts";
+import { LOOKUP_SHARE_MAX, RECOMPUTE_MARGIN } from "../../base/limits/cost.ts";
+import {
+  FORECAST_LENGTHS,
+  FORECAST_TOKENS_MIN,
+  PROMPT_TOKENS_MAX,
+} from "../../base/limits/general.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Decision, EngineRates, Offer } from "../../cost/engine-rates.ts";
 import { isStale } from "../../cost/link.ts";
 import type { Link } from "../../cost/link.ts";
 import type { Step } from "../../cost/prefill.ts";
-import { blockKey } from "../../key-text.ts";
-import { LOOKUP_SHARE_MAX, RECOMPUTE_MARGIN } from "../../limits/cost.ts";
-import { FORECAST_LENGTHS, FORECAST_TOKENS_MIN, PROMPT_TOKENS_MAX } from "../../limits/general.ts";
-import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Links } from "../vaults/vaults.ts";

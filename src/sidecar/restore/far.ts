@@ -1,5 +1,5 @@
 // Owns a prompt's records that only archives have: how many a block has, and how many a plan still waits for.
-import { HASH_BYTES, hasBit } from "../../block.ts";
+import { HASH_BYTES, hasBit } from "../../base/block.ts";
 import type { GroupRange, Run } from "./plan.ts";
 
 interface Asked {

@@ -1,22 +1,22 @@
 // Owns one engine's fetches: wanted blocks in the order needed, cut into windows, a few in flight per vault, with detection of stalls.
-import type { RecordClass } from "../../block.ts";
-import type { Vault } from "../../client/vault.ts";
-import type { EngineRates } from "../../cost/engine-rates.ts";
-import { Link } from "../../cost/link.ts";
-import { toTierkvError } from "../../errors.ts";
-import type { TierkvError } from "../../errors.ts";
-import { failpoint } from "../../failpoint.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import type { TierkvError } from "../../base/errors.ts";
+import { failpoint } from "../../base/failpoint.ts";
 import {
   CALL_TIMEOUT_MS,
   FETCH_WINDOW_BYTES,
   FETCH_WINDOW_KEYS,
   FETCHES_IN_FLIGHT_MAX,
-} from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import type { ArenaId } from "../../native.ts";
+} from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import type { ArenaId } from "../../base/native.ts";
+import { BusyTime, nowMs } from "../../base/time.ts";
+import type { Vault } from "../../client/vault.ts";
+import type { EngineRates } from "../../cost/engine-rates.ts";
+import { Link } from "../../cost/link.ts";
 import { REBUILT } from "../../pool/placement.ts";
-import { BusyTime, nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason } from "../socket/messages.ts";

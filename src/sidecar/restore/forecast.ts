@@ -1,5 +1,5 @@
 // Owns the types in which status reports costs and sizes of an engine's prompts.
-import type { RecordClass } from "../../block.ts";
+import type { RecordClass } from "../../base/block.ts";
 
 /** Costs of a prompt of `tokens` for this engine, as far as they are known. */
 export interface Forecast {

@@ -1,5 +1,5 @@
 // Owns the gap at which a restore from a pool ended: the vault of the first missing block, and the held blocks behind it.
-import { countBits, HASH_BYTES } from "../../block.ts";
+import { countBits, HASH_BYTES } from "../../base/block.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { LookupGates } from "../vaults/vaults.ts";
 import { firstMiss } from "./lookup.ts";

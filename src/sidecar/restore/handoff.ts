@@ -1,14 +1,14 @@
 // Owns the wait for blocks that another engine is saving: look-ups and early fetches until all are held, progress stops, or time is up.
-import { countBits, HASH_BYTES } from "../../block.ts";
+import { countBits, HASH_BYTES } from "../../base/block.ts";
 import {
   HANDOFF_POLL_FIRST_MS,
   HANDOFF_POLL_MAX_MS,
   HANDOFF_ROOM_SHARE,
   HANDOFF_WAIT_SHARE,
-} from "../../limits/cost.ts";
-import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../limits/general.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import { nowMs, sleep, yieldToLoop } from "../../time.ts";
+} from "../../base/limits/cost.ts";
+import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../base/limits/general.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { nowMs, sleep, yieldToLoop } from "../../base/time.ts";
 import type { Block } from "../slots/block.ts";
 import type { Prefetch } from "../socket/messages.ts";
 import type { ArenaContext } from "./arena-context.ts";

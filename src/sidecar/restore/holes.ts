@@ -1,6 +1,6 @@
 // Owns the counting of holes: blocks that a vault dropped in the middle of a prompt.
-import { HASH_BYTES, hasBit } from "../../block.ts";
-import type { RecordClass } from "../../block.ts";
+import { HASH_BYTES, hasBit } from "../../base/block.ts";
+import type { RecordClass } from "../../base/block.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 
 /** Counts holes at the vaults that own them, for groups whose blocks need all blocks before them. */

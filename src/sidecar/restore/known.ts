@@ -1,8 +1,8 @@
 // Owns the choice of short restores without a look-up: this sidecar stored the blocks, and the fetch shows whether they are still held.
-import { countBits, HASH_BYTES, newBitmap, setBit } from "../../block.ts";
-import { blockKeys } from "../../key-text.ts";
-import { KNOWN_BLOCKS_MAX, KNOWN_BYTES_MAX } from "../../limits/general.ts";
-import type { SidecarCounters } from "../../metrics.ts";
+import { countBits, HASH_BYTES, newBitmap, setBit } from "../../base/block.ts";
+import { blockKeys } from "../../base/key-text.ts";
+import { KNOWN_BLOCKS_MAX, KNOWN_BYTES_MAX } from "../../base/limits/general.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { Prefetch, SidecarMessage } from "../socket/messages.ts";

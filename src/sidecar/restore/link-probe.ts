@@ -1,7 +1,7 @@
 // Owns the probe of a link without a recent measurement: a few blocks of a request that computes instead are fetched.
-import type { Namespace } from "../../block.ts";
-import { LINK_BATCH_BYTES_MIN } from "../../limits/cost.ts";
-import { HASHES_PER_COPY } from "../../limits/general.ts";
+import type { Namespace } from "../../base/block.ts";
+import { LINK_BATCH_BYTES_MIN } from "../../base/limits/cost.ts";
+import { HASHES_PER_COPY } from "../../base/limits/general.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { ArenaContext } from "./arena-context.ts";

@@ -7,17 +7,17 @@ import {
   KeyPacker,
   newBitmap,
   setBit,
-} from "../../block.ts";
-import type { Namespace, RecordClass } from "../../block.ts";
-import { toTierkvError } from "../../errors.ts";
-import { blockKey, blockKeys } from "../../key-text.ts";
-import { KEYS_PER_SLICE } from "../../limits/general.ts";
-import { LOOKUP_GRACE_MS } from "../../limits/pool.ts";
-import { SHARED_FIRST_MS } from "../../limits/shared.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
+} from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { blockKey, blockKeys } from "../../base/key-text.ts";
+import { KEYS_PER_SLICE } from "../../base/limits/general.ts";
+import { LOOKUP_GRACE_MS } from "../../base/limits/pool.ts";
+import { SHARED_FIRST_MS } from "../../base/limits/shared.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { nowMs, sleep, yieldToLoop } from "../../base/time.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
-import { nowMs, sleep, yieldToLoop } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { MissReason } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";

@@ -1,5 +1,5 @@
 // Owns one restore plan: its blocks per group, how far they are placed without a gap, and why it ended.
-import type { Namespace, RecordClass } from "../../block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
 import { REBUILT } from "../../pool/placement.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";

@@ -1,12 +1,19 @@
 // Owns the second step of a look-up: which missing blocks can be rebuilt from the other records of their stripes.
-import { HASH_BYTES, hasBit, newBitmap, KeyPacker, PARITY_GROUP, setBit } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
-import { toTierkvError } from "../../errors.ts";
-import { KEYS_PER_SLICE } from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
+import {
+  HASH_BYTES,
+  hasBit,
+  newBitmap,
+  KeyPacker,
+  PARITY_GROUP,
+  setBit,
+} from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { KEYS_PER_SLICE } from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import { yieldToLoop } from "../../base/time.ts";
 import { anchorOf, NO_VAULT, REBUILT } from "../../pool/placement.ts";
 import { membersOf } from "../../pool/stripes.ts";
-import { yieldToLoop } from "../../time.ts";
 import type { Kin, Pool } from "../vaults/pools.ts";
 import type { LookupGate } from "../vaults/vaults.ts";
 

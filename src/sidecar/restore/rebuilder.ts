@@ -1,14 +1,14 @@
 // Owns the rebuilding of blocks that no vault gives: the stripe's other records and its parity are fetched, and combined in the core.
-import { HASH_BYTES, hashAt, ItemStatus, packKeys, PARITY_GROUP } from "../../block.ts";
+import { HASH_BYTES, hashAt, ItemStatus, packKeys, PARITY_GROUP } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { CALL_TIMEOUT_MS } from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { outboxDrop, outboxReserve, parityRebuild } from "../../base/native.ts";
 import type { FetchOptions } from "../../client/items.ts";
 import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
 import { isRemote } from "../../client/vault.ts";
 import type { Vault } from "../../client/vault.ts";
-import { toTierkvError } from "../../errors.ts";
-import { CALL_TIMEOUT_MS } from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import { outboxDrop, outboxReserve, parityRebuild } from "../../native.ts";
 import { anchorOf } from "../../pool/placement.ts";
 import type { Block } from "../slots/block.ts";
 import type { Kin, Pool } from "../vaults/pools.ts";

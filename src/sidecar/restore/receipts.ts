@@ -1,21 +1,21 @@
 // Owns the making of restore receipts: digests of a few blocks while they still lie in the arena, signed, written to a file.
 import { createHash } from "node:crypto";
-import { HASH_BYTES, hashAt } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
-import { toTierkvError } from "../../errors.ts";
+import { HASH_BYTES, hashAt } from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
 import {
   RECEIPT_SAMPLE_BYTES_MAX,
   RECEIPT_SAMPLE_MAX,
   RECEIPTS_AT_ONCE,
-} from "../../limits/receipts.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import { slotsDigest } from "../../native.ts";
+} from "../../base/limits/receipts.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { slotsDigest } from "../../base/native.ts";
+import { randomId, wallClockMs } from "../../base/time.ts";
+import { packageVersion } from "../../base/version.ts";
 import type { ReceiptFolder } from "../../receipt/folder.ts";
 import { makeReceipt } from "../../receipt/receipt.ts";
 import type { ReceiptGroup, ReceiptSample, ReceiptStatement } from "../../receipt/receipt.ts";
-import { randomId, wallClockMs } from "../../time.ts";
-import { packageVersion } from "../../version.ts";
 import type { Block } from "../slots/block.ts";
 import { shapeOf } from "../slots/groups.ts";
 import type { Release } from "../socket/messages.ts";

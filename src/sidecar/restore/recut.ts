@@ -1,10 +1,14 @@
 // Owns hand-offs from an engine with longer blocks: its records are fetched by its names and cut into this engine's blocks.
-import { HASH_BYTES, hashAt, hasBit, ItemStatus, packKeys } from "../../block.ts";
-import { toTierkvError } from "../../errors.ts";
-import { blockKeys } from "../../key-text.ts";
-import { HANDOFF_ROOM_SHARE } from "../../limits/cost.ts";
-import { CALL_TIMEOUT_MS, FETCH_WINDOW_BYTES, FETCH_WINDOW_KEYS } from "../../limits/general.ts";
-import { outboxDrop, outboxReserve, recutSlots } from "../../native.ts";
+import { HASH_BYTES, hashAt, hasBit, ItemStatus, packKeys } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { blockKeys } from "../../base/key-text.ts";
+import { HANDOFF_ROOM_SHARE } from "../../base/limits/cost.ts";
+import {
+  CALL_TIMEOUT_MS,
+  FETCH_WINDOW_BYTES,
+  FETCH_WINDOW_KEYS,
+} from "../../base/limits/general.ts";
+import { outboxDrop, outboxReserve, recutSlots } from "../../base/native.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { LongerBlocks, PrefetchGroup } from "../socket/asked.ts";
 import type { Prefetch } from "../socket/messages.ts";

@@ -1,18 +1,18 @@
 // Owns the restores of one engine: plans are looked up, admitted, fetched prefix first, and report their placed blocks.
-import { HASH_BYTES } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import { failpoint } from "../../failpoint.ts";
+import { HASH_BYTES } from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { failpoint } from "../../base/failpoint.ts";
 import {
   HASHES_PER_COPY,
   KEYS_PER_SLICE,
   PLAN_KEYS_MAX,
   PLAN_KEYS_OPEN_MAX,
   PLANS_MAX,
-} from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import { nowMs, yieldToLoop } from "../../time.ts";
+} from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { nowMs, yieldToLoop } from "../../base/time.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason, Prefetch, Release, SidecarMessage } from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";

@@ -1,9 +1,9 @@
 // Owns the handling of overlong prompts: cut to a plan's keys, with a warning where the arena holds less than the vaults.
 import { arenaBytesFor } from "../../arena/sizing.ts";
-import { HASH_BYTES } from "../../block.ts";
-import { PLAN_KEYS_MAX } from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
+import { HASH_BYTES } from "../../base/block.ts";
+import { PLAN_KEYS_MAX } from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
 import type { Prefetch } from "../socket/messages.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { blocksNeeded, cutToKeys } from "./boundary.ts";

@@ -1,6 +1,6 @@
 // Owns an engine's wait for a plan: its deadline, the comparison with computing, and messages that the plan is still alive.
-import { PACE_TICK_MS, WAITS_EVERY_MS } from "../../limits/cost.ts";
-import { nowMs } from "../../time.ts";
+import { PACE_TICK_MS, WAITS_EVERY_MS } from "../../base/limits/cost.ts";
+import { nowMs } from "../../base/time.ts";
 import type { DoneReason, SidecarMessage } from "../socket/messages.ts";
 import type { CostModel } from "./cost-model.ts";
 import type { Plan } from "./plan.ts";

@@ -1,9 +1,9 @@
 // Owns one Fetch call: which records it brings into which slots, and what became of each block.
-import { ItemStatus, keyAt, KeyPacker } from "../../block.ts";
+import { ItemStatus, keyAt, KeyPacker } from "../../base/block.ts";
+import { TierkvError } from "../../base/errors.ts";
+import type { ArenaId } from "../../base/native.ts";
+import { nowMs } from "../../base/time.ts";
 import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
-import { TierkvError } from "../../errors.ts";
-import type { ArenaId } from "../../native.ts";
-import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason } from "../socket/messages.ts";

@@ -1,6 +1,6 @@
 // Owns the form of a certificate: a measurement of what a lossy codec changes in a model's answers, and what it is about.
-import { parseObject } from "../../json.ts";
-import { CERTIFIED_PROMPTS_MIN } from "../../limits/codec.ts";
+import { parseObject } from "../../base/json.ts";
+import { CERTIFIED_PROMPTS_MIN } from "../../base/limits/codec.ts";
 
 /** Subject of a certificate, which says nothing of anything else. */
 export interface Subject {

@@ -2,10 +2,10 @@
 import { createHash } from "node:crypto";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import { CERTIFICATE_BYTES_MAX, CERTIFICATES_MAX } from "../../limits/codec.ts";
-import type { Logger } from "../../log.ts";
-import { readUnforged, writePrivate } from "../../private-file.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { CERTIFICATE_BYTES_MAX, CERTIFICATES_MAX } from "../../base/limits/codec.ts";
+import type { Logger } from "../../base/log.ts";
+import { readUnforged, writePrivate } from "../../base/private-file.ts";
 import { readCertificate } from "./certificate.ts";
 import type { Certificate } from "./certificate.ts";
 

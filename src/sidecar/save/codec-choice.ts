@@ -1,16 +1,16 @@
 // Owns the choice for `[codec] kv = "auto"`: per vault the codec that restores soonest, lossy only where the model is certified and that gains.
-import type { RecordClass } from "../../block.ts";
-import type { EncodePool } from "../../codec/pool.ts";
-import { toTierkvError } from "../../errors.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
 import {
   CHANGE_TIME_SHARE,
   EXACT_TIME_SHARE,
   NAMESPACES_KNOWN_MAX,
   WEIGHED_BLOCKS,
   WEIGHED_GROUPS_MAX,
-} from "../../limits/codec.ts";
-import type { Logger } from "../../log.ts";
-import type { ArenaId, CodecWeight, GeometryId } from "../../native.ts";
+} from "../../base/limits/codec.ts";
+import type { Logger } from "../../base/log.ts";
+import type { ArenaId, CodecWeight, GeometryId } from "../../base/native.ts";
+import type { EncodePool } from "../../codec/pool.ts";
 import { codecId, codecNameOf, isExact } from "./codecs.ts";
 import type { CodecName, Codecs } from "./codecs.ts";
 import type { VaultView } from "./vault-view.ts";

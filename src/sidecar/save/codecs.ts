@@ -1,5 +1,5 @@
 // Owns which codec a class of records is encoded with, and the fidelity that the choice gives a namespace.
-import type { RecordClass } from "../../block.ts";
+import type { RecordClass } from "../../base/block.ts";
 import type { CodecConfig, KvCodec, TurboQuantConfig } from "../../config/config.ts";
 
 /** Name of a codec, as `tierkv status` shows it. */

@@ -1,5 +1,5 @@
 // Owns which blocks engines hold as a lossy codec gave them back: saved again, they must not be coded again.
-import { DECODED_BLOCKS_MAX } from "../../limits/codec.ts";
+import { DECODED_BLOCKS_MAX } from "../../base/limits/codec.ts";
 
 /** Names of the blocks placed last, by their keys' text; the oldest is forgotten. */
 export class DecodedBlocks {

@@ -1,6 +1,6 @@
 // Owns the destinations of a block: memory of this machine, its owner, another vault, and a parity record.
-import type { RecordClass } from "../../block.ts";
-import type { SidecarCounters } from "../../metrics.ts";
+import type { RecordClass } from "../../base/block.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { Membership, Pools } from "../vaults/pools.ts";
 import type { StoreQueue, Destination } from "./store-queue.ts";

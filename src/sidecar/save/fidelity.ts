@@ -1,6 +1,6 @@
 // Owns the decision whether one engine's blocks may be lossy: by configuration, or by a certificate of its very weights.
+import type { Logger } from "../../base/log.ts";
 import type { Config } from "../../config/config.ts";
-import type { Logger } from "../../log.ts";
 import { excessOf, isAbout } from "./certificate.ts";
 import type { Certificate, Subject } from "./certificate.ts";
 import { readCertificates } from "./certificates.ts";

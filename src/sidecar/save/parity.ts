@@ -1,20 +1,20 @@
 // Owns unfinished parity records: which blocks each covers, which members vaults took, and giving up incomplete ones.
-import { packKeys, PARITY_GROUP } from "../../block.ts";
-import type { Namespace, RecordClass } from "../../block.ts";
-import type { Takes } from "../../client/flush-feed.ts";
-import { OutboxRecord } from "../../codec/record.ts";
-import { toTierkvError } from "../../errors.ts";
-import { recordKey } from "../../key-text.ts";
+import { packKeys, PARITY_GROUP } from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { recordKey } from "../../base/key-text.ts";
 import {
   PARITY_OPEN_BYTES,
   PARITY_OPEN_MAX,
   PARITY_PARENTS_MAX,
   PART_BLOCKS,
-} from "../../limits/pool.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import type { StripeId } from "../../native.ts";
-import { parityAdd, parityClose, parityMake, parityOpen } from "../../native.ts";
+} from "../../base/limits/pool.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import type { StripeId } from "../../base/native.ts";
+import { parityAdd, parityClose, parityMake, parityOpen } from "../../base/native.ts";
+import type { Takes } from "../../client/flush-feed.ts";
+import { OutboxRecord } from "../../codec/record.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { CodecChoice } from "./codec-choice.ts";

@@ -1,7 +1,7 @@
 // Owns blocks that wait in their slots to be encoded: their names, and how many a batch takes.
-import { HASH_BYTES } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
-import { SAVE_BATCH_ITEMS } from "../../limits/general.ts";
+import { HASH_BYTES } from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
+import { SAVE_BATCH_ITEMS } from "../../base/limits/general.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { ParityDestination } from "./destinations.ts";
 import type { Destination } from "./store-queue.ts";

@@ -1,12 +1,7 @@
 // Owns the re-offering of blocks that a vault lost or evicted and an arena still holds: in idle time, prefix first, bounded.
-import { hasBit, hashAt, KeyPacker, packKeys } from "../../block.ts";
-import type { Namespace, RecordClass } from "../../block.ts";
-import { UNCOUNTED } from "../../client/found.ts";
-import type { Vault } from "../../client/vault.ts";
-import type { EncodePool } from "../../codec/pool.ts";
-import type { OutboxRecord } from "../../codec/record.ts";
-import { packBlocks } from "../../codec/task.ts";
-import { toTierkvError } from "../../errors.ts";
+import { hasBit, hashAt, KeyPacker, packKeys } from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
 import {
   AGAIN_ASK_MS,
   AGAIN_BYTES_PER_S,
@@ -14,12 +9,17 @@ import {
   AGAIN_KEYS,
   AGAIN_LINK_SHARE,
   AGAIN_PAUSE_MS,
-} from "../../limits/again.ts";
-import { CALL_TIMEOUT_MS, SAVE_BATCH_ITEMS } from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import type { ArenaId } from "../../native.ts";
-import { jitterMs, nowMs, sleep } from "../../time.ts";
+} from "../../base/limits/again.ts";
+import { CALL_TIMEOUT_MS, SAVE_BATCH_ITEMS } from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import type { ArenaId } from "../../base/native.ts";
+import { jitterMs, nowMs, sleep } from "../../base/time.ts";
+import { UNCOUNTED } from "../../client/found.ts";
+import type { Vault } from "../../client/vault.ts";
+import type { EncodePool } from "../../codec/pool.ts";
+import type { OutboxRecord } from "../../codec/record.ts";
+import { packBlocks } from "../../codec/task.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { Group } from "../slots/groups.ts";

@@ -1,5 +1,5 @@
 // Owns the bytes of saves that may be on their way, at least as many as the engines' slots for saves hold.
-import { SAVE_AHEAD_BYTES_MAX, SAVE_QUEUE_BYTES_MAX } from "../../limits/general.ts";
+import { SAVE_AHEAD_BYTES_MAX, SAVE_QUEUE_BYTES_MAX } from "../../base/limits/general.ts";
 
 export class SaveRoom {
   #slotBytes = 0;

@@ -1,19 +1,23 @@
 // Owns saved blocks between arena slots and records: batches per engine, rank and group, encoded when sent, or ahead where slots run short.
-import { packKeys } from "../../block.ts";
-import type { Namespace, RecordClass } from "../../block.ts";
+import { packKeys } from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { failpoint } from "../../base/failpoint.ts";
+import { blockKey, recordKey } from "../../base/key-text.ts";
+import {
+  SAVE_AHEAD_BYTES_MAX,
+  SAVE_BATCH_BYTES,
+  SAVE_DRAIN_MS,
+} from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { becomes } from "../../base/time.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
 import { packBlocks } from "../../codec/task.ts";
 import type { EncodeTask } from "../../codec/task.ts";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import { failpoint } from "../../failpoint.ts";
-import { blockKey, recordKey } from "../../key-text.ts";
-import { SAVE_AHEAD_BYTES_MAX, SAVE_BATCH_BYTES, SAVE_DRAIN_MS } from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
-import { becomes } from "../../time.ts";
 import type { SaveItem } from "../socket/messages.ts";
 import type { DropReason } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";

@@ -1,6 +1,6 @@
 // Owns the form of a source of blocks: what a save must know of one group of one rank of one engine.
-import type { RecordClass } from "../../block.ts";
-import type { ArenaId, GeometryId } from "../../native.ts";
+import type { RecordClass } from "../../base/block.ts";
+import type { ArenaId, GeometryId } from "../../base/native.ts";
 
 /** The origin of blocks: one group of one rank of one engine. */
 export interface SaveSource {

@@ -1,12 +1,8 @@
 // Owns the sending of encoded records to one vault: batches, a few calls in flight, every record counted and dropped exactly once.
-import { ItemStatus, statusName } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
-import type { Takes } from "../../client/flush-feed.ts";
-import type { Vault } from "../../client/vault.ts";
-import type { OutboxRecord } from "../../codec/record.ts";
-import type { Link } from "../../cost/link.ts";
-import { toTierkvError } from "../../errors.ts";
-import { failpoint } from "../../failpoint.ts";
+import { ItemStatus, statusName } from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { failpoint } from "../../base/failpoint.ts";
 import {
   CALL_TIMEOUT_MS,
   NAMESPACES_NAMED_MAX,
@@ -15,10 +11,14 @@ import {
   SAVE_BATCH_ITEMS,
   STORE_TIMEOUT_MS,
   STORES_IN_FLIGHT_MAX,
-} from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import { BusyTime } from "../../time.ts";
+} from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { BusyTime } from "../../base/time.ts";
+import type { Takes } from "../../client/flush-feed.ts";
+import type { Vault } from "../../client/vault.ts";
+import type { OutboxRecord } from "../../codec/record.ts";
+import type { Link } from "../../cost/link.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import { StoreTrace } from "../trace/request-trace.ts";
 import type { Stored } from "../trace/request-trace.ts";

@@ -1,9 +1,9 @@
 // Owns a vault's state as the choice of a codec needs it: the rate of its link, and whether it has room.
+import { VAULT_FULL_SHARE, VAULT_ROOM_MS } from "../../base/limits/codec.ts";
+import { STATUS_TIMEOUT_MS } from "../../base/limits/general.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Vault } from "../../client/vault.ts";
 import type { Link } from "../../cost/link.ts";
-import { VAULT_FULL_SHARE, VAULT_ROOM_MS } from "../../limits/codec.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
-import { nowMs } from "../../time.ts";
 
 export class VaultView {
   readonly #client: Vault;

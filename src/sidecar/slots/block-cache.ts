@@ -1,10 +1,10 @@
 // Owns the cache of blocks in an engine's arena, placed or on their way: sharing, slots, and the order of eviction.
 import { SIDECAR_OWNER } from "../../arena/arena.ts";
 import type { Arena } from "../../arena/arena.ts";
-import { HASH_BYTES } from "../../block.ts";
-import type { RecordClass } from "../../block.ts";
+import { HASH_BYTES } from "../../base/block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import type { ArenaId } from "../../base/native.ts";
 import type { Takes } from "../../client/flush-feed.ts";
-import type { ArenaId } from "../../native.ts";
 import { REBUILT } from "../../pool/placement.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import { Block, NO_LEASES } from "./block.ts";

@@ -1,6 +1,6 @@
 // Owns one block in an engine's arena, or on its way there: its state, its slots and its users.
 import type { Leases } from "../../arena/arena.ts";
-import type { RecordClass } from "../../block.ts";
+import type { RecordClass } from "../../base/block.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import { Holding } from "./holding.ts";

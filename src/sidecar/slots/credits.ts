@@ -1,7 +1,7 @@
 // Owns the slots one worker may fill: granted as the arena gets ready, taken back by saves and returns, within its share.
 import { SIDECAR_OWNER } from "../../arena/arena.ts";
 import type { Arena, Leases } from "../../arena/arena.ts";
-import { CREDIT_REGRANT_MS } from "../../limits/general.ts";
+import { CREDIT_REGRANT_MS } from "../../base/limits/general.ts";
 
 export class Credits {
   readonly #arena: Arena;

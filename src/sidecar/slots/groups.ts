@@ -1,8 +1,8 @@
 // Owns a rank's KV-cache groups: their specs checked, registered as native geometries, and dropped again.
-import { classNumber } from "../../block.ts";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import { dropGeometry, geometryInfo, registerGeometry } from "../../native.ts";
-import type { Geometry, GeometryId } from "../../native.ts";
+import { classNumber } from "../../base/block.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { dropGeometry, geometryInfo, registerGeometry } from "../../base/native.ts";
+import type { Geometry, GeometryId } from "../../base/native.ts";
 import type { ReceiptShape } from "../../receipt/receipt.ts";
 import type { GroupSpec } from "../socket/messages.ts";
 

@@ -1,5 +1,5 @@
 // Owns the knowledge about one vault that has a block, or is to have it.
-import { nowMs } from "../../time.ts";
+import { nowMs } from "../../base/time.ts";
 
 export class Holding {
   /** Index of the vault in its class. */

@@ -1,8 +1,8 @@
 // Owns the names of blocks in frames of the local socket: namespace, hashes by group, and a receipt.
-import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../../block.ts";
-import type { Namespace, RecordClass } from "../../block.ts";
-import { GROUPS_MAX } from "../../limits/general.ts";
-import { recordKeysNamespace } from "../../native.ts";
+import { asBuffer, HASH_BYTES, NAMESPACE_BYTES, toNamespace } from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { GROUPS_MAX } from "../../base/limits/general.ts";
+import { recordKeysNamespace } from "../../base/native.ts";
 import type { Reader } from "./reader.ts";
 
 export interface PrefetchGroup {

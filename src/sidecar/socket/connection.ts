@@ -1,16 +1,16 @@
 // Owns one connection of the local socket: frames in, sharing the event loop; frames out, bounded; and its end.
 import type { Socket } from "node:net";
-import { TierkvError, toTierkvError } from "../../errors.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import {
   FRAME_BYTES_MAX,
   FRAMES_OUT_BYTES_MAX,
   GREETING_BYTES_MAX,
   LINGER_MS,
   LOOP_SLICE_MS,
-} from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { ArenaId } from "../../native.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { ArenaId } from "../../base/native.ts";
+import { nowMs } from "../../base/time.ts";
 import { encodeFrame, FrameDecoder } from "./frames.ts";
 import { parseMessage } from "./messages.ts";
 import type { ShimMessage, SidecarMessage } from "./messages.ts";

@@ -1,12 +1,12 @@
 // Owns the framing of the local socket: uint32 length, then one msgpack map, with every size checked before decoding.
 import { decode, Encoder } from "@msgpack/msgpack";
-import { TierkvError } from "../../errors.ts";
+import { TierkvError } from "../../base/errors.ts";
 import {
   FRAME_BYTES_MAX,
   FRAME_DEPTH_MAX,
   FRAME_TEXT_BYTES_MAX,
   FRAME_VALUES_MAX,
-} from "../../limits/general.ts";
+} from "../../base/limits/general.ts";
 
 const LENGTH_BYTES = 4;
 

@@ -1,5 +1,5 @@
 // Owns the hello, the first frame of each connection of the local socket: the peer's role, engine and version.
-import { WORLD_MAX } from "../../limits/general.ts";
+import { WORLD_MAX } from "../../base/limits/general.ts";
 import type { Reader } from "./reader.ts";
 
 export const LOCAL_PROTOCOL = 2;

@@ -1,9 +1,8 @@
 // Owns the messages of the local socket: their TypeScript shapes, and the check of every field a shim sends.
-import { asBuffer, HASH_BYTES } from "../../block.ts";
-import type { Namespace, RecordClass } from "../../block.ts";
-import type { Step } from "../../cost/prefill.ts";
-import { AUDIT_HASHES_MAX } from "../../limits/again.ts";
-import { WEIGHTS_NAME_BYTES_MAX } from "../../limits/codec.ts";
+import { asBuffer, HASH_BYTES } from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { AUDIT_HASHES_MAX } from "../../base/limits/again.ts";
+import { WEIGHTS_NAME_BYTES_MAX } from "../../base/limits/codec.ts";
 import {
   EXPLAIN_MAX,
   GROUPS_MAX,
@@ -11,8 +10,9 @@ import {
   SAVE_ITEMS_MAX,
   STEP_ROWS_MAX,
   UNASKED_ROWS_MAX,
-} from "../../limits/general.ts";
-import { recordKeysTenant } from "../../native.ts";
+} from "../../base/limits/general.ts";
+import { recordKeysTenant } from "../../base/native.ts";
+import type { Step } from "../../cost/prefill.ts";
 import { parseAsked, parseLonger, parseReceipt, readNamespace } from "./asked.ts";
 import type { LongerBlocks, PrefetchGroup } from "./asked.ts";
 import type { Fields } from "./frames.ts";

@@ -1,8 +1,8 @@
 // Owns the order of writes to a local socket: bytes written by Node, and frames with a descriptor, which Node cannot write.
 import type { Socket } from "node:net";
-import { PASS_RETRY_MS } from "../../limits/general.ts";
-import type { ArenaId } from "../../native.ts";
-import { sendArena } from "../../native.ts";
+import { PASS_RETRY_MS } from "../../base/limits/general.ts";
+import type { ArenaId } from "../../base/native.ts";
+import { sendArena } from "../../base/native.ts";
 
 export class Outgoing {
   readonly #socket: Socket;

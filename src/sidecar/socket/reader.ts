@@ -1,6 +1,6 @@
 // Owns the checked reading of untyped fields: each getter returns its type or throws BAD_FRAME with field, value and expectation.
-import { TierkvError } from "../../errors.ts";
-import { FRAME_TEXT_BYTES_MAX, NAME_BYTES_MAX } from "../../limits/general.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { FRAME_TEXT_BYTES_MAX, NAME_BYTES_MAX } from "../../base/limits/general.ts";
 import type { Fields } from "./frames.ts";
 
 const U32_MAX = 0xffff_ffff;

@@ -1,8 +1,8 @@
 // Owns the frames about sessions: updates that come with requests, and the questions of `tierkv session`.
-import type { Namespace } from "../../block.ts";
-import { PLAN_KEYS_MAX } from "../../limits/general.ts";
-import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX } from "../../limits/sessions.ts";
-import { recordKeysTenant } from "../../native.ts";
+import type { Namespace } from "../../base/block.ts";
+import { PLAN_KEYS_MAX } from "../../base/limits/general.ts";
+import { KEEP_S_MAX, SESSION_NAME_BYTES_MAX } from "../../base/limits/sessions.ts";
+import { recordKeysTenant } from "../../base/native.ts";
 import { parseAsked, readNamespace } from "./asked.ts";
 import type { PrefetchGroup } from "./asked.ts";
 import type { Reader } from "./reader.ts";

@@ -1,8 +1,8 @@
 // Owns the outcomes of blocks at this sidecar, for the reasons of misses: bounded, and overruled by what a vault says.
-import type { Namespace, RecordClass } from "../../block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { blockOf, blockText } from "../../base/key-text.ts";
+import { OUTCOMES_MAX, FLUSHES_KEPT_MAX } from "../../base/limits/general.ts";
 import type { Takes } from "../../client/flush-feed.ts";
-import { blockOf, blockText } from "../../key-text.ts";
-import { OUTCOMES_MAX, FLUSHES_KEPT_MAX } from "../../limits/general.ts";
 
 interface Outcome {
   namespace: Namespace;

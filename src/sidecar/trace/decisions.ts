@@ -1,10 +1,10 @@
 // Owns the accounts of recent requests: what was found, decided, predicted and measured, and why.
+import { DECISIONS_MAX, NAME_BYTES_MAX } from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { nowMs, wallClockMs } from "../../base/time.ts";
 import type { Tier } from "../../client/vault.ts";
 import type { Choice, Decision } from "../../cost/engine-rates.ts";
-import { DECISIONS_MAX, NAME_BYTES_MAX } from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import { nowMs, wallClockMs } from "../../time.ts";
 import type { DoneReason, Prefetch, Unasked } from "../socket/messages.ts";
 import { reasonOf } from "../socket/reasons.ts";
 import type { Ledger } from "./ledger.ts";

@@ -1,7 +1,7 @@
 // Owns the ids of a request's spans, chosen at its beginning because vaults refer to them before it ends.
-import { nowMs, wallClockMs } from "../../time.ts";
-import { contextBytes, newSpanId, newTraceId, parseTraceparent } from "../../trace-context.ts";
-import type { TraceContext } from "../../trace-context.ts";
+import { nowMs, wallClockMs } from "../../base/time.ts";
+import { contextBytes, newSpanId, newTraceId, parseTraceparent } from "../../base/trace-context.ts";
+import type { TraceContext } from "../../base/trace-context.ts";
 
 export interface RequestTrace {
   readonly traceId: string;

@@ -1,11 +1,11 @@
 // Owns reuse statistics, for sizing a vault: time from a block's last use to the next request, and bytes stored in between.
-import { HASH_BYTES, hasBit } from "../../block.ts";
-import type { Namespace } from "../../block.ts";
-import { blockKeys } from "../../key-text.ts";
-import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../limits/seen.ts";
-import { Histogram } from "../../metrics.ts";
-import type { HistogramSnapshot, SidecarCounters } from "../../metrics.ts";
-import { nowMs } from "../../time.ts";
+import { HASH_BYTES, hasBit } from "../../base/block.ts";
+import type { Namespace } from "../../base/block.ts";
+import { blockKeys } from "../../base/key-text.ts";
+import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../base/limits/seen.ts";
+import { Histogram } from "../../base/metrics.ts";
+import type { HistogramSnapshot, SidecarCounters } from "../../base/metrics.ts";
+import { nowMs } from "../../base/time.ts";
 
 /** Blocks of one group in a request; the engine itself held the ones before `from`. */
 export interface AskedBlocks {

@@ -1,19 +1,19 @@
 // Owns the sidecar's part in flushes: a held call per vault reports them, every copy here is dropped, and the vault is answered.
 import { hostname } from "node:os";
-import { className } from "../../block.ts";
-import type { RecordClass } from "../../block.ts";
-import type { FlushedScope, Takes } from "../../client/flush-feed.ts";
-import type { Vault } from "../../client/vault.ts";
-import { isTierkvError, toTierkvError } from "../../errors.ts";
+import { className } from "../../base/block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { isTierkvError, toTierkvError } from "../../base/errors.ts";
 import {
   FLUSH_LEAVE_MS,
   FLUSH_TIMEOUT_MS,
   WATCH_PAUSE_MS,
   WATCH_TIMEOUT_MS,
-} from "../../limits/general.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import { jitterMs, nowMs, randomId, sleep } from "../../time.ts";
+} from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { jitterMs, nowMs, randomId, sleep } from "../../base/time.ts";
+import type { FlushedScope, Takes } from "../../client/flush-feed.ts";
+import type { Vault } from "../../client/vault.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { VaultClients } from "./pools.ts";
 import type { Quarantine } from "./quarantine.ts";

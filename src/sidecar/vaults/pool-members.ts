@@ -1,11 +1,11 @@
 // Owns the members of the pools: present vaults, vaults that left and are still asked for a while, and the index of each.
-import type { RecordClass } from "../../block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { POOL_CLIENTS_MAX, POOL_VAULTS_MAX, VIEW_KEPT_MS } from "../../base/limits/pool.ts";
+import type { Logger } from "../../base/log.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
 import type { SourceKind } from "../../discovery/source.ts";
-import { POOL_CLIENTS_MAX, POOL_VAULTS_MAX, VIEW_KEPT_MS } from "../../limits/pool.ts";
-import type { Logger } from "../../log.ts";
-import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 import { LookupGate, openGates, openLinks } from "./vaults.ts";
 

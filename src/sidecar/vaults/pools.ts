@@ -1,12 +1,12 @@
 // Owns the placement of blocks on a class's vaults, as this sidecar sees it: by runs, with stand-ins for down vaults, and shared memory.
-import { HASH_BYTES } from "../../block.ts";
-import type { RecordClass } from "../../block.ts";
+import { HASH_BYTES } from "../../base/block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { CAPACITY_STEPS, VIEW_KEPT_MS, VIEWS_KEPT_MAX } from "../../base/limits/pool.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Vault } from "../../client/vault.ts";
-import { CAPACITY_STEPS, VIEW_KEPT_MS, VIEWS_KEPT_MAX } from "../../limits/pool.ts";
 import { anchorOf, NO_VAULT, Placement } from "../../pool/placement.ts";
 import type { Home } from "../../pool/placement.ts";
 import { membersOf } from "../../pool/stripes.ts";
-import { nowMs } from "../../time.ts";
 
 /** Vaults of each class, in the order of the configuration; empty: look-ups miss and saves are dropped, counted. */
 export type VaultClients = Readonly<Record<RecordClass, readonly Vault[]>>;

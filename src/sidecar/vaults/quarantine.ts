@@ -1,6 +1,6 @@
 // Owns the quarantined namespaces: an engine computed one of their blocks again, and the stored one was different.
-import type { Namespace } from "../../block.ts";
-import { QUARANTINED_MAX } from "../../limits/truth.ts";
+import type { Namespace } from "../../base/block.ts";
+import { QUARANTINED_MAX } from "../../base/limits/truth.ts";
 
 /** A namespace stays until it is flushed or the sidecar restarts, after which the next check finds it again. */
 export class Quarantine {

@@ -1,17 +1,17 @@
 // Owns the sidecar's session calls: tells each vault which of its blocks to keep, and merges what vaults report.
-import { HASH_BYTES, KeyPacker } from "../../block.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
-import { isRemote } from "../../client/vault.ts";
-import { toTierkvError } from "../../errors.ts";
-import { CALL_TIMEOUT_MS, KEYS_MAX } from "../../limits/general.ts";
+import { HASH_BYTES, KeyPacker } from "../../base/block.ts";
+import { toTierkvError } from "../../base/errors.ts";
+import { CALL_TIMEOUT_MS, KEYS_MAX } from "../../base/limits/general.ts";
 import {
   SESSION_TELL_TIMEOUT_MS,
   SESSION_TELLS_AT_ONCE,
   SESSION_TELLS_MAX,
-} from "../../limits/sessions.ts";
-import type { Logger } from "../../log.ts";
-import type { SidecarCounters } from "../../metrics.ts";
-import { yieldToLoop } from "../../time.ts";
+} from "../../base/limits/sessions.ts";
+import type { Logger } from "../../base/log.ts";
+import type { SidecarCounters } from "../../base/metrics.ts";
+import { yieldToLoop } from "../../base/time.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
+import { isRemote } from "../../client/vault.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { SessionMessage, SessionUpdate } from "../socket/session.ts";
 import type { Places, Pools, VaultClients } from "./pools.ts";

@@ -1,8 +1,8 @@
 // Owns the vaults' statistics for displays: fetched only while one looks, and never in the path of a request.
+import { STATUS_TIMEOUT_MS } from "../../base/limits/general.ts";
+import { VAULT_SEEN_MS } from "../../base/limits/seen.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Vault } from "../../client/vault.ts";
-import { STATUS_TIMEOUT_MS } from "../../limits/general.ts";
-import { VAULT_SEEN_MS } from "../../limits/seen.ts";
-import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 
 /** Statistics from a vault's last answer. */

@@ -1,13 +1,13 @@
 // Owns the sidecar's links to its vaults, and a gate that bounds the look-ups under way at each vault.
-import { keyCount } from "../../block.ts";
-import type { Namespace, RecordClass } from "../../block.ts";
+import { keyCount } from "../../base/block.ts";
+import type { Namespace, RecordClass } from "../../base/block.ts";
+import { LOOKUPS_IN_FLIGHT_MAX } from "../../base/limits/general.ts";
+import { nowMs } from "../../base/time.ts";
 import { OF_A_REQUEST, readFound } from "../../client/found.ts";
 import type { Found, LookupFor } from "../../client/found.ts";
 import { isRemote } from "../../client/vault.ts";
 import type { Tier, Vault } from "../../client/vault.ts";
 import { Link } from "../../cost/link.ts";
-import { LOOKUPS_IN_FLIGHT_MAX } from "../../limits/general.ts";
-import { nowMs } from "../../time.ts";
 import type { VaultClients } from "./pools.ts";
 
 /** Lets a burst of look-ups through a few at a time, because the client refuses calls above its own limit. */

@@ -1,6 +1,6 @@
 // Owns the limit on failed logins per address: a burst, then one per AUTH_REFILL_MS.
-import { AUTH_FAILURES_MAX, AUTH_PEERS_MAX, AUTH_REFILL_MS } from "../../limits/access.ts";
-import { nowMs } from "../../time.ts";
+import { AUTH_FAILURES_MAX, AUTH_PEERS_MAX, AUTH_REFILL_MS } from "../../base/limits/access.ts";
+import { nowMs } from "../../base/time.ts";
 
 interface Account {
   failures: number;

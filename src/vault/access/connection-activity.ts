@@ -6,8 +6,8 @@ import {
   CONNECTION_IDLE_BYTES_MAX,
   CONNECTION_SWEEP_MS,
   CALL_IDLE_MS,
-} from "../../limits/general.ts";
-import { nowMs } from "../../time.ts";
+} from "../../base/limits/general.ts";
+import { nowMs } from "../../base/time.ts";
 
 /** One connection and its counts since the last sweep; `calls` are those open at any time since. */
 interface Connection {

@@ -4,15 +4,15 @@ import { Socket } from "node:net";
 import { createServer as createTlsServer } from "node:tls";
 import type { Server as TlsServer } from "node:tls";
 import { getSystemErrorName } from "node:util";
-import { TierkvError, toTierkvError } from "../../errors.ts";
-import { LISTENER_DEADLINE_MS } from "../../limits/access.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { LISTENER_DEADLINE_MS } from "../../base/limits/access.ts";
 import {
   LANES_POLL_MS,
   VAULT_CONNECTIONS_MAX,
   VAULT_PEER_CONNECTIONS_MAX,
   VAULT_PEER_WAITING_MAX,
   VAULT_WAITING_MAX,
-} from "../../limits/general.ts";
+} from "../../base/limits/general.ts";
 import {
   listenerAdmit,
   listenerClose,
@@ -23,16 +23,16 @@ import {
   listenerSettle,
   listenerSpans,
   listenerStatus,
-} from "../../native.ts";
+} from "../../base/native.ts";
 import type {
   LaneServerTls,
   LaneSpans,
   ListenerId,
   ListenerOptions,
   StoreId,
-} from "../../native.ts";
-import { listenOn } from "../../socket-file.ts";
-import { randomToken, sleep } from "../../time.ts";
+} from "../../base/native.ts";
+import { listenOn } from "../../base/socket-file.ts";
+import { randomToken, sleep } from "../../base/time.ts";
 import { ALPN, TLS_MIN_VERSION } from "../../wire/security.ts";
 import type { Gate } from "../gate.ts";
 import type { VaultSecurity } from "../identity.ts";

@@ -1,10 +1,10 @@
 // Owns the sleep lock of a machine whose vault is used; a system tool holds it until this process ends.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
-import type { Running } from "../../lifecycle.ts";
-import { AWAKE_POLL_MS } from "../../limits/user.ts";
-import type { Logger } from "../../log.ts";
-import { nowMs } from "../../time.ts";
+import type { Running } from "../../base/lifecycle.ts";
+import { AWAKE_POLL_MS } from "../../base/limits/user.ts";
+import type { Logger } from "../../base/log.ts";
+import { nowMs } from "../../base/time.ts";
 import type { RunningVault } from "../server.ts";
 
 /** Runs `cat` under the lock, because `cat` ends with its input: a killed vault leaves no lock behind. */

@@ -1,7 +1,7 @@
 // Owns the CPU load of other programs as a sign that the machine is in use.
 import { readFileSync } from "node:fs";
-import { USER_LOAD_SAMPLE_MS, USER_LOAD_SHARE } from "../../limits/user.ts";
-import { nowMs } from "../../time.ts";
+import { USER_LOAD_SAMPLE_MS, USER_LOAD_SHARE } from "../../base/limits/user.ts";
+import { nowMs } from "../../base/time.ts";
 import type { Source } from "./source.ts";
 
 /** Clock ticks of a second in /proc/stat: USER_HZ, proc(5). */

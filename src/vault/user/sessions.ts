@@ -1,8 +1,8 @@
 // Owns the user's idle time as the desktop reports it: logind on Linux, IOHIDSystem on macOS.
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
-import { USER_ASK_MS, USER_ASK_TIMEOUT_MS } from "../../limits/user.ts";
-import { nowMs, wallClockMs } from "../../time.ts";
+import { USER_ASK_MS, USER_ASK_TIMEOUT_MS } from "../../base/limits/user.ts";
+import { nowMs, wallClockMs } from "../../base/time.ts";
 import type { Source } from "./source.ts";
 
 const run = promisify(execFile);

@@ -1,7 +1,7 @@
 // Owns the user's idle time at terminals, from the access times that the kernel keeps.
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { wallClockMs } from "../../time.ts";
+import { wallClockMs } from "../../base/time.ts";
 import type { Source } from "./source.ts";
 
 export interface Terminals {

@@ -3,8 +3,8 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import type { VaultBench } from "../../../src/cli/bench-vault.ts";
-import { LANES_DEFAULT } from "../../../src/limits/general.ts";
+import { LANES_DEFAULT } from "../../../src/base/limits/general.ts";
+import type { VaultBench } from "../../../src/cli/bench/bench-vault.ts";
 import { runInside } from "../../support/command-line.ts";
 import { MIB, openVault, until } from "../../support/vaults.ts";
 

@@ -2,7 +2,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, expect, test } from "vitest";
-import { recordKeysNamespace, recordKeysSet } from "../../../src/native.ts";
+import { recordKeysNamespace, recordKeysSet } from "../../../src/base/native.ts";
 import {
   converse,
   freshPath,

@@ -2,8 +2,8 @@
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { describeShared, faultsOf } from "../../../src/cli/shared-doctor.ts";
-import type { Place, Report } from "../../../src/cli/shared-doctor.ts";
+import { describeShared, faultsOf } from "../../../src/cli/doctor/shared-doctor.ts";
+import type { Place, Report } from "../../../src/cli/doctor/shared-doctor.ts";
 import { Program, runInside } from "../../support/command-line.ts";
 import { processesWith } from "../../support/processes.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";

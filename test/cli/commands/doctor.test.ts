@@ -2,10 +2,10 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { describeAllowance } from "../../../src/cli/allowance.ts";
-import type { Allowance } from "../../../src/cli/allowance.ts";
-import type { VaultBench } from "../../../src/cli/bench-vault.ts";
+import type { VaultBench } from "../../../src/cli/bench/bench-vault.ts";
 import { describe as verdict, outlook, slowOnes } from "../../../src/cli/commands/doctor.ts";
+import { describeAllowance } from "../../../src/cli/doctor/allowance.ts";
+import type { Allowance } from "../../../src/cli/doctor/allowance.ts";
 import type { Forecast } from "../../../src/sidecar/restore/forecast.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { runInside } from "../../support/command-line.ts";

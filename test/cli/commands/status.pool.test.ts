@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { SidecarLink } from "../../../src/cli/sidecar-link.ts";
+import { SidecarLink } from "../../../src/control/sidecar-link.ts";
 import { sidecarFamilies } from "../../../src/exposition/sidecar.ts";
 import type { SidecarStatus } from "../../../src/sidecar/status.ts";
 import { runInside } from "../../support/command-line.ts";

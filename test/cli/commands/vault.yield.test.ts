@@ -3,7 +3,7 @@ import { spawn } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { sleep } from "../../../src/time.ts";
+import { sleep } from "../../../src/base/time.ts";
 import { Program } from "../../support/command-line.ts";
 import { makeRecords, NAMESPACE } from "../../support/records.ts";
 import { testDirectory } from "../../support/sidecars.ts";

@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, expect, test } from "vitest";
-import { recordKeysSet } from "../../../src/native.ts";
+import { recordKeysSet } from "../../../src/base/native.ts";
 import { Program } from "../../support/command-line.ts";
 import { saveAll } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../../support/shim-client.ts";

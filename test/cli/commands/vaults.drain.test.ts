@@ -2,8 +2,8 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { HASH_BYTES, ItemStatus } from "../../../src/block.ts";
-import { DRAIN_BATCH_RECORDS, DRAIN_BATCHES } from "../../../src/limits/pool.ts";
+import { HASH_BYTES, ItemStatus } from "../../../src/base/block.ts";
+import { DRAIN_BATCH_RECORDS, DRAIN_BATCHES } from "../../../src/base/limits/pool.ts";
 import { Pool } from "../../../src/sidecar/vaults/pools.ts";
 import { Program, runInside } from "../../support/command-line.ts";
 import type { TestClient } from "../../support/record-client.ts";

@@ -2,24 +2,24 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
-import { Call } from "../../../src/cli/call.ts";
+import type * as Limits from "../../../src/base/limits/general.ts";
+import type * as PoolLimits from "../../../src/base/limits/pool.ts";
 import { describe as shown } from "../../../src/cli/commands/vaults.ts";
-import type { Io } from "../../../src/cli/io.ts";
-import { describeWritten, writeVaults } from "../../../src/cli/vault-lists.ts";
-import type { Written } from "../../../src/cli/vault-lists.ts";
+import { Call } from "../../../src/cli/shell/call.ts";
+import type { Io } from "../../../src/cli/shell/io.ts";
+import { describeWritten, writeVaults } from "../../../src/cli/vaults/vault-lists.ts";
+import type { Written } from "../../../src/cli/vaults/vault-lists.ts";
 import { loadConfig } from "../../../src/config/load.ts";
-import type * as Limits from "../../../src/limits/general.ts";
-import type * as PoolLimits from "../../../src/limits/pool.ts";
 import { runInside } from "../../support/command-line.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 import { MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 // Vaults, sidecar and command share one loop here: on a busy machine it takes longer than they do apart.
-vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   STATUS_TIMEOUT_MS: 40_000,
 }));
-vi.mock("../../../src/limits/pool.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/pool.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof PoolLimits>()),
   VAULTS_SEEN_MS: 40_000,
 }));

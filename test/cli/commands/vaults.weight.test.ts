@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
-import type * as Limits from "../../../src/limits/general.ts";
+import type * as Limits from "../../../src/base/limits/general.ts";
 import { runInside } from "../../support/command-line.ts";
 import { saveAll } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../../support/shim-client.ts";
@@ -10,7 +10,7 @@ import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 import { openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
 /** Who is not told hears of nothing before the test gives up. */
-vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   WATCH_HOLD_MS: 600_000,
   WATCH_TIMEOUT_MS: 700_000,

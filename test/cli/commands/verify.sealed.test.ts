@@ -1,6 +1,6 @@
 // Owns the proof that a receipt of sealed records is checked by who has their keys.
 import { beforeAll, expect, test } from "vitest";
-import { recordKeysNamespace, recordKeysSet } from "../../../src/native.ts";
+import { recordKeysNamespace, recordKeysSet } from "../../../src/base/native.ts";
 import { NAME, openScene, verify, written } from "../../support/receipts.ts";
 
 beforeAll(() => recordKeysSet(Buffer.from("5a".repeat(32))));

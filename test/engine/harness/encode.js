@@ -1,9 +1,9 @@
 // Owns the ids that the gateway makes of prompts: a folder's name first, then lines of [path, body] in and of ids out; null where an engine is asked.
 import { createInterface } from "node:readline";
+import { tokenizerEncode, tokenizerOpen } from "../../../dist/base/native.js";
 import { chatOf, render } from "../../../dist/gateway/tokens/chat.js";
 import { readModelFolder } from "../../../dist/gateway/tokens/folder.js";
 import { promptOf } from "../../../dist/gateway/tokens/prompt.js";
-import { tokenizerEncode, tokenizerOpen } from "../../../dist/native.js";
 
 const [folder] = process.argv.slice(2);
 const id = await tokenizerOpen(folder);

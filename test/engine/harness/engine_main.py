@@ -33,7 +33,7 @@ class Host:
 
             setattr(limits, name, value)
         if config.get("opaque"):
-            from tierkv.connectors.vllm import specs  # noqa: PLC0415
+            from tierkv.connectors.vllm.pages import specs  # noqa: PLC0415
 
             specs._PLAIN = specs._KNOWN = ()
         late_s = config.get("late_s") or float(os.environ.get("TIERKV_TEST_LATE_S", "0"))

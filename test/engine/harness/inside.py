@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from PIL import Image
-from tierkv.connectors.vllm.compat import vllm_version
-from tierkv.connectors.vllm.copies import CpuCopier
+from tierkv.connectors.vllm.api.compat import vllm_version
+from tierkv.connectors.vllm.pages.copies import CpuCopier
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 
@@ -28,7 +28,7 @@ from harness.inside_weights import change_weights, reset_all, scale_weights, sle
 from harness.sight import SIDE
 
 if TYPE_CHECKING:
-    from tierkv.connectors.vllm.copies import Batch
+    from tierkv.connectors.vllm.pages.copies import Batch
 
     from harness.engine_main import Host
 

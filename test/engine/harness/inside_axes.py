@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tierkv.connectors.vllm import compat
+from tierkv.connectors.vllm.api import compat
 from vllm import SamplingParams
 from vllm.v1.request import Request
 

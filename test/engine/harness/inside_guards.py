@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tierkv.connectors.vllm.scheduler import SchedulerShim
-from tierkv.connectors.vllm.worker import WorkerShim
+from tierkv.connectors.vllm.engine.scheduler import SchedulerShim
+from tierkv.connectors.vllm.engine.worker import WorkerShim
 
 if TYPE_CHECKING:
     from harness.engine_main import Host

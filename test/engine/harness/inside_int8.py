@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tierkv.connectors.vllm.pages import AttentionPages, StatePages
+from tierkv.connectors.vllm.pages.pages import AttentionPages, StatePages
 from vllm import SamplingParams
 from vllm.v1.request import Request
 

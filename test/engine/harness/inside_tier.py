@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierkv.connectors.vllm.tier import TierKVTier
+from tierkv.connectors.vllm.offloading.tier import TierKVTier
 from vllm.distributed import kv_transfer
 
 if TYPE_CHECKING:

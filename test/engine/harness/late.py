@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tierkv.connectors.vllm import worker
-from tierkv.connectors.vllm.copies import Copier, CudaCopier
-from tierkv.connectors.vllm.credits import Credits
+from tierkv.connectors.vllm.engine import worker
+from tierkv.connectors.vllm.pages.copies import Copier, CudaCopier
+from tierkv.connectors.vllm.pages.credits import Credits
 
 
 class _Event:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierkv.connectors.vllm import limits
-from tierkv.connectors.vllm.frames import Frame, FrameDecoder, encode
+from tierkv.connectors.vllm.link.frames import Frame, FrameDecoder, encode
 
 from harness.reaper import MARK, marked
 

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tierkv.connectors.vllm import compat, limits
-from tierkv.connectors.vllm.saves import SavePlanner
+from tierkv.connectors.vllm import limits
+from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.save.saves import SavePlanner
 
 from harness.scheduling import BLOCK, Rig, main, tokens
 

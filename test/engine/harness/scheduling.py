@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from lab.checkpoint import Spec
 from tests.support.sidecar import WELCOME, FakeSidecar, wait_until
-from tierkv.connectors.vllm.frames import Frame, encode
-from tierkv.connectors.vllm.metadata import Memory, StepReceipts
-from tierkv.connectors.vllm.resolved import Resolved
+from tierkv.connectors.vllm.api.metadata import Memory, StepReceipts
+from tierkv.connectors.vllm.api.resolved import Resolved
+from tierkv.connectors.vllm.link.frames import Frame, encode
 from vllm import SamplingParams
 from vllm.config import CacheConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.utils.hashing import sha256
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 BLOCK = 16
 ARENA = 7
-#: Longest text of a frame: FRAME_TEXT_BYTES_MAX of src/limits/general.ts.
+#: Longest text of a frame: FRAME_TEXT_BYTES_MAX of src/base/limits/general.ts.
 TEXT_MAX = 64 * 1024
 #: Steps after which a driven engine has hung.
 STEPS_MAX = 2000

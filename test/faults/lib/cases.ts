@@ -1,7 +1,7 @@
 // Owns running a decoder over many cases: generators, counts, and the text of a failure.
 import fc from "fast-check";
-import { isTierkvError } from "../../../src/errors.ts";
-import type { ErrorCode } from "../../../src/errors.ts";
+import { isTierkvError } from "../../../src/base/errors.ts";
+import type { ErrorCode } from "../../../src/base/errors.ts";
 import { testSeed } from "./random.ts";
 
 /** Cases between turns of the event loop, because the runner expects signs of life. */

@@ -1,8 +1,8 @@
 // Owns the proof that engines behind a name come and go with its addresses, and that a name without an answer changes nothing.
 import { expect, onTestFinished, test, vi } from "vitest";
+import { GATEWAY_DISCOVER_MS } from "../../../src/base/limits/gateway.ts";
 import { Discovery } from "../../../src/gateway/engines/discovery.ts";
 import type { Neighbour } from "../../../src/gateway/engines/discovery.ts";
-import { GATEWAY_DISCOVER_MS } from "../../../src/limits/gateway.ts";
 import { complete, gatewayBefore, SILENT } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";
 

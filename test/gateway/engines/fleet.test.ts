@@ -1,8 +1,8 @@
 // Owns the proof that waiting requests have a bound and a time, and that engines come, go, and leave their place to others.
 import { expect, onTestFinished, test } from "vitest";
+import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../../src/base/limits/gateway.ts";
 import { Fleet } from "../../../src/gateway/engines/fleet.ts";
 import { leastLoad } from "../../../src/gateway/score/presets.ts";
-import { GATEWAY_ENGINES_MAX, GATEWAY_WAITING_MAX } from "../../../src/limits/gateway.ts";
 import { SILENT } from "../../support/gateways.ts";
 
 const NEVER = new AbortController().signal;

@@ -1,9 +1,9 @@
 // Owns the proof that an engine that does not answer is told of once each time, also one that never has.
 import { expect, onTestFinished, test } from "vitest";
+import { GATEWAY_HEALTH_MS } from "../../../src/base/limits/gateway.ts";
+import { sleep } from "../../../src/base/time.ts";
 import { Engine } from "../../../src/gateway/engines/engine.ts";
 import { Health } from "../../../src/gateway/engines/health.ts";
-import { GATEWAY_HEALTH_MS } from "../../../src/limits/gateway.ts";
-import { sleep } from "../../../src/time.ts";
 import { SILENT, until } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";
 

@@ -4,15 +4,15 @@ import { readFileSync } from "node:fs";
 import { connect, createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { describe, expect, onTestFinished, test } from "vitest";
-import { EventFeed } from "../../../src/gateway/events/feed.ts";
-import type { Mark } from "../../../src/gateway/events/feed.ts";
-import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
-import { splitAddress } from "../../../src/hosts.ts";
+import { splitAddress } from "../../../src/base/hosts.ts";
 import {
   GATEWAY_EVENTS_KEEPALIVE_MS,
   GATEWAY_EVENTS_RETRY_MS,
-} from "../../../src/limits/gateway.ts";
-import { sleep } from "../../../src/time.ts";
+} from "../../../src/base/limits/gateway.ts";
+import { sleep } from "../../../src/base/time.ts";
+import { EventFeed } from "../../../src/gateway/events/feed.ts";
+import type { Mark } from "../../../src/gateway/events/feed.ts";
+import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
 import { SILENT, until } from "../../support/gateways.ts";
 import { believed as believedBy } from "../../support/kv-batches.ts";
 import { SimPublisher } from "../../support/sim-publisher.ts";

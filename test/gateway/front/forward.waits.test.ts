@@ -3,7 +3,7 @@ import { expect, test, vi } from "vitest";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
 
-vi.mock("../../../src/limits/gateway.ts", async (original) => ({
+vi.mock("../../../src/base/limits/gateway.ts", async (original) => ({
   ...(await original<object>()),
   GATEWAY_COMMENT_MS: 50,
 }));

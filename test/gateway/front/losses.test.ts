@@ -1,13 +1,13 @@
 // Owns the proof that one request takes few engines down, and that a hung engine's requests leave it.
 import { expect, onTestFinished, test, vi } from "vitest";
+import { GATEWAY_LOSSES_MAX } from "../../../src/base/limits/gateway.ts";
 import { Engine } from "../../../src/gateway/engines/engine.ts";
 import { countersIn, Progress } from "../../../src/gateway/engines/progress.ts";
-import { GATEWAY_LOSSES_MAX } from "../../../src/limits/gateway.ts";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 import type { SimEngine } from "../../support/sim-engine.ts";
 
-vi.mock("../../../src/limits/gateway.ts", async (original) => ({
+vi.mock("../../../src/base/limits/gateway.ts", async (original) => ({
   ...(await original<object>()),
   GATEWAY_HEALTH_MS: 20,
   GATEWAY_STALL_MS: 200,

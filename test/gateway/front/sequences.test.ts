@@ -6,7 +6,7 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { finished } from "node:stream/promises";
 import { expect, onTestFinished, test, vi } from "vitest";
-import { GATEWAY_CLIENT_STALL_MS } from "../../../src/limits/gateway.ts";
+import { GATEWAY_CLIENT_STALL_MS } from "../../../src/base/limits/gateway.ts";
 import { call, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";

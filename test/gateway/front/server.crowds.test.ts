@@ -8,7 +8,7 @@ import {
   GATEWAY_BODIES_BYTES_MAX,
   GATEWAY_BODY_BYTES_MAX,
   GATEWAY_BODY_COPIES,
-} from "../../../src/limits/gateway.ts";
+} from "../../../src/base/limits/gateway.ts";
 import { Program } from "../../support/command-line.ts";
 import { Crowd, residentBytes } from "../../support/crowd.ts";
 import { call, testFolder, until } from "../../support/gateways.ts";

@@ -1,11 +1,11 @@
 // Owns the proof of what the gateway answers itself: models, health, refusals, and its bounds.
 import { expect, test } from "vitest";
-import { holderOf, isPassed } from "../../../src/gateway/front/reading.ts";
 import {
   GATEWAY_BODY_BYTES_MAX,
   GATEWAY_BODY_COPIES,
   GATEWAY_BODY_PARTS_MAX,
-} from "../../../src/limits/gateway.ts";
+} from "../../../src/base/limits/gateway.ts";
+import { holderOf, isPassed } from "../../../src/gateway/front/reading.ts";
 import { call, complete, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
 

@@ -1,6 +1,7 @@
 // Owns the proof that the form of an engine's hashes is learnt from what it tells, and given up where it differs.
 import { pino } from "pino";
 import { describe, expect, test } from "vitest";
+import { GATEWAY_HASH_CHECK_EVERY } from "../../../src/base/limits/gateway.ts";
 import { Agreement } from "../../../src/gateway/hashes/agreement.ts";
 import {
   ALGORITHMS,
@@ -12,7 +13,6 @@ import {
 } from "../../../src/gateway/hashes/forms.ts";
 import type { Apart, Base, Tagging } from "../../../src/gateway/hashes/forms.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
-import { GATEWAY_HASH_CHECK_EVERY } from "../../../src/limits/gateway.ts";
 import { batchOf, naming } from "../../support/kv-batches.ts";
 import type { Wire } from "../../support/kv-batches.ts";
 import { digest } from "../../support/records.ts";

@@ -3,8 +3,8 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createInterface } from "node:readline";
 import { expect, onTestFinished, test } from "vitest";
+import { IndexCore } from "../../../src/base/native.ts";
 import { DEFAULT_SEED, hashesOf, rootOf } from "../../../src/gateway/hashes/forms.ts";
-import { IndexCore } from "../../../src/native.ts";
 
 /** Requests by shape of the model's groups (engine_cache.py). */
 const SHAPES = {

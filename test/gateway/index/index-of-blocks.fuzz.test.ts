@@ -2,8 +2,8 @@
 import { decode, encode } from "@msgpack/msgpack";
 import fc from "fast-check";
 import { expect, test } from "vitest";
+import type { IndexReport } from "../../../src/base/native.ts";
 import { BlockIndex } from "../../../src/gateway/index/index-of-blocks.ts";
-import type { IndexReport } from "../../../src/native.ts";
 import { bytes, damage, meet, value } from "../../faults/lib/cases.ts";
 import { believed } from "../../support/kv-batches.ts";
 

@@ -1,11 +1,11 @@
 // Owns the proof that a gateway which starts late finds what engines hold, and that an engine which leaves and returns is known.
 import { createServer } from "node:net";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { splitAddress } from "../../../src/base/hosts.ts";
+import { GATEWAY_SPECULATION_MS } from "../../../src/base/limits/gateway.ts";
 import type { Address } from "../../../src/config/config.ts";
 import type { Neighbour } from "../../../src/gateway/engines/discovery.ts";
 import { DEFAULT_SEED, rootOf } from "../../../src/gateway/hashes/forms.ts";
-import { splitAddress } from "../../../src/hosts.ts";
-import { GATEWAY_SPECULATION_MS } from "../../../src/limits/gateway.ts";
 import { call, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";
 import { SimEngine, tokensOf } from "../../support/sim-engine.ts";

@@ -1,7 +1,7 @@
 // Owns the proof that requests go where their prompt is held, unless waiting there takes longer than computing elsewhere.
 import { expect, onTestFinished, test } from "vitest";
+import { splitAddress } from "../../../src/base/hosts.ts";
 import type { Preset } from "../../../src/config/config.ts";
-import { splitAddress } from "../../../src/hosts.ts";
 import { call, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer, Scene } from "../../support/gateways.ts";
 import { tokensOf } from "../../support/sim-engine.ts";

@@ -1,8 +1,8 @@
 // Owns the proof that who has more than an even share of what waits, or may be shed, is given less time to a first token.
 import { afterEach, expect, test, vi } from "vitest";
+import { GATEWAY_FAIR_KEYS_MAX, GATEWAY_FAIR_MS } from "../../../src/base/limits/gateway.ts";
 import type { Turn } from "../../../src/gateway/engines/queue.ts";
 import { Throttle } from "../../../src/gateway/score/throttle.ts";
-import { GATEWAY_FAIR_KEYS_MAX, GATEWAY_FAIR_MS } from "../../../src/limits/gateway.ts";
 
 afterEach(() => void vi.useRealTimers());
 

@@ -1,12 +1,12 @@
 // Owns the proof that an engine's TTFT is learned from prompts that were alone, and that what waits adds up.
 import { expect, onTestFinished, test, vi } from "vitest";
-import { Prefill } from "../../../src/cost/prefill.ts";
-import { costOf, TtftModel } from "../../../src/gateway/score/ttft-model.ts";
-import type { Computing } from "../../../src/gateway/score/ttft-model.ts";
 import {
   GATEWAY_PREFILL_SAMPLES,
   GATEWAY_PREFILL_TOKENS_PER_S,
-} from "../../../src/limits/gateway.ts";
+} from "../../../src/base/limits/gateway.ts";
+import { Prefill } from "../../../src/cost/prefill.ts";
+import { costOf, TtftModel } from "../../../src/gateway/score/ttft-model.ts";
+import type { Computing } from "../../../src/gateway/score/ttft-model.ts";
 
 /** So many that no pause of the machine matters. */
 const MANY = 1e9;

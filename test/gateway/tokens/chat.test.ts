@@ -1,7 +1,10 @@
 // Owns the proof that a chat which would hold up all others while it is rendered here is left to its engine.
 import { expect, test } from "vitest";
+import {
+  GATEWAY_CHAT_MESSAGES_MAX,
+  GATEWAY_CHAT_VALUES_MAX,
+} from "../../../src/base/limits/gateway.ts";
 import { chatOf } from "../../../src/gateway/tokens/chat.ts";
-import { GATEWAY_CHAT_MESSAGES_MAX, GATEWAY_CHAT_VALUES_MAX } from "../../../src/limits/gateway.ts";
 
 const MESSAGES = [{ role: "user", content: "" }];
 const many = <T>(count: number, value: T): T[] => Array.from({ length: count }, () => value);

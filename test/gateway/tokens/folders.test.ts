@@ -3,15 +3,15 @@ import { mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pino } from "pino";
 import { beforeEach, expect, onTestFinished, test, vi } from "vitest";
-import { Folders } from "../../../src/gateway/tokens/folders.ts";
-import type { Failed, Opened } from "../../../src/gateway/tokens/folders.ts";
 import {
   GATEWAY_FOLDER_RETRY_MAX_MS,
   GATEWAY_FOLDER_RETRY_MIN_MS,
   GATEWAY_FOLDERS_FAILED_MAX,
   GATEWAY_TOKENIZER_IDLE_MS,
   GATEWAY_TOKENIZERS_MAX,
-} from "../../../src/limits/gateway.ts";
+} from "../../../src/base/limits/gateway.ts";
+import { Folders } from "../../../src/gateway/tokens/folders.ts";
+import type { Failed, Opened } from "../../../src/gateway/tokens/folders.ts";
 import { testFolder } from "../../support/gateways.ts";
 import { writeTokenizer } from "../../support/tokenizers.ts";
 

@@ -5,9 +5,9 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
+import { tokenizerClose, tokenizerEncode, tokenizerOpen } from "../../../src/base/native.ts";
 import { chatOf, render } from "../../../src/gateway/tokens/chat.ts";
 import { readModelFolder } from "../../../src/gateway/tokens/folder.ts";
-import { tokenizerClose, tokenizerEncode, tokenizerOpen } from "../../../src/native.ts";
 import { testFolder } from "../../support/gateways.ts";
 
 const TEXTS = process.env["TIERKV_TEST_LONG"] === "on" ? 10_000 : 300;

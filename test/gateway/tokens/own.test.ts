@@ -2,10 +2,10 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { askGateway } from "../../../src/cli/gateway-link.ts";
+import { GATEWAY_ENCODE_CHARS_MAX } from "../../../src/base/limits/gateway.ts";
 import type { GatewayConfig } from "../../../src/config/config.ts";
+import { askGateway } from "../../../src/control/gateway-link.ts";
 import type { ShownTokenizer } from "../../../src/gateway/tokens/own.ts";
-import { GATEWAY_ENCODE_CHARS_MAX } from "../../../src/limits/gateway.ts";
 import { runInside } from "../../support/command-line.ts";
 import { call, gatewayBefore, testFolder, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";

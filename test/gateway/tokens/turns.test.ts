@@ -1,10 +1,10 @@
 // Owns the proof that few texts are turned into tokens at once, and that nobody waits for one longer than it may take.
 import { expect, test } from "vitest";
-import { Turns } from "../../../src/gateway/tokens/turns.ts";
 import {
   GATEWAY_ENCODES_AT_ONCE,
   GATEWAY_ENCODES_WAITING_MAX,
-} from "../../../src/limits/gateway.ts";
+} from "../../../src/base/limits/gateway.ts";
+import { Turns } from "../../../src/gateway/tokens/turns.ts";
 
 /** Work that is begun, and ends when it is told to. */
 function works(): { begun: (() => void)[]; work(): Promise<string> } {

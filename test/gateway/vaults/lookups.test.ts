@@ -7,7 +7,15 @@ import {
   newBitmap,
   PACKED_KEY_BYTES,
   setBit,
-} from "../../../src/block.ts";
+} from "../../../src/base/block.ts";
+import {
+  GATEWAY_FOUND_BLOCKS_MAX,
+  GATEWAY_FOUND_MS,
+  GATEWAY_LOOKUP_AGAIN_MS,
+  GATEWAY_LOOKUP_KEYS_MAX,
+  GATEWAY_LOOKUPS_MAX,
+} from "../../../src/base/limits/gateway.ts";
+import { sleep } from "../../../src/base/time.ts";
 import { Agreement } from "../../../src/gateway/hashes/agreement.ts";
 import {
   DEFAULT_SEED,
@@ -24,14 +32,6 @@ import type {
   AskedVault,
   LookupOutcome,
 } from "../../../src/gateway/vaults/lookups.ts";
-import {
-  GATEWAY_FOUND_BLOCKS_MAX,
-  GATEWAY_FOUND_MS,
-  GATEWAY_LOOKUP_AGAIN_MS,
-  GATEWAY_LOOKUP_KEYS_MAX,
-  GATEWAY_LOOKUPS_MAX,
-} from "../../../src/limits/gateway.ts";
-import { sleep } from "../../../src/time.ts";
 import { SILENT } from "../../support/gateways.ts";
 import { batchOf, naming, stored } from "../../support/kv-batches.ts";
 import type { Wire } from "../../support/kv-batches.ts";

@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { ItemStatus } from "../../../src/block.ts";
+import { ItemStatus } from "../../../src/base/block.ts";
 import { DEFAULT_SEED, rootOf } from "../../../src/gateway/hashes/forms.ts";
 import type { Algorithm } from "../../../src/gateway/hashes/forms.ts";
 import { Program } from "../../support/command-line.ts";

@@ -1,13 +1,13 @@
 // Owns the proof that with record keys a vault stores only sealed records, and engines notice nothing.
 import { beforeAll, expect, test } from "vitest";
-import { hasBit, ItemStatus, packKeys } from "../../../src/block.ts";
+import { hasBit, ItemStatus, packKeys } from "../../../src/base/block.ts";
 import {
   recordKeysNamespace,
   recordKeysSet,
   recordKeysStatus,
   recordKeysTenant,
   writeRecord,
-} from "../../../src/native.ts";
+} from "../../../src/base/native.ts";
 import { RawLane, rawRecords } from "../../support/raw-calls.ts";
 import { noise } from "../../support/records.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../../support/shim-client.ts";

@@ -1,7 +1,7 @@
 // Owns the proof of an engine's start and end: arena, credits, ranks, one end for all, a new arena for each life.
 import { existsSync, readlinkSync, statSync } from "node:fs";
 import { describe, expect, test } from "vitest";
-import { SAVE_CREDITS_MIN } from "../../../src/limits/general.ts";
+import { SAVE_CREDITS_MIN } from "../../../src/base/limits/general.ts";
 import { arenaPath } from "../../support/arena-files.ts";
 import { FakeEngine, FakeWorker, hashesOf, helloFrame } from "../../support/shim-client.ts";
 import { makeBlocks, makeGroup, ShimClient } from "../../support/shim-client.ts";

@@ -1,8 +1,8 @@
 // Owns the proof that an audit reports the blocks that vaults hold, from any vault of a pool, without silent vaults and quarantined names.
 import { expect, test } from "vitest";
-import { HASH_BYTES, toNamespace } from "../../../src/block.ts";
-import { createLogger } from "../../../src/log.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
+import { HASH_BYTES, toNamespace } from "../../../src/base/block.ts";
+import { createLogger } from "../../../src/base/log.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import { audit } from "../../../src/sidecar/restore/audit.ts";
 import type { LookupGate } from "../../../src/sidecar/vaults/vaults.ts";
 

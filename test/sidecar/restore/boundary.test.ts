@@ -1,6 +1,6 @@
 // Owns the proof that a plan ends at the deepest boundary that all groups can restore, and fetches only the needed blocks.
 import { describe, expect, test } from "vitest";
-import { newBitmap, setBit } from "../../../src/block.ts";
+import { newBitmap, setBit } from "../../../src/base/block.ts";
 import { chooseBoundary, cutToKeys } from "../../../src/sidecar/restore/boundary.ts";
 import type { Boundary } from "../../../src/sidecar/restore/boundary.ts";
 import type { LookupGate } from "../../../src/sidecar/vaults/vaults.ts";

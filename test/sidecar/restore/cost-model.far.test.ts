@@ -1,7 +1,7 @@
 // Owns the proof that blocks in a vault's archive are priced by the archive's own rate, and a slow archive is not awaited.
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { hasBit, newBitmap, setBit } from "../../../src/block.ts";
+import { hasBit, newBitmap, setBit } from "../../../src/base/block.ts";
 import { readFound } from "../../../src/client/found.ts";
 import type { FarPace, Found } from "../../../src/client/found.ts";
 import { addFar, addFarLeft } from "../../../src/sidecar/restore/far.ts";

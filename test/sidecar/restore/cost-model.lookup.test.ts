@@ -1,13 +1,13 @@
 // The time limit of a look-up: tolerates a pause of a usually fast vault, and gives little to a vault not asked for a while.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { HASH_BYTES } from "../../../src/block.ts";
-import { EngineRates } from "../../../src/cost/engine-rates.ts";
-import { Link } from "../../../src/cost/link.ts";
+import { HASH_BYTES } from "../../../src/base/block.ts";
 import {
   LINK_STALE_MS,
   LOOKUP_LATE_SHARE_MAX,
   LOOKUP_SHARE_MAX,
-} from "../../../src/limits/cost.ts";
+} from "../../../src/base/limits/cost.ts";
+import { EngineRates } from "../../../src/cost/engine-rates.ts";
+import { Link } from "../../../src/cost/link.ts";
 import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { Waits } from "../../../src/sidecar/restore/cost-model.ts";
 import type { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";

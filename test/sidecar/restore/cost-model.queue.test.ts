@@ -1,9 +1,9 @@
 // A queue before the engine makes restores free meanwhile, so that they and their saves are worth a slower link.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { HASH_BYTES } from "../../../src/block.ts";
+import { HASH_BYTES } from "../../../src/base/block.ts";
+import { LOAD_FADE_MS } from "../../../src/base/limits/cost.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";
 import { Link } from "../../../src/cost/link.ts";
-import { LOAD_FADE_MS } from "../../../src/limits/cost.ts";
 import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { GroupRange, Plan, PlanState } from "../../../src/sidecar/restore/plan.ts";
 import type { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";

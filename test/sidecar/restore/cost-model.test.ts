@@ -1,6 +1,6 @@
 // Decisions of a sidecar that knows link and engine: slow links compute, fast ones restore, a failing one restores a prefix.
 import { describe, expect, test, vi } from "vitest";
-import type * as Limits from "../../../src/limits/general.ts";
+import type * as Limits from "../../../src/base/limits/general.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import type { Scene } from "../../support/scene.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
@@ -15,7 +15,7 @@ import {
 import { until } from "../../support/vaults.ts";
 
 // Small windows, so that a fetch of a few MiB takes several on any machine.
-vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FETCH_WINDOW_BYTES: 2 ** 20,
 }));

@@ -1,17 +1,17 @@
 // Owns the proof that a fetch from an archive is not given up while it takes as long as the vault said.
 import { expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
-import { ItemStatus } from "../../../src/block.ts";
+import { ItemStatus } from "../../../src/base/block.ts";
+import { blockKey } from "../../../src/base/key-text.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
+import { sleep } from "../../../src/base/time.ts";
 import type { Vault } from "../../../src/client/vault.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";
 import { Link } from "../../../src/cost/link.ts";
-import { blockKey } from "../../../src/key-text.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
 import { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import { FetchPriority } from "../../../src/sidecar/vaults/fetch-priority.ts";
 import { openPools } from "../../../src/sidecar/vaults/pools.ts";
-import { sleep } from "../../../src/time.ts";
 import { digest, NAMESPACE } from "../../support/records.ts";
 import { closeAfterTest, logger, until } from "../../support/vaults.ts";
 

@@ -1,6 +1,6 @@
 // Owns the proof of short restores without a look-up: only of blocks stored here, and honest where the vault dropped them.
 import { expect, test } from "vitest";
-import { KNOWN_BLOCKS_MAX } from "../../../src/limits/general.ts";
+import { KNOWN_BLOCKS_MAX } from "../../../src/base/limits/general.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import type { Scene } from "../../support/scene.ts";

@@ -4,7 +4,7 @@ import { openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
 import { until } from "../../support/vaults.ts";
 
-vi.mock("../../../src/limits/cost.ts", async (load) => ({
+vi.mock("../../../src/base/limits/cost.ts", async (load) => ({
   ...(await load<object>()),
   LINK_STALE_MS: 50,
 }));

@@ -1,9 +1,9 @@
 // Owns the proof of a look-up's counts for each vault of a pool: holes before held blocks, and blocks at an earlier owner.
 import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
-import { HASH_BYTES, newBitmap, setBit } from "../../../src/block.ts";
-import type { Namespace } from "../../../src/block.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
+import { HASH_BYTES, newBitmap, setBit } from "../../../src/base/block.ts";
+import type { Namespace } from "../../../src/base/block.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import { NO_VAULT } from "../../../src/pool/placement.ts";
 import { lookUp } from "../../../src/sidecar/restore/lookup.ts";
 import type { LookupGate, LookupGates } from "../../../src/sidecar/vaults/vaults.ts";

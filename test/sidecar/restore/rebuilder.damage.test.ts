@@ -1,7 +1,7 @@
 // Owns the proof that with parity, reads over damaged records and a lost vault give right bytes, and all that can be rebuilt.
 import { expect, test } from "vitest";
-import { packKeys, PARITY_GROUP } from "../../../src/block.ts";
-import { RUN_BLOCKS } from "../../../src/limits/pool.ts";
+import { packKeys, PARITY_GROUP } from "../../../src/base/block.ts";
+import { RUN_BLOCKS } from "../../../src/base/limits/pool.ts";
 import { Pool } from "../../../src/sidecar/vaults/pools.ts";
 import { Dice, testSeed } from "../../faults/lib/random.ts";
 import { saveAll } from "../../support/scene.ts";

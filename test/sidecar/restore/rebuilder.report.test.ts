@@ -1,9 +1,9 @@
 // Owns the proof that a rebuild waits for no report of a record that was not sound.
 import { expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../../src/arena/arena.ts";
-import { ItemStatus } from "../../../src/block.ts";
+import { ItemStatus } from "../../../src/base/block.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import type { Vault } from "../../../src/client/vault.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
 import { Rebuilder } from "../../../src/sidecar/restore/rebuilder.ts";
 import { Block } from "../../../src/sidecar/slots/block.ts";
 import { digest, makeRecord, NAMESPACE } from "../../support/records.ts";

@@ -1,6 +1,6 @@
 // Owns the proof that parity holds for records of unequal lengths, several shards and growing conversations, and never mixes prompts.
 import { expect, test } from "vitest";
-import { RUN_BLOCKS } from "../../../src/limits/pool.ts";
+import { RUN_BLOCKS } from "../../../src/base/limits/pool.ts";
 import { saveAll } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../../support/shim-client.ts";
 import type { Block, EngineShape } from "../../support/shim-client.ts";

@@ -1,7 +1,7 @@
 // Owns the proof of hand-offs between engines with different block lengths: records are cut by token range, unsound ones are computed.
 import { createHash } from "node:crypto";
 import { expect, test, vi } from "vitest";
-import { packKeys } from "../../../src/block.ts";
+import { packKeys } from "../../../src/base/block.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
 import { damageAll, openShared, regionAddress } from "../../support/regions.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";

@@ -1,15 +1,15 @@
 // Owns the proof of restores with bad records or vaults: nothing wrong is placed, earlier blocks count, nothing hangs.
 import { describe, expect, test, vi } from "vitest";
-import { countBits, packKeys } from "../../../src/block.ts";
+import { countBits, packKeys } from "../../../src/base/block.ts";
+import type * as Limits from "../../../src/base/limits/general.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
-import type * as Limits from "../../../src/limits/general.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
 import { corruptStored } from "../../support/sidecars.ts";
 import { openClient, SOON_MS, until } from "../../support/vaults.ts";
 
 // Small windows, so that a fetch of a few MiB takes several on any machine.
-vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FETCH_WINDOW_BYTES: 2 ** 20,
 }));

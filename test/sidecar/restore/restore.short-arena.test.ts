@@ -1,11 +1,11 @@
 // Owns the proof that an arena that stays smaller than planned restores what it holds.
 import { expect, test, vi } from "vitest";
-import type * as Native from "../../../src/native.ts";
+import type * as Native from "../../../src/base/native.ts";
 import { openScene, saveAll } from "../../support/scene.ts";
 import { hashesOf, makeBlocks } from "../../support/shim-client.ts";
 
 const TOUCHED = 84;
-vi.mock("../../../src/native.ts", async (importOriginal) => {
+vi.mock("../../../src/base/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
   // Memory that runs out, which no test can bring about everywhere.
   const arenaStatus: typeof native.arenaStatus = (id) => {

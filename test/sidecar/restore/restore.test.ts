@@ -1,10 +1,14 @@
 // Owns the proof of plans: blocks are shared, come prefix first, wait for room in order, and end when given up.
 import { describe, expect, test, vi } from "vitest";
-import { countBits } from "../../../src/block.ts";
-import { FRAME_BYTES_MAX, PLAN_KEYS_MAX, RECLAIM_ANSWER_MS } from "../../../src/limits/general.ts";
-import type * as Limits from "../../../src/limits/general.ts";
+import { countBits } from "../../../src/base/block.ts";
+import {
+  FRAME_BYTES_MAX,
+  PLAN_KEYS_MAX,
+  RECLAIM_ANSWER_MS,
+} from "../../../src/base/limits/general.ts";
+import type * as Limits from "../../../src/base/limits/general.ts";
+import { sleep } from "../../../src/base/time.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
-import { sleep } from "../../../src/time.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import {
   FakeEngine,
@@ -18,7 +22,7 @@ import type { TestSidecar } from "../../support/sidecars.ts";
 import { MIB, SOON_MS, until } from "../../support/vaults.ts";
 
 // Small windows, so that a fetch of a few MiB takes several on any machine.
-vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   FETCH_WINDOW_BYTES: 2 ** 20,
 }));

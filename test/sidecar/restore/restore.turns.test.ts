@@ -1,10 +1,10 @@
 // Owns the proof that a plan which ends while its blocks are taken keeps exactly the blocks that the scheduler was told of.
 import { expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
-import { HASH_BYTES, toNamespace } from "../../../src/block.ts";
+import { HASH_BYTES, toNamespace } from "../../../src/base/block.ts";
+import { blockKey } from "../../../src/base/key-text.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";
-import { blockKey } from "../../../src/key-text.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
 import type { RecutContext } from "../../../src/sidecar/restore/arena-context.ts";
 import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";

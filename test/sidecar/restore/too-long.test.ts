@@ -1,8 +1,8 @@
 // Owns the proof that of a prompt larger than the arena the beginning is restored, reported once, and fits the suggested size.
 import { expect, test } from "vitest";
-import { findings } from "../../../src/cli/findings.ts";
-import type { Seen } from "../../../src/cli/inspect.ts";
-import { createLogger } from "../../../src/log.ts";
+import { createLogger } from "../../../src/base/log.ts";
+import { findings } from "../../../src/diagnosis/findings.ts";
+import type { Seen } from "../../../src/diagnosis/inspect.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import {

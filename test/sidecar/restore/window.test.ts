@@ -1,8 +1,8 @@
 // Owns the proof of a fetch's outcome: a block is placed when all shards are verified, and fails once with its reason.
 import { beforeEach, expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
-import { ItemStatus } from "../../../src/block.ts";
-import { blockKey } from "../../../src/key-text.ts";
+import { ItemStatus } from "../../../src/base/block.ts";
+import { blockKey } from "../../../src/base/key-text.ts";
 import { Window } from "../../../src/sidecar/restore/window.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";

@@ -1,11 +1,11 @@
 // Owns the proof of `[codec] kv = "auto"`: chosen by time over each vault's link, lossy where the model is certified, shown in status and explain.
 import { expect, test } from "vitest";
-import { toNamespace } from "../../../src/block.ts";
+import { toNamespace } from "../../../src/base/block.ts";
+import type { ArenaId, GeometryId } from "../../../src/base/native.ts";
 import { describe as explained } from "../../../src/cli/commands/explain.ts";
-import { showForm } from "../../../src/cli/form.ts";
 import type { Vault } from "../../../src/client/vault.ts";
+import { showForm } from "../../../src/control/form.ts";
 import type { Link } from "../../../src/cost/link.ts";
-import type { ArenaId, GeometryId } from "../../../src/native.ts";
 import { writeCertificate } from "../../../src/sidecar/save/certificates.ts";
 import { chooseForm, CodecChoice } from "../../../src/sidecar/save/codec-choice.ts";
 import type { Weights } from "../../../src/sidecar/save/codec-choice.ts";

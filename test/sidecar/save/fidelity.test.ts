@@ -2,7 +2,7 @@
 import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { showFidelity } from "../../../src/cli/form.ts";
+import { showFidelity } from "../../../src/control/form.ts";
 import type { Certificate } from "../../../src/sidecar/save/certificate.ts";
 import { readCertificate } from "../../../src/sidecar/save/certificate.ts";
 import { readCertificates, writeCertificate } from "../../../src/sidecar/save/certificates.ts";

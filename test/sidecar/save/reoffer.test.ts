@@ -1,11 +1,11 @@
 // Owns the proof that blocks in an arena return to a vault that lost or evicted them: all, once, slowly, without flushed ones.
 import { expect, test, vi } from "vitest";
-import { packKeys } from "../../../src/block.ts";
-import { AGAIN_BYTES_PER_S } from "../../../src/limits/again.ts";
-import type * as Again from "../../../src/limits/again.ts";
-import type * as Limits from "../../../src/limits/general.ts";
+import { packKeys } from "../../../src/base/block.ts";
+import { AGAIN_BYTES_PER_S } from "../../../src/base/limits/again.ts";
+import type * as Again from "../../../src/base/limits/again.ts";
+import type * as Limits from "../../../src/base/limits/general.ts";
+import { sleep } from "../../../src/base/time.ts";
 import { FetchPriority } from "../../../src/sidecar/vaults/fetch-priority.ts";
-import { sleep } from "../../../src/time.ts";
 import { openReoffer } from "../../support/copies.ts";
 import { openFakeVault } from "../../support/fake-vault.ts";
 import { lanePeer, onlyLookups } from "../../support/lanes.ts";
@@ -28,14 +28,14 @@ import {
 } from "../../support/vaults.ts";
 import type { TestVault } from "../../support/vaults.ts";
 
-vi.mock("../../../src/limits/again.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/again.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Again>()),
   AGAIN_PAUSE_MS: 60,
   AGAIN_ASK_MS: 100,
   AGAIN_KEYS: 16,
   AGAIN_BYTES_PER_S: 1024 * 1024,
 }));
-vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   WATCH_PAUSE_MS: 20,
   SAVE_BATCH_BYTES: 256 * 1024,

@@ -1,13 +1,13 @@
 // Owns the proof that blocks are encoded from their slots as they are sent, ahead where slots run short, and that slots return.
 import { expect, test } from "vitest";
-import { toNamespace } from "../../../src/block.ts";
-import type { EncodePool } from "../../../src/codec/pool.ts";
+import { toNamespace } from "../../../src/base/block.ts";
 import {
   SAVE_AHEAD_BYTES_MAX,
   SAVE_BATCH_BYTES,
   SAVE_BATCH_ITEMS,
-} from "../../../src/limits/general.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
+} from "../../../src/base/limits/general.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
+import type { EncodePool } from "../../../src/codec/pool.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { SaveSource } from "../../../src/sidecar/save/source.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";

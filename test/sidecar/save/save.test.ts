@@ -1,11 +1,11 @@
 // Owns the proof that an impossible save is dropped at once with its reason, and its slot returns.
 import { describe, expect, test } from "vitest";
-import { toNamespace } from "../../../src/block.ts";
+import { toNamespace } from "../../../src/base/block.ts";
+import { blockKey } from "../../../src/base/key-text.ts";
+import { SAVE_QUEUE_BYTES_MAX, STORE_TIMEOUT_MS } from "../../../src/base/limits/general.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
+import type { SidecarCounters } from "../../../src/base/metrics.ts";
 import type { EncodePool } from "../../../src/codec/pool.ts";
-import { blockKey } from "../../../src/key-text.ts";
-import { SAVE_QUEUE_BYTES_MAX, STORE_TIMEOUT_MS } from "../../../src/limits/general.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
-import type { SidecarCounters } from "../../../src/metrics.ts";
 import { Saver } from "../../../src/sidecar/save/save.ts";
 import type { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
 import type { SaveItem } from "../../../src/sidecar/socket/messages.ts";

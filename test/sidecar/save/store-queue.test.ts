@@ -1,12 +1,12 @@
 // Owns the proof that a flush takes its records from the send queue, and second copies go last and are dropped first.
 import { expect, test } from "vitest";
-import { toNamespace } from "../../../src/block.ts";
+import { toNamespace } from "../../../src/base/block.ts";
+import { TierkvError } from "../../../src/base/errors.ts";
+import { STORES_IN_FLIGHT_MAX } from "../../../src/base/limits/general.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
+import type { SidecarCounters } from "../../../src/base/metrics.ts";
 import type { VaultClient } from "../../../src/client/vault-client.ts";
 import type { OutboxRecord } from "../../../src/codec/record.ts";
-import { TierkvError } from "../../../src/errors.ts";
-import { STORES_IN_FLIGHT_MAX } from "../../../src/limits/general.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
-import type { SidecarCounters } from "../../../src/metrics.ts";
 import type { OutgoingRecord } from "../../../src/sidecar/save/store-queue.ts";
 import { StoreQueue } from "../../../src/sidecar/save/store-queue.ts";
 import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";

@@ -1,7 +1,7 @@
 // Owns the proof of the cache's book-keeping: sharing, eviction order, and the saves' share.
 import { beforeEach, expect, test } from "vitest";
 import { Arena, SIDECAR_OWNER } from "../../../src/arena/arena.ts";
-import { blockKey } from "../../../src/key-text.ts";
+import { blockKey } from "../../../src/base/key-text.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";
 import { digest } from "../../support/records.ts";

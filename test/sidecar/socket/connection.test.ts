@@ -4,10 +4,10 @@ import { connect, createServer } from "node:net";
 import type { Socket } from "node:net";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { LOOP_SLICE_MS } from "../../../src/limits/general.ts";
+import { LOOP_SLICE_MS } from "../../../src/base/limits/general.ts";
+import { nowMs, yieldToLoop } from "../../../src/base/time.ts";
 import { Connection } from "../../../src/sidecar/socket/connection.ts";
 import { encodeFrame } from "../../../src/sidecar/socket/frames.ts";
-import { nowMs, yieldToLoop } from "../../../src/time.ts";
 import { testDirectory } from "../../support/sidecars.ts";
 import { closeAfterTest, logger, until } from "../../support/vaults.ts";
 

@@ -2,8 +2,8 @@
 import { encode } from "@msgpack/msgpack";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { isTierkvError } from "../../../src/errors.ts";
-import { FRAME_BYTES_MAX, FRAME_TEXT_BYTES_MAX } from "../../../src/limits/general.ts";
+import { isTierkvError } from "../../../src/base/errors.ts";
+import { FRAME_BYTES_MAX, FRAME_TEXT_BYTES_MAX } from "../../../src/base/limits/general.ts";
 import { encodeFrame, FrameDecoder } from "../../../src/sidecar/socket/frames.ts";
 import type { Fields } from "../../../src/sidecar/socket/frames.ts";
 

@@ -1,6 +1,6 @@
 // Owns the proof that every field of every message is checked, and that a refusal names field, value and expectation.
 import { describe, expect, test } from "vitest";
-import { PLAN_KEYS_MAX, SAVE_ITEMS_MAX } from "../../../src/limits/general.ts";
+import { PLAN_KEYS_MAX, SAVE_ITEMS_MAX } from "../../../src/base/limits/general.ts";
 import { slotBytes } from "../../../src/sidecar/socket/frames.ts";
 import { parseMessage } from "../../../src/sidecar/socket/messages.ts";
 import { digest } from "../../support/records.ts";

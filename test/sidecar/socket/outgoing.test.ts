@@ -5,9 +5,9 @@ import type { Socket } from "node:net";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
-import { PASS_RETRY_MS } from "../../../src/limits/general.ts";
-import type { ArenaId } from "../../../src/native.ts";
-import type * as Native from "../../../src/native.ts";
+import { PASS_RETRY_MS } from "../../../src/base/limits/general.ts";
+import type { ArenaId } from "../../../src/base/native.ts";
+import type * as Native from "../../../src/base/native.ts";
 import { encodeFrame, FrameDecoder } from "../../../src/sidecar/socket/frames.ts";
 import { Outgoing } from "../../../src/sidecar/socket/outgoing.ts";
 import { testDirectory } from "../../support/sidecars.ts";
@@ -15,7 +15,7 @@ import { closeAfterTest, MIB, until } from "../../support/vaults.ts";
 
 /** Whether the socket is full, for the next frames with a descriptor; later frames ask the kernel. */
 const full = vi.hoisted((): boolean[] => []);
-vi.mock("../../../src/native.ts", async (importOriginal) => {
+vi.mock("../../../src/base/native.ts", async (importOriginal) => {
   const native = await importOriginal<typeof Native>();
   const sendArena: typeof native.sendArena = (...args) =>
     full.shift() === true ? 0 : native.sendArena(...args);

@@ -1,8 +1,8 @@
 // Owns the proof that every cause has its own answer: each is caused at a real sidecar, and `explain` tells them apart.
 import { afterAll, describe, expect, test, vi } from "vitest";
+import { TierkvError } from "../../../src/base/errors.ts";
 import { describe as explained } from "../../../src/cli/commands/explain.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
-import { TierkvError } from "../../../src/errors.ts";
 import {
   REASONS,
   reasonOf,
@@ -24,7 +24,7 @@ import type { TestSidecar } from "../../support/sidecars.ts";
 import { closeAfterTest, logger, openClient, openVault, until } from "../../support/vaults.ts";
 import type { TestVault } from "../../support/vaults.ts";
 
-vi.mock("../../../src/limits/general.ts", async (original) => ({
+vi.mock("../../../src/base/limits/general.ts", async (original) => ({
   ...(await original<object>()),
   PLANS_MAX: 2,
 }));

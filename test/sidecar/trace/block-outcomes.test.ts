@@ -1,9 +1,9 @@
 // The reason of a miss follows from the block's last outcome here; the memory is bounded.
 import { expect, test } from "vitest";
-import { packKeys, toNamespace } from "../../../src/block.ts";
-import type { Namespace } from "../../../src/block.ts";
-import { blockKey } from "../../../src/key-text.ts";
-import { OUTCOMES_MAX } from "../../../src/limits/general.ts";
+import { packKeys, toNamespace } from "../../../src/base/block.ts";
+import type { Namespace } from "../../../src/base/block.ts";
+import { blockKey } from "../../../src/base/key-text.ts";
+import { OUTCOMES_MAX } from "../../../src/base/limits/general.ts";
 import { BlockOutcomes } from "../../../src/sidecar/trace/block-outcomes.ts";
 
 const OURS = toNamespace(Buffer.alloc(32, 1));

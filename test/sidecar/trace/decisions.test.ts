@@ -1,7 +1,11 @@
 // Owns the proof that accounts of requests fit into the frames that show them, whatever clients call their requests.
 import { expect, test } from "vitest";
-import { EXPLAIN_MAX, FRAME_BYTES_MAX, FRAME_TEXT_BYTES_MAX } from "../../../src/limits/general.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
+import {
+  EXPLAIN_MAX,
+  FRAME_BYTES_MAX,
+  FRAME_TEXT_BYTES_MAX,
+} from "../../../src/base/limits/general.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import { encodeFrame } from "../../../src/sidecar/socket/frames.ts";
 import { Decisions } from "../../../src/sidecar/trace/decisions.ts";
 import { Ledger } from "../../../src/sidecar/trace/ledger.ts";

@@ -1,10 +1,10 @@
 // Owns the proof that the gap between two uses of a block, and the bytes stored meanwhile, are counted by hit or miss.
 import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
-import { HASH_BYTES, newBitmap, setBit } from "../../../src/block.ts";
-import type { Namespace } from "../../../src/block.ts";
-import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../../src/limits/seen.ts";
-import { newSidecarCounters } from "../../../src/metrics.ts";
+import { HASH_BYTES, newBitmap, setBit } from "../../../src/base/block.ts";
+import type { Namespace } from "../../../src/base/block.ts";
+import { REUSE_KEPT_MAX, REUSE_SAMPLED_EVERY } from "../../../src/base/limits/seen.ts";
+import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import { Reuse } from "../../../src/sidecar/trace/reuse.ts";
 import { openRestored, restoreAgain } from "../../support/pages.ts";
 

@@ -1,9 +1,9 @@
 // Owns the proof that a flush empties arenas, plans and saves, also of a sidecar that was away.
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
-import { packKeys } from "../../../src/block.ts";
+import { packKeys } from "../../../src/base/block.ts";
+import type * as Limits from "../../../src/base/limits/general.ts";
 import { VaultClient } from "../../../src/client/vault-client.ts";
-import type * as Limits from "../../../src/limits/general.ts";
 import { expectNoLeak, openScene, saveAll } from "../../support/scene.ts";
 import type { Saving, Scene } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks, makeGroup } from "../../support/shim-client.ts";
@@ -11,7 +11,7 @@ import type { Block } from "../../support/shim-client.ts";
 import { openSidecar, openStack, testDirectory } from "../../support/sidecars.ts";
 import { logger, MIB, openClient, openVault, SOON_MS, until } from "../../support/vaults.ts";
 
-vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
+vi.mock("../../../src/base/limits/general.ts", async (importOriginal) => ({
   ...(await importOriginal<typeof Limits>()),
   // Small windows, so that a fetch of a few MiB takes several on any machine.
   FETCH_WINDOW_BYTES: 2 ** 20,

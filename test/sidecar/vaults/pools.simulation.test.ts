@@ -2,9 +2,9 @@
 import { expect, test } from "vitest";
 import { lookupOf, movesOf, onPaper } from "../../../bench/sim/scale.js";
 import { runSeed } from "../../../bench/sim/world.js";
+import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS } from "../../../src/base/limits/pool.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";
 import { Link } from "../../../src/cost/link.ts";
-import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS } from "../../../src/limits/pool.ts";
 import { NO_VAULT, Placement } from "../../../src/pool/placement.ts";
 import { Pool } from "../../../src/sidecar/vaults/pools.ts";
 import { testSeed } from "../../faults/lib/random.ts";

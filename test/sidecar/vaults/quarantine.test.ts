@@ -1,7 +1,7 @@
 // Owns the proof that under a distrusted name nothing is restored or saved, by any engine, until it is flushed.
 import { expect, test } from "vitest";
-import { toNamespace } from "../../../src/block.ts";
-import { QUARANTINED_MAX } from "../../../src/limits/truth.ts";
+import { toNamespace } from "../../../src/base/block.ts";
+import { QUARANTINED_MAX } from "../../../src/base/limits/truth.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
 import { openScene, saveAll } from "../../support/scene.ts";
 import { FakeEngine, hashesOf, makeBlocks } from "../../support/shim-client.ts";

@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { SESSION_TELLS_MAX } from "../../../src/limits/sessions.ts";
+import { SESSION_TELLS_MAX } from "../../../src/base/limits/sessions.ts";
 import { runInside } from "../../support/command-line.ts";
 import { ATTENTION, openHybrid, STATES } from "../../support/hybrids.ts";
 import type { Hybrid } from "../../support/hybrids.ts";

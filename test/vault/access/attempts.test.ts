@@ -1,6 +1,10 @@
 // Owns the proof of the pause after failed attempts: per address, forgiven with time, bounded in memory.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { AUTH_FAILURES_MAX, AUTH_PEERS_MAX, AUTH_REFILL_MS } from "../../../src/limits/access.ts";
+import {
+  AUTH_FAILURES_MAX,
+  AUTH_PEERS_MAX,
+  AUTH_REFILL_MS,
+} from "../../../src/base/limits/access.ts";
 import { Attempts } from "../../../src/vault/access/attempts.ts";
 
 let ms = 0;

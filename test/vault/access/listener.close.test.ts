@@ -3,9 +3,9 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import type { Socket } from "node:net";
 import { expect, test } from "vitest";
-import { splitAddress } from "../../../src/hosts.ts";
-import { closeStore, createStore } from "../../../src/native.ts";
-import { sleep } from "../../../src/time.ts";
+import { splitAddress } from "../../../src/base/hosts.ts";
+import { closeStore, createStore } from "../../../src/base/native.ts";
+import { sleep } from "../../../src/base/time.ts";
 import { VaultListener } from "../../../src/vault/access/listener.ts";
 import { closeAfterTest, MIB } from "../../support/vaults.ts";
 

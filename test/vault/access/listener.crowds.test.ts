@@ -2,8 +2,8 @@
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { expect, test } from "vitest";
-import { ItemStatus } from "../../../src/block.ts";
-import { splitAddress } from "../../../src/hosts.ts";
+import { ItemStatus } from "../../../src/base/block.ts";
+import { splitAddress } from "../../../src/base/hosts.ts";
 import { openClosedVault, shown, TOKENS } from "../../support/closed-vaults.ts";
 import type { ClosedVault } from "../../support/closed-vaults.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";

@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { createLogger } from "../../../src/log.ts";
+import { createLogger } from "../../../src/base/log.ts";
 import { Awake, inhibitorOf } from "../../../src/vault/user/awake.ts";
 import type { AwakeOptions } from "../../../src/vault/user/awake.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";

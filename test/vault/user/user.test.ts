@@ -2,7 +2,7 @@
 import { chmodSync, mkdirSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test, vi } from "vitest";
-import { wallClockMs } from "../../../src/time.ts";
+import { wallClockMs } from "../../../src/base/time.ts";
 import { othersLoad } from "../../../src/vault/user/load.ts";
 import { desktop, IOHID, LOGIND } from "../../../src/vault/user/sessions.ts";
 import { together } from "../../../src/vault/user/source.ts";

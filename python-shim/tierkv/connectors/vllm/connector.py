@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tierkv.connectors.vllm import amx, compat, contract, failpoint, replicas
-from tierkv.connectors.vllm.compat import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
-from tierkv.connectors.vllm.guard import guarded
-from tierkv.connectors.vllm.metadata import Introduction, StepMetadata, StepReceipts
-from tierkv.connectors.vllm.metrics import TierKVPromMetrics, TierKVStats
-from tierkv.connectors.vllm.scheduler import Match, SchedulerShim
-from tierkv.connectors.vllm.settings import load_settings
-from tierkv.connectors.vllm.specs import read_groups
-from tierkv.connectors.vllm.worker import WorkerShim
+from tierkv.connectors.vllm.api import compat, contract
+from tierkv.connectors.vllm.api.compat import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from tierkv.connectors.vllm.api.metadata import Introduction, StepMetadata, StepReceipts
+from tierkv.connectors.vllm.engine.metrics import TierKVPromMetrics, TierKVStats
+from tierkv.connectors.vllm.engine.scheduler import Match, SchedulerShim
+from tierkv.connectors.vllm.engine.worker import WorkerShim
+from tierkv.connectors.vllm.link import failpoint
+from tierkv.connectors.vllm.link.guard import guarded
+from tierkv.connectors.vllm.link.settings import load_settings
+from tierkv.connectors.vllm.pages import amx, replicas
+from tierkv.connectors.vllm.pages.specs import read_groups
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -6,13 +6,13 @@ MIB: Final = 1 << 20
 
 #: Version of the frames between shim and sidecar (docs/protocol.md, section 4).
 LOCAL_PROTOCOL: Final = 2
-#: Consecutive blocks of a prompt that lie on one of several vaults: as `src/limits/pool.ts` has it.
+#: Consecutive blocks of a prompt that lie on one of several vaults: as `src/base/limits/pool.ts` has it.
 RUN_BLOCKS: Final = 256
 #: Largest frame on the local socket, bytes.
 FRAME_BYTES_MAX: Final = 4 * MIB
 #: Block hashes of one look-up, all groups together: they are one frame, with room for its other fields.
 PLAN_HASHES_MAX: Final = (FRAME_BYTES_MAX - 64 * 1024) // 32
-#: A session's name, bytes, and the longest time it is kept: as `src/limits/sessions.ts` has them.
+#: A session's name, bytes, and the longest time it is kept: as `src/base/limits/sessions.ts` has them.
 SESSION_NAME_BYTES_MAX: Final = 128
 KEEP_S_MAX: Final = 604_800
 #: Frames waiting to be written to the sidecar; past it the connection is given up (and with it every lease).
@@ -76,7 +76,7 @@ NAMING_NICE: Final = 19
 NAMING_BUFFER_BYTES: Final = MIB
 #: Bytes of a file that have a digest of their own, so that several threads read one file.
 NAMING_SEGMENT_BYTES: Final = 64 * MIB
-#: Characters of an operator's name for a model's weights: as `src/limits/general.ts` has it.
+#: Characters of an operator's name for a model's weights: as `src/base/limits/general.ts` has it.
 IDENTITY_CHARS_MAX: Final = 256
 #: Bytes of a loaded model that are digested at a time; on a GPU five times as many are needed beside them.
 MEMORY_PART_BYTES: Final = 16 * MIB

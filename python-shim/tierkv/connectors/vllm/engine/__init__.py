@@ -1,0 +1,1 @@
+"""The halves that vLLM calls: beside its scheduler, and in each worker."""

@@ -1,0 +1,1 @@
+"""The identity of what an engine computes: namespace, weights, generations."""

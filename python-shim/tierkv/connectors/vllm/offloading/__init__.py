@@ -1,0 +1,1 @@
+"""A tier behind vLLM's own offloading (experimental)."""

@@ -1,0 +1,1 @@
+"""Restoring: when a load begins, what it is split into, and who waits for it."""

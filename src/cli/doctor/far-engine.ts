@@ -1,0 +1,154 @@
+// Owns the measurements of `tierkv doctor --engine URL` at an engine without tierKV: prefill times, link, and its cache's hits.
+import { fetchReason, TierkvError } from "../../base/errors.ts";
+import {
+  FAR_BYTES,
+  FAR_PACE_MS,
+  FAR_REQUEST_MS,
+  FAR_ROUNDS,
+  FAR_TOKENS_MIN,
+} from "../../base/limits/tools.ts";
+import { nowMs, randomToken } from "../../base/time.ts";
+import type { Progress } from "../shell/progress.ts";
+
+/** Time to the first token of a prompt that no cache holds. */
+export interface Pace {
+  tokens: number;
+  ms: number;
+}
+
+export interface FarEngine {
+  model: string;
+  longestTokens: number;
+  /** null: its metrics do not say. */
+  hasPrefixCache: boolean | null;
+  /** Prompt tokens since its start; `hitTokens` of them were in its own cache. */
+  askedTokens: number;
+  hitTokens: number;
+  roundTripMs: number;
+  /** Bytes per second to the engine, a lower bound set by its reading. null: it refuses bodies of that size. */
+  bytesPerS: number | null;
+  paces: Pace[];
+}
+
+/** First token id of random prompts: above the special tokens, and any byte added stays within every vocabulary. */
+const FIRST_ID = 3;
+/** Factor by which twice as many tokens take longer, at most. */
+const DOUBLING = 4;
+/** HTTP status that refuses a body for its size. */
+const TOO_LARGE = 413;
+
+/** `url`: normalized by the kind `engineUrl`. */
+export async function measureEngine(url: string, progress: Progress): Promise<FarEngine> {
+  const engine = new Far(url);
+  const { id: model, max_model_len: longestTokens = FAR_TOKENS_MIN } = await engine.model();
+  const said = await engine.metrics();
+  const paces: Pace[] = [];
+  // The answer takes one token.
+  const most = longestTokens - 1;
+  await engine.compute(model, Math.min(FAR_TOKENS_MIN, most));
+  const startedMs = nowMs();
+  for (let tokens = FAR_TOKENS_MIN; ; tokens *= 2) {
+    const count = Math.min(tokens, most);
+    progress.at(nowMs() - startedMs, FAR_PACE_MS, `computing ${count} tokens`);
+    const ms = await engine.compute(model, count);
+    paces.push({ tokens: count, ms });
+    const isLate = nowMs() - startedMs + DOUBLING * ms > FAR_PACE_MS;
+    if (count === most || isLate) break;
+  }
+  const roundTripMs = await fastest(() => engine.upload(1));
+  return { model, longestTokens, ...said, roundTripMs, bytesPerS: await engine.rate(), paces };
+}
+
+interface ServedModel {
+  id: string;
+  max_model_len?: number;
+}
+
+type Said = Pick<FarEngine, "hasPrefixCache" | "askedTokens" | "hitTokens">;
+
+class Far {
+  readonly #url: string;
+
+  constructor(url: string) {
+    this.#url = url;
+  }
+
+  async model(): Promise<ServedModel> {
+    const { data } = JSON.parse(await this.#text("/v1/models")) as { data?: ServedModel[] };
+    const [first] = data ?? [];
+    if (first !== undefined) return first;
+    throw this.#failed("/v1/models names no model");
+  }
+
+  async metrics(): Promise<Said> {
+    const text = await this.#text("/metrics");
+    const sumOf = (name: string): number =>
+      [...text.matchAll(new RegExp(`^vllm:${name}_total(?:\\{.*\\})? (\\S+)$`, "gm"))].reduce(
+        (sum, [, value]) => sum + Number(value),
+        0,
+      );
+    const [, caching] = /enable_prefix_caching="(\w+)"/.exec(text) ?? [];
+    return {
+      hasPrefixCache: caching === undefined ? null : caching === "True",
+      askedTokens: sumOf("prefix_cache_queries"),
+      hitTokens: sumOf("prefix_cache_hits"),
+    };
+  }
+
+  /** Returns the milliseconds to the first token of a random prompt. */
+  async compute(model: string, tokens: number): Promise<number> {
+    const prompt = Array.from(randomToken(tokens), (byte) => FIRST_ID + byte);
+    const startedMs = nowMs();
+    const body = JSON.stringify({ model, prompt, max_tokens: 1 });
+    const response = await this.#post("application/json", body);
+    const text = await response.text();
+    if (response.ok) return nowMs() - startedMs;
+    throw this.#failed(`${tokens} tokens: ${response.status} ${text.slice(0, 200)}`);
+  }
+
+  /** Returns the milliseconds of a non-JSON request, whose body is read and refused unparsed. null: it is too large. */
+  async upload(bytes: number): Promise<number | null> {
+    const startedMs = nowMs();
+    const response = await this.#post("application/octet-stream", Buffer.alloc(bytes));
+    await response.text();
+    return response.status === TOO_LARGE ? null : nowMs() - startedMs;
+  }
+
+  /** Takes the difference of two sizes, to leave out the fixed cost of a request. */
+  async rate(): Promise<number | null> {
+    const small = await fastest(() => this.upload(FAR_BYTES));
+    const large = await fastest(() => this.upload(2 * FAR_BYTES));
+    return large > small && large < Infinity ? FAR_BYTES / ((large - small) / 1000) : null;
+  }
+
+  #post(type: string, body: string | Buffer): Promise<Response> {
+    const headers = { "content-type": type };
+    return this.#fetch("/v1/completions", { method: "POST", headers, body });
+  }
+
+  async #text(path: string): Promise<string> {
+    const response = await this.#fetch(path);
+    const text = await response.text();
+    if (response.ok) return text;
+    throw this.#failed(`${path} is answered with ${response.status}`);
+  }
+
+  async #fetch(path: string, init: RequestInit = {}): Promise<Response> {
+    try {
+      const signal = AbortSignal.timeout(FAR_REQUEST_MS);
+      return await fetch(this.#url + path, { ...init, signal });
+    } catch (error) {
+      throw this.#failed(fetchReason(error), error);
+    }
+  }
+
+  #failed(reason: string, cause?: unknown): TierkvError {
+    return new TierkvError("ENGINE_UNANSWERED", { url: this.#url, reason }, { cause });
+  }
+}
+
+async function fastest(round: () => Promise<number | null>): Promise<number> {
+  let best = Infinity;
+  for (let at = 0; at < FAR_ROUNDS; at += 1) best = Math.min(best, (await round()) ?? Infinity);
+  return best;
+}

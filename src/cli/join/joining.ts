@@ -1,0 +1,98 @@
+// Owns the steps of a join: verifies the vault's certificate, redeems the code, and writes the address into the configuration.
+import { hostname } from "node:os";
+import { classesOf, vaultClassName } from "../../base/block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { JOIN_TIMEOUT_MS } from "../../base/limits/access.ts";
+import { askOnce } from "../../client/ask.ts";
+import type { Asked } from "../../client/ask.ts";
+import { certificateAt, fingerprintOf, pemOf } from "../../client/certificate.ts";
+import { helloRequest } from "../../client/hello.ts";
+import { isReached } from "../../cluster/credentials.ts";
+import type { Config } from "../../config/config.ts";
+import { VAULT_SERVER_NAME } from "../../wire/security.ts";
+import { vaultService } from "../../wire/service.ts";
+import type { Call } from "../shell/call.ts";
+import { describeWritten, listOf, writeVaults } from "../vaults/vault-lists.ts";
+import type { Written } from "../vaults/vault-lists.ts";
+import type { Invitation } from "./join-code.ts";
+
+/** Returns the vault's certificate if it matches the code; nothing is sent before. Throws FINGERPRINT or VAULT_DOWN. */
+export async function certificateOf({ address, fingerprint }: Invitation): Promise<string> {
+  const raw = await certificateAt(address, JOIN_TIMEOUT_MS);
+  const seen = fingerprintOf(raw);
+  if (seen.equals(fingerprint)) return pemOf(raw);
+  const short = (bytes: Buffer): string => bytes.toString("hex").slice(0, 16);
+  throw new TierkvError("FINGERPRINT", { address, seen: short(seen), wanted: short(fingerprint) });
+}
+
+/** Credential that a vault gave this machine. */
+export interface Credential {
+  address: string;
+  /** Name by which the vault knows this machine. */
+  name: string;
+  token: string;
+}
+
+/** Exchanges the invitation for this machine's own credential. */
+export async function redeem(invitation: Invitation, caPem: string): Promise<Credential> {
+  const { address, secret } = invitation;
+  const asked = askedWith(address, caPem, secret);
+  try {
+    const request = { machine: hostname() };
+    const { name, token } = await askOnce(asked, vaultService.Redeem, request);
+    return { address, name, token };
+  } catch (error) {
+    if (toTierkvError(error).code !== "VAULT_LOCKED") throw error;
+    const reason = "the code was used, is too old, or is none of its";
+    throw new TierkvError("VAULT_LOCKED", { name: asked.name, address, reason }, { cause: error });
+  }
+}
+
+/** Returns the vault's record classes, which proves that the token works. */
+export async function askClasses(
+  { address, token }: Credential,
+  caPem: string,
+): Promise<readonly RecordClass[]> {
+  const asked = askedWith(address, caPem, token);
+  const hello = await askOnce(asked, vaultService.Hello, helloRequest("kv"));
+  return classesOf(vaultClassName(hello.recordClass));
+}
+
+/** Whether the vault belongs to a pool and knows its list. */
+export async function askPooled({ address, token }: Credential, caPem: string): Promise<boolean> {
+  const request = { mark: 0, epoch: 0 };
+  const { key } = await askOnce(askedWith(address, caPem, token), vaultService.Pool, request);
+  return key.length > 0;
+}
+
+function askedWith(address: string, caPem: string, token: string): Asked {
+  const security = {
+    caPem: Buffer.from(caPem),
+    serverName: VAULT_SERVER_NAME,
+    certPem: null,
+    keyPem: null,
+    token: () => token,
+  };
+  return { name: "the", address, security, timeoutMs: JOIN_TIMEOUT_MS };
+}
+
+/** Writes the address into the vault lists; `line` reports the result. */
+export function writeAddress(
+  call: Call,
+  config: Config,
+  address: string,
+  classes: readonly RecordClass[],
+): Written & { line: string } {
+  const entries = classes.map((name) => [name, withJoined(config, name, address)] as const);
+  const lists = Object.fromEntries(entries);
+  const written = writeVaults(call, config, lists);
+  return { ...written, line: describeWritten(written, lists) };
+}
+
+/** Adds the address to the list; replaces a single entry that cannot be reached, because it was a guess of this address. */
+function withJoined(config: Config, name: RecordClass, address: string): string[] {
+  const texts = listOf(config, name);
+  const kept = texts.length > 1 ? texts : texts.filter((text) => isReached(config, text));
+  return kept.includes(address) ? kept : [...kept, address];
+}

@@ -1,0 +1,74 @@
+// Owns the progress on stderr of a command that takes longer than two seconds.
+import { FIDELITY_SAY_MS, PROGRESS_AFTER_MS, PROGRESS_EVERY_MS } from "../../base/limits/tools.ts";
+import { showMs } from "../../base/text.ts";
+import { nowMs } from "../../base/time.ts";
+import type { Io } from "./io.ts";
+
+const BAR_CHARS = 24;
+
+/** Shows progress; a call that shows nothing costs one clock read. */
+export class Progress {
+  readonly #io: Pick<Io, "progress">;
+  readonly #now: () => number;
+  readonly #startedMs: number;
+  #shownMs = -Infinity;
+
+  constructor(io: Pick<Io, "progress">, now: () => number = nowMs) {
+    this.#io = io;
+    this.#now = now;
+    this.#startedMs = now();
+  }
+
+  /** Reports `done` of `all` parts; `what`: the work in progress. */
+  at(done: number, all: number, what: string): void {
+    const ms = this.#now();
+    const isEarly = ms - this.#startedMs < PROGRESS_AFTER_MS;
+    if (isEarly || ms - this.#shownMs < PROGRESS_EVERY_MS) return;
+    this.#shownMs = ms;
+    this.#io.progress(progressLine(done, all, what, ms - this.#startedMs));
+  }
+}
+
+/** Tells of steps and parts: on a terminal over the line before, elsewhere as lines of their own, at a longer interval. */
+export class SpokenProgress {
+  readonly #io: Pick<Io, "progress" | "err">;
+  readonly #now: () => number;
+  readonly #startedMs: number;
+  #saidMs = -Infinity;
+
+  constructor(io: Pick<Io, "progress" | "err">, now: () => number = nowMs) {
+    this.#io = io;
+    this.#now = now;
+    this.#startedMs = now();
+  }
+
+  /** Milliseconds since the start. */
+  get tookMs(): number {
+    return this.#now() - this.#startedMs;
+  }
+
+  /** Tells of a step at once. */
+  step(what: string): void {
+    this.#saidMs = this.#now();
+    if (this.#io.progress(what) === false) this.#io.err(what);
+  }
+
+  /** Reports `done` of `all` parts, `leftMs` before the end; null: not known. */
+  at(done: number, all: number, what: string, leftMs: number | null): void {
+    const left = leftMs === null ? "" : `, about ${showMs(leftMs)} left`;
+    const line = `${done} of ${all} ${what}${left}`;
+    if (this.#io.progress(line) !== false) return;
+    if (this.#now() - this.#saidMs < FIDELITY_SAY_MS) return;
+    this.#saidMs = this.#now();
+    this.#io.err(line);
+  }
+}
+
+/** Exported for its test. */
+export function progressLine(done: number, all: number, what: string, ms: number): string {
+  const share = all > 0 ? Math.min(1, done / all) : 0;
+  const full = Math.round(share * BAR_CHARS);
+  const bar = "#".repeat(full) + "-".repeat(BAR_CHARS - full);
+  const rest = share > 0 ? `, ${showMs((ms / share) * (1 - share))} left` : "";
+  return `[${bar}] ${Math.floor(share * 100)} %${rest}  ${what}`;
+}

@@ -1,0 +1,143 @@
+// Owns `tierkv vaults drain`: finds the pool, drains one of its vaults, and prints the outcome.
+import { RECORD_CLASSES } from "../../base/block.ts";
+import type { RecordClass } from "../../base/block.ts";
+import { TierkvError } from "../../base/errors.ts";
+import { CALL_TIMEOUT_MS } from "../../base/limits/general.ts";
+import { showBytes } from "../../base/text.ts";
+import type { VaultClient } from "../../client/vault-client.ts";
+import { allTargets, targetAt } from "../../cluster/sources.ts";
+import { clientOf, helloAll, placesOf } from "../../cluster/vault-link.ts";
+import { loadRecordKeys } from "../../config/conditions.ts";
+import type { Config } from "../../config/config.ts";
+import { sizeOf } from "../../extras/plan/inputs.ts";
+import { Drain } from "../../moving/drain.ts";
+import type { Drained } from "../../moving/drain.ts";
+import { openPool, redundancyOf } from "../../sidecar/vaults/pools.ts";
+import type { Call } from "../shell/call.ts";
+import { Progress } from "../shell/progress.ts";
+
+/** Reasons that a second run would not change. */
+const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing", "no_parity"]);
+const WHY: Readonly<Record<string, string>> = {
+  unreachable: "blocks before them are gone, so that no restore gets as far",
+  missing: "evicted meanwhile",
+  no_parity: "parity records for which too few vaults are left",
+  sealed: "sealed with keys that [sidecar] record_keys here does not have",
+};
+
+interface Done extends Drained {
+  class: RecordClass;
+  /** Records that the other vaults evicted during the drain, for any reason. */
+  evicted: number;
+}
+
+export interface DrainFlags {
+  rate?: string;
+  end?: boolean;
+}
+
+export async function drainVault(call: Call<DrainFlags>): Promise<boolean> {
+  const [address = ""] = call.args;
+  const { rate, end = false } = call.options;
+  const config = call.loadConfig();
+  const targets = await allTargets(config);
+  const target = targetAt(targets, address);
+  // A vault of both classes may be in both lists.
+  const classes = RECORD_CLASSES.filter((name) => placesOf(targets, name).has(address));
+  if (end) {
+    for (const name of classes) await takeAgain(clientOf(config, target, name));
+    call.print({ address, draining: false }, [`${address} takes records again`]);
+    return true;
+  }
+  const alone = classes.find((name) => placesOf(targets, name).size === 1);
+  if (alone !== undefined) {
+    const reason = `${address} is the only ${alone} vault: nobody could take what it holds`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  await loadRecordKeys(config);
+  const bytesPerS = rate === undefined ? null : sizeOf("--rate", rate, 1);
+  const results: Done[] = [];
+  for (const name of classes) {
+    const clients = [...placesOf(targets, name).values()].map((place) =>
+      clientOf(config, place, name),
+    );
+    // All must answer, because a silent vault would miss its share, and sidecars would look for it there.
+    const close = await helloAll(clients);
+    try {
+      results.push(await emptied(call, config, clients, address, bytesPerS));
+    } finally {
+      close();
+    }
+  }
+  call.print({ address, drained: results }, [...results.flatMap(describe), next(address)]);
+  return results.every(({ left }) => Object.keys(left).every((why) => FINAL.has(why)));
+}
+
+async function takeAgain(client: VaultClient): Promise<void> {
+  const close = await helloAll([client]);
+  try {
+    await client.drain(CALL_TIMEOUT_MS, true);
+  } finally {
+    close();
+  }
+}
+
+async function emptied(
+  call: Call,
+  { cluster }: Config,
+  clients: readonly VaultClient[],
+  address: string,
+  rate: number | null,
+): Promise<Done> {
+  const source = clients.find((client) => client.address === address);
+  if (source === undefined)
+    throw new TierkvError("INTERNAL", { reason: `no client of ${address}` });
+  const { name } = source;
+  const progress = new Progress(call.io);
+  const drain = new Drain({
+    source,
+    clients,
+    pool: openPool(name, clients, redundancyOf(cluster.redundancy)),
+    rate,
+    onProgress: (done, all) => progress.at(done, all, `${name} records of ${address}`),
+  });
+  const before = await evictedOf(clients, source);
+  try {
+    await drain.run();
+  } catch (error) {
+    const { moved, present } = drain.drained;
+    const isBegun = moved.records + present.records > 0;
+    const lines = isBegun ? describe({ class: name, evicted: 0, ...drain.drained }) : [];
+    for (const line of lines) call.io.err(line);
+    throw error;
+  }
+  const evicted = (await evictedOf(clients, source)) - before;
+  return { class: name, ...drain.drained, evicted };
+}
+
+async function evictedOf(clients: readonly VaultClient[], source: VaultClient): Promise<number> {
+  const others = clients.filter((client) => client !== source);
+  const all = await Promise.all(
+    others.map(async (client) => {
+      const stats = await client.stats(CALL_TIMEOUT_MS).catch(() => null);
+      return stats?.counters["evicted"] ?? 0;
+    }),
+  );
+  return all.reduce((sum, count) => sum + count, 0);
+}
+
+function describe({ class: name, moved, present, left, evicted }: Done): string[] {
+  const lines = [
+    `${name}: ${moved.records} records moved (${showBytes(moved.bytes)}), ${present.records} were there already (${showBytes(present.bytes)})`,
+    ...Object.entries(left).map(
+      ([why, { records, bytes }]) =>
+        `  ${records} stayed (${showBytes(bytes)}): ${WHY[why] ?? why.replaceAll("_", " ")}`,
+    ),
+  ];
+  if (evicted > 0) lines.push(`  the others evicted ${evicted} records meanwhile: they are full`);
+  return lines;
+}
+
+function next(address: string): string {
+  return `${address} takes nothing new: take it out of [cluster] on all machines (\`tierkv vaults remove\`), then stop it`;
+}

@@ -1,0 +1,31 @@
+// Owns an owner's calls to the vault of the same machine: its configuration and its best token.
+import { STATUS_TIMEOUT_MS } from "../../base/limits/general.ts";
+import { askOnce } from "../../client/ask.ts";
+import { ownVault } from "../../cluster/credentials.ts";
+import { reachable } from "../../cluster/targets.ts";
+import type { Config } from "../../config/config.ts";
+import { vaultService } from "../../wire/service.ts";
+import { checkJoinable } from "../join/invitation.ts";
+import type { Call } from "../shell/call.ts";
+
+/** Loads the configuration of this machine's vault. Throws USAGE for a vault that machines cannot join. */
+export function loadOwn(call: Call<{ listen?: string }>): Config {
+  const { listen: text } = call.options;
+  const config = call.loadConfig([{ option: "--listen", section: "vault", name: "listen", text }]);
+  checkJoinable(config.vault);
+  return config;
+}
+
+type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];
+
+/** Makes one call with the vault's best token. Throws CREDENTIALS. */
+export async function askOwn<Request, Reply>(
+  config: Config,
+  method: (service: typeof vaultService) => Method<Request, Reply>,
+  request: Request,
+): Promise<Reply> {
+  const address = reachable(config.vault.listen).text;
+  const security = ownVault(config, address);
+  const asked = { name: "this machine's", address, security, timeoutMs: STATUS_TIMEOUT_MS };
+  return await askOnce(asked, method(vaultService), request);
+}

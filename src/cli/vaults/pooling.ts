@@ -1,0 +1,67 @@
+// Owns the gossip options of a vault from its configuration, and changes to a pool's list from another machine.
+import { join } from "node:path";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { sourceOf } from "../../base/hosts.ts";
+import type { Logger } from "../../base/log.ts";
+import type { VaultCounters } from "../../base/metrics.ts";
+import { allTargets } from "../../cluster/sources.ts";
+import { askVault } from "../../cluster/vault-link.ts";
+import type { Config, VaultConfig } from "../../config/config.ts";
+import { PoolKey } from "../../discovery/entry.ts";
+import { Gossip } from "../../discovery/gossip.ts";
+import type { VaultSecurity } from "../../vault/identity.ts";
+import { vaultService } from "../../wire/service.ts";
+import type { Call } from "../shell/call.ts";
+
+/** null: the vault has no `pool_key`, so it shares no list. Throws CREDENTIALS. */
+export function gossipOf(
+  { poolKey, peers, stateDir }: VaultConfig,
+  security: VaultSecurity | null,
+  logger: Logger,
+  counters: VaultCounters,
+): Gossip | null {
+  if (poolKey === null) return null;
+  return new Gossip({
+    key: PoolKey.read(poolKey),
+    peers: peers.map(({ text }) => text),
+    file: join(stateDir, "pool.json"),
+    certificate: security?.certPem ?? null,
+    logger,
+    onRefused: (count) => counters.add("listings_refused", count),
+  });
+}
+
+/** Whether vaults keep the list: this machine's own, or a `pool:` entry's. */
+export function isPooled({ cluster, vault }: Config): boolean {
+  if (cluster.role !== "inference" && vault.poolKey !== null) return true;
+  return [...cluster.kvCold, ...cluster.ssmCold].some(({ text }) => sourceOf(text) === "pool");
+}
+
+/** Runs `tierkv vaults add|remove` where vaults keep the list: notifies one of them, which tells the others. */
+export async function changePool(call: Call, config: Config, isAdded: boolean): Promise<void> {
+  const [address = ""] = call.args;
+  const shown = address.slice(0, 100);
+  const told = (await allTargets(config)).filter(
+    (target) => target.address !== address && (target.isOwn || target.listed !== undefined),
+  );
+  let failure: TierkvError = new TierkvError("USAGE", {
+    reason: `no vault of the pool but ${shown}`,
+  });
+  for (const target of told) {
+    try {
+      const request = { address, gone: !isAdded };
+      const { known } = await askVault(config, target, vaultService.Admit, request);
+      if (!known) {
+        const reason = `${shown}: no vault of the pool has that address; a new one comes by itself, with [vault] pool_key and peers`;
+        throw new TierkvError("USAGE", { reason });
+      }
+      const said = isAdded ? "belongs to the pool" : "has left the pool: stop it";
+      call.print({ address, gone: !isAdded, toldTo: target.address }, [`${address} ${said}`]);
+      return;
+    } catch (error) {
+      failure = toTierkvError(error);
+      if (failure.code === "USAGE") break;
+    }
+  }
+  throw failure;
+}

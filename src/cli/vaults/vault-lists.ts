@@ -1,0 +1,147 @@
+// Owns edits of the vault lists in the configuration file, and the share of blocks that a changed list moves.
+import {
+  existsSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { dirname, join } from "node:path";
+import type { RecordClass } from "../../base/block.ts";
+import { makeDirectory } from "../../base/directory.ts";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { SHARE_SAMPLES } from "../../base/limits/pool.ts";
+import { showShare } from "../../base/text.ts";
+import { randomId } from "../../base/time.ts";
+import { isReached } from "../../cluster/credentials.ts";
+import { checkConfig } from "../../config/check.ts";
+import type { Config } from "../../config/config.ts";
+import { setText } from "../../config/edit.ts";
+import { homeOf } from "../../config/own-places.ts";
+import { Placement } from "../../pool/placement.ts";
+import type { Cut } from "../../pool/placement.ts";
+import type { Call } from "../shell/call.ts";
+
+export interface Written {
+  path: string;
+  isDone: boolean;
+  /** Why the edited file would be refused; null: it would not be. */
+  problem: TierkvError | null;
+  /** Why the file could not be written, where that was tried. */
+  trouble?: string;
+}
+
+export function writeVaults(
+  { io }: Call,
+  config: Config,
+  lists: Partial<Record<RecordClass, readonly string[]>>,
+): Written {
+  const path = config.path ?? join(homeOf(io.env), ".config", "tierkv", "tierkv.toml");
+  const before = existsSync(path) ? readFileSync(path, "utf8") : "";
+  const after = Object.entries(lists).reduce<string | null>((text, [name, list]) => {
+    const [first = ""] = list;
+    const value = list.length === 1 ? first : list;
+    return text === null ? null : setText(text, "cluster", `${name}_cold`, value);
+  }, before);
+  const [problem = null] = after === null ? [] : checkConfig(after, path, io.env).problems;
+  if (after === null || problem !== null) return { path, isDone: false, problem };
+  // A file that has the lists already may be root's.
+  if (after === before) return { path, isDone: true, problem };
+  try {
+    replace(path, after);
+    return { path, isDone: true, problem };
+  } catch (error) {
+    return { path, isDone: false, problem, trouble: toTierkvError(error).message };
+  }
+}
+
+/** Returns one line: the settings that were written, or are to be written by hand. */
+export function describeWritten(
+  { path, isDone, problem, trouble }: Written,
+  lists: Partial<Record<RecordClass, readonly string[]>>,
+): string {
+  const settings = Object.entries(lists).map(([name, list]) => settingOf(name, list));
+  if (isDone) return `${path}: ${settings.join(", ")}`;
+  const by = `write below [cluster] in it: ${settings.join(", ")}`;
+  const why = trouble === undefined ? "edited surely" : `written (${trouble})`;
+  return problem === null
+    ? `${path} could not be ${why}: ${by}`
+    : `${path} was left as it is, because of ${problem.message}; then ${by}`;
+}
+
+function settingOf(name: string, list: readonly string[]): string {
+  const [first = ""] = list;
+  const texts = list.map((text) => JSON.stringify(text)).join(", ");
+  return `${name}_cold = ${list.length === 1 ? JSON.stringify(first) : `[${texts}]`}`;
+}
+
+/** Replaces the file atomically; a symbolic link and the mode stay. */
+function replace(path: string, text: string): void {
+  makeDirectory(dirname(path));
+  const isThere = existsSync(path);
+  const real = isThere ? realpathSync(path) : path;
+  const mode = isThere ? statSync(real).mode & 0o777 : 0o644;
+  const fresh = `${real}.${randomId(4)}`;
+  try {
+    writeFileSync(fresh, text, { mode });
+    renameSync(fresh, real);
+  } catch (error) {
+    rmSync(fresh, { force: true });
+    throw error;
+  }
+}
+
+/** Returns the configured vaults of a class. */
+export function listOf({ cluster }: Config, name: RecordClass): string[] {
+  return (name === "kv" ? cluster.kvCold : cluster.ssmCold).map(({ text }) => text);
+}
+
+/** Runs `tierkv vaults add|remove` on the configuration file. */
+export function changeList(call: Call, name: RecordClass, isAdded: boolean): boolean {
+  const [address = ""] = call.args;
+  const config = call.loadConfig();
+  const key = `${name}_cold`;
+  const known = listOf(config, name);
+  const wrong = (reason: string): TierkvError =>
+    new TierkvError("USAGE", { reason: `${address.slice(0, 100)}: ${reason}` });
+  if (known.includes(address) === isAdded) {
+    const list = known.length === 0 ? "empty" : known.join(", ");
+    throw wrong(`[cluster] ${key} ${isAdded ? "has it already" : "does not have it"} (${list})`);
+  }
+  const list = isAdded ? [...known, address] : known.filter((text) => text !== address);
+  if (list.length === 0) {
+    throw wrong(`it is the only one: take [cluster] ${key} out of ${config.path ?? "the file"}`);
+  }
+  const written = writeVaults(call, config, { [name]: list });
+  const { path, isDone, problem } = written;
+  if (problem !== null) throw problem;
+  const moved = movedShare(known, list, cutOf(config, name));
+  call.print({ class: name, vaults: list, moved, path, isDone }, [
+    describeWritten(written, { [name]: list }),
+    ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
+    `about ${showShare(moved)} of all blocks change their owner, where vaults are of one size`,
+    "write the same on all machines; a sidecar that runs takes it up when it is started again",
+  ]);
+  return isDone;
+}
+
+const NOT_JOINED =
+  "nothing is sent to it before this machine joins it: run the line that `tierkv invite` prints on its machine";
+
+function cutOf({ cluster }: Config, name: RecordClass): Cut {
+  if (name === "ssm") return "whole";
+  return cluster.redundancy === "parity" ? "parity" : "parts";
+}
+
+/** Returns the share of blocks whose owner changes. */
+function movedShare(before: readonly string[], after: readonly string[], cut: Cut): number {
+  if (before.length === 0) return 0;
+  const [old, now] = [before, after].map((all) => {
+    const owners = new Placement(all, undefined, cut).samples();
+    return Array.from(owners, (owner) => all[owner]);
+  });
+  const moved = old?.filter((owner, at) => owner !== now?.[at]).length ?? 0;
+  return moved / SHARE_SAMPLES;
+}

@@ -1,0 +1,102 @@
+// Owns the vaults of a configuration: the cluster's, the machine's own, or the one that its sidecar starts.
+import type { RecordClass, VaultClass } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { isNames } from "../base/hosts.ts";
+import type { Address, Config, Role } from "../config/config.ts";
+import { placeOf } from "../config/load.ts";
+
+export type VaultRole = Exclude<Role, "inference">;
+export const VAULT_ROLES: readonly VaultRole[] = ["kv_cold", "ssm_cold", "cold"];
+
+export interface VaultTarget {
+  /** Display name: the role, or OWN_VAULT. */
+  name: string;
+  role: VaultRole;
+  /** Record classes kept there; never empty. */
+  classes: readonly [RecordClass, ...RecordClass[]];
+  /** Address to connect to. */
+  address: string;
+  /** Whether it is the vault that this machine's configuration starts. */
+  isOwn: boolean;
+  /** Name in its certificate, if not the address's host. */
+  serverName?: string;
+  /** Entry in a pool's signed list: its certificate (PEM), and a joined vault whose token also opens it. */
+  listed?: { certificate: string | null; via: string | null };
+}
+
+export const CLASSES: Readonly<Record<VaultRole, VaultTarget["classes"]>> = {
+  kv_cold: ["kv"],
+  ssm_cold: ["ssm"],
+  cold: ["kv", "ssm"],
+};
+
+/** Name of the sidecar's own vault, which starts and ends with it. */
+export const OWN_VAULT = "vault (local)";
+
+/** Returns the record class of this machine's vault. Throws CONFIG_CONFLICT where the role is `inference`. */
+export function vaultClass(config: Config): VaultClass {
+  const { role } = config.cluster;
+  if (role === "cold") return "both";
+  if (role !== "inference") return CLASSES[role][0];
+  throw new TierkvError("CONFIG_CONFLICT", {
+    where: placeOf(config, ["cluster", "role"]),
+    key: "[cluster] role",
+    value: '"inference"',
+    reason: "a vault holds one class of records or both, and its role says which",
+    fix: 'write role = "kv_cold", "ssm_cold" or "cold" on the machine of the vault, or run `tierkv vault --role kv_cold`',
+  });
+}
+
+/**
+ * Returns the configured addresses, and this machine's own vault for classes without any. Vaults behind names are left out,
+ * because they come and go.
+ */
+export function vaultTargets(config: Config): VaultTarget[] {
+  const configured = configuredOf(config)
+    .filter(({ address }) => !isNames(address.text))
+    .map(({ role, address }) => target(role, address));
+  const own = ownTarget(config).filter(({ classes }) =>
+    classes.every((name) => configured.every((other) => !other.classes.includes(name))),
+  );
+  return [...configured, ...own];
+}
+
+function configuredOf({ cluster }: Config): { role: "kv_cold" | "ssm_cold"; address: Address }[] {
+  return [
+    ...cluster.kvCold.map((address) => ({ role: "kv_cold" as const, address })),
+    ...cluster.ssmCold.map((address) => ({ role: "ssm_cold" as const, address })),
+  ];
+}
+
+/** Returns the address of the sidecar's own vault; null where vaults are configured or the machine is one. */
+export function localVaultAddress({ cluster, sidecar }: Config): string | null {
+  const isAlone = cluster.kvCold.length + cluster.ssmCold.length === 0;
+  return cluster.role === "inference" && isAlone ? `unix:${sidecar.socket}.vault` : null;
+}
+
+function target(role: VaultRole, address: Address, isOwn = false): VaultTarget {
+  return { name: role, role, classes: CLASSES[role], address: address.text, isOwn };
+}
+
+function ownTarget(config: Config): VaultTarget[] {
+  const { role } = config.cluster;
+  if (role !== "inference") return [target(role, reachable(config.vault.listen), true)];
+  const address = localVaultAddress(config);
+  if (address === null) return [];
+  return [{ name: OWN_VAULT, role: "cold", classes: CLASSES.cold, address, isOwn: true }];
+}
+
+/** Loopback host of each wildcard host. */
+const LOOPBACKS: Readonly<Record<string, string>> = { "0.0.0.0": "127.0.0.1", "::": "::1" };
+
+export function isEverywhere(host: string): boolean {
+  return Object.hasOwn(LOOPBACKS, host);
+}
+
+/** Returns the address to connect to from here: the loopback for a wildcard. */
+export function reachable(listen: Address): Address {
+  const loopback = LOOPBACKS[listen.host];
+  if (loopback === undefined) return listen;
+  const host = loopback.includes(":") ? `[${loopback}]` : loopback;
+  return { host: loopback, port: listen.port, text: `${host}:${listen.port}` };
+}

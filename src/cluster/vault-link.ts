@@ -1,0 +1,145 @@
+// Owns the choice of a target's client: over the network with credentials, or in shared memory of this machine.
+import type { RecordClass } from "../base/block.ts";
+import { TierkvError } from "../base/errors.ts";
+import { sharedPath } from "../base/hosts.ts";
+import { HELLO_TIMEOUT_MS } from "../base/limits/general.ts";
+import { createLogger, silent } from "../base/log.ts";
+import type { Logger } from "../base/log.ts";
+import { askOnce } from "../client/ask.ts";
+import { SharedVault } from "../client/shared-vault.ts";
+import { VaultClient } from "../client/vault-client.ts";
+import type { Vault } from "../client/vault.ts";
+import type { Waker } from "../client/wake.ts";
+import type { Config } from "../config/config.ts";
+import { accessTo, securityFor } from "./credentials.ts";
+import type { VaultTarget } from "./targets.ts";
+
+export interface VaultLink {
+  client: Vault;
+  isTls: boolean;
+}
+
+/** Rejects with the errors of credentials, or of memory that is no fit region. */
+export async function linkTo(
+  config: Config,
+  target: VaultTarget,
+  logger: Logger,
+  lanes: number,
+): Promise<VaultLink> {
+  const { address, classes } = target;
+  const [name] = classes;
+  if (sharedPath(address) !== null) {
+    const size = { maxBytes: 0, mustFit: false };
+    return { client: await sharedAt(config, address, name, logger, size), isTls: false };
+  }
+  return remoteLink(config, target, logger, lanes);
+}
+
+function remoteLink(
+  config: Config,
+  target: VaultTarget,
+  logger: Logger,
+  lanes: number,
+): VaultLink & { client: VaultClient } {
+  const { address, classes } = target;
+  const [name] = classes;
+  const security = securityFor(config, target, logger);
+  const { addresses: locals } = config.sidecar;
+  const client = new VaultClient({ address, name, logger, lanes, locals, security });
+  return { client, isTls: security !== null };
+}
+
+/** `maxBytes`: size of a newly made region. */
+export function sharedAt(
+  config: Config,
+  address: string,
+  name: RecordClass,
+  logger: Logger,
+  size: { maxBytes: number; mustFit: boolean },
+): Promise<SharedVault> {
+  const { coherence, host, group } = config.cluster;
+  return SharedVault.open({ address, name, coherence, host, group, logger, ...size });
+}
+
+/** Makes a client for a long-running process: bad credentials do not throw, and a sleeping vault is woken. */
+export function lastingClient(
+  config: Config,
+  target: Parameters<typeof accessTo>[1],
+  name: RecordClass,
+  logger: Logger,
+  waker: Waker,
+): VaultClient {
+  const { address } = target;
+  const { lanes, addresses: locals } = config.sidecar;
+  const access = accessTo(config, target, logger);
+  const onWanted = waker.callOf(address);
+  return new VaultClient({ address, name, logger, lanes, locals, onWanted, ...access });
+}
+
+type Method<Request, Reply> = Parameters<typeof askOnce<Request, Reply>>[1];
+
+/** Makes one call with this machine's credentials for the vault. Throws the errors of credentials, too. */
+export async function askVault<Request, Reply>(
+  config: Config,
+  target: VaultTarget,
+  method: Method<Request, Reply>,
+  request: Request,
+): Promise<Reply> {
+  const { address } = target;
+  const security = securityFor(config, target, silent);
+  const asked = { name: "the", address, security, timeoutMs: HELLO_TIMEOUT_MS };
+  return await askOnce(asked, method, request);
+}
+
+export interface Greeted<V extends Vault> {
+  clients: Record<RecordClass, V[]>;
+  close(): void;
+}
+
+/** Connects to all targets, by class. Throws the first error of a hello. */
+export async function greeted<V extends Vault>(
+  targets: readonly VaultTarget[],
+  connect: (target: VaultTarget, name: RecordClass) => V | Promise<V>,
+): Promise<Greeted<V>> {
+  const of = async (name: RecordClass): Promise<V[]> => {
+    const all: V[] = [];
+    for (const target of placesOf(targets, name).values()) all.push(await connect(target, name));
+    return all;
+  };
+  const clients = { kv: await of("kv"), ssm: await of("ssm") };
+  return { clients, close: await helloAll([...clients.kv, ...clients.ssm]) };
+}
+
+/** Sends a hello to all, and resolves to the function that closes them. Throws the first error. */
+export async function helloAll(all: readonly Vault[]): Promise<() => void> {
+  const close = (): void => {
+    for (const client of all) client.close();
+  };
+  try {
+    await Promise.all(all.map((client) => client.hello(HELLO_TIMEOUT_MS)));
+  } catch (error) {
+    close();
+    throw error;
+  }
+  return close;
+}
+
+/** Returns the targets of a class, by address. */
+export function placesOf(
+  targets: readonly VaultTarget[],
+  name: RecordClass,
+): Map<string, VaultTarget> {
+  const of = targets.filter(({ classes }) => classes.includes(name));
+  return new Map(of.map((target) => [target.address, target]));
+}
+
+/** Makes a client with one lane, so that records arrive in order. Throws USAGE for shared memory. */
+export function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
+  if (sharedPath(target.address) !== null) {
+    const reason = `${target.address} is memory of this machine, and no member of a pool`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  const level = config.log.level === "debug" ? "debug" : "silent";
+  const logger = createLogger("vaults", { level });
+  return remoteLink(config, { ...target, classes: [name] }, logger, 1).client;
+}

@@ -1,0 +1,43 @@
+// Owns the text of `tierkv status` and `tierkv explain` for the codec of blocks, with its reason.
+import { showRate } from "../base/text.ts";
+import type { EngineFidelity } from "../sidecar/engine/engine-status.ts";
+import type { CodecWhy, Form } from "../sidecar/save/codec-choice.ts";
+import type { FidelityWhy } from "../sidecar/save/fidelity.ts";
+
+const WHY: Readonly<Record<CodecWhy, string>> = {
+  unweighed: "no block was tried yet",
+  unmeasured: "the link is not measured yet, so fewest bytes",
+  full: "the vault is more than half full, so fewest bytes",
+  exact: "bit for bit takes little longer",
+  sooner: "comes back soonest",
+};
+
+export function showForm({ codec, why, bytesPerS }: Form): string {
+  const link = bytesPerS === null ? "" : `, link ${showRate(bytesPerS)}`;
+  return `${codec}: ${WHY[why]}${link}`;
+}
+
+/** Tells whether an engine's attention KV comes back bit for bit, and why. */
+export function showFidelity({
+  codec,
+  why,
+  certificate,
+}: Pick<EngineFidelity, "codec" | "why" | "certificate">): string {
+  if (why === "configured")
+    return codec === null ? "exact: as configured" : `${codec}: as configured, not certified`;
+  if (certificate === null) return EXACT[why];
+  const { date, kldMean } = certificate;
+  const kld = `KLD ${kldMean.toExponential(1)}`;
+  if (why === "certified") return `INT8 (${codec}), certified on ${date} with ${kld}`;
+  return `${EXACT[why]} (certificate of ${date} with ${kld})`;
+}
+
+const EXACT: Readonly<Record<Exclude<FidelityWhy, "configured">, string>> = {
+  certified: "certified",
+  unidentified: "exact: the engine has not named its weights yet",
+  uncertified: "exact: not certified (`tierkv fidelity`)",
+  unknown_order: "exact: not certified, the order of bytes in this engine's pages is not proven",
+  other_order: "exact: not certified for this order of bytes",
+  other_codec: "exact: not certified for this version of the codec",
+  beyond: "exact: the certificate is beyond [codec] max_kld",
+};

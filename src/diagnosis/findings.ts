@@ -1,0 +1,183 @@
+// Owns the findings about a running set-up, which `tierkv status` and `tierkv doctor` print first.
+import { arenaBytesFor } from "../arena/sizing.ts";
+import { showBytes } from "../base/text.ts";
+import { OWN_VAULT } from "../cluster/targets.ts";
+import type { SidecarStatus } from "../sidecar/status.ts";
+import type { Seen } from "./inspect.ts";
+
+export interface Finding {
+  /** Identifier for scripts. */
+  code: string;
+  /** A problem makes the exit code 1; a note does not. */
+  severity: "problem" | "note";
+  /** One line with the defect, its place and the remedy. */
+  text: string;
+}
+
+type Engine = SidecarStatus["engines"][number];
+
+/** One check of the set-up; returns nothing when all is well. */
+type Check = (seen: Seen) => Finding[];
+
+/** Makes a check of one engine into a check of all. */
+function ofEngines(check: (engine: Engine, name: string) => Finding[]): Check {
+  return ({ sidecar }) =>
+    (sidecar?.engines ?? []).flatMap((engine) =>
+      check(engine, `engine ${engine.id} (${engine.model})`),
+    );
+}
+
+/** All checks, gravest first, as they are shown. To add one: a function here, and a test in findings.test.ts. */
+const CHECKS: readonly Check[] = [
+  ofEngines(arenaUnmapped),
+  ofEngines(unnamed),
+  ofEngines(ranksMissing),
+  unreachable,
+  vaultDown,
+  lanesUnreachable,
+  diskFailing,
+  archiveFailing,
+  ofEngines(arenaSmall),
+  ofEngines(amxTiles),
+];
+
+export function findings(seen: Seen): Finding[] {
+  const all = CHECKS.flatMap((check) => check(seen));
+  return [...all.filter(isProblem), ...all.filter((finding) => !isProblem(finding))];
+}
+
+export function isProblem({ severity }: Finding): boolean {
+  return severity === "problem";
+}
+
+export function describeFindings(all: readonly Finding[]): string[] {
+  return all.map(({ severity, text }) => `${severity.toUpperCase()}: ${text}`);
+}
+
+const problem = (code: string, text: string): Finding => {
+  return { code, severity: "problem", text };
+};
+
+const note = (code: string, text: string): Finding => ({ code, severity: "note", text });
+
+function arenaUnmapped({ arena }: Engine, engine: string): Finding[] {
+  return (arena?.unmapped ?? []).map(({ rank, reason }) => {
+    const what = `${engine} saves and restores nothing: worker ${rank} cannot map its shared memory`;
+    return problem("arena_unmapped", `${what}: ${reason}`);
+  });
+}
+
+/** An engine without a namespace, whose blocks could be mistaken for another model's. A naming in progress is a note. */
+function unnamed({ naming }: Engine, engine: string): Finding[] {
+  if (naming.distrusted) {
+    const what = `${engine} restores and saves nothing, because what is stored is not what it computes`;
+    return [problem("quarantined", `${what}: ${naming.refused}`)];
+  }
+  if (naming.refused !== "") {
+    const what = `${engine} saves and restores nothing: it cannot be named`;
+    return [problem("unnamed", `${what}: ${naming.refused}`)];
+  }
+  if (naming.percent === 100) return [];
+  const what = `${engine} is being named, and saves and restores nothing until then`;
+  return [note("naming", `${what}; naming: ${naming.percent} %`)];
+}
+
+/** Ranks are missing while an engine starts, and always when they are on several hosts. */
+function ranksMissing({ workers, world }: Engine, engine: string): Finding[] {
+  if (world < 2 || workers === world) return [];
+  const what = `${engine} saves and restores nothing before all its ranks are connected: ${workers} of ${world} are`;
+  const why = "ranks on another host never will be, see docs/compatibility.md";
+  return [note("ranks_missing", `${what}; ${why}`)];
+}
+
+function unreachable({ targets, sidecar }: Seen): Finding[] {
+  return targets.flatMap(({ target, error, refused }) => {
+    // Without its sidecar the own vault is down, too; the sidecar's finding is enough.
+    if (error === null || (target === OWN_VAULT && sidecar === null)) return [];
+    return [
+      refused ? problem("vault_refused", `refused: ${error}`) : problem("unreachable", error),
+    ];
+  });
+}
+
+/** Returns the sidecar's vaults of both classes, named by class. */
+function vaultsOf(
+  sidecar: Seen["sidecar"],
+): { name: string; address: string; state: string; trouble: string; lanes: string }[] {
+  return Object.entries(sidecar?.vaults ?? {}).flatMap(([name, vaults]) =>
+    // A running sidecar of an earlier release sends no `trouble`.
+    vaults.map(({ address, state, trouble = "", lanes }) => {
+      return { name, address, state, trouble, lanes };
+    }),
+  );
+}
+
+/** A vault's state as the sidecar sees it, for commands that did not ask the vault themselves. */
+function vaultDown({ sidecar, targets }: Seen): Finding[] {
+  return vaultsOf(sidecar).flatMap(({ name, ...vault }) => {
+    if (targets.some(({ address }) => address === vault.address)) return [];
+    const what = `${name} vault at ${vault.address}`;
+    if (vault.state === "down") {
+      const why = vault.trouble === "" ? `${what} does not answer` : vault.trouble;
+      const text = `${why}; nothing is saved or restored there until then: see \`tierkv status\``;
+      return [problem("unreachable", text)];
+    }
+    if (vault.state !== "refused") return [];
+    const text = `${what} is not spoken to: ${vault.trouble || "see `tierkv status`"}`;
+    return [problem("vault_refused", text)];
+  });
+}
+
+function lanesUnreachable({ sidecar, targets }: Seen): Finding[] {
+  const own = targets.flatMap(({ target, address, laneTrouble }) => {
+    if (laneTrouble === null) return [];
+    const what = `${target} at ${address}: records cannot travel on its lanes`;
+    return [problem("lanes_unreachable", `${what}: ${laneTrouble}`)];
+  });
+  const seen = vaultsOf(sidecar).flatMap(({ name, address, state, lanes }) => {
+    const isTold = targets.some(
+      (target) => target.address === address && target.laneTrouble !== null,
+    );
+    if (isTold || state !== "up" || lanes !== "broken") return [];
+    const what = `${name} vault at ${address} answers the sidecar, but its lanes are down, so that no record gets there`;
+    return [problem("lanes_unreachable", `${what}: see the sidecar's log for the reason`)];
+  });
+  return [...own, ...seen];
+}
+
+function diskFailing({ targets }: Seen): Finding[] {
+  return targets.flatMap(({ target, address, disk }) => {
+    if (disk?.failing !== true) return [];
+    const what = `${target} at ${address}: its disk takes no more records, memory serves on`;
+    return [problem("disk_failing", `${what}; see the vault's log for the error and the path`)];
+  });
+}
+
+function archiveFailing({ targets }: Seen): Finding[] {
+  return targets.flatMap(({ target, address, disk }) => {
+    const archive = disk?.archive ?? null;
+    if (archive?.failing !== true) return [];
+    const what = `${target} at ${address}: its archive fails, so that a lost disk would lose ${showBytes(archive.pendingBytes)} more`;
+    return [problem("archive_failing", `${what}: ${archive.trouble}`)];
+  });
+}
+
+/** An arena too small for the longest prompt, of which only the beginning is restored. */
+function arenaSmall({ forecast, arena }: Engine, engine: string): Finding[] {
+  const longest = forecast.at(-1);
+  if (longest === undefined || arena === null || arena.longestTokens >= longest.tokens) return [];
+  const { slotBytes, slotCount, saveSlots, longestTokens } = arena;
+  const has = showBytes((slotCount - saveSlots) * slotBytes);
+  const takes = `${longest.tokens} tokens take ${showBytes(longest.slots * slotBytes)} of shared memory, and restores have ${has}`;
+  const what = `${engine} restores of prompts beyond ${longestTokens} tokens only the beginning`;
+  const fix = `set [sidecar] arena_bytes = ${arenaBytesFor(longest.slots, slotBytes)}, where twice that is free`;
+  return [note("arena_small", `${what}: ${takes}; ${fix}`)];
+}
+
+/** A defect of vLLM; a note only, because the shim avoids it where Linux permits. */
+function amxTiles({ hasAmxTiles }: Engine, engine: string): Finding[] {
+  if (!hasAmxTiles) return [];
+  const what = `${engine} computes on a CPU with AMX, where vLLM may die of SIGILL at a small first step`;
+  const fix = "the shim avoids it; should it die all the same, see docs/compatibility.md";
+  return [note("amx", `${what}: ${fix}`)];
+}

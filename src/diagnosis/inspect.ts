@@ -1,0 +1,288 @@
+// Owns the inspection of each target for `tierkv status`: whether it answers, how fast, and its own figures.
+import { vaultClassName } from "../base/block.ts";
+import type { RecordClass } from "../base/block.ts";
+import { toTierkvError } from "../base/errors.ts";
+import { sharedPath } from "../base/hosts.ts";
+import { STATUS_SAMPLES, STATUS_TIMEOUT_MS } from "../base/limits/general.ts";
+import { silent } from "../base/log.ts";
+import { nowMs } from "../base/time.ts";
+import { isRemote } from "../client/vault.ts";
+import type { Vault } from "../client/vault.ts";
+import { allTargets } from "../cluster/sources.ts";
+import type { VaultRole, VaultTarget } from "../cluster/targets.ts";
+import { linkTo } from "../cluster/vault-link.ts";
+import type { Config } from "../config/config.ts";
+import { SidecarLink } from "../control/sidecar-link.ts";
+import type { EngineFidelity } from "../sidecar/engine/engine-status.ts";
+import type { Form } from "../sidecar/save/codec-choice.ts";
+import type { SidecarStatus, VaultStatus } from "../sidecar/status.ts";
+import type { DiskStats } from "../wire/messages.ts";
+import { sayHello, laneTrouble } from "./reach.ts";
+
+/** Figures of one target; null where it is down or the value does not apply. */
+export interface TargetStatus {
+  target: string;
+  address: string;
+  reachable: boolean;
+  /** Whether it was not asked, because the connection would have been in the clear or without credentials. */
+  refused: boolean;
+  /** A vault: the reason why its lanes do not work; null: they do. */
+  laneTrouble: string | null;
+  rttMsP50: number | null;
+  rttMsP99: number | null;
+  version: string | null;
+  role: string | null;
+  usedBytes: number | null;
+  maxBytes: number | null;
+  records: number | null;
+  /** Share of looked-up keys that were held, since the target started. */
+  hitRate: number | null;
+  evicted: number | null;
+  /** A vault: lanes open, and record bytes per second from it and to it, over about the last ten seconds. */
+  traffic: { lanes: number; outBytesPerS: number; inBytesPerS: number } | null;
+  /** A sidecar: states of its lanes, and record bytes per second while any record travelled; a rate is null before. */
+  travel: Travel | null;
+  /** A sidecar: the vaults of each class with several; null: no class has. */
+  pools: readonly Pooled[] | null;
+  /** A vault: number of sessions, and bytes kept of them. */
+  sessions: { count: number; keptBytes: number } | null;
+  /** A vault: its disk tier. */
+  disk: DiskStats | null;
+  /** A sidecar: engines connected. */
+  engines: number | null;
+  /** A sidecar: connected engines that may restore. */
+  restoring: number | null;
+  /** A sidecar: codec of attention KV. */
+  kvCodec: string | null;
+  /** A sidecar: whether each engine's attention KV comes back bit for bit, and why. */
+  fidelity: ({ engine: string; model: string } & EngineFidelity)[] | null;
+  /** A sidecar: the codec chosen for each vault by `[codec] kv = "auto"`. */
+  forms: { address: string; form: Form }[] | null;
+  /** Everything the target has counted since it started. */
+  counters: Readonly<Record<string, number>> | null;
+  error: string | null;
+}
+
+/** A sidecar's figures of one vault in a pool. */
+export interface Pooled extends Pick<VaultStatus, "address" | "share" | "holes" | "moved"> {
+  class: string;
+}
+
+export interface Travel {
+  /** By class: `up` if all vaults' lanes are up, else the first other state, and the number of such vaults. */
+  lanes: Partial<Record<RecordClass, string>>;
+  restoreBytesPerS: number | null;
+  saveBytesPerS: number | null;
+}
+
+/** Result of inspecting a set-up. */
+export interface Seen {
+  config: Config;
+  /** Every vault, after the sidecar where this machine has engines. */
+  targets: readonly TargetStatus[];
+  /** Status of the sidecar; null: it did not answer, or this machine has no engines. */
+  sidecar: SidecarStatus | null;
+}
+
+/** Asks all targets concurrently. */
+export async function inspect(config: Config): Promise<Seen> {
+  const isEngineHost = config.cluster.role === "inference";
+  const [own, ...vaults] = await Promise.all([
+    isEngineHost ? inspectSidecar(config) : null,
+    ...(await allTargets(config)).map((target) => inspectVault(target, config)),
+  ]);
+  const targets = own === null ? vaults : [own.target, ...vaults];
+  return { config, targets, sidecar: own?.status ?? null };
+}
+
+/** Returns why a command cannot move records of a vault; null: it can. */
+export function troubleOf({ targets }: Seen, address: string): string | null {
+  const target = targets.find((one) => one.address === address);
+  return target?.error ?? target?.laneTrouble ?? null;
+}
+
+async function inspectVault(target: VaultTarget, config: Config): Promise<TargetStatus> {
+  const { name, address } = target;
+  let client: Vault | null = null;
+  try {
+    const link = await linkTo(config, target, silent, 1);
+    ({ client } = link);
+    await sayHello(link.client, link.isTls);
+    const rtt = await roundTrips(() => link.client.health(STATUS_TIMEOUT_MS));
+    const stats = await client.stats(STATUS_TIMEOUT_MS);
+    return {
+      ...blank(name, address),
+      ...rtt,
+      reachable: true,
+      laneTrouble: await laneTrouble(client),
+      version: stats.version,
+      role: roleOf(stats.recordClass),
+      usedBytes: stats.usedBytes,
+      maxBytes: stats.maxBytes,
+      records: stats.records,
+      hitRate: hitRate(stats.counters),
+      evicted: stats.counters["evicted"] ?? 0,
+      sessions: { count: stats.sessions, keptBytes: stats.keptBytes },
+      // A shared region counts only this process's bytes.
+      traffic: isRemote(client)
+        ? {
+            lanes: stats.lanes,
+            outBytesPerS: stats.outBytesPerS,
+            inBytesPerS: stats.inBytesPerS,
+          }
+        : null,
+      disk: stats.disk ?? null,
+      counters: stats.counters,
+    };
+  } catch (error) {
+    const { message } = toTierkvError(error);
+    const refused = client === null && sharedPath(address) === null;
+    return { ...blank(name, address), refused, error: message };
+  } finally {
+    client?.close();
+  }
+}
+
+function roleOf(recordClass: number): VaultRole {
+  const name = vaultClassName(recordClass);
+  return name === "both" ? "cold" : `${name}_cold`;
+}
+
+interface OwnSidecar {
+  target: TargetStatus;
+  status: SidecarStatus | null;
+}
+
+async function inspectSidecar({ sidecar }: Config): Promise<OwnSidecar> {
+  const link = new SidecarLink(sidecar.socket);
+  try {
+    const version = await link.hello();
+    const rtt = await roundTrips(() => link.ping());
+    const status = await link.status();
+    const target: TargetStatus = {
+      ...blank("sidecar", sidecar.socket),
+      ...rtt,
+      reachable: true,
+      version,
+      role: "inference",
+      usedBytes: status.arenaBytes,
+      maxBytes: status.arenaBytesMax,
+      hitRate: hitRate(status.counters),
+      engines: status.engines.length,
+      restoring: status.engines.filter(({ isRestoring }) => isRestoring).length,
+      kvCodec: status.kvCodec,
+      fidelity: status.engines.map(({ id: engine, model, fidelity }) => ({
+        engine,
+        model,
+        ...fidelity,
+      })),
+      forms: status.vaults.kv.flatMap(({ address, form }) =>
+        form === null ? [] : [{ address, form }],
+      ),
+      travel: travelOf(status),
+      pools: poolsOf(status),
+      counters: status.counters,
+    };
+    return { target, status };
+  } catch (error) {
+    const target = { ...blank("sidecar", sidecar.socket), error: toTierkvError(error).message };
+    return { target, status: null };
+  } finally {
+    link.close();
+  }
+}
+
+function travelOf({ vaults, counters }: SidecarStatus): Travel {
+  const rate = (bytes: string, us: string): number | null => {
+    const busyUs = counters[us] ?? 0;
+    return busyUs === 0 ? null : Math.round(((counters[bytes] ?? 0) / busyUs) * 1e6);
+  };
+  return {
+    lanes: {
+      ...lanesOf("kv", vaults.kv),
+      ...lanesOf("ssm", vaults.ssm),
+    },
+    restoreBytesPerS: rate("bytes_fetched", "fetch_busy_us"),
+    saveBytesPerS: rate("bytes_sent", "store_busy_us"),
+  };
+}
+
+function poolsOf({ vaults }: SidecarStatus): Pooled[] | null {
+  const all = Object.entries(vaults).flatMap(([name, of]) => {
+    const members = of.filter(({ tier }) => tier !== "shared");
+    return members.length < 2
+      ? []
+      : members.map(({ address, share, holes, moved }) => {
+          return { class: name, address, share, holes, moved };
+        });
+  });
+  return all.length === 0 ? null : all;
+}
+
+function lanesOf(
+  name: RecordClass,
+  vaults: readonly { lanes: string }[],
+): Partial<Record<RecordClass, string>> {
+  const [first] = vaults;
+  if (first === undefined) return {};
+  const others = vaults.filter(({ lanes }) => lanes !== "up");
+  const state = others[0]?.lanes ?? first.lanes;
+  const isSome = others.length > 0 && others.length < vaults.length;
+  return { [name]: isSome ? `${state} to ${others.length} of ${vaults.length}` : state };
+}
+
+function blank(target: string, address: string): TargetStatus {
+  return {
+    target,
+    address,
+    reachable: false,
+    refused: false,
+    laneTrouble: null,
+    rttMsP50: null,
+    rttMsP99: null,
+    version: null,
+    role: null,
+    usedBytes: null,
+    maxBytes: null,
+    records: null,
+    hitRate: null,
+    evicted: null,
+    traffic: null,
+    sessions: null,
+    travel: null,
+    pools: null,
+    disk: null,
+    engines: null,
+    restoring: null,
+    kvCodec: null,
+    fidelity: null,
+    forms: null,
+    counters: null,
+    error: null,
+  };
+}
+
+/** Times STATUS_SAMPLES sequential calls, after one that opens the connection. */
+async function roundTrips(
+  call: () => Promise<unknown>,
+): Promise<Pick<TargetStatus, "rttMsP50" | "rttMsP99">> {
+  await call();
+  const samples: number[] = [];
+  for (let sample = 0; sample < STATUS_SAMPLES; sample += 1) {
+    const startMs = nowMs();
+    await call();
+    samples.push(nowMs() - startMs);
+  }
+  return { rttMsP50: percentile(samples, 0.5), rttMsP99: percentile(samples, 0.99) };
+}
+
+/** Returns the nearest-rank percentile, which is always a measured value. */
+export function percentile(samples: readonly number[], share: number): number {
+  const sorted = [...samples].sort((a, b) => a - b);
+  return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)] ?? Number.NaN;
+}
+
+function hitRate(counters: Readonly<Record<string, number>>): number | null {
+  const asked = counters["lookup_keys"] ?? 0;
+  return asked === 0 ? null : (counters["lookup_hits"] ?? 0) / asked;
+}

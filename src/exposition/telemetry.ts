@@ -1,0 +1,41 @@
+// Owns the telemetry of a process: metrics for Prometheus, and spans for the configured collector.
+import type { Running } from "../base/lifecycle.ts";
+import type { Logger } from "../base/log.ts";
+import { packageVersion } from "../base/version.ts";
+import type { Address } from "../config/config.ts";
+import type { OtlpExporter, OtlpOptions } from "./otlp.ts";
+import type { Family } from "./text.ts";
+
+/** Serves `read` and `trouble` to scrapers; undefined: `[section] metrics_listen` is not set. */
+export async function startScrape(
+  section: "sidecar" | "vault",
+  listen: Address | null,
+  logger: Logger,
+  read: () => readonly Family[],
+  trouble: () => string | null,
+): Promise<Running | undefined> {
+  if (listen === null) return undefined;
+  const { startScrapeServer } = await import("./server.ts");
+  const server = await startScrapeServer({
+    listen,
+    key: `[${section}] metrics_listen`,
+    read,
+    trouble,
+  });
+  logger.info({ url: server.url }, "metrics can be scraped");
+  return server;
+}
+
+/** null: no traces are configured, and their code is not loaded. */
+export async function openExporter(
+  process: "sidecar" | "vault",
+  endpoint: string | null,
+  logger: Logger,
+  counters: OtlpOptions["counters"],
+): Promise<OtlpExporter | null> {
+  if (endpoint === null) return null;
+  const { OtlpExporter } = await import("./otlp.ts");
+  logger.info({ endpoint }, "traces are sent");
+  const service = `tierkv-${process}` as const;
+  return new OtlpExporter({ endpoint, service, version: packageVersion(), counters, logger });
+}

@@ -1,0 +1,36 @@
+// Owns the proof that progress is shown after two seconds, and not too often.
+import { expect, test } from "vitest";
+import { Progress, progressLine, SpokenProgress } from "../../../src/cli/shell/progress.ts";
+
+test("nothing before two seconds, then a line at a time", () => {
+  const lines: string[] = [];
+  let ms = 0;
+  const progress = new Progress({ progress: (line) => void lines.push(line) }, () => ms);
+  progress.at(1, 10, "vaults");
+  expect(lines).toEqual([]);
+  for (ms = 0; ms <= 3000; ms += 50) progress.at(ms, 6000, "vaults");
+  expect(lines).toHaveLength(6);
+  expect(lines[0]).toMatch(/^\[#{8}-{16}\] 33 %, 4\.0 s left {2}vaults$/);
+});
+
+test("what is not known is not made up: no parts, no time that is left", () => {
+  expect(progressLine(0, 0, "asking", 2500)).toBe(`[${"-".repeat(24)}] 0 %  asking`);
+  expect(progressLine(9, 3, "done", 2500)).toMatch(/100 %, 0\.00 ms left/);
+});
+
+test("into a pipe steps are said at once, parts every five seconds, and a terminal gets all of them", () => {
+  const [said, shown]: [string[], string[]] = [[], []];
+  let ms = 0;
+  const err = (line: string): void => void said.push(line);
+  const piped = new SpokenProgress({ err, progress: () => false }, () => ms);
+  piped.step("starting vLLM");
+  for (ms = 0; ms < 12_000; ms += 500) piped.at(ms, 12_000, "answers", 12_000 - ms);
+  expect(said).toEqual([
+    "starting vLLM",
+    "5000 of 12000 answers, about 7.0 s left",
+    "10000 of 12000 answers, about 2.0 s left",
+  ]);
+  const terminal = { err, progress: (line: string) => void shown.push(line) };
+  new SpokenProgress(terminal, () => ms).at(1, 2, "answers", null);
+  expect([shown, said.length]).toEqual([["1 of 2 answers"], 3]);
+});

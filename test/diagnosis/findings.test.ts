@@ -1,0 +1,193 @@
+// Owns the proof that what is wrong with a set-up comes first, with exit code 1, from `status` and from `doctor`.
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test, vi } from "vitest";
+import { loadConfig } from "../../src/config/load.ts";
+import { findings } from "../../src/diagnosis/findings.ts";
+import { inspect } from "../../src/diagnosis/inspect.ts";
+import type { Seen } from "../../src/diagnosis/inspect.ts";
+import { openClosedVault, shown } from "../support/closed-vaults.ts";
+import { runInside } from "../support/command-line.ts";
+import { FakeEngine, FakeWorker, helloFrame, makeGroup } from "../support/shim-client.ts";
+import { openSidecar, testDirectory } from "../support/sidecars.ts";
+import { openClient, openVault } from "../support/vaults.ts";
+
+const SOON = { timeout: 60_000 };
+
+function configOf(address: string, socket: string): string {
+  const path = join(testDirectory(), "tierkv.toml");
+  writeFileSync(path, `[cluster]\nkv_cold = "${address}"\n[sidecar]\nsocket = "${socket}"\n`);
+  return path;
+}
+
+async function open(): Promise<{
+  path: string;
+  look: () => Promise<Seen>;
+}> {
+  const vault = await openVault();
+  const kv = openClient(vault);
+  const { socketPath } = await openSidecar({ vaults: { kv, ssm: null } });
+  const path = configOf(vault.address, socketPath);
+  return { path, look: () => inspect(loadConfig(path, {})) };
+}
+
+test("a set-up as it should be has no finding", async () => {
+  const { path, look } = await open();
+  expect(findings(await look())).toEqual([]);
+  const { exitCode, stdout } = await runInside(["status", "--json", "--config", path]);
+  expect([exitCode, JSON.parse(stdout)]).toMatchObject([0, { ok: true, findings: [] }]);
+});
+
+test.each(["status", "doctor"])(
+  "%s: an engine that cannot be named is the first line, one that is being named a note",
+  async (command) => {
+    const { path, look } = await open();
+    const engine = new FakeEngine(loadConfig(path, {}).sidecar.socket);
+    const tell = (percent: number, refused: string): void =>
+      engine.scheduler.send({ t: "counts", counters: {}, naming: { percent, refused } });
+    const until = (code: string): Promise<void> =>
+      vi.waitFor(async () => expect(findings(await look())[0]?.code).toBe(code), SOON);
+    tell(61, "");
+    await until("naming");
+    const being = await runInside([command, "--config", path]);
+    expect(being.stdout).toMatch(/^NOTE: engine .* is being named, .*naming: 61 %/);
+    tell(61, "VllmConfig.additional_config: a thing without a form");
+    await until("unnamed");
+    const refused = await runInside([command, "--config", path]);
+    expect(refused.exitCode).toBe(1);
+    expect(refused.stdout).toMatch(
+      /^PROBLEM: engine .* cannot be named: VllmConfig\.additional_config: a thing/,
+    );
+    tell(100, "");
+    await vi.waitFor(async () => expect(findings(await look())).toEqual([]), SOON);
+    engine.close();
+  },
+);
+
+test.each(["status", "doctor"])(
+  "%s: an arena that cannot be mapped is the first line",
+  async (command) => {
+    const { path } = await open();
+    const { socket } = loadConfig(path, {}).sidecar;
+    const engine = new FakeEngine(socket, { isMapping: false });
+    const [worker] = engine.workers;
+    const { arena } = (await worker!.wait("arena")) as { arena: number };
+    worker!.send({ t: "unmapped", arena, reason: "arena 7 came without its descriptor" });
+    worker!.send({ t: "unmapped", arena: arena + 1, reason: "of another" });
+    worker!.send({ t: "ping", n: 1 });
+    await worker!.wait("pong");
+    const { exitCode, stdout } = await runInside([command, "--config", path]);
+    expect(exitCode).toBe(1);
+    expect(stdout).toMatch(
+      /^PROBLEM: engine engine-1 \(test\/model\) saves and restores nothing: worker 0 cannot map its shared memory: arena 7 came/,
+    );
+  },
+);
+
+test("an engine of which ranks are missing is a note with their number, and none once all are there", async () => {
+  const { path, look } = await open();
+  const { socket } = loadConfig(path, {}).sidecar;
+  const [here, far] = [0, 1].map((rank) => new FakeWorker(socket, rank, [makeGroup()]));
+  const codes = async (): Promise<string[]> =>
+    findings(await look())
+      .map(({ code }) => code)
+      .filter((code) => code !== "naming");
+  here!.send(helloFrame({ world: 2 }));
+  await vi.waitFor(async () => expect(await codes()).toEqual(["ranks_missing"]), SOON);
+  expect(findings(await look())).toContainEqual({
+    code: "ranks_missing",
+    severity: "note",
+    text: expect.stringContaining("1 of 2 are;") as string,
+  });
+  far!.send(helloFrame({ world: 2, rank: 1 }));
+  await vi.waitFor(async () => expect(await codes()).toEqual([]), SOON);
+  here!.close();
+  far!.close();
+});
+
+test("a CPU with AMX, where vLLM may die, is a note of the engine, and no problem", async () => {
+  const { path, look } = await open();
+  const { socket } = loadConfig(path, {}).sidecar;
+  const engine = new FakeEngine(socket, { hello: { amx_tiles: 1 } });
+  const isSaid = async (): Promise<void> =>
+    expect(findings(await look())).toMatchObject([{ code: "amx", severity: "note" }]);
+  await vi.waitFor(isSaid, SOON);
+  const { exitCode, stdout } = await runInside(["status", "--config", path]);
+  expect(exitCode).toBe(0);
+  expect(stdout).toMatch(/^NOTE: engine engine-1 .* CPU with AMX, .* see docs\/compatibility\.md/);
+  engine.close();
+});
+
+test.each([
+  [{ PYTORCH_CUDA_ALLOC_CONF: "max_split_size_mb:512,expandable_segments:True" }, 1],
+  [{ PYTORCH_ALLOC_CONF: "expandable_segments:True" }, 1],
+  [{ PYTORCH_CUDA_ALLOC_CONF: "expandable_segments:False" }, 0],
+])(
+  "doctor names an allocator with which vLLM takes no connector, and the way out: %j",
+  async (env, count) => {
+    const { path } = await open();
+    const { stdout } = await runInside(["doctor", "--config", path], { env });
+    const said = [
+      ...stdout.matchAll(/^NOTE: PYTORCH_.* expandable_segments:True.*--enable-sleep-mode$/gm),
+    ];
+    expect(said).toHaveLength(count);
+  },
+);
+
+test.each(["status", "doctor"])("%s: what does not answer is the first line", async (command) => {
+  const path = configOf("127.0.0.1:1", join(testDirectory(), "none.sock"));
+  const { exitCode, stdout } = await runInside([command, "--config", path]);
+  const [first = "", second = ""] = stdout.split("\n");
+  expect(exitCode).toBe(1);
+  expect(first).toMatch(/^PROBLEM: sidecar at .*does not answer/);
+  expect(second).toMatch(/^PROBLEM: kv vault at 127\.0\.0\.1:1 does not answer/);
+});
+
+test("a vault that lets the sidecar not in is told with the reason and the fix, not as one to be started", async () => {
+  const closed = await openClosedVault();
+  const kv = openClient(closed, "kv", { security: shown(closed, "x".repeat(40)) });
+  const { status } = await openSidecar({ vaults: { kv, ssm: null } });
+  const failing = async (): Promise<void> => {
+    await kv.hello(1000).catch(() => {});
+    expect(status().vaults.kv[0]?.state).toBe("down");
+  };
+  await vi.waitFor(failing, SOON);
+  const { look } = await open();
+  const [found] = findings({ ...(await look()), targets: [], sidecar: status() });
+  expect(found).toMatchObject({ code: "unreachable", severity: "problem" });
+  const earlier = status();
+  delete earlier.vaults.kv[0]?.trouble;
+  const [known] = findings({ ...(await look()), targets: [], sidecar: earlier });
+  expect(known?.text).toMatch(/^kv vault at \S+ does not answer; nothing is saved/);
+  expect(found?.text).toMatch(
+    /^kv vault at 127\.0\.0\.1:\d+ does not let this machine in: .*`tierkv join`.*; nothing is saved or restored there until then: see `tierkv status`$/,
+  );
+});
+
+test.each([
+  ["disk_failing", { disk: { failing: true } as Seen["targets"][number]["disk"] }],
+  [
+    "archive_failing",
+    {
+      disk: { archive: { failing: true, trouble: "503", pendingBytes: 1 } } as Partial<
+        Seen["targets"][number]["disk"]
+      > as Seen["targets"][number]["disk"],
+    },
+  ],
+  ["lanes_unreachable", { laneTrouble: "10.0.0.1:50052: no answer" }],
+])("%s is a problem", async (code, fault) => {
+  const { look } = await open();
+  const seen = await look();
+  const targets = seen.targets.map((target) => ({ ...target, ...fault }));
+  const [found] = findings({ ...seen, targets });
+  expect(found).toMatchObject({ code, severity: "problem" });
+});
+
+test("without a sidecar its own vault is not missed, too", async () => {
+  const path = join(testDirectory(), "tierkv.toml");
+  writeFileSync(path, `[sidecar]\nsocket = "${join(testDirectory(), "s.sock")}"\n`);
+  const all = findings(await inspect(loadConfig(path, {})));
+  expect(all.map(({ text }) => text)).toEqual([
+    expect.stringMatching(/^sidecar at .*tierkv sidecar/),
+  ]);
+});

@@ -1,0 +1,30 @@
+// Owns the proof of the figures `tierkv status` shows.
+import { expect, test } from "vitest";
+import { nowMs } from "../../src/base/time.ts";
+import { checkConfig } from "../../src/config/check.ts";
+import { inspect, percentile } from "../../src/diagnosis/inspect.ts";
+import { SOON_MS } from "../support/vaults.ts";
+
+test("percentiles are measured values, by nearest rank", () => {
+  const samples = [5, 1, 4, 2, 3, 10, 9, 8, 7, 6];
+  expect([percentile(samples, 0.5), percentile(samples, 0.99), percentile(samples, 0)]).toEqual([
+    5, 10, 1,
+  ]);
+  expect(percentile([7], 0.99)).toBe(7);
+});
+
+test("a target that is down is told within the time-out, with the reason and nothing else", async () => {
+  const toml = '[sidecar]\nsocket = "/no/such.sock"\n[cluster]\nkv_cold = "127.0.0.1:1"\n';
+  const { config } = checkConfig(toml, null, {});
+  const startMs = nowMs();
+  const seen = await inspect(config!);
+  expect(nowMs() - startMs).toBeLessThan(SOON_MS / 2);
+  expect([seen.sidecar, seen.targets.length]).toEqual([null, 2]);
+  for (const status of seen.targets) {
+    const { target, address, reachable, refused, error, ...figures } = status;
+    expect([typeof target, typeof address]).toEqual(["string", "string"]);
+    expect([reachable, refused]).toEqual([false, false]);
+    expect(error).toContain("does not answer");
+    expect(new Set(Object.values(figures))).toEqual(new Set([null]));
+  }
+});

@@ -1,0 +1,133 @@
+// Owns the proof that a vault that cannot be reached is told within 5 s, with address, port and the reason, by every command.
+import { writeFileSync } from "node:fs";
+import { createServer as createHttp } from "node:http";
+import { createServer as createHttp2 } from "node:http2";
+import { createServer } from "node:net";
+import type { AddressInfo, Server, Socket } from "node:net";
+import { join } from "node:path";
+import { createServer as createTls } from "node:tls";
+import { expect, test } from "vitest";
+import { nowMs } from "../../src/base/time.ts";
+import { VaultClient } from "../../src/client/vault-client.ts";
+import { laneTrouble, sayHello } from "../../src/diagnosis/reach.ts";
+import { certificate } from "../support/closed-vaults.ts";
+import { runProgram } from "../support/command-line.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { closeAfterTest, logger, openVault } from "../support/vaults.ts";
+
+/** Listens on the loopback; returns the port. */
+async function listening(server: Server): Promise<number> {
+  const sockets = new Set<Socket>();
+  server.on("connection", (socket: Socket) => sockets.add(socket));
+  await new Promise<void>((resolve) => void server.listen(0, "127.0.0.1", resolve));
+  closeAfterTest({
+    close: () => {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    },
+  });
+  return (server.address() as AddressInfo).port;
+}
+
+const silent = (): Promise<number> => listening(createServer(() => {}));
+const tls = (): Promise<number> => {
+  const { certPem, keyPem } = certificate("server");
+  return listening(createTls({ cert: certPem, key: keyPem, ALPNProtocols: ["h2"] }));
+};
+const http = (): Promise<number> =>
+  listening(createHttp((_request, response) => void response.end("hello")));
+
+async function closed(): Promise<number> {
+  const server = createServer();
+  const port = await listening(server);
+  await new Promise((resolve) => void server.close(resolve));
+  return port;
+}
+
+async function otherGrpc(): Promise<number> {
+  const server = createHttp2();
+  server.on("stream", (stream) => {
+    const answer = { ":status": 200, "content-type": "application/grpc", "grpc-status": "12" };
+    stream.respond(answer, { endStream: true });
+  });
+  return await listening(server);
+}
+
+const STRANGERS = [
+  ["a socket that never answers", silent, "no answer: the connection opens and nothing comes"],
+  ["a closed port", closed, "refused: nobody listens on port"],
+  ["a TLS port", tls, "TLS: it speaks TLS, and this machine has no credentials for it"],
+  ["a web server", http, 'not a vault: it answers "HTTP/1.1 400 Bad Request"'],
+  ["another gRPC server", otherGrpc, "not a vault: it speaks gRPC and knows no vault"],
+] as const;
+
+const WITHIN_MS = 5_000;
+const COMMANDS = [["status"], ["doctor"], ["bench"], ["chaos"], ["flush", "--yes"]];
+
+test("every command says so of a port behind which nothing answers", async () => {
+  const [, open, says] = STRANGERS[0];
+  const port = await open();
+  const path = join(testDirectory(), "tierkv.toml");
+  const socket = join(testDirectory(), "none.sock");
+  const cluster = `[cluster]\nkv_cold = "127.0.0.1:${port}"\n`;
+  writeFileSync(path, `${cluster}[sidecar]\nsocket = "${socket}"\n`);
+  const isTold = async (argv: string[]): Promise<void> => {
+    const { exitCode, stdout } = await runProgram([...argv, "--config", path]);
+    expect([argv[0], exitCode]).toEqual([argv[0], 1]);
+    expect(stdout).toContain(`kv vault at 127.0.0.1:${port} does not answer: ${says}`);
+  };
+  await Promise.all(COMMANDS.map(isTold));
+});
+
+test.each(STRANGERS)("%s is known for what it is within 5 s", async (_what, open, says) => {
+  const address = `127.0.0.1:${await open()}`;
+  const client = closeAfterTest(new VaultClient({ address, name: "kv", logger, lanes: 0 }));
+  const startMs = nowMs();
+  await expect(sayHello(client, false)).rejects.toMatchObject({
+    code: "VAULT_UNREACHED",
+    message: expect.stringContaining(says) as string,
+  });
+  expect(nowMs() - startMs).toBeLessThan(WITHIN_MS);
+});
+
+test("a socket that closes at once is told for that", async () => {
+  const path = join(testDirectory(), "closing.sock");
+  const server = createServer((socket) => socket.destroy()).listen(path);
+  closeAfterTest({ close: () => server.close() });
+  const client = closeAfterTest(
+    new VaultClient({ address: `unix:${path}`, name: "kv", logger, lanes: 0 }),
+  );
+  await expect(sayHello(client, false)).rejects.toMatchObject({
+    message: expect.stringContaining(
+      "not a vault: it closes the connection without a word",
+    ) as string,
+  });
+});
+
+test("a vault without TLS is told to somebody who would only speak TLS to it", async () => {
+  const { address } = await openVault();
+  const { certPem } = certificate("server");
+  const security = {
+    caPem: Buffer.from(certPem),
+    serverName: "tierkv-vault",
+    certPem: null,
+    keyPem: null,
+    token: (): null => null,
+  };
+  const client = closeAfterTest(
+    new VaultClient({ address, name: "kv", logger, lanes: 0, security }),
+  );
+  await expect(sayHello(client, true)).rejects.toMatchObject({
+    message: expect.stringContaining("TLS: it speaks no TLS") as string,
+  });
+});
+
+test.each([
+  ["refused", closed],
+  ["no answer", silent],
+] as const)("lanes that do not open are named with their reason: %s", async (verdict, open) => {
+  const address = `127.0.0.1:${await open()}`;
+  const client = { address, lanes: "broken" as const };
+  expect(await laneTrouble(client)).toContain(`${address}: ${verdict}: `);
+  expect(await laneTrouble({ ...client, lanes: "up" })).toBeNull();
+});
