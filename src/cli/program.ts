@@ -6,7 +6,6 @@ import { packageVersion } from "../base/version.ts";
 import { addBench } from "./commands/bench.ts";
 import { addBundle } from "./commands/bundle.ts";
 import { addCerts } from "./commands/certs.ts";
-import { addChaos } from "./commands/chaos.ts";
 import { addCompletion, addMan } from "./commands/completion.ts";
 import { addConfig } from "./commands/config.ts";
 import { addDemo } from "./commands/demo.ts";
@@ -129,7 +128,6 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addPlan,
     addWarm,
     addBench,
-    addChaos,
     addDoctor,
     addFidelity,
     addFlush,

@@ -20,7 +20,6 @@ const COMMANDS = [
   "explain",
   "plan",
   "bench",
-  "chaos",
   "doctor",
   "flush",
   "config",

@@ -24,7 +24,6 @@ const COMMANDS = [
   "vaults ls",
   "explain",
   "doctor",
-  "chaos",
   "flush",
   "config",
   "config check",

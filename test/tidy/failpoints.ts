@@ -25,7 +25,7 @@ function breachesOf(table: FailpointTable, sources: readonly Source[]): string[]
   ];
 }
 
-const SAMPLE = "src/failpoint.ts";
+const SAMPLE = "src/base/failpoint.ts";
 const DRIVER = "test/faults/failpoints.test.ts";
 
 export const FAILPOINT_RULES: readonly Rule[] = [

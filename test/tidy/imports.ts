@@ -47,16 +47,19 @@ function importsOf({ path, text }: Source): Import[] {
   return found;
 }
 
-/** "config" for src/config/load.ts, "" for a foundation file or limits, null outside src. */
+/** "config" for src/config/load.ts, "vault/process" for a file below it, "" for a foundation file, null outside src. */
 function roomOf(path: string): string | null {
-  const [top, second, third] = path.split("/");
-  if (top !== "src" || second === undefined) return null;
-  return third === undefined || second === "limits" ? "" : second;
+  const [top, ...rest] = path.split("/");
+  if (top !== "src" || rest.length === 0) return null;
+  const [first = "", second = ""] = rest;
+  if (first === "base") return "";
+  const inner = `${first}/${second}`;
+  return ROOMS[inner] === undefined ? first : inner;
 }
 
 const stem = (path: string): string => posix.basename(path, ".ts");
-/** As the table names a foundation file: "limits/cost" for src/limits/cost.ts. */
-const nameOf = (path: string): string => posix.relative("src", path).replace(/\.ts$/, "");
+/** As the table names a foundation file: "limits/cost" for src/base/limits/cost.ts. */
+const nameOf = (path: string): string => posix.relative("src/base", path).replace(/\.ts$/, "");
 
 function foundationBreach({ from, to, isPackage, typeOnly, byUrl }: Import): string | null {
   if (to.startsWith("node:")) return null;
@@ -113,12 +116,15 @@ const direction: Rule = {
     { "src/arena/arena.ts": 'import { connect } from "node:net";' },
     { "src/codec/pool.ts": 'const f = new URL("../vault/server.js", import.meta.url);' },
     { "src/codec/pool.ts": 'const f = new URL("../../dist/vault/server.js", import.meta.url);' },
-    { "src/limits/general.ts": 'import { x } from "../log.ts";' },
-    { "src/time.ts": 'import { x } from "./wire/service.ts";' },
-    { "src/block.ts": 'import core from "#core";' },
+    { "src/base/limits/general.ts": 'import { x } from "../log.ts";' },
+    { "src/base/time.ts": 'import { x } from "../wire/service.ts";' },
+    { "src/base/block.ts": 'import core from "#core";' },
     { "src/client/a.ts": 'const cli = await import("../cli/main.ts");' },
     { "src/gossip/a.ts": "" },
+    { "src/base/helpers.ts": "" },
     { "src/helpers.ts": "" },
+    { "src/vault/a.ts": 'import { x } from "./process/b.ts";' },
+    { "src/sidecar/a.ts": 'import { x } from "../extras/plan/model.ts";' },
   ],
 };
 
@@ -188,7 +194,7 @@ const border: Rule = {
   name: "only native.ts names the native core",
   breaches: (sources) =>
     under(sources, "src/", ".ts")
-      .filter(({ path, text }) => path !== "src/native.ts" && /["'`]#core["'`]/.test(text))
+      .filter(({ path, text }) => path !== "src/base/native.ts" && /["'`]#core["'`]/.test(text))
       .map(({ path }) => `${path} names #core`),
   examples: [{ "src/vault/store.ts": 'const core = "#core";' }],
 };
@@ -199,11 +205,12 @@ const DIVIDED: Readonly<Record<string, readonly string[]>> = {
   gateway: GATEWAY_ROOMS,
 };
 
-/** Where a file stands among its room's rooms; beside them is above them all, null: elsewhere, -1: in an unknown one. */
+/** Where a file stands among its room's rooms; files beside them are above them all, and the process above those; null: elsewhere, -1: in an unknown room. */
 function floorOf(path: string): number | null {
   const [top, room = "", inner, file] = path.split("/");
   const rooms = DIVIDED[room];
   if (top !== "src" || rooms === undefined || inner === undefined) return null;
+  if (inner === "process") return rooms.length + 1;
   return file === undefined ? rooms.length : rooms.indexOf(inner);
 }
 
@@ -223,6 +230,7 @@ const dividedRooms: Rule = {
     { "src/sidecar/restore/a.ts": 'import type { B } from "../engine/b.ts";' },
     { "src/sidecar/socket/a.ts": 'import { b } from "../sidecar.ts";' },
     { "src/sidecar/attic/a.ts": "" },
+    { "src/sidecar/a.ts": 'import { b } from "./process/b.ts";' },
     { "src/gateway/engines/a.ts": 'import { b } from "../front/b.ts";' },
   ],
 };

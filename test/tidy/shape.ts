@@ -123,15 +123,15 @@ const emptyTable: Rule = {
   breaches(sources) {
     const known = sources.map(({ path }) => path);
     const rooms = Object.keys(ROOMS).map((name) => `src/${name}/`);
-    const files = FOUNDATION.map((name) => `src/${name}.ts`);
+    const files = FOUNDATION.map((name) => `src/base/${name}.ts`);
     return [...rooms, ...files].filter((start) => !known.some((path) => path.startsWith(start)));
   },
-  examples: [{ "src/errors.ts": "" }],
+  examples: [{ "src/base/errors.ts": "" }],
 };
 
 /** Where limits are defined, how one is written, and where each must be used. */
 const LIMITS: readonly { path: string; name: RegExp; used: readonly [string, string] }[] = [
-  { path: "src/limits/", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
+  { path: "src/base/limits/", name: /^export const (\w+)/gm, used: ["src/", ".ts"] },
   {
     path: "python-shim/tierkv/connectors/vllm/limits.py",
     name: /^([A-Z]\w+)\b.*?=/gm,
@@ -141,7 +141,7 @@ const LIMITS: readonly { path: string; name: RegExp; used: readonly [string, str
 ];
 
 const NO_LIMITS = {
-  "src/limits/general.ts": "",
+  "src/base/limits/general.ts": "",
   "python-shim/tierkv/connectors/vllm/limits.py": "",
   "crates/core/src/limits.rs": "",
 };
@@ -166,7 +166,7 @@ const limits: Rule = {
   examples: [
     {
       ...NO_LIMITS,
-      "src/limits/general.ts": "export const LOST_MS = 1;",
+      "src/base/limits/general.ts": "export const LOST_MS = 1;",
       "src/wire/a.ts": "FOUND_MS",
     },
     { ...NO_LIMITS, "python-shim/tierkv/connectors/vllm/limits.py": "LOST_MS: Final = 1\n" },

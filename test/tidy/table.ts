@@ -1,6 +1,6 @@
 // Owns the import table as data: which room may import which, and which packages each may use.
 
-/** Files at the root of src and its limits, lowest first: each may import only those before it. */
+/** Files of src/base, lowest first: each may import only those before it. */
 export const FOUNDATION: readonly string[] = [
   "limits/general",
   "limits/access",
@@ -20,6 +20,7 @@ export const FOUNDATION: readonly string[] = [
   "interfaces",
   "roles",
   "printable",
+  "text",
   "json",
   "errors",
   "listen",
@@ -64,6 +65,7 @@ const room = (given: Partial<Room>): Room => ({
 
 const GRPC = "@grpc/grpc-js";
 
+/** Rooms of src, and rooms within them that have rights of their own: what only the start of a process needs. */
 export const ROOMS: Readonly<Record<string, Room>> = {
   config: room({ packages: ["smol-toml"] }),
   codec: room({ packages: ["piscina"], offline: true }),
@@ -78,6 +80,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   vault: room({ rooms: ["wire", "discovery"], types: ["config"], packages: [GRPC] }),
   cost: room({ offline: true }),
   pool: room({ offline: true }),
+  receipt: room({ offline: true }),
   sidecar: room({
     rooms: ["arena", "codec", "client", "cost", "pool", "receipt"],
     types: ["config", "discovery"],
@@ -88,34 +91,75 @@ export const ROOMS: Readonly<Record<string, Room>> = {
     types: ["config"],
     packages: ["undici", "prom-client", "@msgpack/msgpack", "@huggingface/jinja", GRPC],
   }),
-  exposition: room({ types: ["sidecar", "wire"], packages: ["prom-client"] }),
+  exposition: room({ types: ["config", "sidecar", "wire"], packages: ["prom-client"] }),
   page: room({ types: ["sidecar", "gateway"], packages: ["uplot"] }),
-  plan: room({ offline: true }),
-  bundle: room({}),
-  receipt: room({ offline: true }),
-  stand: room({}),
-  demo: room({ rooms: ["stand"] }),
+  control: room({ rooms: ["sidecar"], types: ["config", "gateway"] }),
+  cluster: room({
+    rooms: ["config", "wire", "client", "discovery", "vault", "gateway", "control"],
+    types: ["sidecar"],
+    packages: ["bonjour-service"],
+  }),
+  moving: room({ rooms: ["client", "pool"], types: ["sidecar"] }),
+  diagnosis: room({
+    rooms: ["arena", "client", "control", "cluster"],
+    types: ["config", "sidecar", "wire"],
+  }),
+  "page/process": room({
+    rooms: ["config", "page", "control", "diagnosis"],
+    types: ["gateway", "sidecar"],
+  }),
+  "sidecar/process": room({
+    rooms: [
+      "config",
+      "client",
+      "cluster",
+      "exposition",
+      "page/process",
+      "sidecar",
+      "vault/process",
+    ],
+  }),
+  "vault/process": room({
+    rooms: ["client", "cluster", "config", "discovery", "exposition", "moving", "sidecar", "vault"],
+  }),
+  "gateway/process": room({ rooms: ["client", "cluster", "config", "control", "gateway"] }),
+  extras: room({
+    rooms: [
+      "arena",
+      "client",
+      "cluster",
+      "config",
+      "control",
+      "moving",
+      "pool",
+      "receipt",
+      "sidecar",
+    ],
+  }),
   cli: room({
     rooms: [
       "arena",
+      "client",
+      "cluster",
       "codec",
       "config",
-      "wire",
-      "vault",
-      "client",
+      "control",
+      "diagnosis",
       "discovery",
+      "extras",
+      "gateway",
+      "gateway/process",
+      "moving",
+      "page/process",
       "pool",
-      "bundle",
       "receipt",
       "sidecar",
-      "exposition",
-      "page",
-      "plan",
-      "stand",
-      "demo",
-      "gateway",
+      "sidecar/process",
+      "vault",
+      "vault/process",
+      "wire",
     ],
-    packages: ["commander", "bonjour-service"],
+    packages: ["commander"],
   }),
 };
 

@@ -79,12 +79,6 @@ export const RETRY_TOKENS_PER_S = 1;
 export const BREAKER_FAILURES = 2;
 /** A call with less time, in ms, says nothing of the vault when it is late, because its caller was in a hurry. */
 export const BREAKER_LATE_MS = 100;
-/** `tierkv chaos`: each call's timeout, its records (twice), and silent connections. */
-export const CHAOS_CALL_MS = 10_000;
-export const CHAOS_RECORDS = 8;
-export const CHAOS_PAYLOAD_BYTES = 65_536;
-export const CHAOS_SILENT_PEERS = 16;
-export const CHAOS_POLL_MS = 20;
 /** Pause before a vault that is down is probed again: random between the two. */
 export const PROBE_MIN_MS = 500;
 export const PROBE_MAX_MS = 2_000;

@@ -1,10 +1,7 @@
 // Owns `tierkv explain`: prints the sidecar's decisions for recent requests, with reasons and outcomes.
 import { EXPLAIN_MAX } from "../../base/limits/general.ts";
-import { orNone, showMs } from "../../base/text.ts";
 import { askSidecar } from "../../control/ask-sidecar.ts";
-import { showFidelity, showForm } from "../../control/form.ts";
-import type { Explained } from "../../sidecar/sidecar.ts";
-import { reasonOf, reasonText } from "../../sidecar/socket/reasons.ts";
+import { describe } from "../../control/explanation.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 
@@ -33,72 +30,4 @@ async function explain(call: Call): Promise<boolean> {
   const none = `the sidecar remembers no request ${which}`;
   call.print({ requests }, requests.length === 0 ? [none] : requests.flatMap(describe));
   return requests.length > 0;
-}
-
-/** Describes one request in a few lines. Exported for its test. */
-export function describe(account: Explained): string[] {
-  const { startTokens, askedTokens, chosenTokens } = account;
-  const reason = reasonOf(account);
-  const head = `${account.req} (plan ${account.plan}, ${new Date(account.at).toISOString()})`;
-  if (account.choice === "unasked") {
-    const held = `${askedTokens} tokens, the engine held ${startTokens}`;
-    return [head, `  not looked up: ${reasonText(reason)} (${held})`];
-  }
-  const upTo = chosenTokens === null ? "" : ` up to ${chosenTokens}`;
-  const lines = rowsOf(account, reason).flatMap(([label, isShown, text]) =>
-    isShown ? [`  ${`${label}:`.padEnd(8)} ${text}`] : [],
-  );
-  return [head, `  ${account.choice}${upTo}: ${reasonText(reason)}`, ...lines];
-}
-
-type Row = [label: string, isShown: boolean, text: string];
-
-function rowsOf(account: Explained, reason: string): Row[] {
-  const { predicted, actual, ahead, beyondTokens, longerTokens, heldTokens, roomTokens } = account;
-  const { gap, miss, block, receipt, saved, forms = [], fidelity } = account;
-  const missing = miss === null || miss === reason ? "" : `; ${reasonText(miss)}`;
-  const asked = `${account.askedTokens} tokens, the engine held ${account.startTokens}`;
-  const fetched = `${shown(actual.fetch)}, predicted ${shown(predicted.fetch)}`;
-  const ended = `ended ${account.end ?? "not yet"}, ${placed(account)}`;
-  const loading = `${shown(actual.load)}, predicted ${shown(predicted.load)}`;
-  const computing = `predicted ${shown(predicted.compute)} for the rest`;
-  return [
-    ["asked", true, `${asked}; look-up ${shown(actual.lookup)}`],
-    ["cut", beyondTokens > 0, `${beyondTokens} more tokens are beyond what one look-up takes`],
-    ["queue", ahead > 0, `${ahead} requests came before it`],
-    ["blocks", longerTokens > 0, `are cut from an engine's with ${longerTokens} tokens`],
-    ["saves", account.returns, "before blocks that come for the first time"],
-    ["held", heldTokens !== null, `${heldTokens} tokens${missing}`],
-    ["pool", gap !== null, showGap(gap)],
-    ["room", roomTokens !== null, `shared memory holds ${roomTokens} of them: ${ROOM_FIX}`],
-    ["fetch", true, `${fetched}; ${ended}`],
-    ["load", true, `${loading}; loaded ${account.loadedTokens ?? 0} tokens`],
-    ["compute", true, `${computing}, ${shown(predicted.recompute)} for all`],
-    ...forms.map((form): Row => [
-      "stored",
-      true,
-      `${form.address} takes blocks as ${showForm(form)}`,
-    ]),
-    ["form", fidelity !== undefined, fidelity === undefined ? "" : showFidelity(fidelity)],
-    ["block", true, block === "" ? "-" : block],
-    ["receipt", receipt !== "", `tierkv verify ${receipt}`],
-    ["saved", saved !== null, showSaved(saved ?? 0)],
-  ];
-}
-
-const showGap = (gap: Explained["gap"]): string =>
-  gap === null
-    ? ""
-    : `the first missing block belongs to ${gap.vault}; ${gap.behind} blocks behind it are held`;
-
-const ROOM_FIX = "the rest is computed unless [sidecar] arena_bytes is larger (`tierkv doctor`)";
-
-const showSaved = (ms: number): string =>
-  ms < 0 ? `nothing: computing would have been ${showMs(-ms)} faster` : showMs(ms);
-
-const shown = (ms: number | null): string => orNone(ms, showMs);
-
-function placed({ placedTokens, fetched: { shared } }: Explained): string {
-  const upTo = `placed up to ${placedTokens ?? 0}`;
-  return shared === 0 ? upTo : `${upTo}, ${shared} blocks from shared memory`;
 }

@@ -1,22 +1,10 @@
 // Owns `tierkv gateway`: serves one OpenAI address before several engines, and drains or restores one of them.
-import { TierkvError, toTierkvError } from "../../base/errors.ts";
-import { isLocal, sourceOf } from "../../base/hosts.ts";
-import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
-import {
-  GATEWAY_CONTROL_POLL_MS,
-  GATEWAY_DRAIN_MS,
-  GATEWAY_START_MS,
-} from "../../base/limits/gateway.ts";
-import type { Logger } from "../../base/log.ts";
+import { GATEWAY_CONTROL_POLL_MS } from "../../base/limits/gateway.ts";
 import { orNone, showMs } from "../../base/text.ts";
 import { sleep } from "../../base/time.ts";
-import type { Config } from "../../config/config.ts";
-import { placeOf } from "../../config/load.ts";
 import type { ShownEngine, ShownFleet } from "../../gateway/control.ts";
-import type { Look } from "../../gateway/engines/discovery.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import type { ShownKey } from "../../gateway/front/keys.ts";
-import type { Vaults } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
 import type { ShownTokenizer } from "../../gateway/tokens/own.ts";
 import type { Call } from "../shell/call.ts";
@@ -79,73 +67,13 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
   const { extProc: text } = call.options;
   const where = { option: "--ext-proc", section: "gateway", name: "ext_proc" };
   const config = call.loadConfig([{ ...where, text }]);
-  const { engines: listed, discover, sequences } = config.gateway;
-  const isAlone = listed.length === 0 && discover === null && !sequences;
-  const { checkOpenFiles } = await import("../../config/conditions.ts");
-  checkOpenFiles();
-  const logger = call.createLogger("gateway", config);
-  if (!isLocal(config.gateway.listen) && config.gateway.lan) {
-    logger.warn("[gateway] lan = true: every machine that reaches it may use the engines");
-  }
-  let vaults: Vaults = () => [];
-  let look = isAlone ? await neighboursOf(config, logger) : null;
-  const { startGateway } = await import("../../gateway/gateway.ts");
-  const steps = [
-    {
-      name: "vaults",
-      async run() {
-        if (config.gateway.lookupMs === 0) return undefined;
-        const { askVaults } = await import("../../gateway/process/asked-vaults.ts");
-        const asked = await askVaults(config, logger);
-        ({ vaults } = asked);
-        return asked;
-      },
+  const { serveGateway } = await import("../../gateway/process/serve.ts");
+  return serveGateway({
+    config,
+    createLogger: () => call.createLogger("gateway", config),
+    onReady: (ready) => {
+      if (call.isJson) call.print({ event: "ready", ...ready }, []);
     },
-    {
-      name: "engines in etcd",
-      async run() {
-        if (discover === null || sourceOf(discover.text) !== "etcd") return undefined;
-        const { followEngines } = await import("../../cluster/registered-engines.ts");
-        const registered = followEngines(config, logger);
-        ({ look } = registered);
-        return registered;
-      },
-    },
-    {
-      name: "gateway",
-      timeoutMs: GATEWAY_START_MS,
-      run: async () => {
-        const gateway = await startGateway(config.gateway, logger, look, vaults);
-        const { url, preset, extProc, engines } = gateway;
-        logger.info({ url, preset, extProc, engines }, "gateway ready");
-        if (call.isJson) call.print({ event: "ready", url, extProc }, []);
-        return gateway;
-      },
-    },
-  ];
-  // A little more than the gateway's own, so that the gateway reports the requests that it cuts off.
-  const drainTimeoutMs = GATEWAY_DRAIN_MS + GATEWAY_CONTROL_POLL_MS;
-  return runUntilSignal(() => startSteps(steps), { logger, drainTimeoutMs });
-}
-
-/** Finds engines through this host's sidecar, because the configuration names none. */
-async function neighboursOf(config: Config, logger: Logger): Promise<Look> {
-  const { Neighbours } = await import("../../cluster/neighbours.ts");
-  const neighbours = new Neighbours(config.sidecar.socket, logger);
-  const found = await neighbours.look().catch((error: unknown) => {
-    throw noEngines(config, toTierkvError(error).message);
-  });
-  if (found.length === 0) logger.warn("the sidecar of this host knows no engine yet");
-  return () => neighbours.look();
-}
-
-function noEngines(config: Config, reason: string): TierkvError {
-  return new TierkvError("CONFIG_CONFLICT", {
-    where: placeOf(config, ["gateway", "engines"]),
-    key: "[gateway] engines",
-    value: "[]",
-    reason: `no engine is named, and none found by this host's sidecar: ${reason}`,
-    fix: 'start an engine with tierKV here, or write engines = ["127.0.0.1:8000"] below [gateway]',
   });
 }
 

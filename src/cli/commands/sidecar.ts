@@ -1,24 +1,5 @@
-// Owns `tierkv sidecar`: serves the engines of this machine until a signal, or until it is idle.
-import type { RecordClass } from "../../base/block.ts";
-import { armFailpoints, FAILPOINTS_VARIABLE } from "../../base/failpoint.ts";
-import { isLocal, isNames, sharedPath } from "../../base/hosts.ts";
-import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
-import type { Running } from "../../base/lifecycle.ts";
-import { IDLE_POLL_MS } from "../../base/limits/general.ts";
-import type { Logger } from "../../base/log.ts";
-import { newSidecarCounters } from "../../base/metrics.ts";
-import type { SidecarCounters } from "../../base/metrics.ts";
-import type { Vault } from "../../client/vault.ts";
-import { localVaultAddress, vaultTargets } from "../../cluster/targets.ts";
-import { checkArena, checkOpenFiles, loadRecordKeys } from "../../config/conditions.ts";
-import type { Config } from "../../config/config.ts";
-import { openExporter, startScrape } from "../../exposition/telemetry.ts";
-import type { Family } from "../../exposition/text.ts";
-import { startOwnPage } from "../../page/process/serve.ts";
-import { LocalVault } from "../../sidecar/process/local-vault.ts";
-import { goBeforeEngines } from "../../sidecar/process/oom.ts";
-import type { RunningSidecar, SidecarOptions } from "../../sidecar/sidecar.ts";
-import { localVaultBudget } from "../../vault/process/memory.ts";
+// Owns `tierkv sidecar`: reads its options and the configuration, and serves until a signal.
+import { FAILPOINTS_VARIABLE } from "../../base/failpoint.ts";
 import type { Call } from "../shell/call.ts";
 import type { Command } from "../shell/command.ts";
 
@@ -55,166 +36,14 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
     { option: "--socket", section, name: "socket", text: socket },
     { ...insecure, text: insecureLan === true ? "true" : undefined },
   ]);
-  checkOpenFiles();
-  checkArena(config);
-  await loadRecordKeys(config);
-  const logger = call.createLogger("sidecar", config);
-  armFailpoints({
-    text: call.io.env[FAILPOINTS_VARIABLE],
-    isOnNetwork: [...config.cluster.kvCold, ...config.cluster.ssmCold].some(
-      (vault) => !isLocal(vault),
-    ),
-    logger,
+  const { serveSidecar } = await import("../../sidecar/process/serve.ts");
+  return serveSidecar({
+    config,
+    createLogger: () => call.createLogger("sidecar", config),
+    failpoints: call.io.env[FAILPOINTS_VARIABLE],
+    exitWhenIdle: exitWhenIdle === true,
+    onReady: (at) => {
+      if (call.isJson) call.print({ event: "ready", socket: at }, []);
+    },
   });
-  goBeforeEngines();
-  const idle = new AbortController();
-  const started: Started = { sidecar: null };
-  return runUntilSignal(
-    async () => {
-      const running = await start(config, logger, started);
-      if (exitWhenIdle === true) abortWhenIdle(started, config.sidecar.idleExitS, idle);
-      const { kvCold, ssmCold } = config.cluster;
-      const names = [...kvCold, ...ssmCold].filter(({ text }) => isNames(text));
-      const vaults = vaultTargets(config).map(({ name, address }) => `${name} ${address}`);
-      vaults.push(...names.map(({ text }) => text));
-      const serving = { socket: config.sidecar.socket, vaults: vaults.join(", ") };
-      logger.info(serving, "sidecar ready");
-      if (call.isJson) call.print({ event: "ready", socket: serving.socket }, []);
-      return running;
-    },
-    { logger, stop: idle.signal },
-  );
-}
-
-/** The running sidecar; null: not started yet. */
-interface Started {
-  sidecar: RunningSidecar | null;
-}
-
-/**
- * The vault of this machine starts after the sidecar, which must own the socket first, but is closed after it, because the
- * sidecar still sends it pending saves.
- */
-async function start(config: Config, logger: Logger, started: Started): Promise<Running> {
-  const { startSidecar } = await import("../../sidecar/sidecar.ts");
-  const { sidecarFamilies } = await import("../../exposition/sidecar.ts");
-  const counters = newSidecarCounters();
-  const { vaults, members } = await connected(config, logger, counters);
-  const traces = await makeTraces(config, logger, counters);
-  const localVault = makeLocalVault(config, logger, counters);
-  const clients: Running = {
-    close(): Promise<void> {
-      for (const client of [...vaults.kv, ...vaults.ssm]) client.close();
-      return Promise.resolve();
-    },
-  };
-  const families = (): Family[] =>
-    started.sidecar === null ? [] : sidecarFamilies(started.sidecar.status());
-  const { metricsListen } = config.sidecar;
-  return startSteps([
-    { name: "vault of this machine", run: () => Promise.resolve(localVault ?? undefined) },
-    { name: "traces", run: () => Promise.resolve(traces?.exporter) },
-    { name: "vault clients", run: () => Promise.resolve(clients) },
-    {
-      name: "sidecar",
-      async run() {
-        const options = { config, vaults, members, logger, counters, ...traces?.hears };
-        return (started.sidecar = await startSidecar(options));
-      },
-    },
-    {
-      name: "start of the vault of this machine",
-      async run() {
-        await localVault?.start();
-        return undefined;
-      },
-    },
-    {
-      name: "metrics endpoint",
-      // Never unhealthy, because a vault that is down is no reason to restart the sidecar.
-      run: () => startScrape("sidecar", metricsListen, logger, families, () => null),
-    },
-    { name: "page", run: () => startOwnPage(config, logger, () => started.sidecar) },
-    {
-      name: "engines in etcd",
-      async run() {
-        if (config.etcd.engineHost === null) return undefined;
-        const { registerEngines } = await import("../../cluster/registered-engines.ts");
-        return registerEngines(config, logger);
-      },
-    },
-  ]);
-}
-
-/** Makes the clients of the configured vaults, and the source of vaults behind names. */
-async function connected(
-  config: Config,
-  logger: Logger,
-  counters: SidecarCounters,
-): Promise<Required<Pick<SidecarOptions, "vaults" | "members">>> {
-  const { Waker } = await import("../../client/wake.ts");
-  const { membersOf } = await import("../../cluster/sources.ts");
-  const { lastingClient, sharedAt } = await import("../../cluster/vault-link.ts");
-  const waker = new Waker(config.cluster.wake, logger);
-  const { maxBytes } = config.vault;
-  const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
-  const connect = (name: RecordClass): Promise<Vault[]> => {
-    const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
-    return Promise.all(
-      targets.map(async (target) =>
-        sharedPath(target.address) === null
-          ? lastingClient(config, target, name, logger, waker)
-          : await sharedAt(config, target.address, name, logger, size),
-      ),
-    );
-  };
-  const onRefused = (count: number): void => counters.add("listings_refused", count);
-  return {
-    vaults: { kv: await connect("kv"), ssm: await connect("ssm") },
-    members: membersOf(config, logger, waker, onRefused),
-  };
-}
-
-/** The trace exporter, and the callbacks that feed it. */
-interface Traces {
-  exporter: Running;
-  hears: Pick<SidecarOptions, "onEnded" | "onStored">;
-}
-
-async function makeTraces(
-  config: Config,
-  logger: Logger,
-  counters: SidecarCounters,
-): Promise<Traces | null> {
-  const exporter = await openExporter("sidecar", config.sidecar.otlpEndpoint, logger, counters);
-  if (exporter === null) return null;
-  const { spanOfStore, spansOf } = await import("../../exposition/spans.ts");
-  return {
-    exporter,
-    hears: {
-      onEnded: (ended) => exporter.add(spansOf(ended)),
-      onStored: (stored) => exporter.add([spanOfStore(stored)]),
-    },
-  };
-}
-
-function makeLocalVault(
-  config: Config,
-  logger: Logger,
-  counters: SidecarCounters,
-): LocalVault | null {
-  const address = localVaultAddress(config);
-  if (address === null) return null;
-  const maxBytes = localVaultBudget(config.vault.maxBytes);
-  const { otlpEndpoint } = config.sidecar;
-  const { path: configPath } = config;
-  return new LocalVault({ address, maxBytes, configPath, otlpEndpoint, logger, counters });
-}
-
-function abortWhenIdle(started: Started, idleExitS: number, idle: AbortController): void {
-  const timer = setInterval(() => {
-    if ((started.sidecar?.idleMs() ?? 0) < idleExitS * 1000) return;
-    clearInterval(timer);
-    idle.abort(`no engine for ${idleExitS} s`);
-  }, IDLE_POLL_MS);
 }

@@ -1,35 +1,11 @@
-// Owns the gossip options of a vault from its configuration, and changes to a pool's list from another machine.
-import { join } from "node:path";
+// Owns changes to a pool's list from another machine.
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { sourceOf } from "../../base/hosts.ts";
-import type { Logger } from "../../base/log.ts";
-import type { VaultCounters } from "../../base/metrics.ts";
 import { allTargets } from "../../cluster/sources.ts";
 import { askVault } from "../../cluster/vault-link.ts";
-import type { Config, VaultConfig } from "../../config/config.ts";
-import { PoolKey } from "../../discovery/entry.ts";
-import { Gossip } from "../../discovery/gossip.ts";
-import type { VaultSecurity } from "../../vault/identity.ts";
+import type { Config } from "../../config/config.ts";
 import { vaultService } from "../../wire/service.ts";
 import type { Call } from "../shell/call.ts";
-
-/** null: the vault has no `pool_key`, so it shares no list. Throws CREDENTIALS. */
-export function gossipOf(
-  { poolKey, peers, stateDir }: VaultConfig,
-  security: VaultSecurity | null,
-  logger: Logger,
-  counters: VaultCounters,
-): Gossip | null {
-  if (poolKey === null) return null;
-  return new Gossip({
-    key: PoolKey.read(poolKey),
-    peers: peers.map(({ text }) => text),
-    file: join(stateDir, "pool.json"),
-    certificate: security?.certPem ?? null,
-    logger,
-    onRefused: (count) => counters.add("listings_refused", count),
-  });
-}
 
 /** Whether vaults keep the list: this machine's own, or a `pool:` entry's. */
 export function isPooled({ cluster, vault }: Config): boolean {

@@ -10,7 +10,6 @@ import {
   PLAN_LINKS_MAX,
 } from "../../base/limits/tools.ts";
 import { showBytes } from "../../base/text.ts";
-import type { Progress } from "../../cli/shell/progress.ts";
 import { bytes } from "../../config/kinds.ts";
 import { Forecaster } from "./forecast.ts";
 import type { ForecastOptions, TraceForecast } from "./forecast.ts";
@@ -67,11 +66,16 @@ function readConfig(path: string): string {
   return readFileSync(path, "utf8");
 }
 
+/** Receives how far a trace has been read, in bytes. */
+export interface TraceProgress {
+  at(done: number, all: number, what: string): void;
+}
+
 /** Forecasts from the trace at `path`. */
 export async function forecastTrace(
   path: string,
   options: ForecastOptions,
-  progress: Progress,
+  progress: TraceProgress,
 ): Promise<TraceForecast> {
   const forecaster = new Forecaster(options);
   let number = 0;
@@ -90,7 +94,7 @@ function unreadable(path: string, reason: string): TierkvError {
   return new TierkvError("CONFIG_UNREADABLE", { path, reason, fix });
 }
 
-async function* linesOf(path: string, progress: Progress): AsyncGenerator<string> {
+async function* linesOf(path: string, progress: TraceProgress): AsyncGenerator<string> {
   const all = statSync(path, { throwIfNoEntry: false })?.size;
   if (all === undefined) throw unreadable(path, "it does not exist");
   let rest = "";

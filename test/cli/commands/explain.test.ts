@@ -2,7 +2,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { describe as explained } from "../../../src/cli/commands/explain.ts";
+import { describe as explained } from "../../../src/control/explanation.ts";
 import type { Account } from "../../../src/sidecar/trace/decisions.ts";
 import { runInside } from "../../support/command-line.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";

@@ -2,8 +2,8 @@
 import { expect, test } from "vitest";
 import { toNamespace } from "../../../src/base/block.ts";
 import type { ArenaId, GeometryId } from "../../../src/base/native.ts";
-import { describe as explained } from "../../../src/cli/commands/explain.ts";
 import type { Vault } from "../../../src/client/vault.ts";
+import { describe as explained } from "../../../src/control/explanation.ts";
 import { showForm } from "../../../src/control/form.ts";
 import type { Link } from "../../../src/cost/link.ts";
 import { writeCertificate } from "../../../src/sidecar/save/certificates.ts";

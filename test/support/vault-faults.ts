@@ -1,26 +1,25 @@
-// Owns the run of `tierkv chaos` against one vault: harmless faults on records of its own, and the observed behaviour.
+// Owns a run of harmless faults against one vault: damaged, cut and misplaced records of its own, and the observed behaviour.
 import { connect } from "node:net";
-import { ItemStatus, leadingBits, measuringNamespace, statusName } from "../base/block.ts";
-import type { Namespace, RecordClass } from "../base/block.ts";
-import { toTierkvError } from "../base/errors.ts";
-import { connectionTo } from "../base/hosts.ts";
-import {
-  CALL_TIMEOUT_MS,
-  CHAOS_CALL_MS,
-  CHAOS_PAYLOAD_BYTES,
-  CHAOS_POLL_MS,
-  CHAOS_RECORDS,
-  CHAOS_SILENT_PEERS,
-} from "../base/limits/general.ts";
-import type { Logger } from "../base/log.ts";
-import { becomes, sleep } from "../base/time.ts";
-import { VaultClient } from "../client/vault-client.ts";
-import type { ChannelSecurity } from "../wire/security.ts";
+import { ItemStatus, leadingBits, measuringNamespace, statusName } from "../../src/base/block.ts";
+import type { Namespace, RecordClass } from "../../src/base/block.ts";
+import { toTierkvError } from "../../src/base/errors.ts";
+import { connectionTo } from "../../src/base/hosts.ts";
+import { CALL_TIMEOUT_MS } from "../../src/base/limits/general.ts";
+import type { Logger } from "../../src/base/log.ts";
+import { becomes, sleep } from "../../src/base/time.ts";
+import { VaultClient } from "../../src/client/vault-client.ts";
+import type { ChannelSecurity } from "../../src/wire/security.ts";
 import { OwnRecords } from "./own-records.ts";
 import type { OwnCall, OwnRecord } from "./own-records.ts";
 
+const CALL_MS = 10_000;
+const RECORDS = 8;
+const PAYLOAD_BYTES = 65_536;
+const SILENT_PEERS = 16;
+const POLL_MS = 20;
+
 /** One row of the contract, with its observed outcome. */
-export interface ChaosRow {
+export interface FaultRow {
   /** Number in the fault table of docs/faults.md, or `-`. */
   fault: string;
   did: string;
@@ -29,9 +28,9 @@ export interface ChaosRow {
   ok: boolean;
 }
 
-type Look = Pick<ChaosRow, "did" | "expected"> & { seen: string; ok: boolean };
+type Look = Pick<FaultRow, "did" | "expected"> & { seen: string; ok: boolean };
 
-export interface ChaosOptions {
+export interface FaultOptions {
   address: string;
   name: RecordClass;
   logger: Logger;
@@ -41,11 +40,11 @@ export interface ChaosOptions {
 }
 
 /** Runs all rows in order and always cleans up. Throws when the vault cannot be reached at the start. */
-export async function chaosVault(options: ChaosOptions): Promise<ChaosRow[]> {
+export async function faultVault(options: FaultOptions): Promise<FaultRow[]> {
   const namespace = measuringNamespace();
   const make = (): Promise<OwnRecords> =>
-    OwnRecords.open(namespace, options.name, CHAOS_RECORDS, CHAOS_PAYLOAD_BYTES);
-  const run = new ChaosRun(options, namespace, await make(), await make());
+    OwnRecords.open(namespace, options.name, RECORDS, PAYLOAD_BYTES);
+  const run = new FaultRun(options, namespace, await make(), await make());
   try {
     return await run.all();
   } finally {
@@ -53,26 +52,26 @@ export async function chaosVault(options: ChaosOptions): Promise<ChaosRow[]> {
   }
 }
 
-class ChaosRun {
-  readonly #options: ChaosOptions;
+class FaultRun {
+  readonly #options: FaultOptions;
   readonly #client: VaultClient;
   readonly #namespace: Namespace;
   readonly #records: OwnRecords;
   readonly #spare: OwnRecords;
   readonly #call: OwnCall;
 
-  constructor(options: ChaosOptions, namespace: Namespace, records: OwnRecords, spare: OwnRecords) {
+  constructor(options: FaultOptions, namespace: Namespace, records: OwnRecords, spare: OwnRecords) {
     this.#options = options;
     this.#client = new VaultClient(options);
     this.#namespace = namespace;
     this.#records = records;
     this.#spare = spare;
-    this.#call = { client: this.#client, deadlineMs: CHAOS_CALL_MS };
+    this.#call = { client: this.#client, deadlineMs: CALL_MS };
   }
 
-  async all(): Promise<ChaosRow[]> {
+  async all(): Promise<FaultRow[]> {
     await this.#client.hello(CALL_TIMEOUT_MS);
-    await this.#client.measure(this.#namespace, CHAOS_CALL_MS);
+    await this.#client.measure(this.#namespace, CALL_MS);
     const steps: readonly [string, () => Promise<Look>][] = [
       ["-", () => this.#wholeSet("before any fault")],
       ["F9", () => this.#flippedBit()],
@@ -85,7 +84,7 @@ class ChaosRun {
       ["-", () => this.#wholeSet("after all faults")],
       ["F30", () => this.#flushed()],
     ];
-    const rows: ChaosRow[] = [];
+    const rows: FaultRow[] = [];
     for (const [fault, step] of steps) {
       this.#options.onStep?.(rows.length, steps.length);
       rows.push({ fault, ...(await this.#guarded(step)) });
@@ -95,7 +94,7 @@ class ChaosRun {
 
   async close(): Promise<void> {
     // A failure is harmless, because the vault drops the records itself after some minutes.
-    await this.#client.measure(this.#namespace, CHAOS_CALL_MS, true).catch(() => {});
+    await this.#client.measure(this.#namespace, CALL_MS, true).catch(() => {});
     this.#client.close();
     this.#records.close();
     this.#spare.close();
@@ -115,10 +114,10 @@ class ChaosRun {
     await this.#records.store(this.#call);
     const good = await this.#sound(this.#records);
     return {
-      did: `${CHAOS_RECORDS} records stored and fetched, ${when}`,
+      did: `${RECORDS} records stored and fetched, ${when}`,
       expected: "all come back byte for byte",
-      seen: `${good} of ${CHAOS_RECORDS} did`,
-      ok: good === CHAOS_RECORDS,
+      seen: `${good} of ${RECORDS} did`,
+      ok: good === RECORDS,
     };
   }
 
@@ -142,7 +141,7 @@ class ChaosRun {
   async #refused(did: string, record: Buffer, expected: ItemStatus): Promise<Look> {
     const key = this.#spare.all[0]?.key ?? Buffer.alloc(0);
     const [status] = await this.#spare.store(this.#call, [{ key, record }]);
-    const held = await this.#client.lookup(this.#namespace, key, CHAOS_CALL_MS);
+    const held = await this.#client.lookup(this.#namespace, key, CALL_MS);
     const isHeld = leadingBits(held, 1) > 0;
     return {
       did,
@@ -158,14 +157,14 @@ class ChaosRun {
     return {
       did: "all records stored a second time",
       expected: "PRESENT, nothing is sent",
-      seen: `${present} of ${CHAOS_RECORDS} PRESENT`,
-      ok: present === CHAOS_RECORDS,
+      seen: `${present} of ${RECORDS} PRESENT`,
+      ok: present === RECORDS,
     };
   }
 
   async #otherNamespace(): Promise<Look> {
     const keys = keysOf(this.#records.all);
-    const held = await this.#client.lookup(measuringNamespace(), keys, CHAOS_CALL_MS);
+    const held = await this.#client.lookup(measuringNamespace(), keys, CALL_MS);
     const hits = held.reduce((sum, byte) => sum + (byte === 0 ? 0 : 1), 0);
     return {
       did: "the same hashes asked for in another namespace",
@@ -178,8 +177,8 @@ class ChaosRun {
   /** Closes another client in the middle of its store. */
   async #brokenOff(): Promise<Look> {
     const other = new VaultClient(this.#options);
-    await other.hello(CHAOS_CALL_MS);
-    const { reservedBytes: before } = await this.#client.stats(CHAOS_CALL_MS);
+    await other.hello(CALL_MS);
+    const { reservedBytes: before } = await this.#client.stats(CALL_MS);
     const storing = this.#spare.store({ ...this.#call, client: other });
     const ended = storing.then(
       () => "it was through already",
@@ -201,22 +200,20 @@ class ChaosRun {
   /** Waits until reserved bytes are back at `before` once; engines may store meanwhile. */
   #roomBack(before: number): Promise<boolean> {
     const isBack = async (): Promise<boolean> =>
-      (await this.#client.stats(CHAOS_CALL_MS)).reservedBytes <= before;
-    return becomes(isBack, CHAOS_CALL_MS, CHAOS_POLL_MS);
+      (await this.#client.stats(CALL_MS)).reservedBytes <= before;
+    return becomes(isBack, CALL_MS, POLL_MS);
   }
 
   async #silentPeers(): Promise<Look> {
     const at = connectionTo(this.#options.address);
-    const sockets = Array.from({ length: CHAOS_SILENT_PEERS }, () =>
-      connect(at).on("error", () => {}),
-    );
+    const sockets = Array.from({ length: SILENT_PEERS }, () => connect(at).on("error", () => {}));
     try {
       const good = await this.#sound(this.#records);
       return {
-        did: `${CHAOS_SILENT_PEERS} connections that say nothing`,
+        did: `${SILENT_PEERS} connections that say nothing`,
         expected: "others are served",
-        seen: `${good} of ${CHAOS_RECORDS} records came`,
-        ok: good === CHAOS_RECORDS,
+        seen: `${good} of ${RECORDS} records came`,
+        ok: good === RECORDS,
       };
     } finally {
       for (const socket of sockets) socket.destroy();
@@ -225,9 +222,9 @@ class ChaosRun {
 
   async #flushed(): Promise<Look> {
     const [did, expected] = ["its own records dropped", "none is held"];
-    await this.#client.measure(this.#namespace, CHAOS_CALL_MS, true);
+    await this.#client.measure(this.#namespace, CALL_MS, true);
     const keys = keysOf(this.#records.all);
-    const held = await this.#client.lookup(this.#namespace, keys, CHAOS_CALL_MS);
+    const held = await this.#client.lookup(this.#namespace, keys, CALL_MS);
     const isGone = held.every((byte) => byte === 0);
     return {
       did,

@@ -1,9 +1,9 @@
 // Owns test records for a vault: random bytes under random keys, of no model.
-import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
-import { classNumber, HASH_BYTES, ItemStatus, packKeys } from "../base/block.ts";
-import type { RecordClass } from "../base/block.ts";
-import { ARENA_POLL_MS } from "../base/limits/general.ts";
-import type { GeometryId } from "../base/native.ts";
+import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
+import { classNumber, HASH_BYTES, ItemStatus, packKeys } from "../../src/base/block.ts";
+import type { RecordClass } from "../../src/base/block.ts";
+import { ARENA_POLL_MS } from "../../src/base/limits/general.ts";
+import type { GeometryId } from "../../src/base/native.ts";
 import {
   dropGeometry,
   geometryInfo,
@@ -11,11 +11,11 @@ import {
   registerGeometry,
   slotHolds,
   writeRecord,
-} from "../base/native.ts";
-import { randomToken, sleep } from "../base/time.ts";
-import type { StoreItem } from "../client/items.ts";
-import type { Vault } from "../client/vault.ts";
-import { OutboxRecord } from "../codec/record.ts";
+} from "../../src/base/native.ts";
+import { randomToken, sleep } from "../../src/base/time.ts";
+import type { StoreItem } from "../../src/client/items.ts";
+import type { Vault } from "../../src/client/vault.ts";
+import { OutboxRecord } from "../../src/codec/record.ts";
 
 /** Shape of an opaque page. */
 const SHAPE = { group: 0, layout: 1, dtype: 0, tokens: 1, layers: 1, heads: 0, dimK: 0, dimV: 0 };
