@@ -2,7 +2,7 @@
 import { execFileSync } from "node:child_process";
 import { join } from "node:path";
 import { ROOT, under, type Rule, type Source } from "./sources.ts";
-import { PYTHON_COMPAT, PYTHON_PACKAGES } from "./table.ts";
+import { PYTHON_COMPAT, PYTHON_PACKAGES, SHIM_ROOMS } from "./table.ts";
 
 interface Facts {
   path: string;
@@ -76,6 +76,35 @@ const imports = pythonRule(
   ],
 );
 
+const SHIM = "python-shim/tierkv/connectors/vllm/";
+
+/** Where a module stands among the shim's rooms: below all of them for `limits`, null for a module of another folder. */
+function shimFloor(module: string): number | null {
+  const [, room = ""] = /^tierkv\.connectors\.vllm(?:\.(\w+))?/.exec(module) ?? [];
+  if (!module.startsWith("tierkv.connectors.vllm")) return null;
+  if (room === "plugin") return SHIM_ROOMS.length;
+  // Passes calls on to the engine's half; vLLM's own offloading is built on it.
+  return SHIM_ROOMS.indexOf(room === "connector" ? "engine" : room);
+}
+
+const shimRooms = pythonRule(
+  "the rooms of the shim import one way",
+  SHIM,
+  ({ path, imports: all }) => {
+    const room = path.slice(SHIM.length).split("/");
+    if (room.length > 1 && !SHIM_ROOMS.includes(room[0] ?? "")) return [`${path}: in no room`];
+    const from = shimFloor(path.slice("python-shim/".length, -".py".length).replaceAll("/", "."));
+    return all
+      .filter(({ module }) => (shimFloor(module) ?? -1) > (from ?? -1))
+      .map(({ line, module }) => `${path}:${line}: ${module} stands above it`);
+  },
+  [
+    { [`${SHIM}link/a.py`]: "from tierkv.connectors.vllm.save.saves import SavePlanner\n" },
+    { [`${SHIM}limits.py`]: "from tierkv.connectors.vllm.api import compat\n" },
+    { [`${SHIM}attic/a.py`]: "" },
+  ],
+);
+
 const CODE_FROM_DATA = /^(?:builtins\.)?(?:eval|exec|compile|__import__)$|(?:^|\.)torch\.load$/;
 const UNSAFE_MODULES = /^(?:pickle|_pickle|cPickle|marshal|shelve|dill|cloudpickle|joblib)(?:\.|$)/;
 
@@ -115,4 +144,11 @@ const releases = pythonRule(
   ],
 );
 
-export const PYTHON_RULES: readonly Rule[] = [opening, functions, imports, unsafe, releases];
+export const PYTHON_RULES: readonly Rule[] = [
+  opening,
+  functions,
+  imports,
+  shimRooms,
+  unsafe,
+  releases,
+];

@@ -285,6 +285,19 @@ export const PYTHON_PACKAGES: Readonly<Record<string, readonly string[]>> = {
   "python-shim/tierkv/": ["msgspec", "torch", "vllm"],
 };
 
+/** Rooms of the shim, lowest first: each may import only rooms before it; `connector.py` and `plugin.py` import all. */
+export const SHIM_ROOMS: readonly string[] = [
+  "api",
+  "link",
+  "pages",
+  "naming",
+  "requests",
+  "restore",
+  "save",
+  "engine",
+  "offloading",
+];
+
 /** The Python files that know releases apart: of vLLM the branches and the probe that names them, of mlx-lm and EXO a check. */
 export const PYTHON_COMPAT: readonly string[] = [
   "python-shim/tierkv/connectors/vllm/api/compat.py",

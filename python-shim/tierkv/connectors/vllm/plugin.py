@@ -14,7 +14,7 @@ def register() -> None:
 
     for name, module in (
         ("TierKVConnector", "connector"),
-        ("TierKVOffloadingConnector", "offloading"),
+        ("TierKVOffloadingConnector", "offloading.connector"),
     ):
         with contextlib.suppress(ValueError):  # it is registered already
             KVConnectorFactory.register_connector(name, f"tierkv.connectors.vllm.{module}", name)

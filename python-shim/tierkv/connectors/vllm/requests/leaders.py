@@ -1,13 +1,18 @@
 """Owns who waits for whose load: one request loads a prefix, others that need it wait and find it in the engine."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.api import compat
 from tierkv.connectors.vllm.link.counters import Counters
 from tierkv.connectors.vllm.pages.grid import Grid
-from tierkv.connectors.vllm.restore.loads import LoadQueue
+
+
+class Expecting(Protocol):
+    """Forecasts how long a load that begins now takes, in seconds."""
+
+    def expected_s(self) -> float: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +40,7 @@ class Leaders:
     A leader that is aborted or fails leads no more, so the next request that vLLM queries loads in its place.
     """
 
-    def __init__(self, grid: Grid, loads: LoadQueue, counters: Counters) -> None:
+    def __init__(self, grid: Grid, loads: Expecting, counters: Counters) -> None:
         self._grid = grid
         self._loads = loads
         self._counters = counters
