@@ -1,14 +1,17 @@
 // Owns calls to etcd over its own protocol: one server at a time, the next after a failure, with TLS and a login where needed.
-import { fileURLToPath } from "node:url";
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ClientDuplexStream, MethodDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import { ETCD_PING_MS, ETCD_TIMEOUT_MS } from "../base/limits/pool.ts";
+import { shipped } from "../base/shipped.ts";
 import { wallClockMs } from "../base/time.ts";
 
-const PROTO = fileURLToPath(new URL("../../proto/etcd.proto", import.meta.url));
 // 64-bit ids do not fit into numbers.
-const loaded = loadSync(PROTO, { longs: String, defaults: true, keepCase: true });
+const loaded = loadSync(shipped("proto/etcd.proto"), {
+  longs: String,
+  defaults: true,
+  keepCase: true,
+});
 
 type Service<Methods> = Readonly<Methods>;
 

@@ -2,14 +2,14 @@
 import { existsSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
-import { fileURLToPath } from "node:url";
+import { shipped } from "../base/shipped.ts";
 
 export interface PageFile {
   type: string;
   body: Buffer;
 }
 
-const FOLDER = fileURLToPath(new URL("../../page", import.meta.url));
+const FOLDER = shipped("page");
 const TYPES: Readonly<Record<string, string>> = {
   html: "text/html; charset=utf-8",
   css: "text/css; charset=utf-8",

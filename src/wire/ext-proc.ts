@@ -1,7 +1,7 @@
 // Owns Envoy's service for picking an endpoint: proto/ext_proc.proto, and the shapes of its messages.
-import { fileURLToPath } from "node:url";
 import type { MethodDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
+import { shipped } from "../base/shipped.ts";
 
 export interface HeaderValue {
   key: string;
@@ -79,9 +79,7 @@ export interface ExtProcService {
   Process: MethodDefinition<ProcessingRequest, ProcessingResponse>;
 }
 
-const PROTO = new URL("../../proto/ext_proc.proto", import.meta.url);
-
-export const extProcService: ExtProcService = loadSync(fileURLToPath(PROTO), {
+export const extProcService: ExtProcService = loadSync(shipped("proto/ext_proc.proto"), {
   oneofs: false,
   defaults: false,
 })["envoy.service.ext_proc.v3.ExternalProcessor"] as unknown as ExtProcService;

@@ -1,14 +1,11 @@
 // Owns loading the proto files: the two service definitions, typed once for servers and clients alike.
-import { fileURLToPath } from "node:url";
 import type { MethodDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
+import { shipped } from "../base/shipped.ts";
 import type * as m from "./messages.ts";
 
-// One relative URL serves src and dist, because both lie equally deep.
-const PROTO_DIR = new URL("../../proto/", import.meta.url);
-
 const loaded = loadSync(
-  ["tierkv.proto", "health.proto"].map((name) => fileURLToPath(new URL(name, PROTO_DIR))),
+  ["tierkv.proto", "health.proto"].map((name) => shipped(`proto/${name}`)),
   { longs: Number, defaults: true },
 );
 

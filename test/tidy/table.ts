@@ -33,6 +33,7 @@ export const FOUNDATION: readonly string[] = [
   "log",
   "failpoint",
   "lifecycle",
+  "shipped",
   "version",
   "directory",
   "own-file",

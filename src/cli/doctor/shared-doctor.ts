@@ -3,16 +3,16 @@ import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { existsSync, readFileSync, realpathSync, rmSync, statSync } from "node:fs";
 import { dirname } from "node:path";
-import { fileURLToPath } from "node:url";
 import { TierkvError } from "../../base/errors.ts";
 import { sharedPath } from "../../base/hosts.ts";
 import type { Coherence } from "../../base/hosts.ts";
 import { SHARED_PEER_START_MS, SHARED_POLL_MS } from "../../base/limits/shared.ts";
 import { shmAnswer, shmAsk } from "../../base/native.ts";
+import { shipped } from "../../base/shipped.ts";
 import { showRate, table } from "../../base/text.ts";
 import { becomes } from "../../base/time.ts";
 
-const PROGRAM = fileURLToPath(new URL("../../../bin/tierkv.js", import.meta.url));
+const PROGRAM = shipped("bin/tierkv.js");
 /** Suffix of the measured file beside the region, which stays untouched. */
 const SUFFIX = ".doctor";
 /** File systems in memory without the `dax` mount option. */

@@ -9,7 +9,7 @@ import {
   DEMO_HUB_MODEL_BYTES_MAX,
   DEMO_READ_LEN_MAX,
 } from "../../base/limits/tools.ts";
-import { inCheckout } from "../stand/data.ts";
+import { shipped } from "../../base/shipped.ts";
 import type { EngineModel } from "../stand/engine.ts";
 import { failed } from "../stand/processes.ts";
 import type { Stage } from "../stand/stage.ts";
@@ -45,7 +45,7 @@ const HUB_MODEL = "Qwen/Qwen2.5-0.5B-Instruct";
 const GEMMA = "gemma3-270m";
 const GEMMA_TITLE = "Gemma 3 270M by Google, under the Gemma Terms of Use (terms.html beside it)";
 export const TRAINED: EngineModel = {
-  path: inCheckout("bench/fidelity/model"),
+  path: shipped("bench/fidelity/model"),
   lengthMax: DEMO_READ_LEN_MAX,
 };
 

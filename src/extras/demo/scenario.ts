@@ -11,8 +11,9 @@ import {
   DEMO_WARMUP_CHARS,
 } from "../../base/limits/general.ts";
 import { DEMO_READ_CHARS, DEMO_READ_TOKENS, DEMO_STILL_MS } from "../../base/limits/tools.ts";
+import { shipped } from "../../base/shipped.ts";
 import { nowMs } from "../../base/time.ts";
-import { dataText, inCheckout } from "../stand/data.ts";
+import { dataText } from "../stand/data.ts";
 import type { Answer, Engine, EngineModel, Prompt } from "../stand/engine.ts";
 import { BLOCK_TOKENS } from "../stand/engine.ts";
 import { waitUntil } from "../stand/processes.ts";
@@ -29,7 +30,7 @@ import type { Reader, ReaderWish } from "./reader.ts";
 /** "Alice's Adventures in Wonderland", the first chapter and a half (Lewis Carroll, 1865; public domain). */
 export const LONG_TEXT: string = dataText("src/extras/demo/data/alice.txt");
 /** Python code that the trained model has not seen. */
-const READABLE = inCheckout("python-shim/lab/tokenizer.py");
+const READABLE = shipped("python-shim/lab/tokenizer.py");
 /** A document, with facts that no model has read elsewhere, and a question about it. */
 const DOCUMENT: string = dataText("src/extras/demo/data/station.txt");
 const QUESTION = "On which day and at what hour is the second pump tested?";

@@ -1,12 +1,12 @@
 // Owns tierKV's one file in EXO's Python environment: its path, its text, and the check that it is tierKV's.
 import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { TierkvError } from "../../base/errors.ts";
+import { shipped } from "../../base/shipped.ts";
 
 const NAME = "tierkv-exo.pth";
 /** Paths of the boot script from this file: in a checkout, and in an installed wheel. */
-const BOOTS = ["../../../python-shim/tierkv/mlx/exo_boot.py", "../../../mlx/exo_boot.py"];
+const BOOTS = ["python-shim/tierkv/mlx/exo_boot.py", "../mlx/exo_boot.py"];
 const MARK = "# tierKV for EXO; `tierkv uninstall --exo-path` removes this file";
 
 /** Python runs a line that starts with `import` whenever it starts in that environment. */
@@ -34,7 +34,7 @@ export function hookPath(path: string): string {
 
 /** Writes or rewrites the file. Throws SYSTEM without tierKV's Python part, USAGE for a foreign file of that name. */
 export function writeHook(path: string): void {
-  const boot = BOOTS.map((name) => fileURLToPath(new URL(name, import.meta.url))).find(existsSync);
+  const boot = BOOTS.map((name) => shipped(name)).find(existsSync);
   if (boot === undefined) {
     const reason = "this installation has no Python part; install tierKV's wheel for this platform";
     throw new TierkvError("SYSTEM", { reason });

@@ -9,8 +9,8 @@ import {
   DEMO_ENGINE_START_MS,
   DEMO_REQUEST_TIMEOUT_MS,
 } from "../../base/limits/general.ts";
+import { shipped } from "../../base/shipped.ts";
 import { nowMs } from "../../base/time.ts";
-import { inCheckout } from "./data.ts";
 import type { Machine } from "./machine.ts";
 import { failed, waitUntil } from "./processes.ts";
 import type { Process } from "./processes.ts";
@@ -174,7 +174,7 @@ export function sumOfMetric(text: string, name: string): number {
 
 /** A checkout keeps compiled modules for the next engine. */
 function pycache(workspace: Workspace): string {
-  const venv = inCheckout(".venv");
+  const venv = shipped(".venv");
   return existsSync(venv) ? join(venv, "pycache") : join(workspace.temp, "pycache");
 }
 

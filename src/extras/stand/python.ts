@@ -2,7 +2,7 @@
 import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { PYTHON_ANSWER_MS } from "../../base/limits/general.ts";
-import { inCheckout } from "./data.ts";
+import { shipped } from "../../base/shipped.ts";
 import { failed } from "./processes.ts";
 
 /** Prints the packages that are missing, without importing them, because vLLM takes seconds. */
@@ -16,9 +16,9 @@ const MISSING = [
  * DEMO_FAILED, naming what is missing, before anything is started.
  */
 export function findPython(env: NodeJS.ProcessEnv): string {
-  const own = inCheckout(".venv/bin/python");
+  const own = shipped(".venv/bin/python");
   if (existsSync(own)) return own;
-  if (existsSync(inCheckout("python-shim/engine.in")))
+  if (existsSync(shipped("python-shim/engine.in")))
     throw failed(`there is no Python with vLLM at ${own}; run \`npm run setup\``);
   const python = env["TIERKV_PYTHON"] || "python3";
   const asked = spawnSync(python, ["-c", MISSING], {

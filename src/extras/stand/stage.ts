@@ -8,7 +8,7 @@ import {
   DEMO_SERVICE_START_MS,
   DEMO_SERVICE_STOP_MS,
 } from "../../base/limits/general.ts";
-import { inCheckout } from "./data.ts";
+import { shipped } from "../../base/shipped.ts";
 import { Engine, engineArguments, engineEnvironment } from "./engine.ts";
 import type { CacheHits, EngineModel } from "./engine.ts";
 import { thisMachine } from "./machine.ts";
@@ -37,8 +37,8 @@ const isSidecar = ({ target }: Target): boolean => target === "sidecar";
 
 const run = promisify(execFile);
 /** Folder where Python finds `lab`. */
-const SHIM = inCheckout("python-shim");
-export const TIERKV: string = inCheckout("bin/tierkv.js");
+const SHIM = shipped("python-shim");
+export const TIERKV: string = shipped("bin/tierkv.js");
 
 export class Stage {
   readonly workspace: Workspace;

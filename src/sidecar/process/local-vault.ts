@@ -1,7 +1,6 @@
 // Owns the sidecar's own vault where none is configured: a child process on a Unix socket, restarted when it dies.
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
-import { fileURLToPath } from "node:url";
 import { TierkvError } from "../../base/errors.ts";
 import { parseObject } from "../../base/json.ts";
 import type { Running } from "../../base/lifecycle.ts";
@@ -15,9 +14,10 @@ import {
 } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
+import { shipped } from "../../base/shipped.ts";
 import { jitterMs, nowMs, sleep, withDeadline } from "../../base/time.ts";
 
-const PROGRAM = fileURLToPath(new URL("../../../bin/tierkv.js", import.meta.url));
+const PROGRAM = shipped("bin/tierkv.js");
 
 export interface LocalVaultOptions {
   /** `unix:/path`. */
