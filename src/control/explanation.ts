@@ -36,7 +36,7 @@ function rowsOf(account: Explained, reason: string): Row[] {
     ["cut", beyondTokens > 0, `${beyondTokens} more tokens are beyond what one look-up takes`],
     ["queue", ahead > 0, `${ahead} requests came before it`],
     ["blocks", longerTokens > 0, `are cut from an engine's with ${longerTokens} tokens`],
-    ["saves", account.returns, "before blocks that come for the first time"],
+    ["saves", account.returns, "returning prompt: saved before new prompts"],
     ["held", heldTokens !== null, `${heldTokens} tokens${missing}`],
     ["pool", gap !== null, showGap(gap)],
     ["room", roomTokens !== null, `shared memory holds ${roomTokens} of them: ${ROOM_FIX}`],

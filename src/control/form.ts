@@ -5,11 +5,11 @@ import type { CodecWhy, Form } from "../sidecar/save/codec-choice.ts";
 import type { FidelityWhy } from "../sidecar/save/fidelity.ts";
 
 const WHY: Readonly<Record<CodecWhy, string>> = {
-  unweighed: "no block was tried yet",
-  unmeasured: "the link is not measured yet, so fewest bytes",
-  full: "the vault is more than half full, so fewest bytes",
-  exact: "bit for bit takes little longer",
-  sooner: "comes back soonest",
+  unweighed: "no block was measured yet",
+  unmeasured: "the link is not measured yet: fewest bytes",
+  full: "the vault is more than half full: fewest bytes",
+  exact: "the exact form takes little longer",
+  sooner: "restores fastest",
 };
 
 export function showForm({ codec, why, bytesPerS }: Form): string {

@@ -74,12 +74,12 @@ function unnamed({ naming }: Engine, engine: string): Finding[] {
     return [problem("quarantined", `${what}: ${naming.refused}`)];
   }
   if (naming.refused !== "") {
-    const what = `${engine} saves and restores nothing: it cannot be named`;
+    const what = `${engine} saves and restores nothing: its model cannot be identified`;
     return [problem("unnamed", `${what}: ${naming.refused}`)];
   }
   if (naming.percent === 100) return [];
-  const what = `${engine} is being named, and saves and restores nothing until then`;
-  return [note("naming", `${what}; naming: ${naming.percent} %`)];
+  const what = `${engine} is hashing its model's weights, and saves and restores nothing until it is done`;
+  return [note("naming", `${what}; ${naming.percent} % done`)];
 }
 
 /** Ranks are missing while an engine starts, and always when they are on several hosts. */
@@ -119,11 +119,11 @@ function vaultDown({ sidecar, targets }: Seen): Finding[] {
     const what = `${name} vault at ${vault.address}`;
     if (vault.state === "down") {
       const why = vault.trouble === "" ? `${what} does not answer` : vault.trouble;
-      const text = `${why}; nothing is saved or restored there until then: see \`tierkv status\``;
+      const text = `${why}; it is not used until it answers again: see \`tierkv status\``;
       return [problem("unreachable", text)];
     }
     if (vault.state !== "refused") return [];
-    const text = `${what} is not spoken to: ${vault.trouble || "see `tierkv status`"}`;
+    const text = `${what} is not used: ${vault.trouble || "see `tierkv status`"}`;
     return [problem("vault_refused", text)];
   });
 }
@@ -148,7 +148,7 @@ function lanesUnreachable({ sidecar, targets }: Seen): Finding[] {
 function diskFailing({ targets }: Seen): Finding[] {
   return targets.flatMap(({ target, address, disk }) => {
     if (disk?.failing !== true) return [];
-    const what = `${target} at ${address}: its disk takes no more records, memory serves on`;
+    const what = `${target} at ${address}: its disk takes no more records; records in memory are still served`;
     return [problem("disk_failing", `${what}; see the vault's log for the error and the path`)];
   });
 }
@@ -169,7 +169,7 @@ function arenaSmall({ forecast, arena }: Engine, engine: string): Finding[] {
   const { slotBytes, slotCount, saveSlots, longestTokens } = arena;
   const has = showBytes((slotCount - saveSlots) * slotBytes);
   const takes = `${longest.tokens} tokens take ${showBytes(longest.slots * slotBytes)} of shared memory, and restores have ${has}`;
-  const what = `${engine} restores of prompts beyond ${longestTokens} tokens only the beginning`;
+  const what = `${engine} restores only the first ${longestTokens} tokens of longer prompts`;
   const fix = `set [sidecar] arena_bytes = ${arenaBytesFor(longest.slots, slotBytes)}, where twice that is free`;
   return [note("arena_small", `${what}: ${takes}; ${fix}`)];
 }

@@ -100,7 +100,7 @@ export function readCertificate(files: SecurityFiles): Buffer {
   if (isAbsent(path, STATE_KEY)) {
     const fix =
       "start the vault, run this as its user, or, as root for a service of the machine, with STATE_DIRECTORY=/var/lib/tierkv";
-    throw new TierkvError("CREDENTIALS", { path, reason: "it is absent", fix });
+    throw new TierkvError("CREDENTIALS", { path, reason: "the file is missing", fix });
   }
   return pick(readPrivate(path, STATE_KEY, { also: serviceUser(stateDir) }), "CERTIFICATE");
 }

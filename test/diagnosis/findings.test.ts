@@ -160,7 +160,7 @@ test("a vault that lets the sidecar not in is told with the reason and the fix, 
   const [known] = findings({ ...(await look()), targets: [], sidecar: earlier });
   expect(known?.text).toMatch(/^kv vault at \S+ does not answer; nothing is saved/);
   expect(found?.text).toMatch(
-    /^kv vault at 127\.0\.0\.1:\d+ does not let this machine in: .*`tierkv join`.*; nothing is saved or restored there until then: see `tierkv status`$/,
+    /^kv vault at 127\.0\.0\.1:\d+ does not let this machine in: .*`tierkv join`.*; it is not used until it answers again: see `tierkv status`$/,
   );
 });
 

@@ -111,8 +111,11 @@ function describeTraffic({ lanes, outBytesPerS, inBytesPerS }: Traffic): string 
 }
 
 function describePooled({ class: name, address, share, holes, moved }: Pooled): string {
-  const found = `${holes} blocks missing before others, ${moved} found there for another owner`;
-  return `${name} vault ${address} owns ${showShare(share)}; ${found}`;
+  const notes = [
+    ...(holes === 0 ? [] : [`${holes} blocks unusable, an earlier block is missing`]),
+    ...(moved === 0 ? [] : [`${moved} blocks found there that another vault owns now`]),
+  ];
+  return [`${name} vault ${address} owns ${showShare(share)}`, ...notes].join("; ");
 }
 
 function describeTravel({ lanes, restoreBytesPerS, saveBytesPerS }: Travel): string {

@@ -75,7 +75,7 @@ export function describeFar(engine: FarEngine, rows: readonly FarOutlook[]): str
     orNone(restoreMs, (value) => `${(ms / value).toFixed(1)}x`),
     orNone(bytesPerTokenMost, showBytes),
   ]);
-  const head = ["tokens", "computed", "restored", "gain", "sooner below, a token"];
+  const head = ["tokens", "computed", "restored", "gain", "restoring pays below"];
   return [
     `${model}: the way there ${rate}; a request takes ${showMs(roundTripMs)}.`,
     `Of ${askedTokens} prompt tokens so far its own cache held ${held}.`,

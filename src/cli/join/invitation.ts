@@ -14,7 +14,8 @@ import { encodeJoinCode } from "./join-code.ts";
 /** Throws USAGE for a vault without tokens, or with certificates of the user's own CA. */
 export function checkJoinable(vault: VaultConfig): void {
   if (!isClosed(vault)) {
-    const reason = "this vault asks nobody for a token: write its address into [cluster] there";
+    const reason =
+      "no vault with tokens is configured here: run this on the vault's machine, or name its configuration with --config";
     throw new TierkvError("USAGE", { reason });
   }
   if (vault.tlsCert !== null || vault.tlsClientCa !== null) {

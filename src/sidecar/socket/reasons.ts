@@ -4,15 +4,15 @@
 const UNASKED_TEXTS = {
   own_cache: "the engine's own cache holds it, so there was nothing to look up",
   shared:
-    "another request of the same prompt was looked up and loaded for both, and this one found it in the engine's own cache",
+    "another request loaded the same prompt, and this request found it in the engine's own cache",
   below_block: "the prompt is not longer than one block, and only whole blocks can be restored",
-  not_worth_asking: "so few tokens are computed before a look-up would be answered",
+  not_worth_asking: "the prompt is so short that computing it takes less time than a look-up",
   not_cacheable:
-    "tokens alone do not name what it computes (an adapter, embeddings, pooling or an open end), so it is never stored or restored",
+    "its blocks depend on more than its tokens (an adapter, embeddings, pooling), so it is never stored or restored",
   producer: "its engine computes prompts for others (kv_role = kv_producer) and restores none",
-  not_reading: "the request itself asks that no prefix cache is read",
+  not_reading: "the request asks that no prefix cache is read",
   unnamed:
-    "the engine has no name for its blocks yet, and under an unfinished name nothing is asked",
+    "the engine is still hashing its model's weights, and nothing is looked up before that ends",
   too_many: "more requests are under way than the shim keeps count of",
 } as const;
 
@@ -23,17 +23,18 @@ export const UNASKED_REASONS: readonly UnaskedReason[] = Object.keys(
 
 /** Why the first missing block is missing. */
 const MISS_TEXTS = {
-  never_stored: "no engine has offered the first missing block to this sidecar since it started",
+  never_stored:
+    "new prompt: no engine has offered its first missing block since this sidecar started",
   evicted: "the first missing block was stored, and the vault has dropped it since",
-  flushed: "the first missing block was flushed, by hand",
-  lost: "the first missing block was stored, and the vault was started again since and does not hold it",
+  flushed: "the first missing block was flushed by an operator",
+  lost: "the first missing block was stored, and the vault has restarted without it",
   other_namespace:
     "the first missing block was stored by an engine of another namespace (other weights or settings)",
   state_not_handed_over:
-    "the attention blocks are held, and the engine handed over no recurrent state at that place",
+    "the attention blocks are held, but no recurrent state was saved at that place",
   vault_down: "the vault did not answer",
   vault_refused:
-    "the vault is not spoken to, because that would be in the clear or without its credentials",
+    "the vault is not used: this machine lacks credentials for it, or the connection would not be encrypted",
   no_vault: "no vault for blocks of that class is configured",
 } as const;
 
@@ -54,11 +55,11 @@ const DROP_TEXTS = {
   read_only: "this machine's role at the vault may only read",
   vault_busy: "the vault was busy",
   over_budget: "the vault had no room for it",
-  draining: "the vault is being emptied and takes nothing new",
+  draining: "the vault is draining and refuses new records",
   too_large: "the vault takes no record of that size",
   bad_record: "the vault found the record damaged",
   flushed: "it was flushed before it was stored",
-  quarantined: "what is stored of this model is not what an engine computes",
+  quarantined: "stored blocks of this model differ from what an engine computes",
 } as const;
 
 /** Why a block was not stored; a vault's error code may stand in its place. */
@@ -66,7 +67,7 @@ export type DropReason = keyof typeof DROP_TEXTS;
 
 /** The decision about held blocks, and how the plan ended. */
 const DECISION_TEXTS = {
-  cold: "link or engine were not measured yet, so it was tried",
+  cold: "the link or the engine was not measured yet, so the restore was tried",
   cheaper: "restoring answers first",
   slow_link: "the link is too slow: computing answers first",
   slow_load: "loading takes longer than computing",
@@ -74,14 +75,14 @@ const DECISION_TEXTS = {
   always: "[restore] when = always",
   handed_over: "another engine computed it for this one",
   nothing_held: "nothing beyond the engine's own cache is held",
-  slower: "the rest would have come later than computing it, so the restore was ended",
+  slower: "computing the rest answered sooner, so the restore was stopped",
   no_slot: "shared memory had no room for it",
   deadline: "[restore] wait_ms had passed",
   bad_records: "a record did not verify",
   not_ready: "the engine's shared memory was not ready yet",
   overload: "too many look-ups were under way",
   quarantined:
-    "what is stored of this model is not what an engine computes, so nothing of it is used until it is flushed",
+    "stored blocks of this model differ from what the engine computes; they are not used until they are flushed",
   undecided: "it is still being looked up",
   let_go: "the engine went on without it, or the request ended, before the vaults had answered",
 } as const;

@@ -169,7 +169,7 @@ test("over a slow link a certified model's blocks become small, and status and e
   expect(sidecar.counters.get("bytes_sent") - before).toBe(32 * (INT8_RECORD + MEANS) + EXACT);
   const { address, form } = sidecar.status().vaults.kv[0]!;
   expect(form).toMatchObject({ codec: LOSSY.name, why: "sooner" });
-  expect(showForm(form!)).toMatch(/: comes back soonest, link \d.*B\/s$/);
+  expect(showForm(form!)).toMatch(/: restores fastest, link \d.*B\/s$/);
   const asked = engine.prefetch(hashesOf(second!));
   const view = await engine.done(asked);
   expect([view.reason, engine.holds(view, 0, second![0]!)]).toEqual(["complete", false]);

@@ -65,7 +65,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             if compat.set_recompute_policy(vllm_config):
                 log.info(
-                    "tierKV: set kv_load_failure_policy to 'recompute': lost blocks are recomputed, no request fails"
+                    "tierKV has set kv_load_failure_policy to 'recompute': lost blocks are computed again, and no request fails"
                 )
             log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
             self.half = self.scheduler_side = SchedulerShim(

@@ -169,7 +169,7 @@ class Naming:
         is_news = percent != self._logged_percent
         if not self.refused and is_news and (is_due or percent == 100):
             self._logged_at, self._logged_percent = time.monotonic(), percent
-            log.info("tierKV: naming: %d %%", percent)
+            log.info("tierKV: hashing model weights: %d %%", percent)
         self._told = now
         return now
 
