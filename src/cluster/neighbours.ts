@@ -154,6 +154,6 @@ function addressOf(hex: string): string {
 }
 
 function hostOf(bytes: Buffer): string {
-  if (bytes.length === 4) return bytes.join("../cli");
+  if (bytes.length === 4) return bytes.join(".");
   return `[${(bytes.toString("hex").match(/.{4}/g) ?? []).join(":")}]`;
 }
