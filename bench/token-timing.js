@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createLogger } from "../dist/base/log.js";
-import { TokenFile } from "../dist/vault/tokens.js";
+import { TokenFile } from "../dist/vault/access/tokens.js";
 import { auc, describe } from "./lib/figures.js";
 
 const ROUNDS = 100_000;

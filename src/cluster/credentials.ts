@@ -19,8 +19,13 @@ import { strangeSocket } from "../base/socket-file.ts";
 import { nowMs, wallClockMs } from "../base/time.ts";
 import type { VaultClientOptions } from "../client/session.ts";
 import type { Config } from "../config/config.ts";
-import { openSecurity, readCertificate, serviceUser, tokensPath } from "../vault/identity.ts";
-import { parseTokens, versionOf } from "../vault/tokens.ts";
+import {
+  openSecurity,
+  readCertificate,
+  serviceUser,
+  tokensPath,
+} from "../vault/access/identity.ts";
+import { parseTokens, versionOf } from "../vault/access/tokens.ts";
 import { VAULT_SERVER_NAME } from "../wire/security.ts";
 import type { ChannelSecurity } from "../wire/security.ts";
 import type { VaultTarget } from "./targets.ts";

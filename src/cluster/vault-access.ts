@@ -3,8 +3,8 @@ import { join } from "node:path";
 import { isLocal, unixPath } from "../base/hosts.ts";
 import type { Logger } from "../base/log.ts";
 import type { VaultConfig } from "../config/config.ts";
-import { openSecurity } from "../vault/identity.ts";
-import type { VaultSecurity } from "../vault/identity.ts";
+import { openSecurity } from "../vault/access/identity.ts";
+import type { VaultSecurity } from "../vault/access/identity.ts";
 
 export interface Access {
   security: VaultSecurity | null;

@@ -4,10 +4,10 @@ import { ServerCredentials } from "@grpc/grpc-js";
 import type { Running } from "../base/lifecycle.ts";
 import { ConnectionActivity } from "./access/connection-activity.ts";
 import { VaultListener } from "./access/listener.ts";
-import type { VaultContext } from "./context.ts";
-import { Health } from "./health.ts";
-import { newServer } from "./services.ts";
-import { OpenStreams } from "./streams.ts";
+import type { VaultContext } from "./calls/context.ts";
+import { Health } from "./calls/health.ts";
+import { newServer } from "./calls/services.ts";
+import { OpenStreams } from "./state/streams.ts";
 
 /** Serves the same records and lists over connections of its own. */
 export async function openDoor(vault: VaultContext, path: string): Promise<Running> {

@@ -17,7 +17,7 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { readPrivate, readPublic, writePrivate } from "../../src/base/private-file.ts";
 import { loadConfig } from "../../src/config/load.ts";
-import { ModelNames } from "../../src/vault/models.ts";
+import { ModelNames } from "../../src/vault/state/models.ts";
 import { logger, MIB, openVault } from "../support/vaults.ts";
 
 const NOBODY = 65_534;

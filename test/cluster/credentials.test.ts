@@ -16,7 +16,7 @@ import {
 } from "../../src/cluster/credentials.ts";
 import { checkConfig } from "../../src/config/check.ts";
 import type { Config } from "../../src/config/config.ts";
-import { openSecurity } from "../../src/vault/identity.ts";
+import { openSecurity } from "../../src/vault/access/identity.ts";
 import { certificate, openClosedVault, secretFile } from "../support/closed-vaults.ts";
 import { Program, runProgram } from "../support/command-line.ts";
 import { testDirectory } from "../support/sidecars.ts";
@@ -209,7 +209,7 @@ function neverStarted(): Config {
 
 test("of a vault that never started, commands make nothing; a sidecar may, and its first start still invites", () => {
   const config = neverStarted();
-  const absent = `${kept(config)}: it is absent; start the vault`;
+  const absent = `${kept(config)}: the file is missing; start the vault`;
   expect(() => trust(config, "127.0.0.1:5", true)).toThrow(absent);
   expect(existsSync(config.vault.stateDir)).toBe(false);
   const ofSidecar = accessTo(config, { address: "127.0.0.1:5", isOwn: true }, logger);

@@ -50,13 +50,13 @@ test.each(["status", "doctor"])(
     tell(61, "");
     await until("naming");
     const being = await runInside([command, "--config", path]);
-    expect(being.stdout).toMatch(/^NOTE: engine .* is being named, .*naming: 61 %/);
+    expect(being.stdout).toMatch(/^NOTE: engine .* is hashing its model's weights, .*; 61 % done/);
     tell(61, "VllmConfig.additional_config: a thing without a form");
     await until("unnamed");
     const refused = await runInside([command, "--config", path]);
     expect(refused.exitCode).toBe(1);
     expect(refused.stdout).toMatch(
-      /^PROBLEM: engine .* cannot be named: VllmConfig\.additional_config: a thing/,
+      /^PROBLEM: engine .* its model cannot be identified: VllmConfig\.additional_config: a thing/,
     );
     tell(100, "");
     await vi.waitFor(async () => expect(findings(await look())).toEqual([]), SOON);
@@ -158,7 +158,7 @@ test("a vault that lets the sidecar not in is told with the reason and the fix, 
   const earlier = status();
   delete earlier.vaults.kv[0]?.trouble;
   const [known] = findings({ ...(await look()), targets: [], sidecar: earlier });
-  expect(known?.text).toMatch(/^kv vault at \S+ does not answer; nothing is saved/);
+  expect(known?.text).toMatch(/^kv vault at \S+ does not answer; it is not used until it answers again/);
   expect(found?.text).toMatch(
     /^kv vault at 127\.0\.0\.1:\d+ does not let this machine in: .*`tierkv join`.*; it is not used until it answers again: see `tierkv status`$/,
   );

@@ -8,7 +8,7 @@ import { PoolKey } from "../../src/discovery/entry.ts";
 import type { Entry } from "../../src/discovery/entry.ts";
 import { Gossip } from "../../src/discovery/gossip.ts";
 import type { GossipOptions } from "../../src/discovery/gossip.ts";
-import { certify } from "../../src/vault/identity.ts";
+import { certify } from "../../src/vault/access/identity.ts";
 import { poolKey, startPooled } from "../support/pooled.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { closeAfterTest, logger, until } from "../support/vaults.ts";

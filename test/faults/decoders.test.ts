@@ -6,7 +6,7 @@ import type { ErrorCode } from "../../src/base/errors.ts";
 import { checkHello } from "../../src/client/hello.ts";
 import { FrameDecoder } from "../../src/sidecar/socket/frames.ts";
 import { parseMessage } from "../../src/sidecar/socket/messages.ts";
-import { checkKeys } from "../../src/vault/checks.ts";
+import { checkKeys } from "../../src/vault/state/checks.ts";
 import { HELLO } from "../support/fake-vault.ts";
 import { parseRecordHeader, verifyRecord } from "../support/native.ts";
 import { makeRecord } from "../support/records.ts";

@@ -6,7 +6,7 @@ import { toTierkvError } from "../../src/base/errors.ts";
 import { decodeJoinCode, encodeJoinCode } from "../../src/cli/join/join-code.ts";
 import { NO_FILE, checkConfig } from "../../src/config/check.ts";
 import { setText } from "../../src/config/edit.ts";
-import { parseTokens } from "../../src/vault/tokens.ts";
+import { parseTokens } from "../../src/vault/access/tokens.ts";
 import { bytes, edited, meet } from "./lib/cases.ts";
 
 const TEST_MS_MAX = 240_000;

@@ -46,14 +46,14 @@ export const UPKEEP: readonly FaultRow[] = [
     "F64",
     "a measuring command is killed",
     "its lease ends, and the vault drops what it stored, in memory and on disk",
-    ["test/vault/leases.test.ts"],
+    ["test/vault/state/measuring-leases.test.ts"],
     MEASURED,
   ),
   row(
     "F65",
     "a machine's credential is revoked while it is connected",
     "its lanes and connections end at once, other machines keep theirs",
-    ["test/vault/membership.test.ts"],
+    ["test/vault/calls/membership.test.ts"],
     REVOKED,
   ),
   row(
@@ -90,7 +90,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "memory, disk, arenas and saves know each record's tenant: the flush takes what is its own, and nothing else",
     [
       "crates/core/tests/tenant_flushes.rs",
-      "test/vault/flush.test.ts",
+      "test/vault/calls/flush.test.ts",
       "test/sidecar/vaults/flushes.test.ts",
       "test/engine/test_again.py",
     ],
@@ -377,7 +377,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F109",
     "a vault's data_dir cannot be made, or is taken away while it runs",
     "the start is refused at once with the system's reason and the key; a running vault logs it, says that its disk fails, and serves on from memory",
-    ["test/vault/process/disk.test.ts", "test/vault/disk-watch.test.ts"],
+    ["test/vault/process/disk.test.ts", "test/vault/state/disk-watch.test.ts"],
     { unloaded: "is a folder's name, whatever the traffic" },
   ),
   row(
@@ -398,7 +398,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F140",
     "a vault is down, or cannot be reached, while its pool is flushed",
     "it asks its pool before it serves, and drops what it missed from memory, disk and archive; one that missed more flushes than the list has drops everything",
-    ["test/vault/missed-flushes.test.ts"],
+    ["test/vault/flushes/missed-flushes.test.ts"],
     FLUSHED,
   ),
   row(

@@ -96,7 +96,12 @@ export const FAULTS: readonly FaultRow[] = [
     "F12",
     "disk full or read-only",
     "reads go on, writing stops, memory serves, an alarm; never half a record",
-    [PROCESSES, "test/vault/disk-watch.test.ts", `${RUST}disk_full.rs`, `${RUST}disk_faults.rs`],
+    [
+      PROCESSES,
+      "test/vault/state/disk-watch.test.ts",
+      `${RUST}disk_full.rs`,
+      `${RUST}disk_faults.rs`,
+    ],
   ),
   row(
     "F13",
@@ -166,7 +171,7 @@ export const FAULTS: readonly FaultRow[] = [
     "works, or is refused with both versions named",
     [
       PEERS,
-      "test/vault/unary.test.ts",
+      "test/vault/calls/records.test.ts",
       "test/sidecar/shim-server.test.ts",
       `${SHIM}test_channel.py`,
     ],
@@ -266,14 +271,14 @@ export const FAULTS: readonly FaultRow[] = [
     ROWS,
     "test/vault/server.overload.test.ts",
     "test/sidecar/sidecar.overload.test.ts",
-    "test/vault/unary.test.ts",
+    "test/vault/calls/records.test.ts",
     "test/vault/server.stores.test.ts",
   ]),
   row(
     "F38",
     "a stranger on the LAN",
     "refused before a body is read, counted, cut off",
-    ["test/vault/gate.test.ts"],
+    ["test/vault/access/gate.test.ts"],
     { unloaded: "every call of every kind, one by one, each before its body is read" },
   ),
   row(

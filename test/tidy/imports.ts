@@ -9,6 +9,7 @@ import {
   ROOMS,
   SIDECAR_ROOMS,
   SOCKET_MODULES,
+  VAULT_ROOMS,
   type Room,
 } from "./table.ts";
 
@@ -203,6 +204,7 @@ const border: Rule = {
 const DIVIDED: Readonly<Record<string, readonly string[]>> = {
   sidecar: SIDECAR_ROOMS,
   gateway: GATEWAY_ROOMS,
+  vault: VAULT_ROOMS,
 };
 
 /** Where a file stands among its room's rooms; files beside them are above them all, and the process above those; null: elsewhere, -1: in an unknown room. */
@@ -215,7 +217,7 @@ function floorOf(path: string): number | null {
 }
 
 const dividedRooms: Rule = {
-  name: "the rooms of sidecar and gateway import one way",
+  name: "the rooms of sidecar, vault and gateway import one way",
   breaches: (sources) =>
     Object.keys(DIVIDED)
       .flatMap((room) => under(sources, `src/${room}/`, ".ts"))

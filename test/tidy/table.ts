@@ -175,6 +175,9 @@ export const SIDECAR_ROOMS: readonly string[] = [
   "engine",
 ];
 
+/** The same of the vault. */
+export const VAULT_ROOMS: readonly string[] = ["state", "flushes", "access", "user", "calls"];
+
 /** The same of the gateway. */
 export const GATEWAY_ROOMS: readonly string[] = [
   "engines",

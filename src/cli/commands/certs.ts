@@ -42,7 +42,7 @@ export function addCerts(program: Command): void {
 async function init(call: Call<CertsOptions>): Promise<void> {
   const { host: hosts, role } = call.options;
   const dir = resolve(call.options.dir);
-  const { certify } = await import("../../vault/identity.ts");
+  const { certify } = await import("../../vault/access/identity.ts");
   const file = (name: string): string => join(dir, `${name}.pem`);
   const keep = (name: string, { certPem, keyPem }: { certPem: string; keyPem: string }): void => {
     writePrivate(file(`${name}-key`), keyPem, DIR_KEY);

@@ -91,7 +91,7 @@ function partsOf(config: Config): readonly Part[] {
       [
         async () => {
           const { isClosed } = await import("../../cluster/vault-access.ts");
-          const { checkSecurity } = await import("../../vault/identity.ts");
+          const { checkSecurity } = await import("../../vault/access/identity.ts");
           if (isClosed(vault)) checkSecurity(vault, silent);
         },
         async () => {

@@ -7,7 +7,7 @@ import { fingerprintOf } from "../../client/certificate.ts";
 import { isEverywhere } from "../../cluster/targets.ts";
 import { isClosed } from "../../cluster/vault-access.ts";
 import type { Address, VaultConfig } from "../../config/config.ts";
-import { readCertificate } from "../../vault/identity.ts";
+import { readCertificate } from "../../vault/access/identity.ts";
 import type { Call } from "../shell/call.ts";
 import { encodeJoinCode } from "./join-code.ts";
 

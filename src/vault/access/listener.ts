@@ -34,8 +34,8 @@ import type {
 import { listenOn } from "../../base/socket-file.ts";
 import { randomToken, sleep } from "../../base/time.ts";
 import { ALPN, TLS_MIN_VERSION } from "../../wire/security.ts";
-import type { Gate } from "../gate.ts";
-import type { VaultSecurity } from "../identity.ts";
+import type { Gate } from "./gate.ts";
+import type { VaultSecurity } from "./identity.ts";
 
 export const NO_SPANS: LaneSpans = { spans: [], dropped: 0 };
 

@@ -5,7 +5,7 @@ import type { VaultCounters } from "../../base/metrics.ts";
 import type { VaultConfig } from "../../config/config.ts";
 import { PoolKey } from "../../discovery/entry.ts";
 import { Gossip } from "../../discovery/gossip.ts";
-import type { VaultSecurity } from "../identity.ts";
+import type { VaultSecurity } from "../access/identity.ts";
 
 /** null: the vault has no `pool_key`, so it shares no list. Throws CREDENTIALS. */
 export function gossipOf(

@@ -5,7 +5,7 @@ import type { Running } from "../../base/lifecycle.ts";
 import { AWAKE_POLL_MS } from "../../base/limits/user.ts";
 import type { Logger } from "../../base/log.ts";
 import { nowMs } from "../../base/time.ts";
-import type { RunningVault } from "../server.ts";
+import type { StatsReply } from "../../wire/messages.ts";
 
 /** Runs `cat` under the lock, because `cat` ends with its input: a killed vault leaves no lock behind. */
 type Command = readonly [string, ...string[]];
@@ -24,8 +24,16 @@ export function inhibitorOf(platform: NodeJS.Platform = process.platform): Comma
   return platform === "darwin" ? CAFFEINATE : INHIBIT;
 }
 
+/** The vault whose use keeps the machine awake. */
+interface WatchedVault {
+  counts(): Readonly<Record<string, number>>;
+  stats(): Pick<StatsReply, "records" | "disk">;
+  /** null: the vault serves. */
+  trouble(): string | null;
+}
+
 export interface AwakeOptions {
-  vault: Pick<RunningVault, "counts" | "stats" | "trouble">;
+  vault: WatchedVault;
   logger: Logger;
   /** Milliseconds after the last request until the machine may sleep. */
   idleMs: number;

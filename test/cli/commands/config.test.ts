@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { certify } from "../../../src/vault/identity.ts";
+import { certify } from "../../../src/vault/access/identity.ts";
 import { runInside } from "../../support/command-line.ts";
 import type { Outcome } from "../../support/command-line.ts";
 import { testDirectory } from "../../support/sidecars.ts";

@@ -369,7 +369,7 @@ describe("refused with the fix", () => {
     const open = await runInside(["invite", "--listen", "unix:/run/v.sock"], {
       env: { HOME: vaultHome },
     });
-    expect(open.stderr).toContain("asks nobody for a token");
+    expect(open.stderr).toContain("no vault with tokens is configured here");
     const path = join(vaultHome, "t.toml");
     mkdirSync(vaultHome, { recursive: true });
     writeFileSync(path, '[vault]\nlisten = "0.0.0.0:1"\ntls_cert = "/c.pem"\ntls_key = "/k.pem"\n');

@@ -47,7 +47,7 @@ test("--once prints engines, vaults, restores, misses and savings; --json the ac
   expect(stdout).toMatch(/engine-1 +test\/model +restores +1\/1/);
   expect(stdout).toMatch(/^kv +up +[\d.]+ ms .* 127\.0\.0\.1:\d+$/m);
   expect(stdout).toContain("320 tokens in 1 restore");
-  expect(stdout).toMatch(/1 +never_stored: no engine has offered/);
+  expect(stdout).toMatch(/1 +never_stored: new prompt: no engine has offered/);
   expect(stdout).toMatch(/request +320 +loaded/);
   const json = await runInside(["status", "--watch", "--json", "--config", config]);
   expect(JSON.parse(json.stdout)).toMatchObject({
@@ -66,7 +66,7 @@ test("a vault that is down is the first thing said, and makes the exit code 1", 
   const { exitCode, stdout } = await runInside(["top", "--config", configOf(scene)]);
   expect([exitCode, stdout.split("\n")[1]]).toEqual([
     1,
-    expect.stringMatching(/^PROBLEM: kv vault at \S+ does not answer: .*; nothing is saved/),
+    expect.stringMatching(/^PROBLEM: kv vault at \S+ does not answer: .*; it is not used until it answers again/),
   ]);
 });
 

@@ -6,7 +6,7 @@ import { announce } from "../../../src/cli/join/invitation.ts";
 import { decodeJoinCode } from "../../../src/cli/join/join-code.ts";
 import { Call } from "../../../src/cli/shell/call.ts";
 import { processIo } from "../../../src/cli/shell/io.ts";
-import { openSecurity } from "../../../src/vault/identity.ts";
+import { openSecurity } from "../../../src/vault/access/identity.ts";
 import { testConfig, testDirectory } from "../../support/sidecars.ts";
 import { logger } from "../../support/vaults.ts";
 

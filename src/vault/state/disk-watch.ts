@@ -1,0 +1,110 @@
+// Owns the log lines about a vault's disk: records recovered at start, write failures, records lost at the end.
+import { statSync } from "node:fs";
+import { DISK_WATCH_MS } from "../../base/limits/general.ts";
+import type { Logger } from "../../base/log.ts";
+import { storeDiskStats } from "../../base/native.ts";
+import type { StoreDiskStats, StoreId } from "../../base/native.ts";
+import { nowMs } from "../../base/time.ts";
+
+const FIX = "free room there, or lower [vault] disk_bytes; what memory holds is served meanwhile";
+const GONE =
+  "its directory was removed, or another one lies there: what is written is lost at the next start; start the vault again";
+const TOO_MANY =
+  "it has had records of 65,536 namespaces since the vault started, and memory alone holds those of others; start the vault again";
+const FIX_ARCHIVE = "it is tried again; check [vault] archive and the AWS_ variables of the vault";
+
+/** Looks every DISK_WATCH_MS and logs changes only, so that a disk that stays full makes one line. */
+export class DiskWatch {
+  readonly #store: StoreId;
+  readonly #dataDir: string;
+  readonly #logger: Logger;
+  readonly #startedMs = nowMs();
+  readonly #timer: NodeJS.Timeout;
+  #isRecovering = true;
+  #isFailing = false;
+  #isArchiveFailing = false;
+  /** Namespace last named as one too many. */
+  #refused = "";
+  /** Device and inode of the data directory; null: unknown. */
+  readonly #identity: string | null;
+  /** Whether the directory was removed or replaced; writes to open files still succeed then. */
+  isGone = false;
+
+  constructor(store: StoreId, dataDir: string, logger: Logger) {
+    this.#store = store;
+    this.#dataDir = dataDir;
+    this.#logger = logger;
+    this.#identity = identityOf(dataDir);
+    this.#timer = setInterval(() => this.look(), DISK_WATCH_MS);
+    this.#timer.unref();
+  }
+
+  /** Logs the changes since the last look. */
+  look(): void {
+    const now = storeDiskStats(this.#store);
+    if (now === null || now === undefined) return;
+    const dataDir = this.#dataDir;
+    if (this.#isRecovering && !now.isRecovering) {
+      this.#isRecovering = false;
+      const { records, recordBytes: bytes } = now;
+      const seconds = Number(((nowMs() - this.#startedMs) / 1000).toFixed(1));
+      this.#logger.info({ dataDir, records, bytes, seconds }, `recovered ${records} records`);
+    }
+    this.#lookAtArchive(now.archive);
+    this.#lookAtNamespaces(now.refusedNamespace);
+    this.#lookAtDirectory();
+    if (now.isFailing === this.#isFailing) return;
+    this.#isFailing = now.isFailing;
+    const { queued, queuedBytes, trouble } = now;
+    if (now.isFailing) {
+      const seen = { dataDir, error: trouble, queued, queuedBytes };
+      this.#logger.error(seen, `the disk takes no more records: ${trouble}; ${FIX}`);
+    } else {
+      this.#logger.info({ dataDir, queued, queuedBytes }, "the disk takes records again");
+    }
+  }
+
+  #lookAtNamespaces(refused: Buffer | undefined): void {
+    const namespace = refused?.toString("hex") ?? "";
+    if (namespace === "" || namespace === this.#refused) return;
+    this.#refused = namespace;
+    const dataDir = this.#dataDir;
+    this.#logger.error(
+      { dataDir, namespace },
+      `the disk takes no records of ${namespace}: ${TOO_MANY}`,
+    );
+  }
+
+  #lookAtDirectory(): void {
+    const dataDir = this.#dataDir;
+    if (this.isGone || identityOf(dataDir) === this.#identity) return;
+    this.isGone = true;
+    this.#logger.error({ dataDir }, `the disk takes no more records: ${GONE}`);
+  }
+
+  #lookAtArchive(archive: StoreDiskStats["archive"]): void {
+    if (archive === undefined || archive.isFailing === this.#isArchiveFailing) return;
+    this.#isArchiveFailing = archive.isFailing;
+    const { trouble: error, pendingBytes } = archive;
+    if (archive.isFailing) {
+      this.#logger.error({ error, pendingBytes }, `the archive fails: ${error}; ${FIX_ARCHIVE}`);
+    } else {
+      this.#logger.info({ pendingBytes }, "the archive answers again");
+    }
+  }
+
+  /** Called after the last drain, so that records still queued are lost and logged. */
+  close(): void {
+    clearInterval(this.#timer);
+    this.look();
+    const { queued = 0, queuedBytes = 0, trouble = "" } = storeDiskStats(this.#store) ?? {};
+    if (queued === 0) return;
+    const lost = { dataDir: this.#dataDir, error: trouble, records: queued, bytes: queuedBytes };
+    this.#logger.error(lost, `${queued} records were not written to disk and are lost`);
+  }
+}
+
+function identityOf(path: string): string | null {
+  const stats = statSync(path, { throwIfNoEntry: false });
+  return stats === undefined ? null : `${stats.dev}:${stats.ino}`;
+}
