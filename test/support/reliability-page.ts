@@ -182,7 +182,7 @@ export function renderFaultsPage(): string {
     table("| fixed by | bug | test |", REPLAYS.map(replayRow)),
     "## Failpoints",
     `A failpoint makes a step fail, wait or crash at a named place, for faults that a test cannot cause from outside
-([decision 0033](decisions/0102-what-runs-for-each-change.md)). Load and ledger are the same. Set it in the environment of a process, several with \`;\` between them:
+([decision 0102](decisions/0102-what-runs-for-each-change.md)). Load and ledger are the same. Set it in the environment of a process, several with \`;\` between them:
 \`TIERKV_FAILPOINTS="NAME=3*off->2*return->1*sleep(300)->1*abort"\`. \`off\` does nothing, \`return\` fails the step, \`sleep\` waits so many ms, and
 \`abort\` ends the process as \`kill -9\` does. An action without a count holds from then on. The core has failpoints only in builds for its own tests.`,
     table("| failpoint | file |", failpoints()),
