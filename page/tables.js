@@ -83,7 +83,11 @@ export function showEngines(at, engines) {
     return [
       id,
       model,
-      isRestoring ? "restores" : naming.percent < 100 ? `naming: ${naming.percent} %` : "starting",
+      isRestoring
+        ? "restores"
+        : naming.percent < 100
+          ? `hashing weights: ${naming.percent} %`
+          : "starting",
       `${workers}/${world}`,
       arena === null ? NONE : meter(used, arena.slotCount, `shared memory of ${id} in use`),
       arena === null ? NONE : `${showBytes(used * arena.slotBytes)} of ${showBytes(arena.bytes)}`,

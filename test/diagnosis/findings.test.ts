@@ -158,7 +158,9 @@ test("a vault that lets the sidecar not in is told with the reason and the fix, 
   const earlier = status();
   delete earlier.vaults.kv[0]?.trouble;
   const [known] = findings({ ...(await look()), targets: [], sidecar: earlier });
-  expect(known?.text).toMatch(/^kv vault at \S+ does not answer; it is not used until it answers again/);
+  expect(known?.text).toMatch(
+    /^kv vault at \S+ does not answer; it is not used until it answers again/,
+  );
   expect(found?.text).toMatch(
     /^kv vault at 127\.0\.0\.1:\d+ does not let this machine in: .*`tierkv join`.*; it is not used until it answers again: see `tierkv status`$/,
   );

@@ -73,7 +73,7 @@ function describeEngines({ engines }: SidecarStatus): string[] {
     const state = isRestoring
       ? "restores"
       : naming.percent < 100
-        ? `naming: ${naming.percent} %`
+        ? `hashing weights: ${naming.percent} %`
         : "starting";
     const memory = arena === null ? [NONE, NONE, NONE] : memoryCells(arena);
     return [id, model, state, `${workers}/${world}`, ...memory, String(plans)];

@@ -66,7 +66,9 @@ test("a vault that is down is the first thing said, and makes the exit code 1", 
   const { exitCode, stdout } = await runInside(["top", "--config", configOf(scene)]);
   expect([exitCode, stdout.split("\n")[1]]).toEqual([
     1,
-    expect.stringMatching(/^PROBLEM: kv vault at \S+ does not answer: .*; it is not used until it answers again/),
+    expect.stringMatching(
+      /^PROBLEM: kv vault at \S+ does not answer: .*; it is not used until it answers again/,
+    ),
   ]);
 });
 
