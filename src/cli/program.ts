@@ -14,6 +14,7 @@ import { addExplain } from "./commands/explain.ts";
 import { addFidelity } from "./commands/fidelity.ts";
 import { addFlush } from "./commands/flush.ts";
 import { addGateway } from "./commands/gateway.ts";
+import { addInit } from "./commands/init.ts";
 import { addInstall } from "./commands/install.ts";
 import { addInvite } from "./commands/invite.ts";
 import { addJoin } from "./commands/join.ts";
@@ -131,6 +132,7 @@ function buildProgram(io: Io, perform: Perform, onCode: (code: number) => void):
     addDoctor,
     addFidelity,
     addFlush,
+    addInit,
     addConfig,
     addCerts,
     addService,

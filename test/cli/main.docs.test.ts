@@ -16,6 +16,7 @@ const COMMANDS = [
   "join",
   "sidecar",
   "gateway",
+  "init",
   "status",
   "explain",
   "plan",

@@ -25,6 +25,7 @@ const COMMANDS = [
   "explain",
   "doctor",
   "flush",
+  "init",
   "config",
   "config check",
   "config example",

@@ -1,0 +1,118 @@
+// Owns `tierkv init`: writes a first tierkv.toml for this machine, and says the next command.
+import { existsSync, writeFileSync } from "node:fs";
+import { isAbsolute, resolve } from "node:path";
+import { Option } from "commander";
+import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { ownInterfaces } from "../../base/interfaces.ts";
+import { tcpOnly } from "../../config/addresses.ts";
+import { parseOption } from "../../config/override.ts";
+import { firstConfig, MACHINES, nextSteps } from "../init/first-config.ts";
+import type { Machine } from "../init/first-config.ts";
+import type { Call } from "../shell/call.ts";
+import type { Command } from "../shell/command.ts";
+
+interface InitOptions {
+  machine?: Machine;
+  listen?: string;
+  dataDir?: string;
+  output: string;
+}
+
+const VAULT_PORT = 50_051;
+/** Devices of GPUs: NVIDIA's and AMD's. */
+const GPUS = ["/dev/nvidiactl", "/dev/kfd"];
+
+export function addInit(program: Command): void {
+  program
+    .command("init")
+    .summary("write a first configuration of this machine")
+    .description(
+      "Writes a short tierkv.toml with comments, and prints the next command. Asks what the machine is for, on a\n" +
+        "terminal; otherwise a machine with a GPU is an engine's, and any other a vault. Overwrites no file.",
+    )
+    .addOption(
+      new Option(
+        "--machine <kind>",
+        "engine (runs vLLM), vault (keeps blocks for others), or both (an engine that also keeps blocks on a disk)",
+      ).choices(MACHINES),
+    )
+    .option("--listen <host:port>", "address at which other machines reach a vault")
+    .option("--data-dir <path>", "folder for records on a disk (default: memory only)")
+    .option("--output <path>", "file to write", "tierkv.toml")
+    .example("tierkv init --machine vault --listen 192.168.1.10:50051")
+    .does(init);
+}
+
+async function init(call: Call<InitOptions>): Promise<void> {
+  const { options } = call;
+  const path = resolve(options.output);
+  if (existsSync(path)) {
+    const reason = `${path} exists: name another file with --output, or edit it`;
+    throw new TierkvError("USAGE", { reason });
+  }
+  const machine = options.machine ?? (await machineOf(call));
+  if (machine !== "vault" && options.listen !== undefined) {
+    throw new TierkvError("USAGE", { reason: "--listen is of a vault: --machine vault" });
+  }
+  const dataDir = await folderOf(call, machine);
+  const { localVaultBudget, vaultBudget } = await import("../../vault/process/memory.ts");
+  const maxBytes = machine === "vault" ? vaultBudget(null) : localVaultBudget(null);
+  const address = machine === "vault" ? addressOf(options.listen) : null;
+  write(path, firstConfig({ machine, address, dataDir, maxBytes }));
+  const next = nextSteps(machine, path);
+  call.print({ path, machine, next }, [`wrote ${path}; next:`, "", ...next]);
+}
+
+/** Asks a person; without one the machine's devices decide. */
+async function machineOf({ io }: Call<InitOptions>): Promise<Machine> {
+  const found: Machine = GPUS.some((device) => existsSync(device)) ? "engine" : "vault";
+  if (!io.isInteractive) return found;
+  const text = await io.ask(`What is this machine: ${MACHINES.join(", ")}? [${found}]`);
+  const answer = text === "" ? found : text;
+  const known = MACHINES.find((kind) => kind === answer);
+  if (known !== undefined) return known;
+  const reason = `${answer.slice(0, 40)}: expected ${MACHINES.join(", ")}`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+/** A machine that is both has a disk, since that is what its vault adds to a sidecar's own. */
+async function folderOf(
+  { io, options }: Call<InitOptions>,
+  machine: Machine,
+): Promise<string | null> {
+  let folder = options.dataDir ?? null;
+  if (folder === null && machine === "both" && io.isInteractive) {
+    folder = (await io.ask("Folder for records on a disk?")) || null;
+  }
+  if (folder === null && machine === "both") {
+    throw new TierkvError("USAGE", {
+      reason: "--machine both needs --data-dir, a folder on a disk",
+    });
+  }
+  if (folder === null || isAbsolute(folder)) return folder;
+  const reason = `--data-dir ${folder.slice(0, 100)}: the path must be absolute`;
+  throw new TierkvError("USAGE", { reason });
+}
+
+function addressOf(given: string | undefined): string {
+  if (given !== undefined)
+    return parseOption(tcpOnly("192.168.1.10:50051", 1), "--listen", given).text;
+  const others = ownInterfaces().filter(
+    ({ internal, address, family }) =>
+      !internal && family === "IPv4" && !address.startsWith("169.254."),
+  );
+  const [first] = others;
+  if (first !== undefined) return `${first.address}:${VAULT_PORT}`;
+  const reason = "this machine has no network address: name one with --listen";
+  throw new TierkvError("USAGE", { reason });
+}
+
+/** Never replaces a file that appeared meanwhile. Throws SYSTEM. */
+function write(path: string, text: string): void {
+  try {
+    writeFileSync(path, text, { flag: "wx" });
+  } catch (error) {
+    const { message } = toTierkvError(error);
+    throw new TierkvError("SYSTEM", { reason: `${path} cannot be written: ${message}` });
+  }
+}

@@ -1,0 +1,94 @@
+// Owns the proof that `tierkv init` writes a configuration which the program takes, and asks or decides what the machine is.
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import type { Config } from "../../../src/config/config.ts";
+import { loadConfig } from "../../../src/config/load.ts";
+import { runInside } from "../../support/command-line.ts";
+import type { Outside } from "../../support/command-line.ts";
+import { testDirectory } from "../../support/sidecars.ts";
+
+interface Written {
+  exitCode: number | null;
+  stdout: string;
+  stderr: string;
+  asked: string[];
+  path: string;
+}
+
+async function init(argv: readonly string[], outside: Outside = {}): Promise<Written> {
+  const path = join(testDirectory(), "tierkv.toml");
+  const ran = await runInside(["init", "--output", path, ...argv], outside);
+  return { ...ran, path };
+}
+
+const read = (path: string): Config => loadConfig(path, {});
+
+test("an engine's machine names no vault, and the next command starts the engine with the file", async () => {
+  const { exitCode, stdout, path } = await init(["--machine", "engine"]);
+  expect(exitCode).toBe(0);
+  expect(read(path)).toMatchObject({ cluster: { role: "inference", kvCold: [] } });
+  const [, json = ""] = /--kv-transfer-config \\\n +'([^']+)'/.exec(stdout) ?? [];
+  expect(JSON.parse(json)).toMatchObject({
+    kv_connector: "TierKVConnector",
+    kv_connector_extra_config: { config_path: path },
+  });
+});
+
+test("a vault listens where other machines reach it, and the next command starts it", async () => {
+  const argv = [
+    "--machine",
+    "vault",
+    "--listen",
+    "192.168.1.10:50051",
+    "--data-dir",
+    "/var/lib/t k",
+  ];
+  const { exitCode, stdout, path } = await init(argv);
+  expect(exitCode).toBe(0);
+  const { cluster, vault } = read(path);
+  expect([cluster.role, vault.listen.text]).toEqual(["cold", "192.168.1.10:50051"]);
+  expect(vault.dataDir).toBe("/var/lib/t k");
+  expect(stdout).toContain(`tierkv vault --config ${path}`);
+});
+
+test("a machine of both kinds keeps blocks on a disk, and every commented key is one that the program takes", async () => {
+  const { path } = await init(["--machine", "both", "--data-dir", "/srv/tierkv"]);
+  expect(read(path)).toMatchObject({
+    cluster: { role: "inference" },
+    vault: { dataDir: "/srv/tierkv" },
+  });
+  const text = readFileSync(path, "utf8");
+  const open = text.replaceAll(/^# (\w+ = .*)$/gm, "$1");
+  expect(open).toMatch(/^max_bytes = "\d+GB"$/m);
+  writeFileSync(path, open);
+  expect(read(path).cluster.kvCold.map((vault) => vault.text)).toEqual(["192.168.1.10:50051"]);
+});
+
+test("at a terminal it asks, and a wrong answer names the choices", async () => {
+  const { asked, path } = await init(["--listen", "10.0.0.1:7"], { answer: "vault" });
+  expect(asked).toEqual([expect.stringContaining("engine, vault, both")]);
+  expect(read(path).cluster.role).toBe("cold");
+  const wrong = await init([], { answer: "toaster" });
+  expect([wrong.exitCode, existsSync(wrong.path)]).toEqual([2, false]);
+  expect(wrong.stderr).toContain("toaster: expected engine, vault, both");
+});
+
+test.each([
+  [["--machine", "engine", "--listen", "10.0.0.1:7"], "--listen is of a vault"],
+  [["--machine", "both"], "--machine both needs --data-dir"],
+  [["--machine", "vault", "--data-dir", "here"], "--data-dir here: the path must be absolute"],
+  [["--machine", "vault", "--listen", "nowhere"], "--listen"],
+])("%j is refused by name, and nothing is written", async (argv, says) => {
+  const { exitCode, stderr, path } = await init(argv);
+  expect([exitCode, existsSync(path)]).toEqual([2, false]);
+  expect(stderr).toContain(says);
+});
+
+test("a file that is there is left alone", async () => {
+  const path = join(testDirectory(), "tierkv.toml");
+  writeFileSync(path, "# mine\n");
+  const { exitCode, stderr } = await runInside(["init", "--machine", "engine", "--output", path]);
+  expect([exitCode, readFileSync(path, "utf8")]).toEqual([2, "# mine\n"]);
+  expect(stderr).toContain(`${path} exists: name another file with --output`);
+});
