@@ -1,6 +1,6 @@
 // Owns the vaults in which a gateway looks up blocks: the ones this machine's sidecar would use, as they come and go.
 import { existsSync } from "node:fs";
-import { UNCOUNTED } from "../client/found.ts";
+import { UNCOUNTED } from "../client/source.ts";
 import type { Vault } from "../client/vault.ts";
 import { isRemote } from "../client/vault.ts";
 import { Waker } from "../client/wake.ts";
@@ -89,7 +89,7 @@ function isThere({ address }: Vault): boolean {
 function askedOf(client: Vault): ReturnType<Vaults>[number] {
   return {
     address: client.address,
-    isOpen: !isThere(client) || (isRemote(client) && client.isOpen),
+    isOpen: !isThere(client) || (isRemote(client) && client.isDown),
     lookup: (namespace, keys, deadlineMs) => client.lookup(namespace, keys, deadlineMs, UNCOUNTED),
   };
 }

@@ -10,7 +10,7 @@ import {
   PACKED_KEY_BYTES,
 } from "../block.ts";
 import type { Namespace, RecordClass } from "../block.ts";
-import type { FetchPlan } from "../client/lane-requests.ts";
+import type { FetchWindow } from "../client/source.ts";
 import { OutboxRecord } from "../codec/record.ts";
 import type { MakeDeferred } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits/general.ts";
@@ -113,7 +113,7 @@ export class BenchSet {
   }
 
   /** Returns the plan that fetches blocks `from` to `to` back into their slots. */
-  plan(from: number, to: number): FetchPlan {
+  plan(from: number, to: number): FetchWindow {
     return {
       arena: this.#arena.id,
       fidelity: this.#codec.fidelity,

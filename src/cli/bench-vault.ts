@@ -1,7 +1,8 @@
 // Owns the measurements of `tierkv bench` at one vault: plain link, look-ups, saves, restores, and a prompt's predicted cost.
 import { ItemStatus, measuringNamespace, statusName } from "../block.ts";
 import { isRemote } from "../client/vault.ts";
-import type { Tier, Vault } from "../client/vault.ts";
+import type { Vault } from "../client/vault.ts";
+import type { Tier } from "../client/source.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {
@@ -252,7 +253,7 @@ class Rounds {
     const perWindow = Math.max(1, Math.floor(FETCH_WINDOW_BYTES / BENCH_PAGE_BYTES));
     const call = { deadlineMs: BENCH_CALL_MS };
     await inTurns(set.count, perWindow, FETCHES_IN_FLIGHT_MAX, async (from, to) => {
-      const { statuses } = await this.#client.fetchInto(set.namespace, set.plan(from, to), call);
+      const { statuses } = await this.#client.fetch(set.namespace, set.plan(from, to), call);
       check([...statuses] as ItemStatus[], this.#result, "Fetch");
     });
   }

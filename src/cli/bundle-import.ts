@@ -5,7 +5,7 @@ import { LayerSeal, openLayer } from "../bundle/layer.ts";
 import type { Layout } from "../bundle/layout.ts";
 import { openConfig, readManifest } from "../bundle/manifest.ts";
 import type { BundleConfig, Layer, Opened } from "../bundle/manifest.ts";
-import { UNCOUNTED } from "../client/found.ts";
+import { UNCOUNTED } from "../client/source.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { KEYS_MAX, STORE_TIMEOUT_MS } from "../limits/general.ts";
 import { outboxDrop, outboxPut } from "../native.ts";

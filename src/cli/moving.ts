@@ -1,6 +1,6 @@
 // Owns the copying of unchanged records from one vault to others, a batch at a time.
 import { hasBit, ItemStatus, statusName } from "../block.ts";
-import { UNCOUNTED } from "../client/found.ts";
+import { UNCOUNTED } from "../client/source.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import { toTierkvError } from "../errors.ts";
 import { STORE_TIMEOUT_MS } from "../limits/general.ts";

@@ -2,7 +2,7 @@
 import { Arena, SIDECAR_OWNER } from "../arena/arena.ts";
 import { classNumber, HASH_BYTES, ItemStatus, packKeys } from "../block.ts";
 import type { RecordClass } from "../block.ts";
-import type { StoreItem } from "../client/items.ts";
+import type { StoreItem } from "../client/source.ts";
 import type { Vault } from "../client/vault.ts";
 import { OutboxRecord } from "../codec/record.ts";
 import { ARENA_POLL_MS } from "../limits/general.ts";
@@ -110,7 +110,7 @@ export class OwnRecords {
       geometries: new Uint32Array(records.length).fill(this.#geometry),
       leases: this.#leases.subarray(0, records.length * 2),
     };
-    const { statuses } = await client.fetchInto(this.#namespace, plan, call);
+    const { statuses } = await client.fetch(this.#namespace, plan, call);
     return records.map(({ payload }, at) => {
       if (statuses[at] === ItemStatus.BAD_RECORD) return "other";
       if (statuses[at] !== ItemStatus.ACCEPTED) return "none";

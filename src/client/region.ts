@@ -2,11 +2,10 @@
 import type { RecordClass } from "../block.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import type { Coherence } from "../hosts.ts";
-import { LANES_POLL_MS } from "../limits/general.ts";
 import type { RegionId } from "../native.ts";
 import { shmCancel, shmClose, shmLookupNow, shmOpen, shmProgress } from "../native.ts";
 import type { FlushedScope, FlushNews } from "../wire/messages.ts";
-import { Progress } from "./progress.ts";
+import { StallWatch } from "./stall.ts";
 
 /** Result of a request. */
 export interface Outcome {
@@ -22,12 +21,12 @@ export interface RunOptions {
   timeoutMs: number;
   /** Signals that give the request up. */
   signals: readonly AbortSignal[];
-  /** Called with the bytes moved since the last call. */
-  onProgress?: ((bytes: number) => void) | undefined;
+  /** Milliseconds in which some byte must move; left out: any time. */
+  stallMs?: number | undefined;
   /** Returns the outcome at once, where no wait is needed. */
   now?: ((id: RegionId) => Outcome | null) | undefined;
-  /** Returns the error for a time-out. */
-  late(): TierkvError;
+  /** Returns the error for a time-out, of the whole request or between two bytes. */
+  error(code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError;
 }
 
 interface Waiting {
@@ -93,23 +92,26 @@ export class Region {
 
   /** Runs one request. Rejects on failure, time-out and signal. Slots are safe then, because only a lease's holder writes them. */
   async run(begin: (id: RegionId) => number, options: RunOptions): Promise<Outcome> {
-    const { timeoutMs, signals, onProgress, now, late } = options;
+    const { timeoutMs, stallMs, signals, now, error } = options;
     for (const signal of signals) if (signal.aborted) throw signal.reason;
     const id = this.#id;
     const known = now?.(id) ?? null;
     if (known !== null) return known;
     const request = begin(id);
-    const progress = new Progress((bytes) => onProgress?.(bytes));
     let giveUp = (_reason: Error): void => {};
     const onAbort = (): void => giveUp(toTierkvError(reasonOf(signals)));
-    const timer = setTimeout(() => giveUp(late()), timeoutMs);
-    const poll =
-      onProgress === undefined
-        ? undefined
-        : setInterval(() => progress.upTo(shmProgress(id, request)), LANES_POLL_MS);
+    const timer = setTimeout(() => giveUp(error("VAULT_DEADLINE")), timeoutMs);
+    const stall =
+      stallMs === undefined
+        ? null
+        : new StallWatch(
+            stallMs,
+            () => shmProgress(id, request),
+            () => giveUp(error("FETCH_STALLED")),
+          );
     for (const signal of signals) signal.addEventListener("abort", onAbort, { once: true });
     try {
-      const outcome = await new Promise<Outcome>((resolve, reject) => {
+      return await new Promise<Outcome>((resolve, reject) => {
         this.#waiting.set(request, { resolve, reject });
         giveUp = (reason) => {
           this.#waiting.delete(request);
@@ -117,11 +119,9 @@ export class Region {
           reject(reason);
         };
       });
-      progress.end(outcome.numbers[1] ?? 0);
-      return outcome;
     } finally {
       clearTimeout(timer);
-      clearInterval(poll);
+      stall?.stop();
       for (const signal of signals) signal.removeEventListener("abort", onAbort);
     }
   }

@@ -3,7 +3,7 @@ import { statfsSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { availableMemory } from "node:process";
 import type { RecordClass } from "../block.ts";
-import type { Vault } from "../client/vault.ts";
+import type { BlockStore } from "../client/source.ts";
 import { EncodePool } from "../codec/pool.ts";
 import type { Config } from "../config/config.ts";
 import type { Running } from "../lifecycle.ts";
@@ -159,8 +159,8 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
     rules: new FidelityRules(config, logger),
     pools: openPools(poolMembers.clients, {
       ...redundancyOf(config.cluster.redundancy),
-      isMember: (client: Vault) => poolMembers.isMember(client),
-      isForgotten: (client: Vault) => poolMembers.isForgotten(client),
+      isMember: (client: BlockStore) => poolMembers.isMember(client),
+      isForgotten: (client: BlockStore) => poolMembers.isForgotten(client),
     }),
     links: poolMembers.links,
     gates: poolMembers.gates,
@@ -253,7 +253,7 @@ function openStores(options: SidecarOptions, common: Common): Stores {
 function openStore(
   { counters, logger, onStored = null }: SidecarOptions,
   { links, priority, outcomes }: Common,
-  client: Vault,
+  client: BlockStore,
   index: number,
 ): StoreQueue | undefined {
   const link = links[client.name][index];

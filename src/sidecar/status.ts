@@ -1,7 +1,6 @@
 // Owns the status of a sidecar, in the shape that `tierkv status` and tests read.
 import type { RecordClass } from "../block.ts";
-import { isRemote } from "../client/vault.ts";
-import type { Tier } from "../client/vault.ts";
+import type { Tier } from "../client/source.ts";
 import type { Config } from "../config/config.ts";
 import type { SourceKind } from "../discovery/source.ts";
 import { RESTORES_SHOWN_MAX } from "../limits/seen.ts";
@@ -120,9 +119,7 @@ function describeVaults(
   name: RecordClass,
 ): VaultStatus[] {
   return vaults[name].map((client, vault) => {
-    const { address, tier, state, isDraining } = client;
-    const trouble = isRemote(client) ? client.trouble : "";
-    const lanes = tier === "shared" ? tier : client.lanes;
+    const { address, tier, state, isDraining, trouble, lanes = tier } = client;
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
     const source = members.sourceOf(client);
     const { holes = 0, moved = 0 } = members.gates[name][vault] ?? {};

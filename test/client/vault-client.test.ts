@@ -180,7 +180,7 @@ describe("the client's own bounds", () => {
     const client = openClient(await openVault());
     const options = { deadlineMs: SOON_MS, signal: AbortSignal.abort(), onProgress: () => {} };
     const pages = await Pages.open(1, 4096);
-    await expect(client.fetchInto(NAMESPACE, pages.plan(), options)).rejects.toMatchObject(
+    await expect(client.fetch(NAMESPACE, pages.plan(), options)).rejects.toMatchObject(
       coded("CANCELLED"),
     );
     expect(pages.fetched(0)).toEqual(Buffer.alloc(4096));

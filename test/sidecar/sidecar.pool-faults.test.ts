@@ -60,7 +60,7 @@ test("F87 a vault that one machine reaches and another does not: misses for one,
   await relay.close();
   await until(async () => {
     await cut.stats(SOON_MS).catch(() => {});
-    return cut.isOpen;
+    return cut.isDown;
   }, "the one machine to give it up");
   // A fresh engine, so that its own cache cannot answer for the vault.
   const fresh = makeBlocks("meanwhile", BLOCKS, 8192);

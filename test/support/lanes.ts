@@ -2,8 +2,8 @@
 import type { Socket } from "node:net";
 import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { packKeys } from "../../src/block.ts";
-import type { StoreItem } from "../../src/client/items.ts";
-import type { FetchPlan } from "../../src/client/lane-requests.ts";
+import type { StoreItem } from "../../src/client/source.ts";
+import type { FetchWindow } from "../../src/client/source.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
 import type { GeometryId } from "../../src/native.ts";
 import { encodeSlots } from "../../src/native.ts";
@@ -66,7 +66,7 @@ export class Pages {
   }
 
   /** Plans all blocks into the other slots. */
-  plan(): FetchPlan {
+  plan(): FetchWindow {
     return {
       arena: this.#arena.id,
       fidelity: 0,

@@ -1,6 +1,6 @@
 // Owns one engine's fetches: wanted blocks in the order needed, cut into windows, a few in flight per vault, with detection of stalls.
 import type { RecordClass } from "../../block.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import type { EngineRates } from "../../cost/engine-rates.ts";
 import { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
@@ -51,7 +51,7 @@ export interface FetcherOptions {
 
 /** Queue and windows of one vault, or of the rebuilder. Blocks no longer wanted are skipped when met. */
 interface Source {
-  readonly client: Vault | Rebuilder;
+  readonly client: BlockStore | Rebuilder;
   readonly link: Link;
   queue: FetchQueue;
   windows: Set<Window>;
@@ -197,7 +197,7 @@ export class Fetcher {
   #batchBytes({ client, link }: Source): number {
     if (client !== this.#rebuilder) return link.batchBytes("down", FETCH_WINDOW_BYTES);
     const { vaults, links } = this.#options;
-    const up = links.kv.filter((_, vault) => vaults.kv[vault]?.isOpen === false);
+    const up = links.kv.filter((_, vault) => vaults.kv[vault]?.isDown === false);
     return Math.min(...up.map((way) => way.batchBytes("down", FETCH_WINDOW_BYTES)));
   }
 
@@ -308,15 +308,17 @@ export class Fetcher {
   /** Runs one call; true when it was given up or broke. Never rejects. */
   async #run(source: Source, window: Window, blocks: readonly Block[]): Promise<boolean> {
     const { client } = source;
-    const { callMs, counters, logger } = this.#options;
-    const stopWatch = this.#watch(source, window);
+    const { callMs, stallMs, counters, logger } = this.#options;
     try {
       const [first] = blocks;
       if (first === undefined) return false;
-      const onProgress = (): void => window.touch();
-      const call = { deadlineMs: callMs, signal: window.signal, onProgress };
+      const call = {
+        deadlineMs: callMs,
+        stallMs: stallMs + readMs(source),
+        signal: window.signal,
+      };
       await failpoint("sidecar.fetch.begun");
-      const settled = await client.fetchInto(first.namespace, window.fetchPlan(), call, blocks);
+      const settled = await client.fetch(first.namespace, window.fetchPlan(), call, blocks);
       await failpoint("sidecar.fetch.placed");
       window.settle(settled);
       counters.add("fetches");
@@ -325,15 +327,14 @@ export class Fetcher {
       window.finish("end_of_hit");
       return false;
     } catch (error) {
-      if (!window.signal.aborted) {
-        counters.add("vault_errors");
-        logger.debug({ err: toTierkvError(error), vault: client.address }, "fetch failed");
-      }
+      const known = toTierkvError(error);
+      const isStalled = known.code === "FETCH_STALLED";
+      if (isStalled) counters.add("fetch_stalls");
+      else if (!window.signal.aborted) counters.add("vault_errors");
+      logger.debug({ err: known, vault: client.address }, "fetch failed");
       window.end("vault_down");
-      if (client.isOpen) this.#turnWaiting(source);
+      if (isStalled || client.isDown) this.#turnWaiting(source);
       return true;
-    } finally {
-      stopWatch();
     }
   }
 
@@ -341,20 +342,6 @@ export class Fetcher {
   #learnBytes(blocks: readonly Block[], bytes: number): void {
     if (!blocks.every(({ state }) => state === "placed")) return;
     this.#options.rates.fetched(bytes, this.#bytesOf(blocks));
-  }
-
-  #watch(source: Source, window: Window): () => void {
-    const { stallMs, counters, logger } = this.#options;
-    const check = (): void => {
-      if (window.isOver || nowMs() - window.lastMs <= stallMs + readMs(source)) return;
-      counters.add("fetch_stalls");
-      logger.debug({ stallMs }, "fetch given up: no byte came");
-      window.end("vault_down");
-      this.#turnWaiting(source);
-    };
-    // Checks after the next poll, because bytes may wait to be read when the event loop was late.
-    const timer = setInterval(() => setImmediate(check), Math.max(1, stallMs / 4));
-    return () => clearInterval(timer);
   }
 
   #report(

@@ -4,11 +4,13 @@ import {
   HASH_BYTES,
   hasBit,
   hashAt,
+  keyCount,
   KeyPacker,
   newBitmap,
   setBit,
 } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
+import { offered } from "../../client/found.ts";
 import { toTierkvError } from "../../errors.ts";
 import { blockKey, blockKeys } from "../../key-text.ts";
 import { KEYS_PER_SLICE } from "../../limits/general.ts";
@@ -363,7 +365,9 @@ async function askVault(
     const packed = packAsked(asked, shards);
     const answer = await gate.find(namespace, packed, timeoutMs, isWanted, { trace, isCounted });
     if (answer === null) return false;
-    const { present, far } = answer;
+    const present = offered(answer, keyCount(packed));
+    const [, archived] = answer;
+    const far = archived?.keys ?? null;
     let at = 0;
     for (const each of asked) {
       const { held, said, indexes } = each;

@@ -1,6 +1,7 @@
 // Owns the second step of a look-up: which missing blocks can be rebuilt from the other records of their stripes.
-import { HASH_BYTES, hasBit, newBitmap, KeyPacker, PARITY_GROUP, setBit } from "../../block.ts";
+import { HASH_BYTES, hasBit, keyCount, newBitmap, KeyPacker, PARITY_GROUP, setBit } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
+import { offered } from "../../client/found.ts";
 import { toTierkvError } from "../../errors.ts";
 import { KEYS_PER_SLICE } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
@@ -111,8 +112,10 @@ async function askAll(
     const of = keys.filter((key) => key.vault === vault);
     const packer = new KeyPacker(of.length * shards);
     for (const { hash, group: number } of of) packer.add(group.hashes, hash, number, shards);
-    const present = await gates[vault]?.lookup(namespace, packer.keys, timeoutMs, isWanted);
-    if (present === undefined || present === null) return;
+    const { keys: packed } = packer;
+    const offers = await gates[vault]?.find(namespace, packed, timeoutMs, isWanted);
+    if (offers === undefined || offers === null) return;
+    const present = offered(offers, keyCount(packed));
     for (const [place, key] of of.entries()) {
       let there = 0;
       while (there < shards && hasBit(present, place * shards + there)) there += 1;

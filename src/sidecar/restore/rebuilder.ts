@@ -1,9 +1,6 @@
 // Owns the rebuilding of blocks that no vault gives: the stripe's other records and its parity are fetched, and combined in the core.
 import { HASH_BYTES, hashAt, ItemStatus, packKeys, PARITY_GROUP } from "../../block.ts";
-import type { FetchOptions } from "../../client/items.ts";
-import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
-import { isRemote } from "../../client/vault.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore, FetchOptions, FetchWindow, Settled } from "../../client/source.ts";
 import { toTierkvError } from "../../errors.ts";
 import { CALL_TIMEOUT_MS } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";
@@ -15,7 +12,7 @@ import type { Kin, Pool } from "../vaults/pools.ts";
 
 export interface RebuilderOptions {
   /** Vaults of class kv. */
-  vaults: readonly Vault[];
+  vaults: readonly BlockStore[];
   pool: Pick<Pool, "kinOf" | "width">;
   counters: SidecarCounters;
   logger: Logger;
@@ -31,7 +28,7 @@ interface Part {
 /** A source of blocks that a fetcher uses like a vault. */
 export class Rebuilder {
   readonly epoch = 0;
-  readonly isOpen = false;
+  readonly isDown = false;
   readonly address = "parity";
   readonly #options: RebuilderOptions;
 
@@ -40,10 +37,10 @@ export class Rebuilder {
   }
 
   /** Rebuilds blocks into their slots. ACCEPTED: rebuilt, verified and decoded; everything else is MISSING. */
-  async fetchInto(
+  async fetch(
     namespace: Buffer,
-    plan: FetchPlan,
-    { deadlineMs, signal, onProgress }: FetchOptions,
+    plan: FetchWindow,
+    { deadlineMs, signal }: FetchOptions,
     blocks: readonly Block[],
   ): Promise<Settled> {
     const { counters, pool } = this.#options;
@@ -59,7 +56,6 @@ export class Rebuilder {
       const ask = async (vault: number): Promise<void> => {
         const of = parts.filter((part) => part.vault === vault);
         bytes += await this.#collect(vault, namespace, of, deadlineMs, here);
-        onProgress?.(0);
       };
       await Promise.all([...new Set(parts.map(({ vault }) => vault))].map(ask));
       signal?.throwIfAborted();
@@ -78,7 +74,7 @@ export class Rebuilder {
       const rebuilt = [...blocks.keys()].filter(isWhole).length;
       counters.add("blocks_rebuilt", rebuilt);
       counters.add("rebuilds_failed", blocks.length - rebuilt);
-      return { statuses, bytes, reason: null, isBroken: false };
+      return { statuses, bytes, reason: null };
     } finally {
       for (const id of ids) outboxDrop(id);
     }
@@ -119,7 +115,7 @@ export class Rebuilder {
   ): Promise<number> {
     const { vaults, counters, logger } = this.#options;
     const client = vaults[vault];
-    if (client === undefined || !isRemote(client)) return 0;
+    if (client?.collect === undefined) return 0;
     try {
       const keys = Buffer.concat(parts.map(({ key }) => key));
       const ids = parts.map(({ id }) => id);

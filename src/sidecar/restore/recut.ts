@@ -199,7 +199,7 @@ export class Recut implements BlockUser {
     const { counters, logger } = lookup;
     const client = arena.recut.vaults[group.class][vault];
     // Longer blocks are never rebuilt from parity.
-    if (client === undefined) return;
+    if (client?.collect === undefined) return;
     const places = this.#places(parts).filter(({ part }) => part.vault === vault);
     const keys = Buffer.concat(places.map(({ key }) => key));
     try {

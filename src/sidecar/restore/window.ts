@@ -1,9 +1,8 @@
 // Owns one Fetch call: which records it brings into which slots, and what became of each block.
 import { ItemStatus, keyAt, KeyPacker } from "../../block.ts";
-import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
+import type { FetchWindow, Settled } from "../../client/source.ts";
 import { TierkvError } from "../../errors.ts";
 import type { ArenaId } from "../../native.ts";
-import { nowMs } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason } from "../socket/messages.ts";
@@ -32,8 +31,6 @@ export class Window {
   readonly #keys: Buffer;
   /** True when the vault reads its archive for it. */
   readonly isFar: boolean;
-  /** Time of the last arrival. */
-  lastMs: number = nowMs();
   /** Record bytes received. */
   bytes = 0;
   #isOver = false;
@@ -59,7 +56,7 @@ export class Window {
   }
 
   /** Returns the keys to fetch and the slots they go to. */
-  fetchPlan(): FetchPlan {
+  fetchPlan(): FetchWindow {
     const { arena, fidelity, geometryOf, blocks, shards } = this.#options;
     const count = this.#isDone.length;
     const geometries = new Uint32Array(count);
@@ -78,11 +75,6 @@ export class Window {
       }
     }
     return { arena, fidelity, keys: this.#keys, geometries, leases, trace };
-  }
-
-  /** Notes that bytes have arrived. */
-  touch(): void {
-    this.lastMs = nowMs();
   }
 
   /** Takes the status of each item; ACCEPTED means verified and decoded in its slot. */

@@ -38,20 +38,19 @@ export function destinationsOf(
   const add = (role: Destination["role"], vault: number): boolean => {
     const store = stores[recordClass][vault];
     if (store === undefined) return false;
-    const isUsable = !store.isDown && !store.isReadOnly;
+    const isUsable = store.refusal === null;
     if (role === "owner" ? destinations.length === 0 || isUsable : isUsable)
       destinations.push({ store, flushed: store.flushed, role });
     return isUsable;
   };
   const isNear = add("near", pool.local);
   if (!add("owner", home.owner) && isNear) {
-    const isReadOnly = stores[recordClass][home.owner]?.isReadOnly === true;
-    counters.add(isReadOnly ? "dropped_read_only" : "dropped_vault_down");
+    counters.add(`dropped_${stores[recordClass][home.owner]?.refusal ?? "vault_down"}`);
   }
   if (pool.isDouble && !add("replica", home.second)) counters.add("replicas_dropped");
   const membership = pool.membershipOf(anchor, index);
   const store = membership === null ? undefined : stores[recordClass][membership.vault];
-  if (membership === null || store === undefined || store.isDown || store.isReadOnly)
+  if (membership === null || store === undefined || store.refusal !== null)
     return { destinations, parity: null };
   const destination: Destination = { store, flushed: store.flushed, role: "parity" };
   return {

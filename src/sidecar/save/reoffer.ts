@@ -1,8 +1,9 @@
 // Owns the re-offering of blocks that a vault lost or evicted and an arena still holds: in idle time, prefix first, bounded.
-import { hasBit, hashAt, KeyPacker, packKeys } from "../../block.ts";
+import { hasBit, hashAt, keyCount, KeyPacker, packKeys } from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
-import { UNCOUNTED } from "../../client/found.ts";
-import type { Vault } from "../../client/vault.ts";
+import { offered } from "../../client/found.ts";
+import { UNCOUNTED } from "../../client/source.ts";
+import type { BlockStore } from "../../client/source.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
 import { packBlocks } from "../../codec/task.ts";
@@ -42,7 +43,7 @@ export interface Copies {
 export interface ReofferOptions {
   vaults: VaultClients;
   /** Returns false for a vault that has left its pool: it is offered nothing. */
-  isMember(client: Vault): boolean;
+  isMember(client: BlockStore): boolean;
   stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   pool: EncodePool;
   codecs: CodecChoice;
@@ -58,7 +59,7 @@ export interface ReofferOptions {
 interface Look {
   /** Index of the vault in its class. */
   readonly vault: number;
-  readonly client: Vault;
+  readonly client: BlockStore;
   readonly store: StoreQueue;
   readonly epoch: number;
   /** Bytes that may still be offered: into free room, and in place of other records. null: not known yet. */
@@ -102,7 +103,7 @@ export class Reoffer {
 
   /** False when other work goes on, or the vault has changed since the look began. */
   #mayGoOn({ client, epoch }: Look): boolean {
-    const isThere = !client.isOpen && !client.isReadOnly && client.epoch === epoch;
+    const isThere = client.refusal === null && client.epoch === epoch;
     return isThere && !this.#closing.signal.aborted && this.#options.isIdle();
   }
 
@@ -131,7 +132,9 @@ export class Reoffer {
     const { client, epoch } = look;
     const packer = new KeyPacker(blocks.length * shards);
     for (const { hashes, index, group } of blocks) packer.add(hashes, index, group, shards);
-    const present = await client.lookup(namespace, packer.keys, CALL_TIMEOUT_MS, UNCOUNTED);
+    const { keys } = packer;
+    const offers = await client.find(namespace, keys, CALL_TIMEOUT_MS, UNCOUNTED);
+    const present = offered(offers, keyCount(keys));
     const missing: Block[] = [];
     for (const [index, block] of blocks.entries()) {
       let held = 0;
@@ -277,8 +280,11 @@ function wasEvicted(block: Block, look: Look): boolean {
   return holdingOf(block, look)?.heldEpoch === look.epoch;
 }
 
-async function roomOf(client: Vault): Promise<NonNullable<Look["room"]>> {
-  const { maxBytes, usedBytes, reservedBytes, disk } = await client.stats(CALL_TIMEOUT_MS);
+async function roomOf(client: BlockStore): Promise<NonNullable<Look["room"]>> {
+  // Without statistics nothing says that there is room.
+  const stats = await client.stats?.(CALL_TIMEOUT_MS);
+  if (stats === undefined) return { free: 0, evicted: 0 };
+  const { maxBytes, usedBytes, reservedBytes, disk } = stats;
   // A vault that still recovers may hold blocks it does not know yet.
   if (disk?.recovering === true) return { free: 0, evicted: 0 };
   const free = Math.max(0, maxBytes - usedBytes - reservedBytes);

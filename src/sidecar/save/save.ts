@@ -213,8 +213,7 @@ export class Saver {
     if (name === null || namespace === null) return "no_namespace";
     if (this.#options.quarantine.has(namespace)) return "quarantined";
     if (store === undefined) return "no_vault";
-    if (store.isDown) return "vault_down";
-    if (store.isReadOnly) return "read_only";
+    if (store.refusal !== null) return store.refusal;
     if (this.#inFlight.has(name)) return "duplicate";
     if (!isWorth) return "slow_link";
     return this.#hasRoomFor(source.sourceBytes, store, endTokens) ? null : "queue_full";

@@ -2,7 +2,7 @@
 import { ItemStatus, statusName } from "../../block.ts";
 import type { Namespace } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore, Refusal } from "../../client/source.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
 import type { Link } from "../../cost/link.ts";
 import { toTierkvError } from "../../errors.ts";
@@ -58,7 +58,7 @@ export interface OutgoingRecord {
 }
 
 export interface StoreQueueOptions {
-  client: Vault;
+  client: BlockStore;
   link: Link;
   priority: FetchPriority;
   outcomes: BlockOutcomes;
@@ -74,7 +74,7 @@ export type OnStored = (stored: Stored) => void;
 export class StoreQueue {
   /** The vault as the choice of a codec sees it. */
   readonly view: VaultView;
-  readonly #client: Vault;
+  readonly #client: BlockStore;
   readonly #link: Link;
   readonly #priority: FetchPriority;
   readonly #outcomes: BlockOutcomes;
@@ -102,13 +102,9 @@ export class StoreQueue {
     this.#busy = new BusyTime((us) => counters.add("store_busy_us", us));
   }
 
-  get isDown(): boolean {
-    return this.#client.isOpen;
-  }
-
-  /** True where our role is to read: the vault refuses every record. */
-  get isReadOnly(): boolean {
-    return this.#client.isReadOnly;
+  /** Why the vault takes no record now; null: it does. */
+  get refusal(): Refusal | null {
+    return this.#client.refusal;
   }
 
   /** Number of the vault's last flush that is known here. */
@@ -170,7 +166,7 @@ export class StoreQueue {
     const { epoch } = this.#client;
     if (named === undefined || named.epoch === epoch) return;
     named.epoch = epoch;
-    this.#client.nameModel(namespace, named.model, CALL_TIMEOUT_MS).catch((error: unknown) => {
+    this.#client.nameModel?.(namespace, named.model, CALL_TIMEOUT_MS).catch((error: unknown) => {
       // Else a flush by model would leave the records. A refusal is final.
       if (toTierkvError(error).code !== "VAULT_REFUSED") named.epoch = null;
       this.#logger.debug({ err: error }, "a namespace was not named");

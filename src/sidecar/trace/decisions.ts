@@ -1,5 +1,5 @@
 // Owns the accounts of recent requests: what was found, decided, predicted and measured, and why.
-import type { Tier } from "../../client/vault.ts";
+import type { Tier } from "../../client/source.ts";
 import type { Choice, Decision } from "../../cost/engine-rates.ts";
 import { DECISIONS_MAX, NAME_BYTES_MAX } from "../../limits/general.ts";
 import type { Logger } from "../../log.ts";

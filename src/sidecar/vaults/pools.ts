@@ -1,7 +1,7 @@
 // Owns the placement of blocks on a class's vaults, as this sidecar sees it: by runs, with stand-ins for down vaults, and shared memory.
 import { HASH_BYTES } from "../../block.ts";
 import type { RecordClass } from "../../block.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import { CAPACITY_STEPS, VIEW_KEPT_MS, VIEWS_KEPT_MAX } from "../../limits/pool.ts";
 import { anchorOf, NO_VAULT, Placement } from "../../pool/placement.ts";
 import type { Home } from "../../pool/placement.ts";
@@ -9,7 +9,7 @@ import { membersOf } from "../../pool/stripes.ts";
 import { nowMs } from "../../time.ts";
 
 /** Vaults of each class, in the order of the configuration; empty: look-ups miss and saves are dropped, counted. */
-export type VaultClients = Readonly<Record<RecordClass, readonly Vault[]>>;
+export type VaultClients = Readonly<Record<RecordClass, readonly BlockStore[]>>;
 
 /** Vault indexes per block of a prompt; beyond the end: vault 0, and no other. */
 export interface Places {
@@ -46,7 +46,7 @@ export interface Membership {
 const ALONE: Places = { owners: new Uint8Array(0), others: [] };
 
 /** Properties of a vault that placement depends on. */
-export type PlacedOn = Pick<Vault, "address" | "tier" | "capacityBytes" | "isDraining" | "isOpen">;
+export type PlacedOn = Pick<BlockStore, "address" | "tier" | "capacityBytes" | "isDraining" | "isDown">;
 
 export interface PoolOptions {
   /** The list may grow. */
@@ -83,7 +83,7 @@ export class Pool {
   readonly #isForgotten: (client: PlacedOn) => boolean;
   readonly #isDown = (vault: number): boolean => {
     const client = this.#clients[vault];
-    return client === undefined || client.isOpen || this.#isForgotten(client);
+    return client === undefined || client.isDown || this.#isForgotten(client);
   };
 
   constructor(recordClass: RecordClass, options: PoolOptions) {
@@ -300,8 +300,8 @@ export class Pool {
     );
     const isIn = isUndrained || !takers.includes(true) ? members : takers;
     const alike = isIn.map(Number);
-    const isUnsaid = ({ capacityBytes, isOpen }: PlacedOn): boolean =>
-      capacityBytes === null && !isOpen;
+    const isUnsaid = ({ capacityBytes, isDown }: PlacedOn): boolean =>
+      capacityBytes === null && !isDown;
     if (this.#clients.some((client, vault) => isIn[vault] === true && isUnsaid(client)))
       return alike;
     const steps = this.#clients.map(({ capacityBytes }) => stepOf(capacityBytes ?? 0));

@@ -24,12 +24,12 @@ class FarClient extends TestClient {
   waitMs = 0;
   readonly rates: (number | null)[] = [];
 
-  override async fetchInto(
-    ...asked: Parameters<TestClient["fetchInto"]>
-  ): ReturnType<TestClient["fetchInto"]> {
+  override async fetch(
+    ...asked: Parameters<TestClient["fetch"]>
+  ): ReturnType<TestClient["fetch"]> {
     await sleep(this.waitMs);
     this.rates.push(this.down.rate(null));
-    return await super.fetchInto(...asked);
+    return await super.fetch(...asked);
   }
 
   override async find(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Found> {

@@ -24,11 +24,11 @@ async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<s
   await until(() => arena.status().touchedSlots === 1, "a touched arena");
   const cache = new BlockCache({ arena, shards: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
   cache.setTouched(1);
-  const fetchInto = async (): Promise<object> => {
+  const fetch = async (): Promise<object> => {
     await comes;
     return { statuses: Uint8Array.of(ItemStatus.ACCEPTED), bytes: 1, reason: null };
   };
-  const vault = { address: "vault", tier: "vault", isOpen: false, epoch: 1, fetchInto };
+  const vault = { address: "vault", tier: "vault", isDown: false, epoch: 1, fetch };
   const vaults = { kv: [vault as unknown as Vault], ssm: [] };
   const link = new Link();
   if (farMs !== null) link.farPace = { firstMs: farMs, nextMs: 1 };

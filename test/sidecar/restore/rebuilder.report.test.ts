@@ -41,7 +41,7 @@ test("a rebuild from records that are not sound ends while the vault is still to
     geometries: Uint32Array.of(registerOpaque(PAGE)),
     leases: arena.lease(SIDECAR_OWNER, 1),
   };
-  const { statuses } = await rebuilder.fetchInto(NAMESPACE, plan, { deadlineMs: 1_000 }, [block]);
+  const { statuses } = await rebuilder.fetch(NAMESPACE, plan, { deadlineMs: 1_000 }, [block]);
   expect([...statuses]).toEqual([MISSING]);
   expect(counters.get("bad_records")).toBe(2);
 });

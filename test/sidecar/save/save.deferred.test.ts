@@ -103,8 +103,7 @@ function openSaver(isShort: boolean, blockBytes = PAGE) {
   } as unknown as EncodePool;
   const vault = { hasRoom: true, open: [] as { onEnd(): void }[], onRoom: (): void => {} };
   const store = {
-    isDown: false,
-    isReadOnly: false,
+    refusal: null,
     batchBytes: SAVE_BATCH_BYTES,
     get hasRoom() {
       return vault.hasRoom;
