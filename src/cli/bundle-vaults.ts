@@ -2,7 +2,7 @@
 import type { RecordClass } from "../block.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
-import { sharedPath } from "../hosts.ts";
+import { isVaultAddress } from "../hosts.ts";
 import type { Account } from "../sidecar/trace/decisions.ts";
 import { openPool, redundancyOf } from "../sidecar/vaults/pools.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
@@ -17,9 +17,9 @@ export interface BundleVaults {
   close(): void;
 }
 
-/** Connects to all configured vaults. Shared memory is left out, because it keeps no sessions. */
+/** Connects to all configured vaults. Shared memory and stores of others are left out, because they keep no sessions. */
 export async function openVaults(config: Config): Promise<BundleVaults> {
-  const targets = (await allTargets(config)).filter(({ address }) => sharedPath(address) === null);
+  const targets = (await allTargets(config)).filter(({ address }) => isVaultAddress(address));
   const { clients, close } = await greeted(targets, (target, name) =>
     clientOf(config, target, name),
   );

@@ -34,7 +34,7 @@ import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { FlushFeed } from "./flush-feed.ts";
 import { lookUpNow, newsOf, Region } from "./region.ts";
-import type { Outcome, RegionOptions, RunOptions } from "./region.ts";
+import type { Outcome, RegionOptions, RegionRunOptions } from "./region.ts";
 import { NO_COST, OF_A_REQUEST } from "./source.ts";
 import type {
   BlockStore,
@@ -314,7 +314,7 @@ export class SharedVault implements BlockStore {
 
   async #call(
     call: string,
-    { deadlineMs, stallMs, signal, now }: FetchOptions & Pick<RunOptions, "now">,
+    { deadlineMs, stallMs, signal, now }: FetchOptions & Pick<RegionRunOptions, "now">,
     begin: (id: RegionId) => number,
   ): Promise<Outcome> {
     const context = this.#context(call, deadlineMs);
@@ -352,7 +352,7 @@ export class SharedVault implements BlockStore {
   async #run(
     context: Context,
     begin: (id: RegionId) => number,
-    { signal, ...how }: Omit<RunOptions, "signals" | "error"> & Pick<FetchOptions, "signal">,
+    { signal, ...how }: Omit<RegionRunOptions, "signals" | "error"> & Pick<FetchOptions, "signal">,
   ): Promise<Outcome> {
     const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
     const error = (code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError =>

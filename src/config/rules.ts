@@ -1,6 +1,15 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
-import { isLocal, isNames, sharedPath, sourceOf, unixPath } from "../hosts.ts";
+import {
+  isLocal,
+  isNames,
+  sharedPath,
+  sourceOf,
+  splitAddress,
+  storeKind,
+  unixPath,
+  valkeyHosts,
+} from "../hosts.ts";
 import { PARITY_VAULTS_MIN } from "../limits/pool.ts";
 import type { Config } from "./config.ts";
 
@@ -60,6 +69,50 @@ const certificateHasKey =
   (section: "vault" | "cluster" | "gateway" | "etcd"): Rule =>
   (config) =>
     half(section, "tls", config[section].tlsCert, config[section].tlsKey);
+
+/** Records for Valkey travel in the clear, as `insecure_lan` allows for vaults. */
+const storesAreNear: Rule = ({ cluster: { kvCold, ssmCold, insecureLan } }) => {
+  const isFar = ({ text }: { text: string }): boolean =>
+    storeKind(text) === "valkey" &&
+    valkeyHosts(text).some((host) => !isLocal({ host: splitAddress(host).host, text: host }));
+  const [name, far] = kvCold.some(isFar)
+    ? ["kv_cold", kvCold.find(isFar)]
+    : ["ssm_cold", ssmCold.find(isFar)];
+  if (far === undefined || insecureLan) return null;
+  return {
+    path: ["cluster", name],
+    reason: `${far.text} is on another machine, and valkey:// is not encrypted`,
+    fix: "write insecure_lan = true on a network you trust",
+  };
+};
+
+const storeIsAlone: Rule = ({ cluster: { kvCold, ssmCold } }) => {
+  for (const [name, all] of [
+    ["kv_cold", kvCold],
+    ["ssm_cold", ssmCold],
+  ] as const) {
+    const far = all.filter(({ text }) => sharedPath(text) === null);
+    const store = far.find(({ text }) => storeKind(text) !== null);
+    if (store === undefined || far.length === 1) continue;
+    return {
+      path: ["cluster", name],
+      reason: `${store.text} is no member of a pool, and the list has other addresses`,
+      fix: `write ${name} = "${store.text}" alone, or behind shm: memory`,
+    };
+  }
+  return null;
+};
+
+/** A bucket's objects hold the blocks of a run; a state is found alone. */
+const statesNeedNoRuns: Rule = ({ cluster: { ssmCold } }) => {
+  const bucket = ssmCold.find(({ text }) => storeKind(text) === "s3");
+  if (bucket === undefined) return null;
+  return {
+    path: ["cluster", "ssm_cold"],
+    reason: `${bucket.text} is a bucket, and a bucket has no recurrent states`,
+    fix: "write the address of a vault or of Valkey",
+  };
+};
 
 const sharedIsOne =
   (name: "kvCold" | "ssmCold"): Rule =>
@@ -286,6 +339,9 @@ const RULES: Readonly<Record<string, Rule>> = {
       fix: `remove insecure_lan, or remove ${name}`,
     };
   },
+  storesAreNear,
+  storeIsAlone,
+  statesNeedNoRuns,
   sharedKvIsOne: sharedIsOne("kvCold"),
   sharedStatesAreOne: sharedIsOne("ssmCold"),
   trustHasAnAnchor: ({ cluster }) => {

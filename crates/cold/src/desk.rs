@@ -9,7 +9,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use tierkv_core::error::{Code, Error, Result};
-use tierkv_core::lane::client::Outgoing;
+use tierkv_core::lane::client::{Kept, Outgoing};
 use tierkv_core::limits::{
     COLD_FETCH_THREADS, COLD_LOOKUP_THREADS, COLD_REQUESTS_MAX, COLD_STORE_THREADS, LANE_KEYS_MAX,
 };
@@ -27,8 +27,8 @@ pub enum Work {
     Fetch(Goal),
     /// Stores records that are not there yet.
     Store(Hash, Vec<Outgoing>),
-    /// Removes records that did not verify.
-    Remove(Hash, Vec<PackedKey>),
+    /// Fetches records that a caller could not use, and removes damaged ones.
+    Check(Kept),
     /// Asks whether the store answers.
     Ping,
 }
@@ -92,7 +92,7 @@ impl Desk {
             Work::LookUp(_, keys) => (&self.lookups, keys.len()),
             Work::Fetch(goal) => (&self.fetches, goal.keys().len()),
             Work::Store(_, records) => (&self.stores, records.len()),
-            Work::Remove(_, keys) => (&self.stores, keys.len()),
+            Work::Check(kept) => (&self.stores, kept.keys.len()),
             Work::Ping => (&self.lookups, 0),
         };
         if items > LANE_KEYS_MAX {
@@ -178,7 +178,7 @@ impl Shared {
             }
             Work::Fetch(goal) => store.fetch(&goal, call)?,
             Work::Store(namespace, records) => store.store(&namespace, &records, call)?,
-            Work::Remove(namespace, keys) => store.remove(&namespace, &keys, call)?,
+            Work::Check(kept) => self.check(kept, call)?,
             Work::Ping => {
                 store.ping(call)?;
                 Vec::new()
@@ -186,6 +186,24 @@ impl Shared {
         };
         let statuses = statuses.into_iter().map(|status: ItemStatus| status as u8).collect();
         Ok(Answer::Done(statuses, call.bytes(), call.reason()))
+    }
+}
+
+impl Shared {
+    fn check(&self, kept: Kept, call: &Arc<Call>) -> Result<Vec<ItemStatus>> {
+        let (namespace, keys) = (kept.namespace, kept.keys.clone());
+        let mut statuses = self.store.fetch(&Goal::Memory(kept), call)?;
+        for (status, key) in statuses.iter_mut().zip(&keys) {
+            match status {
+                ItemStatus::Accepted => *status = ItemStatus::Present,
+                ItemStatus::BadRecord => {
+                    self.store.remove(&namespace, &[*key], call)?;
+                    *status = ItemStatus::Quarantined;
+                }
+                _ => {}
+            }
+        }
+        Ok(statuses)
     }
 }
 

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::bench::{
-    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, NAMESPACE, OVER_BUDGET, PRESENT, QUARANTINED, SOON, key,
-    statuses,
+    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, OVER_BUDGET, PRESENT, QUARANTINED, SOON,
 };
 use support::fake::{Fake, Fault};
 use support::server::{Server, cluster, program, until};
@@ -45,9 +44,7 @@ fn serves(bench: &Bench) {
     let (taken, came) = bench.take(&blocks[15..25]).unwrap();
     assert_eq!(taken, [vec![ACCEPTED; 5], vec![MISSING; 5]].concat());
     assert_eq!(came.len(), 5);
-    let work = Work::Remove(NAMESPACE, vec![key(3), key(99)]);
-    assert_eq!(statuses(bench.run(work, SOON).unwrap()), [QUARANTINED, MISSING]);
-    assert_eq!(bench.found(&[2, 3, 4]).unwrap(), [true, false, true]);
+    assert_eq!(bench.check_stored(&[3, 29]).unwrap(), [PRESENT, MISSING]);
     assert_eq!(bench.free_slots(), 80);
 }
 
@@ -266,6 +263,10 @@ fn a_changed_value_is_no_block() {
         assert_eq!(bench.fetch(&[1, 2], SOON).unwrap(), [BAD_RECORD; 2], "byte {at}");
         assert_eq!(bench.take(&[1]).unwrap().0, [BAD_RECORD], "byte {at}");
     }
+    fake.fails_with(Fault::Flips(5000));
+    assert_eq!(bench.check_stored(&[2, 9]).unwrap(), [QUARANTINED, MISSING]);
+    assert_eq!(bench.found(&[1, 2]).unwrap(), [true, false]);
+    bench.store(&[2]).unwrap();
     for bytes in [1, 100_000, 196_700] {
         fake.fails_with(Fault::Truncates(bytes));
         assert_eq!(bench.fetch(&[1, 2], SOON).unwrap(), [BAD_RECORD; 2], "{bytes} bytes less");

@@ -480,3 +480,24 @@ pub const VALKEY_TICK_MS: u64 = 20;
 
 /// Pause in ms before a cluster is asked for its slots again.
 pub const VALKEY_SLOTS_EVERY_MS: u64 = 200;
+
+/// Requests to a bucket at the same time for one look-up, fetch or save.
+pub const S3_REQUESTS_MAX: usize = 16;
+
+/// Records of one object; its index then fits `S3_INDEX_BYTES`.
+pub const S3_OBJECT_RECORDS_MAX: usize = 64;
+
+/// Bytes of an object at which it is closed.
+pub const S3_OBJECT_BYTES: u64 = 16 * MIB as u64;
+
+/// Bytes at the front of an object that are read to learn its records.
+pub const S3_INDEX_BYTES: u64 = 4 * KIB as u64;
+
+/// Bytes of one range of an object, unless a record is longer.
+pub const S3_RANGE_BYTES: u64 = 4 * MIB as u64;
+
+/// Rounds of requests in which a look-up follows the objects of a run.
+pub const S3_ROUNDS_MAX: usize = 16;
+
+/// Places of records that are remembered; above it the oldest are dropped. Each takes about 200 bytes.
+pub const S3_PLACES_MAX: usize = 1 << 17;

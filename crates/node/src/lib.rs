@@ -7,6 +7,7 @@
 mod arena;
 mod block_index;
 mod certs;
+mod cold;
 mod digest;
 mod ffi;
 mod folder;

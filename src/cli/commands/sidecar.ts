@@ -4,7 +4,7 @@ import type { Vault } from "../../client/vault.ts";
 import type { Config } from "../../config/config.ts";
 import type { Family } from "../../exposition/text.ts";
 import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
-import { isLocal, isNames, sharedPath } from "../../hosts.ts";
+import { isLocal, isNames, sharedPath, storeKind } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
 import { IDLE_POLL_MS } from "../../limits/general.ts";
@@ -154,18 +154,19 @@ async function connected(
 ): Promise<Required<Pick<SidecarOptions, "vaults" | "members">>> {
   const { Waker } = await import("../../client/wake.ts");
   const { membersOf } = await import("../sources.ts");
-  const { lastingClient, sharedAt } = await import("../vault-link.ts");
+  const { lastingClient, sharedAt, storeAt } = await import("../vault-link.ts");
   const waker = new Waker(config.cluster.wake, logger);
   const { maxBytes } = config.vault;
   const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
   const connect = (name: RecordClass): Promise<Vault[]> => {
     const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
     return Promise.all(
-      targets.map(async (target) =>
-        sharedPath(target.address) === null
-          ? lastingClient(config, target, name, logger, waker)
-          : await sharedAt(config, target.address, name, logger, size),
-      ),
+      targets.map(async (target) => {
+        const { address } = target;
+        if (sharedPath(address) !== null) return sharedAt(config, address, name, logger, size);
+        if (storeKind(address) !== null) return storeAt(config, address, name, logger);
+        return lastingClient(config, target, name, logger, waker);
+      }),
     );
   };
   const onRefused = (count: number): void => counters.add("listings_refused", count);

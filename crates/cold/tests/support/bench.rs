@@ -97,9 +97,14 @@ impl Bench {
         noise.collect()
     }
 
-    /// Deferred records of blocks, and the leases of their slots.
+    /// Deferred records of blocks, each behind the block with the number before, and the leases of their slots.
     pub fn records(&self, numbers: &[u32]) -> (Vec<Outgoing>, Vec<Lease>) {
-        let one = |number: &u32| {
+        let before = |number: &u32| number.checked_sub(1);
+        self.records_after(&numbers.iter().map(|of| (*of, before(of))).collect::<Vec<_>>())
+    }
+
+    fn records_after(&self, blocks: &[(u32, Option<u32>)]) -> (Vec<Outgoing>, Vec<Lease>) {
+        let one = |(number, before): &(u32, Option<u32>)| {
             let lease = self.lease();
             self.arena.poke(lease.slot, &self.page(*number)).unwrap();
             let identity = Identity {
@@ -108,14 +113,14 @@ impl Bench {
                 end_tokens: 16 * u64::from(number + 1),
                 namespace: NAMESPACE,
                 block_hash: hash(*number),
-                parent_hash: number.checked_sub(1).map_or([0; 32], hash),
+                parent_hash: before.map_or([0; 32], hash),
             };
             let codec = (Codec::Raw, 0);
             let record = self.outbox.defer(&self.arena, lease, &self.geometry, codec, identity);
             let content = Content::Deferred(Arc::new(record.unwrap()));
             (Outgoing { packed_key: key(*number), content }, lease)
         };
-        numbers.iter().map(one).unzip()
+        blocks.iter().map(one).unzip()
     }
 
     /// Begins a request that has `within` to end, and awaits its outcome.
@@ -142,7 +147,17 @@ impl Bench {
 
     /// Stores blocks; the status of each.
     pub fn store(&self, numbers: &[u32]) -> Result<Vec<u8>> {
-        let (records, leases) = self.records(numbers);
+        self.store_records(self.records(numbers))
+    }
+
+    /// Stores blocks that follow one another.
+    pub fn store_chain(&self, numbers: &[u32]) -> Result<Vec<u8>> {
+        let before = std::iter::once(None).chain(numbers.iter().copied().map(Some));
+        let blocks: Vec<_> = numbers.iter().copied().zip(before).collect();
+        self.store_records(self.records_after(&blocks))
+    }
+
+    fn store_records(&self, (records, leases): (Vec<Outgoing>, Vec<Lease>)) -> Result<Vec<u8>> {
         let done = self.run(Work::Store(NAMESPACE, records), SOON);
         for lease in leases {
             self.arena.slots().release(lease).unwrap();
@@ -219,6 +234,14 @@ impl Bench {
         Ok((statuses(done), came))
     }
 
+    /// Has records checked that a reader could not use; the status of each.
+    pub fn check_stored(&self, numbers: &[u32]) -> Result<Vec<u8>> {
+        let keys = numbers.iter().map(|number| key(*number)).collect();
+        let (inbox, keep) = (Arc::clone(&self.inbox), Box::new(|_, _| {}));
+        let kept = Kept { namespace: NAMESPACE, keys, inbox, keep };
+        Ok(statuses(self.run(Work::Check(kept), SOON)?))
+    }
+
     /// Slots that no one holds.
     pub fn free_slots(&self) -> u32 {
         self.arena.status().free_slots
@@ -238,6 +261,7 @@ pub fn hash(number: u32) -> [u8; 32] {
     let mixed = u64::from(number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     hash[..8].copy_from_slice(&(mixed ^ mixed >> 29).to_be_bytes());
     hash[8..12].copy_from_slice(&number.to_le_bytes());
+    hash[31] = (mixed >> 24) as u8;
     hash
 }
 

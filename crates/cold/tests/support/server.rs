@@ -29,7 +29,7 @@ pub fn program() -> Option<String> {
     None
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
