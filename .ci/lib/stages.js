@@ -145,7 +145,6 @@ const ENGINE_2 = engines(
   "guards",
   "int8",
   "names",
-  "parity",
   "pictures",
   "published",
   "real_sizes",

@@ -20,7 +20,6 @@ mod lane_tls;
 mod listener;
 mod lockfile;
 mod outbox;
-mod parity;
 mod peer;
 mod record;
 mod recut;
