@@ -145,6 +145,7 @@ const ENGINE_2 = engines(
   "guards",
   "int8",
   "names",
+  "parity",
   "pictures",
   "published",
   "real_sizes",

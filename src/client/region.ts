@@ -26,7 +26,7 @@ export interface RunOptions {
   /** Returns the outcome at once, where no wait is needed. */
   now?: ((id: RegionId) => Outcome | null) | undefined;
   /** Returns the error for a time-out, of the whole request or between two bytes. */
-  error(code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError;
+  errorOf(code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError;
 }
 
 interface Waiting {
@@ -92,7 +92,7 @@ export class Region {
 
   /** Runs one request. Rejects on failure, time-out and signal. Slots are safe then, because only a lease's holder writes them. */
   async run(begin: (id: RegionId) => number, options: RunOptions): Promise<Outcome> {
-    const { timeoutMs, stallMs, signals, now, error } = options;
+    const { timeoutMs, stallMs, signals, now, errorOf } = options;
     for (const signal of signals) if (signal.aborted) throw signal.reason;
     const id = this.#id;
     const known = now?.(id) ?? null;
@@ -100,14 +100,14 @@ export class Region {
     const request = begin(id);
     let giveUp = (_reason: Error): void => {};
     const onAbort = (): void => giveUp(toTierkvError(reasonOf(signals)));
-    const timer = setTimeout(() => giveUp(error("VAULT_DEADLINE")), timeoutMs);
+    const timer = setTimeout(() => giveUp(errorOf("VAULT_DEADLINE")), timeoutMs);
     const stall =
       stallMs === undefined
         ? null
         : new StallWatch(
             stallMs,
             () => shmProgress(id, request),
-            () => giveUp(error("FETCH_STALLED")),
+            () => giveUp(errorOf("FETCH_STALLED")),
           );
     for (const signal of signals) signal.addEventListener("abort", onAbort, { once: true });
     try {

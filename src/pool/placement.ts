@@ -100,8 +100,7 @@ export class Placement {
       const anchor = hashes.subarray(first * HASH_BYTES, (first + 1) * HASH_BYTES);
       const parts = this.#isAlone ? null : this.#cut(anchor, isDown);
       for (let at = first; at < Math.min(first + run, count); at += part) {
-        const home =
-          parts === null ? this.homeOf(anchor, isDown) : homeIn(parts, at, hasSeconds);
+        const home = parts === null ? this.homeOf(anchor, isDown) : homeIn(parts, at, hasSeconds);
         owners.fill(home.owner, at, at + part);
         seconds.fill(home.second, at, at + part);
       }
@@ -126,9 +125,6 @@ export class Placement {
 }
 
 function homeIn(parts: RunParts, index: number, hasSecond: boolean): Home {
-  const [owner = parts.usualOf(index), second = NO_VAULT] = parts.homesOf(
-    index,
-    hasSecond ? 2 : 1,
-  );
+  const [owner = parts.usualOf(index), second = NO_VAULT] = parts.homesOf(index, hasSecond ? 2 : 1);
   return { owner, second };
 }

@@ -9,6 +9,7 @@ import type { StandOptions } from "./lib/stand.ts";
 /** Number of reads from TIERKV_TEST_READS, for a long run. */
 const LONG = process.env["TIERKV_TEST_READS"];
 const READS = Number(LONG ?? 200_000);
+const POOL_READS = Number(LONG ?? 20_000);
 const TEST_MS_MAX = 800_000 * Math.max(1, READS / 200_000);
 const KIB = 1024;
 const SHAPE = { chains: 24, length: 128, arenaBytes: 1536 * KIB };
@@ -67,3 +68,14 @@ async function readThroughFaults(
 test("F9 200,000 reads through faults: none is wrong", { timeout: TEST_MS_MAX }, async () => {
   await readThroughFaults("faulted reads", READS, {});
 });
+
+test(
+  "F102 20,000 reads of a pool that keeps each record twice, through faults: none is wrong, and some came from the second vault",
+  { timeout: TEST_MS_MAX },
+  async () => {
+    const options = { more: 2, redundancy: "copies:2" } as const;
+    const { counters } = await readThroughFaults("faulted pool reads", POOL_READS, options);
+    expect(counters.get("blocks_failed_over")).toBeGreaterThan(0);
+    expect(counters.get("replicas_saved")).toBeGreaterThan(0);
+  },
+);

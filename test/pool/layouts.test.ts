@@ -26,9 +26,5 @@ test("another order of the given list, and another weight have layouts of their 
   const made = layoutsOf(membersOf(0))(5);
   const nodes = membersOf(0).map((member, at) => ({ ...member, node: 2 - at }));
   const weights = membersOf(0).map((member, at) => ({ ...member, weight: 1 + at }));
-  for (const other of [
-    layoutsOf(nodes)(5),
-    layoutsOf(weights)(5),
-  ])
-    expect(other).not.toEqual(made);
+  for (const other of [layoutsOf(nodes)(5), layoutsOf(weights)(5)]) expect(other).not.toEqual(made);
 });

@@ -30,7 +30,10 @@ export function* copiedRuns(
         parent: Buffer.from(at === 0 ? parent : hashAt(range, at - 1)),
         first: range.first + at,
         tenant,
-        ...{ vault, second, archived, source },
+        vault,
+        second,
+        archived,
+        source,
       };
       yield { run, at, count };
     }

@@ -154,11 +154,7 @@ export class CostModel {
       }
     }
     const far = this.#noBytes();
-    for (const [at, { recordClass, offers }] of plan.ranges.entries()) {
-      const from = plan.runs[at]?.placed ?? 0;
-      for (const { first, end, vault, archived } of offers)
-        add(far[recordClass], vault, Math.max(0, end - Math.max(first, from)) * archived);
-    }
+    addArchivedLeft(far, plan);
     const whole = { tokens: plan.tokens, fetchS: this.#fetchS(missing, ahead, far) };
     const wait = rates.costOf({ ...whole, loadBytes: wholeBytes }, end);
     const loadBytes = placedTokens > start ? placedBytes : 0;
@@ -414,4 +410,13 @@ export class CostModel {
 
 function add(sums: Float64Array, vault: number, more: number): void {
   sums[vault] = (sums[vault] ?? 0) + more;
+}
+
+/** Adds the records of blocks not yet reported to the scheduler that only archives have. */
+function addArchivedLeft(records: Bytes, { ranges, runs }: Plan): void {
+  for (const [at, { recordClass, offers }] of ranges.entries()) {
+    const from = runs[at]?.placed ?? 0;
+    for (const { first, end, vault, archived } of offers)
+      add(records[recordClass], vault, Math.max(0, end - Math.max(first, from)) * archived);
+  }
 }

@@ -327,12 +327,7 @@ export class Fetcher {
     this.#options.rates.fetched(bytes, this.#bytesOf(blocks));
   }
 
-  #report(
-    source: BlockSource,
-    blocks: readonly Block[],
-    key: Buffer,
-    error: TierkvError,
-  ): void {
+  #report(source: BlockSource, blocks: readonly Block[], key: Buffer, error: TierkvError): void {
     const { counters, logger } = this.#options;
     counters.add("bad_records");
     logger.warn(

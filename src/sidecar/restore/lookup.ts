@@ -1,8 +1,16 @@
 // Owns the look-up of blocks: first the engine's own arena, then one call to each vault, all at once; the answer is a list of offers.
-import { countBits, HASH_BYTES, hasBit, keyCount, KeyPacker, newBitmap, setBit } from "../../block.ts";
+import {
+  countBits,
+  HASH_BYTES,
+  hasBit,
+  keyCount,
+  KeyPacker,
+  newBitmap,
+  setBit,
+} from "../../block.ts";
 import type { Namespace, RecordClass } from "../../block.ts";
 import { offered } from "../../client/found.ts";
-import type { BlockSource } from "../../client/source.ts";
+import type { Offer } from "../../client/source.ts";
 import { toTierkvError } from "../../errors.ts";
 import { blockKeys } from "../../key-text.ts";
 import { KEYS_PER_SLICE } from "../../limits/general.ts";
@@ -17,6 +25,8 @@ import type { RunOffer } from "../slots/block.ts";
 import type { Places, Pool } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 import { countHoles } from "./misses.ts";
+import { offersOf } from "./offers.ts";
+import type { Said } from "./offers.ts";
 
 export interface LookupGroup {
   group: number;
@@ -73,12 +83,9 @@ interface Question {
 }
 
 /** One group's part of the call to one vault: the hashes at `indexes`. */
-interface Asked {
+interface Asked extends Said {
   readonly question: { readonly group: LookupGroup; readonly held: Buffer };
-  /** Bitmap of the blocks that this vault reported. */
-  readonly said: Buffer;
-  /** Records per block that only its archive has, and the archive; null: none. */
-  archived: { source: BlockSource; counts: Uint8Array } | null;
+  archived: Said["archived"];
   indexes: number[];
 }
 
@@ -99,9 +106,13 @@ export async function lookUp(
     questions.reduce((sum, { held, count }) => sum + countBits(held, count), 0),
   );
   const answers = questions.map((question) => {
-    const { group, held, places, keyOf } = question;
+    const { group, count, held, places, keyOf, asked } = question;
     countHoles(group, held, places, context, silent);
-    return { keyOf, held, offers: offersOf(question, context.gates[group.class]) };
+    const onMoved = (vault: number): void => {
+      const gate = context.gates[group.class][vault];
+      if (gate !== undefined) gate.moved += 1;
+    };
+    return { keyOf, held, offers: offersOf(count, places, asked, onMoved) };
   });
   return { groups: answers, silent };
 }
@@ -127,10 +138,7 @@ function questionOf(
 }
 
 /** Looks into the arena, and queues the missing blocks for the vaults that may hold them. Returns the number of blocks. */
-async function askArena(
-  questions: readonly Question[],
-  { cache }: LookupContext,
-): Promise<number> {
+async function askArena(questions: readonly Question[], { cache }: LookupContext): Promise<number> {
   let seen = 0;
   for (const { group, count, keyOf, held, places, asked } of questions) {
     const { owners, others } = places;
@@ -214,26 +222,11 @@ async function askVault(
     const offers = await gate.find(namespace, packed, timeoutMs, isWanted, { trace, isCounted });
     if (offers === null) return false;
     const present = offered(offers, keyCount(packed));
-    // A vault offers its own records first, and then its archive's.
-    const [, archive] = offers;
+    const keys = { present, archive: offers[1] ?? null, shards };
     let at = 0;
     for (const each of asked) {
-      const { said, indexes, question } = each;
-      for (const index of indexes) {
-        let found = 0;
-        while (found < shards && hasBit(present, at + found)) found += 1;
-        if (found === shards) {
-          setBit(question.held, index);
-          setBit(said, index);
-        }
-        if (archive !== undefined) {
-          const { source, keys } = archive;
-          let records = 0;
-          for (let shard = 0; shard < shards; shard += 1) records += +hasBit(keys, at + shard);
-          if (records > 0) noteArchived(each, source, index, records);
-        }
-        at += shards;
-      }
+      take(each, keys, at);
+      at += each.indexes.length * shards;
     }
     return true;
   } catch (error) {
@@ -243,10 +236,39 @@ async function askVault(
   }
 }
 
-function noteArchived(asked: Asked, source: BlockSource, index: number, records: number): void {
-  const count = asked.question.group.hashes.length / HASH_BYTES;
-  asked.archived ??= { source, counts: new Uint8Array(count) };
-  asked.archived.counts[index] = Math.min(records, 255);
+/** A vault's answer by key: all that it has, and the offer of its archive. */
+interface Keys {
+  readonly present: Buffer;
+  readonly archive: Offer | null;
+  readonly shards: number;
+}
+
+/** Takes one group's part of an answer, whose keys begin at `from`. */
+function take(asked: Asked, { present, archive, shards }: Keys, from: number): void {
+  const { said, indexes, question } = asked;
+  let at = from;
+  for (const index of indexes) {
+    if (countFrom(present, at, shards) === shards) {
+      setBit(question.held, index);
+      setBit(said, index);
+    }
+    const records = archive === null ? 0 : countFrom(archive.keys, at, shards);
+    if (archive !== null && records > 0) {
+      const count = question.group.hashes.length / HASH_BYTES;
+      asked.archived ??= { source: archive.source, counts: new Uint8Array(count) };
+      asked.archived.counts[index] = Math.min(records, COUNT_MAX);
+    }
+    at += shards;
+  }
+}
+
+/** Largest number that a byte holds; the cost of more records of one block is that of so many. */
+const COUNT_MAX = 255;
+
+function countFrom(bits: Buffer, from: number, count: number): number {
+  let sum = 0;
+  for (let at = from; at < from + count; at += 1) sum += Number(hasBit(bits, at));
+  return sum;
 }
 
 /** Packs the keys of the asked blocks, with all shards of a block together. */
@@ -259,62 +281,4 @@ function packAsked(asked: readonly Asked[], shards: number): Buffer {
     for (const index of indexes) packer.add(hashes, index, group, shards);
   }
   return packer.keys;
-}
-
-/**
- * Chooses each block's vault: the likeliest of the ones that reported it or are to have it, and another one. Neighbours that are
- * offered alike share an offer.
- */
-function offersOf(
-  { count, places, asked }: Question,
-  gates: readonly LookupGate[],
-): readonly RunOffer[] {
-  const { owners, others, before = [] } = places;
-  const isPlain = others.length === 0 && owners.length === 0;
-  if (isPlain && asked[0]?.archived == null) return [offerOf(0, count, 0, null, 0, null)];
-  const lists = [owners, ...others];
-  const isSaid = (vault: number, index: number): boolean => {
-    const said = asked[vault]?.said;
-    return said !== undefined && hasBit(said, index);
-  };
-  const archivedAt = (vault: number, index: number): number =>
-    asked[vault]?.archived?.counts[index] ?? 0;
-  const offers: RunOffer[] = [];
-  for (let index = 0; index < count; index += 1) {
-    const owner = owners[index] ?? 0;
-    let [vault, second]: [number, number | null] = [owner, null];
-    if (others.length > 0) {
-      const on = lists.flatMap((list) => (list[index] === NO_VAULT ? [] : (list[index] ?? [])));
-      const isNear = (one: number): boolean => isSaid(one, index) && archivedAt(one, index) === 0;
-      vault = on.find(isNear) ?? on.find((one) => isSaid(one, index)) ?? owner;
-      const rest = on.filter((one) => one !== vault);
-      const gate = gates[vault];
-      const isMoved = isSaid(vault, index) && before.some((list) => list[index] === vault);
-      if (isMoved && gate !== undefined) gate.moved += 1;
-      // A block at a former owner will move to the present one.
-      second =
-        vault === owner ? (rest.find((one) => isSaid(one, index)) ?? rest[0] ?? null) : owner;
-      if (second === NO_VAULT) second = null;
-    }
-    const archived = archivedAt(vault, index);
-    const last = offers.at(-1);
-    if (last?.vault === vault && last.second === second && last.archived === archived)
-      last.end = index + 1;
-    else {
-      const source = archived === 0 ? null : (asked[vault]?.archived?.source ?? null);
-      offers.push(offerOf(index, index + 1, vault, second, archived, source));
-    }
-  }
-  return offers;
-}
-
-function offerOf(
-  first: number,
-  end: number,
-  vault: number,
-  second: number | null,
-  archived: number,
-  source: BlockSource | null,
-): RunOffer {
-  return { first, end, vault, second, archived, source };
 }

@@ -82,10 +82,7 @@ interface Miss {
 }
 
 /** Returns the missing block nearest to the prompt's start, of the groups that need every block. */
-function firstMiss(
-  groups: readonly NeededGroup[],
-  answers: LookupAnswer["groups"],
-): Miss | null {
+function firstMiss(groups: readonly NeededGroup[], answers: LookupAnswer["groups"]): Miss | null {
   let first: Miss | null = null;
   for (const [at, asked] of groups.entries()) {
     const { hashes, from, tokens, tail } = asked;

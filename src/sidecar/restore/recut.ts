@@ -135,7 +135,10 @@ export class Recut implements BlockUser {
       parent: Buffer.from(first === 0 ? Buffer.alloc(HASH_BYTES) : hashAt(group, first - 1)),
       first,
       tenant: group.tenant,
-      ...{ vault, second: null, archived: 0, source: null },
+      vault,
+      second: null,
+      archived: 0,
+      source: null,
       cutFrom: longer.namespace,
     };
     const blocks = Array.from({ length: end - first }, (_, index) => {

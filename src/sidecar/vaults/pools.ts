@@ -23,7 +23,10 @@ export interface Places {
 const ALONE: Places = { owners: new Uint8Array(0), others: [] };
 
 /** Properties of a vault that placement depends on. */
-export type PlacedOn = Pick<BlockStore, "address" | "tier" | "capacityBytes" | "isDraining" | "isDown">;
+export type PlacedOn = Pick<
+  BlockStore,
+  "address" | "tier" | "capacityBytes" | "isDraining" | "isDown"
+>;
 
 export interface PoolOptions {
   /** The list may grow. */

@@ -25,9 +25,7 @@ class FarClient extends TestClient {
   waitMs = 0;
   readonly rates: (number | null)[] = [];
 
-  override async fetch(
-    ...asked: Parameters<TestClient["fetch"]>
-  ): ReturnType<TestClient["fetch"]> {
+  override async fetch(...asked: Parameters<TestClient["fetch"]>): ReturnType<TestClient["fetch"]> {
     await sleep(this.waitMs);
     this.rates.push(this.down.rate(null));
     return await super.fetch(...asked);

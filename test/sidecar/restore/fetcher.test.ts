@@ -26,7 +26,11 @@ async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<s
   const cache = new BlockCache({ arena, shards: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
   cache.setTouched(1);
   // Stalls as the interface says.
-  const fetch = async (_ns: Buffer, _window: object, { stallMs }: FetchOptions): Promise<object> => {
+  const fetch = async (
+    _ns: Buffer,
+    _window: object,
+    { stallMs }: FetchOptions,
+  ): Promise<object> => {
     const stalled = new TierkvError("FETCH_STALLED", {
       name: "kv",
       address: "vault",

@@ -154,11 +154,18 @@ test("neighbours that one vault offers alike share an offer, and all blocks are 
     gates: { kv, ssm: [] },
   });
   expect([...groups[0]!.held]).toEqual([0b0111_0111]);
-  expect(groups[0]!.offers.map(({ first, end, vault, archived }) => [first, end, vault, archived])).toEqual([
+  expect(
+    groups[0]!.offers.map(({ first, end, vault, archived }) => [first, end, vault, archived]),
+  ).toEqual([
     [0, 2, 0, 0],
     [2, 4, 1, 0],
     [4, 6, 2, 1],
     [6, 8, 0, 0],
   ]);
-  expect(groups[0]!.offers.map(({ source }) => source !== null)).toEqual([false, false, true, false]);
+  expect(groups[0]!.offers.map(({ source }) => source !== null)).toEqual([
+    false,
+    false,
+    true,
+    false,
+  ]);
 });
