@@ -52,7 +52,6 @@ export type ListenerId = Id<"listener">;
 export type LockId = Id<"lock">;
 export type RegionId = Id<"region">;
 export type StoreId = Id<"store">;
-export type StripeId = Id<"stripe">;
 export type TokenizerId = Id<"tokenizer">;
 
 /** Parameters whose first ones become ids. */
@@ -142,11 +141,6 @@ export const outboxPut: Core["outboxPut"] = coded(loaded.outboxPut);
 export const outboxView: Core["outboxView"] = coded(loaded.outboxView);
 export const outboxDrop: Core["outboxDrop"] = coded(loaded.outboxDrop);
 export const outboxReserve: Core["outboxReserve"] = coded(loaded.outboxReserve);
-export const parityOpen = coded(loaded.parityOpen) as Gives<Core["parityOpen"], StripeId>;
-export const parityAdd: Core["parityAdd"] = codedLater(loaded.parityAdd);
-export const parityMake: Takes<"parityMake", [StripeId]> = codedLater(loaded.parityMake);
-export const parityClose: Takes<"parityClose", [StripeId]> = coded(loaded.parityClose);
-export const parityRebuild: Takes<"parityRebuild", [ArenaId]> = codedLater(loaded.parityRebuild);
 export const recutSlots: Takes<"recutSlots", [ArenaId]> = codedLater(loaded.recutSlots);
 export const outboxPosition: Core["outboxPosition"] = coded(loaded.outboxPosition);
 

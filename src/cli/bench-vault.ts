@@ -1,8 +1,8 @@
 // Owns the measurements of `tierkv bench` at one vault: plain link, look-ups, saves, restores, and a prompt's predicted cost.
 import { ItemStatus, measuringNamespace, statusName } from "../block.ts";
+import type { Tier } from "../client/source.ts";
 import { isRemote } from "../client/vault.ts";
 import type { Vault } from "../client/vault.ts";
-import type { Tier } from "../client/source.ts";
 import type { Config } from "../config/config.ts";
 import { TierkvError, toTierkvError } from "../errors.ts";
 import {

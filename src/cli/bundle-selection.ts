@@ -6,7 +6,7 @@ import { TierkvError } from "../errors.ts";
 import { STORE_TIMEOUT_MS } from "../limits/general.ts";
 import { DRAIN_RECORDS_MAX } from "../limits/pool.ts";
 import { BUNDLE_LAYER_BYTES, BUNDLE_LAYER_RECORDS } from "../limits/tools.ts";
-import { hashOf, isParity, learnFrom, pagesOf, UNKNOWN } from "./drain-rows.ts";
+import { hashOf, learnFrom, pagesOf, UNKNOWN } from "./drain-rows.ts";
 import type { Row } from "./drain-rows.ts";
 import { collected } from "./moving.ts";
 
@@ -137,7 +137,6 @@ const blank = (namespace: Buffer, model: string, of?: SessionName): Listed => ({
 });
 
 function add(into: Map<string, Found>, row: Row, client: VaultClient): void {
-  if (isParity(row)) return;
   const key = row.key.toString("latin1");
   const found = into.get(key);
   if (found === undefined) into.set(key, { ...row, holders: [client] });

@@ -3,6 +3,7 @@ import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { classesOf, RECORD_CLASSES } from "../block.ts";
 import type { RecordClass, VaultClass } from "../block.ts";
+import type { VaultClient } from "../client/vault-client.ts";
 import type { Waker } from "../client/wake.ts";
 import type { Address, Config } from "../config/config.ts";
 import { addressesOf, systemResolver } from "../discovery/dns.ts";
@@ -180,7 +181,7 @@ export function membersOf(
   logger: Logger,
   waker: Waker,
   onRefused: (count: number) => void,
-): MemberSource | null {
+): MemberSource<VaultClient> | null {
   const pathOf = (text: string): string => keptAt(config, text);
   const feeds = [
     ...dnsFeeds(config, systemResolver(), logger),

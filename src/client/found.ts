@@ -43,7 +43,7 @@ export function offered(offers: readonly Offer[], keys: number): Buffer {
   const [only, ...more] = offers;
   if (only === undefined) return Buffer.alloc(Math.ceil(keys / 8));
   if (more.length === 0) return only.keys;
-  const all = Buffer.from(only.keys);
-  for (const { keys: bits } of more) for (const [at, byte] of bits.entries()) all[at]! |= byte;
-  return all;
+  return Buffer.from(
+    only.keys.map((bits, at) => more.reduce((all, offer) => all | (offer.keys[at] ?? 0), bits)),
+  );
 }

@@ -352,13 +352,17 @@ export class SharedVault implements BlockStore {
   async #run(
     context: Context,
     begin: (id: RegionId) => number,
+<<<<<<< HEAD
     { signal, ...how }: Omit<RegionRunOptions, "signals" | "error"> & Pick<FetchOptions, "signal">,
+=======
+    { signal, ...how }: Omit<RunOptions, "signals" | "errorOf"> & Pick<FetchOptions, "signal">,
+>>>>>>> h/seam
   ): Promise<Outcome> {
     const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
-    const error = (code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError =>
+    const errorOf = (code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError =>
       new TierkvError(code, { ...context, stallMs: how.stallMs ?? 0 });
     try {
-      return await this.#region.run(begin, { ...how, signals, error });
+      return await this.#region.run(begin, { ...how, signals, errorOf });
     } catch (error) {
       const known = toTierkvError(error);
       const reason = known.message;

@@ -408,8 +408,6 @@ function partOf(window: FetchWindow, items: readonly number[]): FetchWindow {
     ...window,
     keys: Buffer.concat(items.map((item) => keyAt(keys, item))),
     geometries: Uint32Array.from(items, (item) => geometries[item] ?? 0),
-    leases: Uint32Array.from(
-      items.flatMap((item) => [...leases.subarray(item * 2, item * 2 + 2)]),
-    ),
+    leases: Uint32Array.from(items.flatMap((item) => [...leases.subarray(item * 2, item * 2 + 2)])),
   };
 }

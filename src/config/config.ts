@@ -13,7 +13,7 @@ export interface Address {
 }
 
 /** A pool's protection against the loss of a vault. */
-export type Redundancy = "none" | "parity" | "copies:2";
+export type Redundancy = "none" | "copies:2";
 
 export interface ClusterConfig {
   readonly role: Role;

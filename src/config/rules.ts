@@ -10,7 +10,6 @@ import {
   unixPath,
   valkeyHosts,
 } from "../hosts.ts";
-import { PARITY_VAULTS_MIN } from "../limits/pool.ts";
 import type { Config } from "./config.ts";
 
 export interface Breach {
@@ -129,16 +128,6 @@ const sharedIsOne =
 
 /** Rules by the condition that holds unless they are broken. */
 const RULES: Readonly<Record<string, Rule>> = {
-  parityHasThreePlaces: ({ cluster: { redundancy, kvCold } }) =>
-    redundancy !== "parity" ||
-    kvCold.filter(({ text }) => sharedPath(text) === null).length >= PARITY_VAULTS_MIN ||
-    kvCold.some(({ text }) => isNames(text))
-      ? null
-      : {
-          path: ["cluster", "redundancy"],
-          reason: `parity needs ${PARITY_VAULTS_MIN} vaults in kv_cold beside shared memory, and there are fewer`,
-          fix: 'write more addresses in kv_cold, or redundancy = "copies:2" or "none"',
-        },
   twoCopiesHaveTwoPlaces: ({ cluster: { redundancy, kvCold, ssmCold } }) =>
     redundancy !== "copies:2" ||
     [kvCold, ssmCold].some(

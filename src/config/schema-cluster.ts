@@ -32,8 +32,8 @@ export const CLUSTER: Schema["cluster"] = {
       isShown: true,
     },
     redundancy: {
-      kind: choice(["none", "parity", "copies:2"]),
-      doc: "Protection of a pool against the loss of a vault. `none`: each record is on one vault, and engines compute lost blocks again. `copies:2`: each record is on two vaults; restores go on with the other, and the pool holds half as much. `parity`: lost blocks of attention KV are rebuilt from the other vaults; states are on two. Parity needs three vaults and adds one record for every two blocks; from five vaults on, for every four. Write the same value on all machines that share the vaults.",
+      kind: choice(["none", "copies:2"]),
+      doc: "Protection of a pool against the loss of a vault. `none`: each record is on one vault, and engines compute lost blocks again. `copies:2`: each record is on two vaults; restores go on with the other, and the pool holds half as much. Write the same value on all machines that share the vaults.",
       ...byDefault("none"),
     },
     wake: {

@@ -114,11 +114,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F73",
     "a vault leaves its pool while it is read",
     "what it holds moves to its next owners and is found before, during and after, sealed or not; nothing new comes to it",
-    [
-      "test/cli/commands/vaults.drain.test.ts",
-      "test/cli/commands/vaults.drain-sealed.test.ts",
-      "test/cli/commands/vaults.drain-parity.test.ts",
-    ],
+    ["test/cli/commands/vaults.drain.test.ts", "test/cli/commands/vaults.drain-sealed.test.ts"],
     POOLED,
   ),
   row(
@@ -148,24 +144,6 @@ export const UPKEEP: readonly FaultRow[] = [
     "its key does not fit: counted, and computed like any other",
     ["test/engine/test_handoff.py"],
     HANDED,
-  ),
-  row(
-    "F78",
-    "a vault of a pool that keeps parity is killed, hangs or comes back empty, also in mid-restore; or is down while others are flushed",
-    "its blocks are rebuilt from the others; with two lost they are missing; what is flushed stays gone",
-    [
-      "test/sidecar/sidecar.parity.test.ts",
-      "test/sidecar/restore/rebuilder.shapes.test.ts",
-      "test/cli/commands/vaults.drain-sealed.test.ts",
-    ],
-    POOLED,
-  ),
-  row(
-    "F79",
-    "records of a pool that keeps parity are damaged, or stored anew with other bytes",
-    "what can be rebuilt is, everything else is missing; XOR of sound records that do not belong together is refused",
-    ["test/sidecar/restore/rebuilder.damage.test.ts"],
-    POOLED,
   ),
   row(
     "F80",
@@ -265,8 +243,8 @@ export const UPKEEP: readonly FaultRow[] = [
   ),
   row(
     "F102",
-    "bytes that are damaged, repeated, reordered or cut off on the way from the vaults of a pool that keeps parity",
-    "as F9; what is damaged is rebuilt from the other vaults or missing",
+    "bytes that are damaged, repeated, reordered or cut off on the way from the vaults of a pool that keeps each record twice",
+    "as F9; what is damaged comes from the second vault or is missing",
     ["test/faults/reads.test.ts"],
   ),
   row(

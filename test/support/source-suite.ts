@@ -125,8 +125,7 @@ export function describeStore(what: string, open: () => Promise<Opened>): void {
     test("a damaged record is BAD_RECORD with a reason, and one reported is not offered again", async ({
       skip,
     }) => {
-      const { store, damage } = await open();
-      if (damage === undefined) return skip();
+      const { store, damage = skip } = await open();
       const pages = await Pages.open(1, PAGE);
       await store.store(NAMESPACE, pages.encode(), SOON_MS);
       await damage();
@@ -135,14 +134,16 @@ export function describeStore(what: string, open: () => Promise<Opened>): void {
       expect([...statuses]).toEqual([BAD_RECORD]);
       expect(reason).toEqual(expect.stringMatching(/./));
       await store.report(NAMESPACE, pages.keys, reason ?? "", SOON_MS);
-      await until(async () => !hasBit(await find(store, pages.keys), 0), "the record to be dropped");
+      await until(
+        async () => !hasBit(await find(store, pages.keys), 0),
+        "the record to be dropped",
+      );
     });
 
     test("a silent peer ends every call at its deadline, and a fetch once it has stalled", async ({
       skip,
     }) => {
-      const { store, freeze } = await open();
-      if (freeze === undefined) return skip();
+      const { store, freeze = skip } = await open();
       const pages = await Pages.open(1, PAGE);
       await store.store(NAMESPACE, pages.encode(), SOON_MS);
       await freeze();
@@ -158,8 +159,7 @@ export function describeStore(what: string, open: () => Promise<Opened>): void {
     test("a dead peer counts as down with its reason; its calls then fail at once", async ({
       skip,
     }) => {
-      const { store, kill } = await open();
-      if (kill === undefined) return skip();
+      const { store, kill = skip } = await open();
       const pages = await Pages.open(1, PAGE);
       await store.store(NAMESPACE, pages.encode(), SOON_MS);
       await kill();

@@ -172,7 +172,6 @@ export const CORE_MODULES: readonly string[] = [
   "codec",
   "disk",
   "seal",
-  "parity",
   "outbox",
   "digest",
   "store",

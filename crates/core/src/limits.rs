@@ -21,12 +21,6 @@ pub const OUTBOX_BYTES_MAX: usize = 1024 * MIB;
 /// Records that are still arriving, all engines of the process together.
 pub const INBOX_BYTES_MAX: usize = 1024 * MIB;
 
-/// Records being combined by XOR: incomplete stripes, and members being rebuilt.
-pub const PARITY_BYTES_MAX: usize = 256 * MIB;
-
-/// Records of one stripe.
-pub const PARITY_WIDTH_MAX: usize = 4;
-
 /// Decoded records of longer blocks being cut into shorter ones: one of the largest pages, and the records it came from.
 pub const RECUT_BYTES_MAX: usize = 1024 * MIB;
 

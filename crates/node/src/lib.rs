@@ -21,7 +21,6 @@ mod lane_tls;
 mod listener;
 mod lockfile;
 mod outbox;
-mod parity;
 mod peer;
 mod record;
 mod recut;

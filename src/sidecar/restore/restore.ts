@@ -4,7 +4,6 @@ import type { Namespace } from "../../block.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { failpoint } from "../../failpoint.ts";
 import {
-  HASHES_PER_COPY,
   KEYS_PER_SLICE,
   PLAN_KEYS_MAX,
   PLAN_KEYS_OPEN_MAX,
@@ -25,13 +24,13 @@ import { Admission } from "./admission.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { askedOf, chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
-import { copyRun } from "./copied-run.ts";
-import { gapOf } from "./gap.ts";
+import { copiedRuns } from "./copied-run.ts";
 import { untilHandedOver } from "./handoff.ts";
 import { knownAnswer, settleKnown } from "./known.ts";
 import { probeLink } from "./link-probe.ts";
-import { lookUp, whyMissing } from "./lookup.ts";
+import { lookUp } from "./lookup.ts";
 import type { LookupAnswer } from "./lookup.ts";
+import { gapOf, whyMissing } from "./misses.ts";
 import { doneReason, Plan, Run, share } from "./plan.ts";
 import type { Placed } from "./plan.ts";
 import type { Receipts } from "./receipts.ts";
@@ -212,7 +211,7 @@ export class Restorer {
     const { req, number } = plan;
     const groups = message.groups.map(({ group }, index) => ({
       group,
-      held: answer.held[index] ?? Buffer.alloc(0),
+      held: answer.groups[index]?.held ?? Buffer.alloc(0),
     }));
     const context = this.#context;
     if (context === null) {
@@ -295,20 +294,19 @@ export class Restorer {
     for (const range of plan.ranges) {
       const run = new Run(range, cache, () => this.#onChange(plan), plan.case.trace?.fetch);
       plan.runs.push(run);
-      let named = copyRun(namespace, range, 0);
-      for (const [index, key] of range.keys.entries()) {
-        const at = index % HASHES_PER_COPY;
-        if (at === 0) named = copyRun(namespace, range, index);
-        const block = cache.use(key, named, at, run);
-        run.add(block);
-        if (block.state === "wanted" && block.userCount === 1) fetcher.add(block, plan.turn);
-        seen += 1;
-        if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
-        if (!plan.isOver) continue;
-        // Blocks reported to the scheduler are its own until it releases the plan.
-        if (plan.isReleased) run.leaveAll();
-        else run.end("deadline");
-        return;
+      for (const { run: copied, at, count } of copiedRuns(namespace, range)) {
+        for (let index = 0; index < count; index += 1) {
+          const block = cache.use(range.keyOf(at + index), copied, index, run);
+          run.add(block);
+          if (block.state === "wanted" && block.userCount === 1) fetcher.add(block, plan.turn);
+          seen += 1;
+          if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
+          if (!plan.isOver) continue;
+          // Blocks reported to the scheduler are its own until it releases the plan.
+          if (plan.isReleased) run.leaveAll();
+          else run.end("deadline");
+          return;
+        }
       }
     }
     plan.leaveEarly();
@@ -353,7 +351,7 @@ export class Restorer {
     for (const tier of ["vault", "shared"] as const) {
       const fetched = fresh.filter((block) => (gateOf(block)?.tier ?? "vault") === tier);
       counters.add(`blocks_restored_${tier}`, fetched.length);
-      const vaults = new Set(fetched.map((block) => gateOf(block)?.address ?? "parity"));
+      const vaults = new Set(fetched.map((block) => gateOf(block)?.address ?? ""));
       plan.case.fetched(tier, fetched.length, vaults);
     }
     const bytes = blocks.length * (this.#context?.sourceBytes(group) ?? 0);

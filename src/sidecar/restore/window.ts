@@ -1,6 +1,6 @@
 // Owns one Fetch call: which records it brings into which slots, and what became of each block.
 import { ItemStatus, keyAt, KeyPacker } from "../../block.ts";
-import type { FetchWindow, Settled } from "../../client/source.ts";
+import type { BlockSource, FetchWindow, Settled } from "../../client/source.ts";
 import { TierkvError } from "../../errors.ts";
 import type { ArenaId } from "../../native.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
@@ -9,6 +9,8 @@ import type { DoneReason } from "../socket/messages.ts";
 
 export interface WindowOptions {
   blocks: readonly Block[];
+  /** Where they are fetched. */
+  source: BlockSource;
   shards: number;
   arena: ArenaId;
   fidelity: number;
@@ -29,15 +31,12 @@ export class Window {
   readonly #controller = new AbortController();
   /** Packed key of each item. */
   readonly #keys: Buffer;
-  /** True when the vault reads its archive for it. */
-  readonly isFar: boolean;
   /** Record bytes received. */
   bytes = 0;
   #isOver = false;
 
   constructor(options: WindowOptions) {
     this.#options = options;
-    this.isFar = options.blocks.some((block) => block.isFar);
     this.#isDone = new Uint8Array(options.blocks.length * options.shards);
     const packer = new KeyPacker(this.#isDone.length);
     for (const block of options.blocks) {
@@ -51,12 +50,16 @@ export class Window {
     return this.#controller.signal;
   }
 
+  get source(): BlockSource {
+    return this.#options.source;
+  }
+
   get isOver(): boolean {
     return this.#isOver;
   }
 
   /** Returns the keys to fetch and the slots they go to. */
-  fetchPlan(): FetchWindow {
+  asked(): FetchWindow {
     const { arena, fidelity, geometryOf, blocks, shards } = this.#options;
     const count = this.#isDone.length;
     const geometries = new Uint32Array(count);

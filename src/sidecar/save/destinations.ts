@@ -1,8 +1,8 @@
-// Owns the destinations of a block: memory of this machine, its owner, another vault, and a parity record.
+// Owns the destinations of a block: memory of this machine, its owner, and another vault.
 import type { RecordClass } from "../../block.ts";
 import type { SidecarCounters } from "../../metrics.ts";
 import type { SaveItem } from "../socket/messages.ts";
-import type { Membership, Pools } from "../vaults/pools.ts";
+import type { Pools } from "../vaults/pools.ts";
 import type { StoreQueue, Destination } from "./store-queue.ts";
 
 export interface DestinationsContext {
@@ -11,26 +11,12 @@ export interface DestinationsContext {
   counters: SidecarCounters;
 }
 
-/** The parity record that a block is a member of, and where it is stored. */
-export interface ParityDestination extends Membership {
-  destination: Destination;
-  /** Tokens of one block. */
-  tokens: number;
-  anchor: Buffer;
-}
-
-export interface Destinations {
-  /** In sending order; empty: the class has no vault. A vault that is down is left out if another is there. */
-  destinations: Destination[];
-  /** null: no parity is kept, or no vault can take it. */
-  parity: ParityDestination | null;
-}
-
+/** Returns them in sending order; none: the class has no vault. A vault that is down is left out if another is there. */
 export function destinationsOf(
   { recordClass, tokens }: { recordClass: RecordClass; tokens: number },
   { hash, anchor, endTokens }: SaveItem,
   { stores, pools, counters }: DestinationsContext,
-): Destinations {
+): Destination[] {
   const pool = pools[recordClass];
   const index = Math.max(0, Math.floor(endTokens / tokens) - 1);
   const home = pool.homeOf(hash, anchor, index);
@@ -48,13 +34,5 @@ export function destinationsOf(
     counters.add(`dropped_${stores[recordClass][home.owner]?.refusal ?? "vault_down"}`);
   }
   if (pool.isDouble && !add("replica", home.second)) counters.add("replicas_dropped");
-  const membership = pool.membershipOf(anchor, index);
-  const store = membership === null ? undefined : stores[recordClass][membership.vault];
-  if (membership === null || store === undefined || store.refusal !== null)
-    return { destinations, parity: null };
-  const destination: Destination = { store, flushed: store.flushed, role: "parity" };
-  return {
-    destinations,
-    parity: { ...membership, destination, tokens, anchor: Buffer.from(anchor) },
-  };
+  return destinations;
 }

@@ -23,8 +23,6 @@ import type { CodecChoice } from "./codec-choice.ts";
 import { isVariable } from "./codecs.ts";
 import { DecodedBlocks } from "./decoded.ts";
 import { destinationsOf } from "./destinations.ts";
-import { ParityMaker } from "./parity.ts";
-import type { Member } from "./parity.ts";
 import { ownHashes, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
 import { SaveRoom } from "./room.ts";
@@ -66,13 +64,11 @@ export class Saver {
   readonly #inFlight = new Set<string>();
   /** Queues about to get deferred records, which will take their room. */
   readonly #deferring = new Set<StoreQueue>();
-  readonly #parity: ParityMaker;
-  /** Decoded bytes of all blocks in flight, and the bytes of parity records. */
+  /** Decoded bytes of all blocks in flight. */
   #bytes = 0;
 
   constructor(options: SaverOptions) {
     this.#options = options;
-    this.#parity = new ParityMaker({ ...options, onBytes: (bytes) => (this.#bytes += bytes) });
     for (const store of this.#stores) this.watch(store);
   }
 
@@ -111,7 +107,7 @@ export class Saver {
     for (const item of items) {
       const key = packKeys(item.hash, source.group, source.shard);
       const name = namespace === null ? null : recordKey(namespace, key);
-      const { destinations, parity } = destinationsOf(source, item, this.#options);
+      const destinations = destinationsOf(source, item, this.#options);
       const store = destinations[0]?.store;
       const reason = this.#refusal(source, store, namespace, name, item, isWorth);
       if (reason !== null || name === null || namespace === null || store === undefined) {
@@ -124,7 +120,7 @@ export class Saver {
       this.#bytes += source.sourceBytes;
       const own = { ...item, ...ownHashes(key, item) };
       const isDecoded = this.decoded.has(blockKey(namespace, source.group, item.hash));
-      const next = { item: own, key, name, namespace, destinations, parity, isDecoded };
+      const next = { item: own, key, name, namespace, destinations, isDecoded };
       this.#queueOf(source, store).pending.push(next);
     }
     if (dropped > 0) source.onBatch();
@@ -138,7 +134,6 @@ export class Saver {
   flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): number {
     const all = this.#options.stores[recordClass];
     const stores = vault === null ? all : all.slice(vault, vault + 1);
-    this.#parity.flush(recordClass, takes);
     let count = 0;
     for (const store of stores) count += store.flush(takes);
     for (const queue of this.#queues) {
@@ -254,15 +249,15 @@ export class Saver {
     return queue.isLeaving || (queue.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
   }
 
-  /** True for records that are sent twice, belong to parity, or have varying length: they are encoded before they are sent. */
+  /** True for records that are sent twice or have varying length: they are encoded before they are sent. */
   #isMadeAhead(
     namespace: Namespace,
     { recordClass, geometry }: SaveSource,
     { view }: StoreQueue,
   ): boolean {
     const { pools, codecs } = this.#options;
-    const { isDouble, width, local } = pools[recordClass];
-    const isAlone = !isDouble && width === 0 && local === NO_VAULT;
+    const { isDouble, local } = pools[recordClass];
+    const isAlone = !isDouble && local === NO_VAULT;
     return !isAlone || isVariable(codecs.idFor(namespace, recordClass, geometry, [view]));
   }
 
@@ -294,13 +289,11 @@ export class Saver {
     const { source } = queue;
     let isDeferred = mayDefer;
     const records: OutboxRecord[] = [];
-    const members = batch.map((next) => this.#parity.join(source, next));
     try {
       await failpoint("sidecar.save.taken");
       const task = await this.#task(source, batch);
       isDeferred &&= !isVariable(task.codec);
       records.push(...(isDeferred ? pool.defer(task) : await pool.encode(task)));
-      await this.#parity.take(members, records);
     } catch (error) {
       logger.warn({ err: toTierkvError(error) }, "a batch of saves was not encoded");
     }
@@ -311,7 +304,7 @@ export class Saver {
     if (isDeferred && records.length > 0) {
       let open = batch.length;
       queue.deferred += open;
-      this.#store(queue, batch, records, members, () => {
+      this.#store(queue, batch, records, () => {
         queue.deferred -= 1;
         open -= 1;
         if (open === 0) leave();
@@ -319,7 +312,7 @@ export class Saver {
     } else {
       leave();
       if (records.length > 0) this.#options.counters.add("blocks_encoded_ahead", records.length);
-      this.#store(queue, batch, records, members, () => {});
+      this.#store(queue, batch, records, () => {});
     }
   }
 
@@ -350,7 +343,6 @@ export class Saver {
     { source, store }: Queue,
     batch: readonly Pending[],
     records: readonly OutboxRecord[],
-    members: readonly (Member | null)[],
     onEnd: () => void,
   ): void {
     const { sourceBytes } = source;
@@ -363,9 +355,7 @@ export class Saver {
         continue;
       }
       const { endTokens, tenant } = item;
-      const onOwner = (isTaken: boolean): void =>
-        this.#parity.settle(members[index] ?? null, isTaken);
-      const named = { namespace, tenant, key, endTokens, record, sourceBytes, onOwner };
+      const named = { namespace, tenant, key, endTokens, record, sourceBytes };
       outgoing.push(
         along(named, destinations, () => {
           this.#forget(source, name);

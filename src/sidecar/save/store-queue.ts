@@ -30,8 +30,8 @@ export interface Destination {
   store: StoreQueue;
   /** Number of the vault's last flush when the engine handed the block over. */
   flushed: number;
-  /** near: memory of this machine, first · owner: its vault · replica: another vault, last · parity: that of a parity record. */
-  role: "near" | "owner" | "replica" | "parity";
+  /** near: memory of this machine, first · owner: its vault · replica: another vault, last. */
+  role: "near" | "owner" | "replica";
 }
 
 export interface OutgoingRecord {
@@ -51,8 +51,6 @@ export interface OutgoingRecord {
   role?: Destination["role"];
   /** True for a record stored elsewhere already: sent when nothing else waits, and dropped first. */
   isCopy?: boolean;
-  /** Called with whether the owner took these very bytes. */
-  onOwner?(isTaken: boolean): void;
   /** Called when the record is stored or dropped; `isHeld`: the vault holds it. */
   onEnd(isHeld: boolean): void;
 }
@@ -190,11 +188,10 @@ export class StoreQueue {
 
   #giveUp(outgoing: OutgoingRecord, reason: string): void {
     this.#countDropped(outgoing, reason);
-    this.#end(outgoing, false, false);
+    this.#end(outgoing, false);
   }
 
-  #end(outgoing: OutgoingRecord, isHeld: boolean, wasTaken: boolean): void {
-    if ((outgoing.role ?? "owner") === "owner") outgoing.onOwner?.(wasTaken);
+  #end(outgoing: OutgoingRecord, isHeld: boolean): void {
     outgoing.record.drop();
     outgoing.onEnd(isHeld);
   }
@@ -215,7 +212,7 @@ export class StoreQueue {
   get #mayTake(): boolean {
     const [copy] = this.#copies;
     if (this.#waiting.length > 0 || copy === undefined) return this.#waiting.length > 0;
-    return this.#inFlight === 0 || (copy.role !== "replica" && copy.role !== "parity");
+    return this.#inFlight === 0 || copy.role !== "replica";
   }
 
   #pump(): void {
@@ -296,7 +293,7 @@ export class StoreQueue {
       this.#logger.debug({ err: error, vault: this.#client.name }, "a batch of saves was dropped");
     } finally {
       for (const outgoing of batch) {
-        this.#end(outgoing, held.has(outgoing), taken.has(outgoing));
+        this.#end(outgoing, held.has(outgoing));
       }
       if (trace !== null) this.#tell(trace, batch.length, taken);
     }
@@ -312,7 +309,6 @@ export class StoreQueue {
   #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): boolean {
     const { record, sourceBytes, namespace, isAgain, role = "owner" } = outgoing;
     const what = statusName(status ?? ItemStatus.UNSPECIFIED);
-    if (role === "parity") return this.#countParity(record.bytes, status);
     if (isTaken(status)) {
       if (isAgain === true) {
         this.#counters.add("copies_sent_bytes", record.bytes);
@@ -338,14 +334,6 @@ export class StoreQueue {
     return false;
   }
 
-  #countParity(bytes: number, status: ItemStatus | undefined): boolean {
-    if (isTaken(status)) this.#counters.add("parity_sent_bytes", bytes);
-    const isHeld = isTaken(status) || status === ItemStatus.PRESENT;
-    const what = isTaken(status) ? "parity_saved" : "parity_present";
-    this.#counters.add(isHeld ? what : "parity_dropped");
-    return isHeld;
-  }
-
   /** Counts a dropped record. A block's outcome is its outcome at the owner. */
   #countDropped(outgoing: OutgoingRecord, why: string): void {
     const { role = "owner" } = outgoing;
@@ -365,7 +353,6 @@ function isTaken(status: ItemStatus | undefined): boolean {
 const DROPPED = {
   near: "shared_dropped",
   replica: "replicas_dropped",
-  parity: "parity_dropped",
 } as const;
 
 const PRESENT = {

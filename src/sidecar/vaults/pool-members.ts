@@ -10,10 +10,10 @@ import type { VaultClients } from "./pools.ts";
 import { LookupGate, openGates, openLinks } from "./vaults.ts";
 
 /** Names the vaults that belong to pools, and connects to them. */
-export interface MemberSource {
+export interface MemberSource<Store extends BlockStore = BlockStore> {
   /** Calls `onList` with complete, non-empty lists of addresses, each with its source. Called once. */
   follow(onList: (recordClass: RecordClass, list: ReadonlyMap<string, SourceKind>) => void): void;
-  connect(recordClass: RecordClass, address: string): BlockStore;
+  connect(recordClass: RecordClass, address: string): Store;
   close(): void;
 }
 
