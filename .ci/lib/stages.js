@@ -258,10 +258,10 @@ export const NIGHTLY = [
     ].map(command(NIGHTLY_TIMEOUT_MS)),
   },
   {
-    // Helm, Kubernetes' API server and schemas, Envoy, Prometheus, etcd, a registry and an S3 server, where available.
+    // Helm, Kubernetes' API server and schemas, Envoy, Prometheus, etcd, a registry, Valkey and an S3 server, where available.
     name: "tools",
     checks: [
-      ...["archive", "bundles", "chart", "envoy", "etcd", "metrics"].map((name) => [
+      ...["archive", "bundles", "chart", "envoy", "etcd", "metrics", "stores"].map((name) => [
         name,
         process.execPath,
         [at(".ci", "tools.js"), name],
