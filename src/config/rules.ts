@@ -75,8 +75,8 @@ const storesAreNear: Rule = ({ cluster: { kvCold, ssmCold, insecureLan } }) => {
     storeKind(text) === "valkey" &&
     valkeyHosts(text).some((host) => !isLocal({ host: splitAddress(host).host, text: host }));
   const [name, far] = kvCold.some(isFar)
-    ? ["kv_cold", kvCold.find(isFar)]
-    : ["ssm_cold", ssmCold.find(isFar)];
+    ? (["kv_cold", kvCold.find(isFar)] as const)
+    : (["ssm_cold", ssmCold.find(isFar)] as const);
   if (far === undefined || insecureLan) return null;
   return {
     path: ["cluster", name],

@@ -20,11 +20,7 @@ use self::valkey::{Login, Valkey};
 ///
 /// # Errors
 /// `BAD_ARGUMENT` and `DISK_FAILED` naming the address, the reason and the fix.
-pub fn open(
-    address: &str,
-    ttl_s: Option<u64>,
-    vars: Vars,
-) -> Result<Arc<dyn Store>> {
+pub fn open(address: &str, ttl_s: Option<u64>, vars: Vars) -> Result<Arc<dyn Store>> {
     let set = |name: &str| vars(name).filter(|value| !value.is_empty());
     if address.starts_with(valkey::SCHEME) {
         let login =
@@ -34,5 +30,7 @@ pub fn open(
     if address.starts_with(s3::SCHEME) {
         return Ok(Arc::new(S3::open(address, vars)?));
     }
-    Err(Error::bad_argument(format!("{address}: no store has this scheme; write \"valkey://host:6379\" or \"s3://bucket/prefix\"")))
+    Err(Error::bad_argument(format!(
+        "{address}: no store has this scheme; write \"valkey://host:6379\" or \"s3://bucket/prefix\""
+    )))
 }

@@ -16,7 +16,7 @@ use tierkv_core::lane::client::{Content, Outgoing};
 use tierkv_core::lane::wire::{Alive, Bytes};
 use tierkv_core::limits::{
     S3_INDEX_BYTES, S3_OBJECT_BYTES, S3_OBJECT_RECORDS_MAX, S3_RANGE_BYTES, S3_REQUESTS_MAX,
-    S3_ROUNDS_MAX,
+    S3_ROUNDS_MAX, S3_WRITES_MAX,
 };
 use tierkv_core::record::{self, Hash};
 use tierkv_core::store::ItemStatus;
@@ -105,7 +105,12 @@ impl S3 {
 
     /// The place of each key. Asks for the object at each run's start, then for the one at the first block that no object had yet, since
     /// a run lies in several objects where prompts ended or parted.
-    fn find(&self, namespace: &Hash, keys: &[PackedKey], call: &Call) -> Result<Vec<Option<Place>>> {
+    fn find(
+        &self,
+        namespace: &Hash,
+        keys: &[PackedKey],
+        call: &Call,
+    ) -> Result<Vec<Option<Place>>> {
         let mut found: Vec<_> = keys.iter().map(|key| self.places.get(namespace, key)).collect();
         let mut open = runs_of(keys);
         let mut asked = HashSet::new();
@@ -127,13 +132,15 @@ impl S3 {
             if names.is_empty() {
                 break;
             }
-            let answers = side_by_side(&names, |name| self.index(namespace, name, call));
+            let answers =
+                side_by_side(&names, S3_REQUESTS_MAX, |name| self.index(namespace, name, call));
             let mut failure = None;
             let is_failed = answers.iter().all(Result::is_err);
             for answer in answers {
                 failure = failure.or(answer.err());
             }
-            if let Some(error) = failure.filter(|error| is_failed || error.code == Code::Cancelled) {
+            if let Some(error) = failure.filter(|error| is_failed || error.code == Code::Cancelled)
+            {
                 return Err(error);
             }
             for run in &open {
@@ -186,7 +193,12 @@ impl S3 {
     }
 
     /// Stores a run: what objects have of it is left out, the rest becomes one object.
-    fn put(&self, namespace: &Hash, mut pack: Pack, call: &Call) -> Result<Vec<(usize, ItemStatus)>> {
+    fn put(
+        &self,
+        namespace: &Hash,
+        mut pack: Pack,
+        call: &Call,
+    ) -> Result<Vec<(usize, ItemStatus)>> {
         let mut done = Vec::new();
         let mut refused = None;
         while let Some((_, first, _)) = pack.first() {
@@ -207,7 +219,9 @@ impl S3 {
                 return Err(Error::lane_failed(format!("{object} begins with another record")));
             }
             if was_refused {
-                return Err(Error::lane_failed(format!("{object} is there and has no sound index")));
+                return Err(Error::lane_failed(format!(
+                    "{object} is there and has no sound index"
+                )));
             }
             let lengths: Vec<_> =
                 pack.iter().map(|(_, key, record)| (*key, record.bytes().len() as u64)).collect();
@@ -294,12 +308,15 @@ fn ranges_of(found: &[Option<Place>]) -> Vec<Range> {
         let from = ranges.len();
         for (index, place) in items {
             let joins = |range: &&mut Range| {
-                place.offset == range.end() && place.offset + place.bytes - range.start() <= S3_RANGE_BYTES
+                place.offset == range.end()
+                    && place.offset + place.bytes - range.start() <= S3_RANGE_BYTES
             };
             let last = if ranges.len() > from { ranges.last_mut() } else { None };
             match last.filter(joins) {
                 Some(range) => range.items.push((index, place)),
-                None => ranges.push(Range { object: Arc::clone(&object), items: vec![(index, place)] }),
+                None => {
+                    ranges.push(Range { object: Arc::clone(&object), items: vec![(index, place)] })
+                }
             }
         }
     }
@@ -309,7 +326,11 @@ fn ranges_of(found: &[Option<Place>]) -> Vec<Range> {
 }
 
 /// Runs the work on all items, the first ones first, on a few threads; returns the results in order.
-fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+fn side_by_side<T: Sync, R: Send>(
+    items: &[T],
+    most: usize,
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(items.len())));
     let turns = || {
         while let Some((at, item)) = Some(next.fetch_add(1, Ordering::Relaxed))
@@ -320,7 +341,7 @@ fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) ->
         }
     };
     thread::scope(|scope| {
-        for _ in 1..items.len().min(S3_REQUESTS_MAX) {
+        for _ in 1..items.len().min(most) {
             scope.spawn(turns);
         }
         turns();
@@ -377,15 +398,24 @@ impl Store for S3 {
         };
         let mut statuses: Vec<_> = found.iter().map(status).collect();
         let bring = |range: &Range| self.bring(range, goal, &keys, call);
-        settle(&mut statuses, side_by_side(&ranges_of(&found), bring))?;
+        settle(&mut statuses, side_by_side(&ranges_of(&found), S3_REQUESTS_MAX, bring))?;
         Ok(statuses)
     }
 
-    fn store(&self, namespace: &Hash, records: &[Outgoing], call: &Arc<Call>) -> Result<Vec<ItemStatus>> {
+    fn store(
+        &self,
+        namespace: &Hash,
+        records: &[Outgoing],
+        call: &Arc<Call>,
+    ) -> Result<Vec<ItemStatus>> {
         let is_known = |record: &Outgoing| self.places.get(namespace, &record.packed_key).is_some();
         let mut statuses: Vec<_> = records
             .iter()
-            .map(|record| if is_known(record) { ItemStatus::Present } else { ItemStatus::Incomplete })
+            .map(
+                |record| {
+                    if is_known(record) { ItemStatus::Present } else { ItemStatus::Incomplete }
+                },
+            )
             .collect();
         let wanted: Vec<_> =
             (0..records.len()).filter(|at| statuses[*at] == ItemStatus::Incomplete).collect();
@@ -394,11 +424,16 @@ impl Store for S3 {
             Ok(done) => (done, None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        settle(&mut statuses, side_by_side(&packs, put))?;
+        settle(&mut statuses, side_by_side(&packs, S3_WRITES_MAX, put))?;
         Ok(statuses)
     }
 
-    fn remove(&self, namespace: &Hash, keys: &[PackedKey], call: &Arc<Call>) -> Result<Vec<ItemStatus>> {
+    fn remove(
+        &self,
+        namespace: &Hash,
+        keys: &[PackedKey],
+        call: &Arc<Call>,
+    ) -> Result<Vec<ItemStatus>> {
         // The whole object goes, because it is written once; its other blocks are saved again.
         let found = self.find(namespace, keys, call)?;
         for place in found.iter().flatten() {

@@ -34,13 +34,23 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// As `look_up`.
-    fn store(&self, namespace: &Hash, records: &[Outgoing], call: &Arc<Call>) -> Result<Vec<ItemStatus>>;
+    fn store(
+        &self,
+        namespace: &Hash,
+        records: &[Outgoing],
+        call: &Arc<Call>,
+    ) -> Result<Vec<ItemStatus>>;
 
     /// Removes records that did not verify.
     ///
     /// # Errors
     /// As `look_up`.
-    fn remove(&self, namespace: &Hash, keys: &[PackedKey], call: &Arc<Call>) -> Result<Vec<ItemStatus>>;
+    fn remove(
+        &self,
+        namespace: &Hash,
+        keys: &[PackedKey],
+        call: &Arc<Call>,
+    ) -> Result<Vec<ItemStatus>>;
 
     /// Succeeds if the store answers.
     ///

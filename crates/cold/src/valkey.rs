@@ -16,8 +16,8 @@ use tierkv_core::limits::{VALKEY_CONNECTIONS_MAX, VALKEY_REDIRECTS_MAX};
 use tierkv_core::record::Hash;
 use tierkv_core::store::ItemStatus;
 
-use self::connection::{Connection, Reply, push_argument, push_command};
 pub use self::connection::Login;
+use self::connection::{Connection, Reply, push_argument, push_command};
 use self::topology::{Node, Topology};
 use crate::goal::{Goal, skip};
 use crate::store::{Call, PackedKey, Store, made};
@@ -55,9 +55,8 @@ struct Part {
 }
 
 /// Sends the commands of some items and reads their answers in order.
-type Exchange<'a, T> = &'a (
-         dyn Fn(&mut Connection, &Part, &mut Vec<(usize, Got<T>)>) -> Result<()> + Sync
-     );
+type Exchange<'a, T> =
+    &'a (dyn Fn(&mut Connection, &Part, &mut Vec<(usize, Got<T>)>) -> Result<()> + Sync);
 
 impl Valkey {
     /// Opens `valkey://host:port[,host:port...][/database]`, where a cluster's further hosts stand in for the first one; connects to
@@ -162,8 +161,7 @@ impl Valkey {
         };
         let [first, others @ ..] = parts else { return Vec::new() };
         thread::scope(|scope| {
-            let others: Vec<_> =
-                others.iter().map(|part| scope.spawn(move || one(part))).collect();
+            let others: Vec<_> = others.iter().map(|part| scope.spawn(move || one(part))).collect();
             let mut all = vec![one(first)];
             let lost = || (Vec::new(), Some(Error::lane_failed("a thread of the client ended")));
             all.extend(others.into_iter().map(|other| other.join().unwrap_or_else(|_| lost())));
@@ -225,10 +223,13 @@ impl Valkey {
             connection.send(&mut [IoSlice::new(&out)], call)?;
             for index in &part.items {
                 end_asking(connection, part, call)?;
-                done.push((*index, match self.head(connection, call)? {
-                    Head::Ended(got) => got,
-                    Head::Reply(reply) => Got::Value(matches!(reply, Reply::Int(1..))),
-                }));
+                done.push((
+                    *index,
+                    match self.head(connection, call)? {
+                        Head::Ended(got) => got,
+                        Head::Reply(reply) => Got::Value(matches!(reply, Reply::Int(1..))),
+                    },
+                ));
             }
             Ok(())
         })
@@ -311,27 +312,28 @@ impl Store for Valkey {
 
     fn fetch(&self, goal: &Goal, call: &Arc<Call>) -> Result<Vec<ItemStatus>> {
         let keys = names(goal.namespace(), &goal.keys());
-        let fetched = self.spread(&keys, VALKEY_CONNECTIONS_MAX, call, &|connection, part, done| {
-            let mut out = Vec::with_capacity(part.items.len() * 128);
-            for index in &part.items {
-                push_for(&mut out, part, &[b"GET", &keys[*index]]);
-            }
-            connection.send(&mut [IoSlice::new(&out)], call)?;
-            for index in &part.items {
-                end_asking(connection, part, call)?;
-                let got = match self.head(connection, call)? {
-                    Head::Ended(got) => got,
-                    Head::Reply(Reply::Bulk(bytes)) => {
-                        let status = goal.receive(*index, bytes, connection, call)?;
-                        connection.end_of_value(call)?;
-                        Got::Value(status)
-                    }
-                    Head::Reply(_) => Got::Value(ItemStatus::Missing),
-                };
-                done.push((*index, got));
-            }
-            Ok(())
-        })?;
+        let fetched =
+            self.spread(&keys, VALKEY_CONNECTIONS_MAX, call, &|connection, part, done| {
+                let mut out = Vec::with_capacity(part.items.len() * 128);
+                for index in &part.items {
+                    push_for(&mut out, part, &[b"GET", &keys[*index]]);
+                }
+                connection.send(&mut [IoSlice::new(&out)], call)?;
+                for index in &part.items {
+                    end_asking(connection, part, call)?;
+                    let got = match self.head(connection, call)? {
+                        Head::Ended(got) => got,
+                        Head::Reply(Reply::Bulk(bytes)) => {
+                            let status = goal.receive(*index, bytes, connection, call)?;
+                            connection.end_of_value(call)?;
+                            Got::Value(status)
+                        }
+                        Head::Reply(_) => Got::Value(ItemStatus::Missing),
+                    };
+                    done.push((*index, got));
+                }
+                Ok(())
+            })?;
         // What a node that does not answer holds is not missing, so that another source may be tried.
         self.values(fetched, |_| ItemStatus::Incomplete)
     }
@@ -348,36 +350,51 @@ impl Store for Valkey {
         let wanted: Vec<_> = (0..records.len()).filter(|index| !present[*index]).collect();
         let keys = names(namespace, &wanted.iter().map(|index| packed[*index]).collect::<Vec<_>>());
         let ttl = self.ttl_s.map(|seconds| seconds.to_string());
-        let stored = self.spread(&keys, VALKEY_CONNECTIONS_MAX, call, &|connection, part, done| {
-            let mut sent = Vec::with_capacity(part.items.len());
-            for index in &part.items {
-                call.tick()?;
-                let Ok(record) = made(&records[wanted[*index]].content) else {
-                    // The slot of a deferred record was released.
-                    done.push((*index, Got::Value(ItemStatus::Incomplete)));
-                    continue;
-                };
-                send_set(connection, part, &keys[*index], record.bytes(), ttl.as_deref(), call)?;
-                sent.push((*index, record.bytes().len() as u64));
-            }
-            for (index, bytes) in sent {
-                end_asking(connection, part, call)?;
-                done.push((index, match self.head(connection, call)? {
-                    Head::Ended(got) => got,
-                    Head::Reply(Reply::Status) => {
-                        call.moved(bytes);
-                        Got::Value(ItemStatus::Accepted)
-                    }
-                    Head::Reply(Reply::Bulk(bytes)) => {
-                        skip(usize::try_from(bytes).unwrap_or(usize::MAX), connection, call)?;
-                        connection.end_of_value(call)?;
-                        Got::Value(ItemStatus::Present)
-                    }
-                    Head::Reply(_) => Got::Value(ItemStatus::Present),
-                }));
-            }
-            Ok(())
-        })?;
+        let stored =
+            self.spread(&keys, VALKEY_CONNECTIONS_MAX, call, &|connection, part, done| {
+                let mut sent = Vec::with_capacity(part.items.len());
+                for index in &part.items {
+                    call.tick()?;
+                    let Ok(record) = made(&records[wanted[*index]].content) else {
+                        // The slot of a deferred record was released.
+                        done.push((*index, Got::Value(ItemStatus::Incomplete)));
+                        continue;
+                    };
+                    send_set(
+                        connection,
+                        part,
+                        &keys[*index],
+                        record.bytes(),
+                        ttl.as_deref(),
+                        call,
+                    )?;
+                    sent.push((*index, record.bytes().len() as u64));
+                }
+                for (index, bytes) in sent {
+                    end_asking(connection, part, call)?;
+                    done.push((
+                        index,
+                        match self.head(connection, call)? {
+                            Head::Ended(got) => got,
+                            Head::Reply(Reply::Status) => {
+                                call.moved(bytes);
+                                Got::Value(ItemStatus::Accepted)
+                            }
+                            Head::Reply(Reply::Bulk(bytes)) => {
+                                skip(
+                                    usize::try_from(bytes).unwrap_or(usize::MAX),
+                                    connection,
+                                    call,
+                                )?;
+                                connection.end_of_value(call)?;
+                                Got::Value(ItemStatus::Present)
+                            }
+                            Head::Reply(_) => Got::Value(ItemStatus::Present),
+                        },
+                    ));
+                }
+                Ok(())
+            })?;
         let none = |text: &str| match text.split(' ').next() {
             Some("OOM") => ItemStatus::OverBudget,
             _ => ItemStatus::Incomplete,

@@ -110,9 +110,11 @@ fn refusals_are_errors_with_the_servers_words_and_are_counted() {
     let bucket = Bucket::start();
     let one = bench(bucket.port);
     one.store(&[1]).unwrap();
-    for (status, code, name) in
-        [(503, "SlowDown", "slow_down"), (403, "AccessDenied", "denied"), (404, "NoSuchBucket", "other")]
-    {
+    for (status, code, name) in [
+        (503, "SlowDown", "slow_down"),
+        (403, "AccessDenied", "denied"),
+        (404, "NoSuchBucket", "other"),
+    ] {
         bucket.fails_with(Fault::Refuses(status, code));
         let error = bench(bucket.port).found(&[1]).unwrap_err();
         assert!(error.text.contains(code), "{}", error.text);

@@ -178,8 +178,10 @@ fn a_user_without_rights_is_refused_with_the_servers_words() {
     let Some(program) = program() else { return };
     let server = Server::start(&program, &[]);
     let mut client = server.client();
-    redis::cmd("ACL").arg(&["SETUSER", "reader", "on", ">secret", "~tierkv:*", "+get", "+exists", "+cluster"])
-        .exec(&mut client).unwrap();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "reader", "on", ">secret", "~tierkv:*", "+get", "+exists", "+cluster"])
+        .exec(&mut client)
+        .unwrap();
     redis::cmd("ACL").arg(&["SETUSER", "default", "off"]).exec(&mut client).unwrap();
     let login = |password: &str| Login {
         user: Some("reader".to_owned()),

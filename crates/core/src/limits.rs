@@ -478,6 +478,9 @@ pub const VALKEY_SLOTS_EVERY_MS: u64 = 200;
 /// Requests to a bucket at the same time for one look-up, fetch or save.
 pub const S3_REQUESTS_MAX: usize = 16;
 
+/// Objects written to a bucket at the same time for one save; each is put together in memory.
+pub const S3_WRITES_MAX: usize = 4;
+
 /// Records of one object; its index then fits `S3_INDEX_BYTES`.
 pub const S3_OBJECT_RECORDS_MAX: usize = 64;
 

@@ -75,8 +75,15 @@ fn begin(id: u32, deadline_ms: f64, work: impl FnOnce() -> Result<Work>) -> napi
 
 /// Asks which of the packed keys the store has; returns the request's number.
 #[napi]
-pub fn cold_lookup(id: u32, deadline_ms: f64, namespace: &[u8], packed: &[u8]) -> napi::Result<u32> {
-    begin(id, deadline_ms, || Ok(Work::LookUp(hash("namespace", namespace)?, keys(packed)?.to_vec())))
+pub fn cold_lookup(
+    id: u32,
+    deadline_ms: f64,
+    namespace: &[u8],
+    packed: &[u8],
+) -> napi::Result<u32> {
+    begin(id, deadline_ms, || {
+        Ok(Work::LookUp(hash("namespace", namespace)?, keys(packed)?.to_vec()))
+    })
 }
 
 /// Fetches records into leased slots, verified and decoded, as `lanesFetch`.
@@ -164,7 +171,8 @@ pub struct ColdRefusals {
 /// Returns how often the store has refused, by kind.
 #[napi]
 pub fn cold_refusals(id: u32) -> napi::Result<Vec<ColdRefusals>> {
-    let one = |(name, count): (&str, u64)| ColdRefusals { name: name.to_owned(), count: number(count) };
+    let one =
+        |(name, count): (&str, u64)| ColdRefusals { name: name.to_owned(), count: number(count) };
     run(|| Ok(STORES.get(id)?.refusals().into_iter().map(one).collect()))
 }
 

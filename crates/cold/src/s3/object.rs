@@ -57,7 +57,8 @@ fn placed(records: impl Iterator<Item = (PackedKey, u64)>, from: usize) -> Vec<E
 pub fn parse(bytes: &[u8]) -> Result<Vec<Entry>> {
     let bad = |why: &str| Error::bad_record(format!("the index of an object: {why}"));
     let head = bytes.first_chunk::<HEAD_BYTES>().ok_or_else(|| bad("too short"))?;
-    let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let number =
+        |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     if head[..4] != MAGIC || number(4) != VERSION {
         return Err(bad("another magic or version"));
     }

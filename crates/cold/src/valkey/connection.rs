@@ -223,4 +223,3 @@ pub fn push_command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
         push_argument(out, argument);
     }
 }
-

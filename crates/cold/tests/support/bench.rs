@@ -237,8 +237,8 @@ impl Bench {
     /// Has records checked that a reader could not use; the status of each.
     pub fn check_stored(&self, numbers: &[u32]) -> Result<Vec<u8>> {
         let keys = numbers.iter().map(|number| key(*number)).collect();
-        let (inbox, keep) = (Arc::clone(&self.inbox), Box::new(|_, _| {}));
-        let kept = Kept { namespace: NAMESPACE, keys, inbox, keep };
+        let inbox = Arc::clone(&self.inbox);
+        let kept = Kept { namespace: NAMESPACE, keys, inbox, keep: Box::new(|_, _| {}) };
         Ok(statuses(self.run(Work::Check(kept), SOON)?))
     }
 

@@ -118,7 +118,9 @@ fn serve(stream: &TcpStream, fault: &Mutex<Fault>, state: &Mutex<State>) -> Opti
             (Fault::NoConditions, "PUT") if headers.contains_key("if-none-match") => {
                 (501, error("NotImplemented"), String::new())
             }
-            (_, "PUT") if headers.contains_key("if-none-match") && state.objects.contains_key(&name) => {
+            (_, "PUT")
+                if headers.contains_key("if-none-match") && state.objects.contains_key(&name) =>
+            {
                 (412, error("PreconditionFailed"), String::new())
             }
             (_, "PUT") => {

@@ -61,7 +61,8 @@ impl Server {
     }
 
     fn spawn(program: &str, port: u16, more: &[&str]) -> Self {
-        let folder = std::env::temp_dir().join(format!("tierkv-valkey-{}-{port}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("tierkv-valkey-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         // The bus of a cluster lies 10,000 ports above, which may be past the last one.
         let bus = free_port().to_string();

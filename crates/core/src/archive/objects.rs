@@ -19,7 +19,8 @@ impl Bucket {
         let place = url.strip_prefix("s3://").unwrap_or_default();
         let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
         if bucket.is_empty() {
-            let text = format!("{what} = \"{url}\": there is no bucket; write \"s3://bucket/prefix\"");
+            let text =
+                format!("{what} = \"{url}\": there is no bucket; write \"s3://bucket/prefix\"");
             return Err(Error::new(Code::DiskFailed, text));
         }
         Self::with(what, bucket, prefix, vars)
@@ -43,7 +44,8 @@ impl Bucket {
         let last = offset + bytes.max(1) - 1;
         let answer = self.ask("GET", &key, |credentials| {
             let url = self.place.get_object(Some(credentials), &key).sign(SIGNED_FOR);
-            let request = self.agent.get(url.as_str()).header("range", format!("bytes={offset}-{last}"));
+            let request =
+                self.agent.get(url.as_str()).header("range", format!("bytes={offset}-{last}"));
             let answer = request.config().timeout_global(Some(within)).build().call();
             let status = answer.as_ref().ok().map(Response::status);
             is_behind = status == Some(StatusCode::RANGE_NOT_SATISFIABLE);
@@ -65,7 +67,13 @@ impl Bucket {
     ///
     /// # Errors
     /// `Unsupported` from a server that refuses the condition; errors of the archive.
-    pub fn put_new(&self, name: &str, bytes: &[u8], is_checked: bool, within: Duration) -> io::Result<bool> {
+    pub fn put_new(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        is_checked: bool,
+        within: Duration,
+    ) -> io::Result<bool> {
         let key = self.key(name);
         let mut is_there = false;
         let put = self.ask("PUT", &key, |credentials| {
@@ -77,7 +85,8 @@ impl Bucket {
             let answer = request.config().timeout_global(Some(within)).build().send(bytes);
             let status = answer.as_ref().ok().map(Response::status);
             // The second one: another client is writing it.
-            is_there = [Some(StatusCode::PRECONDITION_FAILED), Some(StatusCode::CONFLICT)].contains(&status);
+            is_there = [Some(StatusCode::PRECONDITION_FAILED), Some(StatusCode::CONFLICT)]
+                .contains(&status);
             answer
         });
         if is_there {
