@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use tierkv_core::archive::{Bucket, Vars};
+use tierkv_core::archive::{Archive, Bucket, Vars};
 use tierkv_core::error::{Code, Error, Result};
 use tierkv_core::lane::client::{Content, Outgoing};
 use tierkv_core::lane::wire::{Alive, Bytes};

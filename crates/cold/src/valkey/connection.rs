@@ -9,7 +9,7 @@ use tierkv_core::error::{Error, Result};
 use tierkv_core::lane::stream::{Stream, dial};
 use tierkv_core::lane::wire::{Alive, send_all};
 use tierkv_core::limits::{
-    VALKEY_BUFFER_BYTES, VALKEY_DIAL_MS, VALKEY_LINE_BYTES_MAX, VALKEY_TICK_MS,
+    INBOX_BYTES_MAX, VALKEY_BUFFER_BYTES, VALKEY_DIAL_MS, VALKEY_LINE_BYTES_MAX, VALKEY_TICK_MS,
 };
 
 use crate::goal::Source;
@@ -114,7 +114,12 @@ impl Connection {
         let (kind, rest) = line.split_at_checked(1).ok_or_else(|| broken(&"an empty line"))?;
         let number = || rest.parse::<i64>().map_err(|_| broken(&format!("the line {line:?}")));
         match kind {
-            "$" => Ok(u64::try_from(number()?).map_or(Reply::Nil, Reply::Bulk)),
+            "$" => match u64::try_from(number()?) {
+                Ok(bytes) if bytes > INBOX_BYTES_MAX as u64 => {
+                    Err(broken(&format!("a value of {bytes} bytes")))
+                }
+                bytes => Ok(bytes.map_or(Reply::Nil, Reply::Bulk)),
+            },
             ":" => Ok(Reply::Int(number()?)),
             "+" => Ok(Reply::Status),
             "_" => Ok(Reply::Nil),
