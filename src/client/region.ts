@@ -13,16 +13,6 @@ export type { Outcome } from "./requests.ts";
 export interface RegionRunOptions extends RunOptions {
   /** Returns the outcome at once, where no wait is needed. */
   now?: ((id: RegionId) => Outcome | null) | undefined;
-<<<<<<< HEAD
-=======
-  /** Returns the error for a time-out, of the whole request or between two bytes. */
-  errorOf(code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError;
-}
-
-interface Waiting {
-  resolve(outcome: Outcome): void;
-  reject(error: Error): void;
->>>>>>> h/seam
 }
 
 /** How this process maps a region. */
@@ -81,55 +71,19 @@ export class Region {
     this.flush = flush;
   }
 
-<<<<<<< HEAD
   /** Runs one request, as `Requests.run`; `numbers[0]` of its outcome is the region's last flush. */
   async run(begin: (id: RegionId) => number, options: RegionRunOptions): Promise<Outcome> {
     const { signals, now } = options;
-=======
-  /** Runs one request. Rejects on failure, time-out and signal. Slots are safe then, because only a lease's holder writes them. */
-  async run(begin: (id: RegionId) => number, options: RunOptions): Promise<Outcome> {
-    const { timeoutMs, stallMs, signals, now, errorOf } = options;
->>>>>>> h/seam
     for (const signal of signals) if (signal.aborted) throw signal.reason;
     const id = this.#id;
     const known = now?.(id) ?? null;
     if (known !== null) return known;
-<<<<<<< HEAD
     return await this.#requests.run(
       () => begin(id),
       (request) => shmCancel(id, request),
       (request) => shmProgress(id, request),
       options,
     );
-=======
-    const request = begin(id);
-    let giveUp = (_reason: Error): void => {};
-    const onAbort = (): void => giveUp(toTierkvError(reasonOf(signals)));
-    const timer = setTimeout(() => giveUp(errorOf("VAULT_DEADLINE")), timeoutMs);
-    const stall =
-      stallMs === undefined
-        ? null
-        : new StallWatch(
-            stallMs,
-            () => shmProgress(id, request),
-            () => giveUp(errorOf("FETCH_STALLED")),
-          );
-    for (const signal of signals) signal.addEventListener("abort", onAbort, { once: true });
-    try {
-      return await new Promise<Outcome>((resolve, reject) => {
-        this.#waiting.set(request, { resolve, reject });
-        giveUp = (reason) => {
-          this.#waiting.delete(request);
-          shmCancel(id, request);
-          reject(reason);
-        };
-      });
-    } finally {
-      clearTimeout(timer);
-      stall?.stop();
-      for (const signal of signals) signal.removeEventListener("abort", onAbort);
-    }
->>>>>>> h/seam
   }
 
   /** Leaves the region once its running requests are done. */

@@ -28,7 +28,7 @@ export interface RunOptions {
   /** Milliseconds in which some byte must move; left out: any time. */
   stallMs?: number | undefined;
   /** Returns the error for a time-out, of the whole request or between two bytes. */
-  error(code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError;
+  errorOf(code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError;
 }
 
 interface Waiting {
@@ -59,20 +59,20 @@ export class Requests {
     begin: () => number,
     cancel: (request: number) => void,
     progress: (request: number) => number | null,
-    { timeoutMs, stallMs, signals, error }: RunOptions,
+    { timeoutMs, stallMs, signals, errorOf }: RunOptions,
   ): Promise<Outcome> {
     for (const signal of signals) if (signal.aborted) throw toTierkvError(signal.reason);
     const request = begin();
     let giveUp = (_reason: Error): void => {};
     const onAbort = (): void => giveUp(toTierkvError(reasonOf(signals)));
-    const timer = setTimeout(() => giveUp(error("VAULT_DEADLINE")), timeoutMs);
+    const timer = setTimeout(() => giveUp(errorOf("VAULT_DEADLINE")), timeoutMs);
     const stall =
       stallMs === undefined
         ? null
         : new StallWatch(
             stallMs,
             () => progress(request),
-            () => giveUp(error("FETCH_STALLED")),
+            () => giveUp(errorOf("FETCH_STALLED")),
           );
     for (const signal of signals) signal.addEventListener("abort", onAbort, { once: true });
     try {

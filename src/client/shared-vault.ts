@@ -352,11 +352,10 @@ export class SharedVault implements BlockStore {
   async #run(
     context: Context,
     begin: (id: RegionId) => number,
-<<<<<<< HEAD
-    { signal, ...how }: Omit<RegionRunOptions, "signals" | "error"> & Pick<FetchOptions, "signal">,
-=======
-    { signal, ...how }: Omit<RunOptions, "signals" | "errorOf"> & Pick<FetchOptions, "signal">,
->>>>>>> h/seam
+    {
+      signal,
+      ...how
+    }: Omit<RegionRunOptions, "signals" | "errorOf"> & Pick<FetchOptions, "signal">,
   ): Promise<Outcome> {
     const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
     const errorOf = (code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError =>

@@ -195,7 +195,9 @@ function storeAddress(text: string, key: string): Parsed<Address> {
   }
   if (storeKind(text) === "s3") {
     const isBucket = /^s3:\/\/[a-z0-9][a-z0-9.-]*(\/[\w!.*'()/-]*)?$/.test(text);
-    return isBucket ? { value: { host: "", port: 0, text } } : badValue("no bucket and prefix", fix);
+    return isBucket
+      ? { value: { host: "", port: 0, text } }
+      : badValue("no bucket and prefix", fix);
   }
   const place = text.slice("valkey://".length);
   if (place.includes("@")) {

@@ -51,11 +51,7 @@ async function statusOf({ socket }: Side): Promise<SidecarStatus> {
 }
 
 const STORES: [what: string, has: boolean, start: () => Promise<Store>][] = [
-  [
-    "Valkey",
-    HAS_VALKEY,
-    async () => ({ address: (await ValkeyServer.start()).address, env: {} }),
-  ],
+  ["Valkey", HAS_VALKEY, async () => ({ address: (await ValkeyServer.start()).address, env: {} })],
   [
     "a cluster of Valkey",
     HAS_VALKEY,

@@ -50,7 +50,16 @@ export class ValkeyServer {
 
   private constructor(port: number, bus: number, more: readonly string[]) {
     this.port = port;
-    const own = ["--port", `${port}`, "--bind", "127.0.0.1", "--save", "", "--dir", testDirectory()];
+    const own = [
+      "--port",
+      `${port}`,
+      "--bind",
+      "127.0.0.1",
+      "--save",
+      "",
+      "--dir",
+      testDirectory(),
+    ];
     const cluster = more.includes("--cluster-enabled") ? ["--cluster-port", `${bus}`] : [];
     this.#child = spawn(VALKEY ?? "", [...own, ...cluster, ...more], { stdio: "ignore" });
     closeAfterTest({ close: () => this.#child.kill("SIGKILL") });

@@ -276,7 +276,7 @@ export class ColdStore implements BlockStore {
   async #run(call: string, options: FetchOptions, begin: Begin): Promise<Outcome> {
     const { deadlineMs, stallMs, signal } = options;
     const context = this.#context(call);
-    const error = (code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError =>
+    const errorOf = (code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError =>
       new TierkvError(code, { ...context, timeoutMs: deadlineMs, stallMs: stallMs ?? 0 });
     const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
     const id = this.#id;
@@ -286,7 +286,7 @@ export class ColdStore implements BlockStore {
         () => begin(id, deadlineMs + COLD_GRACE_MS),
         (request) => coldCancel(id, request),
         (request) => coldProgress(id, request),
-        { timeoutMs: deadlineMs, stallMs, signals, error },
+        { timeoutMs: deadlineMs, stallMs, signals, errorOf },
       );
     } catch (thrown) {
       const known = toTierkvError(thrown);

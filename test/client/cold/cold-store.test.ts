@@ -2,10 +2,16 @@
 import { afterEach, expect, test } from "vitest";
 import { ItemStatus } from "../../../src/block.ts";
 import { ColdStore } from "../../../src/client/cold/cold-store.ts";
-import { NAMESPACE } from "../../support/records.ts";
 import { Pages } from "../../support/lanes.ts";
+import { NAMESPACE } from "../../support/records.ts";
 import { describeStore } from "../../support/source-suite.ts";
-import { HAS_S3, HAS_VALKEY, startBucket, startCluster, ValkeyServer } from "../../support/stores.ts";
+import {
+  HAS_S3,
+  HAS_VALKEY,
+  startBucket,
+  startCluster,
+  ValkeyServer,
+} from "../../support/stores.ts";
 import { closeAfterTest, logger, SOON_MS, until } from "../../support/vaults.ts";
 
 function openStore(address: string, ttlS: number | null = null): ColdStore {
@@ -69,16 +75,24 @@ test.skipIf(!HAS_VALKEY)("a store that comes back is used again", async () => {
   expect([...statuses]).toEqual([ItemStatus.ACCEPTED]);
 });
 
-test.skipIf(!HAS_VALKEY)("memory that is full refuses records by name and is no failure", async () => {
-  const server = await ValkeyServer.start(["--maxmemory", "2mb", "--maxmemory-policy", "noeviction"]);
-  const store = openStore(server.address);
-  const pages = await Pages.open(60, 65_536);
-  const statuses = await store.store(NAMESPACE, pages.encode(), SOON_MS);
-  expect(new Set(statuses)).toContain(ItemStatus.OVER_BUDGET);
-  expect([store.isDown, store.refusal]).toEqual([false, null]);
-  const { counters } = await store.stats(SOON_MS);
-  expect(counters["refused_OOM"]).toBeGreaterThan(0);
-});
+test.skipIf(!HAS_VALKEY)(
+  "memory that is full refuses records by name and is no failure",
+  async () => {
+    const server = await ValkeyServer.start([
+      "--maxmemory",
+      "2mb",
+      "--maxmemory-policy",
+      "noeviction",
+    ]);
+    const store = openStore(server.address);
+    const pages = await Pages.open(60, 65_536);
+    const statuses = await store.store(NAMESPACE, pages.encode(), SOON_MS);
+    expect(new Set(statuses)).toContain(ItemStatus.OVER_BUDGET);
+    expect([store.isDown, store.refusal]).toEqual([false, null]);
+    const { counters } = await store.stats(SOON_MS);
+    expect(counters["refused_OOM"]).toBeGreaterThan(0);
+  },
+);
 
 test.skipIf(!HAS_VALKEY)("records get the time to live of the configuration", async () => {
   const server = await ValkeyServer.start();
