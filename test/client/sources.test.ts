@@ -3,11 +3,22 @@ import { join } from "node:path";
 import { damageAll, openShared, regionAddress } from "../support/regions.ts";
 import { testDirectory } from "../support/sidecars.ts";
 import { describeStore } from "../support/source-suite.ts";
-import { openClient, openVault } from "../support/vaults.ts";
+import { startVaultProcess } from "../support/vault-process.ts";
+import { closeAfterTest, openClient, openVault } from "../support/vaults.ts";
 
 describeStore("a vault over lanes", async () => {
   const vault = await openVault();
   return { store: openClient(vault), kill: () => vault.close() };
+});
+
+describeStore("a vault in another process", async () => {
+  const { pid, address } = await startVaultProcess();
+  closeAfterTest({ close: () => isThere(pid) && process.kill(pid, "SIGCONT") });
+  return {
+    store: openClient({ address }),
+    freeze: () => void process.kill(pid, "SIGSTOP"),
+    kill: () => void process.kill(pid, "SIGKILL"),
+  };
 });
 
 describeStore("the machine's own vault", async () => {
@@ -22,3 +33,12 @@ describeStore("a shared region", async () => {
   const store = await openShared(address);
   return { store, damage: () => damageAll(address) };
 });
+
+/** False once the process has ended. */
+function isThere(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+}

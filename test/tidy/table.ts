@@ -69,7 +69,7 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   codec: room({ packages: ["piscina"], offline: true }),
   arena: room({ offline: true }),
   wire: room({ packages: [GRPC, "@grpc/proto-loader"] }),
-  client: room({ rooms: ["wire"], packages: [GRPC] }),
+  client: room({ rooms: ["wire"], types: ["config"], packages: [GRPC] }),
   discovery: room({
     rooms: ["wire", "client"],
     types: ["config"],

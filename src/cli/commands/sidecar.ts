@@ -1,10 +1,10 @@
 // Owns `tierkv sidecar`: serves the engines of this machine until a signal, or until it is idle.
 import type { RecordClass } from "../../block.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import type { Config } from "../../config/config.ts";
 import type { Family } from "../../exposition/text.ts";
 import { armFailpoints, FAILPOINTS_VARIABLE } from "../../failpoint.ts";
-import { isLocal, isNames, sharedPath, storeKind } from "../../hosts.ts";
+import { isLocal, isNames } from "../../hosts.ts";
 import { runUntilSignal, startSteps } from "../../lifecycle.ts";
 import type { Running } from "../../lifecycle.ts";
 import { IDLE_POLL_MS } from "../../limits/general.ts";
@@ -154,18 +154,17 @@ async function connected(
 ): Promise<Required<Pick<SidecarOptions, "vaults" | "members">>> {
   const { Waker } = await import("../../client/wake.ts");
   const { membersOf } = await import("../sources.ts");
-  const { lastingClient, sharedAt, storeAt } = await import("../vault-link.ts");
+  const { openSource } = await import("../../client/sources.ts");
+  const { lastingClient } = await import("../vault-link.ts");
   const waker = new Waker(config.cluster.wake, logger);
   const { maxBytes } = config.vault;
   const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
-  const connect = (name: RecordClass): Promise<Vault[]> => {
+  const connect = (name: RecordClass): Promise<BlockStore[]> => {
     const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
     return Promise.all(
-      targets.map(async (target) => {
-        const { address } = target;
-        if (sharedPath(address) !== null) return sharedAt(config, address, name, logger, size);
-        if (storeKind(address) !== null) return storeAt(config, address, name, logger);
-        return lastingClient(config, target, name, logger, waker);
+      targets.map((target) => {
+        const vault = (): BlockStore => lastingClient(config, target, name, logger, waker);
+        return openSource({ address: target.address, name, config, logger, size, vault });
       }),
     );
   };

@@ -43,7 +43,7 @@ export class Admission {
   onRoom(): void {
     if (this.#isAsked || this.#queue.length === 0) return;
     this.#isAsked = true;
-    setImmediate(() => {
+    queueMicrotask(() => {
       this.#isAsked = false;
       this.#admit().catch((error: unknown) => this.#options.onFailure(error));
     });

@@ -161,11 +161,11 @@ export class Fetcher {
     }
   }
 
-  /** Pumps one event-loop tick later, so that a plan's blocks share windows. */
+  /** Pumps once the present work is done, so that a plan's blocks share windows. */
   #pumpSoon(): void {
     if (this.#isPumping) return;
     this.#isPumping = true;
-    setImmediate(() => {
+    queueMicrotask(() => {
       this.#isPumping = false;
       if (this.#isClosed) return;
       for (const source of this.#all) this.#pump(source);

@@ -37,6 +37,7 @@ import type { Receipts } from "./receipts.ts";
 import { Recut } from "./recut.ts";
 import { TooLong } from "./too-long.ts";
 import { Waiting } from "./waiting.ts";
+import { Worth } from "./worth.ts";
 
 export interface RestorerOptions {
   engine: string;
@@ -59,6 +60,7 @@ export class Restorer {
   readonly #options: RestorerOptions;
   readonly #tooLong: TooLong;
   readonly #admission: Admission;
+  readonly #worth: Worth;
   readonly #waiting: Waiting;
   readonly #plans = new Map<number, Plan>();
   readonly #changed = new Set<Plan>();
@@ -71,8 +73,10 @@ export class Restorer {
   constructor(options: RestorerOptions) {
     this.#options = options;
     this.#tooLong = new TooLong(options);
+    const { waitMs } = options;
+    this.#worth = new Worth({ costs: () => this.#context?.costs ?? null, waitMs });
     this.#waiting = new Waiting({
-      costs: () => this.#context?.costs ?? null,
+      worth: this.#worth,
       finish: (plan, reason) => this.#finish(plan, reason),
       send: options.send,
     });
@@ -153,16 +157,6 @@ export class Restorer {
     if (plan.state === "queued") this.onRoom();
   }
 
-  /** Shortens the deadline after the look-up: no plan may take longer than computing would. */
-  #armAgain(plan: Plan, { costs }: ArenaContext, startedMs: number): void {
-    const recomputeMs = costs.recomputeMs(plan.span);
-    if (recomputeMs === null || plan.isHandedOver) return;
-    const { waitMs } = this.#options;
-    const spentMs = plan.isAsked ? nowMs() - startedMs : 0;
-    const leftMs = Math.min(waitMs, recomputeMs) - spentMs;
-    this.#waiting.limit(plan, Math.max(1, leftMs), recomputeMs < waitMs ? "slower" : "deadline");
-  }
-
   #logFailure(error: unknown): void {
     this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
   }
@@ -204,7 +198,7 @@ export class Restorer {
       return;
     }
     const startedMs = nowMs();
-    if (!plan.isHandedOver && !this.#isWorthAsking(plan, message)) return;
+    if (!this.#mayAsk(plan, message)) return;
     const answer = await this.#answer(plan, message, namespace);
     await failpoint("sidecar.restore.found");
     if (plan.isOver) return;
@@ -223,7 +217,7 @@ export class Restorer {
     const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, context);
-    plan.case.decided(context.costs.decide(plan, boundary));
+    plan.case.decided(this.#worth.ofRestoring(plan, boundary, context.costs));
     const { tokens } = plan;
     const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
     const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
@@ -234,7 +228,7 @@ export class Restorer {
       probeLink(context, namespace, boundary.ranges);
       return;
     }
-    this.#armAgain(plan, context, startedMs);
+    this.#waiting.limit(plan, this.#worth.ofWaiting(plan, plan.isAsked ? nowMs() - startedMs : 0));
     await this.#admission.enter(plan, context);
   }
 
@@ -257,17 +251,13 @@ export class Restorer {
   }
 
   /** False when the plan is over, because computing answers before vaults would. Otherwise the look-up gets the time it is worth. */
-  #isWorthAsking(plan: Plan, { groups }: Prefetch): boolean {
-    const costs = this.#context?.costs;
-    const mostMs = costs?.lookupMs(plan, groups) ?? null;
-    if (mostMs === null || mostMs >= this.#options.waitMs) return true;
-    if (mostMs > 0) {
-      this.#waiting.limit(plan, mostMs, "slower");
+  #mayAsk(plan: Plan, { groups }: Prefetch): boolean {
+    const worth = this.#worth.ofAsking(plan, groups);
+    if (worth === null || "ms" in worth) {
+      this.#waiting.limit(plan, worth);
       return true;
     }
-    const recomputeS = (costs?.recomputeMs(plan.span) ?? 0) / 1000;
-    const tokens = plan.span.start;
-    plan.case.decided({ tokens, choice: "recomputed", why: "too_short", cost: null, recomputeS });
+    plan.case.decided(worth);
     this.#finish(plan, "slower");
     return false;
   }
@@ -319,7 +309,8 @@ export class Restorer {
     this.#changed.add(plan);
     if (this.#isFlushing) return;
     this.#isFlushing = true;
-    setImmediate(() => {
+    // A turn of the event loop for each of a short restore's steps would take as long as the steps.
+    queueMicrotask(() => {
       this.#isFlushing = false;
       const plans = [...this.#changed];
       this.#changed.clear();

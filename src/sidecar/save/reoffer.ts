@@ -6,7 +6,6 @@ import { UNCOUNTED } from "../../client/source.ts";
 import type { BlockStore } from "../../client/source.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
-import { packBlocks } from "../../codec/task.ts";
 import { toTierkvError } from "../../errors.ts";
 import {
   AGAIN_ASK_MS,
@@ -235,18 +234,16 @@ export class Reoffer {
       namespace,
       shard,
       shardCount: shards,
-      ...packBlocks(
-        blocks.map((block) => {
-          const pair = (block.leaseAt + shard) * 2;
-          return {
-            slot: block.leases[pair] ?? 0,
-            generation: block.leases[pair + 1] ?? 0,
-            hash: hashAt(block, block.index),
-            parent: block.index === 0 ? block.run.parent : hashAt(block, block.index - 1),
-            endTokens: endTokens(block, copies),
-          };
-        }),
-      ),
+      blocks: blocks.map((block) => {
+        const pair = (block.leaseAt + shard) * 2;
+        return {
+          slot: block.leases[pair] ?? 0,
+          generation: block.leases[pair + 1] ?? 0,
+          hash: hashAt(block, block.index),
+          parent: block.index === 0 ? block.run.parent : hashAt(block, block.index - 1),
+          endTokens: endTokens(block, copies),
+        };
+      }),
     });
   }
 }

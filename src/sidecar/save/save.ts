@@ -4,7 +4,6 @@ import type { Namespace, RecordClass } from "../../block.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
-import { packBlocks } from "../../codec/task.ts";
 import type { EncodeTask } from "../../codec/task.ts";
 import { TierkvError, toTierkvError } from "../../errors.ts";
 import { failpoint } from "../../failpoint.ts";
@@ -23,6 +22,7 @@ import type { CodecChoice } from "./codec-choice.ts";
 import { isVariable } from "./codecs.ts";
 import { DecodedBlocks } from "./decoded.ts";
 import { destinationsOf } from "./destinations.ts";
+import type { Destinations } from "./destinations.ts";
 import { ownHashes, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
 import { SaveRoom } from "./room.ts";
@@ -39,6 +39,18 @@ export interface SaverOptions {
   quarantine: Quarantine;
   counters: SidecarCounters;
   logger: Logger;
+}
+
+/** A block that an engine hands over. */
+interface Offered extends Pick<Destinations, "refusal"> {
+  source: SaveSource;
+  namespace: Namespace | null;
+  name: string | null;
+  item: SaveItem;
+  /** False where no restore of it could ever win. */
+  isWorth: boolean;
+  /** Where it goes first. */
+  store: StoreQueue | undefined;
 }
 
 /** Blocks of one source that go to one vault. */
@@ -107,9 +119,9 @@ export class Saver {
     for (const item of items) {
       const key = packKeys(item.hash, source.group, source.shard);
       const name = namespace === null ? null : recordKey(namespace, key);
-      const destinations = destinationsOf(source, item, this.#options);
+      const { destinations, refusal } = destinationsOf(source, item, this.#options);
       const store = destinations[0]?.store;
-      const reason = this.#refusal(source, store, namespace, name, item, isWorth);
+      const reason = this.#refusal({ source, namespace, name, item, isWorth, refusal, store });
       if (reason !== null || name === null || namespace === null || store === undefined) {
         this.#dropped(namespace, key, reason ?? "no_namespace");
         source.finish(item.slot, item.generation);
@@ -197,21 +209,14 @@ export class Saver {
     this.#options.outcomes.dropped(namespace, key, reason);
   }
 
-  #refusal(
-    source: SaveSource,
-    store: StoreQueue | undefined,
-    namespace: Namespace | null,
-    name: string | null,
-    { endTokens }: SaveItem,
-    isWorth: boolean,
-  ): DropReason | "duplicate" | null {
+  #refusal(offered: Offered): DropReason | "duplicate" | null {
+    const { source, namespace, name, item, isWorth, refusal, store } = offered;
     if (name === null || namespace === null) return "no_namespace";
     if (this.#options.quarantine.has(namespace)) return "quarantined";
-    if (store === undefined) return "no_vault";
-    if (store.refusal !== null) return store.refusal;
+    if (refusal !== null || store === undefined) return refusal ?? "no_vault";
     if (this.#inFlight.has(name)) return "duplicate";
     if (!isWorth) return "slow_link";
-    return this.#hasRoomFor(source.sourceBytes, store, endTokens) ? null : "queue_full";
+    return this.#hasRoomFor(source.sourceBytes, store, item.endTokens) ? null : "queue_full";
   }
 
   /** Makes room: copies of records held elsewhere go first, then the deepest block, which is useless without the blocks before it. */
@@ -334,7 +339,7 @@ export class Saver {
       namespace,
       shard,
       shardCount,
-      ...packBlocks(batch.map(({ item }) => item)),
+      blocks: batch.map(({ item }) => item),
     };
   }
 
