@@ -456,4 +456,18 @@ export const UPKEEP: readonly FaultRow[] = [
     ["crates/shm/tests/evictions.rs"],
     { unloaded: "is driven with a region of its own" },
   ),
+  row(
+    "F190",
+    "Valkey dies, freezes, sends too little, too much or other bytes, moves a slot, is full, or refuses this user",
+    "a miss, or a refusal that is counted by name: no wrong byte, and no request waits beyond its deadline; it is asked again once it answers",
+    ["crates/cold/tests/valkey.rs", "test/client/cold/cold-store.test.ts"],
+    { unloaded: "is driven with servers of its own" },
+  ),
+  row(
+    "F191",
+    "a bucket is slow, refuses, ends a body early, has other bytes, lost an object, or does not know If-None-Match",
+    "a miss, or a refusal that is counted by name: no wrong byte, and no request waits beyond its deadline",
+    ["crates/cold/tests/s3.rs", "test/client/cold/cold-store.test.ts"],
+    { unloaded: "is driven with servers of its own" },
+  ),
 ];
