@@ -144,6 +144,12 @@ async function main() {
   }
   await refuseParts(options);
   // Imported late, because these files read the build of set-up.
+  const { coreInfo } = await import("../dist/native.js");
+  if (coreInfo().assertions && !options.quick) {
+    note("bench: the core is built for tests; build it for release with `npm run build:native`");
+    process.exitCode = EXIT_CRASHED;
+    return;
+  }
   const { describeMachine, machineLine } = await import("./lib/machine.js");
   const { textLines } = await import("./lib/report.js");
   const machine = describeMachine();
