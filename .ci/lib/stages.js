@@ -135,16 +135,17 @@ export const EVERY_CHANGE = engines("restore", "shapes", "releases", "guards", "
 
 const files = vitestFiles();
 const pathsOf = (some) => some.map(({ path }) => path);
-/** Vitest's files by stage; each file is in one, and one with single marked tests also in `slow`. */
+/** Vitest's files by stage. A file with single marked tests is also in `slow`, one with a long form also in `long forms`. */
 const SUITE = {
   tidy: [TIDY],
   everyChange: pathsOf(files.filter(({ marker, path }) => marker === null && path !== TIDY)),
   alone: pathsOf(files.filter(({ marker }) => marker === ALONE)),
   faults: pathsOf(files.filter(({ marker, path }) => marker === MARKED && path.startsWith(FAULTS))),
+  long: pathsOf(files.filter(({ isLong, path }) => isLong && path !== SIMULATION)),
   slow: pathsOf(
     files.filter(
-      ({ marker, hasMarked, path }) =>
-        (marker === MARKED && !path.startsWith(FAULTS) && path !== SIMULATION) || hasMarked,
+      ({ marker, hasMarked, isLong, path }) =>
+        (marker === MARKED && !path.startsWith(FAULTS) && !isLong) || hasMarked,
     ),
   ),
 };
@@ -246,7 +247,7 @@ export const NIGHTLY = [
   vitest("faults", FAULTS_TIMEOUT_MS, [...atOnce(2), ...SUITE.faults]),
   cargo("cargo nightly", CARGO_TIMEOUT_MS, rustTests(true)),
   {
-    ...vitest("seen", VITEST_TIMEOUT_MS, ["test/page", "test/gateway"]),
+    ...vitest("long forms", NIGHTLY_TIMEOUT_MS, [...atOnce(2), ...SUITE.long]),
     env: { TIERKV_TEST_LONG: "on" },
   },
   {

@@ -14,6 +14,8 @@ const MARKER = /^\/\/!? @module-tag (\w+)$/m;
 const HEAD_BYTES = 600;
 /** Of one test in a file of other tests. */
 const MARKED_TEST = /\btags: \["nightly"\]/;
+/** Of a file with a long form. */
+const LONG_FORM = /\bprocess\.env\["TIERKV_TEST_LONG"\]/;
 
 function read(path) {
   const text = readFileSync(path, "utf8");
@@ -21,12 +23,17 @@ function read(path) {
   return { path: relative(ROOT, path), marker, text };
 }
 
-/** Returns vitest's files: each with its marker, and whether a single test in it is marked. */
+/** Returns vitest's files: each with its marker, and whether a single test in it is marked or it has a long form. */
 export const vitestFiles = () =>
   filesUnder(["test"])
     .filter((path) => path.endsWith(".test.ts"))
     .map(read)
-    .map(({ path, marker, text }) => ({ path, marker, hasMarked: MARKED_TEST.test(text) }));
+    .map(({ path, marker, text }) => ({
+      path,
+      marker,
+      hasMarked: MARKED_TEST.test(text),
+      isLong: LONG_FORM.test(text),
+    }));
 
 /** Returns cargo's test targets: each with its package, name and marker. A target is a file, or a folder with main.rs. */
 export function cargoTargets() {
