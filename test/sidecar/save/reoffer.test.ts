@@ -5,7 +5,6 @@ import { AGAIN_BYTES_PER_S } from "../../../src/limits/again.ts";
 import type * as Again from "../../../src/limits/again.ts";
 import type * as Limits from "../../../src/limits/general.ts";
 import { FetchPriority } from "../../../src/sidecar/vaults/fetch-priority.ts";
-import { sleep } from "../../../src/time.ts";
 import { openReoffer } from "../../support/copies.ts";
 import { openFakeVault } from "../../support/fake-vault.ts";
 import { lanePeer, onlyLookups } from "../../support/lanes.ts";
@@ -44,8 +43,8 @@ vi.mock("../../../src/limits/general.ts", async (importOriginal) => ({
 const LAYERS = 16;
 const PAGE = LAYERS * 4096;
 const GROUPS = [makeGroup({ layers: LAYERS })];
-/** Time of several looks. */
-const LOOKS_MS = 500;
+/** Calls to a vault of several looks at 40 blocks. */
+const SEVERAL = 10;
 /** Kind of an offer's frame on a lane. */
 const OFFER = 9;
 
@@ -91,6 +90,13 @@ async function records({ client, engine }: Host, blocks: readonly Block[]): Prom
   return blocks.map((_, index) => came.get(index) ?? Buffer.alloc(0));
 }
 
+/** Waits for several looks, in which each sidecar would have offered again: a look reads `isFree` before each call. */
+async function looks(count = SEVERAL): Promise<void> {
+  const reads = vi.spyOn(FetchPriority.prototype, "isFree", "get");
+  await until(() => reads.mock.calls.length >= count, "several looks");
+  reads.mockRestore();
+}
+
 /** Returns the share of the blocks that a new engine of a new sidecar restores with the right bytes. */
 async function restoredElsewhere(
   vault: { address: string },
@@ -122,7 +128,7 @@ test("F66 a vault that came back empty is offered the arena's blocks, without a 
   await until(() => counters.get("copies_offered") === 40, "the last answer");
   expect(counters.get("blocks_saved")).toBe(40);
   expect(host.sidecar.status().engines[0]!.retainedBlocks).toBe(40);
-  await sleep(LOOKS_MS);
+  await looks();
   expect(counters.get("copies_sent_bytes")).toBe(
     before.reduce((sum, { length }) => sum + length, 0),
   );
@@ -143,7 +149,7 @@ test("F66 blocks of a quarantined namespace are not offered, those of another en
   await until(() => counters.get("namespaces_quarantined") === 1, "the quarantine");
   vault = await restart(vault);
   await until(() => counters.get("copies_offered") >= 8, "the sound copies");
-  await sleep(LOOKS_MS);
+  await looks();
   expect(vault.stats().records).toBe(8);
 });
 
@@ -178,7 +184,8 @@ test(
     closeAfterTest({ close: () => busy.mockRestore() });
     await flood();
     expect(await held()).toBe(0);
-    await sleep(LOOKS_MS);
+    const callsBefore = busy.mock.calls.length;
+    await until(() => busy.mock.calls.length > callsBefore + SEVERAL, "several looks");
     expect(await held()).toBe(0);
     busy.mockRestore();
     await until(async () => (await held()) === 32, "all copies");
@@ -187,7 +194,7 @@ test(
     await flood();
     const [offered, left] = [counters.get("copies_offered"), await held()];
     expect(left).toBeLessThan(32);
-    await sleep(LOOKS_MS);
+    await looks();
     // Not offered again without a use, because the vault needs its room.
     expect(counters.get("copies_offered")).toBe(offered);
     expect(await held()).toBe(left);
@@ -218,7 +225,7 @@ test(
     // After each call but the last, a sidecar waits for the time of its bytes at its rate.
     const leastMs = ((Math.max(...sent) - 256 * 1024) / AGAIN_BYTES_PER_S) * 1000;
     expect(tookMs).toBeGreaterThan(leastMs * 0.9);
-    await sleep(LOOKS_MS);
+    await looks(10 * SEVERAL);
     expect(vault.counters.get("stored_bytes")).toBeLessThanOrEqual(lostBytes);
   },
 );
@@ -236,7 +243,7 @@ test("a vault with less room than the arena keeps newer records, and the start o
     return maxBytes - usedBytes - reservedBytes < PAGE + 4096;
   };
   await until(isFull, "a full vault");
-  await sleep(LOOKS_MS);
+  await looks();
   const keys = packKeys(hashesOf(blocks), 0, 0);
   const held = await host.client.lookup(host.engine.namespace, keys, SOON_MS);
   const count = small.stats().records;
@@ -251,8 +258,10 @@ test("flushed blocks are not offered again", async () => {
   await keepCopies(host, makeBlocks("e", 12, PAGE));
   await openClient(vault).flush(null, SOON_MS);
   await until(() => host.sidecar.counters.get("flushed_blocks") === 12, "the flush");
-  await sleep(LOOKS_MS);
-  expect(vault.stats().records).toBe(0);
+  // Others of the same arena, which the vault is asked for.
+  await keepCopies(host, makeBlocks("later", 4, PAGE));
+  await looks();
+  expect(vault.stats().records).toBe(4);
   expect(host.sidecar.counters.get("copies_offered")).toBe(0);
 });
 
