@@ -91,7 +91,7 @@ async function records({ client, engine }: Host, blocks: readonly Block[]): Prom
 }
 
 /** Waits for several looks, in which each sidecar would have offered again: a look reads `isFree` before each call. */
-async function looks(count = SEVERAL): Promise<void> {
+async function severalLooks(count = SEVERAL): Promise<void> {
   const reads = vi.spyOn(FetchPriority.prototype, "isFree", "get");
   await until(() => reads.mock.calls.length >= count, "several looks");
   reads.mockRestore();
@@ -128,7 +128,7 @@ test("F66 a vault that came back empty is offered the arena's blocks, without a 
   await until(() => counters.get("copies_offered") === 40, "the last answer");
   expect(counters.get("blocks_saved")).toBe(40);
   expect(host.sidecar.status().engines[0]!.retainedBlocks).toBe(40);
-  await looks();
+  await severalLooks();
   expect(counters.get("copies_sent_bytes")).toBe(
     before.reduce((sum, { length }) => sum + length, 0),
   );
@@ -149,7 +149,7 @@ test("F66 blocks of a quarantined namespace are not offered, those of another en
   await until(() => counters.get("namespaces_quarantined") === 1, "the quarantine");
   vault = await restart(vault);
   await until(() => counters.get("copies_offered") >= 8, "the sound copies");
-  await looks();
+  await severalLooks();
   expect(vault.stats().records).toBe(8);
 });
 
@@ -194,7 +194,7 @@ test(
     await flood();
     const [offered, left] = [counters.get("copies_offered"), await held()];
     expect(left).toBeLessThan(32);
-    await looks();
+    await severalLooks();
     // Not offered again without a use, because the vault needs its room.
     expect(counters.get("copies_offered")).toBe(offered);
     expect(await held()).toBe(left);
@@ -225,7 +225,7 @@ test(
     // After each call but the last, a sidecar waits for the time of its bytes at its rate.
     const leastMs = ((Math.max(...sent) - 256 * 1024) / AGAIN_BYTES_PER_S) * 1000;
     expect(tookMs).toBeGreaterThan(leastMs * 0.9);
-    await looks(10 * SEVERAL);
+    await severalLooks(10 * SEVERAL);
     expect(vault.counters.get("stored_bytes")).toBeLessThanOrEqual(lostBytes);
   },
 );
@@ -243,7 +243,7 @@ test("a vault with less room than the arena keeps newer records, and the start o
     return maxBytes - usedBytes - reservedBytes < PAGE + 4096;
   };
   await until(isFull, "a full vault");
-  await looks();
+  await severalLooks();
   const keys = packKeys(hashesOf(blocks), 0, 0);
   const held = await host.client.lookup(host.engine.namespace, keys, SOON_MS);
   const count = small.stats().records;
@@ -260,7 +260,7 @@ test("flushed blocks are not offered again", async () => {
   await until(() => host.sidecar.counters.get("flushed_blocks") === 12, "the flush");
   // Others of the same arena, which the vault is asked for.
   await keepCopies(host, makeBlocks("later", 4, PAGE));
-  await looks();
+  await severalLooks();
   expect(vault.stats().records).toBe(4);
   expect(host.sidecar.counters.get("copies_offered")).toBe(0);
 });
