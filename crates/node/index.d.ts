@@ -166,6 +166,8 @@ export interface CoreInfo {
   crc32c: string
   /** Instruction set of the int8 codec: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`. */
   isa: string
+  /** Whether assertions are compiled in, as in the build for tests, whose speed says nothing. */
+  assertions: boolean
 }
 
 /** Creates, sizes and maps the shared memory; no slot has memory yet. */

@@ -1,4 +1,5 @@
 // Owns the count behind "never wrong bytes": 200,000 reads through faults of all kinds, each compared with its original.
+// @module-tag nightly
 import { expect, test } from "vitest";
 import type { TestSidecar } from "../support/sidecars.ts";
 import { closeAfterTest, until } from "../support/vaults.ts";

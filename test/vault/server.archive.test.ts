@@ -1,4 +1,5 @@
 // Owns the proof that a vault with a lost disk recovers from its archive in a directory, without flushed records.
+// @module-tag nightly
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
