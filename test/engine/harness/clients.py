@@ -122,7 +122,8 @@ def _chat(url: str, **asked: Any) -> Any:
 
 def _chat_streamed(url: str, **asked: Any) -> Any:
     """Returns what the SDK's own collector makes of the pieces, and the usage at the end."""
-    text, calls, ends, usage = "", {}, [], None
+    text, ends, usage = "", [], None
+    calls: dict[int, list[str]] = {}
     stream = openai_at(url).chat.completions.create(
         **{**_CHAT, "messages": ASK, **asked},
         stream=True,
@@ -208,7 +209,8 @@ def _response(url: str, **asked: Any) -> Any:
 
 
 def _response_streamed(url: str, **asked: Any) -> Any:
-    seen, deltas, last = [], "", None
+    deltas, last = "", None
+    seen: list[str] = []
     for event in openai_at(url).responses.create(**{**_FLAT, "input": ASK, **asked}, stream=True):
         if not seen or seen[-1] != event.type:
             seen.append(event.type)
@@ -367,7 +369,8 @@ QUESTIONS: dict[str, Callable[[str], Any]] = {
 def shape(value: Any) -> Any:
     """Returns a JSON value with its types in place of texts and numbers, except an error's kind, code and field."""
     if isinstance(value, dict):
-        kept = ("type", "code", "param")
+        # vLLM puts its own kinds into errors of the Messages API, the gateway those of that API.
+        kept = () if value.keys() == {"type", "message"} else ("type", "code", "param")
         return {
             key: one if key in kept and not isinstance(one, dict) else shape(one)
             for key, one in value.items()

@@ -17,7 +17,7 @@ MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
 INVOCATIONS = "/invocations"
 #: Characters of a text, and how many different texts there are before each gets its number.
-LONGEST, TEXTS = 300, 3000
+LONGEST, TEXTS = 150, 3000
 #: Ids below this one are no marks of turns.
 VOCABULARY = 100_000
 #: A client's own template; Jinja as it is.
