@@ -56,7 +56,7 @@ export const GATEWAY_WAIT_MS_DEFAULT = 10_000;
 export const GATEWAY_WAIT_MS_MAX = 600_000;
 /** Retry-After of a shed request. */
 export const GATEWAY_RETRY_AFTER_S = 1;
-/** Engines that one request tries. */
+/** Attempts at engines for one request. */
 export const GATEWAY_TRIES_MAX = 3;
 /** Engines that may be lost while one request waits there for its first byte, and it is still sent to another. */
 export const GATEWAY_LOSSES_MAX = 1;

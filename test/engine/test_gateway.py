@@ -45,15 +45,22 @@ class Gateway:
         )
         argv = ["node", "bin/tierkv.js", "gateway", "--json", "--config", str(self._config)]
         self.process = Process("gateway", argv, folder / "gateway.log")
-        self._url = self.process.start()["url"]
+        self.url = self.process.start()["url"]
 
     def ask(self, path: str, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Returns the answer and its headers."""
-        request = urllib.request.Request(
-            f"{self._url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=CALL_S) as response:
+        with urllib.request.urlopen(self._request(path, body), timeout=CALL_S) as response:
             return json.loads(response.read()), dict(response.headers)
+
+    def text(self, path: str, body: dict[str, Any]) -> str:
+        """Returns the answer as it came."""
+        with urllib.request.urlopen(self._request(path, body), timeout=CALL_S) as response:
+            return str(response.read().decode())
+
+    def _request(self, path: str, body: dict[str, Any]) -> urllib.request.Request:
+        return urllib.request.Request(
+            f"{self.url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
 
     def complete(self, model: str, text: list[int]) -> tuple[str, int, int]:
         """Returns the engine that answered, the tokens believed to be held there, and the reused ones."""
@@ -72,7 +79,7 @@ class Gateway:
 
     def metric(self, name: str, label: str = "") -> list[float]:
         """Returns the values of each engine, and of each tier if any, filtered by label."""
-        with urllib.request.urlopen(f"{self._url}/metrics", timeout=CALL_S) as response:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=CALL_S) as response:
             lines = response.read().decode().splitlines()
         return [
             float(line.split()[-1])

@@ -13,11 +13,14 @@ import socket
 import subprocess
 import urllib.request
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from harness.engine import CALL_S, END_S, ENVIRONMENT
 from harness.processes import ROOT, free_port, wait_until
 from harness.releases import MAIN, python_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINE = "vllm serve"
@@ -50,7 +53,10 @@ class _OnSocket(http.client.HTTPConnection):
 
 
 class Server:
-    """One server; in the launch line `line`, `model` replaces its model. `on`: a Unix socket in place of a port."""
+    """One server; in the launch line `line`, `model` replaces its model. `on`: a Unix socket in place of a port.
+
+    `more`: options that win over those for a small model.
+    """
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class Server:
         environment: dict[str, str],
         python: str = python_of(MAIN),
         on: Path | None = None,
+        more: Sequence[str] = (),
     ) -> None:
         assert line[:2] == _LINE.split()
         # The module is run, because the CPU build's package has another name and its `vllm` command finds no version.
@@ -69,7 +76,7 @@ class Server:
         self._log = log
         self._on = on
         place = ["--port", str(self.port)] if on is None else ["--uds", str(on)]
-        self._argv = [*module, "--model", model, *line[3:], *_SMALL, *place]
+        self._argv = [*module, "--model", model, *line[3:], *_SMALL, *more, *place]
         self._environment = {
             **os.environ,
             **ENVIRONMENT,
@@ -104,12 +111,31 @@ class Server:
         body = {"model": self._model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
         return dict(json.loads(self.post("/v1/completions", json.dumps(body).encode(), **headers)))
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def post(self, path: str, body: bytes = b"", **headers: str) -> bytes:
-        """Returns the server's answer to a GET of this path."""
+        """Returns the server's answer to a POST to this path."""
         headers = {"content-type": "application/json", **headers}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, headers)
+        request = urllib.request.Request(f"{self.url}{path}", body, headers)
         with urllib.request.urlopen(request, timeout=CALL_S) as response:
             return bytes(response.read())
+
+    def read(self, path: str) -> bytes:
+        """Returns the server's answer to a GET of this path."""
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=CALL_S) as response:
+            return bytes(response.read())
+
+    def gauge(self, name: str) -> float:
+        """Returns the sum of a metric over its labels."""
+        lines = self.read("/metrics").decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
+
+    def kill(self) -> None:
+        """Ends the server and its core at once."""
+        os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait(END_S)
 
     @property
     def core(self) -> int:
@@ -128,10 +154,10 @@ class Server:
                 connection = _OnSocket(self._on)
                 connection.request("GET", "/health")
                 return connection.getresponse().status == http.client.OK
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=CALL_S):
-                return True
+            self.read("/health")
         except OSError:
             return False
+        return True
 
     def _end(self) -> None:
         """Ends it as an operator does; leftovers of its session are killed after a while."""
