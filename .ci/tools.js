@@ -152,7 +152,7 @@ const CHECKS = {
     },
   },
   envoy: {
-    test: "test/gateway/picker/picker.envoy.test.ts",
+    test: "test/gateway/picker/picker.",
     tools: { TIERKV_TEST_ENVOY: ENVOY },
   },
   metrics: {

@@ -15,11 +15,14 @@ export async function startScrape(
   trouble: () => string | null,
 ): Promise<Running | undefined> {
   if (listen === null) return undefined;
-  const { startScrapeServer } = await import("../exposition/server.ts");
+  const [{ startScrapeServer }, { exposition }] = await Promise.all([
+    import("../exposition/server.ts"),
+    import("../exposition/text.ts"),
+  ]);
   const server = await startScrapeServer({
     listen,
     key: `[${section}] metrics_listen`,
-    read,
+    read: () => exposition(read()),
     trouble,
   });
   logger.info({ url: server.url }, "metrics can be scraped");

@@ -16,6 +16,7 @@ import type { Engine } from "./engines/engine.ts";
 import { Fleet } from "./engines/fleet.ts";
 import { BodyBudget } from "./front/body.ts";
 import { Keys } from "./front/keys.ts";
+import { Leaving } from "./front/leaving.ts";
 import { StoredResponses } from "./front/responses.ts";
 import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
@@ -70,6 +71,9 @@ export async function startGateway(
     open.push(roster);
     open.push(...(await startFollowing(config, look, parts, logger)));
     open.push(new Keeper({ path: config.indexFile, index, roster, logger }));
+    const leaving = new Leaving({ ...config, logger });
+    const metrics = await startMetrics(config, figures, () => troubleOf(fleet, leaving), logger);
+    if (metrics !== null) open.push(metrics);
     const shown = { fleet, roster, index, router, keys, own };
     open.push(await startControl(config.socket, shown));
     const { allowedOrigins: origins, showEngine: hasEngine } = config;
@@ -77,11 +81,15 @@ export async function startGateway(
     const registry = config.sequences ? roster : null;
     const stored = new StoredResponses(`${config.indexFile}.responses`, logger);
     open.push(stored);
-    const how = { listen: config.listen, tls, registry, origins, stored };
+    const how = { listen: config.listen, tls, registry, origins, stored, leaving };
     const front: Front = await startFront({ ...how, ...serving });
     const serves: Running[] = [front];
-    open.push({ close: async () => void (await Promise.all(serves.map((one) => one.close()))) });
-    const extProc = config.extProc && (await pickerAt(config.extProc.text, serving));
+    const leave = async (): Promise<void> => {
+      await leaving.begin();
+      await Promise.all(serves.map((one) => one.close()));
+    };
+    open.push({ close: leave });
+    const extProc = config.extProc && (await pickerAt(config.extProc.text, serving, leaving));
     if (extProc !== null) serves.push(extProc);
     const engines = fleet.engines.map(({ name }) => name);
     return { url: front.url, preset, extProc: extProc?.address ?? null, engines, close };
@@ -92,9 +100,34 @@ export async function startGateway(
 }
 
 /** Loads gRPC only where Envoy asks. */
-async function pickerAt(listen: string, picking: Picking): Promise<RunningPicker> {
+async function pickerAt(
+  listen: string,
+  picking: Picking,
+  leaving: Leaving,
+): Promise<RunningPicker> {
   const { startPicker } = await import("./picker/picker.ts");
-  return startPicker(listen, picking);
+  return startPicker(listen, picking, leaving);
+}
+
+/** null: `[gateway] metrics_listen` is not set. */
+async function startMetrics(
+  { metricsListen: listen }: GatewayConfig,
+  figures: Figures,
+  trouble: () => string | null,
+  logger: Logger,
+): Promise<Running | null> {
+  if (listen === null) return null;
+  const { startScrapeServer } = await import("../exposition/server.ts");
+  const read = (): Promise<string> => figures.text();
+  const key = "[gateway] metrics_listen";
+  const server = await startScrapeServer({ listen, key, read, trouble });
+  logger.info({ url: server.url }, "metrics can be scraped");
+  return server;
+}
+
+function troubleOf(fleet: Fleet, leaving: Leaving): string | null {
+  if (leaving.isLeaving) return "the gateway is leaving";
+  return fleet.hasAny(null) ? null : "no engine answers";
 }
 
 interface Parts {
@@ -121,7 +154,14 @@ function partsOf(
   const saved = loadSaved(config.indexFile, logger);
   const index = new BlockIndex();
   const onGone = ({ name }: Engine): void => void figures.forget(name);
-  const roster = new Roster({ fleet, index, saved, logger, onGone });
+  const roster = new Roster({
+    fleet,
+    index,
+    saved,
+    isByNumber: config.extProc !== null,
+    logger,
+    onGone,
+  });
   const figures = new Figures(fleet, roster, index);
   const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);

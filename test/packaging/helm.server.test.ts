@@ -46,7 +46,11 @@ describe.skipIf(HELM === "" || !HAS_ETCD || !HAS_API_SERVER)("a real API server"
     async () => {
       const server = await startApiServer();
       const set = ALL.flatMap((one) => ["--set", one]);
-      const text = helm(server.kubeconfig, "template", "x", ".", "--validate", ...set);
+      const text = helm(
+        server.kubeconfig,
+        ...["template", "x", ".", "--validate", "--set", "access.print=true"],
+        ...set,
+      );
       const [, example = ""] =
         /```yaml\n(apiVersion: serving[\s\S]*?)```/.exec(readFileSync(PAGE, "utf8")) ?? [];
       const all = [...parseAllDocuments(text), ...parseAllDocuments(example)];
