@@ -8,10 +8,10 @@ import { packageVersion } from "../version.ts";
 
 /** Serves `read` and `trouble` to scrapers; undefined: `[section] metrics_listen` is not set. */
 export async function startScrape(
-  section: "sidecar" | "vault",
+  section: "sidecar" | "vault" | "gateway",
   listen: Address | null,
   logger: Logger,
-  read: () => readonly Family[],
+  read: () => readonly Family[] | Promise<string>,
   trouble: () => string | null,
 ): Promise<Running | undefined> {
   if (listen === null) return undefined;
@@ -22,7 +22,10 @@ export async function startScrape(
   const server = await startScrapeServer({
     listen,
     key: `[${section}] metrics_listen`,
-    read: () => exposition(read()),
+    read: async () => {
+      const found = await read();
+      return typeof found === "string" ? found : await exposition(found);
+    },
     trouble,
   });
   logger.info({ url: server.url }, "metrics can be scraped");

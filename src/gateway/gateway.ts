@@ -47,12 +47,21 @@ export type Vaults = () => readonly AskedVault[];
 
 const NO_VAULTS: Vaults = () => [];
 
+/** Serves metrics at `[gateway] metrics_listen`, and why the gateway takes no requests (null: it does); undefined: nowhere. */
+export type Scrape = (
+  read: () => Promise<string>,
+  trouble: () => string | null,
+) => Promise<Running | undefined>;
+
+const NO_SCRAPE: Scrape = () => Promise.resolve(undefined);
+
 /** Serves until closed. Asks every engine once before it listens. `look`: a source of more engines. */
 export async function startGateway(
   config: GatewayConfig,
   logger: Logger,
   look: Look | null = null,
   vaults: Vaults = NO_VAULTS,
+  scrape: Scrape = NO_SCRAPE,
 ): Promise<RunningGateway> {
   const { keys, tls, access } = readAccess(config);
   const parts = partsOf(config, logger, look !== null, vaults, access);
@@ -72,8 +81,11 @@ export async function startGateway(
     open.push(...(await startFollowing(config, look, parts, logger)));
     open.push(new Keeper({ path: config.indexFile, index, roster, logger }));
     const leaving = new Leaving({ ...config, logger });
-    const metrics = await startMetrics(config, figures, () => troubleOf(fleet, leaving), logger);
-    if (metrics !== null) open.push(metrics);
+    const metrics = await scrape(
+      () => figures.text(),
+      () => troubleOf(fleet, leaving),
+    );
+    if (metrics !== undefined) open.push(metrics);
     const shown = { fleet, roster, index, router, keys, own };
     open.push(await startControl(config.socket, shown));
     const { allowedOrigins: origins, showEngine: hasEngine } = config;
@@ -84,14 +96,17 @@ export async function startGateway(
     const how = { listen: config.listen, tls, registry, origins, stored, leaving };
     const front: Front = await startFront({ ...how, ...serving });
     const serves: Running[] = [front];
+    let isReady = false;
     const leave = async (): Promise<void> => {
-      await leaving.begin();
+      // Nobody was sent here before.
+      if (isReady) await leaving.begin();
       await Promise.all(serves.map((one) => one.close()));
     };
     open.push({ close: leave });
     const extProc = config.extProc && (await pickerAt(config.extProc.text, serving, leaving));
     if (extProc !== null) serves.push(extProc);
     const engines = fleet.engines.map(({ name }) => name);
+    isReady = true;
     return { url: front.url, preset, extProc: extProc?.address ?? null, engines, close };
   } catch (error) {
     await close();
@@ -107,22 +122,6 @@ async function pickerAt(
 ): Promise<RunningPicker> {
   const { startPicker } = await import("./picker/picker.ts");
   return startPicker(listen, picking, leaving);
-}
-
-/** null: `[gateway] metrics_listen` is not set. */
-async function startMetrics(
-  { metricsListen: listen }: GatewayConfig,
-  figures: Figures,
-  trouble: () => string | null,
-  logger: Logger,
-): Promise<Running | null> {
-  if (listen === null) return null;
-  const { startScrapeServer } = await import("../exposition/server.ts");
-  const read = (): Promise<string> => figures.text();
-  const key = "[gateway] metrics_listen";
-  const server = await startScrapeServer({ listen, key, read, trouble });
-  logger.info({ url: server.url }, "metrics can be scraped");
-  return server;
 }
 
 function troubleOf(fleet: Fleet, leaving: Leaving): string | null {

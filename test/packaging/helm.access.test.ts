@@ -22,10 +22,8 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
     const theirs = template("access.existingSecret=ours");
     expect(theirs).not.toContain("kind: Secret");
     expect(template("access.existingSecret=ours")).toBe(theirs);
-    const printed = helm(
-      ...["template", "x", ".", ...KUBE, "--show-only", "templates/access.yaml"],
-      ...["--set", "access.print=true"],
-    );
+    const only = ["--show-only", "templates/access.yaml", "--set", "access.print=true"];
+    const printed = helm("template", "x", ".", ...KUBE, ...only);
     expect(printed).toContain("name: x-tierkv-access");
     for (const part of ["vault", "engine"]) {
       const pod = podOf(render("access.existingSecret=ours"), "StatefulSet", part);
@@ -84,8 +82,8 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
     );
     expect(configOf(render(outside, "gateway.lan=true"), "gateway").gateway.lan).toBe(true);
     // Envoy asks in the clear.
-    const picker = [...["k", "t"].map((one, at) => `gateway.${["keys", "tls"][at]}Secret=${one}`)];
-    const envoy = render(...picker, "gateway.inferencePool.enabled=true");
+    const secrets = "gateway.keysSecret=k,gateway.tlsSecret=t";
+    const envoy = render(secrets, "gateway.inferencePool.enabled=true");
     expect(configOf(envoy, "gateway").gateway.lan).toBe(true);
   });
 

@@ -8,10 +8,11 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { pino } from "pino";
 import { onTestFinished } from "vitest";
+import { startScrape } from "../../src/cli/telling.ts";
 import type { Address, GatewayConfig } from "../../src/config/config.ts";
 import type { Look } from "../../src/gateway/engines/discovery.ts";
 import { startGateway } from "../../src/gateway/gateway.ts";
-import type { RunningGateway, Vaults } from "../../src/gateway/gateway.ts";
+import type { RunningGateway, Scrape, Vaults } from "../../src/gateway/gateway.ts";
 import { splitAddress } from "../../src/hosts.ts";
 import type { Logger } from "../../src/log.ts";
 import { SimEngine } from "./sim-engine.ts";
@@ -84,7 +85,9 @@ export async function gatewayBefore(
     for (const engine of engines) await engine.kill().catch(() => {});
     await ended;
   });
-  const gateway = await startGateway(config, logger, look, vaults);
+  const scrape: Scrape = (read, trouble) =>
+    startScrape("gateway", config.metricsListen, logger, read, trouble);
+  const gateway = await startGateway(config, logger, look, vaults, scrape);
   started = gateway;
   return {
     engines,

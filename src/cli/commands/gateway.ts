@@ -6,7 +6,7 @@ import type { ShownEngine, ShownFleet } from "../../gateway/control.ts";
 import type { Look } from "../../gateway/engines/discovery.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import type { ShownKey } from "../../gateway/front/keys.ts";
-import type { Vaults } from "../../gateway/gateway.ts";
+import type { Scrape, Vaults } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
 import type { ShownTokenizer } from "../../gateway/tokens/own.ts";
 import { isLocal, sourceOf } from "../../hosts.ts";
@@ -16,6 +16,7 @@ import type { Logger } from "../../log.ts";
 import { sleep } from "../../time.ts";
 import type { Call } from "../call.ts";
 import type { Command } from "../command.ts";
+import { startScrape } from "../telling.ts";
 import { orNone, showMs } from "../text.ts";
 
 interface ServeOptions {
@@ -116,7 +117,10 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
       name: "gateway",
       timeoutMs: GATEWAY_START_MS,
       run: async () => {
-        const gateway = await startGateway(config.gateway, logger, look, vaults);
+        const { metricsListen } = config.gateway;
+        const scrape: Scrape = (read, trouble) =>
+          startScrape("gateway", metricsListen, logger, read, trouble);
+        const gateway = await startGateway(config.gateway, logger, look, vaults, scrape);
         const { url, preset, extProc, engines } = gateway;
         logger.info({ url, preset, extProc, engines }, "gateway ready");
         if (call.isJson) call.print({ event: "ready", url, extProc }, []);
