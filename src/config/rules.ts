@@ -23,7 +23,7 @@ type Rule = (config: Config) => Breach | null;
 const EXACT_CODECS: ReadonlySet<string> = new Set(["raw", "lossless"]);
 
 const scrapedHere =
-  (section: "vault" | "sidecar"): Rule =>
+  (section: "vault" | "sidecar" | "gateway"): Rule =>
   (config) => {
     const { metricsListen, metricsLan } = config[section];
     if (metricsListen === null || isLocal(metricsListen) || metricsLan) return null;
@@ -192,6 +192,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   },
   vaultIsScrapedHere: scrapedHere("vault"),
   sidecarIsScrapedHere: scrapedHere("sidecar"),
+  gatewayIsScrapedHere: scrapedHere("gateway"),
   announcedByAddress: ({ vault: { announce, listen } }) =>
     announce && unixPath(listen.text) !== null
       ? {
@@ -288,6 +289,14 @@ const RULES: Readonly<Record<string, Rule>> = {
       path: ["gateway", "engines"],
       reason: `with ext_proc Envoy is told addresses, and ${named.text} is a name or a socket`,
       fix: "write the IP addresses of engines",
+    };
+  },
+  registeredByNumber: ({ gateway: { extProc }, etcd: { engineHost } }) => {
+    if (extProc === null || engineHost === null || isIP(engineHost) !== 0) return null;
+    return {
+      path: ["etcd", "engine_host"],
+      reason: `with [gateway] ext_proc Envoy is told addresses, and ${engineHost} is a name`,
+      fix: "write the IP address of this machine",
     };
   },
   helpersAreEngines: ({ gateway: { prefill, engines } }) => {

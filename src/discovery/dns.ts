@@ -1,8 +1,8 @@
-// Owns names that stand for a pool's vaults: `dns:host:port` for all addresses of a host, `dns:name` for its SRV records.
+// Owns names that stand for a pool's vaults: `dns:host:port` for the addresses of a host, `dns:name` for its SRV records.
 import { Resolver } from "node:dns/promises";
-import { isIPv6 } from "node:net";
 import type { Address } from "../config/config.ts";
 import { TierkvError } from "../errors.ts";
+import { ofOneFamily } from "../families.ts";
 import { isNames } from "../hosts.ts";
 import { DNS_TIMEOUT_MS, DNS_TRIES } from "../limits/pool.ts";
 
@@ -37,8 +37,11 @@ async function services(name: string, resolver: Resolving): Promise<string[]> {
 }
 
 async function hosts(name: string, port: number, resolver: Resolving): Promise<string[]> {
-  const all = await Promise.all([orNone(resolver.resolve4(name)), orNone(resolver.resolve6(name))]);
-  return all.flat().map((host) => (isIPv6(host) ? `[${host}]:${port}` : `${host}:${port}`));
+  const [v4, v6] = await Promise.all([
+    orNone(resolver.resolve4(name)),
+    orNone(resolver.resolve6(name)),
+  ]);
+  return ofOneFamily({ v4, v6: v6.map((host) => `[${host}]`) }).map((host) => `${host}:${port}`);
 }
 
 /** Returns an empty list where there are no records of one kind. */

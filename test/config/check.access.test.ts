@@ -53,6 +53,20 @@ testRefusals({
     "vllm:8000 is a name",
     "write the IP addresses of engines",
   ),
+  "a name under which engines are registered, where Envoy wants addresses": bad(
+    '[gateway]\next_proc = "127.0.0.1:9002"\ndiscover = "etcd:engines"\n[etcd]\nendpoints = ["127.0.0.1:2379"]\nengine_host = "node-1"',
+    6,
+    "CONFIG_CONFLICT",
+    "node-1 is a name",
+    "write the IP address of this machine",
+  ),
+  "metrics of a gateway for other machines": bad(
+    '[gateway]\nmetrics_listen = "0.0.0.0:9464"',
+    2,
+    "CONFIG_CONFLICT",
+    "[gateway] metrics_listen",
+    "metrics_lan = true",
+  ),
   "an engine for prompts that is none of engines": bad(
     '[gateway]\nengines = ["127.0.0.1:8000"]\nprefill = ["127.0.0.1:8001"]',
     3,

@@ -17,6 +17,7 @@ export const FOUNDATION: readonly string[] = [
   "limits/truth",
   "limits/user",
   "hosts",
+  "families",
   "interfaces",
   "roles",
   "printable",

@@ -358,6 +358,18 @@ def publishes_events(config: Any) -> bool:
     return events is not None and bool(events.enable_kv_cache_events)
 
 
+def publish_over_ipv6(config: Any) -> None:
+    """Let the sockets of the engine's events listen on IPv6 as well as IPv4.
+
+    vLLM binds `tcp://*:PORT` for IPv4 alone and cannot bind `tcp://[::]:PORT` (distributed/kv_events.py). It makes both
+    sockets after the connector, in pyzmq's shared context, whose options new sockets take. Without IPv6 on the machine
+    the system's library falls back to IPv4.
+    """
+    if publishes_events(config):
+        zmq = import_module("zmq")
+        zmq.Context.instance().setsockopt(zmq.IPV6, 1)
+
+
 def _is_one_of_several(config: Any) -> bool:
     """Tell whether an engine is one of several data-parallel ranks.
 
