@@ -65,7 +65,7 @@ class Server:
         # The module is run, because the CPU build's package has another name and its `vllm` command finds no version.
         module = [python, "-m", "vllm.entrypoints.openai.api_server"]
         self.port = free_port()
-        self._model = model
+        self.model = model
         self._log = log
         self._on = on
         place = ["--port", str(self.port)] if on is None else ["--uds", str(on)]
@@ -101,8 +101,18 @@ class Server:
 
     def complete(self, prompt: list[int], **headers: str) -> dict[str, Any]:
         """Returns the server's answer to a prompt of token ids."""
-        body = {"model": self._model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
+        body = {"model": self.model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
+        body["temperature"] = 0
         return dict(json.loads(self.post("/v1/completions", json.dumps(body).encode(), **headers)))
+
+    def metric(self, name: str, label: str = "") -> float:
+        """Returns the sum of a metric's values, filtered by label."""
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}/metrics", timeout=CALL_S
+        ) as response:
+            lines = response.read().decode().splitlines()
+        told = [line for line in lines if line.startswith(f"{name}{{") and label in line]
+        return sum(float(line.split()[-1]) for line in told)
 
     def post(self, path: str, body: bytes = b"", **headers: str) -> bytes:
         """Returns the server's answer to a GET of this path."""
