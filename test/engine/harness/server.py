@@ -121,6 +121,11 @@ class Server:
         with urllib.request.urlopen(request, timeout=CALL_S) as response:
             return bytes(response.read())
 
+    def stop(self) -> int:
+        """Ends it by SIGTERM; returns its exit code once it has ended by itself."""
+        self._child.terminate()
+        return self._child.wait(CALL_S)
+
     @property
     def core(self) -> int:
         """Process id of the engine core, a child of the server."""
