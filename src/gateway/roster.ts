@@ -56,14 +56,20 @@ export class Roster {
     this.#options = options;
   }
 
-  /** null: the engine publishes no events to the gateway. */
+  /** Returns the feed that knows least, of an engine's ranks; null: the engine publishes no events to the gateway. */
   feedOf(engine: Engine): EventFeed | null {
-    return this.#followed.get(engine)?.members[0]?.feed ?? null;
+    const feeds = this.#heard(engine).map(({ feed }) => feed);
+    return feeds.find((feed) => feed?.state !== "live") ?? feeds[0] ?? null;
   }
 
-  /** Whether its block hashes can be computed here; null: the engine publishes no events to the gateway. */
+  /** Returns what is known of how an engine hashes, of the rank of which least is; null: it publishes no events to the gateway. */
   agreementOf(engine: Engine): Agreement | null {
-    return this.#followed.get(engine)?.members[0]?.agreement ?? null;
+    const found = this.#heard(engine).map(({ agreement }) => agreement);
+    return found.find((agreement) => agreement?.state !== "agreed") ?? found[0] ?? null;
+  }
+
+  #heard(engine: Engine): readonly Member[] {
+    return this.#followed.get(engine)?.members.filter(({ isFollowed }) => isFollowed) ?? [];
   }
 
   /** Returns the engine's members in the index: one, or one for each of its ranks. */

@@ -8,11 +8,12 @@ import anthropic
 import openai
 import pytest
 from harness.clients import MISTAKES, MODEL, QUESTIONS, give_up, long_streams
+from harness.gateway import Gateway
 from harness.processes import free_port, wait_until
 from harness.published import NIGHTLY_S, folder_of
 from harness.releases import MAIN, OLDEST
 from harness.server import Server
-from test_gateway import Gateway, engines_at, line_of
+from test_gateway import engines_at, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ class Scene(NamedTuple):
     gateway: Gateway
 
     def is_idle(self) -> bool:
-        return self.server.gauge("vllm:num_requests_running") == 0
+        return self.server.metric("vllm:num_requests_running") == 0
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_what_a_client_leaves_ends_at_the_engine(scene: Scene) -> None:
         events = iter(stream)
         for _ in range(READ):
             next(events)
-    assert scene.server.gauge("vllm:num_requests_running") == len(streams)
+    assert scene.server.metric("vllm:num_requests_running") == len(streams)
     for stream in streams.values():
         stream.close()
     wait_until(scene.is_idle, "the engine ends what nobody reads")

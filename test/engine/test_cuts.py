@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from harness.gateway import Gateway
 from harness.models import PLAIN, Models, prompt
 from harness.processes import wait_until
 from harness.server import Server
-from test_gateway import BLOCK, TOKENS, Gateway
+from test_gateway import BLOCK, TOKENS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +102,7 @@ def test_a_request_whose_connection_breaks_is_computed_once_and_at_its_engine(
             server.post("/v1/completions", json.dumps({**other, "stream": False}).encode())
         )["choices"]
         assert alone["text"] != expected["text"]
-        computed = server.gauge("vllm:prompt_tokens_total")
+        computed = server.metric("vllm:prompt_tokens_total")
 
         core = server.core
         os.kill(core, signal.SIGSTOP)
@@ -117,7 +118,7 @@ def test_a_request_whose_connection_breaks_is_computed_once_and_at_its_engine(
         assert sorted(wire.requests for wire in wires) == [0, 2]
         assert _text(text, is_stream) == alone["text"]
         # The engine aborted the first one, so it computed the prompt once.
-        assert server.gauge("vllm:prompt_tokens_total") - computed == TOKENS
+        assert server.metric("vllm:prompt_tokens_total") - computed == TOKENS
         assert gateway.metric("tierkv_gateway_engine_up") == [1, 1]
 
 

@@ -236,8 +236,9 @@ function showKey({ name, limits, requestsLeft, tokensLeft, atOnce, refused }: Sh
 }
 
 function showWhole(engine: ShownEngine): string {
-  const { events, blocks, vaultBlocks, hashes, form } = engine;
+  const { ranks, events, blocks, vaultBlocks, hashes, form } = engine;
   if (events === null) return show(engine);
-  const known = `events: ${events}, ${blocks} blocks, ${vaultBlocks} in vaults`;
+  const of = ranks === 1 ? "" : ` of ${ranks} ranks`;
+  const known = `events: ${events}${of}, ${blocks} blocks, ${vaultBlocks} in vaults`;
   return `${show(engine)}  ${known}  hashes: ${hashes}${form === "" ? "" : ` (${form})`}`;
 }

@@ -72,7 +72,7 @@ class Server:
         # The module is run, because the CPU build's package has another name and its `vllm` command finds no version.
         module = [python, "-m", "vllm.entrypoints.openai.api_server"]
         self.port = free_port()
-        self._model = model
+        self.model = model
         self._log = log
         self._on = on
         place = ["--port", str(self.port)] if on is None else ["--uds", str(on)]
@@ -108,7 +108,8 @@ class Server:
 
     def complete(self, prompt: list[int], **headers: str) -> dict[str, Any]:
         """Returns the server's answer to a prompt of token ids."""
-        body = {"model": self._model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
+        body = {"model": self.model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
+        body["temperature"] = 0
         return dict(json.loads(self.post("/v1/completions", json.dumps(body).encode(), **headers)))
 
     @property
@@ -127,15 +128,21 @@ class Server:
         with urllib.request.urlopen(f"{self.url}{path}", timeout=CALL_S) as response:
             return bytes(response.read())
 
-    def gauge(self, name: str) -> float:
-        """Returns the sum of a metric over its labels."""
+    def metric(self, name: str, label: str = "") -> float:
+        """Returns the sum of a metric's values, filtered by label."""
         lines = self.read("/metrics").decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
+        found = [line for line in lines if line.startswith(f"{name}{{") and label in line]
+        return sum(float(line.split()[-1]) for line in found)
 
     def kill(self) -> None:
         """Ends the server and its core at once."""
         os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait(END_S)
+
+    def stop(self) -> int:
+        """Ends it by SIGTERM; returns its exit code once it has ended by itself."""
+        self._child.terminate()
+        return self._child.wait(CALL_S)
 
     @property
     def core(self) -> int:
