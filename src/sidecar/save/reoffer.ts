@@ -228,11 +228,11 @@ export class Reoffer {
   ): Promise<Recalled> {
     const { stores, codecs } = this.#options;
     const { name } = look.client;
+    const isLossy = codecs.isLossy(namespace, name);
     const wanted = blocks.map((block) => {
-      const other = codecs.isLossy(namespace, name) ? otherVault(block, look) : null;
+      const other = isLossy ? otherVault(block, look) : null;
       const store = other === null ? undefined : stores[name][other];
-      const stores = store === undefined ? [] : [store];
-      return { namespace, key: keyOf(block, shard), stores };
+      return { namespace, key: keyOf(block, shard), stores: store === undefined ? [] : [store] };
     });
     return recallAll(wanted);
   }
