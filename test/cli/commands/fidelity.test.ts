@@ -28,13 +28,13 @@ test("prompts are pieces of the whole text, each beginning elsewhere", () => {
   const pieces = piecesOf(text, 7);
   expect(pieces.map(({ length }) => length)).toEqual(Array(7).fill(FIDELITY_PROMPT_CHARS));
   expect(new Set(pieces.map((piece) => piece.slice(0, 12))).size).toBe(7);
-  // The first four of many lie in four parts of the text.
+  // The first five of many lie in all quarters of the text.
   const long = Array.from({ length: 40_000 }, (_none, n) =>
     String.fromCodePoint(0x3000 + (n >> 4)),
   );
-  const parts = piecesOf(long.join(""), 1000).slice(0, 4);
+  const parts = piecesOf(long.join(""), 1000).slice(0, 5);
   const quarters = parts.map((piece) => Math.floor((piece.codePointAt(0)! - 0x3000) / 625));
-  expect(quarters.toSorted()).toEqual([0, 1, 2, 3]);
+  expect(new Set(quarters).size).toBe(4);
   expect(() => piecesOf("short", 2)).toThrow(/too few/);
 });
 
@@ -125,7 +125,7 @@ interface Measured {
   weights?: string;
   prompts?: number;
   missed?: number;
-  dtype?: string;
+  dtype?: "bf16" | "f32";
   atOnce?: number;
 }
 
