@@ -147,8 +147,6 @@ export interface CodecWeight {
   /** Length of the payload. */
   bytes: number
   decodeS: number
-  /** Error power over signal power, of the layer's K or V where it is worst. */
-  noise: number
 }
 
 /** Describes the core. */
