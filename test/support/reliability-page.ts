@@ -52,7 +52,7 @@ function total(part: string, name: string): number {
 /** Returns the values of the words that begin with @. */
 function sums(): Record<string, string> {
   const driven = FAULTS.filter(({ tests }) => tests.length > 0).length;
-  const reads = `${number(total("reads", "read"))} in long runs and 200,000 in every run of the tests, ${number(total("reads", "wrong"))} wrong; of a pool that keeps parity ${number(total("poolReads", "read"))} and 20,000, ${number(total("poolReads", "wrong"))} wrong`;
+  const reads = `${number(total("reads", "read"))} in long runs and 200,000 in every run of the tests, ${number(total("reads", "wrong"))} wrong; of pools ${number(total("poolReads", "read"))} and 20,000, ${number(total("poolReads", "wrong"))} wrong`;
   const packets =
     total("packets", "seconds") === 0
       ? "a few seconds in every run of the tests; a long run: not done"

@@ -1,7 +1,7 @@
 // Owns `tierkv chaos`: injects harmless faults into the configured vaults, and prints the contract row by row.
 import { Option } from "commander";
 import { toTierkvError } from "../../base/errors.ts";
-import { sharedPath } from "../../base/hosts.ts";
+import { isVaultAddress } from "../../base/hosts.ts";
 import { silent } from "../../base/log.ts";
 import { table } from "../../base/text.ts";
 import { VAULT_ROLES } from "../../cluster/targets.ts";
@@ -41,8 +41,8 @@ async function chaos(call: Call<ChaosFlags>): Promise<boolean> {
   const config = call.loadConfig();
   const { target: only } = call.options;
   const { chosenTargets } = await import("../../cluster/sources.ts");
-  // Shared memory is left out, because it has no network and no process to test.
-  const isRemote = ({ address }: VaultTarget): boolean => sharedPath(address) === null;
+  // Shared memory has no network and no process to test; a store that others run is theirs to test.
+  const isRemote = ({ address }: VaultTarget): boolean => isVaultAddress(address);
   const targets = await chosenTargets(config, only, "try", isRemote);
   const { chaosVault } = await import("../chaos-vault.ts");
   const { inspect, troubleOf } = await import("../../diagnosis/inspect.ts");

@@ -4,7 +4,7 @@ import { isLocal, sourceOf } from "../../base/hosts.ts";
 import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
 import {
   GATEWAY_CONTROL_POLL_MS,
-  GATEWAY_DRAIN_MS,
+  GATEWAY_END_MS,
   GATEWAY_START_MS,
 } from "../../base/limits/gateway.ts";
 import type { Logger } from "../../base/log.ts";
@@ -12,11 +12,12 @@ import { orNone, showMs } from "../../base/text.ts";
 import { sleep } from "../../base/time.ts";
 import type { Config } from "../../config/config.ts";
 import { placeOf } from "../../config/load.ts";
+import { startScrape } from "../../exposition/telemetry.ts";
 import type { ShownEngine, ShownFleet } from "../../gateway/control.ts";
 import type { Look } from "../../gateway/engines/discovery.ts";
 import type { EngineStatus } from "../../gateway/engines/engine.ts";
 import type { ShownKey } from "../../gateway/front/keys.ts";
-import type { Vaults } from "../../gateway/gateway.ts";
+import type { Scrape, Vaults } from "../../gateway/gateway.ts";
 import type { Decision } from "../../gateway/score/decisions.ts";
 import type { ShownTokenizer } from "../../gateway/tokens/own.ts";
 import type { Call } from "../shell/call.ts";
@@ -24,6 +25,10 @@ import type { Command } from "../shell/command.ts";
 
 interface ServeOptions {
   extProc?: string;
+}
+
+interface StatusOptions {
+  healthy?: true;
 }
 
 interface DrainOptions {
@@ -49,6 +54,7 @@ export function addGateway(program: Command): void {
   gateway
     .command("status")
     .summary("show the engines behind the gateway of this user")
+    .option("--healthy", "exit with 1 unless an engine takes requests")
     .example("tierkv gateway status")
     .does(status);
   gateway
@@ -115,7 +121,10 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
       name: "gateway",
       timeoutMs: GATEWAY_START_MS,
       run: async () => {
-        const gateway = await startGateway(config.gateway, logger, look, vaults);
+        const { metricsListen } = config.gateway;
+        const scrape: Scrape = (read, trouble) =>
+          startScrape("gateway", metricsListen, logger, read, trouble);
+        const gateway = await startGateway(config.gateway, logger, look, vaults, scrape);
         const { url, preset, extProc, engines } = gateway;
         logger.info({ url, preset, extProc, engines }, "gateway ready");
         if (call.isJson) call.print({ event: "ready", url, extProc }, []);
@@ -123,8 +132,9 @@ async function serve(call: Call<ServeOptions>): Promise<number> {
       },
     },
   ];
-  // A little more than the gateway's own, so that the gateway reports the requests that it cuts off.
-  const drainTimeoutMs = GATEWAY_DRAIN_MS + GATEWAY_CONTROL_POLL_MS;
+  // More than the gateway's own time, so that it logs the answers that it cuts.
+  const { leaveMs, drainMs } = config.gateway;
+  const drainTimeoutMs = leaveMs + drainMs + GATEWAY_END_MS;
   return runUntilSignal(() => startSteps(steps), { logger, drainTimeoutMs });
 }
 
@@ -155,7 +165,7 @@ async function ask(call: Call, method: "GET" | "POST", path: string): Promise<un
   return await askGateway(call.loadConfig().gateway.socket, method, path);
 }
 
-async function status(call: Call): Promise<void> {
+async function status(call: Call<StatusOptions>): Promise<boolean> {
   const found = (await ask(call, "GET", "/status")) as ShownFleet;
   call.print(found, [
     ...found.engines.map(showWhole),
@@ -163,6 +173,7 @@ async function status(call: Call): Promise<void> {
     ...found.keys.map(showKey),
     ...found.tokenizers.map(showTokenizer),
   ]);
+  return call.options.healthy !== true || found.engines.some(({ state }) => state === "up");
 }
 
 function showTokenizer(one: ShownTokenizer): string {
@@ -229,8 +240,9 @@ function showKey({ name, limits, requestsLeft, tokensLeft, atOnce, refused }: Sh
 }
 
 function showWhole(engine: ShownEngine): string {
-  const { events, blocks, vaultBlocks, hashes, form } = engine;
+  const { ranks, events, blocks, vaultBlocks, hashes, form } = engine;
   if (events === null) return show(engine);
-  const known = `events: ${events}, ${blocks} blocks, ${vaultBlocks} in vaults`;
+  const of = ranks === 1 ? "" : ` of ${ranks} ranks`;
+  const known = `events: ${events}${of}, ${blocks} blocks, ${vaultBlocks} in vaults`;
   return `${show(engine)}  ${known}  hashes: ${hashes}${form === "" ? "" : ` (${form})`}`;
 }

@@ -19,7 +19,7 @@ export function socketFindings(read: (name: string) => string | null = readSetti
     // Linux doubles what a program sets; the limit of tuning includes that.
     const bytes = Math.max(tunedBytes, 2 * Math.min(settableBytes, LANE_SOCKET_BYTES));
     if (!(bytes < LANE_SOCKET_BYTES)) return [];
-    const name = `net.${tuned.replace("/", "..")}`;
+    const name = `net.${tuned.replace("/", ".")}`;
     const value = [...values.slice(0, -1), LANE_SOCKET_BYTES].join(" ");
     const what = `this machine ${does} at most ${showBytes(bytes)} per connection and round trip (${name} = ${values.join(" ")}), which slows lanes on a link with latency`;
     const text = `${what}; raise it: sysctl -w ${name}="${value}"`;

@@ -208,7 +208,7 @@ function describeRestores(restores: readonly Account[]): string[] {
 function bar(value: number, most: number): string {
   const share = most <= 0 ? 0 : Math.min(1, Math.max(0, value / most));
   const full = Math.round(share * BAR_CELLS);
-  return `${"#".repeat(full)}${"..".repeat(BAR_CELLS - full)} ${Math.round(share * 100)} %`;
+  return `${"#".repeat(full)}${".".repeat(BAR_CELLS - full)} ${Math.round(share * 100)} %`;
 }
 
 const fit = (line: string, columns: number): string =>
