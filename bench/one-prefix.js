@@ -19,7 +19,10 @@ const QUICK = { ...WORK, rounds: 3 };
 const STORED = 8;
 const PREFIXES = { one: 1, eight: 8, n: 1 };
 const SHAPES = { one: "one prefix", eight: "8 prefixes", n: "n = 8" };
-const [ALONE, OFFLOADING, OURS] = ["vLLM alone", "vLLM's OffloadingConnector", "tierKV"];
+const [ALONE, OFFLOADING] = ["vLLM alone", "vLLM's OffloadingConnector"];
+/** As it comes: it restores what is faster than computing. And made to restore whatever is held. */
+const [OURS, FORCED] = ["tierKV", 'tierKV, when = "always"'];
+const restoring = (when) => `[restore]\nwait_ms = 60000\nstall_ms = 30000\nwhen = "${when}"\n`;
 const BLOCKS = { on: "ratio", most: 1.1 };
 const STEPS = { on: "ratio", most: 1.05 };
 const NO_LATER = { on: "ratio", most: 1 };
@@ -38,18 +41,28 @@ export async function run({ isQuick, say }) {
   for (const [name, options] of [
     [ALONE, {}],
     [OFFLOADING, { offloadBytes: Math.ceil(1.5 * held) }],
-    [OURS, { vaultBytes: 2 * held }],
+    [OURS, { vaultBytes: 2 * held, restore: restoring("faster") }],
+    [FORCED, { vaultBytes: 2 * held, restore: restoring("always") }],
   ]) {
     say(name);
     cells[name] = groupsOf(await measure({ ...work, kvBytes, ...options }));
   }
-  const each = cells[OURS].map((ours, at) => [ours, cells[ALONE][at], cells[OFFLOADING][at]]);
+  const each = cells[OURS].map((ours, at) => [
+    ours,
+    cells[ALONE][at],
+    cells[OFFLOADING][at],
+    cells[FORCED][at],
+  ]);
   return {
-    figures: each.flatMap((group) => figuresOf(...group)),
+    figures: each.flatMap(([ours, alone, offloading, forced]) => [
+      ...countsOf(ours, alone, nameOf(ours)),
+      ...timesOf(ours, alone, offloading),
+      ...countsOf(forced, alone, `${nameOf(ours)}, always restored`),
+    ]),
     notes: [
       `prefixes of ${work.tokens} tokens, each request with 16 tokens of its own; a token computes for ${TOKEN_US} us, asleep; its blocks lie in the vault, or in the offloading's host memory, and the engine's own cache is empty`,
       `blocks taken from the engine's pool, and steps that schedule tokens; first token: from adding all requests to each answer's first token; medians of ${work.rounds} rounds`,
-      'tierKV restores whatever is held, as with [restore] when = "always"; requests run as their prefixes arrive, so eight prefixes take more and smaller steps',
+      'tierKV restores where that answers first, and with [restore] when = "always" whatever is held; requests run as their prefixes arrive, so eight prefixes take more and smaller steps',
       ...each.map(summaryOf),
     ],
     cells,
@@ -79,25 +92,9 @@ function compared(name, unit, values, base, of, floor) {
   return describe({ name, unit, value, ...range, ratio: value / base, of, floor });
 }
 
-function figuresOf(ours, alone, offloading) {
-  const name = nameOf(ours);
+function countsOf(ours, alone, name) {
   const counted = (what, of, floor) =>
     compared(`${name}: ${of}`, "", counts(ours, what), median(counts(alone, what)), ALONE, floor);
-  const late = [0.5, 0.99].flatMap((share) =>
-    [
-      [ALONE, alone],
-      [OFFLOADING, offloading],
-    ].map(([who, other]) =>
-      compared(
-        `${name}: first token, p${share * 100}`,
-        "ms",
-        firstMs(ours, share),
-        median(firstMs(other, share)),
-        who,
-        NO_LATER,
-      ),
-    ),
-  );
   return [
     counted("blocks", "blocks taken", BLOCKS),
     compared(
@@ -109,19 +106,36 @@ function figuresOf(ours, alone, offloading) {
       NO_LATER,
     ),
     counted("steps", "steps with tokens", STEPS),
-    ...late,
   ];
 }
 
-/** Returns one line of all three engines. */
+function timesOf(ours, alone, offloading) {
+  return [0.5, 0.99].flatMap((share) =>
+    [
+      [ALONE, alone],
+      [OFFLOADING, offloading],
+    ].map(([who, other]) =>
+      compared(
+        `${nameOf(ours)}: first token, p${share * 100}`,
+        "ms",
+        firstMs(ours, share),
+        median(firstMs(other, share)),
+        who,
+        NO_LATER,
+      ),
+    ),
+  );
+}
+
+/** Returns one line of all engines. */
 function summaryOf(group) {
   const across = (values) => values.map((value) => String(Math.round(value))).join(" / ");
   const all = (what) => across(group.map((each) => median(counts(each, what))));
   const ms = (share) => across(group.map((each) => median(firstMs(each, share))));
-  return `${nameOf(group[0])}, ${OURS} / ${ALONE} / ${OFFLOADING}: blocks ${all("blocks")}, loads ${all("loads")}, steps ${all("steps")}, first token p50 ${ms(0.5)} ms, p99 ${ms(0.99)} ms`;
+  return `${nameOf(group[0])}, ${[OURS, ALONE, OFFLOADING, FORCED].join(" / ")}: blocks ${all("blocks")}, loads ${all("loads")}, steps ${all("steps")}, first token p50 ${ms(0.5)} ms, p99 ${ms(0.99)} ms`;
 }
 
-async function measure({ kvBytes, offloadBytes, vaultBytes, ...work }) {
+async function measure({ kvBytes, offloadBytes, vaultBytes, restore, ...work }) {
   const stand = new Stand();
   try {
     const { cores } = thisMachine();
@@ -136,7 +150,7 @@ async function measure({ kvBytes, offloadBytes, vaultBytes, ...work }) {
     };
     if (vaultBytes !== undefined) {
       const address = await stand.vault(vaultBytes);
-      const options = { arenaBytes: 1.5 * GIB, codec: "auto" };
+      const options = { arenaBytes: 1.5 * GIB, codec: "auto", restore };
       flags.socket = (await stand.sidecar(address, options)).socket;
     }
     // Removed, because vLLM prefers this variable over `kv_cache_memory_bytes`.

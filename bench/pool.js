@@ -36,7 +36,7 @@ const FLOORS = {
 export const titleOf = (part) =>
   ({
     links: `A pool of vaults, each behind its own link of ${LINK_MBIT} Mb/s`,
-    losses: `The same with parity, with a slow vault, and with a dead one`,
+    losses: `The same with a slow vault`,
     lookup: `Look-up of ${LOOKUP_KEYS} keys over ${LOOKUP_VAULTS} vaults, beside one`,
     drain: `A vault is emptied over a link of ${DRAIN_MBIT / 1000} Gb/s`,
   })[part];
@@ -102,28 +102,10 @@ async function withLosses(work) {
   const { isQuick, say } = work;
   const vaults = await linked(work);
   const figures = [];
-  const pools = [3, 4].flatMap((count) => ["none", "parity"].map((how) => [count, how]));
-  const rates = await ratesOf(work, vaults, pools, figures);
-  for (const count of [3, 4]) {
-    for (const what of ["restore", "save"]) {
-      const [kept, none] = ["parity", "none"].map((how) => rates[`${count} vaults, ${how}`][what]);
-      figures.push(
-        describe({
-          name: `${count} vaults: ${what} with parity`,
-          unit: "MB/s",
-          value: median(kept),
-          ratio: median(kept) / median(none),
-          of: "without",
-        }),
-      );
-    }
-  }
   say("one link is slow");
   work.networks[3].pace(SLOW_MBIT);
   figures.push(...(await besideSlow(work, vaults, isQuick ? 1 : 3)));
   work.networks[3].pace(LINK_MBIT);
-  say("one of four is killed");
-  figures.push(...(await withOneDead(work, vaults)));
   return { figures, notes: notesOf(isQuick) };
 }
 
@@ -149,48 +131,6 @@ async function besideSlow(work, vaults, rounds) {
     await pool.close();
   }
   return figures;
-}
-
-/** Restores after the last vault was killed. */
-async function withOneDead(work, vaults) {
-  const pool = await PoolOfVaults.open(work, vaults, "parity");
-  const prompts = ["first", "second"].map((name) => chain(`dead ${name}`, BLOCKS, GROUP.tokens));
-  for (const prompt of prompts) await pool.save(prompt);
-  await paritySaved(pool, (prompts.length * BLOCKS) / 2);
-  work.stand.killVault(vaults.at(-1));
-  const figures = [];
-  for (const [at, prompt] of prompts.entries()) {
-    let placed = 0;
-    const seconds = await timed(async () => {
-      placed = await pool.restore(prompt);
-    });
-    const when = at === 0 ? "the restore that finds out" : "the next";
-    figures.push(
-      describe({
-        name: `4 vaults, parity, one killed: blocks of ${when} that are computed`,
-        unit: "",
-        value: BLOCKS - placed,
-        floor: { on: "value", most: 0 },
-      }),
-      describe({
-        name: `4 vaults, parity, one killed: ${when}`,
-        unit: "MB/s",
-        value: (placed * PAGE_BYTES) / seconds / 1e6,
-      }),
-    );
-  }
-  await pool.close();
-  return figures;
-}
-
-async function paritySaved({ link }, count) {
-  const endMs = performance.now() + CALL_MS;
-  for (;;) {
-    const { counters } = await link.status(CALL_MS);
-    if (counters.parity_saved >= count) return;
-    if (performance.now() > endMs) throw new Error(`${counters.parity_saved} parity records`);
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
 }
 
 async function tierkv(...argv) {

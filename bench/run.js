@@ -130,15 +130,26 @@ async function runOne(name, { quick: isQuick, geometry }) {
   return { bench: name, title: bench.titleOf?.(part) ?? bench.title, seconds, ...result };
 }
 
+/** Returns what keeps benches from running, or null. */
+async function troubleOf({ quick }) {
+  const missing = missingFromSetup();
+  if (missing !== null) return `${missing} is missing; run \`npm run setup\` first`;
+  // Imported late, because it reads the build of set-up.
+  const { coreInfo } = await import("../dist/base/native.js");
+  return coreInfo().assertions && !quick
+    ? "the core is built for tests; build it for release with `npm run build:native`"
+    : null;
+}
+
 async function main() {
   const options = readOptions();
   if (options.help) {
     process.stdout.write(USAGE);
     return;
   }
-  const missing = missingFromSetup();
-  if (missing !== null) {
-    note(`bench: ${missing} is missing; run \`npm run setup\` first`);
+  const trouble = await troubleOf(options);
+  if (trouble !== null) {
+    note(`bench: ${trouble}`);
     process.exitCode = EXIT_CRASHED;
     return;
   }

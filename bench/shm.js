@@ -140,7 +140,7 @@ function restore(client, set) {
   const call = { deadlineMs: CALL_MS };
   return inWindows(
     set,
-    async (from, to) => (await client.fetchInto(set.namespace, set.plan(from, to), call)).statuses,
+    async (from, to) => (await client.fetch(set.namespace, set.plan(from, to), call)).statuses,
   );
 }
 

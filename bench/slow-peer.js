@@ -79,7 +79,7 @@ async function restores({ client, set }) {
   for (let sample = 0; sample < STRETCH; sample += 1) {
     seconds.push(
       await timed(async () => {
-        const { statuses } = await fetchInto(client, set);
+        const { statuses } = await fetch(client, set);
         if (statuses.some((status) => status !== 1)) throw new Error("not restored over lanes");
       }),
     );
@@ -87,9 +87,9 @@ async function restores({ client, set }) {
   return seconds;
 }
 
-function fetchInto(client, set, more = {}) {
+function fetch(client, set, more = {}) {
   const call = { deadlineMs: CALL_MS, ...more };
-  return client.fetchInto(set.namespace, set.plan(0, set.count), call);
+  return client.fetch(set.namespace, set.plan(0, set.count), call);
 }
 
 /** Begins a restore through the slow front; resolves to a function that ends it. */
@@ -97,7 +97,7 @@ async function trickle(front, set) {
   const client = newClient(front.address);
   const controller = new AbortController();
   const passed = front.passed();
-  const fetching = fetchInto(client, set, { signal: controller.signal }).catch(() => "ended");
+  const fetching = fetch(client, set, { signal: controller.signal }).catch(() => "ended");
   while (front.passed() === passed) await sleep(TRICKLE_MS);
   return async () => {
     controller.abort(new Error("enough"));

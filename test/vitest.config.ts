@@ -13,6 +13,17 @@ export default defineConfig({
     env: core === undefined ? {} : { NAPI_RS_NATIVE_LIBRARY_PATH: core },
     // Two cores: tests that start real processes must not compete with each other.
     fileParallelism: false,
+    // .ci/lib/suites.js reads them from the files: `// @module-tag NAME`, or `{ tags: ["nightly"] }` of one test.
+    tags: [
+      {
+        name: "nightly",
+        description: "takes too long for every change, or is a fault that few changes touch",
+      },
+      {
+        name: "alone",
+        description: "measures memory, bounds a time, kills, or loads both processors; nightly",
+      },
+    ],
     // Only a hung test reaches them, however busy the machine is.
     testTimeout: 180_000,
     hookTimeout: 180_000,

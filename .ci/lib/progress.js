@@ -1,37 +1,48 @@
-// Owns set-up's progress display: one line per step, updated on a terminal, sparse in a log.
+// Owns set-up's progress display: a line per finished step; running steps share one line on a terminal and report seldom in a log.
 import { elapsed } from "./process.js";
 
 const TICK_MS = 1_000;
 const SPARSE_MS = 30_000;
 const NAME_WIDTH = 14;
 
+const CLEAR = "\r\u001B[K";
+/** Steps that run, in order of their start. */
+const running = new Set();
+
+function redraw() {
+  const steps = [...running].map(({ name, startedMs, last }) =>
+    [name, elapsed(Date.now() - startedMs), last].filter(Boolean).join(" "),
+  );
+  const line = `  ${steps.join(" | ")}`;
+  process.stdout.write(`${CLEAR}${line.slice(0, (process.stdout.columns ?? 80) - 1)}`);
+}
+
 /** Shows a step as running until `done` is called; `note` sets its latest output. */
 export function progress(name) {
   const tty = process.stdout.isTTY;
   const label = `  ${name.padEnd(NAME_WIDTH)}`;
-  const startedMs = Date.now();
-  let last = "";
-  let shownMs = startedMs;
+  const step = { name, startedMs: Date.now(), last: "" };
+  let shownMs = step.startedMs;
+  running.add(step);
   const draw = () => {
-    const spent = elapsed(Date.now() - startedMs);
-    if (tty) {
-      const line = `${label} ${spent.padEnd(8)} ${last}`;
-      process.stdout.write(`\r\u001B[K${line.slice(0, (process.stdout.columns ?? 80) - 1)}`);
-    } else if (Date.now() - shownMs >= SPARSE_MS) {
+    if (tty) redraw();
+    else if (Date.now() - shownMs >= SPARSE_MS) {
       shownMs = Date.now();
-      process.stdout.write(`${label} still working, ${spent}: ${last}\n`);
+      const spent = elapsed(shownMs - step.startedMs);
+      process.stdout.write(`${label} still working, ${spent}: ${step.last}\n`);
     }
   };
   if (!tty) process.stdout.write(`${label} ...\n`);
   const timer = setInterval(draw, TICK_MS);
   return {
     note(line) {
-      last = line.trim() || last;
+      step.last = line.trim() || step.last;
     },
     done(word) {
       clearInterval(timer);
-      const spent = elapsed(Date.now() - startedMs);
-      process.stdout.write(`${tty ? "\r\u001B[K" : ""}${label} ${word}, ${spent}\n`);
+      running.delete(step);
+      const spent = elapsed(Date.now() - step.startedMs);
+      process.stdout.write(`${tty ? CLEAR : ""}${label} ${word}, ${spent}\n`);
     },
   };
 }

@@ -1,5 +1,4 @@
 // Owns the list of all checks and test stages, in the order of running.
-import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import {
   cargoCounts,
@@ -13,6 +12,7 @@ import {
 } from "./counts.js";
 import { LOGS, NODE_BIN, VENV_BIN, at } from "./paths.js";
 import { NEWEST_RELEASE, OLDEST_RELEASE, olderReleases } from "./releases.js";
+import { ALONE, cargoTargets, NIGHTLY as MARKED, vitestFiles } from "./suites.js";
 
 const MINUTE_MS = 60_000;
 const CHECK_TIMEOUT_MS = 10 * MINUTE_MS;
@@ -122,80 +122,100 @@ function cargo(name, timeoutMs, args, env = {}) {
 }
 
 const TIDY = "test/tidy.test.ts";
-/** Tests that run alone: they measure memory, bound a time, kill at a chosen moment, or load both processors. */
-const MEASURED = [
-  "test/cli/commands/vault.yield.test.ts",
-  "test/cli/commands/vaults.drain.test.ts",
-  "test/cli/main.refusals.test.ts",
-  "test/cli/main.test.ts",
-  "test/diagnosis/reach.test.ts",
-  "test/sidecar/sidecar.kill.test.ts",
-  "test/sidecar/sidecar.overload.test.ts",
-  "test/vault/access/listener.crowds.test.ts",
-  "test/vault/server.kept.test.ts",
-  "test/vault/server.kill.test.ts",
-  "test/vault/server.overload.test.ts",
-];
-/** Faults by the hundred thousand; no time is bounded. */
-const COUNTED = ["decoders", "parsers", "reads"].map((name) => `test/faults/${name}.test.ts`);
-const engines = (...names) => names.map((name) => `test/engine/test_${name}.py`);
-/** Half of the engines' tests by time: results and ownership of blocks. The other stage has failures, ends and waits. */
-const ENGINE_2 = engines(
-  "again",
-  "guards",
-  "int8",
-  "names",
-  "parity",
-  "pictures",
-  "published",
-  "real_sizes",
-  "shapes",
-  "trained",
-  "truth",
-  "two_engines",
-  "weights",
-);
+const FAULTS = "test/faults/";
 /** Runs over more seeds in the nightly list. */
 const SIMULATION = "test/sidecar/vaults/pools.simulation.test.ts";
-/** Two files at a time, because most wait for other processes. */
-const IN_PARALLEL = ["--fileParallelism", "--maxWorkers=2"];
-const without = (paths) => paths.flatMap((path) => ["--exclude", path]);
+
+const engines = (...names) => names.map((name) => `test/engine/test_${name}.py`);
+/**
+ * Real engines for every change: the shapes of cached state that differ most, restores and what they refuse, an
+ * exception at each entry point, what two engines share, and the oldest release. `newest release` and `oldest release` run all files.
+ */
+export const EVERY_CHANGE = engines("restore", "shapes", "releases", "guards", "two_engines");
+
+const files = vitestFiles();
+const pathsOf = (some) => some.map(({ path }) => path);
+/** Vitest's files by stage. A file with single marked tests is also in `slow`, one with a long form also in `long forms`. */
+const SUITE = {
+  tidy: [TIDY],
+  everyChange: pathsOf(files.filter(({ marker, path }) => marker === null && path !== TIDY)),
+  alone: pathsOf(files.filter(({ marker }) => marker === ALONE)),
+  faults: pathsOf(files.filter(({ marker, path }) => marker === MARKED && path.startsWith(FAULTS))),
+  long: pathsOf(files.filter(({ isLong, path }) => isLong && path !== SIMULATION)),
+  slow: pathsOf(
+    files.filter(
+      ({ marker, hasMarked, isLong, path }) =>
+        (marker === MARKED && !path.startsWith(FAULTS) && !isLong) || hasMarked,
+    ),
+  ),
+};
+/** More files at a time than processors, because most wait for other processes. */
+const atOnce = (count) => ["--fileParallelism", `--maxWorkers=${count}`];
+
+/** Arguments of `cargo test` for the targets that are marked, or for the others with all unit tests. */
+function rustTests(isMarked) {
+  const targets = cargoTargets().filter(({ marker }) => (marker !== null) === isMarked);
+  const named = targets.flatMap(({ name }) => ["--test", name]);
+  // The addon has no tests of its own, and its crates' features are those of the build of set-up.
+  const packages = ["--workspace", "--exclude", "tierkv-node"];
+  return [...packages, ...(isMarked ? [] : ["--lib"]), ...named];
+}
 
 /** Stages for every change (`npm test`), in order; a stage with `checks` counts each as a test, one with `beside` runs during another. */
 export const STAGES = [
-  { name: "check", checks: CHECKS },
-  vitest("tidy", TIDY_TIMEOUT_MS, [TIDY]),
-  cargo("cargo", CARGO_TIMEOUT_MS, ["--workspace"]),
+  cargo("cargo", CARGO_TIMEOUT_MS, rustTests(false)),
+  { name: "check", checks: CHECKS, beside: "cargo" },
+  { ...vitest("tidy", TIDY_TIMEOUT_MS, SUITE.tidy), beside: "cargo" },
   vitest("vitest", VITEST_TIMEOUT_MS, [
-    ...IN_PARALLEL,
-    ...without([TIDY, "test/faults/**", ...MEASURED]),
+    ...atOnce(4),
+    "--tags-filter",
+    `!${MARKED}`,
+    ...SUITE.everyChange,
   ]),
   {
     ...pytest("shim", SHIM_TIMEOUT_MS, "-m", "not nightly", "python-shim/tests"),
     beside: "vitest",
   },
-  vitest("measured", MEASURED_TIMEOUT_MS, MEASURED),
-  vitest("faults", FAULTS_TIMEOUT_MS, [...IN_PARALLEL, "test/faults", ...without(COUNTED)]),
   {
-    ...pytest(
-      "engine",
-      ENGINE_TIMEOUT_MS,
-      "-m",
-      "not nightly",
-      "test/engine",
-      ...ENGINE_2.map((path) => `--ignore=${path}`),
-    ),
+    ...pytest("engine", ENGINE_TIMEOUT_MS, "-m", "not nightly", ...EVERY_CHANGE),
     // Oldest only, because all other tests run on the newest and the nightly run has every release.
     env: { TIERKV_TEST_RELEASES: OLDEST_RELEASE },
+    beside: "vitest",
   },
-  // Two runs at once, because an engine computes on one processor; three took as long as two.
-  {
-    ...pytest("engine 2", ENGINE_TIMEOUT_MS, "-m", "not nightly", ...ENGINE_2),
-    env: { TIERKV_TEST_CPU: availableParallelism() > 1 ? "1" : "0" },
-    beside: "engine",
-  },
-  { ...vitest("counted", FAULTS_TIMEOUT_MS, COUNTED), beside: "engine" },
 ];
+
+const CHECKS_OF = {
+  vitest: ["oxfmt", "oxlint", "tsc"],
+  cargo: ["rustfmt", "clippy"],
+  pytest: ["ruff", "ruff format", "mypy"],
+};
+
+/** Returns the stages of some rooms (rooms.js): lints, types and tests of their languages. Formats and lints of TypeScript always. */
+export function quickStages(rooms) {
+  const all = (kind) => [...new Set(rooms.flatMap((room) => room[kind]))];
+  const crates = rooms.filter(({ crate }) => crate !== null);
+  const isUsed = { vitest: true, cargo: crates.length > 0, pytest: all("pytest").length > 0 };
+  const names = Object.keys(isUsed).flatMap((kind) => (isUsed[kind] ? CHECKS_OF[kind] : []));
+  const beside = "check";
+  const stages = [{ name: beside, checks: CHECKS.filter(({ name }) => names.includes(name)) }];
+  const notMarked = ["--tags-filter", `!${MARKED}`];
+  const paths = [TIDY, ...all("vitest").filter((path) => path !== TIDY)];
+  stages.push({
+    ...vitest("vitest", VITEST_TIMEOUT_MS, [...atOnce(4), ...notMarked, ...paths]),
+    beside,
+  });
+  if (crates.some(({ cargo: targets, isUnit }) => isUnit || targets.length > 0)) {
+    const packages = [...new Set(crates.map(({ crate }) => crate))].flatMap((name) => ["-p", name]);
+    const unit = crates.some(({ isUnit }) => isUnit) ? ["--lib"] : [];
+    const named = all("cargo").flatMap((name) => ["--test", name]);
+    stages.push({ ...cargo("cargo", CARGO_TIMEOUT_MS, [...packages, ...unit, ...named]), beside });
+  }
+  if (isUsed.pytest) {
+    const some = ["-m", "not nightly", ...all("pytest")];
+    stages.push({ ...pytest("shim", SHIM_TIMEOUT_MS, ...some), beside });
+  }
+  return stages;
+}
 
 /** Tests with a long form (harness/releases.py, IS_LONG). */
 const LONG = engines("combinations", "int8", "pressure", "ranks", "shapes", "talk");
@@ -222,8 +242,12 @@ const onNode = (major) => [
 
 /** Stages that take too long for every change (`npm run test:nightly`). */
 export const NIGHTLY = [
+  vitest("slow", VITEST_TIMEOUT_MS, [...atOnce(2), "--tags-filter", MARKED, ...SUITE.slow]),
+  vitest("measured", MEASURED_TIMEOUT_MS, SUITE.alone),
+  vitest("faults", FAULTS_TIMEOUT_MS, [...atOnce(2), ...SUITE.faults]),
+  cargo("cargo nightly", CARGO_TIMEOUT_MS, rustTests(true)),
   {
-    ...vitest("seen", VITEST_TIMEOUT_MS, ["test/page", "test/gateway"]),
+    ...vitest("long forms", NIGHTLY_TIMEOUT_MS, [...atOnce(2), ...SUITE.long]),
     env: { TIERKV_TEST_LONG: "on" },
   },
   {
@@ -258,10 +282,10 @@ export const NIGHTLY = [
     ].map(command(NIGHTLY_TIMEOUT_MS)),
   },
   {
-    // Helm, Kubernetes' API server and schemas, Envoy, Prometheus, etcd, a registry and an S3 server, where available.
+    // Helm, Kubernetes' API server and schemas, Envoy, Prometheus, etcd, a registry, Valkey and an S3 server, where available.
     name: "tools",
     checks: [
-      ...["archive", "bundles", "chart", "envoy", "etcd", "metrics"].map((name) => [
+      ...["archive", "bundles", "chart", "envoy", "etcd", "metrics", "stores"].map((name) => [
         name,
         process.execPath,
         [at(".ci", "tools.js"), name],
@@ -274,8 +298,11 @@ export const NIGHTLY = [
     ...pytest("releases", NIGHTLY_TIMEOUT_MS, "test/engine/test_releases.py"),
     env: { ...RECORD, TIERKV_TEST_RELEASES: [...olderReleases(), NEWEST_RELEASE].join(",") },
   },
-  // The newest wheel of vLLM, and the shim on a system other than Linux.
-  pytest("shim nightly", SHIM_TIMEOUT_MS, "-m", "nightly", "python-shim/tests"),
+  {
+    // Every release's configuration, the newest wheel of vLLM, a million damaged frames, a system other than Linux.
+    ...pytest("shim nightly", SHIM_TIMEOUT_MS, "python-shim/tests"),
+    env: { TIERKV_TEST_LONG: "on" },
+  },
   // mlx-lm in its own environment; EXO where TIERKV_TEST_EXO names a checkout with its .venv.
   { ...pytest("mlx", NIGHTLY_TIMEOUT_MS, ...MLX), env: RECORD },
   {

@@ -10,6 +10,7 @@ const LICENCES = new Set([
   "Apache-2.0",
   "BSD-2-Clause",
   "BSD-3-Clause",
+  "BSL-1.0",
   "ISC",
   "MIT",
   "Unicode-3.0",

@@ -32,7 +32,7 @@ async function restore(client, set, onProgress = () => {}) {
       const from = next;
       next = Math.min(set.count, from + step);
       const call = { deadlineMs: CALL_MS, onProgress };
-      const { statuses } = await client.fetchInto(set.namespace, set.plan(from, next), call);
+      const { statuses } = await client.fetch(set.namespace, set.plan(from, next), call);
       missed += [...statuses].filter((status) => status !== 1).length;
     }
   };

@@ -81,26 +81,26 @@ class Host {
       if (vault.isMember && !this.clients.some((client) => client.vault === vault)) {
         const { name: address, capacityBytes } = vault;
         const way = new Way(this.chance, this.parts);
-        this.clients.push({ address, capacityBytes, isOpen: false, vault, way });
+        this.clients.push({ address, capacityBytes, isDown: false, vault, way });
       }
     }
   }
 
   /** Returns whether a vault answers; an unreachable one counts as down until it is probed. */
   reaches(client) {
-    client.isOpen = !client.vault.isUp;
+    client.isDown = !client.vault.isUp;
     return client.vault.isUp;
   }
 
   probe() {
-    for (const client of this.clients) if (client.isOpen) this.reaches(client);
+    for (const client of this.clients) if (client.isDown) this.reaches(client);
   }
 
   /** Returns whether its view equals the real pool. */
   knows(vaults) {
     return (
       vaults.every((vault) => this.members.has(vault) === vault.isMember) &&
-      this.clients.every((client) => client.isOpen === !client.vault.isUp)
+      this.clients.every((client) => client.isDown === !client.vault.isUp)
     );
   }
 }

@@ -147,8 +147,6 @@ export interface CodecWeight {
   /** Length of the payload. */
   bytes: number
   decodeS: number
-  /** Error power over signal power, of the layer's K or V where it is worst. */
-  noise: number
 }
 
 /** Describes the core. */
@@ -166,6 +164,8 @@ export interface CoreInfo {
   crc32c: string
   /** Instruction set of the int8 codec: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`. */
   isa: string
+  /** Whether assertions are compiled in, as in the build for tests, whose speed says nothing. */
+  assertions: boolean
 }
 
 /** Creates, sizes and maps the shared memory; no slot has memory yet. */
@@ -503,41 +503,6 @@ export declare function outboxReserve(records: number): Uint32Array
 
 /** Returns a copy of a made record. */
 export declare function outboxView(recordId: number): Buffer
-
-/**
- * Adds outbox records to stripes: triples of stripe, place and record. Returns for each record its stripe's memory in
- * bytes; 0 if it was not added.
- */
-export declare function parityAdd(triples: Uint32Array): Promise<Float64Array>
-
-/** Drops a stripe. Idempotent. */
-export declare function parityClose(stripeId: number): void
-
-/** Makes the parity record of a complete stripe, sealed if records are sealed, and closes the stripe. Returns outbox id and length. */
-export declare function parityMake(stripeId: number, place: ParityPlace): Promise<Float64Array>
-
-/** Opens a stripe of `width` records; returns its id. */
-export declare function parityOpen(width: number): number
-
-/** Fields of a parity record that do not follow from its members. */
-export interface ParityPlace {
-  fidelity: number
-  group: number
-  shard: number
-  shardCount: number
-  tokens: number
-  endTokens: number
-  namespace: Buffer
-  blockHash: Buffer
-  anchor: Buffer
-}
-
-/**
- * Rebuilds records from the others of their stripes, verifies them and decodes them into leased slots. Keys, geometries
- * and leases as for `lanesFetch`. `parts`: for each key `width` outbox records, the parity record first; 0: absent. Per
- * key an `ItemStatus` number: 1 (accepted), or 3 (missing) if the record cannot be rebuilt.
- */
-export declare function parityRebuild(arenaId: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array, parts: Uint32Array, width: number): Promise<Uint8Array>
 
 /** User at the other end of a connected Unix socket; null where the system does not tell. */
 export declare function peerUid(fd: number): number | null

@@ -30,14 +30,7 @@ def restore(bench: Bench, request: Request, blocks: int, local: int) -> None:
     """Places and admits the first blocks of a prompt, `local` of which no vault had to bring."""
     prefetch = bench.prefetch()
     bench.boundary(prefetch, blocks * 4, {0: b"\xff\xff"})
-    bench._about(
-        prefetch,
-        t="placed",
-        group=0,
-        first=0,
-        slots=b"".join(slot.to_bytes(4, "little") for slot in range(blocks)),
-        local=local,
-    )
+    bench.place(prefetch, 0, *range(blocks), local=local)
     bench.done(prefetch)
     assert bench.answer(request) == (blocks * 4, True)
     bench.admit(request, list(range(1, blocks + 1)), blocks * 4)
@@ -165,8 +158,7 @@ def test_blocks_that_were_the_engines_own_are_counted_nowhere(bench: Bench) -> N
     prefetch = bench.prefetch()
     bench.boundary(prefetch, 20, {0: b"\xff\xff"})
     for first, local in ((0, 2), (2, 1)):
-        slots = b"".join(slot.to_bytes(4, "little") for slot in range(first, first + 2))
-        bench._about(prefetch, t="placed", group=0, first=first, slots=slots, local=local)
+        bench.place(prefetch, first, *range(first, first + 2), local=local)
     bench.done(prefetch)
     assert bench.answer(request, 4) == (12, True)
     bench.admit(request, [1, 2, 3, 4], 12)
@@ -248,8 +240,7 @@ def test_a_release_says_behind_which_tokens_of_the_engines_own_it_loaded(bench: 
     prefetch = bench.prefetch()
     assert "receipt" not in prefetch
     bench.boundary(prefetch, 20, {0: b"\xff\xff"})
-    slots = b"".join(slot.to_bytes(4, "little") for slot in range(5))
-    bench._about(prefetch, t="placed", group=0, first=0, slots=slots, local=0)
+    bench.place(prefetch, 0, *range(5))
     bench.done(prefetch)
     assert bench.answer(request, 8) == (12, True)
     bench.admit(request, [1, 2, 3, 4, 5], 12)

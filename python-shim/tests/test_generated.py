@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from .support.record import HEADER_BYTES, RecordRefusedError, crc32c, verify_record
 
 TEST = Path(__file__).resolve().parents[2] / "test"
@@ -64,6 +66,7 @@ def make_case(bases: list[bytes], numbers: Iterator[int]) -> bytes:
     return bytes(record)
 
 
+@pytest.mark.nightly
 def test_ten_thousand_generated_records_are_read_as_by_rust() -> None:
     wanted = json.loads((TEST / "core" / "generated.json").read_text())
     paths = sorted((TEST / "vectors").glob("*.record.bin"))

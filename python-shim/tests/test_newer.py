@@ -11,6 +11,7 @@ from lab.engine_probe import CONTRACT
 from tierkv.connectors.vllm.api import compat
 from tierkv.connectors.vllm.api.resolved import resolve
 from vllm.config import VllmConfig
+from vllm.engine.protocol import EngineClient
 from vllm.v1.engine import core
 
 from .support.engine import Request
@@ -112,16 +113,30 @@ def test_data_parallel_ranks_share_a_name_and_differ_in_their_engine_id() -> Non
     assert "_dp{" in inspect.getsource(core)
 
 
-def test_ranks_behind_one_server_name_no_endpoint_of_events() -> None:
+def test_ranks_name_the_first_ones_endpoint_of_events_where_their_server_lists_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     events = SimpleNamespace(
         enable_kv_cache_events=True, endpoint="tcp://*:5557", replay_endpoint=None
     )
     told = {"events": "tcp://*:5557"}
-    # Ranks of models without experts are told that they are alone.
-    for ranks, engine_id, named in ((1, "e", told), (2, "e_dp1", {}), (1, "e_dp0", {})):
-        both = SimpleNamespace(
-            kv_events_config=events,
-            parallel_config=SimpleNamespace(data_parallel_size=ranks),
-            kv_transfer_config=SimpleNamespace(engine_id=engine_id),
+
+    def named(ranks: int, engine_id: str, *, is_split: bool = False) -> dict[str, str]:
+        parallel = SimpleNamespace(
+            data_parallel_size=ranks,
+            data_parallel_external_lb=is_split,
+            data_parallel_hybrid_lb=False,
         )
-        assert compat.event_endpoints(both) == named
+        transfer = SimpleNamespace(engine_id=engine_id)
+        return compat.event_endpoints(
+            SimpleNamespace(
+                kv_events_config=events, parallel_config=parallel, kv_transfer_config=transfer
+            )
+        )
+
+    # Ranks of models without experts are told that they are alone.
+    for has_list in (hasattr(EngineClient, "get_kv_event_sources"), False):
+        assert named(1, "e") == told
+        assert named(2, "e_dp1") == named(1, "e_dp0") == (told if has_list else {})
+        assert named(1, "e_dp0", is_split=True) == {}
+        monkeypatch.delattr(EngineClient, "get_kv_event_sources", raising=False)

@@ -17,14 +17,16 @@ from tierkv.connectors.vllm.api.canonical import Canonical, UnnameableError
 from tierkv.connectors.vllm.api.exempt import CONFIG, ENVIRONMENT, ENVIRONMENT_PREFIXES
 from tierkv.connectors.vllm.api.resolved import Resolved, agreed, numeric_environment, resolve
 
+from .support.length import IS_LONG
+
 ROOT = Path(__file__).parents[2]
 PROBE_S = 900
 PLAIN = Canonical({})
 
 
 def pythons() -> dict[str, str]:
-    """The interpreters that have a release: ours, and those set up beside it."""
-    others = sorted(ROOT.glob(".venv-*/bin/python"))
+    """The interpreters that have a release: ours, and in a nightly run those set up beside it."""
+    others = sorted(ROOT.glob(".venv-0.*/bin/python")) if IS_LONG else []
     return {"main": sys.executable, **{path.parts[-3]: str(path) for path in others}}
 
 
@@ -58,6 +60,7 @@ def test_f25_every_field_changed_alone_gives_another_name_or_is_listed(probes: A
         assert len(probe["places"]) > 500, release
 
 
+@pytest.mark.nightly  # Over all releases.
 def test_no_entry_of_the_list_is_without_a_field_or_without_effect(probes: Any) -> None:
     places = {place for probe in probes.values() for place in probe["places"]}
     unseen = {place for probe in probes.values() for place in probe["unseen"]}
@@ -67,6 +70,7 @@ def test_no_entry_of_the_list_is_without_a_field_or_without_effect(probes: Any) 
     assert [entry for entry in CONFIG if entry in places - unseen] == []
 
 
+@pytest.mark.nightly  # Over all releases.
 def test_each_variable_of_vllm_counts_or_is_listed(probes: Any) -> None:
     known = {name for probe in probes.values() for name in probe["variables"]}
     counted = {name for probe in probes.values() for name in probe["counted"]}

@@ -5,6 +5,7 @@ import time
 import pytest
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.api import compat
+from tierkv.connectors.vllm.api.metadata import StepReceipts
 from tierkv.connectors.vllm.requests.plans import Plan
 
 from .support.engine import Request, step_output
@@ -368,3 +369,17 @@ def test_restored_blocks_are_not_saved_again(bench: Bench) -> None:
     bench.finish_load("r")
     request.num_computed_tokens = 40
     assert bench.step({"r": 1}, r=list(range(1, 12))).saves == []
+
+
+def test_what_still_waits_to_be_saved_as_the_engine_ends_is_counted(bench: Bench) -> None:
+    bench.new(Request("r", 4))
+    bench.shim._saves.hear(StepReceipts(slots=0))
+    assert bench.step({"r": 4}, r=[1]).saves == []
+    bench.shim.shutdown()
+
+    def is_told() -> bool:
+        told = [frame["counters"] for frame in bench.fake.frames if frame["t"] == "counts"]
+        return sum(counters.get("dropped_save_engine_ended", 0) for counters in told) == 1
+
+    wait_until(is_told, "the last counters arrived")
+    assert bench.shim.status()["saves"] == 0

@@ -47,9 +47,6 @@ export function vaultClassName(number: number): VaultClass {
   return number === 0 ? "both" : className(number);
 }
 
-/** Bit of a key's group that marks a parity record; docs/protocol.md section 1.2. */
-export const PARITY_GROUP = 0x8000;
-
 /** Outcome of one item; the numbers are those of proto/tierkv.proto. */
 export const ItemStatus = {
   UNSPECIFIED: 0,

@@ -92,6 +92,7 @@ const CATALOGUE = {
     "{name} vault at {address} does not answer: {verdict}: {reason}; {fix}",
   ],
   VAULT_DEADLINE: ["late", "{name} vault at {address}: {call} took longer than {timeoutMs} ms"],
+  FETCH_STALLED: ["late", "{name} vault at {address}: {call} brought no byte for {stallMs} ms"],
   VAULT_REFUSED: ["setup", "{name} vault at {address} refused {call}: {reason}"],
   VAULT_LOCKED: [
     "stranger",

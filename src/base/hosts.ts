@@ -18,6 +18,25 @@ export function sharedPath(address: string): string | null {
   return address.startsWith(SHARED_PREFIX) ? address.slice(SHARED_PREFIX.length) : null;
 }
 
+/** Schemes of stores that others run. */
+const STORES = ["valkey", "s3"] as const;
+
+/** Returns the kind of the store that others run at an address; null: another kind of address. */
+export function storeKind(address: string): (typeof STORES)[number] | null {
+  return STORES.find((scheme) => address.startsWith(`${scheme}://`)) ?? null;
+}
+
+/** Returns the `host:port` of each server that a `valkey://` address names. */
+export function valkeyHosts(address: string): string[] {
+  const [hosts = ""] = address.slice("valkey://".length).split("/");
+  return hosts.split(",");
+}
+
+/** True where a vault of ours listens at the address, or names of some are behind it. */
+export function isVaultAddress(address: string): boolean {
+  return sharedPath(address) === null && storeKind(address) === null;
+}
+
 /** The socket that an address names; null: it names something else. */
 export function unixPath(address: string): string | null {
   return address.startsWith(UNIX_PREFIX) ? address.slice(UNIX_PREFIX.length) : null;

@@ -45,13 +45,13 @@ declare const OF: unique symbol;
 /** Id of one of the core's objects. Only its type keeps kinds apart, because the core would accept any number. */
 type Id<Of extends string> = number & { readonly [OF]: Of };
 export type ArenaId = Id<"arena">;
+export type ColdId = Id<"cold">;
 export type GeometryId = Id<"geometry">;
 export type LanesId = Id<"lanes">;
 export type ListenerId = Id<"listener">;
 export type LockId = Id<"lock">;
 export type RegionId = Id<"region">;
 export type StoreId = Id<"store">;
-export type StripeId = Id<"stripe">;
 export type TokenizerId = Id<"tokenizer">;
 
 /** Parameters whose first ones become ids. */
@@ -141,11 +141,6 @@ export const outboxPut: Core["outboxPut"] = coded(loaded.outboxPut);
 export const outboxView: Core["outboxView"] = coded(loaded.outboxView);
 export const outboxDrop: Core["outboxDrop"] = coded(loaded.outboxDrop);
 export const outboxReserve: Core["outboxReserve"] = coded(loaded.outboxReserve);
-export const parityOpen = coded(loaded.parityOpen) as Gives<Core["parityOpen"], StripeId>;
-export const parityAdd: Core["parityAdd"] = codedLater(loaded.parityAdd);
-export const parityMake: Takes<"parityMake", [StripeId]> = codedLater(loaded.parityMake);
-export const parityClose: Takes<"parityClose", [StripeId]> = coded(loaded.parityClose);
-export const parityRebuild: Takes<"parityRebuild", [ArenaId]> = codedLater(loaded.parityRebuild);
 export const recutSlots: Takes<"recutSlots", [ArenaId]> = codedLater(loaded.recutSlots);
 export const outboxPosition: Core["outboxPosition"] = coded(loaded.outboxPosition);
 
@@ -188,6 +183,17 @@ export const shmProgress: Takes<"shmProgress", [RegionId]> = coded(loaded.shmPro
 export const shmAsk: Core["shmAsk"] = codedLater(loaded.shmAsk);
 export const shmAnswer: Core["shmAnswer"] = codedLater(loaded.shmAnswer);
 export const shmClose: Takes<"shmClose", [RegionId]> = coded(loaded.shmClose);
+export const coldOpen = coded(loaded.coldOpen) as Gives<Core["coldOpen"], ColdId>;
+export const coldLookup: Takes<"coldLookup", [ColdId]> = coded(loaded.coldLookup);
+export const coldFetch: Takes<"coldFetch", [ColdId, ArenaId]> = coded(loaded.coldFetch);
+export const coldTake: Takes<"coldTake", [ColdId]> = coded(loaded.coldTake);
+export const coldStore: Takes<"coldStore", [ColdId]> = coded(loaded.coldStore);
+export const coldCheck: Takes<"coldCheck", [ColdId]> = coded(loaded.coldCheck);
+export const coldPing: Takes<"coldPing", [ColdId]> = coded(loaded.coldPing);
+export const coldCancel: Takes<"coldCancel", [ColdId]> = coded(loaded.coldCancel);
+export const coldProgress: Takes<"coldProgress", [ColdId]> = coded(loaded.coldProgress);
+export const coldRefusals: Takes<"coldRefusals", [ColdId]> = coded(loaded.coldRefusals);
+export const coldClose: Takes<"coldClose", [ColdId]> = coded(loaded.coldClose);
 type OpensListener = Takes<"listenerOpen", [StoreId]>;
 export const listenerOpen = coded(loaded.listenerOpen as OpensListener) as Gives<
   OpensListener,

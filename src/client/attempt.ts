@@ -17,6 +17,8 @@ export class Attempt {
   isGivenUp = false;
   /** True once the vault sent something: a later time-out means slow or large work, not a vault that is down. */
   hasProgress = false;
+  /** Returns the bytes that have moved for the present request; null: none runs. */
+  bytes: () => number | null = () => null;
 
   /** `channel` returns the present channel, which may change during a call. */
   constructor(channel: () => VaultChannel, context: CallContext) {
@@ -72,6 +74,11 @@ export class Attempt {
   /** Error for a call that ran out of time. */
   late(): TierkvError {
     return new TierkvError("VAULT_DEADLINE", { ...this.context });
+  }
+
+  /** Error for a call without a byte for too long. */
+  stalled(stallMs: number): TierkvError {
+    return new TierkvError("FETCH_STALLED", { ...this.context, stallMs });
   }
 
   /** Error for a failed call when no retry is allowed at present. */

@@ -29,13 +29,13 @@ import type { LaneRail, LanesId } from "../base/native.ts";
 import { jitterMs, nowMs, sleep } from "../base/time.ts";
 import type { HelloReply } from "../wire/messages.ts";
 import type { Attempt } from "./attempt.ts";
-import type { LookupFor } from "./found.ts";
 import type { LanesOptions } from "./lane-options.ts";
 import { idOf, reasonOf, stateOf } from "./lane-phase.ts";
 import type { Down, LanesState, Phase, Rejoin } from "./lane-phase.ts";
 import { settledOf } from "./lane-requests.ts";
-import type { FetchPlan, Outcome, Probed, Settled } from "./lane-requests.ts";
+import type { LanesSettled, Outcome, Probed } from "./lane-requests.ts";
 import { Progress } from "./progress.ts";
+import type { FetchWindow, Purpose } from "./source.ts";
 
 const NOTHING = Buffer.alloc(0);
 
@@ -109,7 +109,7 @@ export class Lanes {
     namespace: Buffer,
     keys: Buffer,
     attempt: Attempt,
-    { trace, isCounted }: LookupFor,
+    { trace, isCounted }: Purpose,
   ): Promise<Buffer | null> {
     if (this.#phase.kind !== "up") return null;
     const { id, rails } = this.#phase;
@@ -127,12 +127,12 @@ export class Lanes {
    */
   async fetch(
     namespace: Buffer,
-    plan: FetchPlan,
+    window: FetchWindow,
     attempt: Attempt,
     onProgress?: (bytes: number) => void,
-  ): Promise<Settled> {
-    const { arena, fidelity, keys, geometries, leases } = plan;
-    const trace = this.#told(plan.trace ?? null);
+  ): Promise<LanesSettled> {
+    const { arena, fidelity, keys, geometries, leases } = window;
+    const trace = this.#told(window.trace ?? null);
     const begin = (id: LanesId): number =>
       lanesFetch(id, arena, fidelity, namespace, keys, geometries, leases, trace);
     return settledOf(await this.#run(begin, attempt, onProgress), geometries.length);
@@ -144,7 +144,7 @@ export class Lanes {
     keys: Buffer,
     records: readonly number[],
     attempt: Attempt,
-  ): Promise<Settled> {
+  ): Promise<LanesSettled> {
     const begin = (id: LanesId): number => lanesTake(id, namespace, keys, [...records]);
     return settledOf(await this.#run(begin, attempt), records.length);
   }
@@ -158,7 +158,7 @@ export class Lanes {
     tenant = 0,
     flushed: number = MADE_NOW,
     trace: Buffer | null = null,
-  ): Promise<Settled> {
+  ): Promise<LanesSettled> {
     const begin = (id: LanesId): number =>
       lanesStore(id, namespace, keys, records, tenant, flushed, this.#told(trace));
     return settledOf(await this.#run(begin, attempt), records.length);
@@ -286,6 +286,8 @@ export class Lanes {
       look();
       giveUp();
     }, attempt.leftMs);
+    attempt.bytes = (): number | null =>
+      idOf(this.#phase) === id ? lanesProgress(id, request) : null;
     const poll = onProgress === undefined ? undefined : setInterval(look, LANES_POLL_MS);
     attempt.onGivenUp(giveUp);
     try {

@@ -1,38 +1,18 @@
-// Owns the requests to one shared region: one promise each, bounded in time whatever the region does.
+// Owns the requests to one shared region, and its opening.
 import type { RecordClass } from "../base/block.ts";
 import { TierkvError, toTierkvError } from "../base/errors.ts";
 import type { Coherence } from "../base/hosts.ts";
-import { LANES_POLL_MS } from "../base/limits/general.ts";
 import type { RegionId } from "../base/native.ts";
 import { shmCancel, shmClose, shmLookupNow, shmOpen, shmProgress } from "../base/native.ts";
 import type { FlushedScope, FlushNews } from "../wire/messages.ts";
-import { Progress } from "./progress.ts";
+import { Requests } from "./requests.ts";
+import type { Outcome, RunOptions } from "./requests.ts";
 
-/** Result of a request. */
-export interface Outcome {
-  /** Statuses, a bitmap or flushes. */
-  data: Buffer;
-  /** Number of the region's last flush, then the request's own numbers. */
-  numbers: readonly number[];
-  /** Reason for refusing the first bad record. */
-  reason: string | null;
-}
+export type { Outcome } from "./requests.ts";
 
-export interface RunOptions {
-  timeoutMs: number;
-  /** Signals that give the request up. */
-  signals: readonly AbortSignal[];
-  /** Called with the bytes moved since the last call. */
-  onProgress?: ((bytes: number) => void) | undefined;
+export interface RegionRunOptions extends RunOptions {
   /** Returns the outcome at once, where no wait is needed. */
   now?: ((id: RegionId) => Outcome | null) | undefined;
-  /** Returns the error for a time-out. */
-  late(): TierkvError;
-}
-
-interface Waiting {
-  resolve(outcome: Outcome): void;
-  reject(error: Error): void;
 }
 
 /** How this process maps a region. */
@@ -66,16 +46,16 @@ export class Region {
   /** How it is mapped. */
   readonly coherence: string;
   readonly #id: RegionId;
-  readonly #waiting: Map<number, Waiting>;
+  readonly #requests: Requests;
 
   /** Opens a region, made with at most `maxBytes` if missing; 0: none is made. Rejects with SHARED_REGION naming the configuration's key. */
   static async open(path: string, options: RegionOptions): Promise<Region> {
     const { address, name, maxBytes, mustFit, coherence, host = null, group = null } = options;
-    const waiting = new Map<number, Waiting>();
-    const onEvent = (...event: Event): void => settle(waiting, ...event);
+    const requests = new Requests();
+    const { settle } = requests;
     try {
-      const info = await shmOpen(path, maxBytes, mustFit, coherence, host, group, onEvent);
-      return new Region(info, waiting);
+      const info = await shmOpen(path, maxBytes, mustFit, coherence, host, group, settle);
+      return new Region(info, requests);
     } catch (error) {
       const { message: reason } = toTierkvError(error);
       const key = `[cluster] ${name}_cold`;
@@ -83,71 +63,33 @@ export class Region {
     }
   }
 
-  private constructor({ id, coherence, epoch, flush }: Info, waiting: Map<number, Waiting>) {
+  private constructor({ id, coherence, epoch, flush }: Info, requests: Requests) {
     this.#id = id;
-    this.#waiting = waiting;
+    this.#requests = requests;
     this.coherence = coherence;
     this.epoch = epoch;
     this.flush = flush;
   }
 
-  /** Runs one request. Rejects on failure, time-out and signal. Slots are safe then, because only a lease's holder writes them. */
-  async run(begin: (id: RegionId) => number, options: RunOptions): Promise<Outcome> {
-    const { timeoutMs, signals, onProgress, now, late } = options;
+  /** Runs one request, as `Requests.run`; `numbers[0]` of its outcome is the region's last flush. */
+  async run(begin: (id: RegionId) => number, options: RegionRunOptions): Promise<Outcome> {
+    const { signals, now } = options;
     for (const signal of signals) if (signal.aborted) throw signal.reason;
     const id = this.#id;
     const known = now?.(id) ?? null;
     if (known !== null) return known;
-    const request = begin(id);
-    const progress = new Progress((bytes) => onProgress?.(bytes));
-    let giveUp = (_reason: Error): void => {};
-    const onAbort = (): void => giveUp(toTierkvError(reasonOf(signals)));
-    const timer = setTimeout(() => giveUp(late()), timeoutMs);
-    const poll =
-      onProgress === undefined
-        ? undefined
-        : setInterval(() => progress.upTo(shmProgress(id, request)), LANES_POLL_MS);
-    for (const signal of signals) signal.addEventListener("abort", onAbort, { once: true });
-    try {
-      const outcome = await new Promise<Outcome>((resolve, reject) => {
-        this.#waiting.set(request, { resolve, reject });
-        giveUp = (reason) => {
-          this.#waiting.delete(request);
-          shmCancel(id, request);
-          reject(reason);
-        };
-      });
-      progress.end(outcome.numbers[1] ?? 0);
-      return outcome;
-    } finally {
-      clearTimeout(timer);
-      clearInterval(poll);
-      for (const signal of signals) signal.removeEventListener("abort", onAbort);
-    }
+    return await this.#requests.run(
+      () => begin(id),
+      (request) => shmCancel(id, request),
+      (request) => shmProgress(id, request),
+      options,
+    );
   }
 
   /** Leaves the region once its running requests are done. */
   close(): void {
     shmClose(this.#id);
   }
-}
-
-/** Request, its error, what came back. */
-type Event = [request: number, error: string | null, data: Buffer, numbers: readonly number[]];
-
-function settle(all: Map<number, Waiting>, ...[request, text, data, numbers]: Event): void {
-  const waiting = all.get(request);
-  all.delete(request);
-  const error = text === null ? null : toTierkvError(new Error(text));
-  if (error === null || error.code === "BAD_RECORD") {
-    waiting?.resolve({ data, numbers, reason: error?.message ?? null });
-  } else {
-    waiting?.reject(error);
-  }
-}
-
-function reasonOf(signals: readonly AbortSignal[]): unknown {
-  return signals.find(({ aborted }) => aborted)?.reason;
 }
 
 /** Looks packed keys up at once; null: the lock is taken, so a request is needed. */

@@ -137,7 +137,7 @@ export class VaultSession {
   }
 
   /** True while the vault must not be asked: it does not answer, or no record gets through. */
-  get isOpen(): boolean {
+  get isDown(): boolean {
     const isRefused = this.#options.refusal !== undefined;
     return this.#breaker.isOpen || isRefused || this.lanes.isUnreachable;
   }

@@ -33,24 +33,29 @@ import type { FlushReply, StatsReply } from "../wire/messages.ts";
 import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { FlushFeed } from "./flush-feed.ts";
-import type { LookupAsked } from "./found.ts";
-import type { FetchOptions, StoreItem } from "./items.ts";
-import type { LanesState } from "./lane-phase.ts";
-import type { FetchPlan, Settled } from "./lane-requests.ts";
 import { lookUpNow, newsOf, Region } from "./region.ts";
-import type { Outcome, RegionOptions, RunOptions } from "./region.ts";
+import type { Outcome, RegionOptions, RegionRunOptions } from "./region.ts";
+import { NO_COST, OF_A_REQUEST } from "./source.ts";
+import type {
+  BlockStore,
+  FetchOptions,
+  FetchWindow,
+  Offer,
+  Purpose,
+  Refusal,
+  Settled,
+  StoreItem,
+} from "./source.ts";
 
 export interface SharedVaultOptions extends RegionOptions {
   logger: Logger;
 }
 
-/** Every call ends within its `deadlineMs` and rejects only with coded errors, like VaultClient's. */
-export class SharedVault {
+export class SharedVault implements BlockStore {
   readonly tier = "shared";
   readonly name: RecordClass;
   readonly address: string;
   readonly flushes: FlushFeed = new FlushFeed();
-  readonly isReadOnly = false;
   readonly down: Goodput = new Goodput();
   readonly up: Goodput = new Goodput();
   readonly isDraining = false;
@@ -100,17 +105,16 @@ export class SharedVault {
     return this.#isLost ? "down" : this.#breaker.state;
   }
 
-  get isOpen(): boolean {
+  get trouble(): string {
+    return this.#isLost ? LOST : this.#breaker.reason;
+  }
+
+  get isDown(): boolean {
     return this.#isLost || this.#breaker.isOpen;
   }
 
-  /** Always up: the region's threads encode deferred records, as lanes do. */
-  get lanes(): LanesState {
-    return "up";
-  }
-
-  get retries(): { taken: number; refused: number } {
-    return { taken: 0, refused: 0 };
+  get refusal(): Refusal | null {
+    return this.isDown ? "vault_down" : null;
   }
 
   get epoch(): number {
@@ -122,26 +126,39 @@ export class SharedVault {
     return null;
   }
 
+  async find(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    purpose: Purpose = OF_A_REQUEST,
+  ): Promise<readonly Offer[]> {
+    const held = await this.lookup(namespace, keys, deadlineMs, purpose);
+    return [{ source: this, keys: held, cost: NO_COST }];
+  }
+
   /** Returns a bitmap of the packed `keys` that are readable now. */
-  async lookup(...[namespace, keys, deadlineMs, asks]: LookupAsked): Promise<Buffer> {
+  async lookup(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    { isCounted }: Purpose = OF_A_REQUEST,
+  ): Promise<Buffer> {
     const begin = (id: RegionId): number => shmLookup(id, namespace, keys);
     const now = (id: RegionId): Outcome | null => lookUpNow(id, namespace, keys);
     const { data } = await this.#call("Lookup", { deadlineMs, now }, begin);
-    if (asks?.isCounted === false) return data;
+    if (!isCounted) return data;
     this.#counts.lookup_keys += keyCount(keys);
     this.#counts.lookup_hits += countBits(data, keyCount(keys));
     return data;
   }
 
-  /** Fetches records straight into leased slots; ACCEPTED means verified and decoded. */
-  async fetchInto(namespace: Buffer, plan: FetchPlan, options: FetchOptions): Promise<Settled> {
-    const { arena, fidelity, keys, geometries, leases } = plan;
+  async fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
+    const { arena, fidelity, keys, geometries, leases } = window;
     const begin = (id: RegionId): number =>
       shmFetch(id, arena, fidelity, namespace, keys, geometries, leases);
     return this.#fetched(await this.#call("Fetch", options, begin));
   }
 
-  /** Fetches records undecoded into reserved ids of the native outbox; ACCEPTED means received. */
   async collect(
     namespace: Buffer,
     keys: Buffer,
@@ -156,7 +173,7 @@ export class SharedVault {
     const bytes = numbers[1] ?? 0;
     this.#counts.fetched_bytes += bytes;
     this.down.moved(bytes);
-    return { statuses: new Uint8Array(data), bytes, reason, isBroken: false };
+    return { statuses: new Uint8Array(data), bytes, reason };
   }
 
   /** Stores records for `tenant`, put-if-absent; deferred records are encoded by its threads. */
@@ -297,13 +314,13 @@ export class SharedVault {
 
   async #call(
     call: string,
-    { deadlineMs, signal, onProgress, now }: FetchOptions & Pick<RunOptions, "now">,
+    { deadlineMs, stallMs, signal, now }: FetchOptions & Pick<RegionRunOptions, "now">,
     begin: (id: RegionId) => number,
   ): Promise<Outcome> {
     const context = this.#context(call, deadlineMs);
     if (this.#closing.signal.aborted) throw this.#closedError();
     if (this.#isLost) throw new TierkvError("VAULT_DOWN", { ...context, reason: LOST });
-    if (this.isOpen) {
+    if (this.isDown) {
       const reason = `calls fail at once until a probe succeeds; last failure: ${this.#breaker.reason}`;
       throw new TierkvError("VAULT_DOWN", { ...context, reason });
     }
@@ -314,7 +331,7 @@ export class SharedVault {
     this.#calls += 1;
     try {
       const timeoutMs = deadlineMs;
-      const outcome = await this.#run(context, begin, { timeoutMs, signal, onProgress, now });
+      const outcome = await this.#run(context, begin, { timeoutMs, stallMs, signal, now });
       this.#breaker.succeeded();
       // The feed reports a flush before answers that came after it.
       if (call !== "Flush" && outcome.numbers[0] !== this.flushes.number) {
@@ -335,12 +352,16 @@ export class SharedVault {
   async #run(
     context: Context,
     begin: (id: RegionId) => number,
-    { signal, ...how }: Omit<RunOptions, "signals" | "late"> & Pick<FetchOptions, "signal">,
+    {
+      signal,
+      ...how
+    }: Omit<RegionRunOptions, "signals" | "errorOf"> & Pick<FetchOptions, "signal">,
   ): Promise<Outcome> {
     const signals = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
-    const late = (): TierkvError => new TierkvError("VAULT_DEADLINE", context);
+    const errorOf = (code: "VAULT_DEADLINE" | "FETCH_STALLED"): TierkvError =>
+      new TierkvError(code, { ...context, stallMs: how.stallMs ?? 0 });
     try {
-      return await this.#region.run(begin, { ...how, signals, late });
+      return await this.#region.run(begin, { ...how, signals, errorOf });
     } catch (error) {
       const known = toTierkvError(error);
       const reason = known.message;

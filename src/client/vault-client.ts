@@ -7,29 +7,42 @@ import type { Goodput } from "../base/native.ts";
 import type * as m from "../wire/messages.ts";
 import { ServingStatus } from "../wire/messages.ts";
 import { healthService, VAULT_SERVICE_NAME, vaultService } from "../wire/service.ts";
+import { Archive } from "./archive.ts";
 import type { Attempt } from "./attempt.ts";
-import type { VaultState } from "./breaker.ts";
 import type { FlushFeed } from "./flush-feed.ts";
-import { joinFound, OF_A_REQUEST, readFound } from "./found.ts";
-import type { Found, LookupAsked, LookupFor } from "./found.ts";
-import type { FetchOptions, StoreItem } from "./items.ts";
+import { joinOffers, offered, offersOf } from "./found.ts";
 import type { LanesState } from "./lane-phase.ts";
-import type { FetchPlan, Probed, Settled } from "./lane-requests.ts";
+import type { LanesSettled, Probed } from "./lane-requests.ts";
 import type { TriedRail } from "./rails.ts";
 import { VaultSession } from "./session.ts";
 import type { VaultClientOptions } from "./session.ts";
+import { OF_A_REQUEST } from "./source.ts";
+import type {
+  BlockStore,
+  FetchOptions,
+  FetchWindow,
+  Offer,
+  PeerState,
+  Purpose,
+  Refusal,
+  Settled,
+  StoreItem,
+} from "./source.ts";
 import { splitKeys } from "./split.ts";
+import { StallWatch } from "./stall.ts";
 
 /**
  * One client per vault address; it connects with the first call and says hello after every connect. Every call ends within its
  * `deadlineMs` (a duration). Calls reject only with its `refusal` or coded errors: VAULT_DOWN, VAULT_DEADLINE, VAULT_REFUSED,
  * VAULT_BUSY, VAULT_BROKEN, VAULT_CLASS, VERSION_MISMATCH, ROLE_MISSING, LANES_UNREACHABLE, CANCELLED, CLOSED.
  */
-export class VaultClient {
+export class VaultClient implements BlockStore {
   readonly tier = "vault";
   /** The class of records this vault must hold. */
   readonly name: RecordClass;
   readonly address: string;
+  /** The source of records that only its archive has. */
+  readonly archive: Archive = new Archive(this);
   readonly #session: VaultSession;
 
   constructor(options: VaultClientOptions) {
@@ -47,7 +60,7 @@ export class VaultClient {
     return this.#session.up;
   }
 
-  get state(): VaultState | "refused" {
+  get state(): PeerState {
     return this.#session.state;
   }
 
@@ -57,8 +70,8 @@ export class VaultClient {
   }
 
   /** True while the vault must not be asked: its breaker is open, so calls fail at once, or no lane opens. */
-  get isOpen(): boolean {
-    return this.#session.isOpen;
+  get isDown(): boolean {
+    return this.#session.isDown;
   }
 
   /** State of the lanes; without them no record travels. */
@@ -69,6 +82,11 @@ export class VaultClient {
   /** True where the vault lets this client only read. */
   get isReadOnly(): boolean {
     return this.#session.isReadOnly;
+  }
+
+  get refusal(): Refusal | null {
+    if (this.isDown) return "vault_down";
+    return this.isReadOnly ? "read_only" : null;
   }
 
   /** Requests tried a second time, and ones that failed without a retry. */
@@ -116,32 +134,33 @@ export class VaultClient {
   }
 
   /** Returns a bitmap of the packed `keys` that the vault holds. */
-  async lookup(...asked: LookupAsked): Promise<Buffer> {
-    return (await this.find(...asked)).present;
+  async lookup(...asked: Parameters<VaultClient["find"]>): Promise<Buffer> {
+    return offered(await this.find(...asked), keyCount(asked[1]));
   }
 
-  /** Same, with the keys that only the vault's archive has; over gRPC it does not say. */
+  /** Offers what the vault has, and what only its archive has; over gRPC the two are not told apart. */
   find(
     namespace: Buffer,
     keys: Buffer,
     deadlineMs: number,
-    asks: LookupFor = OF_A_REQUEST,
-  ): Promise<Found> {
+    purpose: Purpose = OF_A_REQUEST,
+  ): Promise<readonly Offer[]> {
     return this.#session.call("Lookup", deadlineMs, async (attempt, vault) => {
-      const ask = async (part: Buffer): Promise<Found> => {
-        const found = await this.#session.lanes.lookup(namespace, part, attempt, asks);
-        if (found !== null) return readFound(found, keyCount(part));
-        const { trace, isCounted } = asks;
+      const ask = async (part: Buffer): Promise<readonly Offer[]> => {
+        const found = await this.#session.lanes.lookup(namespace, part, attempt, purpose);
+        if (found !== null) return offersOf(found, keyCount(part), this, this.archive);
+        const { trace, isCounted } = purpose;
         const traced = trace === null ? {} : { trace };
         const request = { namespace, keys: part, uncounted: !isCounted, ...traced };
         const options = attempt.options();
         const { present } = await attempt.channel.unary(vaultService.Lookup, request, options);
         const expected = Math.ceil(keyCount(part) / 8);
-        if (present.length === expected) return readFound(present, keyCount(part));
+        if (present.length === expected)
+          return offersOf(present, keyCount(part), this, this.archive);
         throw attempt.broken(`bitmap of ${present.length} bytes for ${keyCount(part)} keys`);
       };
       if (keyCount(keys) <= vault.maxKeys) return await ask(keys);
-      return joinFound(await Promise.all(splitKeys(keys, vault.maxKeys).map(ask)));
+      return joinOffers(await Promise.all(splitKeys(keys, vault.maxKeys).map(ask)));
     });
   }
 
@@ -187,31 +206,35 @@ export class VaultClient {
     });
   }
 
-  /**
-   * Fetches records straight into leased slots; ACCEPTED means verified and decoded, INCOMPLETE that a lease has ended. After a
-   * rejection no slot is written that is leased again.
-   */
-  fetchInto(
+  /** `onProgress` gets the bytes that arrived since its last call. */
+  fetch(
     namespace: Buffer,
-    plan: FetchPlan,
-    { deadlineMs, signal, onProgress }: FetchOptions,
+    window: FetchWindow,
+    options: FetchOptions & { onProgress?: (bytes: number) => void },
   ): Promise<Settled> {
-    const work = async (attempt: Attempt): Promise<Settled> => {
-      const fetch = (part: FetchPlan): Promise<Settled> =>
+    const { deadlineMs, stallMs, signal, onProgress } = options;
+    const fetchAll = async (attempt: Attempt): Promise<Settled> => {
+      const fetch = (part: FetchWindow): Promise<LanesSettled> =>
         this.#session.lanes.fetch(namespace, part, attempt, onProgress);
-      const all = await fetch(plan);
+      const all = await fetch(window);
       for (let isBroken = all.isBroken; isBroken;) {
         const left = [...all.statuses.keys()].filter(
           (index) => all.statuses[index] === ItemStatus.INCOMPLETE,
         );
         if (left.length === 0) break;
-        const more = await fetch(partOf(plan, left));
+        const more = await fetch(partOf(window, left));
         for (const [at, index] of left.entries()) all.statuses[index] = more.statuses[at] ?? 0;
         all.bytes += more.bytes;
         all.reason ??= more.reason;
         isBroken = more.isBroken;
       }
       return all;
+    };
+    const work = async (attempt: Attempt): Promise<Settled> => {
+      if (stallMs === undefined) return await fetchAll(attempt);
+      const onStall = (): void => attempt.giveUp(attempt.stalled(stallMs));
+      const watch = new StallWatch(stallMs, () => attempt.bytes(), onStall);
+      return await fetchAll(attempt).finally(() => watch.stop());
     };
     return this.#session.call("Fetch", deadlineMs, work, signal);
   }
@@ -379,13 +402,12 @@ async function made(items: readonly StoreItem[], left: readonly number[]): Promi
 }
 
 /** Returns the part of a plan with these items. */
-function partOf(plan: FetchPlan, items: readonly number[]): FetchPlan {
+function partOf(window: FetchWindow, items: readonly number[]): FetchWindow {
+  const { keys, geometries, leases } = window;
   return {
-    ...plan,
-    keys: Buffer.concat(items.map((item) => keyAt(plan.keys, item))),
-    geometries: Uint32Array.from(items, (item) => plan.geometries[item] ?? 0),
-    leases: Uint32Array.from(
-      items.flatMap((item) => [...plan.leases.subarray(item * 2, item * 2 + 2)]),
-    ),
+    ...window,
+    keys: Buffer.concat(items.map((item) => keyAt(keys, item))),
+    geometries: Uint32Array.from(items, (item) => geometries[item] ?? 0),
+    leases: Uint32Array.from(items.flatMap((item) => [...leases.subarray(item * 2, item * 2 + 2)])),
   };
 }

@@ -1,13 +1,11 @@
-// Owns the type of a vault for the sidecar: over the network, or in memory of this machine.
+// Owns the type of a vault for commands: over the network, in memory of this machine, or a store that others run.
+import type { ColdStore } from "./cold/cold-store.ts";
 import type { SharedVault } from "./shared-vault.ts";
 import type { VaultClient } from "./vault-client.ts";
 
-/** vault: a process that answers · shared: memory that the sidecars of this machine map. */
-export type Tier = "vault" | "shared";
+export type Vault = VaultClient | SharedVault | ColdStore;
 
-export type Vault = VaultClient | SharedVault;
-
-/** True for a vault in another process. */
+/** True for a vault of ours in another process: records travel on lanes to it alone. */
 export function isRemote(vault: Vault): vault is VaultClient {
-  return vault.tier === "vault";
+  return "lanes" in vault;
 }

@@ -61,12 +61,14 @@ export class Neighbours {
   }
 }
 
-/** Drops the events of several ranks behind one server, because the gateway cannot choose the rank that answers. */
+/** Returns one engine for each server. Its ranks all name the first rank's endpoints; others do not tell who publishes there. */
 function oneEach(found: readonly Neighbour[]): Neighbour[] {
   const each = new Map<string, Neighbour>();
   for (const neighbour of found) {
-    const { address } = neighbour;
-    each.set(address, each.has(address) ? { address, events: null, replays: null } : neighbour);
+    const { address, events, replays } = neighbour;
+    const known = each.get(address) ?? neighbour;
+    const isSame = known.events === events && known.replays === replays;
+    each.set(address, isSame ? known : { address, events: null, replays: null });
   }
   return [...each.values()];
 }

@@ -8,6 +8,7 @@ import { namesIn, sourceOf } from "../base/hosts.ts";
 import { LISTING_WAIT_MS } from "../base/limits/pool.ts";
 import { silent } from "../base/log.ts";
 import type { Logger } from "../base/log.ts";
+import type { VaultClient } from "../client/vault-client.ts";
 import type { Waker } from "../client/wake.ts";
 import type { Address, Config } from "../config/config.ts";
 import { addressesOf, systemResolver } from "../discovery/dns.ts";
@@ -180,7 +181,7 @@ export function membersOf(
   logger: Logger,
   waker: Waker,
   onRefused: (count: number) => void,
-): MemberSource | null {
+): MemberSource<VaultClient> | null {
   const pathOf = (text: string): string => keptAt(config, text);
   const feeds = [
     ...dnsFeeds(config, systemResolver(), logger),

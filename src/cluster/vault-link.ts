@@ -1,11 +1,12 @@
 // Owns the choice of a target's client: over the network with credentials, or in shared memory of this machine.
 import type { RecordClass } from "../base/block.ts";
 import { TierkvError } from "../base/errors.ts";
-import { sharedPath } from "../base/hosts.ts";
+import { isVaultAddress, sharedPath, storeKind } from "../base/hosts.ts";
 import { HELLO_TIMEOUT_MS } from "../base/limits/general.ts";
 import { createLogger, silent } from "../base/log.ts";
 import type { Logger } from "../base/log.ts";
 import { askOnce } from "../client/ask.ts";
+import { ColdStore } from "../client/cold/cold-store.ts";
 import { SharedVault } from "../client/shared-vault.ts";
 import { VaultClient } from "../client/vault-client.ts";
 import type { Vault } from "../client/vault.ts";
@@ -32,7 +33,20 @@ export async function linkTo(
     const size = { maxBytes: 0, mustFit: false };
     return { client: await sharedAt(config, address, name, logger, size), isTls: false };
   }
+  if (storeKind(address) !== null) {
+    return { client: storeAt(config, address, name, logger), isTls: false };
+  }
   return remoteLink(config, target, logger, lanes);
+}
+
+/** Opens a store that others run. Throws BAD_ARGUMENT or DISK_FAILED for an address or credentials that cannot be used. */
+export function storeAt(
+  config: Config,
+  address: string,
+  name: RecordClass,
+  logger: Logger,
+): ColdStore {
+  return new ColdStore({ address, name, ttlS: config.vault.diskTtlS, logger });
 }
 
 function remoteLink(
@@ -133,10 +147,12 @@ export function placesOf(
   return new Map(of.map((target) => [target.address, target]));
 }
 
-/** Makes a client with one lane, so that records arrive in order. Throws USAGE for shared memory. */
+/** Makes a client with one lane, so that records arrive in order. Throws USAGE for shared memory and stores of others. */
 export function clientOf(config: Config, target: VaultTarget, name: RecordClass): VaultClient {
-  if (sharedPath(target.address) !== null) {
-    const reason = `${target.address} is memory of this machine, and no member of a pool`;
+  if (!isVaultAddress(target.address)) {
+    const isShared = sharedPath(target.address) !== null;
+    const what = isShared ? "memory of this machine" : "a store that others run";
+    const reason = `${target.address} is ${what}, and no member of a pool`;
     throw new TierkvError("USAGE", { reason });
   }
   const level = config.log.level === "debug" ? "debug" : "silent";

@@ -13,8 +13,8 @@ import type { CodecWeight } from "../base/native.ts";
 import { withDeadline } from "../base/time.ts";
 import { OutboxRecord } from "./record.ts";
 import type { MakeDeferred } from "./record.ts";
-import { nativeItems } from "./task.ts";
-import type { EncodeTask, WeighTask } from "./task.ts";
+import { nativeItems, packed } from "./task.ts";
+import type { EncodeTask, PackedTask, WeighTask } from "./task.ts";
 
 // The built file, also when the sources run, because a worker thread of Node 20 cannot read TypeScript.
 const WORKER_FILE: string = new URL("../../dist/codec/worker.js", import.meta.url).href;
@@ -25,7 +25,7 @@ const WORKER_ARGV: string[] = process.allowedNodeEnvironmentFlags.has(NO_REQUIRE
   ? [NO_REQUIRE]
   : [];
 
-type Task = EncodeTask | WeighTask | Uint32Array;
+type Task = PackedTask | WeighTask | Uint32Array;
 
 export class EncodePool {
   readonly #piscina: Piscina<Task, Float64Array | CodecWeight[]>;
@@ -45,7 +45,7 @@ export class EncodePool {
 
   /** Returns one record per block, in order. Throws the native core's coded error, DEADLINE, or OVERLOAD when too many wait. */
   async encode(task: EncodeTask): Promise<OutboxRecord[]> {
-    const run = this.#begin(task, "encode");
+    const run = this.#begin(packed(task), "encode");
     try {
       return toRecords(await withDeadline(run, ENCODE_TIMEOUT_MS, "encoding a batch"), null);
     } catch (error) {

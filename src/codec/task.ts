@@ -1,9 +1,18 @@
-// Owns the description of blocks to encode, as flat arrays, because passing one to a thread copies only descriptors.
+// Owns the description of blocks to encode, and its form as flat arrays for another thread, where only descriptors are copied.
 import { HASH_BYTES } from "../base/block.ts";
 import type { ArenaId, EncodeItem, GeometryId } from "../base/native.ts";
 
-/** One batch of blocks of one group and rank. */
-export interface EncodeTask {
+export interface EncodeBlock {
+  slot: number;
+  generation: number;
+  /** 32 bytes. */
+  hash: Buffer;
+  /** Hash of the block before; zeros where there is none. */
+  parent: Buffer;
+  endTokens: number;
+}
+
+interface Batch {
   arena: ArenaId;
   geometry: GeometryId;
   codec: number;
@@ -11,6 +20,15 @@ export interface EncodeTask {
   namespace: Uint8Array;
   shard: number;
   shardCount: number;
+}
+
+/** One batch of blocks of one group and rank. */
+export interface EncodeTask extends Batch {
+  blocks: readonly EncodeBlock[];
+}
+
+/** The same for another thread. */
+export interface PackedTask extends Batch {
   /** Pairs (slot, generation). */
   slots: Uint32Array;
   /** Per block: its hash, then its parent's. */
@@ -27,47 +45,35 @@ export interface WeighTask {
   codecs: readonly number[];
 }
 
-export interface EncodeBlock {
-  slot: number;
-  generation: number;
-  hash: Uint8Array;
-  parent: Uint8Array;
-  endTokens: number;
-}
-
-/** The parts of a task that belong to its blocks. */
-export function packBlocks(
-  blocks: readonly EncodeBlock[],
-): Pick<EncodeTask, "slots" | "hashes" | "endTokens"> {
+export function packed({ blocks, ...batch }: EncodeTask): PackedTask {
   const slots = new Uint32Array(blocks.length * 2);
   const hashes = new Uint8Array(blocks.length * 2 * HASH_BYTES);
   const endTokens = new Float64Array(blocks.length);
-  blocks.forEach((block, index) => {
+  for (const [index, block] of blocks.entries()) {
     slots.set([block.slot, block.generation], index * 2);
     hashes.set(block.hash, index * 2 * HASH_BYTES);
     hashes.set(block.parent, (index * 2 + 1) * HASH_BYTES);
     endTokens[index] = block.endTokens;
-  });
-  return { slots, hashes, endTokens };
+  }
+  return { ...batch, slots, hashes, endTokens };
+}
+
+export function unpacked({ slots, hashes, endTokens, ...batch }: PackedTask): EncodeTask {
+  const blocks = Array.from({ length: slots.length / 2 }, (_, index) => ({
+    slot: slots[index * 2] ?? 0,
+    generation: slots[index * 2 + 1] ?? 0,
+    hash: hashAt(hashes, index * 2),
+    parent: hashAt(hashes, index * 2 + 1),
+    endTokens: endTokens[index] ?? 0,
+  }));
+  return { ...batch, blocks };
 }
 
 /** Returns the blocks of a task in the native core's form. */
-export function nativeItems({
-  slots,
-  hashes,
-  endTokens,
-  shard,
-  shardCount,
-}: EncodeTask): EncodeItem[] {
-  return Array.from({ length: slots.length / 2 }, (_, index) => ({
-    slot: slots[index * 2] ?? 0,
-    generation: slots[index * 2 + 1] ?? 0,
-    shard,
-    shardCount,
-    endTokens: endTokens[index] ?? 0,
-    blockHash: hashAt(hashes, index * 2),
-    parentHash: hashAt(hashes, index * 2 + 1),
-  }));
+export function nativeItems({ blocks, shard, shardCount }: EncodeTask): EncodeItem[] {
+  return blocks.map(({ slot, generation, hash: blockHash, parent: parentHash, endTokens }) => {
+    return { slot, generation, shard, shardCount, endTokens, blockHash, parentHash };
+  });
 }
 
 function hashAt(hashes: Uint8Array, index: number): Buffer {

@@ -2,11 +2,12 @@
 import { toTierkvError } from "../base/errors.ts";
 import { encodeSlots, outboxMake, weighSlot } from "../base/native.ts";
 import type { CodecWeight } from "../base/native.ts";
-import { nativeItems } from "./task.ts";
-import type { EncodeTask, WeighTask } from "./task.ts";
+import { nativeItems, unpacked } from "./task.ts";
+import type { PackedTask, WeighTask } from "./task.ts";
 
 /** Encodes all blocks of the task into the native outbox; returns pairs (outbox record, record bytes). */
-export function encode(task: EncodeTask): Float64Array {
+export function encode(from: PackedTask): Float64Array {
+  const task = unpacked(from);
   const { arena, geometry, codec, fidelity, namespace } = task;
   return coded(() =>
     encodeSlots(arena, geometry, codec, fidelity, Buffer.from(namespace), nativeItems(task)),

@@ -1,8 +1,9 @@
 // Owns the kinds of values that are addresses: of vaults, engines and listeners, single or in lists, with the likely fix.
 import { isIP, isIPv4, isIPv6 } from "node:net";
-import { isNames, namesIn, sharedPath, sourceOf, unixPath } from "../base/hosts.ts";
+import { isNames, namesIn, sharedPath, sourceOf, storeKind, unixPath } from "../base/hosts.ts";
 import { VAULT_SOCKET_BYTES_MAX } from "../base/limits/general.ts";
 import { SHARED_PATH_BYTES_MAX } from "../base/limits/shared.ts";
+import { STORE_ADDRESS_MAX } from "../limits/cold.ts";
 import type { Address } from "./config.ts";
 import { badValue, wrongType } from "./kinds.ts";
 import type { Kind, Parsed, Problem } from "./kinds.ts";
@@ -79,8 +80,9 @@ function vaultAddress(): Kind<Address> {
 export function vaultAddresses(countMax: number): Kind<readonly Address[]> {
   const remote = vaultAddress();
   const one: Kind<Address> = {
-    describe: `${remote.describe}, or \`"shm:/path"\``,
+    describe: `${remote.describe}, \`"valkey://host:6379"\`, \`"s3://bucket/prefix"\`, or \`"shm:/path"\``,
     parse(raw, key) {
+      if (typeof raw === "string" && storeKind(raw) !== null) return storeAddress(raw, key);
       const memory = typeof raw === "string" ? sharedPath(raw) : null;
       return memory === null ? remote.parse(raw, key) : sharedAddress(memory, key);
     },
@@ -183,6 +185,33 @@ function sharedAddress(file: string, key: string): Parsed<Address> {
     return badValue(`not an absolute path of at most ${bytesMax} bytes behind shm:`, fix);
   }
   return { value: { host: "", port: 0, text: `shm:${file}` } };
+}
+
+/** `valkey://host:port[,host:port...][/database]` or `s3://bucket[/prefix]`. */
+function storeAddress(text: string, key: string): Parsed<Address> {
+  const fix = `write ${key} = "valkey://host:6379" or "s3://bucket/prefix"`;
+  if (text.length > STORE_ADDRESS_MAX) {
+    return badValue(`more than ${STORE_ADDRESS_MAX} characters`, fix);
+  }
+  if (storeKind(text) === "s3") {
+    const isBucket = /^s3:\/\/[a-z0-9][a-z0-9.-]*(\/[\w!.*'()/-]*)?$/.test(text);
+    return isBucket
+      ? { value: { host: "", port: 0, text } }
+      : badValue("no bucket and prefix", fix);
+  }
+  const place = text.slice("valkey://".length);
+  if (place.includes("@")) {
+    return badValue("user and password stand in VALKEY_USERNAME and VALKEY_PASSWORD", fix);
+  }
+  const [hosts = "", database = "0", ...rest] = place.split("/");
+  if (rest.length > 0 || !/^\d*$/.test(database)) return badValue("no number of a database", fix);
+  for (const host of hosts.split(",")) {
+    const parsed = tcpAddress(host, 1, fix);
+    if (!("value" in parsed)) return parsed;
+  }
+  const [first = ""] = hosts.split(",");
+  const parsed = tcpAddress(first, 1, fix);
+  return "value" in parsed ? { value: { ...parsed.value, text } } : parsed;
 }
 
 function unixAddress(file: string, key: string): Parsed<Address> {

@@ -13,7 +13,7 @@ export interface Address {
 }
 
 /** A pool's protection against the loss of a vault. */
-export type Redundancy = "none" | "parity" | "copies:2";
+export type Redundancy = "none" | "copies:2";
 
 export interface ClusterConfig {
   readonly role: Role;
@@ -224,6 +224,13 @@ export interface GatewayConfig {
   readonly tokenizeMs: number;
   /** Folders with the tokenizers of models, by name. */
   readonly tokenizers: ReadonlyMap<string, string>;
+  /** How long requests are taken after the signal to end, while the gateway says that it is leaving. */
+  readonly leaveMs: number;
+  /** How long open answers are finished after that. */
+  readonly drainMs: number;
+  /** Where metrics and health are served in the clear; null: only at `listen`. */
+  readonly metricsListen: Address | null;
+  readonly metricsLan: boolean;
   readonly socket: string;
   /** Longest wait of a decision for vaults' look-ups; 0: none are made. */
   readonly lookupMs: number;

@@ -1,7 +1,15 @@
 // Owns the rules between keys; each names the key to change and how.
 import { isIP } from "node:net";
-import { isLocal, isNames, sharedPath, sourceOf, unixPath } from "../base/hosts.ts";
-import { PARITY_VAULTS_MIN } from "../base/limits/pool.ts";
+import {
+  isLocal,
+  isNames,
+  sharedPath,
+  sourceOf,
+  splitAddress,
+  storeKind,
+  unixPath,
+  valkeyHosts,
+} from "../base/hosts.ts";
 import type { Config } from "./config.ts";
 
 export interface Breach {
@@ -15,7 +23,7 @@ type Rule = (config: Config) => Breach | null;
 const EXACT_CODECS: ReadonlySet<string> = new Set(["raw", "lossless"]);
 
 const scrapedHere =
-  (section: "vault" | "sidecar"): Rule =>
+  (section: "vault" | "sidecar" | "gateway"): Rule =>
   (config) => {
     const { metricsListen, metricsLan } = config[section];
     if (metricsListen === null || isLocal(metricsListen) || metricsLan) return null;
@@ -61,6 +69,50 @@ const certificateHasKey =
   (config) =>
     half(section, "tls", config[section].tlsCert, config[section].tlsKey);
 
+/** Records for Valkey travel in the clear, as `insecure_lan` allows for vaults. */
+const storesAreNear: Rule = ({ cluster: { kvCold, ssmCold, insecureLan } }) => {
+  const isFar = ({ text }: { text: string }): boolean =>
+    storeKind(text) === "valkey" &&
+    valkeyHosts(text).some((host) => !isLocal({ host: splitAddress(host).host, text: host }));
+  const [name, far] = kvCold.some(isFar)
+    ? (["kv_cold", kvCold.find(isFar)] as const)
+    : (["ssm_cold", ssmCold.find(isFar)] as const);
+  if (far === undefined || insecureLan) return null;
+  return {
+    path: ["cluster", name],
+    reason: `${far.text} is on another machine, and valkey:// is not encrypted`,
+    fix: "write insecure_lan = true on a network you trust",
+  };
+};
+
+const storeIsAlone: Rule = ({ cluster: { kvCold, ssmCold } }) => {
+  for (const [name, all] of [
+    ["kv_cold", kvCold],
+    ["ssm_cold", ssmCold],
+  ] as const) {
+    const far = all.filter(({ text }) => sharedPath(text) === null);
+    const store = far.find(({ text }) => storeKind(text) !== null);
+    if (store === undefined || far.length === 1) continue;
+    return {
+      path: ["cluster", name],
+      reason: `${store.text} is no member of a pool, and the list has other addresses`,
+      fix: `write ${name} = "${store.text}" alone, or behind shm: memory`,
+    };
+  }
+  return null;
+};
+
+/** A bucket's objects hold the blocks of a run; a state is found alone. */
+const statesNeedNoRuns: Rule = ({ cluster: { ssmCold } }) => {
+  const bucket = ssmCold.find(({ text }) => storeKind(text) === "s3");
+  if (bucket === undefined) return null;
+  return {
+    path: ["cluster", "ssm_cold"],
+    reason: `${bucket.text} is a bucket, and a bucket has no recurrent states`,
+    fix: "write the address of a vault or of Valkey",
+  };
+};
+
 const sharedIsOne =
   (name: "kvCold" | "ssmCold"): Rule =>
   ({ cluster }) => {
@@ -76,16 +128,6 @@ const sharedIsOne =
 
 /** Rules by the condition that holds unless they are broken. */
 const RULES: Readonly<Record<string, Rule>> = {
-  parityHasThreePlaces: ({ cluster: { redundancy, kvCold } }) =>
-    redundancy !== "parity" ||
-    kvCold.filter(({ text }) => sharedPath(text) === null).length >= PARITY_VAULTS_MIN ||
-    kvCold.some(({ text }) => isNames(text))
-      ? null
-      : {
-          path: ["cluster", "redundancy"],
-          reason: `parity needs ${PARITY_VAULTS_MIN} vaults in kv_cold beside shared memory, and there are fewer`,
-          fix: 'write more addresses in kv_cold, or redundancy = "copies:2" or "none"',
-        },
   twoCopiesHaveTwoPlaces: ({ cluster: { redundancy, kvCold, ssmCold } }) =>
     redundancy !== "copies:2" ||
     [kvCold, ssmCold].some(
@@ -150,6 +192,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   },
   vaultIsScrapedHere: scrapedHere("vault"),
   sidecarIsScrapedHere: scrapedHere("sidecar"),
+  gatewayIsScrapedHere: scrapedHere("gateway"),
   announcedByAddress: ({ vault: { announce, listen } }) =>
     announce && unixPath(listen.text) !== null
       ? {
@@ -248,6 +291,14 @@ const RULES: Readonly<Record<string, Rule>> = {
       fix: "write the IP addresses of engines",
     };
   },
+  registeredByNumber: ({ gateway: { extProc }, etcd: { engineHost } }) => {
+    if (extProc === null || engineHost === null || isIP(engineHost) !== 0) return null;
+    return {
+      path: ["etcd", "engine_host"],
+      reason: `with [gateway] ext_proc Envoy is told addresses, and ${engineHost} is a name`,
+      fix: "write the IP address of this machine",
+    };
+  },
   helpersAreEngines: ({ gateway: { prefill, engines } }) => {
     const known = new Set(engines.map(({ text }) => text));
     const other = prefill.find(({ text }) => !known.has(text));
@@ -286,6 +337,9 @@ const RULES: Readonly<Record<string, Rule>> = {
       fix: `remove insecure_lan, or remove ${name}`,
     };
   },
+  storesAreNear,
+  storeIsAlone,
+  statesNeedNoRuns,
   sharedKvIsOne: sharedIsOne("kvCold"),
   sharedStatesAreOne: sharedIsOne("ssmCold"),
   trustHasAnAnchor: ({ cluster }) => {

@@ -21,7 +21,7 @@ export const CLUSTER: Schema["cluster"] = {
     },
     kv_cold: {
       kind: vaultAddresses(POOL_VAULTS_MAX),
-      doc: "Addresses of the vaults for attention KV. Several vaults form a pool: each holds a part of every longer prompt, and a restore reads from all at once. Write each address identically on all machines. `dns:` stands for all vaults of the name, which is resolved every 10 s. `pool:` stands for all vaults that keep a list with this one (`[vault] pool_key`). `shm:/dev/shm/NAME` is memory that this machine's sidecars share, alone or before other vaults; `[vault] max_bytes` is its size. Without `kv_cold` and `ssm_cold`, the sidecar starts a vault on this machine.",
+      doc: "Addresses of the vaults for attention KV. Several vaults form a pool: each holds a part of every longer prompt, and a restore reads from all at once. Write each address identically on all machines. `dns:` stands for all vaults of the name, which is resolved every 10 s. `pool:` stands for all vaults that keep a list with this one (`[vault] pool_key`). `shm:/dev/shm/NAME` is memory that this machine's sidecars share, alone or before other vaults; `[vault] max_bytes` is its size. `valkey://host:6379` is a Valkey or Redis server, or any member of a cluster; `s3://bucket/prefix` is a bucket ([how](how-to/valkey-and-s3.md)). Without `kv_cold` and `ssm_cold`, the sidecar starts a vault on this machine.",
       ...emptyList("none", '"192.168.1.10:50051"'),
       isShown: true,
     },
@@ -32,8 +32,8 @@ export const CLUSTER: Schema["cluster"] = {
       isShown: true,
     },
     redundancy: {
-      kind: choice(["none", "parity", "copies:2"]),
-      doc: "Protection of a pool against the loss of a vault. `none`: each record is on one vault, and engines compute lost blocks again. `copies:2`: each record is on two vaults; restores go on with the other, and the pool holds half as much. `parity`: lost blocks of attention KV are rebuilt from the other vaults; states are on two. Parity needs three vaults and adds one record for every two blocks; from five vaults on, for every four. Write the same value on all machines that share the vaults.",
+      kind: choice(["none", "copies:2"]),
+      doc: "Protection of a pool against the loss of a vault. `none`: each record is on one vault, and engines compute lost blocks again. `copies:2`: each record is on two vaults; restores go on with the other, and the pool holds half as much. Write the same value on all machines that share the vaults.",
       ...byDefault("none"),
     },
     wake: {

@@ -1,9 +1,12 @@
 // Owns the keys of `[gateway]`.
 import { join } from "node:path";
 import {
+  GATEWAY_DRAIN_MS_DEFAULT,
+  GATEWAY_DRAIN_MS_MAX,
   GATEWAY_ENGINES_MAX,
   GATEWAY_IN_FLIGHT_DEFAULT,
   GATEWAY_IN_FLIGHT_MAX,
+  GATEWAY_LEAVE_MS_MAX,
   GATEWAY_LOOKUP_MS_DEFAULT,
   GATEWAY_LOOKUP_MS_MAX,
   GATEWAY_OBJECTIVES_MAX,
@@ -17,7 +20,7 @@ import {
 } from "../base/limits/gateway.ts";
 import { PATH_BYTES_MAX, SIDECAR_SOCKET_BYTES_MAX } from "../base/limits/general.ts";
 import { address, addresses, tcpOnly } from "./addresses.ts";
-import { byDefault, emptyList, optional } from "./common-fields.ts";
+import { byDefault, emptyList, METRICS_LAN, optional } from "./common-fields.ts";
 import { PRESETS } from "./config.ts";
 import type { Address } from "./config.ts";
 import type { Schema } from "./field.ts";
@@ -199,6 +202,22 @@ export const GATEWAY: Schema["gateway"] = {
         "the folder that an engine serves a model from, if the gateway can read it; else it asks the engine",
       example: '["meta-llama/Llama-3.3-70B-Instruct=/models/llama-3.3-70b"]',
     },
+    leave_ms: {
+      kind: integer(0, GATEWAY_LEAVE_MS_MAX, "ms"),
+      doc: "How long, in ms, the gateway still takes requests after SIGTERM or SIGINT, while `/health` answers 503, so that load balancers leave it first. A second signal ends it at once.",
+      ...byDefault(0, 10_000),
+    },
+    drain_ms: {
+      kind: integer(0, GATEWAY_DRAIN_MS_MAX, "ms"),
+      doc: "How long, in ms, open answers are finished after that. The gateway then cuts and logs the rest.",
+      ...byDefault(GATEWAY_DRAIN_MS_DEFAULT, 300_000),
+    },
+    metrics_listen: {
+      kind: tcpOnly("127.0.0.1:9464", 0),
+      doc: "Further address for `/metrics` and `/healthz`, in the clear and without a key, so that probes and Prometheus need neither `keys` nor `tls_cert`. `/healthz` answers 200, or 503 while no engine answers or the gateway is leaving.",
+      ...optional("none: `/metrics` and `/health` answer at `listen` alone", '"127.0.0.1:9464"'),
+    },
+    metrics_lan: METRICS_LAN,
     socket: {
       kind: path(SIDECAR_SOCKET_BYTES_MAX),
       doc: "Path of the Unix socket on which this user's `tierkv gateway status` and `drain` reach the gateway.",

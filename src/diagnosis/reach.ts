@@ -25,7 +25,8 @@ export interface Diagnosis {
 interface HelloTarget {
   readonly name: string;
   readonly address: string;
-  readonly lanes: LanesState;
+  /** Left out: no connection carries its records. */
+  readonly lanes?: LanesState;
   hello(deadlineMs: number): Promise<unknown>;
 }
 
@@ -55,7 +56,7 @@ export async function laneTrouble(
 ): Promise<string | null> {
   const { address } = client;
   await becomes(() => client.lanes !== "opening", REACH_CONNECT_MS, POLL_MS);
-  if (client.lanes === "up" || client.lanes === "none") return null;
+  if (client.lanes === undefined || client.lanes === "up" || client.lanes === "none") return null;
   const { socket, found } = await reach(address);
   socket?.destroy();
   const { verdict, reason, fix } = found ?? SILENT;

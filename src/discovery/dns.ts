@@ -1,10 +1,10 @@
-// Owns names that stand for a pool's vaults: `dns:host:port` for all addresses of a host, `dns:name` for its SRV records.
+// Owns names that stand for a pool's vaults: `dns:host:port` for the addresses of a host, `dns:name` for its SRV records.
 import { Resolver } from "node:dns/promises";
-import { isIPv6 } from "node:net";
 import { TierkvError } from "../base/errors.ts";
 import { isNames } from "../base/hosts.ts";
 import { DNS_TIMEOUT_MS, DNS_TRIES } from "../base/limits/pool.ts";
 import type { Address } from "../config/config.ts";
+import { ofOneFamily } from "../families.ts";
 
 /** Methods of a resolver that are used. */
 export type Resolving = Pick<Resolver, "resolve4" | "resolve6" | "resolveSrv">;
@@ -37,8 +37,11 @@ async function services(name: string, resolver: Resolving): Promise<string[]> {
 }
 
 async function hosts(name: string, port: number, resolver: Resolving): Promise<string[]> {
-  const all = await Promise.all([orNone(resolver.resolve4(name)), orNone(resolver.resolve6(name))]);
-  return all.flat().map((host) => (isIPv6(host) ? `[${host}]:${port}` : `${host}:${port}`));
+  const [v4, v6] = await Promise.all([
+    orNone(resolver.resolve4(name)),
+    orNone(resolver.resolve6(name)),
+  ]);
+  return ofOneFamily({ v4, v6: v6.map((host) => `[${host}]`) }).map((host) => `${host}:${port}`);
 }
 
 /** Returns an empty list where there are no records of one kind. */

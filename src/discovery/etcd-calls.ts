@@ -96,6 +96,8 @@ export class EtcdCalls {
   async #shown(): Promise<Metadata> {
     if (this.#metadata !== null) return this.#metadata;
     const shown = new Metadata();
+    // A member cut off from the majority then ends calls and streams, and would else keep them open without news.
+    shown.set("hasleader", "true");
     if (this.#login !== null) {
       const { user: name, password } = this.#login;
       const { token } = await this.#call(AUTH.Authenticate, { name, password }, shown);

@@ -138,12 +138,14 @@ export function register(options: EtcdOptions, address: string, value: string): 
   };
 }
 
-/** Runs until the lease is gone, the stream ends, or `signal` aborts. */
+/** Runs until the lease is gone, the stream ends or is silent, or `signal` aborts. */
 async function keepAlive(calls: EtcdCalls, ID: string, signal: AbortSignal): Promise<void> {
   const stream = await calls.stream(LEASE.LeaseKeepAlive);
   const ended = new AbortController();
   let failure: unknown = null;
+  let isAnswered = true;
   stream.on("data", ({ TTL }: { TTL: string }) => {
+    isAnswered = true;
     if (Number(TTL) <= 0) ended.abort();
   });
   stream.on("error", (error: Error) => {
@@ -153,6 +155,12 @@ async function keepAlive(calls: EtcdCalls, ID: string, signal: AbortSignal): Pro
   stream.on("end", () => ended.abort());
   const either = AbortSignal.any([signal, ended.signal]);
   while (!either.aborted) {
+    // The rest of the lease suffices to renew it at another server.
+    if (!isAnswered) {
+      failure = new Error("a lease was not renewed in time");
+      break;
+    }
+    isAnswered = false;
     stream.write({ ID });
     await sleep(ETCD_ALIVE_MS, either).catch(() => {});
   }

@@ -40,6 +40,8 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   saves_held_back: "Times that saves waited to leave the link to a restore.",
   copies_missing: "Blocks in arenas that were missing from their vault.",
   copies_offered: "Missing blocks that the sidecar offered again and the vault now holds.",
+  copies_recalled:
+    "Records that another vault gave for it, so that lossy blocks are stored again unchanged.",
   copies_sent_bytes: "Record bytes of blocks offered again.",
   shared_saved: "Records for a vault that this machine's shared memory also accepted.",
   shared_present: "Records for a vault that this machine's shared memory already held.",
@@ -47,14 +49,6 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   replicas_saved: "Second copies that another vault accepted.",
   replicas_present: "Second copies that another vault already held.",
   replicas_sent_bytes: "Record bytes of second copies.",
-  parity_saved: "Parity records that a vault accepted.",
-  parity_present: "Parity records that a vault already held.",
-  parity_sent_bytes: "Record bytes of parity records.",
-  parity_incomplete:
-    "Parity records not made: a block did not arrive, another engine had stored it, or no vault was left.",
-  parity_dropped: "Parity records made but not stored.",
-  blocks_rebuilt: "Blocks rebuilt from the rest of their stripes.",
-  rebuilds_failed: "Blocks that could not be rebuilt; the engine computes them.",
   replicas_dropped: "Second copies not stored: no other vault was up, or saves needed the memory.",
   blocks_failed_over:
     "Blocks that one vault did not deliver and the sidecar requested from another.",

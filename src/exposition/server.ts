@@ -3,21 +3,22 @@ import { createServer } from "node:http";
 import type { IncomingMessage, RequestListener } from "node:http";
 import type { Running } from "../base/lifecycle.ts";
 import {
+  SCRAPE_ADDRESS_CONNECTIONS_MAX,
   SCRAPE_CONNECTIONS_MAX,
   SCRAPE_HEADER_BYTES_MAX,
   SCRAPE_TIMEOUT_MS,
 } from "../base/limits/general.ts";
 import { listenAt } from "../base/listen.ts";
-import { CONTENT_TYPE, exposition } from "./text.ts";
-import type { Family } from "./text.ts";
+import { letNewcomersIn } from "./newcomers.ts";
+import { CONTENT_TYPE } from "./text.ts";
 
 export interface ScrapeOptions {
   /** Port 0: the system chooses one. */
   readonly listen: { readonly host: string; readonly port: number };
   /** The key that sets it, for errors. */
   readonly key: string;
-  /** Returns the present families. */
-  read(): readonly Family[];
+  /** Returns the text that Prometheus scrapes. */
+  read(): Promise<string>;
   /** Returns why the process cannot work now; null: it can. */
   trouble(): string | null;
 }
@@ -41,7 +42,8 @@ export async function startScrapeServer({
     connectionsCheckingInterval: SCRAPE_TIMEOUT_MS,
   };
   const server = createServer(limits, answer(read, trouble));
-  server.maxConnections = SCRAPE_CONNECTIONS_MAX;
+  // Others' connections must not keep the probes of whoever restarts this process out.
+  letNewcomersIn(server, SCRAPE_CONNECTIONS_MAX, SCRAPE_ADDRESS_CONNECTIONS_MAX);
   // Also ends a client that has stopped reading.
   server.setTimeout(SCRAPE_TIMEOUT_MS);
   return {
@@ -71,7 +73,7 @@ function answer(read: ScrapeOptions["read"], trouble: ScrapeOptions["trouble"]):
       response.writeHead(status, { "content-type": "text/plain" }).end(`${reason ?? "ok"}\n`);
       return;
     }
-    exposition(read()).then(
+    read().then(
       (text) => response.writeHead(200, { "content-type": CONTENT_TYPE }).end(text),
       (error: Error) =>
         response.writeHead(500, { "content-type": "text/plain" }).end(error.message),

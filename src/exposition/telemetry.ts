@@ -8,18 +8,24 @@ import type { Family } from "./text.ts";
 
 /** Serves `read` and `trouble` to scrapers; undefined: `[section] metrics_listen` is not set. */
 export async function startScrape(
-  section: "sidecar" | "vault",
+  section: "sidecar" | "vault" | "gateway",
   listen: Address | null,
   logger: Logger,
-  read: () => readonly Family[],
+  read: () => readonly Family[] | Promise<string>,
   trouble: () => string | null,
 ): Promise<Running | undefined> {
   if (listen === null) return undefined;
-  const { startScrapeServer } = await import("./server.ts");
+  const [{ startScrapeServer }, { exposition }] = await Promise.all([
+    import("./server.ts"),
+    import("./text.ts"),
+  ]);
   const server = await startScrapeServer({
     listen,
     key: `[${section}] metrics_listen`,
-    read,
+    read: async () => {
+      const found = await read();
+      return typeof found === "string" ? found : await exposition(found);
+    },
     trouble,
   });
   logger.info({ url: server.url }, "metrics can be scraped");

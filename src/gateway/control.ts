@@ -33,6 +33,9 @@ export interface Controlled {
 
 /** One engine and its blocks; `events` is null where the engine publishes no events to the gateway. */
 export interface ShownEngine extends EngineStatus {
+  /** Data-parallel ranks that are followed; 1: the engine has none, or nobody tells of them. */
+  ranks: number;
+  /** Of its ranks the state that is furthest from `live`. */
   events: EventFeed["state"] | null;
   blocks: number;
   /** Blocks in vaults, as the engine's events report them. */
@@ -120,6 +123,7 @@ function shown(of: Controlled): ShownFleet {
     const agreement = roster.agreementOf(engine);
     return {
       ...engine.status(),
+      ranks: roster.membersOf(engine).length,
       events: roster.feedOf(engine)?.state ?? null,
       blocks: roster.blocksOf(engine),
       vaultBlocks: roster.blocksOf(engine, "vault"),

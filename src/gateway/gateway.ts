@@ -16,6 +16,7 @@ import type { Engine } from "./engines/engine.ts";
 import { Fleet } from "./engines/fleet.ts";
 import { BodyBudget } from "./front/body.ts";
 import { Keys } from "./front/keys.ts";
+import { Leaving } from "./front/leaving.ts";
 import { StoredResponses } from "./front/responses.ts";
 import { startFront } from "./front/server.ts";
 import type { Front } from "./front/server.ts";
@@ -46,12 +47,21 @@ export type Vaults = () => readonly AskedVault[];
 
 const NO_VAULTS: Vaults = () => [];
 
+/** Serves metrics at `[gateway] metrics_listen`, and why the gateway takes no requests (null: it does); undefined: nowhere. */
+export type Scrape = (
+  read: () => Promise<string>,
+  trouble: () => string | null,
+) => Promise<Running | undefined>;
+
+const NO_SCRAPE: Scrape = () => Promise.resolve(undefined);
+
 /** Serves until closed. Asks every engine once before it listens. `look`: a source of more engines. */
 export async function startGateway(
   config: GatewayConfig,
   logger: Logger,
   look: Look | null = null,
   vaults: Vaults = NO_VAULTS,
+  scrape: Scrape = NO_SCRAPE,
 ): Promise<RunningGateway> {
   const { keys, tls, access } = readAccess(config);
   const parts = partsOf(config, logger, look !== null, vaults, access);
@@ -70,6 +80,12 @@ export async function startGateway(
     open.push(roster);
     open.push(...(await startFollowing(config, look, parts, logger)));
     open.push(new Keeper({ path: config.indexFile, index, roster, logger }));
+    const leaving = new Leaving({ ...config, logger });
+    const metrics = await scrape(
+      () => figures.text(),
+      () => troubleOf(fleet, leaving),
+    );
+    if (metrics !== undefined) open.push(metrics);
     const shown = { fleet, roster, index, router, keys, own };
     open.push(await startControl(config.socket, shown));
     const { allowedOrigins: origins, showEngine: hasEngine } = config;
@@ -77,13 +93,20 @@ export async function startGateway(
     const registry = config.sequences ? roster : null;
     const stored = new StoredResponses(`${config.indexFile}.responses`, logger);
     open.push(stored);
-    const how = { listen: config.listen, tls, registry, origins, stored };
+    const how = { listen: config.listen, tls, registry, origins, stored, leaving };
     const front: Front = await startFront({ ...how, ...serving });
     const serves: Running[] = [front];
-    open.push({ close: async () => void (await Promise.all(serves.map((one) => one.close()))) });
-    const extProc = config.extProc && (await pickerAt(config.extProc.text, serving));
+    let isReady = false;
+    const leave = async (): Promise<void> => {
+      // Nobody was sent here before.
+      if (isReady) await leaving.begin();
+      await Promise.all(serves.map((one) => one.close()));
+    };
+    open.push({ close: leave });
+    const extProc = config.extProc && (await pickerAt(config.extProc.text, serving, leaving));
     if (extProc !== null) serves.push(extProc);
     const engines = fleet.engines.map(({ name }) => name);
+    isReady = true;
     return { url: front.url, preset, extProc: extProc?.address ?? null, engines, close };
   } catch (error) {
     await close();
@@ -92,9 +115,18 @@ export async function startGateway(
 }
 
 /** Loads gRPC only where Envoy asks. */
-async function pickerAt(listen: string, picking: Picking): Promise<RunningPicker> {
+async function pickerAt(
+  listen: string,
+  picking: Picking,
+  leaving: Leaving,
+): Promise<RunningPicker> {
   const { startPicker } = await import("./picker/picker.ts");
-  return startPicker(listen, picking);
+  return startPicker(listen, picking, leaving);
+}
+
+function troubleOf(fleet: Fleet, leaving: Leaving): string | null {
+  if (leaving.isLeaving) return "the gateway is leaving";
+  return fleet.hasAny(null) ? null : "no engine answers";
 }
 
 interface Parts {
@@ -121,7 +153,14 @@ function partsOf(
   const saved = loadSaved(config.indexFile, logger);
   const index = new BlockIndex();
   const onGone = ({ name }: Engine): void => void figures.forget(name);
-  const roster = new Roster({ fleet, index, saved, logger, onGone });
+  const roster = new Roster({
+    fleet,
+    index,
+    saved,
+    isByNumber: config.extProc !== null,
+    logger,
+    onGone,
+  });
   const figures = new Figures(fleet, roster, index);
   const hasEvents = isLooking || config.events.length > 0 || config.discoverEvents !== null;
   const preset = presetOf(config.preset, hasEvents);

@@ -1,4 +1,5 @@
 // Owns which engines exist while the gateway runs, each with its members in the index: itself, or its data-parallel ranks.
+import { isIP } from "node:net";
 import { splitAddress } from "../base/hosts.ts";
 import {
   GATEWAY_ENGINES_MAX,
@@ -23,6 +24,8 @@ export interface RosterOptions {
   index: BlockIndex;
   /** Index that an earlier gateway saved; each engine's part is used once. */
   saved: Loaded | null;
+  /** Whether engines need addresses: Envoy, told a name, answers 503. */
+  isByNumber?: boolean;
   logger: Logger;
   onGone(engine: Engine): void;
 }
@@ -53,14 +56,20 @@ export class Roster {
     this.#options = options;
   }
 
-  /** null: the engine publishes no events to the gateway. */
+  /** Returns the feed that knows least, of an engine's ranks; null: the engine publishes no events to the gateway. */
   feedOf(engine: Engine): EventFeed | null {
-    return this.#followed.get(engine)?.members[0]?.feed ?? null;
+    const feeds = this.#heard(engine).map(({ feed }) => feed);
+    return feeds.find((feed) => feed?.state !== "live") ?? feeds[0] ?? null;
   }
 
-  /** Whether its block hashes can be computed here; null: the engine publishes no events to the gateway. */
+  /** Returns what is known of how an engine hashes, of the rank of which least is; null: it publishes no events to the gateway. */
   agreementOf(engine: Engine): Agreement | null {
-    return this.#followed.get(engine)?.members[0]?.agreement ?? null;
+    const found = this.#heard(engine).map(({ agreement }) => agreement);
+    return found.find((agreement) => agreement?.state !== "agreed") ?? found[0] ?? null;
+  }
+
+  #heard(engine: Engine): readonly Member[] {
+    return this.#followed.get(engine)?.members.filter(({ isFollowed }) => isFollowed) ?? [];
   }
 
   /** Returns the engine's members in the index: one, or one for each of its ranks. */
@@ -176,24 +185,36 @@ export class Roster {
     return fleet.engines.find((engine) => engine.name === name && engine.id === id) ?? null;
   }
 
-  /** Adds an engine, or returns the one already there; null: no room for one more. */
+  /** Returns why this engine can never be added; null: it can. */
+  objectionTo(name: string): string | null {
+    if (this.#options.isByNumber !== true || isIP(splitAddress(name).host) !== 0) return null;
+    return "with [gateway] ext_proc Envoy is told addresses, and this is a name: register the engine's IP address";
+  }
+
+  /** Adds an engine, or returns the one already there; null: it is a name where none may be, or there is no room. */
   add(name: string, id: string = name, publishing: Publishing = NOWHERE): Engine | null {
     const { fleet } = this.#options;
     const engine = this.find(name, id);
     if (engine !== null) return engine;
-    const added = fleet.add(name, id);
-    if (added === null) this.#sayLeftOut(name);
+    const objection = this.objectionTo(name);
+    const added = objection === null ? fleet.add(name, id) : null;
+    if (added === null) this.#sayLeftOut(name, objection);
     else this.#leftOut.delete(name);
     if (added !== null) this.follow(added, publishing);
     return added;
   }
 
-  #sayLeftOut(engine: string): void {
+  #sayLeftOut(engine: string, objection: string | null): void {
     if (this.#leftOut.has(engine) || this.#leftOut.size >= GATEWAY_LEFT_OUT_MAX) return;
     this.#leftOut.add(engine);
     const { logger } = this.#options;
     const most = GATEWAY_ENGINES_MAX;
-    logger.warn({ engine, most }, "an engine is left out: the gateway has as many as it can serve");
+    if (objection !== null) logger.warn({ engine, reason: objection }, "an engine is left out");
+    else
+      logger.warn(
+        { engine, most },
+        "an engine is left out: the gateway has as many as it can serve",
+      );
   }
 
   /** Removes an engine; its requests in flight are finished. */

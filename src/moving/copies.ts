@@ -3,7 +3,7 @@ import { hasBit, ItemStatus, statusName } from "../base/block.ts";
 import { toTierkvError } from "../base/errors.ts";
 import { STORE_TIMEOUT_MS } from "../base/limits/general.ts";
 import { outboxDrop, outboxReserve } from "../base/native.ts";
-import { UNCOUNTED } from "../client/found.ts";
+import { UNCOUNTED } from "../client/source.ts";
 import type { VaultClient } from "../client/vault-client.ts";
 import type { Row } from "./rows.ts";
 

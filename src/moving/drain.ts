@@ -11,10 +11,9 @@ import {
 } from "../base/limits/pool.ts";
 import { becomes, nowMs, sleep } from "../base/time.ts";
 import type { SessionName, VaultClient } from "../client/vault-client.ts";
-import { NO_VAULT } from "../pool/placement.ts";
 import type { Pool } from "../sidecar/vaults/pools.ts";
 import { absentAt, collected, Outcomes, store } from "./copies.ts";
-import { Anchors, hashOf, isParity, learnFrom, pagesOf, UNKNOWN } from "./rows.ts";
+import { Anchors, hashOf, learnFrom, pagesOf, UNKNOWN } from "./rows.ts";
 import type { Held, Row } from "./rows.ts";
 
 export interface DrainOptions {
@@ -239,10 +238,8 @@ export class Drain {
         continue;
       }
       const { owner, second } = pool.homeOf(hashOf(row), anchor, row.number);
-      const parity = pool.membershipOf(anchor, row.number)?.vault ?? NO_VAULT;
-      // NO_VAULT is no index of `clients`.
-      const homes = (isParity(row) ? [parity] : [owner, second]).flatMap((at) => clients[at] ?? []);
-      if (homes.length === 0) outcomes.failed.set(row, "no_parity");
+      // Without a second vault its number is no index of `clients`.
+      const homes = [owner, second].flatMap((at) => clients[at] ?? []);
       if (homes.includes(from)) continue;
       for (const client of homes) wanted.set(client, [...(wanted.get(client) ?? []), row]);
     }

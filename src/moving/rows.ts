@@ -1,5 +1,5 @@
 // Owns the rows that a vault lists of its records, and the first block of the run by which each is placed.
-import { HASH_BYTES, PACKED_KEY_BYTES, PARITY_GROUP } from "../base/block.ts";
+import { HASH_BYTES, PACKED_KEY_BYTES } from "../base/block.ts";
 import { STORE_TIMEOUT_MS } from "../base/limits/general.ts";
 import { DRAIN_RECORDS_MAX, RUN_BLOCKS } from "../base/limits/pool.ts";
 import { outboxPosition } from "../base/native.ts";
@@ -18,21 +18,19 @@ export interface Row {
 const ROW_BYTES = PACKED_KEY_BYTES + HASH_BYTES + 16;
 export const UNKNOWN = 0xffff_ffff;
 
-/** The first block of each run, found by following parents; parity records name it. */
+/** The first block of each run, found by following parents. */
 export class Anchors {
   readonly #parents = new Map<string, Buffer>();
   /** Result for each visited block, at which later walks stop. */
   readonly #known = new Map<string, Buffer | null>();
 
   constructor(rows: readonly Row[]) {
-    for (const row of rows)
-      if (!isParity(row)) this.#parents.set(placeOf(row.number, hashOf(row)), row.parent);
+    for (const row of rows) this.#parents.set(placeOf(row.number, hashOf(row)), row.parent);
   }
 
   /** Returns the hash of the run's first block; null: a block between is gone, so no restore can reach this one. */
   of(row: Row): Buffer | null {
     if (row.number === UNKNOWN) return null;
-    if (isParity(row)) return row.parent;
     const passed: string[] = [];
     let hash: Buffer | null = hashOf(row);
     for (let { number } = row; number % RUN_BLOCKS > 0 && hash !== null; number -= 1) {
@@ -53,11 +51,6 @@ export class Anchors {
 /** Key of a block: its number and hash; groups of equal block length share hashes. */
 function placeOf(number: number, hash: Buffer): string {
   return `${number}:${hash.toString("latin1")}`;
-}
-
-/** Whether it is a parity record; its `number` is its last member's, its `parent` the run's first block. */
-export function isParity({ key }: Row): boolean {
-  return key.readUInt16LE(HASH_BYTES) >= PARITY_GROUP;
 }
 
 export function hashOf({ key }: Row): Buffer {

@@ -23,35 +23,26 @@ export interface Member {
   weight: number;
 }
 
-/** Vaults by rank, `members.length` for each part. */
-export interface Layout {
-  /** The first vault of a part owns it while all are up. */
-  readonly parts: Uint8Array;
-  /** Ranks for each `width` parts that share parity records; the first vault outside their owners keeps the parity. */
-  readonly parity: Uint8Array;
-}
+/** Vaults by rank, `members.length` for each part; the first of a part owns it while all are up. */
+export type Layout = Uint8Array;
 
-/** `width` consecutive parts lie on distinct vaults, because they share parity records; 0: no parity. */
-export function layoutOf(members: readonly Member[], name: string, width: number): Layout {
-  const pairs = cheapestFirst(members, name, RUN_PARTS);
-  const parts = rankedBy(members, pairs, RUN_PARTS);
-  for (const [part, owner] of ownersOf(members, pairs, Math.max(1, width)).entries()) {
+export function layoutOf(members: readonly Member[], name: string): Layout {
+  const pairs = cheapestFirst(members, name);
+  const parts = rankedBy(members, pairs);
+  for (const [part, owner] of ownersOf(members, pairs).entries()) {
     const ranked = parts.subarray(part * members.length, (part + 1) * members.length);
     const at = ranked.indexOf(owner);
     ranked.copyWithin(1, 0, at);
     ranked[0] = owner;
   }
-  const groups = width === 0 ? 0 : RUN_PARTS / width;
-  const parity = rankedBy(members, cheapestFirst(members, `${name}-parity`, groups), groups);
-  for (const ranked of [parts, parity])
-    for (const [at, member] of ranked.entries()) ranked[at] = members[member]?.node ?? 0;
-  return { parts, parity };
+  for (const [at, member] of parts.entries()) parts[at] = members[member]?.node ?? 0;
+  return parts;
 }
 
 /** Returns, for each part, the members from the cheapest on. */
-function rankedBy(members: readonly Member[], pairs: Uint16Array, count: number): Uint8Array {
+function rankedBy(members: readonly Member[], pairs: Uint16Array): Uint8Array {
   const ranked = new Uint8Array(pairs.length);
-  const ends = Uint16Array.from({ length: count }, (_none, part) => part * members.length);
+  const ends = Uint16Array.from({ length: RUN_PARTS }, (_none, part) => part * members.length);
   for (const pair of pairs) {
     const part = Math.floor(pair / members.length);
     const end = ends[part] ?? 0;
@@ -62,11 +53,11 @@ function rankedBy(members: readonly Member[], pairs: Uint16Array, count: number)
 }
 
 /** Returns pairs of part and member, as `part * members.length + member`. */
-function cheapestFirst(members: readonly Member[], name: string, count: number): Uint16Array {
-  const costs = costsOf(members, name, count);
-  const keys = new Float64Array(members.length * count);
+function cheapestFirst(members: readonly Member[], name: string): Uint16Array {
+  const costs = costsOf(members, name);
+  const keys = new Float64Array(members.length * RUN_PARTS);
   for (const [member, own] of costs.entries())
-    for (let part = 0; part < count; part += 1) {
+    for (let part = 0; part < RUN_PARTS; part += 1) {
       const pair = part * members.length + member;
       keys[pair] = Math.round(Math.min(own[part] ?? 0, COST_MOST) * COST_STEPS) * PAIRS_MAX + pair;
     }
@@ -80,13 +71,13 @@ function cheapestFirst(members: readonly Member[], name: string, count: number):
  * Returns each member's cost of owning each part. The least cost wins in proportion to weights, and another vault
  * changes no cost of the others. Draws of a stretch are one per level, because free draws would spread parts less evenly.
  */
-function costsOf(members: readonly Member[], name: string, count: number): Float64Array[] {
+function costsOf(members: readonly Member[], name: string): Float64Array[] {
   const most = Math.max(...members.map(({ weight }) => weight));
   return members.map(({ name: member, weight }) => {
     const draw = drawsOf(`${member}-${name}`);
-    const costs = new Float64Array(count);
-    for (let first = 0; first < count; first += STRETCH_PARTS) {
-      const length = Math.min(STRETCH_PARTS, count - first);
+    const costs = new Float64Array(RUN_PARTS);
+    for (let first = 0; first < RUN_PARTS; first += STRETCH_PARTS) {
+      const length = Math.min(STRETCH_PARTS, RUN_PARTS - first);
       for (let level = 0; level < length; level += 1) {
         const other = Math.floor(draw() * (level + 1));
         costs[first + level] = costs[first + other] ?? 0;
@@ -100,19 +91,13 @@ function costsOf(members: readonly Member[], name: string, count: number): Float
 }
 
 /** Returns each part's owner, cheapest pair first; a member with its quota used up takes more only as the last choice. */
-function ownersOf(members: readonly Member[], pairs: Uint16Array, width: number): number[] {
+function ownersOf(members: readonly Member[], pairs: Uint16Array): number[] {
   const quotas = new Quotas(members);
   const owners = Array<number>(RUN_PARTS).fill(-1);
-  const isApart = (member: number, part: number): boolean => {
-    const first = part - (part % width);
-    for (let at = first; at < first + width; at += 1) if (owners[at] === member) return false;
-    return true;
-  };
   for (const isLast of [false, true]) {
     for (const pair of pairs) {
       const [member, part] = [pair % members.length, Math.floor(pair / members.length)];
-      const isOpen = owners[part] === -1 && isApart(member, part);
-      if (!isOpen || !(isLast || quotas.hasRoom(member, part))) continue;
+      if (owners[part] !== -1 || !(isLast || quotas.hasRoom(member, part))) continue;
       owners[part] = member;
       quotas.take(member, part);
     }

@@ -8,8 +8,8 @@ type Made = Map<number, Layout>;
 const lists = new Map<string, Made>();
 
 /** Returns the layouts of one list by number, each made at its first use. */
-export function layoutsOf(members: readonly Member[], width: number): (number: number) => Layout {
-  const list = JSON.stringify([members, width]);
+export function layoutsOf(members: readonly Member[]): (number: number) => Layout {
+  const list = JSON.stringify(members);
   const made = lists.get(list) ?? new Map<number, Layout>();
   lists.delete(list);
   lists.set(list, made);
@@ -18,7 +18,7 @@ export function layoutsOf(members: readonly Member[], width: number): (number: n
     lists.delete(oldest);
   }
   return (number) => {
-    const layout = made.get(number) ?? layoutOf(members, `${number}`, width);
+    const layout = made.get(number) ?? layoutOf(members, `${number}`);
     made.set(number, layout);
     return layout;
   };

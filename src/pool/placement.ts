@@ -4,12 +4,10 @@ import { LAYOUTS, PART_BLOCKS, RUN_BLOCKS, SHARE_SAMPLES } from "../base/limits/
 import type { Layout, Member } from "./layout.ts";
 import { layoutsOf } from "./layouts.ts";
 import { placeOf, Ring } from "./ring.ts";
-import { Stripe, widthOf } from "./stripes.ts";
+import { RunParts } from "./run-parts.ts";
 
 /** Stands for no vault, because it is above POOL_CLIENTS_MAX. */
 export const NO_VAULT = 0xff;
-/** Stands for the vaults from which a block can be rebuilt; also above POOL_CLIENTS_MAX. */
-export const REBUILT = 0xfe;
 
 /** Hexadecimal digits of a digest that choose a layout. */
 const PLACE_DIGITS = 8;
@@ -32,8 +30,8 @@ export interface Homes {
   seconds: Uint8Array;
 }
 
-/** whole: each block by its own hash, because it is needed alone · parts: runs in parts · parity: parts that share parity records. */
-export type Cut = "whole" | "parts" | "parity";
+/** whole: each block by its own hash, because it is needed alone · parts: runs in parts. */
+export type Cut = "whole" | "parts";
 type IsDown = (vault: number) => boolean;
 
 /** The vaults of one class, by their position in the given list. */
@@ -43,8 +41,6 @@ export class Placement {
   readonly #ring: Ring<number> | null;
   /** null: nothing is cut. */
   readonly #layoutOf: ((number: number) => Layout) | null;
-  /** Records that one parity record covers; 0: no parity. */
-  readonly width: number;
 
   /** `names`: the same on every machine, in any order; `weights`: their shares, 0 for a vault that owns nothing. */
   constructor(
@@ -59,20 +55,14 @@ export class Placement {
       .toSorted((a, b) => (a.name < b.name ? -1 : 1));
     // A vault alone owns everything, so it needs no ring.
     this.#ring = cut === "whole" ? new Ring(this.#isAlone ? [] : this.#members) : null;
-    this.width = cut === "parity" ? widthOf(this.#members.length) : 0;
     const isCut = this.#ring === null && !this.#isAlone;
-    this.#layoutOf = isCut ? layoutsOf(this.#members, this.width) : null;
+    this.#layoutOf = isCut ? layoutsOf(this.#members) : null;
   }
 
-  /** null: no parity. */
-  stripeOf(anchor: Buffer, isDown: IsDown): Stripe | null {
-    return this.width === 0 ? null : this.#cut(anchor, isDown);
-  }
-
-  #cut(anchor: Buffer, isDown: IsDown): Stripe | null {
+  #cut(anchor: Buffer, isDown: IsDown): RunParts | null {
     if (this.#layoutOf === null) return null;
     const number = Number.parseInt(placeOf(anchor).slice(0, PLACE_DIGITS), 16) % LAYOUTS;
-    return new Stripe(this.#layoutOf(number), this.#members.length, this.width, isDown);
+    return new RunParts(this.#layoutOf(number), this.#members.length, isDown);
   }
 
   get #isAlone(): boolean {
@@ -85,8 +75,8 @@ export class Placement {
    */
   homeOf(anchor: Buffer, isDown: IsDown, index = 0): Home {
     if (this.#isAlone) return { owner: this.#members[0]?.node ?? 0, second: NO_VAULT };
-    const stripe = this.#cut(anchor, isDown);
-    return stripe === null ? this.#wholeHome(anchor, isDown) : this.#homeIn(stripe, index, true);
+    const parts = this.#cut(anchor, isDown);
+    return parts === null ? this.#wholeHome(anchor, isDown) : homeIn(parts, index, true);
   }
 
   #wholeHome(hash: Buffer, isDown: IsDown): Home {
@@ -100,13 +90,6 @@ export class Placement {
     return { owner: owner === NO_VAULT ? home : owner, second: NO_VAULT };
   }
 
-  #homeIn(stripe: Stripe, index: number, hasSecond: boolean): Home {
-    if (this.width > 0) return { owner: stripe.ownerOf(index), second: NO_VAULT };
-    const usual = stripe.usualOf(index);
-    const [owner = usual, second = NO_VAULT] = stripe.homesOf(index, hasSecond ? 2 : 1);
-    return { owner, second };
-  }
-
   /** Returns the homes of a prompt's blocks, from the first on. */
   homesOf(hashes: Buffer, isDown: IsDown, hasSeconds = true): Homes {
     const count = hashes.length / HASH_BYTES;
@@ -115,10 +98,9 @@ export class Placement {
     const [run, part] = this.#ring === null ? [RUN_BLOCKS, PART_BLOCKS] : [1, 1];
     for (let first = 0; first < count; first += run) {
       const anchor = hashes.subarray(first * HASH_BYTES, (first + 1) * HASH_BYTES);
-      const stripe = this.#isAlone ? null : this.#cut(anchor, isDown);
+      const parts = this.#isAlone ? null : this.#cut(anchor, isDown);
       for (let at = first; at < Math.min(first + run, count); at += part) {
-        const home =
-          stripe === null ? this.homeOf(anchor, isDown) : this.#homeIn(stripe, at, hasSeconds);
+        const home = parts === null ? this.homeOf(anchor, isDown) : homeIn(parts, at, hasSeconds);
         owners.fill(home.owner, at, at + part);
         seconds.fill(home.second, at, at + part);
       }
@@ -140,4 +122,9 @@ export class Placement {
     for (const owner of this.samples()) counts.set(owner, (counts.get(owner) ?? 0) + 1);
     return new Map([...counts].map(([vault, count]) => [vault, count / SHARE_SAMPLES]));
   }
+}
+
+function homeIn(parts: RunParts, index: number, hasSecond: boolean): Home {
+  const [owner = parts.usualOf(index), second = NO_VAULT] = parts.homesOf(index, hasSecond ? 2 : 1);
+  return { owner, second };
 }

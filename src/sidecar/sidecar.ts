@@ -10,7 +10,7 @@ import type { Logger } from "../base/log.ts";
 import type { SidecarCounters } from "../base/metrics.ts";
 import { coreInfo, sweepArenaDir } from "../base/native.ts";
 import { nowMs } from "../base/time.ts";
-import type { Vault } from "../client/vault.ts";
+import type { BlockStore } from "../client/source.ts";
 import { EncodePool } from "../codec/pool.ts";
 import type { Config } from "../config/config.ts";
 import { ReceiptFolder } from "../receipt/folder.ts";
@@ -159,8 +159,8 @@ function openCommon(options: SidecarOptions, ledger: Ledger): Common {
     rules: new FidelityRules(config, logger),
     pools: openPools(poolMembers.clients, {
       ...redundancyOf(config.cluster.redundancy),
-      isMember: (client: Vault) => poolMembers.isMember(client),
-      isForgotten: (client: Vault) => poolMembers.isForgotten(client),
+      isMember: (client: BlockStore) => poolMembers.isMember(client),
+      isForgotten: (client: BlockStore) => poolMembers.isForgotten(client),
     }),
     links: poolMembers.links,
     gates: poolMembers.gates,
@@ -253,7 +253,7 @@ function openStores(options: SidecarOptions, common: Common): Stores {
 function openStore(
   { counters, logger, onStored = null }: SidecarOptions,
   { links, priority, outcomes }: Common,
-  client: Vault,
+  client: BlockStore,
   index: number,
 ): StoreQueue | undefined {
   const link = links[client.name][index];

@@ -4,8 +4,7 @@ import { RESTORES_SHOWN_MAX } from "../base/limits/seen.ts";
 import type { HistogramSnapshot, SidecarCounters, SidecarTime } from "../base/metrics.ts";
 import { coreInfo, recordKeysStatus } from "../base/native.ts";
 import { nowMs, wallClockMs } from "../base/time.ts";
-import { isRemote } from "../client/vault.ts";
-import type { Tier } from "../client/vault.ts";
+import type { Tier } from "../client/source.ts";
 import type { Config } from "../config/config.ts";
 import type { SourceKind } from "../discovery/source.ts";
 import type { EngineStatus } from "./engine/engine-status.ts";
@@ -120,9 +119,7 @@ function describeVaults(
   name: RecordClass,
 ): VaultStatus[] {
   return vaults[name].map((client, vault) => {
-    const { address, tier, state, isDraining } = client;
-    const trouble = isRemote(client) ? client.trouble : "";
-    const lanes = tier === "shared" ? tier : client.lanes;
+    const { address, tier, state, isDraining, trouble, lanes = tier } = client;
     const [share, seen] = [pools[name].shareOf(vault), watch.seen(client)];
     const source = members.sourceOf(client);
     const { holes = 0, moved = 0 } = members.gates[name][vault] ?? {};

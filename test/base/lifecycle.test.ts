@@ -1,12 +1,13 @@
 // Owns the proof that starts are stepwise and undone on failure, and that signals drain first and end at once the second time.
 import { EventEmitter } from "node:events";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { runUntilSignal, startSteps } from "../../src/base/lifecycle.ts";
 import type { Running, SignalSource } from "../../src/base/lifecycle.ts";
 import { createLogger } from "../../src/base/log.ts";
-import { sleep } from "../../src/base/time.ts";
 
 const logger = createLogger("test", { level: "silent" });
+/** Ends when everything that waits for nothing outside has gone on. */
+const settled = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 const never = (): Promise<never> => new Promise<never>(() => {});
 
 function running(name: string, log: string[]): () => Promise<Running> {
@@ -79,8 +80,7 @@ test.each(["SIGTERM", "SIGINT"] as const)("%s drains and ends with 0", async (si
   const log: string[] = [];
   const source = new Signals();
   const ended = runUntilSignal(running("it", log), { logger, source });
-  await sleep(5);
-  expect(log).toEqual(["+it"]);
+  await vi.waitFor(() => expect(log).toEqual(["+it"]));
   source.emit(signal, signal);
   await expect(ended).resolves.toBe(0);
   expect(log).toEqual(["+it", "-it"]);
@@ -95,9 +95,8 @@ test("it stops without a signal when it is told to, also when that was before it
     const stop = new AbortController();
     if (isEarly) stop.abort("nobody needs it");
     const ended = runUntilSignal(running("it", log), { logger, source, stop: stop.signal });
-    await sleep(5);
     if (!isEarly) {
-      expect(log).toEqual(["+it"]);
+      await vi.waitFor(() => expect(log).toEqual(["+it"]));
       stop.abort("nobody needs it");
     }
     await expect(ended).resolves.toBe(0);
@@ -116,7 +115,7 @@ test.each([
     source,
     drainTimeoutMs: 50,
   });
-  await sleep(5);
+  await settled();
   source.emit("SIGTERM", "SIGTERM");
   expect(source.exitCode).toBeNull();
   source.emit(signal, signal);
@@ -132,7 +131,7 @@ test("a drain that takes too long, or fails, ends with 1", async () => {
       source,
       drainTimeoutMs: 20,
     });
-    await sleep(5);
+    await settled();
     source.emit("SIGTERM", "SIGTERM");
     await expect(ended).resolves.toBe(1);
   }
@@ -142,14 +141,21 @@ test("F45 a signal during the start takes effect when the start has ended", asyn
   const log: string[] = [];
   const source = new Signals();
   const start = running("slow", log);
+  let goOn = (): void => {};
+  const gate = new Promise<void>((resolve) => {
+    goOn = resolve;
+  });
   const ended = runUntilSignal(
     async () => {
-      await sleep(20);
+      await gate;
       return start();
     },
     { logger, source },
   );
   source.emit("SIGTERM", "SIGTERM");
+  await settled();
+  expect(log).toEqual([]);
+  goOn();
   await expect(ended).resolves.toBe(0);
   expect(log).toEqual(["+slow", "-slow"]);
 });

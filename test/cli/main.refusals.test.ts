@@ -1,4 +1,5 @@
 // Owns the table of starts and questions that cannot go well: each ends within a second, with what is wrong and what to do.
+// @module-tag alone
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { chmodSync } from "node:fs";
 import { createServer } from "node:net";

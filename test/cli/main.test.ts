@@ -1,4 +1,5 @@
 // Owns the proof, on the real program: bad starts end within a second with one line, processes drain on a signal.
+// @module-tag alone
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

@@ -1,6 +1,6 @@
 // Owns the proof that a vault's hit rate covers requests only, and leaves out audits and re-offers.
 import { expect, test } from "vitest";
-import { UNCOUNTED } from "../../src/client/found.ts";
+import { UNCOUNTED } from "../../src/client/source.ts";
 import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
 import { openShared, regionAddress } from "../support/regions.ts";
 import { openScene, saveAll } from "../support/scene.ts";

@@ -10,8 +10,8 @@ import { MIB, openClient, openVault, SOON_MS, until } from "../support/vaults.ts
 const { ACCEPTED } = ItemStatus;
 const CALL = { deadlineMs: SOON_MS, onProgress: (): void => {} };
 
-function fetchInto(client: VaultClient, pages: Pages, options = {}): Promise<number[]> {
-  const fetching = client.fetchInto(NAMESPACE, pages.plan(), { ...CALL, ...options });
+function fetch(client: VaultClient, pages: Pages, options = {}): Promise<number[]> {
+  const fetching = client.fetch(NAMESPACE, pages.plan(), { ...CALL, ...options });
   return fetching.then(({ statuses }) => [...statuses]);
 }
 
@@ -21,7 +21,7 @@ test("records are stored and land in slots, byte for byte", async () => {
   const pages = await Pages.open(5, 4096 * 400);
   expect(await client.store(NAMESPACE, pages.encode(), SOON_MS)).toEqual([1, 1, 1, 1, 1]);
   expect(client.lanes).toBe("up");
-  expect(await fetchInto(client, pages)).toEqual([1, 1, 1, 1, 1]);
+  expect(await fetch(client, pages)).toEqual([1, 1, 1, 1, 1]);
   for (let index = 0; index < 5; index += 1) {
     expect(pages.fetched(index).equals(noise(pages.bytes, index))).toBe(true);
   }
@@ -64,7 +64,7 @@ describe("without lanes", () => {
       code: "LANES_UNREACHABLE",
       message: expect.stringContaining("doctor") as string,
     };
-    await expect(fetchInto(client, pages)).rejects.toMatchObject(none);
+    await expect(fetch(client, pages)).rejects.toMatchObject(none);
     await expect(client.store(NAMESPACE, pages.encode(), SOON_MS)).rejects.toMatchObject(none);
     expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0b11]);
     expect([client.lanes, client.state]).toEqual(["broken", "up"]);
@@ -73,11 +73,11 @@ describe("without lanes", () => {
   test("that cannot be opened again and again, nobody asks the vault", async () => {
     const client = openClient(await openFakeVault({ Lookup }, refusing));
     await client.hello(SOON_MS);
-    expect(client.isOpen).toBe(false);
-    await until(() => client.isOpen, "the vault to count as down for records");
+    expect(client.isDown).toBe(false);
+    await until(() => client.isDown, "the vault to count as down for records");
     expect(client.state).toBe("up");
     const pages = await Pages.open(1, 4096);
-    await expect(fetchInto(client, pages)).rejects.toMatchObject({ code: "LANES_UNREACHABLE" });
+    await expect(fetch(client, pages)).rejects.toMatchObject({ code: "LANES_UNREACHABLE" });
   });
 });
 
@@ -93,7 +93,7 @@ describe("lanes that break", () => {
     await until(() => client.lanes === "broken", "the break to be noticed");
     // Look-ups go over gRPC meanwhile, where this front holds nothing.
     expect([...(await client.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0]);
-    expect(await fetchInto(client, pages)).toEqual([ACCEPTED, ACCEPTED]);
+    expect(await fetch(client, pages)).toEqual([ACCEPTED, ACCEPTED]);
     expect(client.lanes).toBe("up");
   });
 
@@ -110,7 +110,7 @@ describe("lanes that break", () => {
       cuts += 1;
       front.relay.cut();
     };
-    expect(await fetchInto(client, pages, { onProgress })).toEqual(Array(8).fill(ACCEPTED));
+    expect(await fetch(client, pages, { onProgress })).toEqual(Array(8).fill(ACCEPTED));
     expect([cuts, client.retries.taken]).toEqual([1, 1]);
     for (let index = 0; index < 8; index += 1) {
       expect(pages.fetched(index).equals(noise(pages.bytes, index))).toBe(true);
@@ -142,7 +142,7 @@ describe("lanes that break", () => {
     );
     const pages = await Pages.open(2, 4096);
     const options = { deadlineMs: 4_000 };
-    await expect(fetchInto(client, pages, options)).rejects.toMatchObject({
+    await expect(fetch(client, pages, options)).rejects.toMatchObject({
       code: expect.stringMatching(/VAULT_DEADLINE|VAULT_BUSY|LANES_UNREACHABLE/) as string,
     });
     expect(client.retries.taken).toBeGreaterThan(0);
@@ -159,14 +159,14 @@ test("F4 a vault that trickles holds up nobody else", async () => {
   const late = openClient(front);
   const [slowPages, controller] = [await Pages.open(2, MIB), new AbortController()];
   let arrived = 0;
-  const fetching = late.fetchInto(NAMESPACE, slowPages.plan(), {
+  const fetching = late.fetch(NAMESPACE, slowPages.plan(), {
     ...CALL,
     onProgress: () => (arrived += 1),
     signal: controller.signal,
   });
   await until(() => arrived > 1, "the first bytes of the slow vault");
   for (let round = 0; round < 20; round += 1) {
-    expect(await fetchInto(other, pages)).toEqual([ACCEPTED, ACCEPTED]);
+    expect(await fetch(other, pages)).toEqual([ACCEPTED, ACCEPTED]);
     expect([...(await other.lookup(NAMESPACE, pages.keys, SOON_MS))]).toEqual([0b11]);
   }
   controller.abort(new Error("enough"));
@@ -181,7 +181,7 @@ describe("a vault that is silent on its lanes", () => {
         lanePeer(() => {}),
       ),
     );
-    const fetching = fetchInto(client, await Pages.open(2, 4096), { deadlineMs: 700 });
+    const fetching = fetch(client, await Pages.open(2, 4096), { deadlineMs: 700 });
     await expect(fetching).rejects.toMatchObject({ code: "VAULT_DEADLINE" });
     await until(() => client.lanes === "broken", "it to be taken for dead");
   });
@@ -196,8 +196,8 @@ describe("a vault that is silent on its lanes", () => {
     const pages = await Pages.open(2, 4096);
     await client.hello(SOON_MS);
     const signal = AbortSignal.timeout(20);
-    await expect(fetchInto(client, pages, { signal })).rejects.toThrow("timeout");
-    const gone = fetchInto(client, pages);
+    await expect(fetch(client, pages, { signal })).rejects.toThrow("timeout");
+    const gone = fetch(client, pages);
     client.close();
     await expect(gone).rejects.toMatchObject({ code: "CLOSED" });
   });
@@ -209,7 +209,7 @@ test("no record byte enters the JavaScript heap while a gigabyte is restored", a
   for (const item of pages.encode()) {
     await client.store(NAMESPACE, [item], SOON_MS);
   }
-  await fetchInto(client, pages);
+  await fetch(client, pages);
   const inHeap = (): number => {
     const { heapUsed, external, arrayBuffers } = process.memoryUsage();
     return heapUsed + external + arrayBuffers;
@@ -218,7 +218,7 @@ test("no record byte enters the JavaScript heap while a gigabyte is restored", a
   let most = before;
   const watch = setInterval(() => (most = Math.max(most, inHeap())), 1);
   for (let round = 0; round < 16; round += 1) {
-    const { bytes, statuses } = await client.fetchInto(NAMESPACE, pages.plan(), CALL);
+    const { bytes, statuses } = await client.fetch(NAMESPACE, pages.plan(), CALL);
     expect(bytes).toBe(64 * (MIB + 192));
     expect(statuses.every((status) => status === ACCEPTED)).toBe(true);
     most = Math.max(most, inHeap());

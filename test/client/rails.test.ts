@@ -81,7 +81,7 @@ describe.skipIf(process.platform !== "linux")("two ways", () => {
       arrived += bytes;
       if (arrived > 2 * MIB && weather.faults.lose === "none") weather.set({ lose: "both" });
     };
-    const fetching = client.fetchInto(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS, onProgress });
+    const fetching = client.fetch(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS, onProgress });
     expect([...(await fetching).statuses]).toEqual(Array(BLOCKS).fill(ACCEPTED));
     for (let index = 0; index < BLOCKS; index += 1) {
       expect(pages.fetched(index).equals(noise(pages.bytes, index))).toBe(true);
@@ -108,7 +108,7 @@ describe.skipIf(process.platform !== "linux")("addresses of this machine", () =>
     expect(await client.rails()).toMatchObject(locals.map((local) => ({ address, local })));
     expect(new Set(seen)).toEqual(new Set(locals));
     cut("127.0.0.3");
-    const { statuses } = await client.fetchInto(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS });
+    const { statuses } = await client.fetch(NAMESPACE, pages.plan(), { deadlineMs: SOON_MS });
     expect([...statuses]).toEqual(Array(BLOCKS).fill(ACCEPTED));
     seen.length = 0;
     expect((await client.stats(SOON_MS)).records).toBe(BLOCKS);

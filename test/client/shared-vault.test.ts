@@ -48,7 +48,7 @@ test("while another process keeps the lock calls end in time and turns go on; on
   });
   for (; turns < 3; turns += 1) await turn();
   await late;
-  while (!vault.isOpen) {
+  while (!vault.isDown) {
     await expect(vault.lookup(NAMESPACE, KEY, SHORT_MS)).rejects.toThrow(/took longer/);
   }
   expect(vault.state).toBe("down");

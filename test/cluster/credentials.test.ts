@@ -135,7 +135,7 @@ test("nobody is connected to, and every call says why", async () => {
   const config = configFor(`kv_cold = "${address}"`);
   const access = accessTo(config, { address, isOwn: false }, logger);
   const client = closeAfterTest(new VaultClient({ address, name: "kv", logger, ...access }));
-  expect([client.state, client.isOpen]).toEqual(["refused", true]);
+  expect([client.state, client.isDown]).toEqual(["refused", true]);
   const refusal = { code: "INSECURE_VAULT" };
   await expect(client.hello(SOON_MS)).rejects.toMatchObject(refusal);
   await expect(client.lookup(Buffer.alloc(32), Buffer.alloc(36), SOON_MS)).rejects.toMatchObject(

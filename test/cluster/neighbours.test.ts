@@ -70,7 +70,14 @@ test("whoever takes the port of an engine that ended gets no prompts", async () 
   await until(async () => (await neighbours.look()).length === 0);
 });
 
-test("two ranks behind one server are one engine, and neither's events are its own", async () => {
+test.each([
+  {
+    named: "one endpoint, where the gateway begins to hear them",
+    ports: [5557, 5557],
+    events: "away",
+  },
+  { named: "two, and neither is the engine's", ports: [5557, 5558], events: null },
+])("two ranks behind one server are one engine; they name $named", async ({ ports, events }) => {
   const { socketPath } = await openSidecar();
   const server = await new SimEngine().start();
   const below = spawn("sleep", ["600"]);
@@ -79,7 +86,7 @@ test("two ranks behind one server are one engine, and neither's events are its o
     await server.kill();
   });
   for (const [rank, engine] of ["dp0", "dp1"].entries()) {
-    const hello = { pid: below.pid!, events: `tcp://*:${5557 + rank}` };
+    const hello = { pid: below.pid!, events: `tcp://*:${ports[rank]}` };
     const one = await FakeEngine.start(socketPath, { engine, hello });
     onTestFinished(() => one.close());
   }
@@ -89,7 +96,7 @@ test("two ranks behind one server are one engine, and neither's events are its o
   await until(async () => (await complete(url, false)).code === 200);
   const shown = await runProgram(["gateway", "status", "--json", "--config", lastConfig]);
   expect(JSON.parse(shown.stdout)).toMatchObject({
-    engines: [{ engine: server.name, state: "up", events: null }],
+    engines: [{ engine: server.name, state: "up", events }],
   });
 });
 

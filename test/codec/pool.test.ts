@@ -9,7 +9,6 @@ import { ENCODE_NICE } from "../../src/base/limits/general.ts";
 import type { ArenaId, GeometryId } from "../../src/base/native.ts";
 import { outboxView } from "../../src/base/native.ts";
 import { EncodePool } from "../../src/codec/pool.ts";
-import { packBlocks } from "../../src/codec/task.ts";
 import type { EncodeTask } from "../../src/codec/task.ts";
 import { outboxStatus, writeSlot, verifyRecord } from "../support/native.ts";
 import { digest, noise } from "../support/records.ts";
@@ -49,7 +48,7 @@ async function openTask(count: number): Promise<{ task: EncodeTask; pages: Buffe
       namespace: NAMESPACE,
       shard: 1,
       shardCount: 2,
-      ...packBlocks(blocks),
+      blocks,
     },
   };
 }
@@ -97,21 +96,27 @@ test("deferred records are made together once one is asked for, and are the reco
 test("a deferred record whose slot has gone stays one, and the others of its batch are made", async () => {
   const pool = closeAfterTest(new EncodePool(1));
   const { task } = await openTask(2);
-  const [gone, there] = pool.defer({ ...task, slots: task.slots.with(1, 77) });
+  const [gone, there] = pool.defer({ ...task, blocks: stale(task) });
   for (const record of [gone!, there!]) await record.make();
   expect([gone!.isDeferred, there!.isDeferred]).toEqual([true, false]);
   expect(outboxView(there!.id).length).toBe(there!.bytes);
   for (const record of [gone!, there!]) record.drop();
 });
 
-test.each<[string, Partial<EncodeTask>, string]>([
+/** Returns the blocks of a task, the first in a slot that has another holder by now. */
+function stale({ blocks: [first, ...others] }: EncodeTask): EncodeTask["blocks"] {
+  return [{ ...first!, generation: 77 }, ...others];
+}
+
+test.each<[string, Partial<EncodeTask> | "stale", string]>([
   ["an arena that is not there", { arena: 999_999 as ArenaId }, "UNKNOWN_ID"],
   ["a geometry that is not there", { geometry: 999_999 as GeometryId }, "UNKNOWN_ID"],
-  ["a stale slot", { slots: Uint32Array.from([0, 77]) }, "BAD_ARGUMENT"],
+  ["a stale slot", "stale", "BAD_ARGUMENT"],
 ])("%s fails with its code, and leaves no record behind", async (_name, change, code) => {
   const pool = closeAfterTest(new EncodePool(1));
   const { task } = await openTask(1);
-  await expect(pool.encode({ ...task, ...change })).rejects.toMatchObject({ code });
+  const changed = change === "stale" ? { blocks: stale(task) } : change;
+  await expect(pool.encode({ ...task, ...changed })).rejects.toMatchObject({ code });
   expect(outboxStatus().records).toBe(0);
 });
 

@@ -136,6 +136,17 @@ test("shared memory is named by its path", () => {
   ]);
 });
 
+test("a store that others run is named by its address", () => {
+  const { cluster } = accept(
+    '[cluster]\ninsecure_lan = true\nkv_cold = ["shm:/dev/shm/x", "s3://my.bucket/a/b"]\nssm_cold = "valkey://a:1,b:2/3"',
+  );
+  expect([...cluster.kvCold, ...cluster.ssmCold].map(({ text }) => text)).toEqual([
+    "shm:/dev/shm/x",
+    "s3://my.bucket/a/b",
+    "valkey://a:1,b:2/3",
+  ]);
+});
+
 test("several vaults of a class are a list of different addresses", () => {
   const { cluster } = accept(`[cluster]\nkv_cold = ["a:1", "unix:/run/b"]\nssm_cold = []`);
   expect(cluster.kvCold.map(({ text }) => text)).toEqual(["a:1", "unix:/run/b"]);

@@ -1,4 +1,5 @@
 // Owns the proof that a vault that cannot be reached is told within 5 s, with address, port and the reason, by every command.
+// @module-tag alone
 import { writeFileSync } from "node:fs";
 import { createServer as createHttp } from "node:http";
 import { createServer as createHttp2 } from "node:http2";

@@ -47,81 +47,89 @@ async function untilSeen(
   for (const sidecar of sidecars) await until(async () => isSo(await sidecar.seen()), what);
 }
 
-test("F83 who joined one vault of a pool uses all, goes on without that one, and both sidecars place alike", async () => {
-  const key = poolKey();
-  const seed = await startPooled({ key, isClosed: true });
-  const peers = [seed.address];
-  const others = [
-    await startPooled({ key, isClosed: true, peers }),
-    await startPooled({ key, isClosed: true, peers }),
-  ];
-  const folder = testDirectory();
-  const config = join(folder, "tierkv.toml");
-  const credentials = `[cluster]\ncredentials = "${join(folder, "joined")}"\n`;
-  writeFileSync(config, credentials);
-  const joined = await runInside(["join", seed.joinLine(), "--config", config]);
-  expect(joined.stdout).toContain(`kv_cold = "pool:${seed.address}"`);
-  const follows = `${credentials}kv_cold = "pool:${seed.address}"`;
-  const sidecars = [await followVaults(follows, folder), await followVaults(follows)];
-  const isMeshed = (vaults: readonly PooledVault[]) => (rows: Map<string, object>) =>
-    addresses(vaults).every((address) => {
-      const row = rows.get(address) as { source?: string; state?: string; share?: number };
-      return row?.source === "pool" && row.state === "up" && row.share! > 0;
-    });
-  await untilSeen(sidecars, isMeshed([seed, ...others]), "all three, from one address");
+test(
+  "F83 who joined one vault of a pool uses all, goes on without that one, and both sidecars place alike",
+  { tags: ["nightly"] },
+  async () => {
+    const key = poolKey();
+    const seed = await startPooled({ key, isClosed: true });
+    const peers = [seed.address];
+    const others = [
+      await startPooled({ key, isClosed: true, peers }),
+      await startPooled({ key, isClosed: true, peers }),
+    ];
+    const folder = testDirectory();
+    const config = join(folder, "tierkv.toml");
+    const credentials = `[cluster]\ncredentials = "${join(folder, "joined")}"\n`;
+    writeFileSync(config, credentials);
+    const joined = await runInside(["join", seed.joinLine(), "--config", config]);
+    expect(joined.stdout).toContain(`kv_cold = "pool:${seed.address}"`);
+    const follows = `${credentials}kv_cold = "pool:${seed.address}"`;
+    const sidecars = [await followVaults(follows, folder), await followVaults(follows)];
+    const isMeshed = (vaults: readonly PooledVault[]) => (rows: Map<string, object>) =>
+      addresses(vaults).every((address) => {
+        const row = rows.get(address) as { source?: string; state?: string; share?: number };
+        return row?.source === "pool" && row.state === "up" && row.share! > 0;
+      });
+    await untilSeen(sidecars, isMeshed([seed, ...others]), "all three, from one address");
 
-  // The one that was known dies. Another comes, and is learned from those that were learned.
-  process.kill(seed.pid, "SIGKILL");
-  const late = await startPooled({ key, isClosed: true, peers: [others[0]!.address] });
-  await untilSeen(sidecars, isMeshed([...others, late]), "the one that came later");
+    // The one that was known dies. Another comes, and is learned from those that were learned.
+    process.kill(seed.pid, "SIGKILL");
+    const late = await startPooled({ key, isClosed: true, peers: [others[0]!.address] });
+    await untilSeen(sidecars, isMeshed([...others, late]), "the one that came later");
 
-  // Taken out while it is dead, it does not come back with the list that it kept.
-  const removed = await runInside(["vaults", "remove", seed.address, "--config", late.config]);
-  expect(removed.stdout).toContain(`${seed.address} has left the pool`);
-  const isOut = (rows: Map<string, { share: number }>): boolean =>
-    rows.get(seed.address)?.share === 0;
-  await untilSeen(sidecars, isOut, "the one that was taken out");
-  const back = await startPooled({ key, isClosed: true, again: seed });
-  await until(() => back.said().includes("taken out of its pool"), "it to hear so");
-  await untilSeen(sidecars, isMeshed([...others, late]), "the others, still");
-  const [one, two] = await Promise.all(sidecars.map((sidecar) => sidecar.seen()));
-  const shares = (rows: typeof one): object =>
-    Object.fromEntries([...rows!].map(([address, { share }]) => [address, share]));
-  expect(isOut(one!)).toBe(true);
-  expect(shares(one)).toEqual(shares(two));
-});
+    // Taken out while it is dead, it does not come back with the list that it kept.
+    const removed = await runInside(["vaults", "remove", seed.address, "--config", late.config]);
+    expect(removed.stdout).toContain(`${seed.address} has left the pool`);
+    const isOut = (rows: Map<string, { share: number }>): boolean =>
+      rows.get(seed.address)?.share === 0;
+    await untilSeen(sidecars, isOut, "the one that was taken out");
+    const back = await startPooled({ key, isClosed: true, again: seed });
+    await until(() => back.said().includes("taken out of its pool"), "it to hear so");
+    await untilSeen(sidecars, isMeshed([...others, late]), "the others, still");
+    const [one, two] = await Promise.all(sidecars.map((sidecar) => sidecar.seen()));
+    const shares = (rows: typeof one): object =>
+      Object.fromEntries([...rows!].map(([address, { share }]) => [address, share]));
+    expect(isOut(one!)).toBe(true);
+    expect(shares(one)).toEqual(shares(two));
+  },
+);
 
-test("F92 a sidecar that starts while the one vault that it was told of is down begins with the vaults of its last run", async () => {
-  const key = poolKey();
-  const seed = await startPooled({ key, isClosed: true });
-  const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
-  const folder = testDirectory();
-  const config = join(folder, "tierkv.toml");
-  const credentials = `[cluster]\ncredentials = "${join(folder, "joined")}"\n`;
-  writeFileSync(config, credentials);
-  await runInside(["join", seed.joinLine(), "--config", config]);
-  const follows = `${credentials}kv_cold = "pool:${seed.address}"`;
-  const isUp =
-    ({ address }: PooledVault) =>
-    (rows: Map<string, { state: string }>) =>
-      rows.get(address)?.state === "up";
-  const first = await followVaults(follows, folder);
-  await untilSeen([first], isUp(other), "the other vault");
-  first.kill();
-  process.kill(seed.pid, "SIGKILL");
+test(
+  "F92 a sidecar that starts while the one vault that it was told of is down begins with the vaults of its last run",
+  { tags: ["nightly"] },
+  async () => {
+    const key = poolKey();
+    const seed = await startPooled({ key, isClosed: true });
+    const other = await startPooled({ key, isClosed: true, peers: [seed.address] });
+    const folder = testDirectory();
+    const config = join(folder, "tierkv.toml");
+    const credentials = `[cluster]\ncredentials = "${join(folder, "joined")}"\n`;
+    writeFileSync(config, credentials);
+    await runInside(["join", seed.joinLine(), "--config", config]);
+    const follows = `${credentials}kv_cold = "pool:${seed.address}"`;
+    const isUp =
+      ({ address }: PooledVault) =>
+      (rows: Map<string, { state: string }>) =>
+        rows.get(address)?.state === "up";
+    const first = await followVaults(follows, folder);
+    await untilSeen([first], isUp(other), "the other vault");
+    first.kill();
+    process.kill(seed.pid, "SIGKILL");
 
-  const second = await followVaults(follows, folder);
-  await untilSeen([second], isUp(other), "the other vault, without the first");
-  // What is new is heard from the vaults of before.
-  const late = await startPooled({ key, isClosed: true, peers: [other.address] });
-  await untilSeen([second], isUp(late), "the one that came later");
-  const status = (await runInside(["status", "--config", config])).stdout;
-  expect(status).toContain(late.address);
-  const [file = ""] = readdirSync(join(folder, "state")).filter((name) =>
-    name.startsWith("vaults-"),
-  );
-  expect(statSync(join(folder, "state", file)).mode & 0o777).toBe(0o600);
-});
+    const second = await followVaults(follows, folder);
+    await untilSeen([second], isUp(other), "the other vault, without the first");
+    // What is new is heard from the vaults of before.
+    const late = await startPooled({ key, isClosed: true, peers: [other.address] });
+    await untilSeen([second], isUp(late), "the one that came later");
+    const status = (await runInside(["status", "--config", config])).stdout;
+    expect(status).toContain(late.address);
+    const [file = ""] = readdirSync(join(folder, "state")).filter((name) =>
+      name.startsWith("vaults-"),
+    );
+    expect(statSync(join(folder, "state", file)).mode & 0o777).toBe(0o600);
+  },
+);
 
 test("F83 a machine's credential that one vault revokes opens none of the pool", async () => {
   const key = poolKey();
@@ -141,45 +149,51 @@ test("F83 a machine's credential that one vault revokes opens none of the pool",
   await until(async () => (await nameIn(first)) === undefined, "the first to hear of it");
 });
 
-test("F83 what the pool's key did not sign is refused and counted, and an old list brings nobody back", async () => {
-  const key = poolKey();
-  const vaults = [await startPooled({ key })];
-  const peers = addresses(vaults);
-  for (let more = 0; more < 2; more += 1) vaults.push(await startPooled({ key, peers }));
-  const [a, b, c] = vaults as [PooledVault, PooledVault, PooledVault];
-  for (const { address } of vaults)
-    await until(
-      async () => (await membersOf(address)).length === 3,
-      `the mesh as ${address} sees it`,
+test(
+  "F83 what the pool's key did not sign is refused and counted, and an old list brings nobody back",
+  { tags: ["nightly"] },
+  async () => {
+    const key = poolKey();
+    const vaults = [await startPooled({ key })];
+    const peers = addresses(vaults);
+    for (let more = 0; more < 2; more += 1) vaults.push(await startPooled({ key, peers }));
+    const [a, b, c] = vaults as [PooledVault, PooledVault, PooledVault];
+    for (const { address } of vaults)
+      await until(
+        async () => (await membersOf(address)).length === 3,
+        `the mesh as ${address} sees it`,
+      );
+    const old = await listOf(a.address);
+    const tell = async (entries: SignedEntry[]): Promise<void> => {
+      const request: GossipRequest = { digest: Buffer.alloc(0), entries };
+      await askOnce(at(a.address), vaultService.Gossip, request);
+    };
+
+    // A stranger's vault, signed by a key of its own; then a signed entry with another address.
+    const foreign = await startPooled({ key: poolKey() });
+    await tell(await listOf(foreign.address));
+    const [{ statement, signature }] = old as [SignedEntry];
+    const forged = statement.toString().replace(/127\.0\.0\.1:\d+/, foreign.address);
+    await tell([{ statement: Buffer.from(forged), signature }]);
+    expect(await refusedBy(a.address)).toBe(2);
+    expect(await membersOf(a.address)).toEqual(addresses(vaults));
+
+    // One that hears nothing meanwhile, as behind a cut network.
+    process.kill(c.pid, "SIGSTOP");
+    expect((await runInside(["vaults", "remove", b.address, "--config", a.config])).exitCode).toBe(
+      0,
     );
-  const old = await listOf(a.address);
-  const tell = async (entries: SignedEntry[]): Promise<void> => {
-    const request: GossipRequest = { digest: Buffer.alloc(0), entries };
-    await askOnce(at(a.address), vaultService.Gossip, request);
-  };
-
-  // A stranger's vault, signed by a key of its own; then a signed entry with another address.
-  const foreign = await startPooled({ key: poolKey() });
-  await tell(await listOf(foreign.address));
-  const [{ statement, signature }] = old as [SignedEntry];
-  const forged = statement.toString().replace(/127\.0\.0\.1:\d+/, foreign.address);
-  await tell([{ statement: Buffer.from(forged), signature }]);
-  expect(await refusedBy(a.address)).toBe(2);
-  expect(await membersOf(a.address)).toEqual(addresses(vaults));
-
-  // One that hears nothing meanwhile, as behind a cut network.
-  process.kill(c.pid, "SIGSTOP");
-  expect((await runInside(["vaults", "remove", b.address, "--config", a.config])).exitCode).toBe(0);
-  expect(await membersOf(a.address)).toEqual(addresses([a, c]));
-  await tell(old);
-  expect(await membersOf(a.address)).toEqual(addresses([a, c]));
-  process.kill(c.pid, "SIGCONT");
-  await until(async () => (await membersOf(c.address)).length === 2, "it to hear what it missed");
-  expect(await membersOf(c.address)).toEqual(addresses([a, c]));
-  expect((await runInside(["vaults", "add", b.address, "--config", a.config])).exitCode).toBe(0);
-  await until(async () => (await membersOf(c.address)).length === 3, "it to be let in again");
-  expect(await refusedBy(a.address)).toBe(2);
-});
+    expect(await membersOf(a.address)).toEqual(addresses([a, c]));
+    await tell(old);
+    expect(await membersOf(a.address)).toEqual(addresses([a, c]));
+    process.kill(c.pid, "SIGCONT");
+    await until(async () => (await membersOf(c.address)).length === 2, "it to hear what it missed");
+    expect(await membersOf(c.address)).toEqual(addresses([a, c]));
+    expect((await runInside(["vaults", "add", b.address, "--config", a.config])).exitCode).toBe(0);
+    await until(async () => (await membersOf(c.address)).length === 3, "it to be let in again");
+    expect(await refusedBy(a.address)).toBe(2);
+  },
+);
 
 test("F83 a sidecar that is told another pool's list refuses and counts it", async () => {
   const vault = await startPooled({ key: poolKey() });

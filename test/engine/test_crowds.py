@@ -21,8 +21,17 @@ PREFIX_BLOCKS = 20
 Json = dict[str, Any]
 
 
+class Scenes(dict[str, Any]):
+    """Results by scene; a scene that failed fails its tests only."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        assert "failed" not in found, found["failed"]
+        return found
+
+
 @pytest.fixture(scope="module", params=(OLDEST, NEWEST))
-def scenes(request: pytest.FixtureRequest, folder: Path, models: Models) -> Json:
+def scenes(request: pytest.FixtureRequest, folder: Path, models: Models) -> Scenes:
     """Run all scenes in one process of a release."""
     paths = os.pathsep.join([str(ROOT / "test/engine"), str(ROOT / "python-shim")])
     more = {"PYTHONPATH": paths, "XDG_STATE_HOME": str(folder / "state")}
@@ -36,8 +45,7 @@ def scenes(request: pytest.FixtureRequest, folder: Path, models: Models) -> Json
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
-    found: Json = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    return Scenes(json.loads(ran.stdout.splitlines()[-1]))
 
 
 def sound(found: Json) -> Json:

@@ -1,4 +1,4 @@
-"""Two data-parallel ranks of one `vllm serve`: each publishes its own blocks and what lies in the vault."""
+"""Two data-parallel ranks of one `vllm serve`: both save, restore and publish, and a gateway tells them apart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import zmq
+from harness.gateway import Gateway
 from harness.models import PLAIN, Models, prompt
 from harness.processes import Cluster, free_port, wait_until
 from harness.server import Server
@@ -40,7 +41,7 @@ class Ranks:
     """The server, and what each rank has published: batches of (rank, events)."""
 
     def __init__(self, server: Server, cluster: Cluster, port: int) -> None:
-        self.server, self.cluster = server, cluster
+        self.server, self.cluster, self.port = server, cluster, port
         self._sockets: list[Any] = [zmq.Context.instance().socket(zmq.SUB) for _ in RANKS]
         for rank, one in enumerate(self._sockets):
             one.subscribe(b"")
@@ -88,6 +89,18 @@ def ranks(new_cluster: Callable[..., Cluster], models: Models, folder: Path) -> 
         found.close()
 
 
+@pytest.mark.parametrize("first", RANKS)
+def test_what_one_rank_saved_the_other_restores(ranks: Ranks, first: int) -> None:
+    text = prompt(980 + first, BLOCKS * BLOCK + 3)
+    saved = ranks.cluster.saved()
+    cold = ranks.ask(text, first)
+    ranks.cluster.wait_saved(saved + BLOCKS)
+    assert ranks.ask(text, first) == (cold[0], BLOCKS * BLOCK)  # its own hit
+    restored = ranks.cluster.counters()["blocks_restored_vault"]
+    assert ranks.ask(text, 1 - first) == (cold[0], BLOCKS * BLOCK)
+    assert ranks.cluster.counters()["blocks_restored_vault"] == restored + BLOCKS
+
+
 def test_each_rank_publishes_its_own_blocks_and_what_lies_in_the_vault(ranks: Ranks) -> None:
     text = prompt(985, BLOCKS * BLOCK + 3)
 
@@ -99,3 +112,43 @@ def test_each_rank_publishes_its_own_blocks_and_what_lies_in_the_vault(ranks: Ra
 
     wait_until(both_heard, "both ranks' events")
     assert [each["ranks"] for each in ranks.heard] == [{0}, {1}]
+
+
+def test_ranks_name_the_endpoint_from_which_a_gateway_finds_all_of_them(ranks: Ranks) -> None:
+    engines = ranks.cluster.status()["engines"]
+    assert {each["id"].rpartition("_")[2] for each in engines} == {"dp0", "dp1"}
+    assert {each["events"] for each in engines} == {f"tcp://*:{ranks.port}"}
+
+
+def test_a_gateway_sends_a_prompt_to_the_rank_that_holds_it(ranks: Ranks, folder: Path) -> None:
+    # It knows the sidecar only: of that the engine's address and its first rank's events.
+    place = folder / "gateway-of-ranks"
+    place.mkdir()
+    gateway = Gateway(place, f'[sidecar]\nsocket = "{ranks.cluster.socket}"\n')
+    name = f"127.0.0.1:{ranks.server.port}"
+
+    def own_hits(rank: int) -> float:
+        return ranks.server.metric("vllm:prefix_cache_hits_total", f'engine="{rank}"')
+
+    def heard() -> tuple[int, int, str]:
+        (found,) = json.loads(gateway.command("status", "--json"))["engines"]
+        return found["blocks"], found["ranks"], found["events"]
+
+    try:
+        wait_until(lambda: heard()[1:] == (len(RANKS), "live"), "both ranks are heard")
+        texts = [prompt(990 + rank, BLOCKS * BLOCK + 3) for rank in RANKS]
+        for rank, text in enumerate(texts):
+            before = heard()[0]
+            ranks.ask(text, rank)
+            wait_until(lambda least=before + BLOCKS: heard()[0] >= least, f"rank {rank} is heard")
+        restored = ranks.cluster.counters()["blocks_restored_vault"]
+        for rank in (*RANKS, *RANKS):
+            before_hits = [own_hits(each) for each in RANKS]
+            told = gateway.complete(ranks.server.model, texts[rank])
+            assert told == (name, BLOCKS * BLOCK, BLOCKS * BLOCK)
+            after = [own_hits(each) for each in RANKS]
+            assert after[rank] == before_hits[rank] + BLOCKS * BLOCK
+            assert after[1 - rank] == before_hits[1 - rank]
+        assert ranks.cluster.counters()["blocks_restored_vault"] == restored
+    finally:
+        gateway.process.end()

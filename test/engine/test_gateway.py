@@ -7,16 +7,14 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.engine import CALL_S
+from harness.gateway import Gateway
 from harness.models import PLAIN, Models, prompt
-from harness.processes import ROOT, Process, free_port, wait_until
+from harness.processes import free_port, wait_until
 from harness.server import Server
 
 if TYPE_CHECKING:
@@ -31,54 +29,6 @@ TOKENS = 9 * BLOCK + 5
 PROMPTS = 5
 #: A little above GATEWAY_SPECULATION_MS, until which new requests count as held.
 SPECULATION_S = 2.2
-
-
-class Gateway:
-    """`tierkv gateway` before engines, by its command line."""
-
-    def __init__(self, folder: Path, told: str) -> None:
-        """`told` names the engines, or the sidecar that knows them."""
-        self._config = folder / "gateway.toml"
-        self._config.write_text(
-            f'[gateway]\nlisten = "127.0.0.1:0"\nsocket = "{folder / "g" / "g.sock"}"\n'
-            f"tokenize_ms = 60_000\nshow_engine = true\n{told}"
-        )
-        argv = ["node", "bin/tierkv.js", "gateway", "--json", "--config", str(self._config)]
-        self.process = Process("gateway", argv, folder / "gateway.log")
-        self._url = self.process.start()["url"]
-
-    def ask(self, path: str, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Returns the answer and its headers."""
-        request = urllib.request.Request(
-            f"{self._url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=CALL_S) as response:
-            return json.loads(response.read()), dict(response.headers)
-
-    def complete(self, model: str, text: list[int]) -> tuple[str, int, int]:
-        """Returns the engine that answered, the tokens believed to be held there, and the reused ones."""
-        body = {"model": model, "prompt": text, "max_tokens": 2, "ignore_eos": True}
-        answer, headers = self.ask("/v1/completions", body)
-        believed = int(headers["x-tierkv-hit-tokens"].split("/")[0])
-        details = answer["usage"]["prompt_tokens_details"] or {}
-        served = headers["x-gateway-destination-endpoint-served"]
-        return served, believed, details.get("cached_tokens") or 0
-
-    def command(self, *arguments: str) -> str:
-        """Returns its output."""
-        argv = ["node", "bin/tierkv.js", "gateway", *arguments, "--config", str(self._config)]
-        done = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=CALL_S)
-        return done.stdout.decode()
-
-    def metric(self, name: str, label: str = "") -> list[float]:
-        """Returns the values of each engine, and of each tier if any, filtered by label."""
-        with urllib.request.urlopen(f"{self._url}/metrics", timeout=CALL_S) as response:
-            lines = response.read().decode().splitlines()
-        return [
-            float(line.split()[-1])
-            for line in lines
-            if line.startswith(f"{name}{{") and label in line
-        ]
 
 
 def engines_at(servers: list[Server], events: list[tuple[int, int]]) -> str:

@@ -2,7 +2,7 @@
 import { connect } from "node:net";
 import { expect, test } from "vitest";
 import { startScrapeServer } from "../../src/exposition/server.ts";
-import { gauge } from "../../src/exposition/text.ts";
+import { exposition, gauge } from "../../src/exposition/text.ts";
 import { closeAfterTest } from "../support/vaults.ts";
 
 const BODY_BYTES = 256_000_000;
@@ -24,9 +24,9 @@ async function open(
   trouble: () => string | null = () => null,
 ): Promise<{ port: number; reads: () => number }> {
   let reads = 0;
-  const read = (): [] => {
+  const read = (): Promise<string> => {
     reads += 1;
-    return [];
+    return Promise.resolve("");
   };
   const listen = { host: "127.0.0.1", port: 0 };
   const server = closeAfterTest(
@@ -106,7 +106,7 @@ test.each(METHODS)("a body that comes with %s is not read", async (method) => {
 test("families that cannot be printed get status 500, and the next scrape is served", async () => {
   let names = ["twice", "twice"];
   const listen = { host: "127.0.0.1", port: 0 };
-  const read = (): ReturnType<typeof gauge>[] => names.map((name) => gauge(name, "Help.", 1));
+  const read = (): Promise<string> => exposition(names.map((name) => gauge(name, "Help.", 1)));
   const server = closeAfterTest(
     await startScrapeServer({ listen, key: "[vault] x", read, trouble: () => null }),
   );

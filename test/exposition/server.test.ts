@@ -83,6 +83,20 @@ function kindsOf(lines: readonly string[]): Map<string, string> {
   return new Map(told);
 }
 
+test.each([
+  ["127.0.0.1:0", 0],
+  ["0.0.0.0:0", 1],
+])(
+  "a vault without TLS and token on %s says of itself: open to others %i",
+  async (listen, seen) => {
+    const vault = await start(
+      "vault",
+      `[cluster]\nrole = "cold"\n[vault]\ninsecure_lan = true\nlisten = "${listen}"\nmetrics_listen = "127.0.0.1:0"\n`,
+    );
+    expect((await scrape(vault.url)).get("tierkv_vault_insecure_lan")).toBe(seen);
+  },
+);
+
 test("what was saved, restored, decided and missed is what can be scraped", async () => {
   const listen = 'metrics_listen = "127.0.0.1:0"';
   const vault = await start(

@@ -95,7 +95,7 @@ async function serve(families: () => readonly Family[]): Promise<string> {
   const server = await startScrapeServer({
     listen: { host: "127.0.0.1", port: 0 },
     key: "",
-    read: families,
+    read: () => exposition(families()),
     trouble: () => null,
   });
   closeAfterTest(server);

@@ -1,4 +1,5 @@
 // Owns the proof, on the real programs, that a restore is one trace from its client over the sidecar to the vault.
+// @module-tag nightly
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";

@@ -1,4 +1,5 @@
 // Owns the proof that no bytes and no values make a decoder fail with a foreign error: a million cases with parsers.test.ts.
+// @module-tag nightly
 import { encode } from "@msgpack/msgpack";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";

@@ -1,4 +1,5 @@
 // Owns the proof that a vault with a hanging disk still serves records in memory, and writes queued ones once the disk recovers.
+// @module-tag nightly
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../src/base/block.ts";

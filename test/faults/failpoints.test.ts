@@ -1,4 +1,5 @@
 // Owns the proof that a step that fails, waits or crashes at any failpoint of a sidecar costs hits only.
+// @module-tag nightly
 import { expect, test } from "vitest";
 import { FAILPOINTS, FAILPOINTS_VARIABLE } from "../../src/base/failpoint.ts";
 import type { Failpoint } from "../../src/base/failpoint.ts";

@@ -1,4 +1,5 @@
 // Owns the proof that a machine out of memory loses its sidecar or vault, and with it hits, before its engine.
+// @module-tag nightly
 import { spawn } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { expect, test } from "vitest";

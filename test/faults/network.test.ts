@@ -1,4 +1,5 @@
 // Owns the proof that network faults under load cost hits only; each fault acts on gRPC and on lanes.
+// @module-tag nightly
 import { describe, expect, test } from "vitest";
 import type { WireCounts, WireFaults } from "./lib/byte-proxy.ts";
 import { openStand, underLoad } from "./lib/stand.ts";

@@ -1,4 +1,5 @@
 // Owns the worst network: a fifth of the packets lost, jitter, damage, repeats and slices, all at once.
+// @module-tag nightly
 import { expect, test } from "vitest";
 import { until } from "../support/vaults.ts";
 import type { WireCounts } from "./lib/byte-proxy.ts";

@@ -1,4 +1,5 @@
 // Owns the proof that no text makes a parser fail with a foreign error, or change what it must keep.
+// @module-tag nightly
 import { createHash } from "node:crypto";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";

@@ -1,4 +1,5 @@
 // Owns the proof that peers of other versions, absent vaults and invalid messages cost hits only.
+// @module-tag nightly
 import { connect } from "node:http2";
 import type { IncomingHttpHeaders } from "node:http2";
 import { gzipSync } from "node:zlib";

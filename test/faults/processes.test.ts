@@ -1,4 +1,5 @@
 // Owns the proof that processes that die, pause or have their clock moved under load cost hits only.
+// @module-tag nightly
 import { spawnSync } from "node:child_process";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";

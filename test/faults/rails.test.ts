@@ -1,4 +1,5 @@
 // Owns the proof that a pulled cable, and addresses that do not lead to the vault, cost no block; in network namespaces.
+// @module-tag nightly
 import { execFile, spawnSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";

@@ -1,4 +1,5 @@
 // Owns the proof that damage at rest, faulty senders, crowds and other engines cost hits only, under load.
+// @module-tag nightly
 import { expect, test } from "vitest";
 import { hasBit, ItemStatus, packKeys } from "../../src/base/block.ts";
 import { isTierkvError } from "../../src/base/errors.ts";

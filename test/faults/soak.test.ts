@@ -1,4 +1,5 @@
 // Owns the soak: traffic with changing faults, after which nothing may have grown.
+// @module-tag nightly
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { until } from "../support/vaults.ts";

@@ -114,11 +114,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F73",
     "a vault leaves its pool while it is read",
     "what it holds moves to its next owners and is found before, during and after, sealed or not; nothing new comes to it",
-    [
-      "test/cli/commands/vaults.drain.test.ts",
-      "test/cli/commands/vaults.drain-sealed.test.ts",
-      "test/cli/commands/vaults.drain-parity.test.ts",
-    ],
+    ["test/cli/commands/vaults.drain.test.ts", "test/cli/commands/vaults.drain-sealed.test.ts"],
     POOLED,
   ),
   row(
@@ -148,24 +144,6 @@ export const UPKEEP: readonly FaultRow[] = [
     "its key does not fit: counted, and computed like any other",
     ["test/engine/test_handoff.py"],
     HANDED,
-  ),
-  row(
-    "F78",
-    "a vault of a pool that keeps parity is killed, hangs or comes back empty, also in mid-restore; or is down while others are flushed",
-    "its blocks are rebuilt from the others; with two lost they are missing; what is flushed stays gone",
-    [
-      "test/sidecar/sidecar.parity.test.ts",
-      "test/sidecar/restore/rebuilder.shapes.test.ts",
-      "test/cli/commands/vaults.drain-sealed.test.ts",
-    ],
-    POOLED,
-  ),
-  row(
-    "F79",
-    "records of a pool that keeps parity are damaged, or stored anew with other bytes",
-    "what can be rebuilt is, everything else is missing; XOR of sound records that do not belong together is refused",
-    ["test/sidecar/restore/rebuilder.damage.test.ts"],
-    POOLED,
   ),
   row(
     "F80",
@@ -209,9 +187,13 @@ export const UPKEEP: readonly FaultRow[] = [
   ),
   row(
     "F84",
-    "etcd is killed, started again, or refuses; a vault that registered there dies",
+    "etcd is killed, started again, or refuses, or one of three members is cut off; a vault that registered there dies",
     "the last view is kept meanwhile, later vaults are heard of, and a lease that ran out takes the vault out",
-    ["test/discovery/etcd.test.ts", "test/discovery/source.test.ts"],
+    [
+      "test/discovery/etcd.test.ts",
+      "test/discovery/etcd.partition.test.ts",
+      "test/discovery/source.test.ts",
+    ],
     { unloaded: "what becomes of records is F71 to F75; this is about who belongs" },
   ),
   row(
@@ -265,8 +247,8 @@ export const UPKEEP: readonly FaultRow[] = [
   ),
   row(
     "F102",
-    "bytes that are damaged, repeated, reordered or cut off on the way from the vaults of a pool that keeps parity",
-    "as F9; what is damaged is rebuilt from the other vaults or missing",
+    "bytes that are damaged, repeated, reordered or cut off on the way from the vaults of a pool that keeps each record twice",
+    "as F9; what is damaged comes from the second vault or is missing",
     ["test/faults/reads.test.ts"],
   ),
   row(
@@ -477,5 +459,19 @@ export const UPKEEP: readonly FaultRow[] = [
     "it evicts at most twice its bytes, and no turn with the lock looks at more than a bounded part of the region",
     ["crates/shm/tests/evictions.rs"],
     { unloaded: "is driven with a region of its own" },
+  ),
+  row(
+    "F190",
+    "Valkey dies, freezes, sends too little, too much or other bytes, moves a slot, is full, or refuses this user",
+    "a miss, or a refusal that is counted by name: no wrong byte, and no request waits beyond its deadline; it is asked again once it answers",
+    ["crates/cold/tests/valkey.rs", "test/client/cold/cold-store.test.ts"],
+    { unloaded: "is driven with servers of its own" },
+  ),
+  row(
+    "F191",
+    "a bucket is slow, refuses, ends a body early, has other bytes, lost an object, or does not know If-None-Match",
+    "a miss, or a refusal that is counted by name: no wrong byte, and no request waits beyond its deadline",
+    ["crates/cold/tests/s3.rs", "test/client/cold/cold-store.test.ts"],
+    { unloaded: "is driven with servers of its own" },
   ),
 ];

@@ -91,6 +91,24 @@ test("an engine whose events are told of later is followed then", async () => {
   expect(await shown()).toEqual([{ events: "live", blocks: 2 }]);
 });
 
+test("before Envoy an engine whose host is a name is left out, and logged once", () => {
+  const said: unknown[] = [];
+  const warn = (what: unknown): void => void said.push(what);
+  const logger = { ...SILENT, warn } as unknown as typeof SILENT;
+  const fleet = new Fleet({ engines: [], inFlightMax: 1, waitMs: 1, logger: SILENT });
+  onTestFinished(() => fleet.close());
+  const options = { fleet, index: new BlockIndex(1), saved: null, logger, onGone: () => {} };
+  const roster = new Roster({ ...options, isByNumber: true });
+  for (const name of ["vllm-0.svc:8000", "vllm-0.svc:8000", "10.0.0.9:8000", "[fd00::9]:8000"]) {
+    roster.add(name);
+  }
+  expect(fleet.engines.map(({ name }) => name)).toEqual(["10.0.0.9:8000", "[fd00::9]:8000"]);
+  const reason = expect.stringContaining("register the engine's IP address") as unknown;
+  expect(said).toEqual([{ engine: "vllm-0.svc:8000", reason }]);
+  const other = new Roster(options);
+  expect(other.objectionTo("vllm-0.svc:8000")).toBeNull();
+});
+
 test("each engine beyond the most is left out, and logged once", () => {
   const said: unknown[] = [];
   const warn = (what: unknown): void => void said.push(what);

@@ -1,17 +1,22 @@
 // Owns the proof that Dockerfiles are whole, without building them: a parser takes them, what they copy is there, and the program takes what they start.
-import { existsSync, readFileSync, readdirSync } from "node:fs";
+import { existsSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { DockerfileParser } from "dockerfile-ast";
 import type { Instruction } from "dockerfile-ast";
 import { validate } from "dockerfile-utils";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { TARGETS } from "../../packaging/targets.js";
 import { runCommandLine } from "../../src/cli/program.ts";
 import { loadConfig } from "../../src/config/load.ts";
+import { certificate, secretFile } from "../support/closed-vaults.ts";
+import { Program, runProgram } from "../support/command-line.ts";
+import { keyFile, testFolder, until } from "../support/gateways.ts";
+import { SimEngine } from "../support/sim-engine.ts";
 
 const ROOT = fileURLToPath(new URL("../..", import.meta.url));
 const FOLDER = join(ROOT, "deploy", "docker");
+const TIMEOUT_MS = 60_000;
 const FILES = readdirSync(FOLDER).filter((name) => name.endsWith("Dockerfile"));
 
 interface Stage {
@@ -82,6 +87,39 @@ test.each(FILES)("what %s copies is let in, and is there", (file) => {
   const wheels = TARGETS.map(({ wheel }: { wheel: string }) => wheel);
   for (const cpu of ["x86_64", "aarch64"]) expect(wheels).toContain(`manylinux_2_28_${cpu}`);
 });
+
+test(
+  "the gateway's health check needs no key and no certificate, and fails while no engine answers",
+  async () => {
+    const [, stage] = RUN.find(([name]) => name === "Dockerfile gateway")!;
+    const text = last(stage, "HEALTHCHECK")!.getTextContent();
+    const words = JSON.parse(/CMD (\[.*\])$/.exec(text)![1]!) as string[];
+    expect(words[0]).toBe("tierkv");
+    const engine = await new SimEngine().start();
+    onTestFinished(() => engine.kill().catch(() => {}));
+    const folder = testFolder();
+    const { certPem, keyPem } = certificate("server");
+    const config = join(folder, "tierkv.toml");
+    const lines = [
+      `[gateway]\nlisten = "127.0.0.1:0"\nengines = ["${engine.name}"]`,
+      `tls_cert = "${secretFile(certPem)}"\ntls_key = "${secretFile(keyPem)}"`,
+      `keys = "${keyFile("team secret")}"`,
+      `socket = "${join(folder, "s")}"\nindex_file = "${join(folder, "i")}"\n`,
+    ];
+    writeFileSync(config, lines.join("\n"));
+    const env = { TIERKV_CONFIG: config };
+    const check = async (): Promise<number | null> =>
+      (await runProgram(words.slice(1), { env })).exitCode;
+    expect(await check()).toBe(1);
+    const gateway = new Program(["gateway", "--json"], { env });
+    onTestFinished(() => gateway.signal("SIGKILL"));
+    expect((await gateway.firstResult())["url"]).toMatch(/^https:/);
+    expect(await check()).toBe(0);
+    await engine.kill();
+    await until(async () => (await check()) === 1);
+  },
+  TIMEOUT_MS,
+);
 
 describe.each(RUN)("%s", (_name, stage) => {
   test("runs as nobody in particular, and says how it is", () => {

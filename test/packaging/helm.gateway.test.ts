@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe, expect, test } from "vitest";
 import { presetOf } from "../../src/gateway/score/router.ts";
-import { HAS_HELM, chartIn, named } from "../support/charts.ts";
+import { HAS_HELM, chartIn, filesOf, named } from "../support/charts.ts";
 import type { Json, Pod, Rendered } from "../support/charts.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "tierkv-helm-"));
@@ -29,13 +29,15 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
     const all = chart.render("engine.replicas=2", "vault.replicas=3");
     const pod = podOf(all);
     const { gateway, cluster } = chart.configOf(all, "gateway");
-    const at = (part: string, n: number, port: number): string =>
-      `x-tierkv-${part}-${n}.x-tierkv-${part}.default.svc:${port}`;
-    const texts = (list: readonly { text: string }[]): string[] => list.map(({ text }) => text);
-    expect(texts(cluster.kvCold)).toEqual([0, 1, 2].map((n) => at("vault", n, 50_051)));
-    expect(texts(gateway.events)).toEqual([0, 1].map((n) => at("engine", n, 5557)));
-    expect(texts(gateway.replays)).toEqual([0, 1].map((n) => at("engine", n, 5558)));
-    expect(presetOf(gateway.preset, gateway.events.length > 0)).toBe("earliest-token");
+    expect(cluster.kvCold.map(({ text }) => text)).toEqual(
+      [0, 1, 2].map((n) => `x-tierkv-vault-${n}.x-tierkv-vault.default.svc:50051`),
+    );
+    expect([gateway.discover?.text, gateway.discoverEvents, gateway.discoverReplays]).toEqual([
+      "x-tierkv-engine.default.svc:8000",
+      5557,
+      5558,
+    ]);
+    expect(presetOf(gateway.preset, gateway.discoverEvents !== null)).toBe("earliest-token");
     expect(gateway.lookupMs).toBe(5);
     const args = argsOf(all);
     const events = JSON.parse(args[args.indexOf("--kv-events-config") + 1]!) as Json;
@@ -47,9 +49,11 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
     });
     const access = named(all, "Secret", "x-tierkv-access").stringData!;
     expect(access["tokens"]).toContain(`read:${access["read-token"]!}`);
-    const { secret } = pod.volumes.find(({ name }) => name === "mounted")!;
-    expect(secret).toMatchObject({ secretName: "x-tierkv-access", optional: true });
-    expect(secret!.items!.map(({ key }) => key)).toEqual(["ca.pem", "read-token"]);
+    const { projected } = pod.volumes.find(({ name }) => name === "mounted")!;
+    expect(projected!.sources).toMatchObject([
+      { secret: { name: "x-tierkv-access", optional: true } },
+    ]);
+    expect(filesOf(pod).map(({ key }) => key)).toEqual(["ca.pem", "read-token"]);
     expect([cluster.tlsCa, cluster.token]).toEqual([
       "/run/access/ca.pem",
       "/run/access/read-token",
@@ -73,9 +77,9 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
       const pod = podOf(all);
       const { cluster, gateway } = chart.configOf(all, "gateway");
       expect(pod.initContainers).toBeUndefined();
-      expect(pod.volumes.filter(({ secret }) => secret !== undefined)).toEqual([]);
+      expect(filesOf(pod)).toEqual([]);
       expect([cluster.kvCold, gateway.lookupMs]).toEqual([[], 0]);
-      expect(gateway.events).toHaveLength(isPublished ? 1 : 0);
+      expect(gateway.discoverEvents).toBe(isPublished ? 5557 : null);
     },
   );
 

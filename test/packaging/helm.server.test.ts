@@ -20,6 +20,9 @@ const ALL = [
   "gateway.inferencePool.parentGateway=edge",
 ];
 
+/** `--validate` alone does not let templates look anything up. */
+const PRINT = ["--set", "access.print=true"];
+
 interface Thing {
   apiVersion: string;
   kind: string;
@@ -46,7 +49,7 @@ describe.skipIf(HELM === "" || !HAS_ETCD || !HAS_API_SERVER)("a real API server"
     async () => {
       const server = await startApiServer();
       const set = ALL.flatMap((one) => ["--set", one]);
-      const text = helm(server.kubeconfig, "template", "x", ".", "--validate", ...set);
+      const text = helm(server.kubeconfig, "template", "x", ".", "--validate", ...set, ...PRINT);
       const [, example = ""] =
         /```yaml\n(apiVersion: serving[\s\S]*?)```/.exec(readFileSync(PAGE, "utf8")) ?? [];
       const all = [...parseAllDocuments(text), ...parseAllDocuments(example)];

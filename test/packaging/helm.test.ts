@@ -9,7 +9,16 @@ import { parse } from "yaml";
 import { HASH_BYTES, NAMESPACE_BYTES, packKeys, toNamespace } from "../../src/base/block.ts";
 import { loadConfig } from "../../src/config/load.ts";
 import { askVaults } from "../../src/gateway/process/asked-vaults.ts";
-import { CHART, HAS_HELM, KUBE, chartIn, named, workloads } from "../support/charts.ts";
+import {
+  CHART,
+  HAS_HELM,
+  KUBE,
+  PRINTED,
+  chartIn,
+  filesOf,
+  named,
+  workloads,
+} from "../support/charts.ts";
 import type { Container, Json, Rendered } from "../support/charts.ts";
 import { Program, runInside, runProgram } from "../support/command-line.ts";
 import { SILENT } from "../support/gateways.ts";
@@ -43,6 +52,9 @@ const FREE = new Set([
   "engine.nodeSelector",
   "engine.devices",
   "monitoring.labels",
+  "vault.extraConfig",
+  "engine.extraConfig",
+  "gateway.extraConfig",
 ]);
 const LEAVES = leaves(VALUES, (path) => FREE.has(path));
 
@@ -125,8 +137,9 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
       };
       const pool = "gateway.inferencePool.enabled=true";
       const less = ["vault.diskGiB=0", "engine.enabled=false", "gateway.events=false"];
-      for (const set of [everything.join(","), pool, ...less]) {
-        const text = helm("template", "x", ".", ...KUBE, "--set", set);
+      const closed = "ipv6=true,gateway.keysSecret=k,gateway.tlsSecret=t";
+      for (const set of [everything.join(","), pool, closed, ...less]) {
+        const text = helm("template", "x", ".", ...PRINTED, "--set", set);
         expect(check(text)).toContain("passed for resource statefulset/x-tierkv-vault");
         expect(() => check(text.replace("replicas:", "replica:"))).toThrow("Command failed");
       }
@@ -184,7 +197,6 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
     const toml = named(all, "ConfigMap", "x-tierkv-engine").data!["tierkv.toml"]!;
     expect(configOf(all, "engine").cluster.kvCold).toHaveLength(3);
     expect(toml).toContain("x-tierkv-vault-2.x-tierkv-vault.default.svc:50051");
-    expect(configOf(all, "gateway").gateway.engines).toHaveLength(2);
     const own = workloads(all).flatMap(({ spec }) => {
       const { initContainers = [], containers } = spec.template!.spec;
       return [...initContainers, ...containers].filter(({ image }) => !image.includes("engine"));
@@ -198,15 +210,19 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
   /** Files of the Secret that the pods of a part are given. */
   const givenTo = (all: readonly Rendered[], part: string): string[] => {
     const pod = workloads(all).find(({ metadata }) => metadata.name === `x-tierkv-${part}`)!;
-    const secrets = pod.spec.template!.spec.volumes.flatMap(({ secret }) => secret ?? []);
-    const whole = Object.keys(named(all, "Secret", "x-tierkv-access").stringData!);
-    return secrets.flatMap(({ items }) => items?.map(({ key }) => key) ?? whole);
+    return filesOf(pod.spec.template!.spec).map(({ path }) => path);
   };
 
-  test.each(["vault", "engine", "gateway"])(
-    "a pod of a %s is given the secrets that its configuration names, and no other",
-    (part) => {
-      const all = render();
+  test.each([
+    ["vault", ""],
+    ["engine", ""],
+    ["gateway", ""],
+    ["gateway", "gateway.keysSecret=k,gateway.tlsSecret=t"],
+    ["gateway", "gateway.keysSecret=k,gateway.tlsSecret=t,gateway.lookupMs=0"],
+  ])(
+    "a pod of a %s is given the secrets that its configuration names, and no other (%s)",
+    (part, set) => {
+      const all = render(set);
       const toml = named(all, "ConfigMap", `x-tierkv-${part}`).data!["tierkv.toml"]!;
       const asked = [...toml.matchAll(/"\/run\/access\/([^"]+)"/g)].map(([, name = ""]) => name);
       expect(asked.length).toBeGreaterThan(0);
@@ -215,12 +231,14 @@ describe.skipIf(!HAS_HELM)("rendered by helm", () => {
   );
 
   test("the gateway alone can be reached from outside, and is two to ten pods by processor time", () => {
-    const all = render("gateway.service.type=LoadBalancer", ...everything);
+    const open = ["gateway.service.type=LoadBalancer", "gateway.lan=true"];
+    const all = render(...open, ...everything);
     const services = all.filter(({ kind }) => kind === "Service");
     const types = services.map(({ metadata, spec }) => [metadata.name, spec.type]);
     expect(Object.fromEntries(types)).toStrictEqual({
       "x-tierkv-engine": undefined,
       "x-tierkv-gateway": "LoadBalancer",
+      "x-tierkv-gateway-metrics": undefined,
       "x-tierkv-vault": undefined,
     });
     const scaler = named(all, "HorizontalPodAutoscaler", "x-tierkv-gateway").spec;

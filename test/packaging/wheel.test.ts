@@ -1,4 +1,5 @@
 // Owns the proof that a wheel is whole: installed where nothing of the checkout is found, it serves a vault that gives records back.
+// @module-tag nightly
 import { execFileSync, spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";

@@ -1,4 +1,5 @@
 // Owns the proof that kill -9 of a sidecar costs only the hits of the moment: twenty times, under load, against a ledger.
+// @module-tag alone
 import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";

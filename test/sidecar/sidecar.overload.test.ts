@@ -1,4 +1,5 @@
 // Owns the proof that a crowd at a sidecar's socket, or a vault that accepts nothing, costs neither memory nor engines.
+// @module-tag alone
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";

@@ -60,7 +60,7 @@ test("F87 a vault that one machine reaches and another does not: misses for one,
   await relay.close();
   await until(async () => {
     await cut.stats(SOON_MS).catch(() => {});
-    return cut.isOpen;
+    return cut.isDown;
   }, "the one machine to give it up");
   // A fresh engine, so that its own cache cannot answer for the vault.
   const fresh = makeBlocks("meanwhile", BLOCKS, 8192);
@@ -148,6 +148,6 @@ test("F87 a slow vault of a pool: a restore ends in time with the blocks before 
   const far = await hostOf(clients, { when: "always", waitMs: 2_000 });
   const { placed, view } = await far.read(blocks);
   expect([placed < BLOCKS, view.reason]).not.toEqual([false, "complete"]);
-  expect(far.clients.map(({ isOpen }) => isOpen)).toEqual([false, false, false]);
+  expect(far.clients.map(({ isDown }) => isDown)).toEqual([false, false, false]);
   await expectNoLeak(far);
 });

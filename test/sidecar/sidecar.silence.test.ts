@@ -119,7 +119,7 @@ test("lanes that are taken and say nothing, and those that are never welcomed", 
   await client.hello(SOON_MS);
   await until(() => client.lanes === "up", "the lanes");
   const pages = await Pages.open(1, PAGE);
-  const fetching = client.fetchInto(NAMESPACE, pages.plan(), { deadlineMs: MS, onProgress: never });
+  const fetching = client.fetch(NAMESPACE, pages.plan(), { deadlineMs: MS, onProgress: never });
   await Promise.all([
     expect(client.lookup(NAMESPACE, KEYS, MS)).rejects.toMatchObject(late),
     // Ends at its own time, or with the lanes when another fetch is given up.
@@ -187,43 +187,51 @@ test("a sidecar whose vault takes no saves lets them go, and the engine, and its
   await sidecar.close();
 });
 
-test("re-offers are tried again where a vault does not report holdings, room or acceptance", async () => {
-  const said: [object, object][] = [
-    [SILENT, lanePeer(never)],
-    [SILENT, lookupsOnly(0)],
-    [{ ...SILENT, Stats: roomy }, lookupsOnly(0)],
-  ];
-  const looksAgain = async ([handlers, lanes]: [object, object]): Promise<void> => {
-    const client = openClient(await openFakeVault(handlers as never, lanes));
-    await client.hello(SOON_MS);
-    const looks = closeAfterTest(openReoffer(client));
-    await until(() => looks.count() >= 3, "the third look");
-  };
-  await Promise.all(said.map(looksAgain));
-});
+test(
+  "re-offers are tried again where a vault does not report holdings, room or acceptance",
+  { tags: ["nightly"] },
+  async () => {
+    const said: [object, object][] = [
+      [SILENT, lanePeer(never)],
+      [SILENT, lookupsOnly(0)],
+      [{ ...SILENT, Stats: roomy }, lookupsOnly(0)],
+    ];
+    const looksAgain = async ([handlers, lanes]: [object, object]): Promise<void> => {
+      const client = openClient(await openFakeVault(handlers as never, lanes));
+      await client.hello(SOON_MS);
+      const looks = closeAfterTest(openReoffer(client));
+      await until(() => looks.count() >= 3, "the third look");
+    };
+    await Promise.all(said.map(looksAgain));
+  },
+);
 
-test("a vault that never says whether it flushed is asked again, and left", async () => {
-  let asked = 0;
-  const Watch = (
-    { request }: { request: { leaving: boolean; client: string } },
-    done: (error: null, reply: object) => void,
-  ): void => {
-    asked += 1;
-    // The first is answered, so that the sidecar announces its leaving.
-    if (asked === 1) done(null, { epoch: 1, flushes: { number: 0 } });
-    else if (request.leaving) asked = 100;
-  };
-  const client = openClient(await openFakeVault({ ...SILENT, Watch }));
-  const { sidecar, engine } = await openPatient({ Watch });
-  await until(() => asked >= 3, "the third call");
-  engine.close();
-  await until(() => sidecar.status().engines.length === 0, "the engine to have left");
-  await sidecar.close();
-  expect(asked).toBe(100);
-  const said = { client: "a", name: "a", blocks: 0, bytes: 0, saves: 0, leaving: false };
-  const watched = client.watch(said, MS, new AbortController().signal);
-  await expect(watched).rejects.toMatchObject(late);
-});
+test(
+  "a vault that never says whether it flushed is asked again, and left",
+  { tags: ["nightly"] },
+  async () => {
+    let asked = 0;
+    const Watch = (
+      { request }: { request: { leaving: boolean; client: string } },
+      done: (error: null, reply: object) => void,
+    ): void => {
+      asked += 1;
+      // The first is answered, so that the sidecar announces its leaving.
+      if (asked === 1) done(null, { epoch: 1, flushes: { number: 0 } });
+      else if (request.leaving) asked = 100;
+    };
+    const client = openClient(await openFakeVault({ ...SILENT, Watch }));
+    const { sidecar, engine } = await openPatient({ Watch });
+    await until(() => asked >= 3, "the third call");
+    engine.close();
+    await until(() => sidecar.status().engines.length === 0, "the engine to have left");
+    await sidecar.close();
+    expect(asked).toBe(100);
+    const said = { client: "a", name: "a", blocks: 0, bytes: 0, saves: 0, leaving: false };
+    const watched = client.watch(said, MS, new AbortController().signal);
+    await expect(watched).rejects.toMatchObject(late);
+  },
+);
 
 test("a sidecar that is told of a flush and stays silent delays its end for a while", async () => {
   const vault = await openVault();

@@ -13,6 +13,8 @@ const HELM = process.env["TIERKV_TEST_HELM"] ?? "helm";
 const TIMEOUT_MS = 60_000;
 /** Given explicitly, because a helm built by go does not know its cluster's version. */
 export const KUBE: readonly string[] = ["--kube-version", "1.31.0"];
+/** With the Secret that helm makes where it sees a cluster. */
+export const PRINTED: readonly string[] = [...KUBE, "--set", "access.print=true"];
 
 export type Json = Record<string, unknown>;
 
@@ -20,13 +22,28 @@ export interface Container {
   name: string;
   image: string;
   args?: string[];
+  ports?: { name: string; containerPort: number }[];
+  lifecycle?: { preStop: { exec: { command: string[] } } };
+  readinessProbe?: Probe;
+  livenessProbe?: Probe;
   restartPolicy?: string;
   securityContext: Json;
   resources: { limits: Json };
   volumeMounts: { name: string; mountPath: string }[];
 }
 
+export interface Probe {
+  httpGet: { path: string; port: string; scheme?: string };
+}
+
+interface FromSecret {
+  name: string;
+  optional?: boolean;
+  items: { key: string; path: string }[];
+}
+
 export interface Pod {
+  terminationGracePeriodSeconds: number;
   securityContext: Json;
   initContainers?: Container[];
   containers: Container[];
@@ -34,7 +51,8 @@ export interface Pod {
     name: string;
     configMap?: { name: string };
     emptyDir?: Json;
-    secret?: { secretName: string; optional?: boolean; items?: { key: string }[] };
+    secret?: { secretName: string; items: { key: string; path: string }[] };
+    projected?: { sources: { secret: FromSecret }[] };
   }[];
 }
 
@@ -45,6 +63,9 @@ export interface Rendered {
   stringData?: Record<string, string>;
   spec: {
     type?: string;
+    clusterIP?: string;
+    ipFamilyPolicy?: string;
+    publishNotReadyAddresses?: boolean;
     selector?: { matchLabels?: Json };
     template?: { metadata: { labels: Json }; spec: Pod };
     volumeClaimTemplates?: { metadata: { name: string } }[];
@@ -80,7 +101,7 @@ export function chartIn(dir: string): Chart {
     helm,
     render(...set) {
       const options = set.flatMap((one) => ["--set", one]);
-      return parseAllDocuments(helm("template", "x", ".", ...KUBE, ...options))
+      return parseAllDocuments(helm("template", "x", ".", ...PRINTED, ...options))
         .map((document) => document.toJS() as Rendered | null)
         .filter((document) => document !== null);
     },
@@ -91,6 +112,15 @@ export function chartIn(dir: string): Chart {
     },
   };
 }
+
+/** Files of Secrets that a pod is given, as Secret, key and name of the file. */
+export const filesOf = ({ volumes }: Pod): { of: string; key: string; path: string }[] =>
+  volumes.flatMap(({ secret, projected }) => [
+    ...(secret?.items ?? []).map((item) => ({ of: secret?.secretName ?? "", ...item })),
+    ...(projected?.sources ?? []).flatMap(({ secret: { name, items } }) =>
+      items.map((item) => ({ of: name, ...item })),
+    ),
+  ]);
 
 export const workloads = (all: readonly Rendered[]): Rendered[] =>
   all.filter(({ spec }) => spec?.template !== undefined);

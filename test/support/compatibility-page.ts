@@ -255,7 +255,7 @@ What the tests have run, by vLLM release; generated from their outcomes (test/en
 test/engine/compatibility.test.ts. For a kind of model
 "yes" means: saved by one engine, restored by another, tokens as the engine's own prefix hit gives them, pages byte for byte as they were computed. "not
 run": nothing forbids it, and no run is on record. The runs of the table are on a CPU; [another table](#on-a-gpu) has those on a GPU. The last column is of model runner V2, which vLLM runs on GPUs: its Triton kernels ran in Triton's own interpreter
-([decision 0102](decisions/0102-what-runs-for-each-change.md)), a hundred times slower, so that only some of the lines did.
+([decision 0102](decisions/0102-how-faults-are-made.md)), a hundred times slower, so that only some of the lines did.
 `;
 
 const REASONS = `1. Refused at start, by name: 0.28 hands recurrent states over at places within a block only (\`partial_tail_offloads\`), whole boundaries came with 0.29

@@ -16,7 +16,7 @@ import type { Group } from "../../src/sidecar/slots/groups.ts";
 import { BlockOutcomes } from "../../src/sidecar/trace/block-outcomes.ts";
 import { FetchPriority } from "../../src/sidecar/vaults/fetch-priority.ts";
 import { openLinks } from "../../src/sidecar/vaults/vaults.ts";
-import { makeRecords, NAMESPACE } from "./records.ts";
+import { AT_FIRST, makeRecords, NAMESPACE } from "./records.ts";
 import { logger, MIB } from "./vaults.ts";
 
 /** Answers stats as an empty vault of 1 MiB. */
@@ -36,7 +36,7 @@ export function openReoffer(client: VaultClient): { count(): number; close(): vo
   const links = openLinks(vaults);
   const [record] = makeRecords(1);
   const id = outboxPut(record!.record);
-  const place = { parent: Buffer.alloc(32), first: 0, tenant: 0, owners: new Uint8Array(0) };
+  const place = { parent: Buffer.alloc(32), first: 0, tenant: 0, ...AT_FIRST };
   const run = { namespace: NAMESPACE, recordClass: "kv" as const, group: 0, ...place };
   const block = new Block("block", { ...run, hashes: Buffer.alloc(32, 1) }, 0);
   const cache = { copies: () => [block], lend: () => true, takeBack: () => {} };

@@ -2,7 +2,7 @@
 import { createSocket } from "node:dgram";
 import { Resolver } from "node:dns/promises";
 import { once } from "node:events";
-import { isIPv4 } from "node:net";
+import { isIPv4, isIPv6 } from "node:net";
 import { closeAfterTest } from "./vaults.ts";
 
 const TYPES = { A: 1, AAAA: 28, SRV: 33 } as const;
@@ -13,7 +13,7 @@ const ANSWER = 0x8580;
 const SAME_NAME = 0xc00c;
 
 export interface DnsServer {
-  /** Records by name: IPv4 addresses, or `host:port` of services. */
+  /** Records by name: addresses, or `host:port` of services. IPv6 addresses in full, without `::`. */
   readonly names: Map<string, readonly string[]>;
   readonly resolver: Resolver;
   readonly asked: () => number;
@@ -62,17 +62,24 @@ function answerTo(question: Buffer, names: ReadonlyMap<string, readonly string[]
 }
 
 function recordOf(value: string, type: number): Buffer | null {
-  const [host = "", port] = value.split(":");
-  const isHost = isIPv4(value) && type === TYPES.A;
-  const isService = port !== undefined && type === TYPES.SRV;
-  if (!isHost && !isService) return null;
-  const data = isHost ? Buffer.from(value.split(".").map(Number)) : serviceOf(host, Number(port));
+  const data = dataOf(value, type);
+  if (data === null) return null;
   const head = Buffer.alloc(12);
   head.writeUInt16BE(SAME_NAME, 0);
   head.writeUInt16BE(type, 2);
   head.writeUInt16BE(IN, 4);
   head.writeUInt16BE(data.length, 10);
   return Buffer.concat([head, data]);
+}
+
+function dataOf(value: string, type: number): Buffer | null {
+  if (isIPv4(value)) return type === TYPES.A ? Buffer.from(value.split(".").map(Number)) : null;
+  if (isIPv6(value)) {
+    const digits = value.split(":").map((part) => part.padStart(4, "0"));
+    return type === TYPES.AAAA ? Buffer.from(digits.join(""), "hex") : null;
+  }
+  const [host = "", port] = value.split(":");
+  return port !== undefined && type === TYPES.SRV ? serviceOf(host, Number(port)) : null;
 }
 
 function serviceOf(host: string, port: number): Buffer {

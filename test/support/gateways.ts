@@ -9,10 +9,12 @@ import { dirname, join } from "node:path";
 import { pino } from "pino";
 import { onTestFinished } from "vitest";
 import { splitAddress } from "../../src/base/hosts.ts";
+import type { Logger } from "../../src/base/log.ts";
 import type { Address, GatewayConfig } from "../../src/config/config.ts";
+import { startScrape } from "../../src/exposition/telemetry.ts";
 import type { Look } from "../../src/gateway/engines/discovery.ts";
 import { startGateway } from "../../src/gateway/gateway.ts";
-import type { RunningGateway, Vaults } from "../../src/gateway/gateway.ts";
+import type { RunningGateway, Scrape, Vaults } from "../../src/gateway/gateway.ts";
 import { SimEngine } from "./sim-engine.ts";
 import type { SimPublisher } from "./sim-publisher.ts";
 
@@ -36,6 +38,7 @@ export async function gatewayBefore(
   prefill: readonly number[] = [],
   vaults: Vaults = () => [],
   look: Look | null = null,
+  logger: Logger = SILENT,
 ): Promise<Scene> {
   const engines = models.map((names) => new SimEngine(names));
   for (const engine of engines) await engine.start();
@@ -68,6 +71,10 @@ export async function gatewayBefore(
     lookupMs: 0,
     tokenizers: new Map(),
     objectives: new Map(),
+    leaveMs: 0,
+    drainMs: 30_000,
+    metricsListen: null,
+    metricsLan: false,
     socket,
     indexFile: join(dirname(socket), "index"),
     ...given,
@@ -78,7 +85,9 @@ export async function gatewayBefore(
     for (const engine of engines) await engine.kill().catch(() => {});
     await ended;
   });
-  const gateway = await startGateway(config, SILENT, look, vaults);
+  const scrape: Scrape = (read, trouble) =>
+    startScrape("gateway", config.metricsListen, logger, read, trouble);
+  const gateway = await startGateway(config, logger, look, vaults, scrape);
   started = gateway;
   return {
     engines,

@@ -4,8 +4,8 @@ import { Arena, SIDECAR_OWNER } from "../../src/arena/arena.ts";
 import { packKeys } from "../../src/base/block.ts";
 import type { GeometryId } from "../../src/base/native.ts";
 import { encodeSlots } from "../../src/base/native.ts";
-import type { StoreItem } from "../../src/client/items.ts";
-import type { FetchPlan } from "../../src/client/lane-requests.ts";
+import type { StoreItem } from "../../src/client/source.ts";
+import type { FetchWindow } from "../../src/client/source.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
 import type { HelloReply } from "../../src/wire/messages.ts";
 import { openFakeVault } from "./fake-vault.ts";
@@ -66,7 +66,7 @@ export class Pages {
   }
 
   /** Plans all blocks into the other slots. */
-  plan(): FetchPlan {
+  plan(): FetchWindow {
     return {
       arena: this.#arena.id,
       fidelity: 0,

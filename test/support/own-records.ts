@@ -13,7 +13,7 @@ import {
   writeRecord,
 } from "../../src/base/native.ts";
 import { randomToken, sleep } from "../../src/base/time.ts";
-import type { StoreItem } from "../../src/client/items.ts";
+import type { StoreItem } from "../../src/client/source.ts";
 import type { Vault } from "../../src/client/vault.ts";
 import { OutboxRecord } from "../../src/codec/record.ts";
 
@@ -110,7 +110,7 @@ export class OwnRecords {
       geometries: new Uint32Array(records.length).fill(this.#geometry),
       leases: this.#leases.subarray(0, records.length * 2),
     };
-    const { statuses } = await client.fetchInto(this.#namespace, plan, call);
+    const { statuses } = await client.fetch(this.#namespace, plan, call);
     return records.map(({ payload }, at) => {
       if (statuses[at] === ItemStatus.BAD_RECORD) return "other";
       if (statuses[at] !== ItemStatus.ACCEPTED) return "none";

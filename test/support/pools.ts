@@ -99,7 +99,7 @@ export async function expectWholeAfter(
   process.kill(pid, signal);
   closeAfterTest({ close: () => void (signal === "SIGSTOP" && process.kill(pid, "SIGCONT")) });
   expectWhole(pool, await engine.done(plan));
-  expect(sidecar.counters.get(counter as "blocks_rebuilt")).toBeGreaterThan(0);
+  expect(sidecar.counters.get(counter as "blocks_failed_over")).toBeGreaterThan(0);
   await expectNoLeak({ engine, sidecar });
 }
 

@@ -68,7 +68,7 @@ export class TestClient extends VaultClient {
         geometries: Uint32Array.from(geometries),
         leases,
       };
-      const { statuses } = await this.fetchInto(namespace, plan, { deadlineMs, onProgress });
+      const { statuses } = await this.fetch(namespace, plan, { deadlineMs, onProgress });
       for (const [item, status] of statuses.entries()) {
         const header = headers[item];
         if (status !== ItemStatus.ACCEPTED || header === null || header === undefined) {

@@ -19,6 +19,9 @@ export function noise(bytes: number, seed: number): Buffer {
   return createCipheriv("aes-128-ctr", key, Buffer.alloc(16)).update(Buffer.alloc(bytes));
 }
 
+/** Where blocks lie that one vault alone has. */
+export const AT_FIRST = { vault: 0, second: null, archived: 0, source: null } as const;
+
 export interface TestRecord {
   /** Packed key, 36 bytes. */
   key: Buffer;

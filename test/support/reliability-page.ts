@@ -52,7 +52,7 @@ function total(part: string, name: string): number {
 /** Returns the values of the words that begin with @. */
 function sums(): Record<string, string> {
   const driven = FAULTS.filter(({ tests }) => tests.length > 0).length;
-  const reads = `${number(total("reads", "read"))} in long runs and 200,000 in every run of the tests, ${number(total("reads", "wrong"))} wrong; of a pool that keeps parity ${number(total("poolReads", "read"))} and 20,000, ${number(total("poolReads", "wrong"))} wrong`;
+  const reads = `${number(total("reads", "read"))} in long runs and 200,000 in every run of the tests, ${number(total("reads", "wrong"))} wrong; of pools ${number(total("poolReads", "read"))} and 20,000, ${number(total("poolReads", "wrong"))} wrong`;
   const packets =
     total("packets", "seconds") === 0
       ? "a few seconds in every run of the tests; a long run: not done"
@@ -182,7 +182,7 @@ export function renderFaultsPage(): string {
     table("| fixed by | bug | test |", REPLAYS.map(replayRow)),
     "## Failpoints",
     `A failpoint makes a step fail, wait or crash at a named place, for faults that a test cannot cause from outside
-([decision 0102](decisions/0102-what-runs-for-each-change.md)). Load and ledger are the same. Set it in the environment of a process, several with \`;\` between them:
+([decision 0102](decisions/0102-how-faults-are-made.md)). Load and ledger are the same. Set it in the environment of a process, several with \`;\` between them:
 \`TIERKV_FAILPOINTS="NAME=3*off->2*return->1*sleep(300)->1*abort"\`. \`off\` does nothing, \`return\` fails the step, \`sleep\` waits so many ms, and
 \`abort\` ends the process as \`kill -9\` does. An action without a count holds from then on. The core has failpoints only in builds for its own tests.`,
     table("| failpoint | file |", failpoints()),

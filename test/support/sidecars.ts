@@ -32,7 +32,7 @@ export interface TestSidecarOptions {
   waitMs?: number;
   stallMs?: number;
   when?: "faster" | "always";
-  redundancy?: "none" | "parity" | "copies:2";
+  redundancy?: "none" | "copies:2";
   /** Whether attention KV is stored as INT8; off, because most tests compare bytes. */
   int8?: boolean;
   /** Codec, overrides `int8`. */

@@ -52,6 +52,7 @@ const RUST_LINES_MAX = 70;
 const RUST_GOOD = {
   "crates/clippy.toml": "too-many-lines-threshold = 70\n",
   "crates/Cargo.toml": "[workspace.lints.clippy]\npedantic = 'deny'\n",
+  "crates/cold/Cargo.toml": "[lints]\nworkspace = true\n",
   "crates/core/Cargo.toml": "[lints]\nworkspace = true\n",
   "crates/node/Cargo.toml": "[lints]\nworkspace = true\n",
   "crates/shm/Cargo.toml": "[lints]\nworkspace = true\n",
@@ -69,7 +70,7 @@ const rustLints: Rule = {
     if (!/^pedantic\s*=/m.test(text("crates/Cargo.toml"))) {
       breaches.push("crates/Cargo.toml: clippy's pedantic lints are not on");
     }
-    for (const member of ["core", "node", "shm"]) {
+    for (const member of ["cold", "core", "node", "shm"]) {
       if (!/^\[lints\]\nworkspace = true/m.test(text(`crates/${member}/Cargo.toml`))) {
         breaches.push(`crates/${member}/Cargo.toml: does not take the workspace's lints`);
       }

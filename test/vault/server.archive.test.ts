@@ -1,9 +1,11 @@
 // Owns the proof that a vault with a lost disk recovers from its archive in a directory, without flushed records.
+// @module-tag nightly
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { countBits } from "../../src/base/block.ts";
+import { offered } from "../../src/client/found.ts";
 import { ArchivedVault, bytesOf, losesDiskAndServes, someRecords } from "../support/archives.ts";
 import { runProgram } from "../support/command-line.ts";
 import { keysOf, NAMESPACE } from "../support/records.ts";
@@ -31,9 +33,11 @@ test(
     await vault.put(NAMESPACE, records);
     await vault.settled(bytesOf(records));
     const ask = async (): Promise<[held: number, far: number, isKnown: boolean]> => {
-      const found = await vault.client.find(NAMESPACE, keysOf(records), SOON_MS);
-      const count = (bits: Buffer | null): number => (bits === null ? 0 : countBits(bits, 20));
-      return [count(found.present), count(found.far), (found.pace?.firstMs ?? 0) > 0];
+      const offers = await vault.client.find(NAMESPACE, keysOf(records), SOON_MS);
+      const archived = offers.find(({ source }) => source === vault.client.archive);
+      const count = (bits: Buffer): number => countBits(bits, 20);
+      const far = archived === undefined ? 0 : count(archived.keys);
+      return [count(offered(offers, 20)), far, (archived?.cost?.firstMs ?? 0) > 0];
     };
     expect(await ask()).toEqual([20, 0, false]);
     await vault.loseDisk();

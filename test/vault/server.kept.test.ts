@@ -1,4 +1,5 @@
 // Owns the proof that hundreds of lanes with unread fetches cost a real vault little memory and other clients nothing.
+// @module-tag alone
 import { expect, test } from "vitest";
 import { ItemStatus } from "../../src/base/block.ts";
 import { KEYS_MAX, LANES_MAX } from "../../src/base/limits/general.ts";

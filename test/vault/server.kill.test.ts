@@ -1,4 +1,5 @@
 // Owns the proof that kill -9 costs a vault with a disk no durable record and few sealed ones: twenty times, under load.
+// @module-tag alone
 import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

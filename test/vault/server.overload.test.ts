@@ -1,4 +1,5 @@
 // Owns the proof that a crowd at a real vault's ports costs it neither memory nor its clients.
+// @module-tag alone
 import { Client, credentials, Metadata } from "@grpc/grpc-js";
 import type { ServiceError } from "@grpc/grpc-js";
 import { expect, test } from "vitest";

@@ -2,6 +2,7 @@
 
 mod credentials;
 mod folder;
+mod objects;
 mod profile;
 mod s3;
 #[cfg(test)]
@@ -10,6 +11,8 @@ mod stand_in;
 use std::io;
 use std::sync::Arc;
 
+pub use self::credentials::Vars;
+pub use self::s3::Bucket;
 use crate::error::{Code, Error, Result};
 
 /// Fills a buffer with the bytes of an object from an offset on.
@@ -76,5 +79,5 @@ pub fn open(url: &str) -> Result<Arc<dyn Archive>> {
     if bucket.is_empty() {
         return Err(refused("there is no bucket"));
     }
-    Ok(Arc::new(s3::Bucket::open(bucket, prefix)?))
+    Ok(Arc::new(Bucket::open("[vault] archive", bucket, prefix)?))
 }

@@ -22,7 +22,6 @@ pub mod listener;
 pub mod lockfile;
 pub mod memory;
 pub mod outbox;
-pub mod parity;
 pub mod peer;
 pub mod pool;
 pub mod record;

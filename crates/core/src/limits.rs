@@ -21,12 +21,6 @@ pub const OUTBOX_BYTES_MAX: usize = 1024 * MIB;
 /// Records that are still arriving, all engines of the process together.
 pub const INBOX_BYTES_MAX: usize = 1024 * MIB;
 
-/// Records being combined by XOR: incomplete stripes, and members being rebuilt.
-pub const PARITY_BYTES_MAX: usize = 256 * MIB;
-
-/// Records of one stripe.
-pub const PARITY_WIDTH_MAX: usize = 4;
-
 /// Decoded records of longer blocks being cut into shorter ones: one of the largest pages, and the records it came from.
 pub const RECUT_BYTES_MAX: usize = 1024 * MIB;
 
@@ -444,3 +438,63 @@ pub const SHM_DOCTOR_UNSEEN_MS: u64 = 20;
 
 /// Bytes of a shared region's chunk: a record wastes half of one, and each costs 264 bytes of index.
 pub const SHM_CHUNK_BYTES: u64 = 16 * KIB as u64;
+
+/// Requests queued for the threads of a store that others run; further ones are refused.
+pub const COLD_REQUESTS_MAX: usize = 1024;
+
+/// Threads for look-ups in such a store; each request may use further ones for its parts.
+pub const COLD_LOOKUP_THREADS: usize = 2;
+
+/// Threads for fetches from such a store.
+pub const COLD_FETCH_THREADS: usize = 4;
+
+/// Threads for saves into such a store.
+pub const COLD_STORE_THREADS: usize = 2;
+
+/// Connections to one node of Valkey that one request uses, and that stay open for the next.
+pub const VALKEY_CONNECTIONS_MAX: usize = 4;
+
+/// Nodes of a Valkey cluster.
+pub const VALKEY_NODES_MAX: usize = 1024;
+
+/// Longest line of an answer of Valkey.
+pub const VALKEY_LINE_BYTES_MAX: usize = 4 * KIB;
+
+/// Answers of a node that are read at once; a record's bytes behind them go to its slot directly.
+pub const VALKEY_BUFFER_BYTES: usize = 16 * KIB;
+
+/// Redirections to another node that one request follows.
+pub const VALKEY_REDIRECTS_MAX: usize = 3;
+
+/// Time to connect to a node of Valkey and to log in, in ms; less where a request ends earlier.
+pub const VALKEY_DIAL_MS: u64 = 2_000;
+
+/// Interval at which a waiting connection checks whether its request has ended, in ms.
+pub const VALKEY_TICK_MS: u64 = 20;
+
+/// Pause in ms before a cluster is asked for its slots again.
+pub const VALKEY_SLOTS_EVERY_MS: u64 = 200;
+
+/// Requests to a bucket at the same time for one look-up, fetch or save.
+pub const S3_REQUESTS_MAX: usize = 16;
+
+/// Objects written to a bucket at the same time for one save; each is put together in memory.
+pub const S3_WRITES_MAX: usize = 4;
+
+/// Records of one object; its index then fits `S3_INDEX_BYTES`.
+pub const S3_OBJECT_RECORDS_MAX: usize = 64;
+
+/// Bytes of an object at which it is closed.
+pub const S3_OBJECT_BYTES: u64 = 16 * MIB as u64;
+
+/// Bytes at the front of an object that are read to learn its records.
+pub const S3_INDEX_BYTES: u64 = 4 * KIB as u64;
+
+/// Bytes of one range of an object, unless a record is longer.
+pub const S3_RANGE_BYTES: u64 = 4 * MIB as u64;
+
+/// Rounds of requests in which a look-up follows the objects of a run.
+pub const S3_ROUNDS_MAX: usize = 16;
+
+/// Places of records that are remembered; above it the oldest are dropped. Each takes about 200 bytes.
+pub const S3_PLACES_MAX: usize = 1 << 17;

@@ -1,4 +1,5 @@
 //! Owns the proof of the archive: a lost disk comes back from it, a full one reads through it, what was flushed never returns.
+//! @module-tag nightly
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

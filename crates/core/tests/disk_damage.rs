@@ -1,4 +1,5 @@
 //! Owns the proof that damaged segments give up what is sound in them and nothing else: torn anywhere, any bit flipped, any bytes at all.
+//! @module-tag nightly
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]

@@ -1,4 +1,5 @@
 //! Owns the proof that a failing disk costs time and nothing else: every operation of a run fails once, and nothing durable is lost.
+//! @module-tag nightly
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

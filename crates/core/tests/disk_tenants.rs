@@ -1,4 +1,5 @@
 //! Owns the proof that tenants keep what is theirs on disk: through floods, in segments shared with others, and after a restart.
+//! @module-tag nightly
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,5 +1,6 @@
 //! Owns the proof that one flipped bit anywhere in 2 MiB is found at every listener: read whole, arriving in a slot, read from a disk.
 //! `TIERKV_TEST_FLIPS` says how many at each, `TIERKV_TEST_SEED` which.
+//! @module-tag nightly
 
 #![expect(clippy::cast_possible_truncation, reason = "bits of 2 MiB fit")]
 

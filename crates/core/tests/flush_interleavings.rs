@@ -1,5 +1,6 @@
 //! Owns the proof that nothing flushed is served again: flushes of several namespaces at once, saves under way, restarts, lost
 //! disks and an archive, in random orders.
+//! @module-tag nightly
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,5 @@
 //! Owns the proof that the store's count of bytes is the process's real memory. A process of its own: nothing else may allocate.
+//! @module-tag nightly
 #![cfg(target_os = "linux")]
 #![expect(clippy::cast_precision_loss, reason = "percentages")]
 

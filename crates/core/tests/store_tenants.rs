@@ -1,4 +1,5 @@
 //! Owns the proof that a tenant's flood leaves what others have within their quotas (fault F41).
+//! @module-tag nightly
 
 #[path = "support/random.rs"]
 mod random;

@@ -19,6 +19,8 @@ pub struct CoreInfo {
     pub crc32c: String,
     /// Instruction set of the int8 codec: `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`.
     pub isa: String,
+    /// Whether assertions are compiled in, as in the build for tests, whose speed says nothing.
+    pub assertions: bool,
 }
 
 /// Describes the core.
@@ -31,5 +33,6 @@ pub fn core_info() -> CoreInfo {
         header_bytes: u32::try_from(HEADER_BYTES).unwrap_or_default(),
         crc32c: crc32c::implementation(),
         isa: Isa::best().name().into(),
+        assertions: cfg!(debug_assertions),
     }
 }

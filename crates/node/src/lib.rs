@@ -7,6 +7,7 @@
 mod arena;
 mod block_index;
 mod certs;
+mod cold;
 mod digest;
 mod ffi;
 mod folder;
@@ -20,7 +21,6 @@ mod lane_tls;
 mod listener;
 mod lockfile;
 mod outbox;
-mod parity;
 mod peer;
 mod record;
 mod recut;

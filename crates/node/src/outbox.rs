@@ -74,8 +74,6 @@ pub struct CodecWeight {
     /// Length of the payload.
     pub bytes: f64,
     pub decode_s: f64,
-    /// Error power over signal power, of the layer's K or V where it is worst.
-    pub noise: f64,
 }
 
 /// Measures codecs on a leased slot, on any thread; leaves out those that do not take it or have no codes for its contents.
@@ -97,7 +95,6 @@ pub fn weigh_slot(
             codec: codec.id(),
             bytes: size(weight.bytes),
             decode_s: weight.decode.as_secs_f64(),
-            noise: weight.noise,
         };
         Ok(weighed.map(entry).collect())
     })

@@ -1,4 +1,5 @@
 //! Tests a region that several hosts have. They are processes of one machine here, and share no lock of that machine.
+//! @module-tag nightly
 #![cfg(target_os = "linux")]
 #![expect(clippy::cast_possible_truncation, reason = "numbers of tests are small")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]

@@ -1,4 +1,5 @@
 //! Tests the rules of visibility: on memory without coherence all of them together hold, and each place that leaves one out shows.
+//! @module-tag nightly
 #![expect(clippy::cast_possible_truncation, reason = "numbers of tests are small")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

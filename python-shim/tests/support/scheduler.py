@@ -125,9 +125,12 @@ class Bench:
         groups = [{"group": group, "held": bits} for group, bits in held.items()]
         self._about(prefetch, t="held", groups=groups, tokens=tokens)
 
-    def place(self, prefetch: Frame, first: int, *slots: int, group: int = 0) -> None:
+    def place(
+        self, prefetch: Frame, first: int, *slots: int, group: int = 0, local: int = 0
+    ) -> None:
+        """Places blocks, `local` of which no vault had to bring."""
         packed = struct.pack(f"<{len(slots)}I", *slots)
-        self._about(prefetch, t="placed", group=group, first=first, slots=packed)
+        self._about(prefetch, t="placed", group=group, first=first, slots=packed, local=local)
 
     def done(self, prefetch: Frame, reason: str = "complete", **why: str) -> None:
         self._about(prefetch, t="done", reason=reason, **why)

@@ -16,7 +16,8 @@ from typing import Any, Self
 from tierkv.connectors.vllm import limits
 from tierkv.connectors.vllm.link.frames import Frame, FrameDecoder, encode
 
-WAIT_S = 10.0
+#: Only a hung test reaches it, however busy the machine is.
+WAIT_S = 90.0
 WELCOME: Frame = {
     "t": "welcome",
     "protocol": limits.LOCAL_PROTOCOL,

@@ -56,7 +56,7 @@ export const GATEWAY_WAIT_MS_DEFAULT = 10_000;
 export const GATEWAY_WAIT_MS_MAX = 600_000;
 /** Retry-After of a shed request. */
 export const GATEWAY_RETRY_AFTER_S = 1;
-/** Engines that one request tries. */
+/** Attempts at engines for one request. */
 export const GATEWAY_TRIES_MAX = 3;
 /** Engines that may be lost while one request waits there for its first byte, and it is still sent to another. */
 export const GATEWAY_LOSSES_MAX = 1;
@@ -73,8 +73,15 @@ export const GATEWAY_MODELS_EVERY = 10;
 /** Models of one engine, with adapters, and bytes of its list. */
 export const GATEWAY_MODELS_MAX = 1_024;
 export const GATEWAY_MODELS_BYTES_MAX: number = 4 * MIB;
-/** A gateway that ends finishes open answers for this long. */
-export const GATEWAY_DRAIN_MS = 30_000;
+/** How long open answers are finished after the last request is taken: default, and most in the configuration. */
+export const GATEWAY_DRAIN_MS_DEFAULT = 30_000;
+export const GATEWAY_DRAIN_MS_MAX = 3_600_000;
+/** Most in the configuration for how long requests are taken after a signal. */
+export const GATEWAY_LEAVE_MS_MAX = 600_000;
+/** Time to close the rest, such as to save the index, after the last answer. */
+export const GATEWAY_END_MS = 10_000;
+/** Answers cut at the end of which each is named in the log. */
+export const GATEWAY_CUT_SHOWN = 16;
 /** A command's timeout for one answer of a running gateway, and its polling interval. */
 export const GATEWAY_CONTROL_MS = 5_000;
 export const GATEWAY_CONTROL_POLL_MS = 250;

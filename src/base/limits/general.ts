@@ -372,8 +372,9 @@ export const DOCTOR_ROUNDS = 3;
 export const LANE_SOCKET_BYTES: number = 4 * MIB;
 /** Rows of measured steps in one frame. */
 export const STEP_ROWS_MAX = 256;
-/** Connections the metrics endpoint holds open. */
-export const SCRAPE_CONNECTIONS_MAX = 16;
+/** Connections the metrics endpoint holds open, and those from one address; above that the oldest is ended. */
+export const SCRAPE_CONNECTIONS_MAX = 64;
+export const SCRAPE_ADDRESS_CONNECTIONS_MAX = 8;
 /** Header of one request to it. */
 export const SCRAPE_HEADER_BYTES_MAX = 8_192;
 /** Time for a request to it to arrive, and for its answer to be read. */

@@ -20,16 +20,6 @@ export const LAYOUTS = 256;
 const LAYOUT_SAMPLES = 32;
 /** Lists of vaults whose layouts are kept: 32 KiB each for a vault. */
 export const LAYOUT_LISTS_MAX = 8;
-/** Least vaults for parity, and for a parity record over four blocks instead of two. */
-export const PARITY_VAULTS_MIN = 3;
-export const PARITY_VAULTS_WIDE = 5;
-export const PARITY_MEMBERS = 2;
-export const PARITY_MEMBERS_WIDE = 4;
-/** Incomplete parity records, and their bytes with those waiting to be sent; the oldest is given up. */
-export const PARITY_OPEN_MAX = 8192;
-export const PARITY_OPEN_BYTES: number = 128 * 2 ** 20;
-/** Blocks whose parents are remembered, so that only those of one chain share a parity record. */
-export const PARITY_PARENTS_MAX = 65_536;
 /** Steps of capacity per factor of two, so that small changes of free memory move few blocks. */
 export const CAPACITY_STEPS = 8;
 /** Bounds of a vault's capacity factor. */

@@ -14,7 +14,7 @@ import { ARENA_POLL_MS } from "../../base/limits/general.ts";
 import { deferSlots, geometryInfo, registerGeometry, outboxMake } from "../../base/native.ts";
 import type { Geometry, GeometryId } from "../../base/native.ts";
 import { randomToken, sleep } from "../../base/time.ts";
-import type { FetchPlan } from "../../client/lane-requests.ts";
+import type { FetchWindow } from "../../client/source.ts";
 import { OutboxRecord } from "../../codec/record.ts";
 import type { MakeDeferred } from "../../codec/record.ts";
 
@@ -113,7 +113,7 @@ export class BenchSet {
   }
 
   /** Returns the plan that fetches blocks `from` to `to` back into their slots. */
-  plan(from: number, to: number): FetchPlan {
+  plan(from: number, to: number): FetchWindow {
     return {
       arena: this.#arena.id,
       fidelity: this.#codec.fidelity,

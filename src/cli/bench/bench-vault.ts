@@ -18,8 +18,9 @@ import {
 } from "../../base/limits/general.ts";
 import { silent } from "../../base/log.ts";
 import { nowMs, randomToken } from "../../base/time.ts";
+import type { Tier } from "../../client/source.ts";
 import { isRemote } from "../../client/vault.ts";
-import type { Tier, Vault } from "../../client/vault.ts";
+import type { Vault } from "../../client/vault.ts";
 import type { VaultTarget } from "../../cluster/targets.ts";
 import { linkTo } from "../../cluster/vault-link.ts";
 import type { Config } from "../../config/config.ts";
@@ -252,7 +253,7 @@ class Rounds {
     const perWindow = Math.max(1, Math.floor(FETCH_WINDOW_BYTES / BENCH_PAGE_BYTES));
     const call = { deadlineMs: BENCH_CALL_MS };
     await inTurns(set.count, perWindow, FETCHES_IN_FLIGHT_MAX, async (from, to) => {
-      const { statuses } = await this.#client.fetchInto(set.namespace, set.plan(from, to), call);
+      const { statuses } = await this.#client.fetch(set.namespace, set.plan(from, to), call);
       check([...statuses] as ItemStatus[], this.#result, "Fetch");
     });
   }

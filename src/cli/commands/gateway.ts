@@ -14,6 +14,10 @@ interface ServeOptions {
   extProc?: string;
 }
 
+interface StatusOptions {
+  healthy?: true;
+}
+
 interface DrainOptions {
   wait?: true;
 }
@@ -37,6 +41,7 @@ export function addGateway(program: Command): void {
   gateway
     .command("status")
     .summary("show the engines behind the gateway of this user")
+    .option("--healthy", "exit with 1 unless an engine takes requests")
     .example("tierkv gateway status")
     .does(status);
   gateway
@@ -83,7 +88,7 @@ async function ask(call: Call, method: "GET" | "POST", path: string): Promise<un
   return await askGateway(call.loadConfig().gateway.socket, method, path);
 }
 
-async function status(call: Call): Promise<void> {
+async function status(call: Call<StatusOptions>): Promise<boolean> {
   const found = (await ask(call, "GET", "/status")) as ShownFleet;
   call.print(found, [
     ...found.engines.map(showWhole),
@@ -91,6 +96,7 @@ async function status(call: Call): Promise<void> {
     ...found.keys.map(showKey),
     ...found.tokenizers.map(showTokenizer),
   ]);
+  return call.options.healthy !== true || found.engines.some(({ state }) => state === "up");
 }
 
 function showTokenizer(one: ShownTokenizer): string {
@@ -157,8 +163,9 @@ function showKey({ name, limits, requestsLeft, tokensLeft, atOnce, refused }: Sh
 }
 
 function showWhole(engine: ShownEngine): string {
-  const { events, blocks, vaultBlocks, hashes, form } = engine;
+  const { ranks, events, blocks, vaultBlocks, hashes, form } = engine;
   if (events === null) return show(engine);
-  const known = `events: ${events}, ${blocks} blocks, ${vaultBlocks} in vaults`;
+  const of = ranks === 1 ? "" : ` of ${ranks} ranks`;
+  const known = `events: ${events}${of}, ${blocks} blocks, ${vaultBlocks} in vaults`;
   return `${show(engine)}  ${known}  hashes: ${hashes}${form === "" ? "" : ` (${form})`}`;
 }

@@ -17,11 +17,10 @@ import type { Call } from "../shell/call.ts";
 import { Progress } from "../shell/progress.ts";
 
 /** Reasons that a second run would not change. */
-const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing", "no_parity"]);
+const FINAL: ReadonlySet<string> = new Set(["unreachable", "missing"]);
 const WHY: Readonly<Record<string, string>> = {
   unreachable: "blocks before them are gone, so that no restore gets as far",
   missing: "evicted meanwhile",
-  no_parity: "parity records for which too few vaults are left",
   sealed: "sealed with keys that [sidecar] record_keys here does not have",
 };
 

@@ -117,7 +117,7 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): boo
   const written = writeVaults(call, config, { [name]: list });
   const { path, isDone, problem } = written;
   if (problem !== null) throw problem;
-  const moved = movedShare(known, list, cutOf(config, name));
+  const moved = movedShare(known, list, cutOf(name));
   call.print({ class: name, vaults: list, moved, path, isDone }, [
     describeWritten(written, { [name]: list }),
     ...(isAdded && !isReached(config, address) ? [NOT_JOINED] : []),
@@ -130,9 +130,8 @@ export function changeList(call: Call, name: RecordClass, isAdded: boolean): boo
 const NOT_JOINED =
   "nothing is sent to it before this machine joins it: run the line that `tierkv invite` prints on its machine";
 
-function cutOf({ cluster }: Config, name: RecordClass): Cut {
-  if (name === "ssm") return "whole";
-  return cluster.redundancy === "parity" ? "parity" : "parts";
+function cutOf(name: RecordClass): Cut {
+  return name === "ssm" ? "whole" : "parts";
 }
 
 /** Returns the share of blocks whose owner changes. */

@@ -7,7 +7,7 @@ import { DRAIN_RECORDS_MAX } from "../../base/limits/pool.ts";
 import { BUNDLE_LAYER_BYTES, BUNDLE_LAYER_RECORDS } from "../../base/limits/tools.ts";
 import type { SessionName, VaultClient } from "../../client/vault-client.ts";
 import { collected } from "../../moving/copies.ts";
-import { hashOf, isParity, learnFrom, pagesOf, UNKNOWN } from "../../moving/rows.ts";
+import { hashOf, learnFrom, pagesOf, UNKNOWN } from "../../moving/rows.ts";
 import type { Row } from "../../moving/rows.ts";
 
 /** Connected clients by class; each has answered a hello. */
@@ -137,7 +137,6 @@ const blank = (namespace: Buffer, model: string, of?: SessionName): Listed => ({
 });
 
 function add(into: Map<string, Found>, row: Row, client: VaultClient): void {
-  if (isParity(row)) return;
   const key = row.key.toString("latin1");
   const found = into.get(key);
   if (found === undefined) into.set(key, { ...row, holders: [client] });

@@ -1,7 +1,7 @@
 // Owns the connections of `tierkv bundle`: to this machine's vaults by class, and to its sidecar for a request's block.
 import type { RecordClass } from "../../base/block.ts";
 import { TierkvError } from "../../base/errors.ts";
-import { sharedPath } from "../../base/hosts.ts";
+import { isVaultAddress } from "../../base/hosts.ts";
 import { allTargets } from "../../cluster/sources.ts";
 import { clientOf, greeted } from "../../cluster/vault-link.ts";
 import type { Config } from "../../config/config.ts";
@@ -17,9 +17,9 @@ export interface BundleVaults {
   close(): void;
 }
 
-/** Connects to all configured vaults. Shared memory is left out, because it keeps no sessions. */
+/** Connects to all configured vaults. Shared memory and stores of others are left out, because they keep no sessions. */
 export async function openVaults(config: Config): Promise<BundleVaults> {
-  const targets = (await allTargets(config)).filter(({ address }) => sharedPath(address) === null);
+  const targets = (await allTargets(config)).filter(({ address }) => isVaultAddress(address));
   const { clients, close } = await greeted(targets, (target, name) =>
     clientOf(config, target, name),
   );

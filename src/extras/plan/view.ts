@@ -1,7 +1,6 @@
 // Owns the output of `tierkv plan`: sizes of tokens, prompts and vaults, and forecasts from a trace or a running sidecar.
 import { orNone, showBytes, showMs, showShare, table } from "../../base/text.ts";
 import type { Config } from "../../config/config.ts";
-import { widthOf } from "../../pool/stripes.ts";
 import type { VaultStatus } from "../../sidecar/status.ts";
 import type { ReuseStatus } from "../../sidecar/trace/reuse.ts";
 import type { TraceForecast } from "./forecast.ts";
@@ -124,16 +123,10 @@ export function describePool(
   );
   if (members.length < 2 || sizes.length < members.length) return [];
   const bytes = sizes.reduce((sum, size) => sum + size, 0);
-  const tokens = Math.floor(bytes / tokenBytes / timesStored(redundancy, members.length));
+  const tokens = Math.floor(bytes / tokenBytes / (redundancy === "copies:2" ? 2 : 1));
   const kept = redundancy === "none" ? "" : ` with redundancy = "${redundancy}"`;
   const all = `${members.length} vaults of this pool (${showBytes(bytes)} in all)`;
   return [`  ${all} hold ${tokens} tokens${kept}`];
-}
-
-function timesStored(redundancy: Redundancy, vaults: number): number {
-  if (redundancy === "copies:2") return 2;
-  const width = redundancy === "parity" ? widthOf(vaults) : 0;
-  return width === 0 ? 1 : 1 + 1 / width;
 }
 
 /** `vaults`: in the order of the forecast's sizes, without the last, which is infinite. */

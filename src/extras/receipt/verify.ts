@@ -73,7 +73,7 @@ class Page {
     const name = toNamespace(Buffer.from(namespace, "hex"));
     try {
       for (const vault of vaults[this.#shape.class]) {
-        const { statuses } = await vault.fetchInto(name, plan, { deadlineMs: CALL_TIMEOUT_MS });
+        const { statuses } = await vault.fetch(name, plan, { deadlineMs: CALL_TIMEOUT_MS });
         const [status] = statuses;
         if (status === ItemStatus.BAD_RECORD) return { digest: "", vault: vault.address };
         if (status !== ItemStatus.ACCEPTED) continue;

@@ -53,7 +53,7 @@ export class Figures {
     );
     this.#retries = counter(
       "tierkv_gateway_retries_total",
-      "Requests retried on another engine, by the engine that failed.",
+      "Requests sent again, to another engine as a rule, by the engine that failed.",
       ["engine"],
     );
     this.#broken = counter(

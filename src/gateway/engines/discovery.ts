@@ -1,9 +1,11 @@
 // Owns engines found by polling a DNS name or another source: each is added, moved and removed as the answers change.
+import type { LookupAddress } from "node:dns";
 import { lookup } from "node:dns/promises";
 import { toTierkvError } from "../../base/errors.ts";
 import { GATEWAY_DISCOVER_MS, GATEWAY_RESOLVE_MS } from "../../base/limits/gateway.ts";
 import type { Logger } from "../../base/log.ts";
 import { withDeadline } from "../../base/time.ts";
+import { ofOneFamily } from "../../families.ts";
 
 /** Addresses where an engine publishes and replays its events, `host:port`; null: not known. */
 export interface Publishing {
@@ -85,8 +87,12 @@ export class Discovery {
   }
 }
 
-/** Returns all addresses of a host name. */
-export async function addressesOf(host: string): Promise<string[]> {
-  const found = await lookup(host, { all: true });
-  return found.map(({ address, family }) => (family === 6 ? `[${address}]` : address)).sort();
+type Resolve = (host: string, options: { all: true }) => Promise<readonly LookupAddress[]>;
+
+/** Returns an address of each machine behind a host name. */
+export async function addressesOf(host: string, resolve: Resolve = lookup): Promise<string[]> {
+  const found = await resolve(host, { all: true });
+  const of = (wanted: number): string[] =>
+    found.filter(({ family }) => family === wanted).map(({ address }) => address);
+  return ofOneFamily({ v4: of(4), v6: of(6).map((address) => `[${address}]`) }).toSorted();
 }

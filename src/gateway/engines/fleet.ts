@@ -156,10 +156,6 @@ export class Fleet {
     return this.able(model).some((engine) => !tried.has(engine));
   }
 
-  hasOther(engine: Engine, model: string | null): boolean {
-    return this.able(model).some((other) => other !== engine);
-  }
-
   /** Checks an engine now, because a request to it failed before its answer began. */
   suspect(engine: Engine, error: unknown): void {
     this.#watches.get(engine)?.suspect(error);

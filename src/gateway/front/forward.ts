@@ -2,7 +2,7 @@
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
 import type { Dispatcher } from "undici";
-import { GATEWAY_EVENT_TEXT_MAX, GATEWAY_TRIES_MAX } from "../../base/limits/gateway.ts";
+import { GATEWAY_EVENT_TEXT_MAX } from "../../base/limits/gateway.ts";
 import { nowMs } from "../../base/time.ts";
 import type { Figures } from "../counts/figures.ts";
 import { textWithin } from "../engines/answer.ts";
@@ -12,6 +12,7 @@ import type { Engine, Waiting } from "../engines/engine.ts";
 import type { Fleet } from "../engines/fleet.ts";
 import type { Choice, Router, Sent } from "../score/router.ts";
 import type { Visit } from "./allowance.ts";
+import { Attempts } from "./attempts.ts";
 import { dialectOf, errorEvent } from "./dialect.ts";
 import { decoded } from "./encoding.ts";
 import type { Plain } from "./encoding.ts";
@@ -103,32 +104,23 @@ async function tryEngines(
   to: Forwarding,
   signal: Abortable,
 ): Promise<"done" | Refused> {
-  const { model, choice, losses } = exchange;
   const { fleet, figures } = to;
-  const tried = new Set<Engine>();
-  for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
-    const engine = await fleet.enter(model, choice.order, signal, {
-      not: tried,
-      turn: choice.turn,
-    });
-    if (typeof engine === "string") {
-      const isOwn = engine !== "gone" && (tries === 1 || !fleet.hasAny(model));
-      return isOwn ? engine : "failed";
-    }
-    tried.add(engine);
+  const { model, choice, losses } = exchange;
+  const { order, turn } = choice;
+  const attempts = new Attempts(fleet, { model, order, turn, losses });
+  for (;;) {
+    const engine = await attempts.next(signal);
+    if (typeof engine === "string") return engine === "gone" ? "failed" : engine;
     const sent = choice.send(engine);
-    const isLast = tries === GATEWAY_TRIES_MAX || !fleet.hasUntried(tried, model);
+    const { isLast } = attempts;
     const end = await attempt({ ...exchange, engine, sent, isLast }, to, signal);
     sent.ended();
     fleet.leave(engine);
     if (end === "served") return "done";
     if (signal.aborted) return "failed";
-    if (!losses.allows(end)) return "suspect";
+    if (!attempts.goesOn(engine, end)) return "suspect";
     figures.retried(engine.name);
-    // The only engine may have closed an idle connection just then, so it is tried once more.
-    if (tries === 1 && !fleet.hasOther(engine, model)) tried.clear();
   }
-  return "failed";
 }
 
 /** Returns why nothing was sent to the client, where another engine may be tried. */

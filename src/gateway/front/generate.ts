@@ -2,11 +2,7 @@
 import { randomUUID } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import type { Dispatcher } from "undici";
-import {
-  GATEWAY_CLIENT_STALL_MS,
-  GATEWAY_EVENT_TEXT_MAX,
-  GATEWAY_TRIES_MAX,
-} from "../../base/limits/gateway.ts";
+import { GATEWAY_CLIENT_STALL_MS, GATEWAY_EVENT_TEXT_MAX } from "../../base/limits/gateway.ts";
 import { nowMs } from "../../base/time.ts";
 import { textWithin } from "../engines/answer.ts";
 import { CLIENT_LEFT, Ending } from "../engines/ending.ts";
@@ -14,6 +10,7 @@ import type { Abortable } from "../engines/ending.ts";
 import type { Engine, Waiting } from "../engines/engine.ts";
 import type { Fields } from "../tokens/prompt.ts";
 import type { Visit } from "./allowance.ts";
+import { Attempts } from "./attempts.ts";
 import type { Forwarding } from "./forward.ts";
 import { failureOf, Losses } from "./losses.ts";
 import type { Failure } from "./losses.ts";
@@ -67,21 +64,17 @@ async function tellAny(telling: Telling, asked: Fields, to: Generating): Promise
   response.once("close", () => left.abort(CLIENT_LEFT));
   if (response.destroyed) left.abort(CLIENT_LEFT);
   const order = router.orderOf(sequence);
-  const tried = new Set<Engine>();
-  const losses = new Losses();
-  for (let tries = 1; tries <= GATEWAY_TRIES_MAX; tries += 1) {
-    const engine = await fleet.enter(model, order, left, { not: tried });
+  const attempts = new Attempts(fleet, { model, order, losses: new Losses() });
+  for (;;) {
+    const engine = await attempts.next(left);
     if (engine === "gone") return figures.gone();
-    if (typeof engine === "string")
-      return refuseCounted(response, tries === 1 ? engine : "failed", to);
-    tried.add(engine);
+    if (typeof engine === "string") return refuseCounted(response, engine, to);
     const end = await tell(telling, asked, engine, to, left);
     fleet.leave(engine);
     if (end === "served") return;
-    if (!losses.allows(end)) return refuseCounted(response, "suspect", to);
+    if (!attempts.goesOn(engine, end)) return refuseCounted(response, "suspect", to);
     figures.retried(engine.name);
   }
-  refuseCounted(response, "failed", to);
 }
 
 /** Returns why nothing was sent, where another engine may be tried. */

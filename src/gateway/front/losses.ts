@@ -6,10 +6,10 @@ import type { Fleet } from "../engines/fleet.ts";
 import { isUnreached } from "../engines/health.ts";
 
 /**
- * How an attempt without a first byte ended. `unserved`: the engine did not take the request, or is still healthy; `lost`: the
- * engine went down with it; `guilty`: the engine died, and had no other request.
+ * How an attempt without a first byte ended. `unserved`: the engine did not take the request; `cut`: the connection broke, and the
+ * engine is healthy; `lost`: the engine went down with the request; `guilty`: the engine died, and had no other request.
  */
-export type Failure = "unserved" | "lost" | "guilty";
+export type Failure = "unserved" | "cut" | "lost" | "guilty";
 
 /** Judges a request that failed before its first byte; call before `waiting.begun()`. Resolves once the engine's state is known. */
 export async function failureOf(
@@ -31,8 +31,8 @@ export async function failureOf(
   if (engine.isDraining || !fleet.engines.includes(engine)) return "unserved";
   const isAlone = waiting.isAlone();
   engine.breaks += 1;
-  // A healthy engine has aborted what came by a broken connection, so another may take it.
-  if (await fleet.answers(engine)) return "unserved";
+  // A healthy engine has aborted what came by a broken connection.
+  if (await fleet.answers(engine)) return "cut";
   return isAlone ? "guilty" : "lost";
 }
 

@@ -21,6 +21,8 @@ export interface Registry {
   /** null: there is no room for one more. */
   add(name: string, id: string): Engine | null;
   remove(engine: Engine): void;
+  /** Returns why this engine can never be added; null: it can. */
+  objectionTo(name: string): string | null;
 }
 
 export interface SequenceOptions extends Forwarding {
@@ -129,6 +131,8 @@ function change(
     const shown = JSON.stringify(address).slice(0, GATEWAY_SHOWN_CHARS_MAX);
     return say(response, 422, { detail: `address ${shown} is none: write ${SAMPLE}` });
   }
+  const objection = registry.objectionTo(name);
+  if (objection !== null) return say(response, 422, { detail: objection });
   // The worker came back at another address.
   if (known !== undefined && known.name !== name) registry.remove(known);
   if (registry.add(name, id) === null) return say(response, 429, { error: "too many workers" });

@@ -6,7 +6,6 @@ import type { Duplex } from "node:stream";
 import type { Running } from "../../base/lifecycle.ts";
 import {
   GATEWAY_CONNECTIONS_MAX,
-  GATEWAY_DRAIN_MS,
   GATEWAY_HEADER_BYTES_MAX,
   GATEWAY_REQUEST_MS,
 } from "../../base/limits/gateway.ts";
@@ -25,6 +24,7 @@ import type { Origins } from "./cors.ts";
 import { forward } from "./forward.ts";
 import type { Forwarding, Held } from "./forward.ts";
 import type { Keys } from "./keys.ts";
+import type { Leaving } from "./leaving.ts";
 import { Losses } from "./losses.ts";
 import { enter, holderOf, isPassed, readingOf, tenantOf } from "./reading.ts";
 import type { Holder, Reading } from "./reading.ts";
@@ -47,6 +47,7 @@ export interface FrontOptions extends Forwarding {
   /** Whether answers name the engine that made them. */
   hasEngine: boolean;
   stored: StoredResponses;
+  leaving: Leaving;
 }
 
 export interface Front extends Running {
@@ -54,9 +55,9 @@ export interface Front extends Running {
   readonly url: string;
 }
 
-/** Serves until closed; open answers then have GATEWAY_DRAIN_MS to end. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
+/** Serves until closed; open answers then have `drain_ms` to end. Throws ADDRESS_IN_USE or LISTEN_FAILED. */
 export async function startFront(options: FrontOptions): Promise<Front> {
-  const state = { isClosing: false };
+  const { leaving } = options;
   const limits = {
     maxHeaderSize: GATEWAY_HEADER_BYTES_MAX,
     headersTimeout: GATEWAY_REQUEST_MS,
@@ -68,7 +69,8 @@ export async function startFront(options: FrontOptions): Promise<Front> {
   const onRequest = (request: IncomingMessage, response: ServerResponse): void => {
     // A client that left is noticed by `close`.
     response.on("error", () => {});
-    if (state.isClosing) response.setHeader("connection", "close");
+    leaving.opened(request, response);
+    if (leaving.isLeaving) response.setHeader("connection", "close");
     latest.set(request.socket, pathOf(request));
     void answer(request, response, options).catch(() => unread(response, options));
   };
@@ -84,10 +86,7 @@ export async function startFront(options: FrontOptions): Promise<Front> {
   const at = await listenAt(server, options.listen, "[gateway] listen");
   return {
     url: `${tls === null ? "http" : "https"}://${at}`,
-    async close(): Promise<void> {
-      state.isClosing = true;
-      await closed(server);
-    },
+    close: () => closed(server, leaving),
   };
 }
 
@@ -248,8 +247,8 @@ function held(bytes: Buffer, release: () => void): Held {
 
 const NO_BYTES = Buffer.alloc(0);
 
-function sayHealth(response: ServerResponse, { fleet }: Forwarding): void {
-  response.writeHead(fleet.hasAny(null) ? 200 : 503).end();
+function sayHealth(response: ServerResponse, { fleet, leaving }: FrontOptions): void {
+  response.writeHead(fleet.hasAny(null) && !leaving.isLeaving ? 200 : 503).end();
 }
 
 /** vLLM serves both. */
@@ -270,10 +269,13 @@ async function answerOurselves(
   }
 }
 
-/** Closes idle connections at once, the others with their answer, and all after GATEWAY_DRAIN_MS. */
-function closed(server: Server): Promise<void> {
+/** Closes idle connections at once, the others with their answer, and all after `drain_ms`. */
+function closed(server: Server, leaving: Leaving): Promise<void> {
   return new Promise((resolve) => {
-    const timer = setTimeout(() => server.closeAllConnections(), GATEWAY_DRAIN_MS);
+    const timer = setTimeout(() => {
+      leaving.cut();
+      server.closeAllConnections();
+    }, leaving.drainMs);
     server.close(() => {
       clearTimeout(timer);
       resolve();

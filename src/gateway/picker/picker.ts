@@ -3,9 +3,10 @@ import { Server, ServerCredentials } from "@grpc/grpc-js";
 import { TierkvError } from "../../base/errors.ts";
 import { splitAddress } from "../../base/hosts.ts";
 import type { Running } from "../../base/lifecycle.ts";
-import { GATEWAY_CONNECTIONS_MAX, GATEWAY_DRAIN_MS } from "../../base/limits/gateway.ts";
+import { GATEWAY_CONNECTIONS_MAX } from "../../base/limits/gateway.ts";
 import { extProcService } from "../../wire/ext-proc.ts";
 import { serverOptions } from "../../wire/options.ts";
+import type { Leaving } from "../front/leaving.ts";
 import { Exchange } from "./exchange.ts";
 import type { Call, Picking } from "./exchange.ts";
 
@@ -14,21 +15,32 @@ export interface RunningPicker extends Running {
   readonly address: string;
 }
 
-/** Serves until closed; requests under way then have GATEWAY_DRAIN_MS to end. Throws LISTEN_FAILED. */
-export async function startPicker(listen: string, picking: Picking): Promise<RunningPicker> {
+/** Serves until closed; requests under way then have `drain_ms` to end. Throws LISTEN_FAILED. */
+export async function startPicker(
+  listen: string,
+  picking: Picking,
+  leaving: Leaving,
+): Promise<RunningPicker> {
+  let open = 0;
   const server = new Server({
     ...serverOptions(),
     "grpc.max_concurrent_streams": GATEWAY_CONNECTIONS_MAX,
   });
   server.addService(
     { Process: extProcService.Process },
-    { Process: (call: Call) => void new Exchange(call, picking) },
+    {
+      Process: (call: Call) => {
+        open += 1;
+        call.once("close", () => (open -= 1));
+        void new Exchange(call, picking);
+      },
+    },
   );
   const port = await bound(server, listen);
   const { host } = splitAddress(listen);
   return {
     address: `${host.includes(":") ? `[${host}]` : host}:${port}`,
-    close: () => closed(server),
+    close: () => closed(server, leaving, () => open),
   };
 }
 
@@ -43,9 +55,12 @@ function bound(server: Server, listen: string): Promise<number> {
   });
 }
 
-function closed(server: Server): Promise<void> {
+function closed(server: Server, leaving: Leaving, open: () => number): Promise<void> {
   return new Promise((resolve) => {
-    const timer = setTimeout(() => server.forceShutdown(), GATEWAY_DRAIN_MS);
+    const timer = setTimeout(() => {
+      leaving.cutCount(open(), { of: "Envoy" });
+      server.forceShutdown();
+    }, leaving.drainMs);
     server.tryShutdown(() => {
       clearTimeout(timer);
       resolve();

@@ -6,7 +6,7 @@ import type { Running } from "../../base/lifecycle.ts";
 import { GATEWAY_VAULT_RETRY_MS } from "../../base/limits/gateway.ts";
 import { HELLO_TIMEOUT_MS } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
-import { UNCOUNTED } from "../../client/found.ts";
+import { UNCOUNTED } from "../../client/source.ts";
 import type { Vault } from "../../client/vault.ts";
 import { isRemote } from "../../client/vault.ts";
 import { Waker } from "../../client/wake.ts";
@@ -89,7 +89,7 @@ function isThere({ address }: Vault): boolean {
 function askedOf(client: Vault): ReturnType<Vaults>[number] {
   return {
     address: client.address,
-    isOpen: !isThere(client) || (isRemote(client) && client.isOpen),
+    isOpen: !isThere(client) || (isRemote(client) && client.isDown),
     lookup: (namespace, keys, deadlineMs) => client.lookup(namespace, keys, deadlineMs, UNCOUNTED),
   };
 }

@@ -2,18 +2,15 @@
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { isLocal, sourceOf } from "../../base/hosts.ts";
 import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
-import {
-  GATEWAY_CONTROL_POLL_MS,
-  GATEWAY_DRAIN_MS,
-  GATEWAY_START_MS,
-} from "../../base/limits/gateway.ts";
+import { GATEWAY_END_MS, GATEWAY_START_MS } from "../../base/limits/gateway.ts";
 import type { Logger } from "../../base/log.ts";
 import { checkOpenFiles } from "../../config/conditions.ts";
 import type { Config } from "../../config/config.ts";
 import { placeOf } from "../../config/load.ts";
+import { startScrape } from "../../exposition/telemetry.ts";
 import type { Look } from "../engines/discovery.ts";
 import { startGateway } from "../gateway.ts";
-import type { RunningGateway, Vaults } from "../gateway.ts";
+import type { RunningGateway, Scrape, Vaults } from "../gateway.ts";
 
 export interface GatewayProcess {
   config: Config;
@@ -60,7 +57,10 @@ export async function serveGateway(options: GatewayProcess): Promise<number> {
       name: "gateway",
       timeoutMs: GATEWAY_START_MS,
       run: async () => {
-        const gateway = await startGateway(config.gateway, logger, look, vaults);
+        const { metricsListen } = config.gateway;
+        const scrape: Scrape = (read, trouble) =>
+          startScrape("gateway", metricsListen, logger, read, trouble);
+        const gateway = await startGateway(config.gateway, logger, look, vaults, scrape);
         const { url, preset, extProc, engines } = gateway;
         logger.info({ url, preset, extProc, engines }, "gateway ready");
         options.onReady({ url, extProc });
@@ -68,8 +68,9 @@ export async function serveGateway(options: GatewayProcess): Promise<number> {
       },
     },
   ];
-  // A little more than the gateway's own, so that the gateway reports the requests that it cuts off.
-  const drainTimeoutMs = GATEWAY_DRAIN_MS + GATEWAY_CONTROL_POLL_MS;
+  // More than the gateway's own time, so that it logs the answers that it cuts.
+  const { leaveMs, drainMs } = config.gateway;
+  const drainTimeoutMs = leaveMs + drainMs + GATEWAY_END_MS;
   return runUntilSignal(() => startSteps(steps), { logger, drainTimeoutMs });
 }
 

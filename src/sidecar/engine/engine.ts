@@ -369,7 +369,6 @@ export class Engine {
       groups: () => this.#ranks.groupIds(),
       ...this.#ranks.sizes,
       fetcher,
-      rebuildShare: (vault) => this.#options.pools.kv.rebuildShare(vault),
     });
     const poll = setInterval(() => this.#onProgress(), ARENA_POLL_MS);
     return { arena, wireId, cache, fetcher, costs, poll };

@@ -1,14 +1,14 @@
 // Owns the process of a sidecar: its checks, the steps of its start in order, and its end.
 import type { RecordClass } from "../../base/block.ts";
 import { armFailpoints } from "../../base/failpoint.ts";
-import { isLocal, isNames, sharedPath } from "../../base/hosts.ts";
+import { isLocal, isNames } from "../../base/hosts.ts";
 import { runUntilSignal, startSteps } from "../../base/lifecycle.ts";
 import type { Running } from "../../base/lifecycle.ts";
 import { IDLE_POLL_MS } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import { newSidecarCounters } from "../../base/metrics.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import { localVaultAddress, vaultTargets } from "../../cluster/targets.ts";
 import { checkArena, checkOpenFiles, loadRecordKeys } from "../../config/conditions.ts";
 import type { Config } from "../../config/config.ts";
@@ -132,18 +132,18 @@ async function connected(
 ): Promise<Required<Pick<SidecarOptions, "vaults" | "members">>> {
   const { Waker } = await import("../../client/wake.ts");
   const { membersOf } = await import("../../cluster/sources.ts");
-  const { lastingClient, sharedAt } = await import("../../cluster/vault-link.ts");
+  const { openSource } = await import("../../client/sources.ts");
+  const { lastingClient } = await import("../../cluster/vault-link.ts");
   const waker = new Waker(config.cluster.wake, logger);
   const { maxBytes } = config.vault;
   const size = { maxBytes: localVaultBudget(maxBytes), mustFit: maxBytes !== null };
-  const connect = (name: RecordClass): Promise<Vault[]> => {
+  const connect = (name: RecordClass): Promise<BlockStore[]> => {
     const targets = vaultTargets(config).filter(({ classes }) => classes.includes(name));
     return Promise.all(
-      targets.map(async (target) =>
-        sharedPath(target.address) === null
-          ? lastingClient(config, target, name, logger, waker)
-          : await sharedAt(config, target.address, name, logger, size),
-      ),
+      targets.map((target) => {
+        const vault = (): BlockStore => lastingClient(config, target, name, logger, waker);
+        return openSource({ address: target.address, name, config, logger, size, vault });
+      }),
     );
   };
   const onRefused = (count: number): void => counters.add("listings_refused", count);

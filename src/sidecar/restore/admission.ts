@@ -43,7 +43,7 @@ export class Admission {
   onRoom(): void {
     if (this.#isAsked || this.#queue.length === 0) return;
     this.#isAsked = true;
-    setImmediate(() => {
+    queueMicrotask(() => {
       this.#isAsked = false;
       this.#admit().catch((error: unknown) => this.#options.onFailure(error));
     });
@@ -106,9 +106,9 @@ export class Admission {
 async function roomNeeded(ranges: readonly GroupRange[], cache: BlockCache): Promise<number> {
   let needed = 0;
   let seen = 0;
-  for (const { keys } of ranges) {
-    for (const key of keys) {
-      if (!cache.isInUse(key)) needed += 1;
+  for (const { count, hashes, keyOf } of ranges) {
+    for (let at = 0; at < count; at += 1) {
+      if (!cache.isInUseAt(hashes, at, keyOf)) needed += 1;
       seen += 1;
       if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
     }

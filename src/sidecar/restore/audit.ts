@@ -46,9 +46,9 @@ export async function audit({ n, groups }: Audit, context: AuditContext): Promis
       logger,
     }),
   );
-  for (const { held } of await Promise.all(each)) {
+  for (const answer of await Promise.all(each)) {
     for (const [at, { held: all }] of found.entries()) {
-      held[at]?.forEach((bits, byte) => (all[byte] = (all[byte] ?? 0) | bits));
+      answer.groups[at]?.held.forEach((bits, byte) => (all[byte] = (all[byte] ?? 0) | bits));
     }
   }
   return { t: "audited", n, groups: found };

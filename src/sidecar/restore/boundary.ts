@@ -1,8 +1,9 @@
 // Owns the choice of a plan's boundary: the deepest prompt position that all groups can be restored to, and the blocks it needs.
 import { HASH_BYTES, hasBit } from "../../base/block.ts";
+import type { RunOffer } from "../slots/block.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { DoneReason, Prefetch } from "../socket/messages.ts";
-import type { LookupAnswer } from "./lookup.ts";
+import type { LookupAnswer } from "./lookup-answer.ts";
 import type { GroupRange } from "./plan.ts";
 
 /** Shape of a group, as far as a boundary depends on it. */
@@ -47,7 +48,7 @@ export function chooseBoundary(
   const start = Math.max(...groups.map(({ from, tokens }) => from * tokens));
   const ends = groups.map(({ hashes, tokens }) => (hashes.length / HASH_BYTES) * tokens);
   const asked = Math.max(start, Math.floor(Math.min(...ends) / step) * step);
-  const reach = groups.map((group, index) => reachOf(answer.held[index] ?? NONE, group));
+  const reach = groups.map((group, index) => reachOf(answer.groups[index]?.held ?? NONE, group));
   const isHeld = (at: number): boolean =>
     groups.every((group, index) => {
       const end = at / group.tokens;
@@ -65,12 +66,11 @@ export function chooseBoundary(
   return {
     tokens,
     heldTokens: held,
-    ranges: groups.map((group, index) => rangeOf(group, answer, index, tokens, cut)),
+    ranges: groups.map((group, index) => rangeOf(group, answer.groups[index], tokens, cut)),
   };
 }
 
 const NONE = Buffer.alloc(0);
-const NO_OWNERS = new Uint8Array(0);
 const NO_PARENT = Buffer.alloc(HASH_BYTES);
 
 /** Returns how many blocks of all groups a restore up to `at` takes. */
@@ -88,8 +88,7 @@ function firstOf({ from, tail }: Asked, end: number): number {
 
 function rangeOf(
   group: Asked,
-  { keyOf, owners, seconds, far }: LookupAnswer,
-  index: number,
+  answer: LookupAnswer["groups"][number] | undefined,
   tokens: number,
   cut: GroupRange["cut"],
 ): GroupRange {
@@ -100,17 +99,23 @@ function rangeOf(
     group: group.group,
     recordClass: group.class,
     first,
-    keys: Array.from({ length: end - first }, (_, at) => keyOf[index]?.(first + at) ?? ""),
-    owners: (owners[index] ?? NO_OWNERS).subarray(first, end),
-    seconds: (seconds[index] ?? NO_OWNERS).subarray(first, end),
-    far: (far[index] ?? NO_OWNERS).subarray(first, end),
+    count: end - first,
+    keyOf: (index) => answer?.keyOf(first + index) ?? "",
+    offers: offersWithin(answer?.offers ?? [], first, end),
     hashes: group.hashes.subarray(first * HASH_BYTES, end * HASH_BYTES),
     parent:
       first === 0 ? NO_PARENT : group.hashes.subarray((first - 1) * HASH_BYTES, first * HASH_BYTES),
     tenant: group.tenant,
-    whole: group.hashes,
     cut,
   };
+}
+
+/** Returns the offers of blocks `first` to `end`, numbered from `first` on. */
+function offersWithin(offers: readonly RunOffer[], first: number, end: number): RunOffer[] {
+  return offers.flatMap((offer) => {
+    const [from, to] = [Math.max(offer.first, first), Math.min(offer.end, end)];
+    return from < to ? [{ ...offer, first: from - first, end: to - first }] : [];
+  });
 }
 
 /** Cuts ranges to `tokens`, because computing the rest is faster. Only for groups that are usable up to any block. */
@@ -120,12 +125,10 @@ export function cutRanges(
   shapeOf: (group: number) => GroupShape,
 ): GroupRange[] {
   return ranges.map((range) => {
-    const count = Math.max(0, tokens / shapeOf(range.group).tokens - range.first);
+    const most = Math.max(0, tokens / shapeOf(range.group).tokens - range.first);
+    const count = Math.min(range.count, most);
     const hashes = range.hashes.subarray(0, count * HASH_BYTES);
-    const owners = range.owners.subarray(0, count);
-    const [seconds, far] = [range.seconds.subarray(0, count), range.far.subarray(0, count)];
-    const cut = { hashes, owners, seconds, far, cut: "slower" } as const;
-    return { ...range, keys: range.keys.slice(0, count), ...cut };
+    return { ...range, count, hashes, offers: offersWithin(range.offers, 0, count), cut: "slower" };
   });
 }
 

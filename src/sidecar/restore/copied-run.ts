@@ -2,38 +2,40 @@
 import { HASH_BYTES, hashAt } from "../../base/block.ts";
 import type { Namespace } from "../../base/block.ts";
 import { HASHES_PER_COPY } from "../../base/limits/general.ts";
-import { RUN_BLOCKS } from "../../base/limits/pool.ts";
-import { anchorOf, REBUILT } from "../../pool/placement.ts";
 import type { BlockRun } from "../slots/block.ts";
+import type { GroupRange } from "./plan.ts";
 
-const NO_HASHES = Buffer.alloc(0);
-
-/** Copies a run from block `index` on, HASHES_PER_COPY blocks at most, with their hashes. */
-export function copyRun(
-  namespace: Namespace,
-  run: Omit<BlockRun, "namespace">,
-  index: number,
-): BlockRun {
-  const { group, recordClass, hashes, first, tenant } = run;
-  const owners = run.owners.slice(index, index + HASHES_PER_COPY);
-  const seconds = (run.seconds ?? run.owners.subarray(0, 0)).slice(index, index + HASHES_PER_COPY);
-  const far = (run.far ?? run.owners.subarray(0, 0)).slice(index, index + HASHES_PER_COPY);
-  const end = (index + HASHES_PER_COPY) * HASH_BYTES;
-  const copy = Buffer.from(hashes.subarray(index * HASH_BYTES, end));
-  const parent = Buffer.from(index === 0 ? run.parent : hashAt({ hashes }, index - 1));
-  const at = first + index;
-  const stripes = owners.includes(REBUILT) || seconds.includes(REBUILT) ? stripesOf(run, at) : null;
-  const placed = { first: at, tenant, owners, seconds, far, stripes };
-  return { namespace, recordClass, group, hashes: copy, parent, ...placed };
+/** A copied run, and its first block's index in the range. */
+export interface CopiedRun {
+  run: BlockRun;
+  at: number;
+  count: number;
 }
 
-/** Copies the hashes of the whole stripes that the blocks from `at` on belong to. */
-function stripesOf(
-  { whole }: Pick<BlockRun, "whole">,
-  at: number,
-): NonNullable<BlockRun["stripes"]> {
-  const first = anchorOf(at);
-  const end = anchorOf(at + HASHES_PER_COPY + RUN_BLOCKS - 1);
-  const hashes = whole?.subarray(first * HASH_BYTES, end * HASH_BYTES) ?? NO_HASHES;
-  return { first, hashes: Buffer.from(hashes) };
+/** Yields the blocks of a range from index `from` on: each run within one offer, HASHES_PER_COPY blocks at most. */
+export function* copiedRuns(
+  namespace: Namespace,
+  range: GroupRange,
+  from = 0,
+): Generator<CopiedRun> {
+  const { group, recordClass, hashes, parent, tenant } = range;
+  for (const { first, end, vault, second, archived, source } of range.offers) {
+    for (let at = Math.max(first, from); at < end; at += HASHES_PER_COPY) {
+      const count = Math.min(HASHES_PER_COPY, end - at);
+      const run = {
+        namespace,
+        recordClass,
+        group,
+        hashes: Buffer.from(hashes.subarray(at * HASH_BYTES, (at + count) * HASH_BYTES)),
+        parent: Buffer.from(at === 0 ? parent : hashAt(range, at - 1)),
+        first: range.first + at,
+        tenant,
+        vault,
+        second,
+        archived,
+        source,
+      };
+      yield { run, at, count };
+    }
+  }
 }

@@ -19,11 +19,9 @@ import type { Links } from "../vaults/vaults.ts";
 import { answerTimes } from "./answer-times.ts";
 import { cutRanges } from "./boundary.ts";
 import type { Boundary, GroupShape } from "./boundary.ts";
-import { addFar, addFarLeft } from "./far.ts";
 import type { Fetcher } from "./fetcher.ts";
 import type { Footprint, Forecast } from "./forecast.ts";
-import { addBytes } from "./plan.ts";
-import type { GroupRange, Plan, RebuildShare, Span } from "./plan.ts";
+import type { GroupRange, Plan, Span } from "./plan.ts";
 
 export interface CostModelOptions {
   rates: EngineRates;
@@ -38,7 +36,6 @@ export interface CostModelOptions {
   /** Largest wire bytes of one block with all shards. */
   blockBytes(group: number): number;
   fetcher: Pick<Fetcher, "pendingBytes" | "turnOf">;
-  rebuildShare: RebuildShare;
 }
 
 /** Whether the engine waits for a plan, and how many earlier requests it has not begun. */
@@ -148,7 +145,7 @@ export class CostModel {
     let isWhole = true;
     for (const run of plan.runs) {
       isWhole &&= run.isComplete;
-      run.addLeft(missing[run.recordClass], blockBytes(run.group), this.#options.rebuildShare);
+      run.addLeft(missing[run.recordClass], blockBytes(run.group));
       wholeBytes += run.length * sourceBytes(run.group);
       placedBytes += run.placed * sourceBytes(run.group);
     }
@@ -161,7 +158,7 @@ export class CostModel {
       }
     }
     const far = this.#noBytes();
-    addFarLeft(far, plan.ranges, plan.runs);
+    addArchivedLeft(far, plan);
     const whole = { tokens: plan.tokens, fetchS: this.#fetchS(missing, ahead, far) };
     const wait = rates.costOf({ ...whole, loadBytes: wholeBytes }, end);
     const loadBytes = placedTokens > start ? placedBytes : 0;
@@ -345,8 +342,9 @@ export class CostModel {
     const [range] = ranges;
     if (range === undefined || !this.#isPlain(ranges)) return null;
     const { cache, shapeOf, sourceBytes } = this.#options;
+    const { hashes, count, keyOf } = range;
     let run = 0;
-    while (run < range.keys.length && cache.isPlaced(range.keys[run] ?? "")) run += 1;
+    while (run < count && cache.isPlacedAt(hashes, run, keyOf)) run += 1;
     const tokens = (range.first + run) * shapeOf(range.group).tokens;
     return { tokens, fetchS: 0, loadBytes: run * sourceBytes(range.group) };
   }
@@ -355,30 +353,42 @@ export class CostModel {
   #nearOffer(ranges: readonly GroupRange[]): Offer | null {
     const [range] = ranges;
     if (range === undefined || !this.#isPlain(ranges)) return null;
-    const isFar = (key: string, at: number): boolean =>
-      (range.far[at] ?? 0) > 0 && !this.#options.cache.isPlaced(key);
-    const end = range.keys.findIndex(isFar);
-    if (end <= 0) return null;
+    const end = this.#firstArchived(range);
+    if (end === null || end === 0) return null;
     const tokens = (range.first + end) * this.#options.shapeOf(range.group).tokens;
     return this.#wholeOffer(tokens, cutRanges(ranges, tokens, this.#options.shapeOf));
   }
 
+  /** Index of the first block that only an archive has and the arena has not; null: none. */
+  #firstArchived({ offers, hashes, keyOf }: GroupRange): number | null {
+    const { cache } = this.#options;
+    for (const { first, end, archived } of offers) {
+      if (archived === 0) continue;
+      for (let at = first; at < end; at += 1) if (!cache.isPlacedAt(hashes, at, keyOf)) return at;
+    }
+    return null;
+  }
+
   #wholeOffer(tokens: number, ranges: readonly GroupRange[]): Offer {
-    const { cache, sourceBytes, blockBytes, rebuildShare } = this.#options;
+    const { cache, sourceBytes, blockBytes } = this.#options;
     const missing = this.#noBytes();
     const ahead = this.#pending(this.#options.fetcher.turnOf(ranges));
     const far = this.#noBytes();
     let loadBytes = 0;
-    for (const range of ranges) {
-      const { group, recordClass, keys, owners } = range;
-      addFar(far, range, 0, (at) => cache.isPlaced(keys[at] ?? ""));
-      loadBytes += keys.length * sourceBytes(group);
-      const [to, toAhead, bytes] = [missing[recordClass], ahead[recordClass], blockBytes(group)];
-      for (const [index, key] of keys.entries()) {
-        if (cache.isPlaced(key)) continue;
-        addBytes(to, owners[index] ?? 0, bytes, rebuildShare);
-        // Another plan has queued this block, so its bytes must not count twice.
-        if (cache.isInUse(key)) addBytes(toAhead, owners[index] ?? 0, -bytes, rebuildShare);
+    for (const { group, recordClass, count, hashes, keyOf, offers } of ranges) {
+      loadBytes += count * sourceBytes(group);
+      const bytes = blockBytes(group);
+      for (const { first, end, vault, archived } of offers) {
+        let [open, queued] = [0, 0];
+        for (let at = first; at < end; at += 1) {
+          if (cache.isPlacedAt(hashes, at, keyOf)) continue;
+          open += 1;
+          // Another plan has queued this block, so its bytes must not count twice.
+          if (cache.isInUseAt(hashes, at, keyOf)) queued += 1;
+        }
+        add(missing[recordClass], vault, open * bytes);
+        add(ahead[recordClass], vault, -queued * bytes);
+        add(far[recordClass], vault, open * archived);
       }
     }
     return { tokens, fetchS: this.#fetchS(missing, ahead, far), loadBytes };
@@ -399,5 +409,18 @@ export class CostModel {
       }
     }
     return most;
+  }
+}
+
+function add(sums: Float64Array, vault: number, more: number): void {
+  sums[vault] = (sums[vault] ?? 0) + more;
+}
+
+/** Adds the records of blocks not yet reported to the scheduler that only archives have. */
+function addArchivedLeft(records: Bytes, { ranges, runs }: Plan): void {
+  for (const [at, { recordClass, offers }] of ranges.entries()) {
+    const from = runs[at]?.placed ?? 0;
+    for (const { first, end, vault, archived } of offers)
+      add(records[recordClass], vault, Math.max(0, end - Math.max(first, from)) * archived);
   }
 }

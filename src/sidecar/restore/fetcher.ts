@@ -12,20 +12,18 @@ import {
 import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import type { ArenaId } from "../../base/native.ts";
-import { BusyTime, nowMs } from "../../base/time.ts";
-import type { Vault } from "../../client/vault.ts";
+import { BusyTime } from "../../base/time.ts";
+import type { BlockSource, BlockStore } from "../../client/source.ts";
 import type { EngineRates } from "../../cost/engine-rates.ts";
-import { Link } from "../../cost/link.ts";
-import { REBUILT } from "../../pool/placement.ts";
+import type { Link } from "../../cost/link.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
-import type { Pools, VaultClients } from "../vaults/pools.ts";
+import type { VaultClients } from "../vaults/pools.ts";
 import type { Links } from "../vaults/vaults.ts";
 import { FetchQueue } from "./fetch-queue.ts";
 import type { GroupRange } from "./plan.ts";
-import { Rebuilder } from "./rebuilder.ts";
 import { Window } from "./window.ts";
 
 export interface FetcherOptions {
@@ -34,7 +32,6 @@ export interface FetcherOptions {
   shards: number;
   fidelityOf(namespace: Buffer): number;
   vaults: VaultClients;
-  pools: Pools;
   links: Links;
   rates: EngineRates;
   priority: FetchPriority;
@@ -49,9 +46,9 @@ export interface FetcherOptions {
   logger: Logger;
 }
 
-/** Queue and windows of one vault, or of the rebuilder. Blocks no longer wanted are skipped when met. */
+/** Queue and windows of one vault, its archive's included. Blocks no longer wanted are skipped when met. */
 interface Source {
-  readonly client: Vault | Rebuilder;
+  readonly client: BlockStore;
   readonly link: Link;
   queue: FetchQueue;
   windows: Set<Window>;
@@ -69,9 +66,6 @@ export class Fetcher {
   readonly #left = new Set<Source>();
   readonly #blockBytes = new Map<number, number>();
   readonly #busy: BusyTime;
-  readonly #rebuilder: Rebuilder;
-  /** Stands in for a link of the rebuilder, whose records come over the vaults' links. */
-  readonly #ownLink = new Link();
   /** Bytes of all blocks taken so far. */
   #takenBytes = 0;
   #isPumping = false;
@@ -80,8 +74,6 @@ export class Fetcher {
   constructor(options: FetcherOptions) {
     this.#options = options;
     this.#busy = new BusyTime((us) => options.counters.add("fetch_busy_us", us));
-    const { vaults, pools } = options;
-    this.#rebuilder = new Rebuilder({ ...options, vaults: vaults.kv, pool: pools.kv });
   }
 
   get inFlight(): number {
@@ -94,11 +86,8 @@ export class Fetcher {
     vault: number,
     turn: number = Number.POSITIVE_INFINITY,
   ): number {
-    const sources = this.#sources[recordClass];
-    const until = (source: Source | undefined): number =>
-      source === undefined ? 0 : source.pendingBytes - source.queue.bytesAfter(turn);
-    const [rebuilt, own] = [until(sources.get(REBUILT)), until(sources.get(vault))];
-    return rebuilt === 0 ? own : own + rebuilt * this.#options.pools.kv.rebuildShare(vault);
+    const source = this.#sources[recordClass].get(vault);
+    return source === undefined ? 0 : source.pendingBytes - source.queue.bytesAfter(turn);
   }
 
   get #all(): Source[] {
@@ -106,9 +95,8 @@ export class Fetcher {
   }
 
   #sourceOf({ recordClass, owner }: Block): Source | undefined {
-    const isRebuilt = owner === REBUILT;
-    const client = isRebuilt ? this.#rebuilder : this.#options.vaults[recordClass][owner];
-    const link = isRebuilt ? this.#ownLink : this.#options.links[recordClass][owner];
+    const client = this.#options.vaults[recordClass][owner];
+    const link = this.#options.links[recordClass][owner];
     const sources = this.#sources[recordClass];
     const known = sources.get(owner);
     if (known?.client === client) return known;
@@ -130,7 +118,7 @@ export class Fetcher {
   turnOf(ranges: readonly GroupRange[]): number {
     const { blockBytes } = this.#options;
     return ranges.reduce(
-      (sum, { group, keys }) => sum + keys.length * blockBytes(group),
+      (sum, { group, count }) => sum + count * blockBytes(group),
       this.#takenBytes,
     );
   }
@@ -173,11 +161,11 @@ export class Fetcher {
     }
   }
 
-  /** Pumps one event-loop tick later, so that a plan's blocks share windows. */
+  /** Pumps once the present work is done, so that a plan's blocks share windows. */
   #pumpSoon(): void {
     if (this.#isPumping) return;
     this.#isPumping = true;
-    setImmediate(() => {
+    queueMicrotask(() => {
       this.#isPumping = false;
       if (this.#isClosed) return;
       for (const source of this.#all) this.#pump(source);
@@ -185,20 +173,12 @@ export class Fetcher {
   }
 
   #pump(source: Source): void {
-    const batchBytes = this.#batchBytes(source);
+    const batchBytes = source.link.batchBytes("down", FETCH_WINDOW_BYTES);
     while (source.windows.size < FETCHES_IN_FLIGHT_MAX) {
       const blocks = this.#nextBlocks(source, batchBytes);
       if (blocks.length === 0) return;
       this.#start(source, blocks);
     }
-  }
-
-  /** Rebuilt blocks come over all links alike, so the slowest link sets the size. */
-  #batchBytes({ client, link }: Source): number {
-    if (client !== this.#rebuilder) return link.batchBytes("down", FETCH_WINDOW_BYTES);
-    const { vaults, links } = this.#options;
-    const up = links.kv.filter((_, vault) => vaults.kv[vault]?.isOpen === false);
-    return Math.min(...up.map((way) => way.batchBytes("down", FETCH_WINDOW_BYTES)));
   }
 
   /** Takes the next blocks of one namespace and gives them slots; empty when nothing waits. */
@@ -215,7 +195,7 @@ export class Fetcher {
     }
   }
 
-  /** Takes the next wanted blocks of one namespace, as many as one call brings. */
+  /** Takes the next wanted blocks of one namespace and source, as many as one call brings. */
   #take(source: Source, batchBytes: number): Block[] {
     const { shards, rates } = this.#options;
     const blocks: Block[] = [];
@@ -230,7 +210,8 @@ export class Fetcher {
       const isFull =
         rates.wireBytes(bytes) > batchBytes ||
         (blocks.length + 1) * shards > FETCH_WINDOW_KEYS ||
-        blocks[0]?.namespace.equals(block.namespace) === false;
+        blocks[0]?.namespace.equals(block.namespace) === false ||
+        blocks[0]?.source !== block.source;
       if (isFull && blocks.length > 0) return blocks;
       blocks.push(block);
       source.queue.shift(this.#bytes(block));
@@ -241,9 +222,11 @@ export class Fetcher {
 
   #start(source: Source, blocks: readonly Block[]): void {
     const { client, link } = source;
+    const from = blocks[0]?.source ?? client;
     const { cache, shards, arena, fidelityOf, geometryOf, counters } = this.#options;
     const window = new Window({
       blocks,
+      source: from,
       shards,
       arena,
       fidelity: blocks[0] === undefined ? 0 : fidelityOf(blocks[0].namespace),
@@ -251,10 +234,10 @@ export class Fetcher {
       geometryOf,
       onBytes: (count) => counters.add("bytes_fetched", count),
       mayFailOver: (block, reason) => this.#failOver(block, reason),
-      onBadRecord: (key, error) => this.#report(client, blocks, key, error),
+      onBadRecord: (key, error) => this.#report(from, blocks, key, error),
     });
     source.windows.add(window);
-    const { isFar } = window;
+    const isFar = from !== client;
     link.down.begin(link.roundTripMs(0) ?? 0, isFar);
     this.#options.priority.begin();
     this.#busy.begin();
@@ -308,32 +291,33 @@ export class Fetcher {
   /** Runs one call; true when it was given up or broke. Never rejects. */
   async #run(source: Source, window: Window, blocks: readonly Block[]): Promise<boolean> {
     const { client } = source;
-    const { callMs, counters, logger } = this.#options;
-    const stopWatch = this.#watch(source, window);
+    const { callMs, stallMs, counters, logger } = this.#options;
     try {
       const [first] = blocks;
       if (first === undefined) return false;
-      const onProgress = (): void => window.touch();
-      const call = { deadlineMs: callMs, signal: window.signal, onProgress };
+      const call = {
+        deadlineMs: callMs,
+        stallMs: stallMs + readMs(source),
+        signal: window.signal,
+      };
       await failpoint("sidecar.fetch.begun");
-      const settled = await client.fetchInto(first.namespace, window.fetchPlan(), call, blocks);
+      const settled = await window.source.fetch(first.namespace, window.asked(), call);
       await failpoint("sidecar.fetch.placed");
       window.settle(settled);
       counters.add("fetches");
-      if (client !== this.#rebuilder) this.#learnBytes(blocks, window.bytes);
+      this.#learnBytes(blocks, window.bytes);
       for (const block of blocks) if (block.state === "placed") block.noteHeld(client.epoch);
       window.finish("end_of_hit");
       return false;
     } catch (error) {
-      if (!window.signal.aborted) {
-        counters.add("vault_errors");
-        logger.debug({ err: toTierkvError(error), vault: client.address }, "fetch failed");
-      }
+      const known = toTierkvError(error);
+      const isStalled = known.code === "FETCH_STALLED";
+      if (isStalled) counters.add("fetch_stalls");
+      else if (!window.signal.aborted) counters.add("vault_errors");
+      logger.debug({ err: known, vault: client.address }, "fetch failed");
       window.end("vault_down");
-      if (client.isOpen) this.#turnWaiting(source);
+      if (isStalled || client.isDown) this.#turnWaiting(source);
       return true;
-    } finally {
-      stopWatch();
     }
   }
 
@@ -343,43 +327,24 @@ export class Fetcher {
     this.#options.rates.fetched(bytes, this.#bytesOf(blocks));
   }
 
-  #watch(source: Source, window: Window): () => void {
-    const { stallMs, counters, logger } = this.#options;
-    const check = (): void => {
-      if (window.isOver || nowMs() - window.lastMs <= stallMs + readMs(source)) return;
-      counters.add("fetch_stalls");
-      logger.debug({ stallMs }, "fetch given up: no byte came");
-      window.end("vault_down");
-      this.#turnWaiting(source);
-    };
-    // Checks after the next poll, because bytes may wait to be read when the event loop was late.
-    const timer = setInterval(() => setImmediate(check), Math.max(1, stallMs / 4));
-    return () => clearInterval(timer);
-  }
-
-  #report(
-    client: Source["client"],
-    blocks: readonly Block[],
-    key: Buffer,
-    error: TierkvError,
-  ): void {
+  #report(source: BlockSource, blocks: readonly Block[], key: Buffer, error: TierkvError): void {
     const { counters, logger } = this.#options;
     counters.add("bad_records");
     logger.warn(
-      { err: error, vault: client.address },
+      { err: error, vault: source.address },
       "a record failed verification; reporting it to the vault",
     );
     const [first] = blocks;
     if (first === undefined) return;
-    client
+    source
       .report(first.namespace, key, error.message, CALL_TIMEOUT_MS)
       .catch((failure: unknown) => logger.debug({ err: failure }, "the report did not arrive"));
   }
 }
 
-/** Milliseconds in which no byte may come, because the vault reads its archive; its other fetches wait for that, too. */
-function readMs({ windows, link: { farPace } }: Source): number {
-  const isFar = [...windows].some((window) => window.isFar);
+/** Milliseconds in which no byte may come, because the vault reads its archive for another window. */
+function readMs({ client, windows, link: { farPace } }: Source): number {
+  const isFar = [...windows].some((window) => window.source !== client);
   return isFar && farPace !== null ? Math.max(farPace.firstMs, farPace.nextMs) : 0;
 }
 

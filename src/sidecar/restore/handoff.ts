@@ -6,15 +6,15 @@ import {
   HANDOFF_ROOM_SHARE,
   HANDOFF_WAIT_SHARE,
 } from "../../base/limits/cost.ts";
-import { HASHES_PER_COPY, KEYS_PER_SLICE } from "../../base/limits/general.ts";
+import { KEYS_PER_SLICE } from "../../base/limits/general.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import { nowMs, sleep, yieldToLoop } from "../../base/time.ts";
 import type { Block } from "../slots/block.ts";
 import type { Prefetch } from "../socket/messages.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { askedOf, chooseBoundary } from "./boundary.ts";
-import { copyRun } from "./copied-run.ts";
-import type { LookupAnswer, LookupGroup } from "./lookup.ts";
+import { copiedRuns } from "./copied-run.ts";
+import type { LookupAnswer, LookupGroup } from "./lookup-answer.ts";
 import { Run } from "./plan.ts";
 import type { GroupRange, Plan } from "./plan.ts";
 import type { Recut } from "./recut.ts";
@@ -102,15 +102,13 @@ function* earlyBlocks(
   run: Run,
   cache: ArenaContext["cache"],
 ): Generator<Block> {
-  const start = run.length;
-  if (namespace === null || start >= range.keys.length) return;
-  let named = copyRun(namespace, range, start);
-  for (const [index, key] of range.keys.slice(start).entries()) {
-    const at = index % HASHES_PER_COPY;
-    if (at === 0) named = copyRun(namespace, range, start + index);
-    const block = cache.use(key, named, at, run);
-    run.add(block);
-    yield block;
+  if (namespace === null) return;
+  for (const { run: copied, at, count } of copiedRuns(namespace, range, run.length)) {
+    for (let index = 0; index < count; index += 1) {
+      const block = cache.use(range.keyOf(at + index), copied, index, run);
+      run.add(block);
+      yield block;
+    }
   }
 }
 
@@ -122,8 +120,8 @@ function earlyRun(plan: Plan, range: GroupRange, cache: ArenaContext["cache"]): 
   return run;
 }
 
-function heldOf(groups: readonly LookupGroup[], { held }: LookupAnswer): number {
-  return held.reduce((sum, bits, at) => {
-    return sum + countBits(bits, (groups[at]?.hashes.length ?? 0) / HASH_BYTES);
+function heldOf(groups: readonly LookupGroup[], answer: LookupAnswer): number {
+  return answer.groups.reduce((sum, { held }, at) => {
+    return sum + countBits(held, (groups[at]?.hashes.length ?? 0) / HASH_BYTES);
   }, 0);
 }

@@ -9,7 +9,7 @@ import type { Prefetch, SidecarMessage } from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 import type { ArenaContext } from "./arena-context.ts";
-import type { LookupAnswer } from "./lookup.ts";
+import type { LookupAnswer } from "./lookup-answer.ts";
 import type { Plan } from "./plan.ts";
 
 /** Returns the answer of a look-up if the vault has dropped none of the blocks; null when a look-up is needed. */
@@ -30,8 +30,9 @@ export function knownAnswer(
     if (!outcomes.isStored(namespace, { class: group.class, tenant }, keyOf(at))) return null;
   }
   plan.isKnown = true;
-  const held = [newBitmap(count).fill(0xff)];
-  return { keyOf: [keyOf], held, owners: [], seconds: [], far: [], silent: new Set<never>() };
+  const held = newBitmap(count).fill(0xff);
+  const offer = { first: 0, end: count, vault: 0, second: null, archived: 0, source: null };
+  return { groups: [{ keyOf, held, offers: [offer] }], silent: new Set<never>() };
 }
 
 /** True for a short prompt of which the engine holds nothing. Its own blocks would need a look-up, which offers lost ones again. */
@@ -60,13 +61,13 @@ export function settleKnown(
   const { req, number, isKnown, runs, ranges } = plan;
   const [range] = ranges;
   if (!isKnown || range === undefined) return [];
-  const { group, keys } = range;
+  const { group, count, keyOf } = range;
   const isWrong = runs[0]?.cut === "end_of_hit";
-  const held = newBitmap(keys.length);
-  for (const [index, key] of keys.entries())
-    if (!isWrong || cache.isPlaced(key)) setBit(held, index);
-  counters.add("lookup_keys", keys.length);
-  counters.add("lookup_hits", countBits(held, keys.length));
+  const held = newBitmap(count);
+  for (let index = 0; index < count; index += 1)
+    if (!isWrong || cache.isPlaced(keyOf(index))) setBit(held, index);
+  counters.add("lookup_keys", count);
+  counters.add("lookup_hits", countBits(held, count));
   if (!isWrong) return [];
   plan.case.missed(tokens, "evicted");
   return [{ t: "held", req, plan: number, groups: [{ group, held }], tokens }];

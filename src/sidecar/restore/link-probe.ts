@@ -1,11 +1,10 @@
 // Owns the probe of a link without a recent measurement: a few blocks of a request that computes instead are fetched.
 import type { Namespace } from "../../base/block.ts";
 import { LINK_BATCH_BYTES_MIN } from "../../base/limits/cost.ts";
-import { HASHES_PER_COPY } from "../../base/limits/general.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block, BlockUser } from "../slots/block.ts";
 import type { ArenaContext } from "./arena-context.ts";
-import { copyRun } from "./copied-run.ts";
+import { copiedRuns } from "./copied-run.ts";
 import type { GroupRange } from "./plan.ts";
 
 /** Uses blocks until they are placed or have failed. */
@@ -38,8 +37,8 @@ export function probeLink(
 ): void {
   const probe = new Probe(context.cache);
   for (const range of ranges) {
-    const { recordClass, owners } = range;
-    for (const vault of owners.length === 0 ? [0] : new Set(owners)) {
+    const { recordClass } = range;
+    for (const vault of new Set(range.offers.map((offer) => offer.vault))) {
       const { costs, fetcher } = context;
       if (!costs.isStale(recordClass, vault)) continue;
       if (fetcher.pendingBytes(recordClass, vault) > 0) continue;
@@ -55,17 +54,17 @@ function probeVault(
   vault: number,
   probe: Probe,
 ): void {
-  let run = copyRun(namespace, range, 0);
   let bytes = 0;
-  for (const [index, key] of range.keys.entries()) {
-    if (bytes >= LINK_BATCH_BYTES_MIN || cache.room <= 0) break;
-    const at = index % HASHES_PER_COPY;
-    if (at === 0) run = copyRun(namespace, range, index);
-    if ((range.owners[index] ?? 0) !== vault) continue;
-    if (cache.isPlaced(key) || cache.isInUse(key)) continue;
-    const block = cache.use(key, run, at, probe);
-    probe.add(block);
-    fetcher.add(block);
-    bytes += sourceBytes(range.group);
+  const offers = range.offers.filter((offer) => offer.vault === vault);
+  for (const { run, at, count } of copiedRuns(namespace, { ...range, offers })) {
+    for (let index = 0; index < count; index += 1) {
+      if (bytes >= LINK_BATCH_BYTES_MIN || cache.room <= 0) return;
+      const key = range.keyOf(at + index);
+      if (cache.isPlaced(key) || cache.isInUse(key)) continue;
+      const block = cache.use(key, run, index, probe);
+      probe.add(block);
+      fetcher.add(block);
+      bytes += sourceBytes(range.group);
+    }
   }
 }

@@ -1,8 +1,7 @@
 // Owns one restore plan: its blocks per group, how far they are placed without a gap, and why it ended.
 import type { Namespace, RecordClass } from "../../base/block.ts";
-import { REBUILT } from "../../pool/placement.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
-import type { Block, BlockUser } from "../slots/block.ts";
+import type { Block, BlockUser, RunOffer } from "../slots/block.ts";
 import { slotBytes } from "../socket/frames.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import type { Case } from "../trace/decisions.ts";
@@ -12,37 +11,19 @@ export interface GroupRange {
   group: number;
   recordClass: RecordClass;
   first: number;
-  keys: readonly string[];
-  /** 32 bytes per key. */
+  count: number;
+  /** Returns the cache key of the block at an index of the range. */
+  keyOf(index: number): string;
+  /** 32 bytes per block. */
   hashes: Buffer;
   /** Hash of the block before the first; zeros where there is none. */
   parent: Buffer;
   /** Tenant that the blocks are stored for. */
   tenant: number;
-  /** Per block: index of its vault in the class; 0 beyond the end. */
-  owners: Uint8Array;
-  /** Per block: index of the other vault that has it or is to have it. */
-  seconds: Uint8Array;
-  /** Per block: number of its records that only an archive has; 0 beyond the end. */
-  far: Uint8Array;
-  /** Hashes of all asked blocks of the group, from the prompt's first on. */
-  whole?: Buffer;
+  /** Where to fetch the blocks, by index in the range, without a gap. */
+  offers: readonly RunOffer[];
   /** Why the range is shorter than asked; null when it is not. */
   cut: DoneReason | null;
-}
-
-/** Returns what a vault sends for a rebuilt block on average, as a multiple of the block's bytes. */
-export type RebuildShare = (vault: number) => number;
-
-/** Adds a block's bytes to the sums of the vaults that send it. */
-export function addBytes(
-  sums: Float64Array,
-  owner: number,
-  bytes: number,
-  shareOf: RebuildShare,
-): void {
-  if (owner === REBUILT) sums.forEach((sum, at) => (sums[at] = sum + bytes * shareOf(at)));
-  else sums[owner] = (sums[owner] ?? 0) + bytes;
 }
 
 export interface Placed {
@@ -207,12 +188,10 @@ export class Run implements BlockUser {
   }
 
   /** Adds `each` bytes per unreported block to the sums of the vaults that send it. */
-  addLeft(sums: Float64Array, each: number, shareOf: RebuildShare): void {
-    if (sums.length === 1) sums[0] = (sums[0] ?? 0) + (this.length - this.placed) * each;
-    else {
-      for (let at = this.#cursor; at < this.#blocks.length; at += 1) {
-        addBytes(sums, this.#blocks[at]?.owner ?? 0, each, shareOf);
-      }
+  addLeft(sums: Float64Array, each: number): void {
+    for (let at = this.#cursor; at < this.#blocks.length; at += 1) {
+      const owner = this.#blocks[at]?.owner ?? 0;
+      sums[owner] = (sums[owner] ?? 0) + each;
     }
   }
 

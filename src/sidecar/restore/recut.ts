@@ -98,15 +98,16 @@ export class Recut implements BlockUser {
     const { hashes } = longer;
     const asked = { group: group.group, class: group.class, hashes };
     const context = { ...lookup, namespace: longer.namespace, cache: null };
-    const { held, owners } = await lookUp([asked], context);
-    const [here, vaults] = [held[0] ?? Buffer.alloc(0), owners[0] ?? new Uint8Array(0)];
+    const [answer] = (await lookUp([asked], context)).groups;
+    if (answer === undefined) return;
+    const { held, offers } = answer;
     const found = [...this.#isOver.keys()].filter(
-      (at) => this.#isOver[at] === 0 && hasBit(here, at),
+      (at) => this.#isOver[at] === 0 && hasBit(held, at),
     );
     const each = this.#recordsPerCall();
     for (let at = 0; at < found.length && !plan.isOver; at += each) {
       const parts = found.slice(at, at + each).map((record) => {
-        const vault = vaults[record] ?? 0;
+        const vault = offers.find(({ end }) => record < end)?.vault ?? 0;
         return { at: record, vault, blocks: this.#take(record, vault) };
       });
       await this.#bring(parts.filter(({ blocks }) => blocks.length > 0));
@@ -138,7 +139,10 @@ export class Recut implements BlockUser {
       parent: Buffer.from(first === 0 ? Buffer.alloc(HASH_BYTES) : hashAt(group, first - 1)),
       first,
       tenant: group.tenant,
-      owners: new Uint8Array(end - first).fill(vault),
+      vault,
+      second: null,
+      archived: 0,
+      source: null,
       cutFrom: longer.namespace,
     };
     const blocks = Array.from({ length: end - first }, (_, index) => {
@@ -202,8 +206,7 @@ export class Recut implements BlockUser {
     const { group, longer, lookup, arena } = this.#options;
     const { counters, logger } = lookup;
     const client = arena.recut.vaults[group.class][vault];
-    // Longer blocks are never rebuilt from parity.
-    if (client === undefined) return;
+    if (client?.collect === undefined) return;
     const places = this.#places(parts).filter(({ part }) => part.vault === vault);
     const keys = Buffer.concat(places.map(({ key }) => key));
     try {

@@ -4,7 +4,6 @@ import type { Namespace } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
 import { failpoint } from "../../base/failpoint.ts";
 import {
-  HASHES_PER_COPY,
   KEYS_PER_SLICE,
   PLAN_KEYS_MAX,
   PLAN_KEYS_OPEN_MAX,
@@ -25,19 +24,20 @@ import { Admission } from "./admission.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { askedOf, chooseBoundary } from "./boundary.ts";
 import type { Asked, Boundary } from "./boundary.ts";
-import { copyRun } from "./copied-run.ts";
-import { gapOf } from "./gap.ts";
+import { copiedRuns } from "./copied-run.ts";
 import { untilHandedOver } from "./handoff.ts";
 import { knownAnswer, settleKnown } from "./known.ts";
 import { probeLink } from "./link-probe.ts";
-import { lookUp, whyMissing } from "./lookup.ts";
-import type { LookupAnswer } from "./lookup.ts";
+import type { LookupAnswer } from "./lookup-answer.ts";
+import { lookUp } from "./lookup.ts";
+import { gapOf, whyMissing } from "./misses.ts";
 import { doneReason, Plan, Run, share } from "./plan.ts";
 import type { Placed } from "./plan.ts";
 import type { Receipts } from "./receipts.ts";
 import { Recut } from "./recut.ts";
 import { TooLong } from "./too-long.ts";
 import { Waiting } from "./waiting.ts";
+import { Worth } from "./worth.ts";
 
 export interface RestorerOptions {
   engine: string;
@@ -60,6 +60,7 @@ export class Restorer {
   readonly #options: RestorerOptions;
   readonly #tooLong: TooLong;
   readonly #admission: Admission;
+  readonly #worth: Worth;
   readonly #waiting: Waiting;
   readonly #plans = new Map<number, Plan>();
   readonly #changed = new Set<Plan>();
@@ -72,8 +73,10 @@ export class Restorer {
   constructor(options: RestorerOptions) {
     this.#options = options;
     this.#tooLong = new TooLong(options);
+    const { waitMs } = options;
+    this.#worth = new Worth({ costs: () => this.#context?.costs ?? null, waitMs });
     this.#waiting = new Waiting({
-      costs: () => this.#context?.costs ?? null,
+      worth: this.#worth,
       finish: (plan, reason) => this.#finish(plan, reason),
       send: options.send,
     });
@@ -154,16 +157,6 @@ export class Restorer {
     if (plan.state === "queued") this.onRoom();
   }
 
-  /** Shortens the deadline after the look-up: no plan may take longer than computing would. */
-  #armAgain(plan: Plan, { costs }: ArenaContext, startedMs: number): void {
-    const recomputeMs = costs.recomputeMs(plan.span);
-    if (recomputeMs === null || plan.isHandedOver) return;
-    const { waitMs } = this.#options;
-    const spentMs = plan.isAsked ? nowMs() - startedMs : 0;
-    const leftMs = Math.min(waitMs, recomputeMs) - spentMs;
-    this.#waiting.limit(plan, Math.max(1, leftMs), recomputeMs < waitMs ? "slower" : "deadline");
-  }
-
   #logFailure(error: unknown): void {
     this.#options.logger.error({ err: toTierkvError(error) }, "a restore failed");
   }
@@ -205,14 +198,14 @@ export class Restorer {
       return;
     }
     const startedMs = nowMs();
-    if (!plan.isHandedOver && !this.#isWorthAsking(plan, message)) return;
+    if (!this.#mayAsk(plan, message)) return;
     const answer = await this.#answer(plan, message, namespace);
     await failpoint("sidecar.restore.found");
     if (plan.isOver) return;
     const { req, number } = plan;
     const groups = message.groups.map(({ group }, index) => ({
       group,
-      held: answer.held[index] ?? Buffer.alloc(0),
+      held: answer.groups[index]?.held ?? Buffer.alloc(0),
     }));
     const context = this.#context;
     if (context === null) {
@@ -224,7 +217,7 @@ export class Restorer {
     const boundary = chooseBoundary(asked, answer, context.cache.capacityInTime);
     this.#account(plan, asked, answer, boundary);
     this.#tooLong.weighRoom(plan, asked, boundary, context);
-    plan.case.decided(context.costs.decide(plan, boundary));
+    plan.case.decided(this.#worth.ofRestoring(plan, boundary, context.costs));
     const { tokens } = plan;
     const computeS = context.costs.computeS({ start: plan.span.start, end: tokens });
     const forecast = computeS === null ? {} : { compute_ms: Math.round(computeS * 1000) };
@@ -235,7 +228,7 @@ export class Restorer {
       probeLink(context, namespace, boundary.ranges);
       return;
     }
-    this.#armAgain(plan, context, startedMs);
+    this.#waiting.limit(plan, this.#worth.ofWaiting(plan, plan.isAsked ? nowMs() - startedMs : 0));
     await this.#admission.enter(plan, context);
   }
 
@@ -258,17 +251,13 @@ export class Restorer {
   }
 
   /** False when the plan is over, because computing answers before vaults would. Otherwise the look-up gets the time it is worth. */
-  #isWorthAsking(plan: Plan, { groups }: Prefetch): boolean {
-    const costs = this.#context?.costs;
-    const mostMs = costs?.lookupMs(plan, groups) ?? null;
-    if (mostMs === null || mostMs >= this.#options.waitMs) return true;
-    if (mostMs > 0) {
-      this.#waiting.limit(plan, mostMs, "slower");
+  #mayAsk(plan: Plan, { groups }: Prefetch): boolean {
+    const worth = this.#worth.ofAsking(plan, groups);
+    if (worth === null || "ms" in worth) {
+      this.#waiting.limit(plan, worth);
       return true;
     }
-    const recomputeS = (costs?.recomputeMs(plan.span) ?? 0) / 1000;
-    const tokens = plan.span.start;
-    plan.case.decided({ tokens, choice: "recomputed", why: "too_short", cost: null, recomputeS });
+    plan.case.decided(worth);
     this.#finish(plan, "slower");
     return false;
   }
@@ -295,20 +284,19 @@ export class Restorer {
     for (const range of plan.ranges) {
       const run = new Run(range, cache, () => this.#onChange(plan), plan.case.trace?.fetch);
       plan.runs.push(run);
-      let named = copyRun(namespace, range, 0);
-      for (const [index, key] of range.keys.entries()) {
-        const at = index % HASHES_PER_COPY;
-        if (at === 0) named = copyRun(namespace, range, index);
-        const block = cache.use(key, named, at, run);
-        run.add(block);
-        if (block.state === "wanted" && block.userCount === 1) fetcher.add(block, plan.turn);
-        seen += 1;
-        if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
-        if (!plan.isOver) continue;
-        // Blocks reported to the scheduler are its own until it releases the plan.
-        if (plan.isReleased) run.leaveAll();
-        else run.end("deadline");
-        return;
+      for (const { run: copied, at, count } of copiedRuns(namespace, range)) {
+        for (let index = 0; index < count; index += 1) {
+          const block = cache.use(range.keyOf(at + index), copied, index, run);
+          run.add(block);
+          if (block.state === "wanted" && block.userCount === 1) fetcher.add(block, plan.turn);
+          seen += 1;
+          if (seen % KEYS_PER_SLICE === 0) await yieldToLoop();
+          if (!plan.isOver) continue;
+          // Blocks reported to the scheduler are its own until it releases the plan.
+          if (plan.isReleased) run.leaveAll();
+          else run.end("deadline");
+          return;
+        }
       }
     }
     plan.leaveEarly();
@@ -321,7 +309,8 @@ export class Restorer {
     this.#changed.add(plan);
     if (this.#isFlushing) return;
     this.#isFlushing = true;
-    setImmediate(() => {
+    // A turn of the event loop for each of a short restore's steps would take as long as the steps.
+    queueMicrotask(() => {
       this.#isFlushing = false;
       const plans = [...this.#changed];
       this.#changed.clear();
@@ -353,7 +342,7 @@ export class Restorer {
     for (const tier of ["vault", "shared"] as const) {
       const fetched = fresh.filter((block) => (gateOf(block)?.tier ?? "vault") === tier);
       counters.add(`blocks_restored_${tier}`, fetched.length);
-      const vaults = new Set(fetched.map((block) => gateOf(block)?.address ?? "parity"));
+      const vaults = new Set(fetched.map((block) => gateOf(block)?.address ?? ""));
       plan.case.fetched(tier, fetched.length, vaults);
     }
     const bytes = blocks.length * (this.#context?.sourceBytes(group) ?? 0);

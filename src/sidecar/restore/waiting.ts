@@ -2,12 +2,11 @@
 import { PACE_TICK_MS, WAITS_EVERY_MS } from "../../base/limits/cost.ts";
 import { nowMs } from "../../base/time.ts";
 import type { DoneReason, SidecarMessage } from "../socket/messages.ts";
-import type { CostModel } from "./cost-model.ts";
-import type { Plan } from "./plan.ts";
+import type { Budget, Plan } from "./plan.ts";
+import type { Worth } from "./worth.ts";
 
 export interface WaitingOptions {
-  /** null: there is no arena yet. */
-  costs(): CostModel | null;
+  worth: Pick<Worth, "isLost">;
   finish(plan: Plan, reason: DoneReason): void;
   send(message: SidecarMessage): void;
 }
@@ -26,9 +25,10 @@ export class Waiting {
     this.#options = options;
   }
 
-  /** Ends the plan `ms` after it is asked for, or after now; later calls replace earlier ones. */
-  limit(plan: Plan, ms: number, reason: DoneReason): void {
-    plan.budget = { ms, reason };
+  /** Ends the plan that long after it is asked for, or after now; later calls replace earlier ones. null: nothing changes. */
+  limit(plan: Plan, budget: Budget | null): void {
+    if (budget === null) return;
+    plan.budget = budget;
     if (plan.isAsked && !plan.isOver) this.#arm(plan);
   }
 
@@ -40,7 +40,7 @@ export class Waiting {
     this.#arm(plan);
     this.#plans.add(plan);
     this.#ticker ??= setInterval(() => this.#tick(), PACE_TICK_MS);
-    if (this.#options.costs()?.isLost(plan) === true) this.#options.finish(plan, "slower");
+    if (this.#options.worth.isLost(plan)) this.#options.finish(plan, "slower");
   }
 
   end(plan: Plan): void {
@@ -64,12 +64,12 @@ export class Waiting {
 
   /** Ends plans whose missing blocks would be computed sooner than fetched; their placed blocks are handed over. */
   #tick(): void {
-    const costs = this.#options.costs();
+    const { worth } = this.#options;
     const isTold = nowMs() - this.#toldMs >= WAITS_EVERY_MS;
     if (isTold) this.#toldMs = nowMs();
     for (const plan of this.#plans) {
       const { req, number, state } = plan;
-      if (state === "fetching" && costs?.isLost(plan) === true) {
+      if (state === "fetching" && worth.isLost(plan)) {
         this.#options.finish(plan, "slower");
       } else if (isTold && state !== "looking") {
         this.#options.send({ t: "waits", req, plan: number });

@@ -2,14 +2,15 @@
 import { ItemStatus, keyAt, KeyPacker } from "../../base/block.ts";
 import { TierkvError } from "../../base/errors.ts";
 import type { ArenaId } from "../../base/native.ts";
-import { nowMs } from "../../base/time.ts";
-import type { FetchPlan, Settled } from "../../client/lane-requests.ts";
+import type { BlockSource, FetchWindow, Settled } from "../../client/source.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { DoneReason } from "../socket/messages.ts";
 
 export interface WindowOptions {
   blocks: readonly Block[];
+  /** Where they are fetched. */
+  source: BlockSource;
   shards: number;
   arena: ArenaId;
   fidelity: number;
@@ -30,17 +31,12 @@ export class Window {
   readonly #controller = new AbortController();
   /** Packed key of each item. */
   readonly #keys: Buffer;
-  /** True when the vault reads its archive for it. */
-  readonly isFar: boolean;
-  /** Time of the last arrival. */
-  lastMs: number = nowMs();
   /** Record bytes received. */
   bytes = 0;
   #isOver = false;
 
   constructor(options: WindowOptions) {
     this.#options = options;
-    this.isFar = options.blocks.some((block) => block.isFar);
     this.#isDone = new Uint8Array(options.blocks.length * options.shards);
     const packer = new KeyPacker(this.#isDone.length);
     for (const block of options.blocks) {
@@ -54,12 +50,16 @@ export class Window {
     return this.#controller.signal;
   }
 
+  get source(): BlockSource {
+    return this.#options.source;
+  }
+
   get isOver(): boolean {
     return this.#isOver;
   }
 
   /** Returns the keys to fetch and the slots they go to. */
-  fetchPlan(): FetchPlan {
+  asked(): FetchWindow {
     const { arena, fidelity, geometryOf, blocks, shards } = this.#options;
     const count = this.#isDone.length;
     const geometries = new Uint32Array(count);
@@ -78,11 +78,6 @@ export class Window {
       }
     }
     return { arena, fidelity, keys: this.#keys, geometries, leases, trace };
-  }
-
-  /** Notes that bytes have arrived. */
-  touch(): void {
-    this.lastMs = nowMs();
   }
 
   /** Takes the status of each item; ACCEPTED means verified and decoded in its slot. */

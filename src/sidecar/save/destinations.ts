@@ -1,8 +1,9 @@
-// Owns the destinations of a block: memory of this machine, its owner, another vault, and a parity record.
+// Owns the destinations of a block: memory of this machine, its owner, and another vault.
 import type { RecordClass } from "../../base/block.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
+import type { Refusal } from "../../client/source.ts";
 import type { SaveItem } from "../socket/messages.ts";
-import type { Membership, Pools } from "../vaults/pools.ts";
+import type { Pools } from "../vaults/pools.ts";
 import type { StoreQueue, Destination } from "./store-queue.ts";
 
 export interface DestinationsContext {
@@ -11,21 +12,14 @@ export interface DestinationsContext {
   counters: SidecarCounters;
 }
 
-/** The parity record that a block is a member of, and where it is stored. */
-export interface ParityDestination extends Membership {
-  destination: Destination;
-  /** Tokens of one block. */
-  tokens: number;
-  anchor: Buffer;
-}
-
 export interface Destinations {
-  /** In sending order; empty: the class has no vault. A vault that is down is left out if another is there. */
+  /** Destinations that take the block now, in sending order. */
   destinations: Destination[];
-  /** null: no parity is kept, or no vault can take it. */
-  parity: ParityDestination | null;
+  /** Why the block goes nowhere; null: it goes to all of them. */
+  refusal: Refusal | "no_vault" | null;
 }
 
+/** Decides once for a block which destinations may take it. A vault that may not is left out where memory of this machine takes it. */
 export function destinationsOf(
   { recordClass, tokens }: { recordClass: RecordClass; tokens: number },
   { hash, anchor, endTokens }: SaveItem,
@@ -35,27 +29,16 @@ export function destinationsOf(
   const index = Math.max(0, Math.floor(endTokens / tokens) - 1);
   const home = pool.homeOf(hash, anchor, index);
   const destinations: Destination[] = [];
-  const add = (role: Destination["role"], vault: number): boolean => {
+  const add = (role: Destination["role"], vault: number): Destinations["refusal"] => {
     const store = stores[recordClass][vault];
-    if (store === undefined) return false;
-    const isUsable = !store.isDown && !store.isReadOnly;
-    if (role === "owner" ? destinations.length === 0 || isUsable : isUsable)
-      destinations.push({ store, flushed: store.flushed, role });
-    return isUsable;
+    if (store === undefined) return "no_vault";
+    if (store.refusal === null) destinations.push({ store, flushed: store.flushed, role });
+    return store.refusal;
   };
-  const isNear = add("near", pool.local);
-  if (!add("owner", home.owner) && isNear) {
-    const isReadOnly = stores[recordClass][home.owner]?.isReadOnly === true;
-    counters.add(isReadOnly ? "dropped_read_only" : "dropped_vault_down");
-  }
-  if (pool.isDouble && !add("replica", home.second)) counters.add("replicas_dropped");
-  const membership = pool.membershipOf(anchor, index);
-  const store = membership === null ? undefined : stores[recordClass][membership.vault];
-  if (membership === null || store === undefined || store.isDown || store.isReadOnly)
-    return { destinations, parity: null };
-  const destination: Destination = { store, flushed: store.flushed, role: "parity" };
-  return {
-    destinations,
-    parity: { ...membership, destination, tokens, anchor: Buffer.from(anchor) },
-  };
+  const isNear = add("near", pool.local) === null;
+  const refusal = add("owner", home.owner);
+  if (pool.isDouble && add("replica", home.second) !== null) counters.add("replicas_dropped");
+  if (refusal === null || !isNear) return { destinations, refusal };
+  counters.add(`dropped_${refusal === "no_vault" ? "vault_down" : refusal}`);
+  return { destinations, refusal: null };
 }

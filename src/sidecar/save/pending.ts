@@ -3,7 +3,6 @@ import { HASH_BYTES } from "../../base/block.ts";
 import type { Namespace } from "../../base/block.ts";
 import { SAVE_BATCH_ITEMS } from "../../base/limits/general.ts";
 import type { SaveItem } from "../socket/messages.ts";
-import type { ParityDestination } from "./destinations.ts";
 import type { Destination } from "./store-queue.ts";
 
 export interface Pending {
@@ -14,7 +13,6 @@ export interface Pending {
   namespace: Namespace;
   /** In sending order, at least one. */
   destinations: readonly Destination[];
-  parity: ParityDestination | null;
   /** True for a block that a lossy codec gave back. */
   isDecoded: boolean;
 }

@@ -1,5 +1,5 @@
 // Owns the re-offering of blocks that a vault lost or evicted and an arena still holds: in idle time, prefix first, bounded.
-import { hasBit, hashAt, KeyPacker, packKeys } from "../../base/block.ts";
+import { hasBit, hashAt, keyCount, KeyPacker, packKeys } from "../../base/block.ts";
 import type { Namespace, RecordClass } from "../../base/block.ts";
 import { toTierkvError } from "../../base/errors.ts";
 import {
@@ -15,17 +15,19 @@ import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import type { ArenaId } from "../../base/native.ts";
 import { jitterMs, nowMs, sleep } from "../../base/time.ts";
-import { UNCOUNTED } from "../../client/found.ts";
-import type { Vault } from "../../client/vault.ts";
+import { offered } from "../../client/found.ts";
+import { UNCOUNTED } from "../../client/source.ts";
+import type { BlockStore } from "../../client/source.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
-import { packBlocks } from "../../codec/task.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
 import type { Block } from "../slots/block.ts";
 import type { Group } from "../slots/groups.ts";
 import type { Holding } from "../slots/holding.ts";
 import type { VaultClients } from "../vaults/pools.ts";
 import type { CodecChoice } from "./codec-choice.ts";
+import { completed, recallAll } from "./recall.ts";
+import type { Recalled } from "./recall.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
 /** The blocks in one engine's arena. */
@@ -42,7 +44,7 @@ export interface Copies {
 export interface ReofferOptions {
   vaults: VaultClients;
   /** Returns false for a vault that has left its pool: it is offered nothing. */
-  isMember(client: Vault): boolean;
+  isMember(client: BlockStore): boolean;
   stores: Readonly<Record<RecordClass, readonly StoreQueue[]>>;
   pool: EncodePool;
   codecs: CodecChoice;
@@ -58,7 +60,7 @@ export interface ReofferOptions {
 interface Look {
   /** Index of the vault in its class. */
   readonly vault: number;
-  readonly client: Vault;
+  readonly client: BlockStore;
   readonly store: StoreQueue;
   readonly epoch: number;
   /** Bytes that may still be offered: into free room, and in place of other records. null: not known yet. */
@@ -102,7 +104,7 @@ export class Reoffer {
 
   /** False when other work goes on, or the vault has changed since the look began. */
   #mayGoOn({ client, epoch }: Look): boolean {
-    const isThere = !client.isOpen && !client.isReadOnly && client.epoch === epoch;
+    const isThere = client.refusal === null && client.epoch === epoch;
     return isThere && !this.#closing.signal.aborted && this.#options.isIdle();
   }
 
@@ -131,7 +133,9 @@ export class Reoffer {
     const { client, epoch } = look;
     const packer = new KeyPacker(blocks.length * shards);
     for (const { hashes, index, group } of blocks) packer.add(hashes, index, group, shards);
-    const present = await client.lookup(namespace, packer.keys, CALL_TIMEOUT_MS, UNCOUNTED);
+    const { keys } = packer;
+    const offers = await client.find(namespace, keys, CALL_TIMEOUT_MS, UNCOUNTED);
+    const present = offered(offers, keyCount(keys));
     const missing: Block[] = [];
     for (const [index, block] of blocks.entries()) {
       let held = 0;
@@ -171,7 +175,10 @@ export class Reoffer {
     let bytes = 0;
     try {
       for (let shard = 0; shard < copies.shards && lent.length > 0; shard += 1) {
-        const records = await this.#encode(look, copies, lent, shard);
+        const recalled = await this.#recall(look, copies, lent, shard);
+        const records = await completed(lent, recalled, (left) =>
+          this.#encode(look, copies, left, shard),
+        );
         const outgoing: OutgoingRecord[] = [];
         for (const [index, record] of records.entries()) {
           const block = lent[index];
@@ -187,7 +194,7 @@ export class Reoffer {
             namespace: copies.namespace,
             tenant: block.run.tenant,
             flushed,
-            key: packKeys(hashAt(block, block.index), block.group, shard),
+            key: keyOf(block, shard),
             record,
             sourceBytes: copies.groupAt(block.group, shard).sourceBytes,
             endTokens: endTokens(block, copies),
@@ -214,6 +221,24 @@ export class Reoffer {
     return bytes;
   }
 
+  /** Gives the records that lossy blocks came with, as far as their other vaults have them. */
+  #recall(
+    look: Look,
+    { namespace }: Copies,
+    blocks: readonly Block[],
+    shard: number,
+  ): Promise<Recalled> {
+    const { stores, codecs } = this.#options;
+    const { name } = look.client;
+    const isLossy = codecs.isLossy(namespace, name);
+    const wanted = blocks.map((block) => {
+      const other = isLossy ? otherVault(block, look) : null;
+      const store = other === null ? undefined : stores[name][other];
+      return { namespace, key: keyOf(block, shard), stores: store === undefined ? [] : [store] };
+    });
+    return recallAll(wanted);
+  }
+
   #encode(
     { store }: Look,
     copies: Copies,
@@ -232,18 +257,16 @@ export class Reoffer {
       namespace,
       shard,
       shardCount: shards,
-      ...packBlocks(
-        blocks.map((block) => {
-          const pair = (block.leaseAt + shard) * 2;
-          return {
-            slot: block.leases[pair] ?? 0,
-            generation: block.leases[pair + 1] ?? 0,
-            hash: hashAt(block, block.index),
-            parent: block.index === 0 ? block.run.parent : hashAt(block, block.index - 1),
-            endTokens: endTokens(block, copies),
-          };
-        }),
-      ),
+      blocks: blocks.map((block) => {
+        const pair = (block.leaseAt + shard) * 2;
+        return {
+          slot: block.leases[pair] ?? 0,
+          generation: block.leases[pair + 1] ?? 0,
+          hash: hashAt(block, block.index),
+          parent: block.index === 0 ? block.run.parent : hashAt(block, block.index - 1),
+          endTokens: endTokens(block, copies),
+        };
+      }),
     });
   }
 }
@@ -254,6 +277,15 @@ const NO_BLOCK = { group: 0, recordClass: "kv" } as const;
 function holdingOf(block: Block, { vault }: Pick<Look, "vault">): Holding | null {
   if (block.owner === vault) return block;
   return block.second?.vault === vault ? block.second : null;
+}
+
+/** Returns the vault, beside the one looked at, that has the block or is to have it; null: there is none. */
+function otherVault(block: Block, { vault }: Pick<Look, "vault">): number | null {
+  return block.owner === vault ? (block.second?.vault ?? null) : block.owner;
+}
+
+function keyOf(block: Block, shard: number): Buffer {
+  return packKeys(hashAt(block, block.index), block.group, shard);
 }
 
 /** True when it is not known whether the vault, in this epoch, holds the block. */
@@ -277,8 +309,11 @@ function wasEvicted(block: Block, look: Look): boolean {
   return holdingOf(block, look)?.heldEpoch === look.epoch;
 }
 
-async function roomOf(client: Vault): Promise<NonNullable<Look["room"]>> {
-  const { maxBytes, usedBytes, reservedBytes, disk } = await client.stats(CALL_TIMEOUT_MS);
+async function roomOf(client: BlockStore): Promise<NonNullable<Look["room"]>> {
+  // Without statistics nothing says that there is room.
+  const stats = await client.stats?.(CALL_TIMEOUT_MS);
+  if (stats === undefined) return { free: 0, evicted: 0 };
+  const { maxBytes, usedBytes, reservedBytes, disk } = stats;
   // A vault that still recovers may hold blocks it does not know yet.
   if (disk?.recovering === true) return { free: 0, evicted: 0 };
   const free = Math.max(0, maxBytes - usedBytes - reservedBytes);

@@ -15,7 +15,6 @@ import { becomes } from "../../base/time.ts";
 import type { Takes } from "../../client/flush-feed.ts";
 import type { EncodePool } from "../../codec/pool.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
-import { packBlocks } from "../../codec/task.ts";
 import type { EncodeTask } from "../../codec/task.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import type { SaveItem } from "../socket/messages.ts";
@@ -27,10 +26,11 @@ import type { CodecChoice } from "./codec-choice.ts";
 import { isVariable } from "./codecs.ts";
 import { DecodedBlocks } from "./decoded.ts";
 import { destinationsOf } from "./destinations.ts";
-import { ParityMaker } from "./parity.ts";
-import type { Member } from "./parity.ts";
+import type { Destinations } from "./destinations.ts";
 import { ownHashes, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
+import { completed, recallAll } from "./recall.ts";
+import type { Wanted } from "./recall.ts";
 import { SaveRoom } from "./room.ts";
 import type { SaveSource } from "./source.ts";
 import { along } from "./store-queue.ts";
@@ -45,6 +45,18 @@ export interface SaverOptions {
   quarantine: Quarantine;
   counters: SidecarCounters;
   logger: Logger;
+}
+
+/** A block that an engine hands over. */
+interface Offered extends Pick<Destinations, "refusal"> {
+  source: SaveSource;
+  namespace: Namespace | null;
+  name: string | null;
+  item: SaveItem;
+  /** False where no restore of it could ever win. */
+  isWorth: boolean;
+  /** Where it goes first. */
+  store: StoreQueue | undefined;
 }
 
 /** Blocks of one source that go to one vault. */
@@ -70,13 +82,11 @@ export class Saver {
   readonly #inFlight = new Set<string>();
   /** Queues about to get deferred records, which will take their room. */
   readonly #deferring = new Set<StoreQueue>();
-  readonly #parity: ParityMaker;
-  /** Decoded bytes of all blocks in flight, and the bytes of parity records. */
+  /** Decoded bytes of all blocks in flight. */
   #bytes = 0;
 
   constructor(options: SaverOptions) {
     this.#options = options;
-    this.#parity = new ParityMaker({ ...options, onBytes: (bytes) => (this.#bytes += bytes) });
     for (const store of this.#stores) this.watch(store);
   }
 
@@ -115,9 +125,9 @@ export class Saver {
     for (const item of items) {
       const key = packKeys(item.hash, source.group, source.shard);
       const name = namespace === null ? null : recordKey(namespace, key);
-      const { destinations, parity } = destinationsOf(source, item, this.#options);
+      const { destinations, refusal } = destinationsOf(source, item, this.#options);
       const store = destinations[0]?.store;
-      const reason = this.#refusal(source, store, namespace, name, item, isWorth);
+      const reason = this.#refusal({ source, namespace, name, item, isWorth, refusal, store });
       if (reason !== null || name === null || namespace === null || store === undefined) {
         this.#dropped(namespace, key, reason ?? "no_namespace");
         source.finish(item.slot, item.generation);
@@ -128,7 +138,7 @@ export class Saver {
       this.#bytes += source.sourceBytes;
       const own = { ...item, ...ownHashes(key, item) };
       const isDecoded = this.decoded.has(blockKey(namespace, source.group, item.hash));
-      const next = { item: own, key, name, namespace, destinations, parity, isDecoded };
+      const next = { item: own, key, name, namespace, destinations, isDecoded };
       this.#queueOf(source, store).pending.push(next);
     }
     if (dropped > 0) source.onBatch();
@@ -142,7 +152,6 @@ export class Saver {
   flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): number {
     const all = this.#options.stores[recordClass];
     const stores = vault === null ? all : all.slice(vault, vault + 1);
-    this.#parity.flush(recordClass, takes);
     let count = 0;
     for (const store of stores) count += store.flush(takes);
     for (const queue of this.#queues) {
@@ -206,22 +215,14 @@ export class Saver {
     this.#options.outcomes.dropped(namespace, key, reason);
   }
 
-  #refusal(
-    source: SaveSource,
-    store: StoreQueue | undefined,
-    namespace: Namespace | null,
-    name: string | null,
-    { endTokens }: SaveItem,
-    isWorth: boolean,
-  ): DropReason | "duplicate" | null {
+  #refusal(offered: Offered): DropReason | "duplicate" | null {
+    const { source, namespace, name, item, isWorth, refusal, store } = offered;
     if (name === null || namespace === null) return "no_namespace";
     if (this.#options.quarantine.has(namespace)) return "quarantined";
-    if (store === undefined) return "no_vault";
-    if (store.isDown) return "vault_down";
-    if (store.isReadOnly) return "read_only";
+    if (refusal !== null || store === undefined) return refusal ?? "no_vault";
     if (this.#inFlight.has(name)) return "duplicate";
     if (!isWorth) return "slow_link";
-    return this.#hasRoomFor(source.sourceBytes, store, endTokens) ? null : "queue_full";
+    return this.#hasRoomFor(source.sourceBytes, store, item.endTokens) ? null : "queue_full";
   }
 
   /** Makes room: copies of records held elsewhere go first, then the deepest block, which is useless without the blocks before it. */
@@ -259,15 +260,15 @@ export class Saver {
     return queue.isLeaving || (queue.source.isShort() && this.#bytes <= SAVE_AHEAD_BYTES_MAX);
   }
 
-  /** True for records that are sent twice, belong to parity, or have varying length: they are encoded before they are sent. */
+  /** True for records that are sent twice or have varying length: they are encoded before they are sent. */
   #isMadeAhead(
     namespace: Namespace,
     { recordClass, geometry }: SaveSource,
     { view }: StoreQueue,
   ): boolean {
     const { pools, codecs } = this.#options;
-    const { isDouble, width, local } = pools[recordClass];
-    const isAlone = !isDouble && width === 0 && local === NO_VAULT;
+    const { isDouble, local } = pools[recordClass];
+    const isAlone = !isDouble && local === NO_VAULT;
     return !isAlone || isVariable(codecs.idFor(namespace, recordClass, geometry, [view]));
   }
 
@@ -299,13 +300,15 @@ export class Saver {
     const { source } = queue;
     let isDeferred = mayDefer;
     const records: OutboxRecord[] = [];
-    const members = batch.map((next) => this.#parity.join(source, next));
     try {
       await failpoint("sidecar.save.taken");
-      const task = await this.#task(source, batch);
-      isDeferred &&= !isVariable(task.codec);
-      records.push(...(isDeferred ? pool.defer(task) : await pool.encode(task)));
-      await this.#parity.take(members, records);
+      const encode = async (left: readonly Pending[]): Promise<OutboxRecord[]> => {
+        const task = await this.#task(source, left);
+        isDeferred &&= !isVariable(task.codec);
+        return isDeferred ? pool.defer(task) : await pool.encode(task);
+      };
+      const recalled = await recallAll(toRecall(batch));
+      records.push(...(await completed(batch, recalled, encode)));
     } catch (error) {
       logger.warn({ err: toTierkvError(error) }, "a batch of saves was not encoded");
     }
@@ -316,7 +319,7 @@ export class Saver {
     if (isDeferred && records.length > 0) {
       let open = batch.length;
       queue.deferred += open;
-      this.#store(queue, batch, records, members, () => {
+      this.#store(queue, batch, records, () => {
         queue.deferred -= 1;
         open -= 1;
         if (open === 0) leave();
@@ -324,7 +327,7 @@ export class Saver {
     } else {
       leave();
       if (records.length > 0) this.#options.counters.add("blocks_encoded_ahead", records.length);
-      this.#store(queue, batch, records, members, () => {});
+      this.#store(queue, batch, records, () => {});
     }
   }
 
@@ -346,7 +349,7 @@ export class Saver {
       namespace,
       shard,
       shardCount,
-      ...packBlocks(batch.map(({ item }) => item)),
+      blocks: batch.map(({ item }) => item),
     };
   }
 
@@ -355,7 +358,6 @@ export class Saver {
     { source, store }: Queue,
     batch: readonly Pending[],
     records: readonly OutboxRecord[],
-    members: readonly (Member | null)[],
     onEnd: () => void,
   ): void {
     const { sourceBytes } = source;
@@ -368,9 +370,7 @@ export class Saver {
         continue;
       }
       const { endTokens, tenant } = item;
-      const onOwner = (isTaken: boolean): void =>
-        this.#parity.settle(members[index] ?? null, isTaken);
-      const named = { namespace, tenant, key, endTokens, record, sourceBytes, onOwner };
+      const named = { namespace, tenant, key, endTokens, record, sourceBytes };
       outgoing.push(
         along(named, destinations, () => {
           this.#forget(source, name);
@@ -384,6 +384,14 @@ export class Saver {
   #forget(source: SaveSource, name: string): void {
     if (this.#inFlight.delete(name)) this.#bytes -= source.sourceBytes;
   }
+}
+
+/** Returns what decoded blocks may be recalled from. A vault alone is not asked, because it keeps the record it has. */
+function toRecall(batch: readonly Pending[]): Wanted[] {
+  return batch.map(({ namespace, key, isDecoded, destinations }) => {
+    const stores = destinations.map(({ store }) => store);
+    return { namespace, key, stores: isDecoded && stores.length > 1 ? stores : [] };
+  });
 }
 
 const SETTLE_POLL_MS = 5;

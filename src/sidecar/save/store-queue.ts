@@ -16,13 +16,15 @@ import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import { BusyTime } from "../../base/time.ts";
 import type { Takes } from "../../client/flush-feed.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore, Refusal } from "../../client/source.ts";
 import type { OutboxRecord } from "../../codec/record.ts";
 import type { Link } from "../../cost/link.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import { StoreTrace } from "../trace/request-trace.ts";
 import type { Stored } from "../trace/request-trace.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
+import { recall } from "./recall.ts";
+import type { Recalled } from "./recall.ts";
 import { VaultView } from "./vault-view.ts";
 
 /** One place that a record is sent to. */
@@ -30,8 +32,8 @@ export interface Destination {
   store: StoreQueue;
   /** Number of the vault's last flush when the engine handed the block over. */
   flushed: number;
-  /** near: memory of this machine, first · owner: its vault · replica: another vault, last · parity: that of a parity record. */
-  role: "near" | "owner" | "replica" | "parity";
+  /** near: memory of this machine, first · owner: its vault · replica: another vault, last. */
+  role: "near" | "owner" | "replica";
 }
 
 export interface OutgoingRecord {
@@ -51,14 +53,12 @@ export interface OutgoingRecord {
   role?: Destination["role"];
   /** True for a record stored elsewhere already: sent when nothing else waits, and dropped first. */
   isCopy?: boolean;
-  /** Called with whether the owner took these very bytes. */
-  onOwner?(isTaken: boolean): void;
   /** Called when the record is stored or dropped; `isHeld`: the vault holds it. */
   onEnd(isHeld: boolean): void;
 }
 
 export interface StoreQueueOptions {
-  client: Vault;
+  client: BlockStore;
   link: Link;
   priority: FetchPriority;
   outcomes: BlockOutcomes;
@@ -74,7 +74,7 @@ export type OnStored = (stored: Stored) => void;
 export class StoreQueue {
   /** The vault as the choice of a codec sees it. */
   readonly view: VaultView;
-  readonly #client: Vault;
+  readonly #client: BlockStore;
   readonly #link: Link;
   readonly #priority: FetchPriority;
   readonly #outcomes: BlockOutcomes;
@@ -102,13 +102,9 @@ export class StoreQueue {
     this.#busy = new BusyTime((us) => counters.add("store_busy_us", us));
   }
 
-  get isDown(): boolean {
-    return this.#client.isOpen;
-  }
-
-  /** True where our role is to read: the vault refuses every record. */
-  get isReadOnly(): boolean {
-    return this.#client.isReadOnly;
+  /** Why the vault takes no record now; null: it does. */
+  get refusal(): Refusal | null {
+    return this.#client.refusal;
   }
 
   /** Number of the vault's last flush that is known here. */
@@ -119,6 +115,14 @@ export class StoreQueue {
   /** Returns the model of a namespace; null: not known. */
   modelOf(namespace: Buffer): string | null {
     return this.#models.get(namespace.toString("latin1"))?.model ?? null;
+  }
+
+  /** Fetches the vault's records unchanged; null for each that it does not give. Never rejects. */
+  recall(namespace: Namespace, keys: readonly Buffer[]): Promise<Recalled> {
+    return recall(this.#client, namespace, keys, {
+      counters: this.#counters,
+      logger: this.#logger,
+    });
   }
 
   /** Drops the waiting records that `takes` names, and returns how many. */
@@ -170,7 +174,7 @@ export class StoreQueue {
     const { epoch } = this.#client;
     if (named === undefined || named.epoch === epoch) return;
     named.epoch = epoch;
-    this.#client.nameModel(namespace, named.model, CALL_TIMEOUT_MS).catch((error: unknown) => {
+    this.#client.nameModel?.(namespace, named.model, CALL_TIMEOUT_MS).catch((error: unknown) => {
       // Else a flush by model would leave the records. A refusal is final.
       if (toTierkvError(error).code !== "VAULT_REFUSED") named.epoch = null;
       this.#logger.debug({ err: error }, "a namespace was not named");
@@ -194,11 +198,10 @@ export class StoreQueue {
 
   #giveUp(outgoing: OutgoingRecord, reason: string): void {
     this.#countDropped(outgoing, reason);
-    this.#end(outgoing, false, false);
+    this.#end(outgoing, false);
   }
 
-  #end(outgoing: OutgoingRecord, isHeld: boolean, wasTaken: boolean): void {
-    if ((outgoing.role ?? "owner") === "owner") outgoing.onOwner?.(wasTaken);
+  #end(outgoing: OutgoingRecord, isHeld: boolean): void {
     outgoing.record.drop();
     outgoing.onEnd(isHeld);
   }
@@ -219,7 +222,7 @@ export class StoreQueue {
   get #mayTake(): boolean {
     const [copy] = this.#copies;
     if (this.#waiting.length > 0 || copy === undefined) return this.#waiting.length > 0;
-    return this.#inFlight === 0 || (copy.role !== "replica" && copy.role !== "parity");
+    return this.#inFlight === 0 || copy.role !== "replica";
   }
 
   #pump(): void {
@@ -300,7 +303,7 @@ export class StoreQueue {
       this.#logger.debug({ err: error, vault: this.#client.name }, "a batch of saves was dropped");
     } finally {
       for (const outgoing of batch) {
-        this.#end(outgoing, held.has(outgoing), taken.has(outgoing));
+        this.#end(outgoing, held.has(outgoing));
       }
       if (trace !== null) this.#tell(trace, batch.length, taken);
     }
@@ -316,7 +319,6 @@ export class StoreQueue {
   #count(outgoing: OutgoingRecord, status: ItemStatus | undefined): boolean {
     const { record, sourceBytes, namespace, isAgain, role = "owner" } = outgoing;
     const what = statusName(status ?? ItemStatus.UNSPECIFIED);
-    if (role === "parity") return this.#countParity(record.bytes, status);
     if (isTaken(status)) {
       if (isAgain === true) {
         this.#counters.add("copies_sent_bytes", record.bytes);
@@ -342,14 +344,6 @@ export class StoreQueue {
     return false;
   }
 
-  #countParity(bytes: number, status: ItemStatus | undefined): boolean {
-    if (isTaken(status)) this.#counters.add("parity_sent_bytes", bytes);
-    const isHeld = isTaken(status) || status === ItemStatus.PRESENT;
-    const what = isTaken(status) ? "parity_saved" : "parity_present";
-    this.#counters.add(isHeld ? what : "parity_dropped");
-    return isHeld;
-  }
-
   /** Counts a dropped record. A block's outcome is its outcome at the owner. */
   #countDropped(outgoing: OutgoingRecord, why: string): void {
     const { role = "owner" } = outgoing;
@@ -369,7 +363,6 @@ function isTaken(status: ItemStatus | undefined): boolean {
 const DROPPED = {
   near: "shared_dropped",
   replica: "replicas_dropped",
-  parity: "parity_dropped",
 } as const;
 
 const PRESENT = {

@@ -2,16 +2,16 @@
 import { VAULT_FULL_SHARE, VAULT_ROOM_MS } from "../../base/limits/codec.ts";
 import { STATUS_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { nowMs } from "../../base/time.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import type { Link } from "../../cost/link.ts";
 
 export class VaultView {
-  readonly #client: Vault;
+  readonly #client: BlockStore;
   readonly #link: Link;
   #isNearlyFull = false;
   #askedMs: number | null = null;
 
-  constructor(client: Vault, link: Link) {
+  constructor(client: BlockStore, link: Link) {
     this.#client = client;
     this.#link = link;
   }
@@ -39,8 +39,9 @@ export class VaultView {
   async #ask(): Promise<void> {
     this.#askedMs = nowMs();
     try {
-      const { usedBytes, maxBytes } = await this.#client.stats(STATUS_TIMEOUT_MS);
-      this.#isNearlyFull = usedBytes >= maxBytes * VAULT_FULL_SHARE;
+      const stats = await this.#client.stats?.(STATUS_TIMEOUT_MS);
+      if (stats !== undefined)
+        this.#isNearlyFull = stats.usedBytes >= stats.maxBytes * VAULT_FULL_SHARE;
     } catch {
       // A silent vault is asked again; its breaker is not opened from here.
     }

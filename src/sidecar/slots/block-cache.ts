@@ -5,7 +5,6 @@ import { HASH_BYTES } from "../../base/block.ts";
 import type { RecordClass } from "../../base/block.ts";
 import type { ArenaId } from "../../base/native.ts";
 import type { Takes } from "../../client/flush-feed.ts";
-import { REBUILT } from "../../pool/placement.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import { Block, NO_LEASES } from "./block.ts";
 import type { BlockRun, BlockUser } from "./block.ts";
@@ -106,6 +105,11 @@ export class BlockCache {
     return this.#blocks.has(key) && !this.#idle.has(key);
   }
 
+  /** Same for the hash at `index`. */
+  isInUseAt(hashes: Buffer, index: number, keyOf: (index: number) => string): boolean {
+    return this.#begins[beginOf(hashes, index)] !== 0 && this.isInUse(keyOf(index));
+  }
+
   /** Adds a user to the block with that key, which is block `index` of `run`; a missing block is made as `wanted`. */
   use(key: string, run: BlockRun, index: number, user: BlockUser): Block {
     let block = this.#blocks.get(key);
@@ -191,7 +195,7 @@ export class BlockCache {
   flush(recordClass: RecordClass, takes: Takes, vault: number | null = null): Block[] {
     const dropped: Block[] = [];
     for (const block of this.#blocks.values()) {
-      const isOf = vault === null || vault === block.owner || block.owner === REBUILT;
+      const isOf = vault === null || vault === block.owner;
       if (block.recordClass !== recordClass || !isOf) continue;
       if (!isTaken(block, takes)) continue;
       block.isFlushed = true;

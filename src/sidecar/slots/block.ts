@@ -1,12 +1,27 @@
 // Owns one block in an engine's arena, or on its way there: its state, its slots and its users.
 import type { Leases } from "../../arena/arena.ts";
 import type { RecordClass } from "../../base/block.ts";
-import { NO_VAULT } from "../../pool/placement.ts";
+import type { BlockSource } from "../../client/source.ts";
 import type { DoneReason } from "../socket/messages.ts";
 import { Holding } from "./holding.ts";
 
-/** Names consecutive blocks of one group in a namespace; a block includes all its shards. */
-export interface BlockRun {
+/** Consecutive blocks of one group that one source offers alike. */
+export interface RunOffer {
+  /** Index of the first block, and of the one behind the last. */
+  first: number;
+  end: number;
+  /** Index of the vault in its class. */
+  readonly vault: number;
+  /** Index of another vault that has the blocks, or is to have them; null: none. */
+  readonly second: number | null;
+  /** Records per block that only the vault's archive has. */
+  readonly archived: number;
+  /** Where to fetch them; null: the vault itself. */
+  readonly source: BlockSource | null;
+}
+
+/** Names consecutive blocks of one group in a namespace, offered alike; a block includes all its shards. */
+export interface BlockRun extends Omit<RunOffer, "first" | "end"> {
   readonly namespace: Buffer;
   readonly recordClass: RecordClass;
   readonly group: number;
@@ -18,18 +33,8 @@ export interface BlockRun {
   readonly first: number;
   /** Tenant that the blocks are stored for; 0: none in particular. */
   readonly tenant: number;
-  /** Per block: index of its vault in the class; 0 beyond the end. */
-  readonly owners: Uint8Array;
-  /** Per block: index of the other vault that has it or is to have it, or NO_VAULT; left out: none. */
-  readonly seconds?: Uint8Array;
-  /** Per block: number of its records that only the archive of its vault has; 0 beyond the end. */
-  readonly far?: Uint8Array;
-  /** Hashes of all known blocks of the prompt, in a run that others are cut from. */
-  readonly whole?: Buffer;
   /** Namespace of another engine's longer blocks that these were cut from. */
   readonly cutFrom?: Buffer;
-  /** Where blocks may be rebuilt: hashes of their stripes, from block `first` of the prompt on. */
-  readonly stripes?: { readonly first: number; readonly hashes: Buffer } | null;
 }
 
 /** A use of a block by one plan, called when the block's state changes. */
@@ -76,9 +81,8 @@ export class Block extends Holding {
   others: Set<BlockUser> | null = null;
 
   constructor(key: string, run: BlockRun, index: number) {
-    super(run.owners[index] ?? 0);
-    const second = run.seconds?.[index] ?? NO_VAULT;
-    this.second = second === NO_VAULT ? null : new Holding(second);
+    super(run.vault);
+    this.second = run.second === null ? null : new Holding(run.second);
     this.key = key;
     this.namespace = run.namespace;
     this.recordClass = run.recordClass;
@@ -98,9 +102,9 @@ export class Block extends Holding {
     return this.vault;
   }
 
-  /** True when its vault must read it from an archive. */
-  get isFar(): boolean {
-    return !this.hasFailedOver && (this.run.far?.[this.index] ?? 0) > 0;
+  /** Source to fetch it from; null: the vault itself. */
+  get source(): BlockSource | null {
+    return this.hasFailedOver ? null : this.run.source;
   }
 
   /** True when the block is wanted and may still come from another vault. */

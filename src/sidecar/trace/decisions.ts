@@ -3,7 +3,7 @@ import { DECISIONS_MAX, NAME_BYTES_MAX } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import { nowMs, wallClockMs } from "../../base/time.ts";
-import type { Tier } from "../../client/vault.ts";
+import type { Tier } from "../../client/source.ts";
 import type { Choice, Decision } from "../../cost/engine-rates.ts";
 import type { DoneReason, Prefetch, Unasked } from "../socket/messages.ts";
 import { reasonOf } from "../socket/reasons.ts";

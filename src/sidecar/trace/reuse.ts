@@ -52,12 +52,12 @@ export class Reuse {
   answered(
     namespace: Namespace,
     groups: readonly AskedBlocks[],
-    { held, silent }: { held: readonly Buffer[]; silent: ReadonlySet<unknown> },
+    answer: { groups: readonly { held: Buffer }[]; silent: ReadonlySet<unknown> },
   ): void {
-    if (silent.size > 0) return;
-    for (const [at, bits] of held.entries()) {
+    if (answer.silent.size > 0) return;
+    for (const [at, { held }] of answer.groups.entries()) {
       const group = groups[at];
-      if (group !== undefined) this.asked(namespace, group, bits);
+      if (group !== undefined) this.asked(namespace, group, held);
     }
   }
 

@@ -13,7 +13,7 @@ import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import { jitterMs, nowMs, randomId, sleep } from "../../base/time.ts";
 import type { FlushedScope, Takes } from "../../client/flush-feed.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { VaultClients } from "./pools.ts";
 import type { Quarantine } from "./quarantine.ts";
@@ -49,7 +49,7 @@ interface Dropped {
 export class Flushes {
   readonly #options: FlushesOptions;
   readonly #closing = new AbortController();
-  readonly #watches = new Map<Vault, Watch>();
+  readonly #watches = new Map<BlockStore, Watch>();
   #isBegun = false;
   #heardMs: number | null = null;
 
@@ -65,7 +65,7 @@ export class Flushes {
   }
 
   /** Watches another vault, and ends the watches of vaults that are gone. */
-  add(client: Vault): void {
+  add(client: BlockStore): void {
     const { kv, ssm } = this.#options.vaults;
     for (const [known, watch] of this.#watches) {
       if (kv.includes(known) || ssm.includes(known)) continue;
@@ -89,7 +89,7 @@ export class Flushes {
     await Promise.all([...this.#watches.values()].map((watch) => watch.leave()));
   }
 
-  #open(client: Vault): Watch {
+  #open(client: BlockStore): Watch {
     const { socket, logger, vaults } = this.#options;
     const { name } = client;
     /** Index among several vaults of the class; null: it is alone. */
@@ -174,7 +174,7 @@ function takesOf(
 
 /** A call to one vault that the vault holds until a flush. */
 class Watch {
-  readonly #client: Vault;
+  readonly #client: BlockStore;
   readonly #id = randomId(16);
   readonly #name: string;
   readonly #logger: Logger;
@@ -184,13 +184,14 @@ class Watch {
   /** True once the vault knows this sidecar. */
   #isKnown = false;
 
-  constructor(client: Vault, name: string, logger: Logger) {
+  constructor(client: BlockStore, name: string, logger: Logger) {
     this.#client = client;
     this.#name = name;
     this.#logger = logger;
   }
 
   begin(signal: AbortSignal): void {
+    if (this.#client.watch === undefined) return;
     this.#running ??= this.#run(AbortSignal.any([signal, this.#ending.signal]));
   }
 
@@ -227,7 +228,7 @@ class Watch {
     this.#unsaid = { blocks: 0, bytes: 0, saves: 0 };
     try {
       const request = { client: this.#id, name: this.#name, leaving, ...said };
-      await this.#client.watch(request, timeoutMs, signal);
+      await this.#client.watch?.(request, timeoutMs, signal);
       this.#isKnown = true;
       return true;
     } catch (error) {

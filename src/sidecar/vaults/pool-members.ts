@@ -3,17 +3,17 @@ import type { RecordClass } from "../../base/block.ts";
 import { POOL_CLIENTS_MAX, POOL_VAULTS_MAX, VIEW_KEPT_MS } from "../../base/limits/pool.ts";
 import type { Logger } from "../../base/log.ts";
 import { nowMs } from "../../base/time.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import { Link } from "../../cost/link.ts";
 import type { SourceKind } from "../../discovery/source.ts";
 import type { VaultClients } from "./pools.ts";
 import { LookupGate, openGates, openLinks } from "./vaults.ts";
 
 /** Names the vaults that belong to pools, and connects to them. */
-export interface MemberSource {
+export interface MemberSource<Store extends BlockStore = BlockStore> {
   /** Calls `onList` with complete, non-empty lists of addresses, each with its source. Called once. */
   follow(onList: (recordClass: RecordClass, list: ReadonlyMap<string, SourceKind>) => void): void;
-  connect(recordClass: RecordClass, address: string): Vault;
+  connect(recordClass: RecordClass, address: string): Store;
   close(): void;
 }
 
@@ -28,19 +28,19 @@ export interface PoolMembersOptions {
 /** The lists of clients, links and gates are shared objects, so that every holder sees newcomers. */
 export class PoolMembers {
   readonly #options: PoolMembersOptions;
-  readonly clients: Record<RecordClass, Vault[]>;
+  readonly clients: Record<RecordClass, BlockStore[]>;
   readonly links: Record<RecordClass, Link[]>;
   readonly gates: Record<RecordClass, LookupGate[]>;
   /** Time at which each former member left. */
-  readonly #leftMs = new Map<Vault, number>();
+  readonly #leftMs = new Map<BlockStore, number>();
   /** Former members that are closed and not asked any more. */
-  readonly #forgotten = new WeakSet<Vault>();
-  readonly #own = new Set<Vault>();
+  readonly #forgotten = new WeakSet<BlockStore>();
+  readonly #own = new Set<BlockStore>();
   readonly #sources: Record<RecordClass, ReadonlyMap<string, SourceKind>> = {
     kv: new Map(),
     ssm: new Map(),
   };
-  #onJoin: (client: Vault, index: number) => void = () => {};
+  #onJoin: (client: BlockStore, index: number) => void = () => {};
 
   constructor(options: PoolMembersOptions) {
     this.#options = options;
@@ -53,11 +53,11 @@ export class PoolMembers {
   }
 
   /** True for a member; a former one is only asked for blocks it may still hold. */
-  isMember(client: Vault): boolean {
+  isMember(client: BlockStore): boolean {
     return !this.#leftMs.has(client);
   }
 
-  isForgotten(client: Vault): boolean {
+  isForgotten(client: BlockStore): boolean {
     return this.#forgotten.has(client);
   }
 
@@ -68,18 +68,18 @@ export class PoolMembers {
     }
   }
 
-  #forget(client: Vault): void {
+  #forget(client: BlockStore): void {
     this.#forgotten.add(client);
     client.close();
   }
 
   /** Source that named the vault. */
-  sourceOf({ name, address }: Vault): SourceKind {
+  sourceOf({ name, address }: BlockStore): SourceKind {
     return this.#sources[name].get(address) ?? "static";
   }
 
   /** Follows the source until closed. `onJoin`: a vault took an index, which may have been another's before. */
-  follow(onJoin: (client: Vault, index: number) => void): void {
+  follow(onJoin: (client: BlockStore, index: number) => void): void {
     this.#onJoin = onJoin;
     this.#options.source?.follow((recordClass, list) => this.#take(recordClass, list));
   }
@@ -152,7 +152,7 @@ export class PoolMembers {
     }
   }
 
-  #say({ address, name }: Vault, what: string): void {
+  #say({ address, name }: BlockStore, what: string): void {
     this.#options.logger.info({ vault: address, class: name }, what);
   }
 }

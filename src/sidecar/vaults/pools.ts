@@ -3,13 +3,12 @@ import { HASH_BYTES } from "../../base/block.ts";
 import type { RecordClass } from "../../base/block.ts";
 import { CAPACITY_STEPS, VIEW_KEPT_MS, VIEWS_KEPT_MAX } from "../../base/limits/pool.ts";
 import { nowMs } from "../../base/time.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import { anchorOf, NO_VAULT, Placement } from "../../pool/placement.ts";
 import type { Home } from "../../pool/placement.ts";
-import { membersOf } from "../../pool/stripes.ts";
 
 /** Vaults of each class, in the order of the configuration; empty: look-ups miss and saves are dropped, counted. */
-export type VaultClients = Readonly<Record<RecordClass, readonly Vault[]>>;
+export type VaultClients = Readonly<Record<RecordClass, readonly BlockStore[]>>;
 
 /** Vault indexes per block of a prompt; beyond the end: vault 0, and no other. */
 export interface Places {
@@ -18,43 +17,22 @@ export interface Places {
   others: readonly Uint8Array[];
   /** Lists of `others` with former owners: before a change, or stand-ins for a vault that is back. */
   before?: readonly Uint8Array[];
-  /** Records per parity record; left out, or 0: no parity. */
-  width?: number;
-}
-
-/** Everything that one block is rebuilt from. */
-export interface Kin {
-  /** Vault of the block itself while all vaults are up. */
-  home: number;
-  others: { at: number; vault: number }[];
-  /** Index of the block whose hash names the parity record; `vault` holds it. */
-  last: number;
-  vault: number;
-}
-
-/** A block's membership in a parity record: its width, the block's place, and where the record goes. */
-export interface Membership {
-  width: number;
-  place: number;
-  /** Index of the block whose hash names it. */
-  last: number;
-  /** NO_VAULT: nowhere, because the loss of one vault would take two records of the stripe. */
-  vault: number;
 }
 
 /** Places with a single vault: owner 0 of everything. */
 const ALONE: Places = { owners: new Uint8Array(0), others: [] };
 
 /** Properties of a vault that placement depends on. */
-export type PlacedOn = Pick<Vault, "address" | "tier" | "capacityBytes" | "isDraining" | "isOpen">;
+export type PlacedOn = Pick<
+  BlockStore,
+  "address" | "tier" | "capacityBytes" | "isDraining" | "isDown"
+>;
 
 export interface PoolOptions {
   /** The list may grow. */
   clients: readonly PlacedOn[];
   /** True: each record lies on two vaults. */
   isDouble?: boolean;
-  /** True: the blocks of a run share parity records. */
-  hasParity?: boolean;
   /** Returns false for a vault that has left: no more blocks are stored there. */
   isMember?(client: PlacedOn): boolean;
   /** Returns true for a vault that has left and is not asked any more. */
@@ -67,7 +45,6 @@ export class Pool {
   /** True for states, which are needed alone; blocks of attention need the ones before them. */
   readonly #isAlone: boolean;
   readonly #isDouble: boolean;
-  readonly #hasParity: boolean;
   #names: readonly string[];
   #weights: readonly number[];
   #placement: Placement;
@@ -83,7 +60,7 @@ export class Pool {
   readonly #isForgotten: (client: PlacedOn) => boolean;
   readonly #isDown = (vault: number): boolean => {
     const client = this.#clients[vault];
-    return client === undefined || client.isOpen || this.#isForgotten(client);
+    return client === undefined || client.isDown || this.#isForgotten(client);
   };
 
   constructor(recordClass: RecordClass, options: PoolOptions) {
@@ -93,7 +70,6 @@ export class Pool {
     this.#isForgotten = options.isForgotten ?? ((): boolean => false);
     this.#isAlone = recordClass === "ssm";
     this.#isDouble = isDouble;
-    this.#hasParity = options.hasParity ?? false;
     const shared = clients.findIndex(({ tier }) => tier === "shared");
     this.#shared = shared < 0 ? NO_VAULT : shared;
     this.#names = clients.map(({ address }) => address);
@@ -102,8 +78,7 @@ export class Pool {
   }
 
   #place(names: readonly string[], weights: readonly number[]): Placement {
-    const cut = this.#hasParity ? "parity" : "parts";
-    return new Placement(names, weights, this.#isAlone ? "whole" : cut);
+    return new Placement(names, weights, this.#isAlone ? "whole" : "parts");
   }
 
   get count(): number {
@@ -133,55 +108,12 @@ export class Pool {
     const { local } = this;
     if (local !== NO_VAULT) lists.unshift(new Uint8Array(hashes.length / HASH_BYTES).fill(local));
     const [owners = ALONE.owners, ...others] = lists;
-    return { owners, others, before, width: this.width };
+    return { owners, others, before };
   }
 
   /** True where runs are spread over several vaults. */
   get isCut(): boolean {
     return !this.#isAlone;
-  }
-
-  /** Records per parity record; 0: no parity. */
-  get width(): number {
-    return this.#placement.width;
-  }
-
-  /**
-   * Returns what block `index` of a prompt can be rebuilt from; null: nothing. `hashes` are the known ones of its run, from its
-   * first block on.
-   */
-  kinOf(hashes: Buffer, index: number): Kin | null {
-    this.#look();
-    const anchor = hashes.subarray(0, HASH_BYTES);
-    const stripe = this.#placement.stripeOf(anchor, this.#isDown);
-    const members = membersOf(index, this.width);
-    const last = members.at(-1) ?? 0;
-    const vault = stripe?.parityOf(index) ?? null;
-    if (stripe === null || vault === null) return null;
-    if (last - anchorOf(index) >= hashes.length / HASH_BYTES) return null;
-    const home = this.#placement.homeOf(anchor, () => false, index).owner;
-    const others = members
-      .filter((at) => at !== index)
-      .map((at) => ({ at, vault: stripe.ownerOf(at) }));
-    return { home, others, last, vault };
-  }
-
-  /** Returns the membership of block `index` before it is stored; null: no parity. */
-  membershipOf(anchor: Buffer, index: number): Membership | null {
-    this.#look();
-    const stripe = this.#placement.stripeOf(anchor, this.#isDown);
-    if (stripe === null) return null;
-    const { width } = this;
-    const members = membersOf(index, width);
-    const vault = stripe.parityFor(index) ?? NO_VAULT;
-    return { width, place: members.indexOf(index), last: members.at(-1) ?? index, vault };
-  }
-
-  /** Returns what a vault sends for a rebuilt block on average, as a multiple of the block's bytes. */
-  rebuildShare(vault: number): number {
-    if (this.#isDown(vault) || vault === this.#local) return 0;
-    const up = this.#clients.filter((_, at) => at !== this.#local && !this.#isDown(at));
-    return this.width / up.length;
   }
 
   /** Returns the lists of owners, likeliest first, and the former ones among them. */
@@ -300,8 +232,8 @@ export class Pool {
     );
     const isIn = isUndrained || !takers.includes(true) ? members : takers;
     const alike = isIn.map(Number);
-    const isUnsaid = ({ capacityBytes, isOpen }: PlacedOn): boolean =>
-      capacityBytes === null && !isOpen;
+    const isUnsaid = ({ capacityBytes, isDown }: PlacedOn): boolean =>
+      capacityBytes === null && !isDown;
     if (this.#clients.some((client, vault) => isIn[vault] === true && isUnsaid(client)))
       return alike;
     const steps = this.#clients.map(({ capacityBytes }) => stepOf(capacityBytes ?? 0));
@@ -328,7 +260,6 @@ function stepOf(bytes: number): number {
 
 export type Pools = Readonly<Record<RecordClass, Pool>>;
 
-/** Opens both pools. States are kept twice instead of with parity, because each is needed alone and rebuilding would come too late. */
 export function openPools(vaults: VaultClients, options: Omit<PoolOptions, "clients"> = {}): Pools {
   return { kv: openPool("kv", vaults.kv, options), ssm: openPool("ssm", vaults.ssm, options) };
 }
@@ -338,15 +269,10 @@ export function openPool(
   clients: readonly PlacedOn[],
   options: Omit<PoolOptions, "clients">,
 ): Pool {
-  const { isDouble = false, hasParity = false } = options;
-  const isState = recordClass === "ssm";
-  const kept = { isDouble: isDouble || (isState && hasParity), hasParity: hasParity && !isState };
-  return new Pool(recordClass, { ...options, ...kept, clients });
+  return new Pool(recordClass, { ...options, clients });
 }
 
 /** Options of `[cluster] redundancy`. */
-export function redundancyOf(
-  redundancy: "none" | "parity" | "copies:2",
-): Pick<PoolOptions, "isDouble" | "hasParity"> {
-  return { isDouble: redundancy === "copies:2", hasParity: redundancy === "parity" };
+export function redundancyOf(redundancy: "none" | "copies:2"): Pick<PoolOptions, "isDouble"> {
+  return { isDouble: redundancy === "copies:2" };
 }

@@ -10,8 +10,7 @@ import {
 import type { Logger } from "../../base/log.ts";
 import type { SidecarCounters } from "../../base/metrics.ts";
 import { yieldToLoop } from "../../base/time.ts";
-import type { VaultClient } from "../../client/vault-client.ts";
-import { isRemote } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { SessionMessage, SessionUpdate } from "../socket/session.ts";
 import type { Places, Pools, VaultClients } from "./pools.ts";
@@ -42,6 +41,13 @@ export interface SessionsOptions {
   pools: Pools;
   counters: SidecarCounters;
   logger: Logger;
+}
+
+/** A store that knows sessions. */
+type SessionStore = BlockStore & Required<Pick<BlockStore, "keep" | "sessions">>;
+
+function keepsSessions(store: BlockStore): store is SessionStore {
+  return store.keep !== undefined && store.sessions !== undefined;
 }
 
 const EVERY_NAMESPACE = Buffer.alloc(0);
@@ -108,10 +114,9 @@ export class Sessions {
     return { sessions: [...all.values()], failed };
   }
 
-  /** Remote vaults only, because shared memory keeps no sessions. */
-  #clients(): VaultClient[] {
+  #clients(): SessionStore[] {
     const { kv, ssm } = this.#options.vaults;
-    return [...kv, ...ssm].filter(isRemote);
+    return [...kv, ...ssm].filter(keepsSessions);
   }
 
   /** Sends a few messages at a time, because the client refuses calls above its own limit. */
@@ -136,7 +141,7 @@ export class Sessions {
   }
 
   /** Sends calls of one group each; the first names blocks the session gave up, the last ends the session. */
-  async #tellOne(client: VaultClient, message: SessionMessage, shards: number): Promise<void> {
+  async #tellOne(client: SessionStore, message: SessionMessage, shards: number): Promise<void> {
     const { session, namespace, tenant, keepS, isReleased } = message;
     const { pools, vaults } = this.#options;
     const of = { ...NOTHING, session, namespace, tenant, keepS };

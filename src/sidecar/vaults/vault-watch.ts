@@ -2,7 +2,7 @@
 import { STATUS_TIMEOUT_MS } from "../../base/limits/general.ts";
 import { VAULT_SEEN_MS } from "../../base/limits/seen.ts";
 import { nowMs } from "../../base/time.ts";
-import type { Vault } from "../../client/vault.ts";
+import type { BlockStore } from "../../client/source.ts";
 import type { VaultClients } from "./pools.ts";
 
 /** Statistics from a vault's last answer. */
@@ -31,7 +31,7 @@ export interface VaultSeen {
 
 export class VaultWatch {
   readonly #vaults: VaultClients;
-  readonly #seen = new Map<Vault, VaultSeen>();
+  readonly #seen = new Map<BlockStore, VaultSeen>();
   #askedMs: number | null = null;
 
   constructor(vaults: VaultClients) {
@@ -39,7 +39,7 @@ export class VaultWatch {
   }
 
   /** Returns a vault's latest answer; null: none came, or it was not asked. */
-  seen(client: Vault): VaultSeen | null {
+  seen(client: BlockStore): VaultSeen | null {
     return this.#seen.get(client) ?? null;
   }
 
@@ -50,11 +50,12 @@ export class VaultWatch {
     for (const client of [...this.#vaults.kv, ...this.#vaults.ssm]) void this.#ask(client);
   }
 
-  async #ask(client: Vault): Promise<void> {
+  async #ask(client: BlockStore): Promise<void> {
     try {
       // The first call opens a connection, so its time is no round trip.
-      if (!this.#seen.has(client)) await client.stats(STATUS_TIMEOUT_MS);
-      this.#seen.set(client, await seenOf(client));
+      if (!this.#seen.has(client)) await client.stats?.(STATUS_TIMEOUT_MS);
+      const seen = await seenOf(client);
+      if (seen !== null) this.#seen.set(client, seen);
     } catch {
       // The client's state shows the failure; the old answer is no longer true.
       this.#seen.delete(client);
@@ -62,9 +63,10 @@ export class VaultWatch {
   }
 }
 
-async function seenOf(client: Vault): Promise<VaultSeen> {
+async function seenOf(client: BlockStore): Promise<VaultSeen | null> {
   const startMs = nowMs();
-  const stats = await client.stats(STATUS_TIMEOUT_MS);
+  const stats = await client.stats?.(STATUS_TIMEOUT_MS);
+  if (stats === undefined) return null;
   const { usedBytes, maxBytes, weight, records, counters, lanes, outBytesPerS, inBytesPerS, disk } =
     stats;
   return {

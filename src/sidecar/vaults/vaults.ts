@@ -1,18 +1,15 @@
 // Owns the sidecar's links to its vaults, and a gate that bounds the look-ups under way at each vault.
-import { keyCount } from "../../base/block.ts";
 import type { Namespace, RecordClass } from "../../base/block.ts";
 import { LOOKUPS_IN_FLIGHT_MAX } from "../../base/limits/general.ts";
 import { nowMs } from "../../base/time.ts";
-import { OF_A_REQUEST, readFound } from "../../client/found.ts";
-import type { Found, LookupFor } from "../../client/found.ts";
-import { isRemote } from "../../client/vault.ts";
-import type { Tier, Vault } from "../../client/vault.ts";
+import { OF_A_REQUEST } from "../../client/source.ts";
+import type { BlockStore, Offer, Purpose, Tier } from "../../client/source.ts";
 import { Link } from "../../cost/link.ts";
 import type { VaultClients } from "./pools.ts";
 
 /** Lets a burst of look-ups through a few at a time, because the client refuses calls above its own limit. */
 export class LookupGate {
-  readonly #client: Vault;
+  readonly #client: BlockStore;
   readonly #link: Link;
   readonly #waiting: (() => void)[] = [];
   #inFlight = 0;
@@ -21,12 +18,12 @@ export class LookupGate {
   /** Blocks found here although another vault owns them by now. */
   moved = 0;
 
-  constructor(client: Vault, link: Link) {
+  constructor(client: BlockStore, link: Link) {
     this.#client = client;
     this.#link = link;
   }
 
-  get state(): Vault["state"] {
+  get state(): BlockStore["state"] {
     return this.#client.state;
   }
 
@@ -43,18 +40,14 @@ export class LookupGate {
     return !this.#link.isUnasked && this.#link.roundTripMs(0) !== null;
   }
 
-  async lookup(...asked: Parameters<LookupGate["find"]>): Promise<Buffer | null> {
-    return (await this.find(...asked))?.present ?? null;
-  }
-
   /** Returns null when the answer is no longer wanted at its turn. Waiting calls are bounded by the open plans. */
   async find(
     namespace: Namespace,
     keys: Buffer,
     timeoutMs: number,
     isWanted: () => boolean,
-    asks: LookupFor = OF_A_REQUEST,
-  ): Promise<Found | null> {
+    purpose: Purpose = OF_A_REQUEST,
+  ): Promise<readonly Offer[] | null> {
     if (this.#inFlight >= LOOKUPS_IN_FLIGHT_MAX) {
       await new Promise<void>((resolve) => {
         this.#waiting.push(resolve);
@@ -65,13 +58,11 @@ export class LookupGate {
     try {
       if (!isWanted()) return null;
       const askedMs = nowMs();
-      const client = this.#client;
-      const found = isRemote(client)
-        ? await client.find(namespace, keys, timeoutMs, asks)
-        : readFound(await client.lookup(namespace, keys, timeoutMs, asks), keyCount(keys));
+      const offers = await this.#client.find(namespace, keys, timeoutMs, purpose);
       this.#link.answered(keys.length, nowMs() - askedMs);
-      if (found.far !== null) this.#link.farPace = found.pace;
-      return found;
+      const archived = offers.find(({ source }) => source !== this.#client);
+      if (archived !== undefined) this.#link.farPace = archived.cost;
+      return offers;
     } finally {
       // A waiting call takes the place over; without one it is freed.
       const next = this.#waiting.shift();
@@ -88,7 +79,7 @@ export type LookupGates = Readonly<Record<RecordClass, readonly LookupGate[]>>;
 export type Links = Readonly<Record<RecordClass, readonly Link[]>>;
 
 export function openLinks(vaults: VaultClients): Links {
-  const linkOf = (client: Vault): Link => new Link(client);
+  const linkOf = (client: BlockStore): Link => new Link(client);
   return { kv: vaults.kv.map(linkOf), ssm: vaults.ssm.map(linkOf) };
 }
 

@@ -104,7 +104,7 @@ export class HandingOver implements HandOver {
         tier: "vault",
         capacityBytes,
         isDraining: false,
-        isOpen: true,
+        isDown: true,
       } as const;
       const drain = new Drain({
         source,

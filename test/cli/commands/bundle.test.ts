@@ -144,38 +144,42 @@ test("F88 unsealed records stay, foreign names and keys are refused by name, and
   expect((await bundle(to.config, ...take)).exitCode).toBe(0);
 });
 
-test("F88 an import that is killed leaves a beginning, which is restored; the next one goes on from there", async () => {
-  const from = await openMachine(1, { vaultBytes: 96 * MIB });
-  // Several layers, of blocks that take a while to travel.
-  const [count, page] = [320, 65_536];
-  const shape = { ...shapeOf(count), groups: [makeGroup({ layers: 16 })] };
-  const { blocks } = await converse(from, "long", count, page, shape);
-  const path = freshPath();
-  const of = ["--session", "long", "--sign", keyFile(), "--unsealed"];
-  const made = await bundle(from.config, "export", path, ...of);
-  expect(made.result).toMatchObject({ blocks: count, layers: 2 });
+test(
+  "F88 an import that is killed leaves a beginning, which is restored; the next one goes on from there",
+  { tags: ["nightly"] },
+  async () => {
+    const from = await openMachine(1, { vaultBytes: 96 * MIB });
+    // Several layers, of blocks that take a while to travel.
+    const [count, page] = [320, 65_536];
+    const shape = { ...shapeOf(count), groups: [makeGroup({ layers: 16 })] };
+    const { blocks } = await converse(from, "long", count, page, shape);
+    const path = freshPath();
+    const of = ["--session", "long", "--sign", keyFile(), "--unsealed"];
+    const made = await bundle(from.config, "export", path, ...of);
+    expect(made.result).toMatchObject({ blocks: count, layers: 2 });
 
-  const vault = await openVault({ maxBytes: 96 * MIB });
-  const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
-  const to = await machineOf([proxy]);
-  proxy.set({ direction: "store", bytesPerSecond: 16 * MIB });
-  const args = ["bundle", "import", path, "--trust", SIGNER, "--namespace", NAME];
-  const program = new Program([...args, "--config", to.config]);
-  await until(() => vault.stats().records > count / 2, "half of it to arrive");
-  program.signal("SIGKILL");
-  await program.ended();
-  await until(() => vault.stats().reservedBytes === 0, "what had begun to end");
-  const stored = vault.stats().records;
-  expect(stored).toBeLessThan(count);
-  proxy.set({});
-  const direct = await machineOf([vault]);
-  expect(await restored(direct, blocks, shape)).toBe(stored);
+    const vault = await openVault({ maxBytes: 96 * MIB });
+    const proxy = closeAfterTest(await startFaultProxy({ target: vault.address }));
+    const to = await machineOf([proxy]);
+    proxy.set({ direction: "store", bytesPerSecond: 16 * MIB });
+    const args = ["bundle", "import", path, "--trust", SIGNER, "--namespace", NAME];
+    const program = new Program([...args, "--config", to.config]);
+    await until(() => vault.stats().records > count / 2, "half of it to arrive");
+    program.signal("SIGKILL");
+    await program.ended();
+    await until(() => vault.stats().reservedBytes === 0, "what had begun to end");
+    const stored = vault.stats().records;
+    expect(stored).toBeLessThan(count);
+    proxy.set({});
+    const direct = await machineOf([vault]);
+    expect(await restored(direct, blocks, shape)).toBe(stored);
 
-  const again = await bundle(direct.config, ...args.slice(1));
-  expect(again.result).toMatchObject({ stored: count - stored, present: stored, blocks: count });
-  const after = await machineOf([vault]);
-  expect(await restored(after, blocks, shape)).toBe(count);
-});
+    const again = await bundle(direct.config, ...args.slice(1));
+    expect(again.result).toMatchObject({ stored: count - stored, present: stored, blocks: count });
+    const after = await machineOf([vault]);
+    expect(await restored(after, blocks, shape)).toBe(count);
+  },
+);
 
 test("a vault that is too small says how much of it is there", async () => {
   const from = await openMachine(1, { vaultBytes: 96 * MIB });

@@ -1,4 +1,5 @@
 // Owns the proof that `tierkv certs init` makes what a vault and its clients need, and that it works as printed.
+// @module-tag nightly
 import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";

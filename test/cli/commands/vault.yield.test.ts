@@ -1,4 +1,5 @@
 // Owns the test of `[vault] yield_to_user` with a real terminal: somebody types, and the program gives way and comes back.
+// @module-tag alone
 import { spawn } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

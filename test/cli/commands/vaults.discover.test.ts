@@ -1,4 +1,5 @@
 // Owns the proof that vaults are found that announce themselves, and no others, and that nothing is trusted by being found.
+// @module-tag nightly
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";

@@ -54,33 +54,3 @@ test("F73 without the keys sealed blocks stay and say why; with them both copies
   expect(view.placed.get(0)?.length).toBe(BLOCKS);
   expect(blocks.filter((block, at) => !reader.holds(view, at, block))).toEqual([]);
 });
-
-test("F78 sealed blocks are rebuilt as others are, and an emptied vault leaves their parity where it is looked for", async () => {
-  const vaults = [await openVault(), await openVault(), await openVault(), await openVault()];
-  const options = { ...OPTIONS, redundancy: "parity" } as const;
-  const clients = vaults.map((vault) => openClient(vault));
-  const sidecar = await openSidecar({ vaults: { kv: clients, ssm: null }, ...options });
-  await Promise.all(clients.map((client) => client.hello(SOON_MS)));
-  const engine = await FakeEngine.start(sidecar.socketPath, LONG);
-  const blocks = makeBlocks("sealed parity", 192, PAGE);
-  await saveAll({ engine, sidecar }, blocks);
-  await until(() => sidecar.counters.get("parity_saved") === 96, "parity records");
-  const directory = testDirectory();
-  const [config, keys] = [join(directory, "tierkv.toml"), join(directory, "keys")];
-  writeFileSync(keys, `${KEY}\n`, { mode: 0o600 });
-  const list = JSON.stringify(vaults.map(({ address }) => address));
-  const text = `[cluster]\nkv_cold = ${list}\nredundancy = "parity"\n`;
-  writeFileSync(config, `${text}[sidecar]\nrecord_keys = "${keys}"\n`);
-  const args = ["vaults", "drain", vaults[0]!.address, "--config", config];
-  const { exitCode, stdout } = await new Program(args).ended();
-  expect([exitCode, stdout]).toEqual([0, expect.not.stringContaining("stayed")]);
-  await vaults[0]!.close();
-  await vaults[1]!.close();
-  const others = vaults.slice(1).map((vault) => openClient(vault));
-  const after = await openSidecar({ vaults: { kv: others, ssm: null }, ...options });
-  const reader = await FakeEngine.start(after.socketPath, LONG);
-  const view = await reader.done(reader.prefetch(hashesOf(blocks)));
-  expect(view.placed.get(0)?.length).toBe(blocks.length);
-  expect(blocks.filter((block, at) => !reader.holds(view, at, block))).toEqual([]);
-  expect(after.counters.get("blocks_rebuilt")).toBeGreaterThan(0);
-});

@@ -1,4 +1,5 @@
 // Owns the proof that a vault can be emptied while it is read: what it held is found before, during and after, whatever ends the move.
+// @module-tag alone
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";

@@ -39,7 +39,7 @@ test("three vaults, one of four times the size and one that is down: shares, fil
   await vaults[2]!.close();
   await until(async () => {
     await clients[2]!.stats(SOON_MS).catch(() => {});
-    return clients[2]!.isOpen;
+    return clients[2]!.isDown;
   }, "the one that is down");
   const config = configOf(sidecar.socketPath);
   const { exitCode, stdout } = await runInside(["vaults", "ls", "--json", "--config", config]);

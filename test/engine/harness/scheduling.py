@@ -9,6 +9,7 @@ import json
 import struct
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,9 @@ BLOCK = 16
 ARENA = 7
 #: Longest text of a frame: FRAME_TEXT_BYTES_MAX of src/base/limits/general.ts.
 TEXT_MAX = 64 * 1024
-#: Steps after which a driven engine has hung.
+#: Steps, and steps in a row without a token, after which a driven engine has hung.
 STEPS_MAX = 2000
+IDLE_STEPS_MAX = 200
 MODEL = Spec(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=64, vocab=512, dtype="float32")
 #: The sidecar's budget is never over, so that a slow machine changes no answer.
 PATIENT = {**WELCOME, "wait_ms": 600_000, "stall_ms": 600_000}
@@ -144,6 +146,7 @@ class Rig:
         self.step_number = 0
         self.computing_steps = 0
         self.empty_steps = 0
+        self._idle_steps = 0
         self.peak_blocks = 0
         self.peak_running = 0
         self.loads = 0
@@ -249,6 +252,10 @@ class Rig:
         is_computing = bool(output.num_scheduled_tokens)
         self.computing_steps += is_computing
         self.empty_steps += not is_computing
+        self._idle_steps = 0 if is_computing else self._idle_steps + 1
+        assert self._idle_steps < IDLE_STEPS_MAX, (
+            f"nobody computes: {list(self.scheduler.requests)}"
+        )
         told = self._work(output)
         names, sampled = [], []
         for name, count in output.num_scheduled_tokens.items():
@@ -385,7 +392,14 @@ def tokens(seed: int, count: int) -> list[int]:
     return [(seed * 31 + at * 7) % 500 + 1 for at in range(count)]
 
 
+def _tried(scene: Callable[[str], Any], model: str) -> Any:
+    try:
+        return scene(model)
+    except Exception:  # noqa: BLE001  its tests report it
+        return {"failed": traceback.format_exc()}
+
+
 def main(scenes: dict[str, Callable[[str], Any]], model: str, chosen: list[str]) -> None:
-    """Run scenes, each given the folder of a MODEL; print one JSON line of their results."""
-    found = {name: scenes[name](model) for name in chosen or scenes}
+    """Run scenes, each given the folder of a MODEL; print one JSON line of their results, or of why they failed."""
+    found = {name: _tried(scenes[name], model) for name in chosen or scenes}
     sys.stdout.write("\n" + json.dumps(found) + "\n")

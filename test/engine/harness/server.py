@@ -13,11 +13,14 @@ import socket
 import subprocess
 import urllib.request
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from harness.engine import CALL_S, END_S, ENVIRONMENT
 from harness.processes import ROOT, free_port, wait_until
 from harness.releases import MAIN, python_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINE = "vllm serve"
@@ -50,7 +53,10 @@ class _OnSocket(http.client.HTTPConnection):
 
 
 class Server:
-    """One server; in the launch line `line`, `model` replaces its model. `on`: a Unix socket in place of a port."""
+    """One server; in the launch line `line`, `model` replaces its model. `on`: a Unix socket in place of a port.
+
+    `more`: options that win over those for a small model.
+    """
 
     def __init__(
         self,
@@ -60,16 +66,17 @@ class Server:
         environment: dict[str, str],
         python: str = python_of(MAIN),
         on: Path | None = None,
+        more: Sequence[str] = (),
     ) -> None:
         assert line[:2] == _LINE.split()
         # The module is run, because the CPU build's package has another name and its `vllm` command finds no version.
         module = [python, "-m", "vllm.entrypoints.openai.api_server"]
         self.port = free_port()
-        self._model = model
+        self.model = model
         self._log = log
         self._on = on
         place = ["--port", str(self.port)] if on is None else ["--uds", str(on)]
-        self._argv = [*module, "--model", model, *line[3:], *_SMALL, *place]
+        self._argv = [*module, "--model", model, *line[3:], *_SMALL, *more, *place]
         self._environment = {
             **os.environ,
             **ENVIRONMENT,
@@ -101,15 +108,41 @@ class Server:
 
     def complete(self, prompt: list[int], **headers: str) -> dict[str, Any]:
         """Returns the server's answer to a prompt of token ids."""
-        body = {"model": self._model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
+        body = {"model": self.model, "prompt": prompt, "max_tokens": 4, "ignore_eos": True}
+        body["temperature"] = 0
         return dict(json.loads(self.post("/v1/completions", json.dumps(body).encode(), **headers)))
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def post(self, path: str, body: bytes = b"", **headers: str) -> bytes:
-        """Returns the server's answer to a GET of this path."""
+        """Returns the server's answer to a POST to this path."""
         headers = {"content-type": "application/json", **headers}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, headers)
+        request = urllib.request.Request(f"{self.url}{path}", body, headers)
         with urllib.request.urlopen(request, timeout=CALL_S) as response:
             return bytes(response.read())
+
+    def read(self, path: str) -> bytes:
+        """Returns the server's answer to a GET of this path."""
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=CALL_S) as response:
+            return bytes(response.read())
+
+    def metric(self, name: str, label: str = "") -> float:
+        """Returns the sum of a metric's values, filtered by label."""
+        lines = self.read("/metrics").decode().splitlines()
+        found = [line for line in lines if line.startswith(f"{name}{{") and label in line]
+        return sum(float(line.split()[-1]) for line in found)
+
+    def kill(self) -> None:
+        """Ends the server and its core at once."""
+        os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait(END_S)
+
+    def stop(self) -> int:
+        """Ends it by SIGTERM; returns its exit code once it has ended by itself."""
+        self._child.terminate()
+        return self._child.wait(CALL_S)
 
     @property
     def core(self) -> int:
@@ -128,10 +161,10 @@ class Server:
                 connection = _OnSocket(self._on)
                 connection.request("GET", "/health")
                 return connection.getresponse().status == http.client.OK
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=CALL_S):
-                return True
+            self.read("/health")
         except OSError:
             return False
+        return True
 
     def _end(self) -> None:
         """Ends it as an operator does; leftovers of its session are killed after a while."""

@@ -1,7 +1,7 @@
 // Owns the proof that engines behind a name come and go with its addresses, and that a name without an answer changes nothing.
 import { expect, onTestFinished, test, vi } from "vitest";
 import { GATEWAY_DISCOVER_MS } from "../../../src/base/limits/gateway.ts";
-import { Discovery } from "../../../src/gateway/engines/discovery.ts";
+import { addressesOf, Discovery } from "../../../src/gateway/engines/discovery.ts";
 import type { Neighbour } from "../../../src/gateway/engines/discovery.ts";
 import { complete, gatewayBefore, SILENT } from "../../support/gateways.ts";
 import { SimEngine } from "../../support/sim-engine.ts";
@@ -60,6 +60,17 @@ test("an address that there was no room for is taken once there is", async () =>
   await vi.advanceTimersByTimeAsync(2 * GATEWAY_DISCOVER_MS);
   expect(told).toEqual(["a:1", "a:1", "a:1"]);
   await discovery.close();
+});
+
+test("a host with addresses of both families is one engine", async () => {
+  const found = [
+    { address: "10.0.0.9", family: 4 },
+    { address: "fd00::9", family: 6 },
+  ];
+  const resolve = (): Promise<typeof found> => Promise.resolve(found);
+  expect([["10.0.0.9"], ["[fd00::9]"]]).toContainEqual(await addressesOf("vllm", resolve));
+  found.shift();
+  expect(await addressesOf("vllm", resolve)).toEqual(["[fd00::9]"]);
 });
 
 test("an engine that a name leads to gets requests", async () => {

@@ -1,7 +1,8 @@
 // Owns the proof that an engine that does not answer is told of once each time, also one that never has.
+import { once } from "node:events";
+import { createServer } from "node:net";
 import { expect, onTestFinished, test } from "vitest";
-import { GATEWAY_HEALTH_MS } from "../../../src/base/limits/gateway.ts";
-import { sleep } from "../../../src/base/time.ts";
+import { splitAddress } from "../../../src/base/hosts.ts";
 import { Engine } from "../../../src/gateway/engines/engine.ts";
 import { Health } from "../../../src/gateway/engines/health.ts";
 import { SILENT, until } from "../../support/gateways.ts";
@@ -20,10 +21,19 @@ test("an engine that never answered is told of once, then that it answers, then 
     await health.close();
     await sim.kill().catch(() => {});
   });
+  let tries = 0;
+  const mute = createServer((socket) => {
+    tries += 1;
+    socket.destroy();
+  });
+  const { host, port } = splitAddress(name);
+  await once(mute.listen(port, host), "listening");
   await health.start();
   // Asked again, and again without an answer.
-  await sleep(2.5 * GATEWAY_HEALTH_MS);
+  await until(() => tries > 3);
   expect(said).toEqual(["engine does not answer: requests go elsewhere"]);
+  mute.close();
+  await once(mute, "close");
   await sim.start();
   await until(() => engine.isUp);
   await sim.kill();

@@ -1,4 +1,5 @@
 // Owns the proof that engines which are killed in mid-stream leave no client with a stream that looks whole and is not.
+// @module-tag nightly
 import { expect, test } from "vitest";
 import { call, gatewayBefore, until } from "../../support/gateways.ts";
 import type { Answer } from "../../support/gateways.ts";

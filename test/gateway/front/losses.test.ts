@@ -44,6 +44,39 @@ test.each([false, true])(
   },
 );
 
+test.each(["a completion", "a sequence"])(
+  "%s whose connection breaks goes back to its engine while that is healthy",
+  async (kind) => {
+    const scene = await gatewayBefore([["m"], ["m"], ["m"]], { preset: "ring", sequences: true });
+    const { engines, url } = scene;
+    const body = { prompt: "hello", user: "s", seq_id: "s", stream: true };
+    let open: () => void = () => {};
+    const gate = new Promise<void>((resolve) => (open = resolve));
+    for (const engine of engines) Object.assign(engine, { gate, fault: "reset", hasChoices: true });
+    const answer =
+      kind === "a sequence"
+        ? call(url, "/generate", {
+            body: JSON.stringify({ ...body, model_name: "m" }),
+            headers: JSON_TYPE,
+          })
+        : call(url, "/v1/completions", {
+            body: JSON.stringify({ ...body, model: "m" }),
+            headers: JSON_TYPE,
+          });
+    const asked = (): SimEngine[] => engines.filter(({ asked: all }) => all.length > 0);
+    await until(() => asked().length === 1);
+    const [owner] = asked();
+    // The request that waits there breaks; later ones do not.
+    for (const engine of engines) engine.fault = "none";
+    open();
+    const { code, text } = await answer;
+    expect(code).toBe(200);
+    expect(text).toContain(kind === "a sequence" ? '"done"' : "[DONE]");
+    expect(owner!.asked).toHaveLength(2);
+    expect(asked()).toEqual([owner]);
+  },
+);
+
 test("among others it takes as many engines as may be lost and one; the others are answered", async () => {
   const { engines, url } = await poisonable(4);
   let open: () => void = () => {};

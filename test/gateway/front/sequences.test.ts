@@ -334,6 +334,17 @@ test("it is off unless it is asked for, and a body that lacks something is told 
   expect((await generate(open, { prompt: "p" })).code).toBe(503);
 });
 
+test("before Envoy a name is refused with what to write, because Envoy would answer 503", async () => {
+  const extProc = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
+  const { url } = await gatewayBefore([], { sequences: true, extProc });
+  const register = async (address: string): Promise<unknown> =>
+    post(url, "/register", { worker_id: "w", address });
+  const detail = expect.stringContaining("register the engine's IP address") as unknown;
+  expect(await register("http://vllm-0.svc:8000")).toEqual({ detail });
+  expect(await get(url, "/workers")).toEqual({});
+  expect(await register("http://10.0.0.2:8000")).toEqual({ message: "Worker w registered." });
+});
+
 test("an address is taken with or without its scheme, and one that is none is shown with what to write", async () => {
   const { url } = await gatewayBefore([], { sequences: true });
   const register = async (address: unknown): Promise<unknown> =>

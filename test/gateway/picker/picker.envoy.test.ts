@@ -1,65 +1,11 @@
 // Owns the proof that a real Envoy sends requests where the gateway says, with bodies, streams and refusals whole.
-import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { readFileSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
-import type { AddressInfo } from "node:net";
-import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-import { expect, onTestFinished, test } from "vitest";
-import {
-  call,
-  complete,
-  gatewayBefore,
-  keyFile,
-  testFolder,
-  until,
-} from "../../support/gateways.ts";
-import type { Scene } from "../../support/gateways.ts";
+import { expect, test } from "vitest";
+import { envoyBefore, HAS_ENVOY, WITHOUT_ENVOY } from "../../support/envoys.ts";
+import { call, complete, gatewayBefore, keyFile, until } from "../../support/gateways.ts";
 
-/** `node .ci/tools.js envoy` brings it. */
-const ENVOY = process.env["TIERKV_TEST_ENVOY"];
-const CONFIG = fileURLToPath(new URL("../../../deploy/envoy/envoy.yaml", import.meta.url));
-
-const real = test.skipIf(ENVOY === undefined);
-const SKIPPED = ENVOY === undefined ? " (skipped: no Envoy; node .ci/tools.js envoy)" : "";
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await new Promise((resolve) => server.once("listening", resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
-
-/** The Envoy of deploy/ before a gateway: its address. */
-async function envoyBefore({ extProc }: Scene): Promise<string> {
-  const port = await freePort();
-  const [, asked] = extProc!.split(":");
-  const text = readFileSync(CONFIG, "utf8")
-    .replace("port_value: 9000", `port_value: ${port}`)
-    .replace("port_value: 9002", `port_value: ${asked}`);
-  const path = join(testFolder(), "envoy.yaml");
-  writeFileSync(path, text);
-  const argv = ["-c", path, "--concurrency", "1", "--disable-hot-restart", "-l", "warning"];
-  const envoy = spawn(ENVOY!, argv, { stdio: ["ignore", "ignore", "pipe"] });
-  let log = "";
-  envoy.stderr.on("data", (chunk) => (log += String(chunk)));
-  onTestFinished(({ task }) => {
-    envoy.kill("SIGKILL");
-    if (task.result?.state === "fail") process.stderr.write(log);
-  });
-  const url = `http://127.0.0.1:${port}`;
-  await until(async () => {
-    if (envoy.exitCode !== null) throw new Error(`Envoy ended: ${log}`);
-    // Whatever the gateway says: it was asked.
-    return await call(url, "/v1/models").then(
-      ({ code }) => code < 500,
-      () => false,
-    );
-  });
-  return url;
-}
+const real = test.skipIf(!HAS_ENVOY);
+const SKIPPED = WITHOUT_ENVOY;
 
 const ADDRESS = { host: "127.0.0.1", port: 0, text: "127.0.0.1:0" };
 const JSON_TYPE = { "content-type": "application/json" };
@@ -68,7 +14,7 @@ real(
   `requests go through Envoy to the engine of their model, streams event by event${SKIPPED}`,
   async () => {
     const scene = await gatewayBefore([["a"], ["b"]], { extProc: ADDRESS });
-    const url = await envoyBefore(scene);
+    const { url } = await envoyBefore(scene);
     const [, second] = scene.engines;
     second!.tokens = 50;
     const answer = await complete(url, true, "b");
@@ -100,7 +46,7 @@ real(
 
 real(`bodies of 500 kB pass whole, and refusals have their status${SKIPPED}`, async () => {
   const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, inFlightMax: 1, waitMs: 0 });
-  const url = await envoyBefore(scene);
+  const { url } = await envoyBefore(scene);
   const [engine] = scene.engines;
   const prompt = Array.from({ length: 40 }, (_none, at) =>
     createHash("sha512").update(String(at)).digest("hex").repeat(98),
@@ -134,7 +80,7 @@ real(`bodies of 500 kB pass whole, and refusals have their status${SKIPPED}`, as
 real(`keys and tenants hold behind Envoy, too${SKIPPED}`, async () => {
   const keys = keyFile("team secret acme");
   const scene = await gatewayBefore([["m"]], { extProc: ADDRESS, keys });
-  const url = await envoyBefore(scene);
+  const { url } = await envoyBefore(scene);
   expect((await complete(url, false)).code).toBe(401);
   const body = JSON.stringify({ model: "m", prompt: "p", cache_salt: "own" });
   const headers = { ...JSON_TYPE, authorization: "Bearer secret" };

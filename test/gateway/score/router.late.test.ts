@@ -202,6 +202,11 @@ test("each data-parallel rank is heard at its own port, and a prompt goes to the
     expect(hit).toBeGreaterThan(700);
     expect(engine.asked.at(-1)!.headers["x-data-parallel-rank"]).toBe(String(rank));
   }
+  const isLive = async (): Promise<number | undefined> =>
+    (await figure(url, "tierkv_gateway_events_live"))[0];
+  expect(await isLive()).toBe(1);
+  ranks[1]!.stop();
+  await until(async () => (await isLive()) === 0);
 }, 120_000);
 
 /** Two publishers, of which the second has the next ports. */

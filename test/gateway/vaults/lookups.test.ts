@@ -15,7 +15,6 @@ import {
   GATEWAY_LOOKUP_KEYS_MAX,
   GATEWAY_LOOKUPS_MAX,
 } from "../../../src/base/limits/gateway.ts";
-import { sleep } from "../../../src/base/time.ts";
 import { Agreement } from "../../../src/gateway/hashes/agreement.ts";
 import {
   DEFAULT_SEED,
@@ -271,10 +270,17 @@ test.each([
   ],
 ])("a vault that %s is none, and the others count", async (_what, answer) => {
   const [broken, vault] = [new FakeVault(), new FakeVault()];
-  broken.answer = answer;
+  let hasFailed = (): void => {};
+  const failed = new Promise<void>((resolve) => {
+    hasFailed = resolve;
+  });
+  broken.answer = () => {
+    hasFailed();
+    return answer();
+  };
   await vault.holds(tokensOf(1), 0, 30);
   vault.answer = async (keys) => {
-    await sleep(20);
+    await failed;
     vault.answer = null;
     return vault.lookup(NAMESPACE, keys);
   };

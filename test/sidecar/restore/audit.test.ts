@@ -19,7 +19,7 @@ function vault(bits: number | null): LookupGate {
   const find = () =>
     bits === null
       ? Promise.reject(new Error("down"))
-      : Promise.resolve({ present: Buffer.from([bits]), far: null, pace: null });
+      : Promise.resolve([{ source: {}, keys: Buffer.from([bits]), cost: null }]);
   return { address: "vault", find } as unknown as LookupGate;
 }
 

@@ -1,9 +1,10 @@
 // Owns the proof that a plan ends at the deepest boundary that all groups can restore, and fetches only the needed blocks.
 import { describe, expect, test } from "vitest";
 import { newBitmap, setBit } from "../../../src/base/block.ts";
-import { chooseBoundary, cutToKeys } from "../../../src/sidecar/restore/boundary.ts";
+import { chooseBoundary, cutRanges, cutToKeys } from "../../../src/sidecar/restore/boundary.ts";
 import type { Boundary } from "../../../src/sidecar/restore/boundary.ts";
 import type { LookupGate } from "../../../src/sidecar/vaults/vaults.ts";
+import { AT_FIRST } from "../../support/records.ts";
 
 interface Case {
   tokens: number;
@@ -25,35 +26,24 @@ function choose(cases: readonly Case[], { capacity = 1000, isVaultDown = false }
     tail,
     tenant: 0,
   }));
-  const held = cases.map((of) => {
-    const bits = newBitmap(of.held.length);
+  const answers = cases.map((of) => {
+    const held = newBitmap(of.held.length);
     for (const [index, bit] of of.held.split("").entries()) {
-      if (bit === "1") setBit(bits, index);
+      if (bit === "1") setBit(held, index);
     }
-    return bits;
+    const offers = [
+      { ...AT_FIRST, first: 0, end: 2 },
+      { ...AT_FIRST, first: 2, end: of.held.length, vault: 1 },
+    ];
+    return { keyOf: (index: number): string => `${index}`, held, offers };
   });
-  const keyOf = cases.map(
-    () =>
-      (index: number): string =>
-        `${index}`,
-  );
-  return chooseBoundary(
-    groups,
-    {
-      keyOf,
-      held,
-      owners: [],
-      seconds: [],
-      far: [],
-      silent: new Set(isVaultDown ? [{} as LookupGate] : []),
-    },
-    capacity,
-  );
+  const silent = new Set(isVaultDown ? [{} as LookupGate] : []);
+  return chooseBoundary(groups, { groups: answers, silent }, capacity);
 }
 
 /** Returns the first block's index and the number of blocks, per group. */
 const runsOf = ({ ranges }: Boundary): [number, number][] =>
-  ranges.map(({ first, keys }) => [first, keys.length]);
+  ranges.map(({ first, count }) => [first, count]);
 
 const FULL = { tokens: 16, tail: 0 };
 const STATE = { tokens: 16, tail: 1 };
@@ -196,12 +186,40 @@ test("where nothing is held the boundary is the engine's own", () => {
 test("a range names the blocks of its part of the prompt, and the one before", () => {
   const rangeFrom = (from: number): Boundary["ranges"][0] =>
     choose([{ ...FULL, held: "11111", from }]).ranges[0]!;
-  const { keys, hashes, parent } = rangeFrom(2);
-  expect(keys).toEqual(["2", "3", "4"]);
+  const { count, keyOf, hashes, parent } = rangeFrom(2);
+  expect(Array.from({ length: count }, (_, index) => keyOf(index))).toEqual(["2", "3", "4"]);
   expect(hashes).toEqual(Buffer.concat([3, 4, 5].map(hashAt)));
   expect(parent).toEqual(hashAt(2));
   expect(rangeFrom(1).parent).toEqual(hashAt(1));
   expect(rangeFrom(0).parent).toEqual(Buffer.alloc(32));
+});
+
+test("a range has the offers of its part alone, numbered from its first block, also once it is cut", () => {
+  const ranges = [0, 1, 2].map((from) => choose([{ ...FULL, held: "11111", from }]).ranges[0]!);
+  const offersOf = (all: typeof ranges): number[][][] =>
+    all.map(({ offers }) => offers.map(({ first, end, vault }) => [first, end, vault]));
+  const [one, other] = [0, 1];
+  expect(offersOf(ranges)).toEqual([
+    [
+      [0, 2, one],
+      [2, 5, other],
+    ],
+    [
+      [0, 1, one],
+      [1, 4, other],
+    ],
+    [[0, 3, other]],
+  ]);
+  const cut = cutRanges(ranges, 48, () => FULL);
+  expect(cut.map(({ count, hashes }) => [count, hashes.length / 32])).toEqual([
+    [3, 3],
+    [2, 2],
+    [1, 1],
+  ]);
+  expect(offersOf(cut)[1]).toEqual([
+    [0, 1, one],
+    [1, 2, other],
+  ]);
 });
 
 test("a question is cut where every group ends a block, to no more keys than allowed", () => {

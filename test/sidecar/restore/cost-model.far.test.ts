@@ -1,10 +1,11 @@
 // Owns the proof that blocks in a vault's archive are priced by the archive's own rate, and a slow archive is not awaited.
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { hasBit, newBitmap, setBit } from "../../../src/base/block.ts";
-import { readFound } from "../../../src/client/found.ts";
-import type { FarPace, Found } from "../../../src/client/found.ts";
-import { addFar, addFarLeft } from "../../../src/sidecar/restore/far.ts";
+import { hasBit, keyCount, newBitmap, setBit } from "../../../src/base/block.ts";
+import { Archive } from "../../../src/client/archive.ts";
+import { joinOffers, offered, offersOf } from "../../../src/client/found.ts";
+import { NO_COST } from "../../../src/client/source.ts";
+import type { BlockSource, Cost, Offer } from "../../../src/client/source.ts";
 import { TestClient } from "../../support/record-client.ts";
 import type { Scene } from "../../support/scene.ts";
 import { expectNoLeak, saveAll } from "../../support/scene.ts";
@@ -19,26 +20,31 @@ const MS_PER_TOKEN = 10;
 /** A vault that reports blocks from number `from` of a look-up on as archived. */
 class FarClient extends TestClient {
   from = Infinity;
-  pace: FarPace | null = null;
+  pace: Cost | null = null;
   /** Milliseconds before each fetch. */
   waitMs = 0;
   readonly rates: (number | null)[] = [];
 
-  override async fetchInto(
-    ...asked: Parameters<TestClient["fetchInto"]>
-  ): ReturnType<TestClient["fetchInto"]> {
+  override async fetch(...asked: Parameters<TestClient["fetch"]>): ReturnType<TestClient["fetch"]> {
     await sleep(this.waitMs);
     this.rates.push(this.down.rate(null));
-    return await super.fetchInto(...asked);
+    return await super.fetch(...asked);
   }
 
-  override async find(namespace: Buffer, keys: Buffer, deadlineMs: number): Promise<Found> {
-    const { present } = await super.find(namespace, keys, deadlineMs);
-    const far = newBitmap(present.length * 8);
-    for (let at = this.from; at < present.length * 8; at += 1)
-      if (hasBit(present, at)) setBit(far, at);
+  override async find(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+  ): Promise<readonly Offer[]> {
+    const count = keyCount(keys);
+    const present = offered(await super.find(namespace, keys, deadlineMs), count);
+    const [near, far] = [newBitmap(count), newBitmap(count)];
+    for (let at = 0; at < count; at += 1)
+      if (hasBit(present, at)) setBit(at < this.from ? near : far, at);
+    this.archive.cost = this.pace;
+    const archived = { source: this.archive, keys: far, cost: this.pace };
     const isSome = far.some((byte) => byte !== 0);
-    return { present, far: isSome ? far : null, pace: isSome ? this.pace : null };
+    return [{ source: this, keys: near, cost: NO_COST }, ...(isSome ? [archived] : [])];
   }
 }
 
@@ -100,29 +106,39 @@ test("F106 while an archive is waited for the rate of the link stays as it was",
   expect([...new Set(client.rates)]).toEqual([known]);
 });
 
-test("F106 of a restore under way, what was placed is not waited for any more", () => {
-  const records = { kv: new Float64Array(2), ssm: new Float64Array(1) };
-  const far = Uint8Array.from([1, 0, 2, 2]);
-  const range = { recordClass: "kv", owners: Uint8Array.from([0, 0, 1, 0]), far } as const;
-  addFarLeft(records, [range], [{ placed: 0 }]);
-  expect([...records.kv]).toEqual([3, 2]);
-  addFarLeft(records, [range], [{ placed: 3 }]);
-  expect([...records.kv]).toEqual([5, 2]);
-  addFar(records, { ...range, owners: new Uint8Array(0) }, 0, (index) => index === 2);
-  expect([...records.kv]).toEqual([8, 2]);
-});
-
-test("F106 an answer over lanes says what is far, and how long that takes", () => {
+test("F106 an answer over lanes says what only the archive has, and how long that takes", () => {
+  const vault = {} as BlockSource;
+  const archive = new Archive(vault);
   const bits = Buffer.from([0b1110_0000, 1]);
-  expect(readFound(bits, 9)).toEqual({ present: bits, far: null, pace: null });
+  expect(offersOf(bits, 9, vault, archive)).toEqual([{ source: vault, keys: bits, cost: NO_COST }]);
   const tail = Buffer.alloc(8);
   tail.writeUInt32LE(2500);
   tail.writeUInt32LE(500, 4);
   const far = Buffer.from([0b0110_0000, 0]);
-  expect(readFound(Buffer.concat([bits, far, tail]), 9)).toEqual({
-    present: bits,
-    far,
-    pace: { firstMs: 2.5, nextMs: 0.5 },
-  });
-  expect(readFound(Buffer.concat([bits, far, Buffer.alloc(8)]), 9).pace).toBeNull();
+  const cost = { firstMs: 2.5, nextMs: 0.5 };
+  const offers = offersOf(Buffer.concat([bits, far, tail]), 9, vault, archive);
+  expect(offers).toEqual([
+    { source: vault, keys: Buffer.from([0b1000_0000, 1]), cost: NO_COST },
+    { source: archive, keys: far, cost },
+  ]);
+  expect(archive.cost).toEqual(cost);
+  const [, unknown] = offersOf(Buffer.concat([bits, far, Buffer.alloc(8)]), 9, vault, archive);
+  expect(unknown?.cost).toBeNull();
+});
+
+test("F106 parts of a look-up are joined, also where only some name the archive", () => {
+  const vault = {} as BlockSource;
+  const archive = new Archive(vault);
+  const [plain, far] = [Buffer.from([1]), Buffer.from([3])];
+  const first = [{ source: vault, keys: plain, cost: NO_COST }];
+  const second = [
+    { source: vault, keys: Buffer.from([4]), cost: NO_COST },
+    { source: archive, keys: far, cost: null },
+  ];
+  const joined = joinOffers([first, second, first]);
+  expect(joined.map(({ source, keys }) => [source === vault, [...keys]])).toEqual([
+    [true, [1, 4, 1]],
+    [false, [0, 3, 0]],
+  ]);
+  expect([...offered(joined, 24)]).toEqual([1, 7, 1]);
 });

@@ -45,7 +45,6 @@ function mostMs(answerMs: number, idleMs = 0, waits: Partial<Waits> = {}): numbe
     sourceBytes: () => 4096,
     blockBytes: () => 4096,
     fetcher: { pendingBytes: () => 0, turnOf: () => 0 },
-    rebuildShare: () => 0,
   });
   const plan = {
     span: { start: 0, end: BLOCKS * BLOCK_TOKENS },

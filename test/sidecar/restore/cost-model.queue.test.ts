@@ -8,6 +8,7 @@ import { CostModel } from "../../../src/sidecar/restore/cost-model.ts";
 import type { GroupRange, Plan, PlanState } from "../../../src/sidecar/restore/plan.ts";
 import type { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import { goodputOf } from "../../support/goodput.ts";
+import { AT_FIRST } from "../../support/records.ts";
 
 const BLOCK_TOKENS = 128;
 const BLOCKS = 4;
@@ -28,24 +29,22 @@ function openCosts(): { rates: EngineRates; costs: CostModel } {
   const costs = new CostModel({
     rates,
     links: { kv: [new Link({ down })], ssm: [] },
-    cache: { isPlaced: () => false, isInUse: () => false } as unknown as BlockCache,
+    cache: { isPlacedAt: () => false, isInUseAt: () => false } as unknown as BlockCache,
     shards: 1,
     groups: () => [0],
     shapeOf: () => ({ tokens: BLOCK_TOKENS, tail: 0, class: "kv" }),
     sourceBytes: () => BLOCK_BYTES,
     blockBytes: () => BLOCK_BYTES,
     fetcher: { pendingBytes: () => 0, turnOf: () => 0 },
-    rebuildShare: () => 0,
   });
   return { rates, costs };
 }
 
 function planOf(state: PlanState, waits: Partial<Plan>): Plan {
   const range: Partial<GroupRange> = { group: 0, recordClass: "kv", first: 0, cut: null };
-  const keys = Array.from({ length: BLOCKS }, (_, at) => `${at}`);
-  const none = new Uint8Array(0);
   const hashes = Buffer.alloc(BLOCKS * HASH_BYTES);
-  const ranges = [{ ...range, keys, hashes, owners: none, seconds: none, far: none }];
+  const offers = [{ ...AT_FIRST, first: 0, end: BLOCKS }];
+  const ranges = [{ ...range, count: BLOCKS, keyOf: String, hashes, offers }];
   const span = { start: 0, end: TOKENS };
   const of = { tokens: TOKENS, ranges, span, runs: [], isHandedOver: false };
   return { state, isAsked: false, ahead: 0, ...of, ...waits } as unknown as Plan;

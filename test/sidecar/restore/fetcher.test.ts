@@ -2,17 +2,18 @@
 import { expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
 import { ItemStatus } from "../../../src/base/block.ts";
+import { TierkvError } from "../../../src/base/errors.ts";
 import { blockKey } from "../../../src/base/key-text.ts";
 import { newSidecarCounters } from "../../../src/base/metrics.ts";
 import { sleep } from "../../../src/base/time.ts";
-import type { Vault } from "../../../src/client/vault.ts";
+import { Archive } from "../../../src/client/archive.ts";
+import type { BlockStore, FetchOptions } from "../../../src/client/source.ts";
 import { EngineRates } from "../../../src/cost/engine-rates.ts";
 import { Link } from "../../../src/cost/link.ts";
 import { Fetcher } from "../../../src/sidecar/restore/fetcher.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import { FetchPriority } from "../../../src/sidecar/vaults/fetch-priority.ts";
-import { openPools } from "../../../src/sidecar/vaults/pools.ts";
-import { digest, NAMESPACE } from "../../support/records.ts";
+import { AT_FIRST, digest, NAMESPACE } from "../../support/records.ts";
 import { closeAfterTest, logger, until } from "../../support/vaults.ts";
 
 const STALL_MS = 50;
@@ -24,21 +25,36 @@ async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<s
   await until(() => arena.status().touchedSlots === 1, "a touched arena");
   const cache = new BlockCache({ arena, shards: 1, saveSlots: 0, onUnwanted() {}, onRoom() {} });
   cache.setTouched(1);
-  const fetchInto = async (): Promise<object> => {
-    await comes;
+  // Stalls as the interface says.
+  const fetch = async (
+    _ns: Buffer,
+    _window: object,
+    { stallMs }: FetchOptions,
+  ): Promise<object> => {
+    const stalled = new TierkvError("FETCH_STALLED", {
+      name: "kv",
+      address: "vault",
+      call: "Fetch",
+      stallMs: stallMs ?? 0,
+    });
+    const end = new AbortController();
+    const late = sleep(stallMs ?? 0, end.signal).then(() => Promise.reject(stalled));
+    await Promise.race([comes, late]).finally(() => end.abort());
+    late.catch(() => {});
     return { statuses: Uint8Array.of(ItemStatus.ACCEPTED), bytes: 1, reason: null };
   };
-  const vault = { address: "vault", tier: "vault", isOpen: false, epoch: 1, fetchInto };
-  const vaults = { kv: [vault as unknown as Vault], ssm: [] };
+  const vault = { address: "vault", tier: "vault", isDown: false, epoch: 1, fetch };
+  const store = vault as unknown as BlockStore;
+  const archive = new Archive(store);
+  const vaults = { kv: [store], ssm: [] };
   const link = new Link();
-  if (farMs !== null) link.farPace = { firstMs: farMs, nextMs: 1 };
+  if (farMs !== null) archive.cost = { firstMs: farMs, nextMs: 1 };
   const fetcher = new Fetcher({
     cache,
     arena: arena.id,
     shards: 1,
     fidelityOf: () => 0,
     vaults,
-    pools: openPools(vaults),
     links: { kv: [link], ssm: [] },
     rates: new EngineRates(),
     priority: new FetchPriority(),
@@ -50,8 +66,8 @@ async function stateAfter(farMs: number | null, comes: Promise<void>): Promise<s
     logger,
   });
   const hashes = digest("block");
-  const place = { parent: Buffer.alloc(32), first: 0, tenant: 0, owners: new Uint8Array(1) };
-  const far = farMs === null ? {} : { far: Uint8Array.of(1) };
+  const place = { parent: Buffer.alloc(32), first: 0, tenant: 0, ...AT_FIRST };
+  const far = farMs === null ? {} : { archived: 1, source: archive };
   const name = { namespace: NAMESPACE, recordClass: "kv", group: 0, hashes, ...place } as const;
   const key = blockKey(NAMESPACE, 0, hashes);
   const block = cache.use(key, { ...name, ...far }, 0, { onBlock() {} });

@@ -4,6 +4,8 @@ import { expect, test } from "vitest";
 import { HASH_BYTES, newBitmap, setBit } from "../../../src/base/block.ts";
 import type { Namespace } from "../../../src/base/block.ts";
 import { newSidecarCounters } from "../../../src/base/metrics.ts";
+import { NO_COST } from "../../../src/client/source.ts";
+import type { BlockSource } from "../../../src/client/source.ts";
 import { NO_VAULT } from "../../../src/pool/placement.ts";
 import { lookUp } from "../../../src/sidecar/restore/lookup.ts";
 import type { LookupGate, LookupGates } from "../../../src/sidecar/vaults/vaults.ts";
@@ -37,7 +39,13 @@ function gateOf(held: readonly number[] | null, isFar = false): LookupGate {
     find: async (namespace: Namespace, keys: Buffer) => {
       asked = keys.length / KEY_BYTES;
       const present = await lookup(namespace, keys);
-      return { present, far: isFar ? present : null, pace: null };
+      const [near, far] = [{} as BlockSource, {} as BlockSource];
+      if (!isFar) return [{ source: near, keys: present, cost: NO_COST }];
+      const none = newBitmap(asked);
+      return [
+        { source: near, keys: none, cost: NO_COST },
+        { source: far, keys: present, cost: null },
+      ];
     },
   } as unknown as LookupGate;
 }
@@ -131,7 +139,33 @@ test("F106 of two vaults that hold a block, the one without an archive read serv
       pools: { kv: { placesOf }, ssm: { placesOf } },
       gates: { kv, ssm: [] },
     });
-    expect([...answer.owners[0]!]).toEqual(all.map(() => vault));
-    expect([...answer.far[0]!].some((count) => count > 0)).toBe(false);
+    const second = 1 - vault;
+    const offer = { first: 0, end: COUNT, vault, second, archived: 0, source: null };
+    expect(answer.groups[0]!.offers).toEqual([offer]);
   }
+});
+
+test("neighbours that one vault offers alike share an offer, and all blocks are covered, held or not", async () => {
+  const kv = [gateOf([0, 1, 6]), gateOf([2]), gateOf([4, 5], true)];
+  const placesOf = () => ({ owners: Uint8Array.from(OWNERS), others: [] });
+  const { groups } = await lookUp([{ group: 0, class: "kv", hashes: HASHES }], {
+    ...CONTEXT,
+    pools: { kv: { placesOf }, ssm: { placesOf } },
+    gates: { kv, ssm: [] },
+  });
+  expect([...groups[0]!.held]).toEqual([0b0111_0111]);
+  expect(
+    groups[0]!.offers.map(({ first, end, vault, archived }) => [first, end, vault, archived]),
+  ).toEqual([
+    [0, 2, 0, 0],
+    [2, 4, 1, 0],
+    [4, 6, 2, 1],
+    [6, 8, 0, 0],
+  ]);
+  expect(groups[0]!.offers.map(({ source }) => source !== null)).toEqual([
+    false,
+    false,
+    true,
+    false,
+  ]);
 });

@@ -18,7 +18,7 @@ import { Ledger } from "../../../src/sidecar/trace/ledger.ts";
 import { Reuse } from "../../../src/sidecar/trace/reuse.ts";
 import { openPools } from "../../../src/sidecar/vaults/pools.ts";
 import { Quarantine } from "../../../src/sidecar/vaults/quarantine.ts";
-import { digest } from "../../support/records.ts";
+import { AT_FIRST, digest } from "../../support/records.ts";
 import { closeAfterTest, logger, until } from "../../support/vaults.ts";
 
 const NAMESPACE = toNamespace(digest("namespace"));
@@ -36,7 +36,7 @@ async function openCache(): Promise<BlockCache> {
   const user = { onBlock(): void {} };
   for (let index = 0; index < BLOCKS; index += 1) {
     const hash = HASHES.subarray(index * HASH_BYTES, (index + 1) * HASH_BYTES);
-    const place = { parent: Buffer.alloc(32), first: index, tenant: 0, owners: new Uint8Array(0) };
+    const place = { parent: Buffer.alloc(32), first: index, tenant: 0, ...AT_FIRST };
     const kv = { recordClass: "kv" as const, group: 0 };
     const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
     const block = cache.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
@@ -84,7 +84,6 @@ function openRestorer(
     sourceBytes,
     blockBytes: sourceBytes,
     fetcher: { pendingBytes: () => 0, turnOf: () => 0 },
-    rebuildShare: () => 0,
   });
   const groupAt = (): never => expect.fail("nobody asked for a receipt");
   const vaults = { kv: [], ssm: [] };

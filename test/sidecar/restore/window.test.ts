@@ -3,10 +3,11 @@ import { beforeEach, expect, test } from "vitest";
 import { Arena } from "../../../src/arena/arena.ts";
 import { ItemStatus } from "../../../src/base/block.ts";
 import { blockKey } from "../../../src/base/key-text.ts";
+import type { BlockSource } from "../../../src/client/source.ts";
 import { Window } from "../../../src/sidecar/restore/window.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";
-import { digest, makeRecord, NAMESPACE } from "../../support/records.ts";
+import { AT_FIRST, digest, makeRecord, NAMESPACE } from "../../support/records.ts";
 import { registerOpaque } from "../../support/slots.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
@@ -28,7 +29,7 @@ beforeEach(async () => {
   const user = { onBlock(): void {} };
   blocks = [0, 1].map((index) => {
     const hash = digest(`block ${index}`);
-    const place = { parent: Buffer.alloc(32), first: index, tenant: 0, owners: new Uint8Array(0) };
+    const place = { parent: Buffer.alloc(32), first: index, tenant: 0, ...AT_FIRST };
     const kv = { recordClass: "kv" as const, group: 0 };
     const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place };
     const block = cache.use(blockKey(NAMESPACE, 0, hash), name, 0, user);
@@ -39,6 +40,7 @@ beforeEach(async () => {
   bad = [];
   window = new Window({
     blocks,
+    source: {} as BlockSource,
     shards: 2,
     arena: arena.id,
     fidelity: 0,
@@ -57,11 +59,11 @@ function keyOfItem(item: number): Buffer {
 /** Settles a call's items with these statuses. */
 function settle(statuses: readonly number[], reason: string | null = null): void {
   const bytes = statuses.length;
-  window.settle({ statuses: Uint8Array.from(statuses), bytes, reason, isBroken: false });
+  window.settle({ statuses: Uint8Array.from(statuses), bytes, reason });
 }
 
 test("the call brings every shard of every block, each into its own slot", () => {
-  const plan = window.fetchPlan();
+  const plan = window.asked();
   expect(plan.keys.equals(Buffer.concat([0, 1, 2, 3].map(keyOfItem)))).toBe(true);
   expect([...plan.leases]).toEqual([...blocks[0]!.leases, ...blocks[1]!.leases]);
 });

@@ -94,17 +94,16 @@ test("where slots run short blocks are encoded ahead of the lanes, and all are s
 /** Makes a saver between slots and a vault with controllable room. */
 function openSaver(isShort: boolean, blockBytes = PAGE) {
   const calls: string[] = [];
-  const records = (task: { slots: Uint32Array }): unknown[] =>
-    Array.from({ length: task.slots.length / 2 }, () => ({ bytes: 1, drop: () => {} }));
+  const records = (task: { blocks: readonly unknown[] }): unknown[] =>
+    task.blocks.map(() => ({ bytes: 1, drop: () => {} }));
   const pool = {
-    defer: (task: { slots: Uint32Array }) => (calls.push("defer"), records(task)),
-    encode: (task: { slots: Uint32Array }) =>
+    defer: (task: { blocks: readonly unknown[] }) => (calls.push("defer"), records(task)),
+    encode: (task: { blocks: readonly unknown[] }) =>
       Promise.resolve((calls.push("encode"), records(task))),
   } as unknown as EncodePool;
   const vault = { hasRoom: true, open: [] as { onEnd(): void }[], onRoom: (): void => {} };
   const store = {
-    isDown: false,
-    isReadOnly: false,
+    refusal: null,
     batchBytes: SAVE_BATCH_BYTES,
     get hasRoom() {
       return vault.hasRoom;

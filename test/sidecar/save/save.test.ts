@@ -211,7 +211,7 @@ describe("drops", () => {
     const pool = { encode } as unknown as EncodePool;
     const nothingWaits = (): boolean => false;
     const store = {
-      isDown: false,
+      refusal: null,
       whenRoom: () => {},
       add: () => {},
       shedCopy: nothingWaits,

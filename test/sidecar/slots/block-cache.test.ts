@@ -4,7 +4,7 @@ import { Arena, SIDECAR_OWNER } from "../../../src/arena/arena.ts";
 import { blockKey } from "../../../src/base/key-text.ts";
 import { BlockCache } from "../../../src/sidecar/slots/block-cache.ts";
 import type { Block } from "../../../src/sidecar/slots/block.ts";
-import { digest } from "../../support/records.ts";
+import { AT_FIRST, digest } from "../../support/records.ts";
 import { closeAfterTest, until } from "../../support/vaults.ts";
 
 const NAMESPACE = digest("namespace");
@@ -35,7 +35,7 @@ beforeEach(async () => {
 
 function use(index: number, by: User = user, cutFrom?: Buffer): Block {
   const hash = digest(`block ${index}`);
-  const place = { parent: Buffer.alloc(32), first: index, tenant: 0, owners: new Uint8Array(0) };
+  const place = { parent: Buffer.alloc(32), first: index, tenant: 0, ...AT_FIRST };
   const kv = { recordClass: "kv" as const, group: 0 };
   const cut = cutFrom === undefined ? {} : { cutFrom };
   const name = { namespace: NAMESPACE, ...kv, hashes: hash, ...place, ...cut };

@@ -102,7 +102,7 @@ const CAUSES: Record<string, () => Promise<Account>> = {
   async evicted() {
     const { sidecar, kv } = await withVault();
     await saved(sidecar);
-    vi.spyOn(kv, "find").mockResolvedValue({ present: Buffer.from([0]), far: null, pace: null });
+    vi.spyOn(kv, "find").mockResolvedValue([]);
     return await asked(sidecar);
   },
   async lost() {

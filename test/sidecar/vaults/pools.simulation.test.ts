@@ -1,4 +1,5 @@
 // Owns the proof by simulation: over many seeds of changing vaults and links, every miss has a cause, and a seed replays.
+// @module-tag nightly
 import { expect, test } from "vitest";
 import { lookupOf, movesOf, onPaper } from "../../../bench/sim/scale.js";
 import { runSeed } from "../../../bench/sim/world.js";

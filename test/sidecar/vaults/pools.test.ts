@@ -12,7 +12,7 @@ import { closeAfterTest, openClient, openVault, MIB, SOON_MS } from "../../suppo
 interface Said {
   address: string;
   tier?: "shared";
-  isOpen: boolean;
+  isDown: boolean;
   capacityBytes: number | null;
 }
 
@@ -24,7 +24,7 @@ const HASHES = Buffer.concat(
 const silent = (count: number): Said[] =>
   Array.from({ length: count }, (_none, at) => ({
     address: `10.0.0.${at}:50051`,
-    isOpen: false,
+    isDown: false,
     capacityBytes: null,
   }));
 const poolOf = (vaults: readonly Said[], isDouble = false): Pool =>
@@ -75,10 +75,10 @@ test("the owner of before is asked for an hour, and not while it is down", () =>
   ownersOf(pool);
   for (const [at, vault] of vaults.entries()) vault.capacityBytes = (1 + at) * 8 * GIB;
   expect(askedTwice(pool.placesOf(HASHES))).toBeGreaterThan(0);
-  vaults[0]!.isOpen = true;
+  vaults[0]!.isDown = true;
   const places = pool.placesOf(HASHES);
   for (let at = 0; at < BLOCKS; at += 1) expect(askedOf(places, at)).not.toContain(0);
-  vaults[0]!.isOpen = false;
+  vaults[0]!.isDown = false;
   pool.placesOf(HASHES);
   const clock = vi.spyOn(performance, "now");
   closeAfterTest({ close: () => clock.mockRestore() });
@@ -106,7 +106,7 @@ test("one that is down and unknown does not keep the others from their shares, a
   const vaults = silent(4);
   const pool = poolOf(vaults);
   for (const at of [0, 1, 2]) vaults[at]!.capacityBytes = (1 + at) * 8 * GIB;
-  vaults[3]!.isOpen = true;
+  vaults[3]!.isDown = true;
   const without = poolOf(vaults.slice(0, 3));
   ownersOf(without);
   const [owners, others] = [ownersOf(pool), ownersOf(without)];
@@ -124,10 +124,10 @@ test("with two copies owner and second are two vaults that are up, for as long a
   const anchor = HASHES.subarray(0, HASH_BYTES);
   const home = pool.homeOf(anchor, anchor);
   expect([home.owner, home.second]).toEqual([owners[0], seconds()[0]]);
-  vaults[owners[0]!]!.isOpen = true;
+  vaults[owners[0]!]!.isDown = true;
   // The second copy is asked first now.
   expect(pool.homeOf(anchor, anchor).owner).toBe(home.second);
-  for (const vault of vaults) vault.isOpen = vault !== vaults[home.second];
+  for (const vault of vaults) vault.isDown = vault !== vaults[home.second];
   expect(pool.homeOf(anchor, anchor)).toEqual({ owner: home.second, second: NO_VAULT });
 });
 
@@ -136,7 +136,7 @@ test("shared memory is asked first for everything and owns nothing, and the vaul
   const shared: Said = {
     address: "shm:/dev/shm/x",
     tier: "shared",
-    isOpen: false,
+    isDown: false,
     capacityBytes: null,
   };
   const [pool, without] = [poolOf([shared, ...vaults], true), poolOf(vaults, true)];
@@ -151,7 +151,7 @@ test("shared memory is asked first for everything and owns nothing, and the vaul
     expect(pool.homeOf(anchor, anchor).owner).toBe(plain.owners[0]! + 1);
   }
   expect([pool.shareOf(0), pool.local]).toEqual([0, 0]);
-  shared.isOpen = true;
+  shared.isDown = true;
   expect(pool.local).toBe(NO_VAULT);
   expect(ownersOf(pool)).toEqual(moved(without.placesOf(HASHES).owners));
 });
@@ -170,9 +170,9 @@ test("a vault that is back shares its blocks with its stand-in for an hour, and 
     const vaults = silent(4);
     const pool = poolOf(vaults);
     const owners = ownersOf(pool);
-    vaults[1]!.isOpen = true;
+    vaults[1]!.isDown = true;
     const during = ownersOf(pool);
-    vaults[1]!.isOpen = false;
+    vaults[1]!.isDown = false;
     const places = pool.placesOf(HASHES);
     expect([...places.owners]).toEqual(owners);
     for (const [at, owner] of owners.entries())

@@ -1,4 +1,5 @@
 // Owns the proof that silent connections keep no client with a credential out: over lanes and gRPC, 100 of 100.
+// @module-tag alone
 import { connect } from "node:net";
 import type { Socket } from "node:net";
 import { expect, test } from "vitest";

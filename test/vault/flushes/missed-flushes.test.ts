@@ -9,7 +9,14 @@ import type * as Limits from "../../../src/base/limits/pool.ts";
 import { PoolKey } from "../../../src/discovery/entry.ts";
 import { Gossip } from "../../../src/discovery/gossip.ts";
 import type { VaultDisk } from "../../../src/vault/server.ts";
-import { keysOf, makeRecords, NAMESPACE, OTHER_NAMESPACE } from "../../support/records.ts";
+import { Dice, testSeed } from "../../faults/lib/random.ts";
+import {
+  keysOf,
+  makeRecord,
+  makeRecords,
+  NAMESPACE,
+  OTHER_NAMESPACE,
+} from "../../support/records.ts";
 import {
   closeAfterTest,
   logger,
@@ -184,4 +191,154 @@ test("a flush by model takes what was made before it in a namespace that is name
   expect(await again.put(NAMESPACE, makeRecords(1), SOON_MS, 0, number)).toEqual([
     ItemStatus.ACCEPTED,
   ]);
+});
+
+const STEPS = 60;
+const PLAYS = 2;
+/** Of two namespaces and three tenants. */
+const SCENE_RECORDS = Array.from({ length: 12 }, (_, number) => {
+  const namespace = number % 2 === 0 ? NAMESPACE : OTHER_NAMESPACE;
+  return { number, namespace, tenant: 1 + (number % 3), ...makeRecord(number, { namespace }) };
+});
+type SceneRecord = (typeof SCENE_RECORDS)[number];
+
+/** A vault that may be away, and when each of its records was made. */
+class Member {
+  readonly name: string;
+  readonly disk: VaultDisk | undefined;
+  readonly made = new Map<number, number>();
+  isOut = false;
+  #pooled: Pooled | null = null;
+
+  constructor(name: string, disk?: VaultDisk) {
+    this.name = name;
+    this.disk = disk;
+  }
+
+  get isAway(): boolean {
+    return this.#pooled === null;
+  }
+
+  get pooled(): Pooled {
+    return this.#pooled ?? expect.fail(`${this.name} is away`);
+  }
+
+  async comes(peers: readonly string[]): Promise<void> {
+    this.#pooled = await open(this.name, peers, this.disk);
+    this.isOut = false;
+  }
+
+  async goes(losesDisk: boolean): Promise<void> {
+    await this.pooled.vault.close();
+    this.pooled.gossip.close();
+    this.#pooled = null;
+    if (losesDisk && this.disk) rmSync(this.disk.dataDir, { recursive: true, force: true });
+  }
+
+  /** Numbers of the records that it serves. */
+  async serves(): Promise<number[]> {
+    const client = openClient(this.pooled.vault);
+    const found = [NAMESPACE, OTHER_NAMESPACE].map(async (namespace) => {
+      const of = SCENE_RECORDS.filter((record) => record.namespace === namespace);
+      const { records: taken } = await client.take(namespace, keysOf(of), SOON_MS);
+      return [...taken.keys()].map((item) => of[item]!.number);
+    });
+    const numbers = (await Promise.all(found)).flat();
+    client.close();
+    return numbers;
+  }
+}
+
+/** A pool in which one vault always serves, and a witness of what was flushed when. */
+class Scene {
+  readonly #dice: Dice;
+  readonly #near = new Member("near");
+  readonly #far: Member[];
+  readonly #flushed = new Map<number, number>();
+  #clock = 0;
+
+  constructor(seed: number) {
+    this.#dice = new Dice(seed);
+    this.#far = ["a", "b"].map(
+      (name) => new Member(name, onDisk(`disk ${name}`, join(dir, `archive ${name}`))),
+    );
+  }
+
+  async play(): Promise<void> {
+    await this.#near.comes([]);
+    for (const far of this.#far) await far.comes([this.#near.pooled.vault.address]);
+    for (let step = 0; step < STEPS; step += 1) await this.#step(`step ${step}`);
+    for (const member of [this.#near, ...this.#far]) if (!member.isAway) await member.goes(false);
+  }
+
+  async #step(step: string): Promise<void> {
+    const far = this.#far[this.#dice.below(this.#far.length)]!;
+    const { address } = this.#near.pooled.vault;
+    const what = this.#dice.below(10);
+    if (what < 5) {
+      await this.#put(this.#anyOf((member) => !member.isAway));
+    } else if (what < 7) {
+      await this.#flush(this.#anyOf((member) => !member.isAway && !member.isOut));
+      for (const member of this.#far.filter(({ isAway, isOut }) => !isAway && !isOut)) {
+        await until(
+          async () => (await this.#wrong(member)).length === 0,
+          `${step}: ${member.name}`,
+        );
+      }
+    } else if (what < 9) {
+      if (far.isAway) {
+        await far.comes([address]);
+        expect(await this.#wrong(far), `${step}: ${far.name} came back`).toEqual([]);
+      } else {
+        await far.goes(this.#dice.below(3) === 0);
+      }
+    } else if (!far.isAway) {
+      far.isOut = !far.isOut;
+      await this.#near.pooled.gossip.admit(far.pooled.vault.address, far.isOut);
+      if (!far.isOut) expect(await this.#wrong(far), `${step}: ${far.name} is in`).toEqual([]);
+    }
+    expect(await this.#wrong(this.#near), `${step}: near`).toEqual([]);
+  }
+
+  #anyOf(isMeant: (member: Member) => boolean): Member {
+    const members = [this.#near, ...this.#far].filter(isMeant);
+    return members[this.#dice.below(members.length)]!;
+  }
+
+  async #put(member: Member): Promise<void> {
+    const record = SCENE_RECORDS[this.#dice.below(SCENE_RECORDS.length)]!;
+    const client = openClient(member.pooled.vault);
+    const [status] = await client.put(record.namespace, [record], SOON_MS, record.tenant);
+    client.close();
+    expect(STORED).toContain(status);
+    if (status !== ItemStatus.PRESENT) member.made.set(record.number, (this.#clock += 1));
+  }
+
+  async #flush(member: Member): Promise<void> {
+    const client = openClient(member.pooled.vault);
+    const tenant = this.#dice.below(4);
+    const namespace = this.#dice.below(2) === 0 ? NAMESPACE : OTHER_NAMESPACE;
+    const isTaken = (record: SceneRecord): boolean =>
+      tenant === 0 ? record.namespace === namespace : record.tenant === tenant;
+    await client.flush(tenant === 0 ? namespace : null, SOON_MS, null, null, tenant);
+    client.close();
+    this.#clock += 1;
+    for (const { number } of SCENE_RECORDS.filter(isTaken)) this.#flushed.set(number, this.#clock);
+  }
+
+  /** Numbers of records that a vault serves though they were flushed after they were made. */
+  async #wrong(member: Member): Promise<number[]> {
+    const isWrong = (number: number): boolean =>
+      (member.made.get(number) ?? 0) < (this.#flushed.get(number) ?? 0);
+    return (await member.serves()).filter(isWrong);
+  }
+}
+
+test("F141 vaults that go, come back, lose disks or leave the pool between flushes serve nothing flushed", async () => {
+  const seed = testSeed();
+  for (let play = 0; play < PLAYS; play += 1) {
+    await new Scene(seed + play).play();
+    rmSync(dir, { recursive: true, force: true });
+    dir = mkdtempSync(join(tmpdir(), "tierkv-missed-"));
+  }
 });

@@ -61,7 +61,7 @@ async function engineOf(pool: readonly Pooled[]): Promise<{
   for (const [at, client] of kv.entries()) {
     const known = async (): Promise<boolean> => {
       await client.hello(SOON_MS).catch(() => {});
-      return client.isOpen || pool[at]!.isUp;
+      return client.isDown || pool[at]!.isUp;
     };
     await until(known, "what is down to be known as down");
   }

@@ -17,7 +17,7 @@ use crate::limits::{
 };
 
 /// Reads a variable of the environment.
-pub(super) type Vars = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+pub type Vars = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// Containers of Amazon's services find their credentials there.
 const CONTAINER_HOST: &str = "http://169.254.170.2";

@@ -29,30 +29,31 @@ use crate::limits::{
 };
 
 /// Validity of a signature.
-const SIGNED_FOR: Duration = Duration::from_secs(300);
+pub(super) const SIGNED_FOR: Duration = Duration::from_secs(300);
 /// Most bytes read of a server's error text.
 const REASON_BYTES_MAX: u64 = 4096;
 
 /// An answer of the server, of whatever status.
-type Answer = std::result::Result<Response<Body>, ureq::Error>;
+pub(super) type Answer = std::result::Result<Response<Body>, ureq::Error>;
 
-pub(super) struct Bucket {
-    place: Place,
+/// A bucket, or what lies below a prefix in it.
+pub struct Bucket {
+    pub(super) place: Place,
     credentials: Chain,
     /// Prefix of each object's key; empty, or with a slash at the end.
     prefix: String,
-    agent: Agent,
+    pub(super) agent: Agent,
 }
 
 impl Bucket {
-    /// Opens the objects below `prefix`.
-    pub(super) fn open(bucket: &str, prefix: &str) -> Result<Self> {
-        Self::with(bucket, prefix, Box::new(|name| env::var(name).ok()))
+    /// Opens the objects below `prefix`; errors begin with `what`, the configuration's key.
+    pub(super) fn open(what: &str, bucket: &str, prefix: &str) -> Result<Self> {
+        Self::with(what, bucket, prefix, Box::new(|name| env::var(name).ok()))
     }
 
-    fn with(bucket: &str, prefix: &str, vars: Vars) -> Result<Self> {
+    pub(super) fn with(what: &str, bucket: &str, prefix: &str, vars: Vars) -> Result<Self> {
         let refused = |reason: &str| {
-            let text = format!("[vault] archive = \"s3://{bucket}/{prefix}\": {reason}");
+            let text = format!("{what} = \"s3://{bucket}/{prefix}\": {reason}");
             Error::new(Code::DiskFailed, text)
         };
         let profile = Profile::read(&vars);
@@ -84,12 +85,12 @@ impl Bucket {
         Ok(Self { place, credentials, prefix, agent: agent(endpoint.starts_with("https:")) })
     }
 
-    fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
     /// Sends a request with present credentials, and once more with others where the server no longer takes these.
-    fn ask(
+    pub(super) fn ask(
         &self,
         method: &str,
         key: &str,
@@ -436,7 +437,7 @@ fn text(mut answer: Response<Body>) -> io::Result<String> {
     answer.body_mut().read_to_string().map_err(ureq::Error::into_io)
 }
 
-fn length(answer: &Response<Body>) -> io::Result<u64> {
+pub(super) fn length(answer: &Response<Body>) -> io::Result<u64> {
     let length = answer.headers().get("content-length");
     let length = length.and_then(|text| text.to_str().ok()?.parse().ok());
     length.ok_or_else(|| io::Error::other("an answer without Content-Length"))

@@ -9,7 +9,7 @@ use super::*;
 fn bucket_at(url: &str, more: &[(&str, &str)]) -> Bucket {
     let own = [("AWS_ENDPOINT_URL", url), ("AWS_EC2_METADATA_DISABLED", "true")];
     let vars = stand_in::vars(&[&own, more].concat());
-    Bucket::with("bucket", "here", vars).unwrap()
+    Bucket::with("[vault] archive", "bucket", "here", vars).unwrap()
 }
 
 const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
@@ -54,7 +54,8 @@ fn roots_of_trust_come_from_a_file_of_them() {
 fn a_bucket_is_part_of_the_path_or_of_the_host() {
     let of = |more: &[(&str, &str)]| {
         let vars = stand_in::vars(&[&KEYS, more].concat());
-        let bucket = Bucket::with("bucket", "here", vars).map_err(|error| error.text)?;
+        let bucket =
+            Bucket::with("[vault] archive", "bucket", "here", vars).map_err(|error| error.text)?;
         Ok::<_, String>(bucket.place.object_url("name").to_string())
     };
     let own = ("AWS_ENDPOINT_URL", "http://s3.test:9000");

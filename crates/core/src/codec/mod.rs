@@ -11,7 +11,7 @@ pub use crate::codec_id::{Block, Codec, Form, MEAN_TOKENS, SCALE_BYTES};
 use crate::geometry::Geometry;
 
 use self::int8::Isa;
-pub use self::weigh::{Weight, weigh, weigh_through};
+pub use self::weigh::{Weight, weigh};
 
 /// The codec cannot represent the page, or saves nothing on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

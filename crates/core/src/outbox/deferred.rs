@@ -8,7 +8,7 @@ use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
 use crate::pool::PooledBuffer;
-use crate::record::HEADER_BYTES;
+use crate::record::{HEADER_BYTES, Hash};
 use crate::slots::Lease;
 
 /// A record to be made later. Its slot must stay leased until then, because `make` checks the lease; a slot in use is not leased again.
@@ -55,6 +55,12 @@ impl DeferredRecord {
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// Hash of the block before, which a sealed record hides.
+    #[must_use]
+    pub fn parent_hash(&self) -> &Hash {
+        &self.identity.parent_hash
     }
 
     /// Makes the record, of whatever length.

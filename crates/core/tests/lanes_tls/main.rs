@@ -1,4 +1,5 @@
 //! Owns the proof of lanes under TLS: everything that is proven of lanes in clear, and who is not let in.
+//! @module-tag nightly
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -53,15 +53,34 @@ capabilities:
 {{ $all | toJson }}
 {{- end }}
 
-{{/* Where each engine has a port: (list . 8000). */}}
-{{- define "tierkv.engines" -}}
-{{- $top := index . 0 -}}
-{{- $name := include "tierkv.name" $top -}}
-{{- $all := list -}}
-{{- range $at := until (int $top.Values.engine.replicas) -}}
-{{- $all = append $all (printf "%s-engine-%d.%s-engine.%s.svc:%d" $name $at $name $top.Release.Namespace (index $ 1)) -}}
-{{- end -}}
-{{ $all | toJson }}
+{{/* Address on which a port listens for other pods: of both families, or of IPv4. */}}
+{{- define "tierkv.any" -}}
+{{ ternary "[::]" "0.0.0.0" .Values.ipv6 }}
+{{- end }}
+
+{{/* Of a Service: IPv6, too, where the cluster has it. */}}
+{{- define "tierkv.families" -}}
+{{- if .Values.ipv6 }}ipFamilyPolicy: PreferDualStack{{ else }}ipFamilyPolicy: SingleStack{{ end }}
+{{- end }}
+
+{{/* A configuration file: (list CONFIG EXTRA); keys of EXTRA replace those of CONFIG. TOML writes these values as JSON does. */}}
+{{- define "tierkv.toml" -}}
+{{- range $section, $keys := mustMergeOverwrite (index . 0) (mustDeepCopy (index . 1)) }}
+[{{ $section }}]
+{{- range $key, $value := $keys }}
+{{ $key }} = {{ $value | toJson }}
+{{- end }}
+{{ end }}
+{{- end }}
+
+{{/* Empty: whoever reaches the gateway may use it. */}}
+{{- define "tierkv.isClosed" -}}
+{{- if and .Values.gateway.keysSecret .Values.gateway.tlsSecret }}true{{ end }}
+{{- end }}
+
+{{/* Empty: the gateway needs no file that is only its user's. */}}
+{{- define "tierkv.gatewayHasFiles" -}}
+{{- if or (include "tierkv.hasLookups" .) .Values.gateway.keysSecret .Values.gateway.tlsSecret }}true{{ end }}
 {{- end }}
 
 {{/* Empty: engines publish nothing, because no gateway hears it. */}}

@@ -67,6 +67,7 @@ class TierKVConnector(KVConnectorBase_V1, SupportsHMA):
                 log.info(
                     "tierKV has set kv_load_failure_policy to 'recompute': lost blocks are computed again, and no request fails"
                 )
+            compat.publish_over_ipv6(vllm_config)
             log.info("tierKV: sidecar socket %s (%s)", settings.socket, settings.source)
             self.half = self.scheduler_side = SchedulerShim(
                 vllm_config, settings, groups, kv_cache_config, copies=same

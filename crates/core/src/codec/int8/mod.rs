@@ -36,7 +36,6 @@ use self::group::{groups, groups_from, layer_payload_bytes};
 use self::turned::Scratch;
 
 pub use self::kernels::Isa;
-pub(super) use self::scale::element_bytes;
 pub use crate::codec_id::SCALE_BYTES;
 
 /// Streaming stores pay only where they fill whole lines.
@@ -207,12 +206,6 @@ impl Spans {
         }
         Ok(end)
     }
-}
-
-/// The value of an element's bytes, as stored in a page.
-pub(super) fn value_at(dtype: u8, bytes: &[u8]) -> f32 {
-    let bits = bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
-    scale::value_of(dtype, bits)
 }
 
 fn check_length(geometry: &Geometry, form: Form, payload: &[u8]) {

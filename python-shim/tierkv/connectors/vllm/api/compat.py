@@ -358,6 +358,18 @@ def publishes_events(config: Any) -> bool:
     return events is not None and bool(events.enable_kv_cache_events)
 
 
+def publish_over_ipv6(config: Any) -> None:
+    """Let the sockets of the engine's events listen on IPv6 as well as IPv4.
+
+    vLLM binds `tcp://*:PORT` for IPv4 alone and cannot bind `tcp://[::]:PORT` (distributed/kv_events.py). It makes both
+    sockets after the connector, in pyzmq's shared context, whose options new sockets take. Without IPv6 on the machine
+    the system's library falls back to IPv4.
+    """
+    if publishes_events(config):
+        zmq = import_module("zmq")
+        zmq.Context.instance().setsockopt(zmq.IPV6, 1)
+
+
 def _is_one_of_several(config: Any) -> bool:
     """Tell whether an engine is one of several data-parallel ranks.
 
@@ -368,9 +380,23 @@ def _is_one_of_several(config: Any) -> bool:
     return is_rank or config.parallel_config.data_parallel_size > 1
 
 
+def _server_lists_ranks(config: Any) -> bool:
+    """Tell whether the ranks' server has all of them, and lists them at `/kv_event_sources`; since 0.32."""
+    client = import_module("vllm.engine.protocol").EngineClient
+    parallel = config.parallel_config
+    is_split = parallel.data_parallel_external_lb or parallel.data_parallel_hybrid_lb
+    return hasattr(client, "get_kv_event_sources") and not is_split
+
+
 def event_endpoints(config: Any) -> dict[str, str]:
-    """Give the engine's endpoints for events and replays; empty with several data-parallel ranks."""
-    if not publishes_events(config) or _is_one_of_several(config):
+    """Give the engine's endpoints for events and replays.
+
+    Several data-parallel ranks give the first one's, from which a gateway finds the others by their server's list;
+    nothing where the server has no such list.
+    """
+    if not publishes_events(config):
+        return {}
+    if _is_one_of_several(config) and not _server_lists_ranks(config):
         return {}
     events = config.kv_events_config
     found = {"events": events.endpoint, "replays": events.replay_endpoint}

@@ -464,7 +464,8 @@ class SchedulerShim:
             self.failures.attempt("turn_off", self._channel.retire)
 
     def shutdown(self) -> None:
-        """End the connection; the sidecar takes plans and slots back at the socket's end."""
+        """Drop what waits to be saved, and end the connection; the sidecar takes plans and slots back at its end."""
+        self._saves.forget("engine_ended")
         self._naming.close()
         self._channel.close()
 

@@ -129,16 +129,20 @@ class Channel:
 
     def retire(self) -> None:
         """Sends the last counters and ends the connection for good, without waiting."""
-        counters = self._changes()
-        if counters:
-            self.send({"t": "counts", "counters": counters})
+        self._send_last_counters()
         self._closing = True
         self._wake()
 
+    def _send_last_counters(self) -> None:
+        counters = self._changes()
+        if counters:
+            self.send({"t": "counts", "counters": counters})
+
     def close(self) -> None:
-        """Flushes the queue if the socket takes it at once, and ends the thread."""
+        """Sends the last counters, flushes the queue if the socket takes it at once, and ends the thread."""
         if self._closing:
             return
+        self._send_last_counters()
         self._closing = True
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:

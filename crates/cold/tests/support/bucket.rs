@@ -1,0 +1,173 @@
+//! Owns a server that speaks as much of S3 as our store uses, and injects one fault.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use tierkv_core::archive::Vars;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Every request is refused with this status and code.
+    Refuses(u16, &'static str),
+    /// Bodies of records end half way.
+    Tears,
+    /// Takes requests for records and answers nothing.
+    Freezes,
+    /// One byte of each range of records differs.
+    Flips(usize),
+    /// Refuses `If-None-Match`.
+    NoConditions,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Vec<u8>>,
+    requests: Vec<String>,
+}
+
+pub struct Bucket {
+    pub port: u16,
+    fault: Arc<Mutex<Fault>>,
+    state: Arc<Mutex<State>>,
+}
+
+/// Variables that lead to a server on this machine.
+pub fn vars(port: u16) -> Vars {
+    let endpoint = format!("http://127.0.0.1:{port}");
+    Box::new(move |name| {
+        let value = match name {
+            "AWS_ENDPOINT_URL" => &endpoint,
+            "AWS_ACCESS_KEY_ID" => "tierkv",
+            "AWS_SECRET_ACCESS_KEY" => "not-a-secret",
+            "AWS_EC2_METADATA_DISABLED" => "true",
+            _ => return None,
+        };
+        Some(value.to_owned())
+    })
+}
+
+impl Bucket {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (fault, state) = (Arc::new(Mutex::new(Fault::None)), Arc::<Mutex<State>>::default());
+        let bucket = Self { port, fault, state };
+        let (fault, state) = (Arc::clone(&bucket.fault), Arc::clone(&bucket.state));
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (fault, state) = (Arc::clone(&fault), Arc::clone(&state));
+                // A connection that fails is the client's affair.
+                thread::spawn(move || serve(&stream, &fault, &state));
+            }
+        });
+        bucket
+    }
+
+    pub fn fails_with(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+    }
+
+    /// Lengths of the objects, by name.
+    pub fn objects(&self) -> BTreeMap<String, usize> {
+        let state = self.state.lock().unwrap();
+        state.objects.iter().map(|(name, bytes)| (name.clone(), bytes.len())).collect()
+    }
+
+    pub fn remove_all(&self) {
+        self.state.lock().unwrap().objects.clear();
+    }
+
+    /// Methods of the requests since the last call.
+    pub fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().requests)
+    }
+}
+
+fn serve(stream: &TcpStream, fault: &Mutex<Fault>, state: &Mutex<State>) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    let mut out = stream;
+    loop {
+        let mut first = String::new();
+        reader.read_line(&mut first).ok().filter(|bytes| *bytes > 0)?;
+        let mut words = first.split(' ');
+        let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let mut headers = BTreeMap::new();
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).ok()?;
+            let Some((name, value)) = line.trim().split_once(':') else { break };
+            headers.insert(name.to_lowercase(), value.trim().to_owned());
+        }
+        let length = headers.get("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).ok()?;
+        let name = path.split('?').next()?.to_owned();
+        let fault = *fault.lock().unwrap();
+        let mut state = state.lock().unwrap();
+        state.requests.push(method.clone());
+        let range = headers.get("range").and_then(|text| {
+            let (from, to) = text.strip_prefix("bytes=")?.split_once('-')?;
+            Some((from.parse::<usize>().ok()?, to.parse::<usize>().ok()?))
+        });
+        let (status, mut bytes, mut says) = match (fault, method.as_str()) {
+            (Fault::Refuses(status, code), _) => (status, error(code), String::new()),
+            (Fault::NoConditions, "PUT") if headers.contains_key("if-none-match") => {
+                (501, error("NotImplemented"), String::new())
+            }
+            (_, "PUT")
+                if headers.contains_key("if-none-match") && state.objects.contains_key(&name) =>
+            {
+                (412, error("PreconditionFailed"), String::new())
+            }
+            (_, "PUT") => {
+                state.objects.insert(name, body);
+                (200, Vec::new(), "etag: \"x\"\r\n".to_owned())
+            }
+            (_, "DELETE") => {
+                state.objects.remove(&name);
+                (204, Vec::new(), String::new())
+            }
+            (_, "GET") => match (state.objects.get(&name), range) {
+                (None, _) => (404, error("NoSuchKey"), String::new()),
+                (Some(object), Some((from, to))) if from < object.len() => {
+                    let part = object[from..object.len().min(to + 1)].to_vec();
+                    (206, part, format!("content-range: bytes {from}-{to}/{}\r\n", object.len()))
+                }
+                (Some(_), _) => (416, error("InvalidRange"), String::new()),
+            },
+            (_, other) => panic!("{other} is no request of our store"),
+        };
+        drop(state);
+        // Ranges at the front are of the index.
+        let is_of_records = status == 206 && range.is_some_and(|(from, _)| from > 0);
+        match fault {
+            Fault::Freezes if is_of_records => {
+                // Until the client has gone.
+                let _ = out.read(&mut [0]);
+                return None;
+            }
+            Fault::Flips(at) if is_of_records => {
+                let at = at % bytes.len();
+                bytes[at] ^= 0x10;
+            }
+            _ => {}
+        }
+        if status != 204 {
+            says += &format!("content-length: {}\r\n", bytes.len());
+        }
+        out.write_all(format!("HTTP/1.1 {status} As told\r\n{says}\r\n").as_bytes()).ok()?;
+        if fault == Fault::Tears && is_of_records {
+            out.write_all(&bytes[..bytes.len() / 2]).ok()?;
+            return None;
+        }
+        out.write_all(&bytes).ok()?;
+    }
+}
+
+fn error(code: &str) -> Vec<u8> {
+    format!("<Error><Code>{code}</Code></Error>").into_bytes()
+}

@@ -1,0 +1,47 @@
+//! Owns a real S3 server for tests: versitygw over a folder.
+
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use super::server::{free_port, until};
+
+pub struct Gateway {
+    child: Child,
+    pub port: u16,
+    folder: PathBuf,
+}
+
+impl Gateway {
+    /// Starts the server with an empty bucket named `bucket`; `None`, and a line, where there is no program.
+    pub fn start() -> Option<Self> {
+        let name = std::env::var("TIERKV_TEST_S3").unwrap_or_else(|_| "versitygw".to_owned());
+        let works = Command::new(&name).arg("--version").stdout(Stdio::null()).status();
+        if !works.is_ok_and(|status| status.success()) {
+            #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+            {
+                eprintln!("skipped: there is no versitygw; TIERKV_TEST_S3 names it");
+            }
+            return None;
+        }
+        let port = free_port();
+        let folder = std::env::temp_dir().join(format!("tierkv-s3-{}-{port}", std::process::id()));
+        std::fs::create_dir_all(folder.join("bucket")).unwrap();
+        let mut command = Command::new(&name);
+        command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]).arg(&folder);
+        command.env("ROOT_ACCESS_KEY", "tierkv").env("ROOT_SECRET_KEY", "not-a-secret");
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let gateway = Self { child, port, folder };
+        until("the S3 server to listen", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Some(gateway)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}

@@ -1,0 +1,311 @@
+//! Owns the proof that Valkey serves as a store, and that none of its faults gives a wrong byte or a wait beyond the deadline.
+
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::bench::{
+    ACCEPTED, BAD_RECORD, Bench, INCOMPLETE, MISSING, OVER_BUDGET, PRESENT, QUARANTINED, SOON,
+};
+use support::fake::{Fake, Fault};
+use support::server::{Server, cluster, program, until};
+use tierkv_cold::desk::Work;
+use tierkv_cold::valkey::{Login, Valkey};
+use tierkv_core::error::Code;
+
+/// Long enough for a busy machine, short enough for a test that waits for it.
+const SHORT: Duration = Duration::from_millis(400);
+
+fn bench(address: &str) -> Bench {
+    bench_as(address, Login::default(), None)
+}
+
+fn bench_as(address: &str, login: Login, ttl_s: Option<u64>) -> Bench {
+    Bench::of(Arc::new(Valkey::open(address, login, ttl_s).unwrap()))
+}
+
+fn refusals(bench: &Bench, name: &str) -> u64 {
+    bench.desk.refusals().into_iter().find_map(|(of, count)| (of == name).then_some(count)).unwrap()
+}
+
+fn serves(bench: &Bench) {
+    let blocks: Vec<u32> = (0..30).collect();
+    assert_eq!(bench.found(&blocks).unwrap(), vec![false; 30]);
+    assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![MISSING; 30]);
+    assert_eq!(bench.store(&blocks[..20]).unwrap(), vec![ACCEPTED; 20]);
+    assert_eq!(bench.store(&blocks[10..20]).unwrap(), vec![PRESENT; 10]);
+    let found = bench.found(&blocks).unwrap();
+    assert_eq!(found, (0..30).map(|block| block < 20).collect::<Vec<_>>());
+    let fetched = bench.fetch(&blocks, SOON).unwrap();
+    assert_eq!(fetched, [vec![ACCEPTED; 20], vec![MISSING; 10]].concat());
+    let (taken, came) = bench.take(&blocks[15..25]).unwrap();
+    assert_eq!(taken, [vec![ACCEPTED; 5], vec![MISSING; 5]].concat());
+    assert_eq!(came.len(), 5);
+    assert_eq!(bench.check_stored(&[3, 29]).unwrap(), [PRESENT, MISSING]);
+    assert_eq!(bench.free_slots(), 80);
+}
+
+#[test]
+fn a_real_server_serves() {
+    let Some(program) = program() else { return };
+    let server = Server::start(&program, &[]);
+    serves(&bench(&server.address()));
+}
+
+#[test]
+fn a_real_cluster_serves_and_each_node_has_a_part() {
+    let Some(program) = program() else { return };
+    let servers = cluster(&program);
+    let bench = bench(&servers[1].address());
+    serves(&bench);
+    for server in &servers {
+        let keys: u64 = redis::cmd("DBSIZE").query(&mut server.client()).unwrap();
+        assert!((1..19).contains(&keys), "{keys} of 19 keys");
+    }
+}
+
+#[test]
+fn blocks_are_found_after_their_slots_moved() {
+    let Some(program) = program() else { return };
+    let servers = cluster(&program);
+    let bench = bench(&servers[0].address());
+    let blocks: Vec<u32> = (0..24).collect();
+    assert_eq!(bench.store(&blocks).unwrap(), vec![ACCEPTED; 24]);
+    let (mut from, mut to) = (servers[0].client(), servers[1].client());
+    let id: fn(&mut redis::Connection) -> String =
+        |client| redis::cmd("CLUSTER").arg("MYID").query(client).unwrap();
+    let (source, target) = (id(&mut from), id(&mut to));
+    let mut moved = 0;
+    for slot in 0..16384 / 3 {
+        let keys: Vec<Vec<u8>> =
+            redis::cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(9).query(&mut from).unwrap();
+        if keys.is_empty() {
+            continue;
+        }
+        let set = |client: &mut redis::Connection, how: &str, id: &str| {
+            redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(how).arg(id).exec(client).unwrap();
+        };
+        set(&mut to, "IMPORTING", &source);
+        set(&mut from, "MIGRATING", &target);
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(servers[1].port).arg("").arg(0).arg(5000).arg("KEYS");
+        migrate.arg(&keys).exec(&mut from).unwrap();
+        // Half way, the old owner says ASK; then MOVED.
+        assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
+        set(&mut to, "NODE", &target);
+        set(&mut from, "NODE", &target);
+        assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 24]);
+        moved += 1;
+        if moved == 3 {
+            break;
+        }
+    }
+    assert_eq!(moved, 3, "some keys lay on the first node");
+    assert_eq!(bench.found(&blocks).unwrap(), vec![true; 24]);
+}
+
+#[test]
+fn a_killed_node_costs_its_own_blocks() {
+    let Some(program) = program() else { return };
+    let mut servers = cluster(&program);
+    let bench = bench(&servers[0].address());
+    let blocks: Vec<u32> = (0..24).collect();
+    bench.store(&blocks).unwrap();
+    let lost: u64 = redis::cmd("DBSIZE").query(&mut servers[2].client()).unwrap();
+    // Without it the others would refuse all keys once they know.
+    for server in &servers[..2] {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("cluster-require-full-coverage").arg("no");
+        set.exec(&mut server.client()).unwrap();
+    }
+    servers[2].kill();
+    let fetched = bench.fetch(&blocks, SOON).unwrap();
+    let incomplete = fetched.iter().filter(|status| **status == INCOMPLETE).count();
+    assert_eq!(incomplete as u64, lost);
+    assert_eq!(fetched.iter().filter(|status| **status == ACCEPTED).count() as u64, 24 - lost);
+}
+
+#[test]
+fn a_frozen_server_costs_the_deadline_and_then_serves_again() {
+    let Some(program) = program() else { return };
+    let server = Server::start(&program, &[]);
+    let bench = bench(&server.address());
+    bench.store(&[1, 2, 3]).unwrap();
+    server.freeze(true);
+    let error = bench.fetch(&[1, 2, 3], SHORT).unwrap_err();
+    assert_eq!(error.code, Code::LaneFailed);
+    assert!(error.text.contains("in time"), "{}", error.text);
+    server.freeze(false);
+    assert_eq!(bench.fetch(&[1, 2, 3], SOON).unwrap(), [ACCEPTED; 3]);
+}
+
+#[test]
+fn a_restarted_server_is_used_again_without_a_failure() {
+    let fake = Fake::start();
+    let bench = bench(&fake.address());
+    bench.store(&[1]).unwrap();
+    fake.drops_connections();
+    assert_eq!(bench.fetch(&[1], SOON).unwrap(), [ACCEPTED]);
+}
+
+#[test]
+fn memory_that_is_full_refuses_saves_and_is_counted() {
+    let Some(program) = program() else { return };
+    let options = ["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"];
+    let server = Server::start(&program, &options);
+    let bench = bench(&server.address());
+    let stored = bench.store(&(0..60).collect::<Vec<_>>()).unwrap();
+    assert!(stored.contains(&ACCEPTED) && stored.contains(&OVER_BUDGET), "{stored:?}");
+    assert!(refusals(&bench, "OOM") > 0);
+    let held: Vec<u32> = (0..60).filter(|block| stored[*block as usize] == ACCEPTED).collect();
+    assert_eq!(bench.fetch(&held, SOON).unwrap(), vec![ACCEPTED; held.len()]);
+}
+
+#[test]
+fn records_expire_where_a_time_to_live_is_set() {
+    let Some(program) = program() else { return };
+    let server = Server::start(&program, &[]);
+    let bench = bench_as(&server.address(), Login::default(), Some(1));
+    bench.store(&[1]).unwrap();
+    until("the record to expire", || bench.found(&[1]).unwrap() == [false]);
+}
+
+#[test]
+fn a_user_without_rights_is_refused_with_the_servers_words() {
+    let Some(program) = program() else { return };
+    let server = Server::start(&program, &[]);
+    let mut client = server.client();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "reader", "on", ">secret", "~tierkv:*", "+get", "+exists", "+cluster"])
+        .exec(&mut client)
+        .unwrap();
+    redis::cmd("ACL").arg(&["SETUSER", "default", "off"]).exec(&mut client).unwrap();
+    let login = |password: &str| Login {
+        user: Some("reader".to_owned()),
+        password: Some(password.to_owned()),
+        database: 0,
+    };
+    let reader = bench_as(&server.address(), login("secret"), None);
+    assert_eq!(reader.found(&[1]).unwrap(), [false]);
+    let error = reader.store(&[1]).unwrap_err();
+    assert!(error.text.contains("NOPERM"), "{}", error.text);
+    assert_eq!(refusals(&reader, "NOPERM"), 1);
+    let stranger = bench_as(&server.address(), login("guessed"), None);
+    assert!(stranger.found(&[1]).unwrap_err().text.contains("WRONGPASS"));
+    let nobody = bench(&server.address());
+    assert!(nobody.found(&[1]).unwrap_err().text.contains("NOAUTH"));
+}
+
+#[test]
+fn a_refusal_is_a_miss_with_the_servers_words() {
+    for words in ["LOADING Valkey is loading", "CLUSTERDOWN Hash slot not served", "MISCONF disk"] {
+        let fake = Fake::start();
+        let bench = bench(&fake.address());
+        bench.store(&[1, 2]).unwrap();
+        fake.fails_with(Fault::Refuses(words));
+        let error = bench.fetch(&[1, 2], SOON).unwrap_err();
+        assert!(error.text.contains(words), "{}", error.text);
+        assert!(bench.found(&[1]).unwrap_err().text.contains(words));
+        fake.fails_with(Fault::None);
+        assert_eq!(bench.fetch(&[1, 2], SOON).unwrap(), [ACCEPTED; 2], "after {words}");
+    }
+    let fake = Fake::start();
+    let bench = bench(&fake.address());
+    fake.fails_with(Fault::RefusesStores("READONLY You can't write against a read only replica."));
+    assert!(bench.store(&[1]).unwrap_err().text.contains("READONLY"));
+    assert_eq!((refusals(&bench, "READONLY"), fake.keys()), (1, 0));
+}
+
+#[test]
+fn a_server_that_dies_in_a_value_costs_what_did_not_come() {
+    let fake = Fake::start();
+    let bench = bench(&fake.address());
+    let blocks: Vec<u32> = (0..16).collect();
+    bench.store(&blocks).unwrap();
+    fake.fails_with(Fault::Dies);
+    let fetched = bench.fetch(&blocks, SOON).unwrap();
+    assert!(fetched.contains(&ACCEPTED) && fetched.contains(&INCOMPLETE), "{fetched:?}");
+    assert_eq!(bench.free_slots(), 80);
+    fake.fails_with(Fault::None);
+    assert_eq!(bench.fetch(&blocks, SOON).unwrap(), vec![ACCEPTED; 16]);
+}
+
+#[test]
+fn a_server_that_stops_in_a_value_holds_no_request_beyond_its_end() {
+    for fault in [Fault::Freezes, Fault::Trickles] {
+        let fake = Fake::start();
+        let bench = bench(&fake.address());
+        let blocks: Vec<u32> = (0..16).collect();
+        bench.store(&blocks).unwrap();
+        fake.fails_with(fault);
+        let fetched = bench.fetch(&blocks, SHORT).unwrap();
+        assert!(fetched.contains(&ACCEPTED) && fetched.contains(&INCOMPLETE), "{fault:?}");
+        // A request that is given up ends without its deadline, and no thread holds a slot.
+        let (goal, leases) = bench.targets(&blocks);
+        let request = bench.desk.begin(Work::Fetch(goal), SOON).unwrap();
+        until("a record to come", || bench.desk.progress(request) > Some(0));
+        bench.desk.cancel(request);
+        assert_eq!(bench.outcome(request).unwrap_err().code, Code::Cancelled);
+        bench.check(&blocks, &leases, &[]);
+        assert_eq!(bench.free_slots(), 80, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_changed_value_is_no_block() {
+    let fake = Fake::start();
+    let bench = bench(&fake.address());
+    bench.store(&[1, 2]).unwrap();
+    // Magic, a field, a checksum, the payload's first, middle and last byte.
+    for at in [0, 20, 190, 192, 50_000, 196_799] {
+        fake.fails_with(Fault::Flips(at));
+        assert_eq!(bench.fetch(&[1, 2], SOON).unwrap(), [BAD_RECORD; 2], "byte {at}");
+        assert_eq!(bench.take(&[1]).unwrap().0, [BAD_RECORD], "byte {at}");
+    }
+    fake.fails_with(Fault::Flips(5000));
+    assert_eq!(bench.check_stored(&[2, 9]).unwrap(), [QUARANTINED, MISSING]);
+    assert_eq!(bench.found(&[1, 2]).unwrap(), [true, false]);
+    bench.store(&[2]).unwrap();
+    for bytes in [1, 100_000, 196_700] {
+        fake.fails_with(Fault::Truncates(bytes));
+        assert_eq!(bench.fetch(&[1, 2], SOON).unwrap(), [BAD_RECORD; 2], "{bytes} bytes less");
+    }
+    fake.fails_with(Fault::Boasts);
+    assert!(bench.fetch(&[1], SOON).is_err());
+    fake.fails_with(Fault::Babbles);
+    assert!(bench.fetch(&[1], SOON).is_err());
+    fake.fails_with(Fault::None);
+    assert_eq!(bench.fetch(&[1, 2], SOON).unwrap(), [ACCEPTED; 2]);
+    assert_eq!(bench.free_slots(), 80);
+}
+
+#[test]
+fn a_look_up_of_many_keys_is_one_exchange_on_one_connection() {
+    let fake = Fake::start();
+    let bench = bench(&fake.address());
+    let blocks: Vec<u32> = (0..2000).collect();
+    assert_eq!(bench.found(&blocks).unwrap(), vec![false; 2000]);
+    let before = fake.commands.load(std::sync::atomic::Ordering::Relaxed);
+    bench.found(&blocks).unwrap();
+    assert_eq!(fake.commands.load(std::sync::atomic::Ordering::Relaxed) - before, 2000);
+}
+
+#[test]
+fn an_address_that_cannot_be_used_is_refused_with_the_fix() {
+    for (address, says) in [
+        ("redis://h:1", "another scheme"),
+        ("valkey://h", "no list of host:port"),
+        ("valkey://h:0", "no list of host:port"),
+        ("valkey://u:p@h:1", "VALKEY_PASSWORD"),
+        ("valkey://h:1/x", "no number of a database"),
+    ] {
+        let error = Valkey::open(address, Login::default(), None).map(|_| ()).unwrap_err();
+        assert!(error.text.contains(says) && error.text.contains("write"), "{}", error.text);
+    }
+    for address in ["valkey://h:1", "valkey://h:1,i:2/3", "valkey://[::1]:6379"] {
+        assert!(Valkey::open(address, Login::default(), None).is_ok(), "{address}");
+    }
+}

@@ -1,0 +1,87 @@
+// Owns the source behind a vault that only its archive has: the same calls to the vault, which then reads the archive.
+import type { ItemStatus, RecordClass } from "../base/block.ts";
+import type { Goodput } from "../base/native.ts";
+import type {
+  BlockSource,
+  Cost,
+  FetchOptions,
+  FetchWindow,
+  Offer,
+  PeerState,
+  Purpose,
+  Settled,
+  Tier,
+} from "./source.ts";
+
+export class Archive implements BlockSource {
+  readonly #vault: BlockSource;
+  /** As the vault last reported it. */
+  cost: Cost | null = null;
+
+  constructor(vault: BlockSource) {
+    this.#vault = vault;
+  }
+
+  get tier(): Tier {
+    return this.#vault.tier;
+  }
+
+  get name(): RecordClass {
+    return this.#vault.name;
+  }
+
+  get address(): string {
+    return this.#vault.address;
+  }
+
+  get state(): PeerState {
+    return this.#vault.state;
+  }
+
+  get trouble(): string {
+    return this.#vault.trouble;
+  }
+
+  get isDown(): boolean {
+    return this.#vault.isDown;
+  }
+
+  get epoch(): number | null {
+    return this.#vault.epoch;
+  }
+
+  get down(): Goodput {
+    return this.#vault.down;
+  }
+
+  /** Asks the vault, which answers for both; only the archive's part is returned. */
+  async find(
+    namespace: Buffer,
+    keys: Buffer,
+    deadlineMs: number,
+    purpose?: Purpose,
+  ): Promise<readonly Offer[]> {
+    const offers = await this.#vault.find(namespace, keys, deadlineMs, purpose);
+    return offers.filter(({ source }) => source === this);
+  }
+
+  /** Waits for the archive's first byte, and from one record to the next, as long as the vault reported. */
+  fetch(namespace: Buffer, window: FetchWindow, options: FetchOptions): Promise<Settled> {
+    const { firstMs, nextMs } = this.cost ?? { firstMs: 0, nextMs: 0 };
+    const { stallMs } = options;
+    const more = stallMs === undefined ? {} : { stallMs: stallMs + Math.max(firstMs, nextMs) };
+    return this.#vault.fetch(namespace, window, { ...options, ...more });
+  }
+
+  report(
+    namespace: Buffer,
+    keys: Buffer,
+    reason: string,
+    deadlineMs: number,
+  ): Promise<ItemStatus[]> {
+    return this.#vault.report(namespace, keys, reason, deadlineMs);
+  }
+
+  /** Does nothing: the vault closes its connections. */
+  close(): void {}
+}

@@ -1,0 +1,79 @@
+// Owns the order in which engines are offered one request: the next where an engine cannot serve, the same where only a connection broke.
+import { GATEWAY_TRIES_MAX } from "../../base/limits/gateway.ts";
+import type { Abortable } from "../engines/ending.ts";
+import type { Engine } from "../engines/engine.ts";
+import type { Fleet, Order, Shed } from "../engines/fleet.ts";
+import type { Turn } from "../engines/queue.ts";
+import type { Failure, Losses } from "./losses.ts";
+
+export interface Offered {
+  /** null: any engine may answer. */
+  model: string | null;
+  order: Order;
+  /** undefined: nothing is known about its turn. */
+  turn?: Turn;
+  losses: Losses;
+}
+
+export class Attempts {
+  readonly #fleet: Fleet;
+  readonly #offered: Offered;
+  readonly #tried = new Set<Engine>();
+  /** Engines to which the request went back after a broken connection. */
+  readonly #returned = new Set<Engine>();
+  #back: Engine | null = null;
+  #count = 0;
+
+  constructor(fleet: Fleet, offered: Offered) {
+    this.#fleet = fleet;
+    this.#offered = offered;
+  }
+
+  /** Whether no other attempt may follow the current one. */
+  get isLast(): boolean {
+    const { model } = this.#offered;
+    return this.#count === GATEWAY_TRIES_MAX || !this.#fleet.hasUntried(this.#tried, model);
+  }
+
+  /** Counts the request at an engine, for which `fleet.leave` must be called; or returns why there is none. */
+  async next(signal: Abortable): Promise<Engine | Shed | "failed"> {
+    if (this.#count === GATEWAY_TRIES_MAX) return "failed";
+    const { model } = this.#offered;
+    const engine = await this.#enter(signal);
+    if (typeof engine === "string") {
+      const isOwn = engine === "gone" || this.#count === 0 || !this.#fleet.hasAny(model);
+      return isOwn ? engine : "failed";
+    }
+    this.#count += 1;
+    this.#tried.add(engine);
+    return engine;
+  }
+
+  /** Returns whether the request may be offered again. */
+  goesOn(engine: Engine, failure: Failure): boolean {
+    // The engine is healthy, and holds what it computed of the prompt.
+    if (failure === "cut" && !this.#returned.has(engine)) this.#back = engine;
+    return this.#offered.losses.allows(failure);
+  }
+
+  async #enter(signal: Abortable): Promise<Engine | Shed> {
+    const back = this.#back;
+    this.#back = null;
+    if (back !== null) {
+      this.#returned.add(back);
+      const others = new Set(this.#fleet.engines.filter((engine) => engine !== back));
+      const entered = await this.#enterBut(others, signal);
+      // It went down, is drained or left meanwhile.
+      if (entered !== "no_engine" && entered !== "no_model") return entered;
+    }
+    return await this.#enterBut(this.#tried, signal);
+  }
+
+  #enterBut(not: ReadonlySet<Engine>, signal: Abortable): Promise<Engine | Shed> {
+    const { model, order, turn } = this.#offered;
+    return this.#fleet.enter(model, order, signal, {
+      not,
+      ...(turn === undefined ? {} : { turn }),
+    });
+  }
+}

@@ -1,0 +1,44 @@
+// Owns the conformance of every place that blocks come from: a vault over lanes, the machine's own vault, and a shared region.
+import { join } from "node:path";
+import { damageAll, openShared, regionAddress } from "../support/regions.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { describeStore } from "../support/source-suite.ts";
+import { startVaultProcess } from "../support/vault-process.ts";
+import { closeAfterTest, openClient, openVault } from "../support/vaults.ts";
+
+describeStore("a vault over lanes", async () => {
+  const vault = await openVault();
+  return { store: openClient(vault), kill: () => vault.close() };
+});
+
+describeStore("a vault in another process", async () => {
+  const { pid, address } = await startVaultProcess();
+  closeAfterTest({ close: () => isThere(pid) && process.kill(pid, "SIGCONT") });
+  return {
+    store: openClient({ address }),
+    freeze: () => void process.kill(pid, "SIGSTOP"),
+    kill: () => void process.kill(pid, "SIGKILL"),
+  };
+});
+
+describeStore("the machine's own vault", async () => {
+  const vault = await openVault();
+  const path = join(testDirectory(), "vault.sock");
+  await vault.door(path);
+  return { store: openClient({ address: `unix:${path}` }) };
+});
+
+describeStore("a shared region", async () => {
+  const address = regionAddress();
+  const store = await openShared(address);
+  return { store, damage: () => damageAll(address) };
+});
+
+/** False once the process has ended. */
+function isThere(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+}

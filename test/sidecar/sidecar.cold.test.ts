@@ -1,0 +1,86 @@
+// Owns the proof that sidecars share blocks through a store that others run: one saves, another restores the same bytes.
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { SidecarLink } from "../../src/control/sidecar-link.ts";
+import type { SidecarStatus } from "../../src/sidecar/status.ts";
+import { Program, runInside } from "../support/command-line.ts";
+import { FakeEngine, hashesOf, makeBlocks } from "../support/shim-client.ts";
+import { testDirectory } from "../support/sidecars.ts";
+import { HAS_S3, HAS_VALKEY, startBucket, startCluster, ValkeyServer } from "../support/stores.ts";
+import { closeAfterTest, SOON_MS, until } from "../support/vaults.ts";
+
+const PAGE = 8192;
+const CHAIN = 40;
+
+interface Store {
+  address: string;
+  env: Record<string, string>;
+}
+
+interface Side {
+  config: string;
+  socket: string;
+}
+
+async function startSide({ address, env }: Store): Promise<Side> {
+  const folder = testDirectory();
+  const [config = "", socket = "", arenas = ""] = ["t.toml", "s.sock", "arenas"].map((name) =>
+    join(folder, name),
+  );
+  mkdirSync(arenas, { mode: 0o700 });
+  const text =
+    `[cluster]\nrole = "inference"\nkv_cold = "${address}"\n[turbo_quant]\nenabled = false\n` +
+    `[restore]\nwhen = "always"\nwait_ms = 20000\n` +
+    `[sidecar]\nsocket = "${socket}"\narena_dir = "${arenas}"\narena_bytes = "64MiB"\n`;
+  writeFileSync(config, text, { mode: 0o600 });
+  const program = new Program(["sidecar", "--json", "--config", config], { env });
+  closeAfterTest({ close: () => program.signal("SIGKILL") });
+  await program.firstResult();
+  return { config, socket };
+}
+
+async function statusOf({ socket }: Side): Promise<SidecarStatus> {
+  const link = new SidecarLink(socket);
+  try {
+    await link.hello(SOON_MS);
+    return await link.status(SOON_MS);
+  } finally {
+    link.close();
+  }
+}
+
+const STORES: [what: string, has: boolean, start: () => Promise<Store>][] = [
+  ["Valkey", HAS_VALKEY, async () => ({ address: (await ValkeyServer.start()).address, env: {} })],
+  [
+    "a cluster of Valkey",
+    HAS_VALKEY,
+    async () => ({ address: (await startCluster())[0]!.address, env: {} }),
+  ],
+  ["S3", HAS_S3, startBucket],
+];
+
+test.each(STORES)("one sidecar saves to %s, another restores the same bytes", async (...of) => {
+  const [, has, start] = of;
+  if (!has) return;
+  const store = await start();
+  const [first, second] = [await startSide(store), await startSide(store)];
+  const saver = await FakeEngine.start(first.socket, { engine: "A" });
+  const blocks = makeBlocks("cold", CHAIN, PAGE);
+  saver.save(blocks);
+  const isSaved = async (): Promise<boolean> =>
+    (await statusOf(first)).counters["blocks_saved"] === CHAIN;
+  await until(isSaved, "the saves");
+
+  const reader = await FakeEngine.start(second.socket, { engine: "B" });
+  const view = await reader.done(reader.prefetch(hashesOf(blocks)));
+  expect([view.reason, view.placed.get(0)?.length]).toEqual(["complete", CHAIN]);
+  for (const [at, block] of blocks.entries()) expect(reader.holds(view, at, block)).toBe(true);
+  reader.release(view.plan);
+
+  const { vaults, counters } = await statusOf(second);
+  expect(vaults.kv).toMatchObject([{ address: store.address, state: "up" }]);
+  expect(counters).toMatchObject({ blocks_restored_vault: CHAIN });
+  const shown = await runInside(["status", "--config", second.config]);
+  expect(shown.stdout).toContain(store.address);
+});
