@@ -41,7 +41,7 @@ export class VaultClient implements BlockStore {
   /** The class of records this vault must hold. */
   readonly name: RecordClass;
   readonly address: string;
-  /** What only the vault's archive has. */
+  /** The source of records that only its archive has. */
   readonly archive: Archive = new Archive(this);
   readonly #session: VaultSession;
 

@@ -3,7 +3,7 @@ import { HASH_BYTES, hasBit } from "../../block.ts";
 import type { RunOffer } from "../slots/block.ts";
 import type { PrefetchGroup } from "../socket/asked.ts";
 import type { DoneReason, Prefetch } from "../socket/messages.ts";
-import type { LookupAnswer } from "./lookup.ts";
+import type { LookupAnswer } from "./lookup-answer.ts";
 import type { GroupRange } from "./plan.ts";
 
 /** Shape of a group, as far as a boundary depends on it. */

@@ -14,7 +14,7 @@ import type { Prefetch } from "../socket/messages.ts";
 import type { ArenaContext } from "./arena-context.ts";
 import { askedOf, chooseBoundary } from "./boundary.ts";
 import { copiedRuns } from "./copied-run.ts";
-import type { LookupAnswer, LookupGroup } from "./lookup.ts";
+import type { LookupAnswer, LookupGroup } from "./lookup-answer.ts";
 import { Run } from "./plan.ts";
 import type { GroupRange, Plan } from "./plan.ts";
 import type { Recut } from "./recut.ts";

@@ -9,7 +9,7 @@ import type { Prefetch, SidecarMessage } from "../socket/messages.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
 import type { ArenaContext } from "./arena-context.ts";
-import type { LookupAnswer } from "./lookup.ts";
+import type { LookupAnswer } from "./lookup-answer.ts";
 import type { Plan } from "./plan.ts";
 
 /** Returns the answer of a look-up if the vault has dropped none of the blocks; null when a look-up is needed. */

@@ -21,38 +21,12 @@ import type { SidecarCounters } from "../../metrics.ts";
 import { NO_VAULT } from "../../pool/placement.ts";
 import { nowMs, sleep, yieldToLoop } from "../../time.ts";
 import type { BlockCache } from "../slots/block-cache.ts";
-import type { RunOffer } from "../slots/block.ts";
 import type { Places, Pool } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
+import type { LookupAnswer, LookupGroup } from "./lookup-answer.ts";
 import { countHoles } from "./misses.ts";
 import { offersOf } from "./offers.ts";
 import type { Said } from "./offers.ts";
-
-export interface LookupGroup {
-  group: number;
-  class: RecordClass;
-  /** Block hashes, 32 bytes each. */
-  hashes: Buffer;
-  /** Above 0: only the last `tail` blocks are needed. */
-  tail?: number;
-}
-
-/** What is known of one group's blocks. */
-export interface GroupAnswer {
-  /** Returns the cache key of the hash at an index. */
-  keyOf(index: number): string;
-  /** Bitmap of the blocks held with all shards, in the arena or by a source. */
-  held: Buffer;
-  /** Where to fetch each block, held or not, from the first on without a gap. */
-  offers: readonly RunOffer[];
-}
-
-export interface LookupAnswer {
-  /** In the order asked. */
-  groups: readonly GroupAnswer[];
-  /** Vaults that did not answer; their blocks count as not held. */
-  silent: ReadonlySet<LookupGate>;
-}
 
 export interface LookupContext {
   namespace: Namespace;

@@ -6,7 +6,7 @@ import type { MissReason } from "../socket/reasons.ts";
 import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import type { Pools } from "../vaults/pools.ts";
 import type { LookupGate, LookupGates } from "../vaults/vaults.ts";
-import type { LookupAnswer, LookupGroup } from "./lookup.ts";
+import type { LookupAnswer, LookupGroup } from "./lookup-answer.ts";
 
 export interface MissContext {
   pools: Pools;

@@ -13,7 +13,7 @@ export interface DestinationsContext {
 }
 
 export interface Destinations {
-  /** Those that take the block now, in sending order. */
+  /** Destinations that take the block now, in sending order. */
   destinations: Destination[];
   /** Why the block goes nowhere; null: it goes to all of them. */
   refusal: Refusal | "no_vault" | null;
