@@ -1,5 +1,6 @@
 // Owns the keys of `[cluster]`: the machine's role, the vaults, and their credentials.
 import { join } from "node:path";
+import { STORE_TTL_S_MAX } from "../limits/cold.ts";
 import { PATH_BYTES_MAX } from "../limits/general.ts";
 import { POOL_VAULTS_MAX } from "../limits/pool.ts";
 import { SHARED_HOSTS_MAX } from "../limits/shared.ts";
@@ -87,6 +88,11 @@ export const CLUSTER: Schema["cluster"] = {
       kind: boolean,
       doc: "`true`: this machine uses vaults on other machines without TLS, if they were not joined. Anybody on the network path can then read and change the cached data of prompts. tierKV warns at every start. `false`: such vaults are refused.",
       ...byDefault(false),
+    },
+    store_ttl_s: {
+      kind: integer(1, STORE_TTL_S_MAX, "s"),
+      doc: "Time to live of a record that this machine stores in Valkey, in seconds. A bucket has lifecycle rules instead.",
+      ...optional("none: records stay until Valkey evicts them", "604_800"),
     },
   },
 };
