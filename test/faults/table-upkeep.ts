@@ -471,7 +471,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F191",
     "a bucket is slow, refuses, ends a body early, has other bytes, lost an object, or does not know If-None-Match",
     "a miss, or a refusal that is counted by name: no wrong byte, and no request waits beyond its deadline",
-    ["crates/cold/tests/s3.rs", "test/client/cold/cold-store.test.ts"],
+    ["crates/cold/tests/s3.rs"],
     { unloaded: "is driven with servers of its own" },
   ),
 ];

@@ -214,7 +214,10 @@ export class ColdStore implements BlockStore {
   /** Returns this process's counts and the store's refusals; its size is its operator's to watch. */
   async stats(deadlineMs: number): Promise<StatsReply> {
     await this.hello(deadlineMs);
-    const refusals = coldRefusals(this.#id).map(({ name, count }) => [`refused_${name}`, count]);
+    const refusals = coldRefusals(this.#id).map(({ name, count }): [string, number] => [
+      `refused_${name}`,
+      count,
+    ]);
     return {
       version: packageVersion(),
       recordClass: classNumber(this.name),
@@ -225,7 +228,7 @@ export class ColdStore implements BlockStore {
       reservedBytes: 0,
       records: 0,
       namespaces: 0,
-      counters: { ...this.#counts, ...Object.fromEntries(refusals) },
+      counters: { ...this.#counts, ...Object.fromEntries<number>(refusals) },
       disk: null,
       lanes: 0,
       outBytesPerS: 0,
