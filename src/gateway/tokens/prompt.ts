@@ -99,12 +99,13 @@ export function promptOf(path: string, body: unknown, model: string | null = nul
   // The engine computes only a part of a prompt that it cuts; -1 cuts at the longest that it takes.
   if (named === null || cut !== -1) return null;
   const salt = fields["cache_salt"];
+  const form = formOf(path, fields);
   const common = {
     model: named,
     salt: typeof salt === "string" ? salt : null,
-    isComputed: isComputedWhole(fields),
+    isComputed: isComputedWhole(form, fields),
   };
-  return FORMS.get(formOf(path, fields))?.(fields, common) ?? null;
+  return FORMS.get(form)?.(fields, common) ?? null;
 }
 
 /** How a prompt is read, by the path of its form. */
@@ -122,10 +123,14 @@ function formOf(path: string, fields: Fields): string {
   return "messages" in fields ? CHAT : COMPLETIONS;
 }
 
-/** vLLM reads no cached block for a request that asks for the log-probabilities of its prompt. */
-function isComputedWhole({ prompt_logprobs, echo, logprobs }: Fields): boolean {
-  const has = (value: unknown): boolean => value !== undefined && value !== null && value !== false;
-  return has(prompt_logprobs) || (echo === true && has(logprobs));
+/**
+ * vLLM reads no cached block for a request that asks for the log-probabilities of its prompt. An echo asks for as many as for the
+ * answer's tokens: of a completion none by default, of a chat 0, which counts as asking. The other APIs have no such fields.
+ */
+function isComputedWhole(form: string, fields: Fields): boolean {
+  if (form !== COMPLETIONS && form !== CHAT) return false;
+  const { prompt_logprobs = null, echo, logprobs = null } = fields;
+  return prompt_logprobs !== null || (echo === true && (form === CHAT || logprobs !== null));
 }
 
 /** A stored answer before it is part of the prompt, and only its own engine has it. */
