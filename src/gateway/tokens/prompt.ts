@@ -141,7 +141,9 @@ function responseOf(fields: Fields, common: Common): Prompt | null {
 }
 
 function completionOf(fields: Fields, common: Common): Prompt | null {
-  const { prompt: given, add_special_tokens } = fields;
+  const { prompt: given, add_special_tokens, suffix = null, prompt_embeds = null } = fields;
+  // Some models put a suffix into the prompt, with marks of their own; embeddings have no tokens.
+  if (suffix !== null || prompt_embeds !== null) return null;
   const prompt: unknown =
     Array.isArray(given) && given.length === 1 && !isTokens(given) ? given[0] : given;
   if (isTokens(prompt)) return { ...common, tokens: prompt, question: null, own: null };
@@ -157,7 +159,9 @@ function chatOf(fields: Fields, common: Common): Prompt | null {
   const isHarmless = Object.entries(fields).every(
     ([name, value]) => HARMLESS.has(name) || value === null,
   );
-  if (!isHarmless || !isPlain(messages)) return renderedAt(CHAT, fields, common);
+  if (!isHarmless || forwardedIn(fields) !== null || !isPlain(messages)) {
+    return renderedAt(CHAT, fields, common);
+  }
   const given = CHAT_FIELDS.map((name) => [name, fields[name]]);
   const body = JSON.stringify({ model: common.model, ...Object.fromEntries(given) });
   return {
@@ -173,9 +177,19 @@ const LEFT_OUT = ["stream", "stream_options", "kv_transfer_params", "request_id"
 
 /** Asks the engine's own route that renders such a request without computing it. */
 function renderedAt(form: string, fields: Fields, common: Common): Prompt {
-  const kept = Object.entries(fields).filter(([name]) => !LEFT_OUT.includes(name));
-  const body = JSON.stringify({ ...Object.fromEntries(kept), model: common.model });
+  const kept = Object.fromEntries(
+    Object.entries(fields).filter(([name]) => !LEFT_OUT.includes(name)),
+  );
+  const forwarded = forwardedIn(fields);
+  if (forwarded !== null) kept["kv_transfer_params"] = { prompt_token_ids: forwarded };
+  const body = JSON.stringify({ ...kept, model: common.model });
   return { ...common, tokens: null, question: { path: `${form}/render`, body }, own: null };
+}
+
+/** Token ids that an engine computes in place of the messages, as far as it takes them (vLLM 0.32); null: there are none. */
+function forwardedIn({ kv_transfer_params: params }: Fields): unknown {
+  if (typeof params !== "object" || params === null) return null;
+  return (params as Fields)["prompt_token_ids"] ?? null;
 }
 
 /** null for a long chat, because rendering it would hold up all other requests. */

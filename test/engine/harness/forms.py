@@ -230,6 +230,13 @@ _KNOWN: dict[str, _Form] = {
         CHATS,
         lambda words: {"messages": _turns(words), "prompt_logprobs": 0},
     ),
+    "chat of forwarded ids": (
+        CHATS,
+        lambda words: {
+            "messages": _turns(words),
+            "kv_transfer_params": {"prompt_token_ids": words.ids()},
+        },
+    ),
     "chat, echoed": (CHATS, lambda words: {"messages": _turns(words), "echo": True}),
     "chat with a salt": (
         CHATS,
