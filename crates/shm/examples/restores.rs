@@ -42,11 +42,11 @@ fn geometry() -> Result<Arc<Geometry>> {
         record_class: CLASS_KV,
         layout: LAYOUT_CANONICAL,
         dtype: 1,
-        tokens: TOKENS as _,
-        layers: LAYERS as _,
-        heads: HEADS as _,
-        dim_k: (HEAD_BYTES / 2) as _,
-        dim_v: (HEAD_BYTES / 2) as _,
+        tokens: TOKENS,
+        layers: LAYERS,
+        heads: HEADS,
+        dim_k: HEAD_BYTES / 2,
+        dim_v: HEAD_BYTES / 2,
         layer_bytes: u64::from(layer_bytes),
         key_offset: 0,
         value_offset: u64::from(layer_bytes / 2),
@@ -94,7 +94,7 @@ impl Stand {
     fn save(&self, codec: Codec, fidelity: u8) -> Result<usize> {
         let (outbox, mut bytes, mut state) = (Outbox::default(), 0, 1_u64);
         let mut page = vec![0; self.geometry.page_bytes()];
-        for (number, lease) in (0..).zip(&self.leases) {
+        for (number, lease) in (0_u32..).zip(&self.leases) {
             for element in page.as_chunks_mut::<2>().0 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 // Sign and mantissa at random; exponents of numbers from 1/16 to 2.
@@ -122,7 +122,7 @@ impl Stand {
     }
 
     fn restore(&self, fidelity: u8) -> Result<()> {
-        for (number, lease) in (0..).zip(&self.leases) {
+        for (number, lease) in (0_u32..).zip(&self.leases) {
             let key = Self::key(number);
             let pinned = self.region.pin(&key)?.expect("stored, and the region has room for all");
             let mut packed_key = [0; 36];

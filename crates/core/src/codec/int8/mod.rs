@@ -208,7 +208,7 @@ impl Spans {
     ) -> (u32, Result<(), BadScale>) {
         check_length(geometry, self.form, payload);
         let mut decoder = Decoder::new(self, geometry);
-        let (mut checksum, mut decoded, mut span) = (0, Ok(()), Vec::new());
+        let (mut checksum, mut outcome, mut span) = (0, Ok(()), Vec::new());
         let mut groups = groups(geometry, self.form).peekable();
         while let Some(first) = groups.next() {
             span.clear();
@@ -228,16 +228,16 @@ impl Spans {
                 let Range { start: from, end: to } = lies.start - start..lies.end - start;
                 let ahead = |at: usize| (end + at).min(payload.len());
                 prefetch(&payload[ahead(from)..ahead(to)]);
-                if decoded.is_ok() {
+                if outcome.is_ok() {
                     // SAFETY: the caller's promise about the page.
-                    decoded = unsafe { decoder.decode(group, &copied[from..to], page) };
+                    outcome = unsafe { decoder.decode(group, &copied[from..to], page) };
                 }
             }
         }
         if self.stream {
             kernels::fence();
         }
-        (checksum, decoded)
+        (checksum, outcome)
     }
 }
 
