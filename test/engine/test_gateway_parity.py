@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from harness.forms import Asked, Used, requests, used
+from harness.gateway import Gateway
 from harness.processes import free_port, wait_until
 from harness.published import NIGHTLY_S, folder_of
 from harness.releases import MAIN, OLDEST
 from harness.server import FORKING, Server
 from lab.checkpoint import Spec, write_checkpoint
-from test_gateway import BLOCK, SPECULATION_S, Gateway, engines_at, line_of
+from test_gateway import BLOCK, SPECULATION_S, engines_at, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
