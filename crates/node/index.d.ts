@@ -149,6 +149,50 @@ export interface CodecWeight {
   decodeS: number
 }
 
+/** Gives a request up; its outcome is then an error, unless it came before. */
+export declare function coldCancel(id: number, request: number): void
+
+/** Fetches records that a reader could not use, and removes damaged ones (status 10, quarantined). */
+export declare function coldCheck(id: number, deadlineMs: number, namespace: Uint8Array, packed: Uint8Array): number
+
+/** Closes the store's connections once running requests have ended; idempotent. */
+export declare function coldClose(id: number): void
+
+/** Fetches records into leased slots, verified and decoded, as `lanesFetch`. */
+export declare function coldFetch(id: number, arenaId: number, deadlineMs: number, fidelity: number, namespace: Uint8Array, packed: Uint8Array, geometries: Uint32Array, leases: Uint32Array): number
+
+/** Asks which of the packed keys the store has; returns the request's number. */
+export declare function coldLookup(id: number, deadlineMs: number, namespace: Uint8Array, packed: Uint8Array): number
+
+/**
+ * Opens the store of an address, `valkey://...` or `s3://...`, with credentials from the environment; connects to nothing yet. `ttlS`:
+ * time to live of a record in s, or null. `onOutcome(request, error, data, numbers)` is called once per request: `data` holds the
+ * items' `ItemStatus` numbers or a look-up's bitmap, `numbers[0]` the bytes moved. An error `BAD_RECORD: text` beside them says why
+ * a record was refused.
+ */
+export declare function coldOpen(address: string, ttlS: number | null, onOutcome: (request: number, error: string | null, data: Buffer, numbers: number[]) => void): number
+
+/** Asks whether the store answers. */
+export declare function coldPing(id: number, deadlineMs: number): number
+
+/** Returns the bytes moved for a request; null once it has its outcome. */
+export declare function coldProgress(id: number, request: number): number | null
+
+/** Returns how often the store has refused, by kind. */
+export declare function coldRefusals(id: number): Array<ColdRefusals>
+
+/** Refusals of one kind. */
+export interface ColdRefusals {
+  name: string
+  count: number
+}
+
+/** Stores records of the outbox that are not there yet. */
+export declare function coldStore(id: number, deadlineMs: number, namespace: Uint8Array, packed: Uint8Array, records: Uint32Array): number
+
+/** Fetches records into the outbox, verified and still encoded, as `lanesTake`. */
+export declare function coldTake(id: number, deadlineMs: number, namespace: Uint8Array, packed: Uint8Array, records: Array<number>): number
+
 /** Describes the core. */
 export declare function coreInfo(): CoreInfo
 
