@@ -8,8 +8,6 @@ import type { FlushedScope, FlushNews } from "../wire/messages.ts";
 import { Requests } from "./requests.ts";
 import type { Outcome, RunOptions } from "./requests.ts";
 
-export type { Outcome } from "./requests.ts";
-
 export interface RegionRunOptions extends RunOptions {
   /** Returns the outcome at once, where no wait is needed. */
   now?: ((id: RegionId) => Outcome | null) | undefined;

@@ -34,7 +34,8 @@ import { Breaker } from "./breaker.ts";
 import type { VaultState } from "./breaker.ts";
 import { FlushFeed } from "./flush-feed.ts";
 import { lookUpNow, newsOf, Region } from "./region.ts";
-import type { Outcome, RegionOptions, RegionRunOptions } from "./region.ts";
+import type { RegionOptions, RegionRunOptions } from "./region.ts";
+import type { Outcome } from "./requests.ts";
 import { NO_COST, OF_A_REQUEST } from "./source.ts";
 import type {
   BlockStore,

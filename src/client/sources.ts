@@ -27,7 +27,7 @@ export interface SourceKind {
 /** Opens a store that others run. Throws BAD_ARGUMENT or DISK_FAILED for an address or credentials that cannot be used. */
 async function openStore({ address, name, config, logger }: SourceOptions): Promise<BlockStore> {
   const { ColdStore } = await import("./cold/cold-store.ts");
-  return new ColdStore({ address, name, ttlS: config.vault.diskTtlS, logger });
+  return new ColdStore({ address, name, ttlS: config.cluster.storeTtlS, logger });
 }
 
 /** Each row loads its folder at the first use. */

@@ -46,7 +46,7 @@ export function storeAt(
   name: RecordClass,
   logger: Logger,
 ): ColdStore {
-  return new ColdStore({ address, name, ttlS: config.vault.diskTtlS, logger });
+  return new ColdStore({ address, name, ttlS: config.cluster.storeTtlS, logger });
 }
 
 function remoteLink(

@@ -1,9 +1,17 @@
 // Owns the kinds of values that are addresses: of vaults, engines and listeners, single or in lists, with the likely fix.
 import { isIP, isIPv4, isIPv6 } from "node:net";
-import { isNames, namesIn, sharedPath, sourceOf, storeKind, unixPath } from "../base/hosts.ts";
+import {
+  isNames,
+  namesIn,
+  sharedPath,
+  sourceOf,
+  storeKind,
+  unixPath,
+  valkeyHosts,
+} from "../base/hosts.ts";
+import { STORE_ADDRESS_MAX } from "../base/limits/cold.ts";
 import { VAULT_SOCKET_BYTES_MAX } from "../base/limits/general.ts";
 import { SHARED_PATH_BYTES_MAX } from "../base/limits/shared.ts";
-import { STORE_ADDRESS_MAX } from "../limits/cold.ts";
 import type { Address } from "./config.ts";
 import { badValue, wrongType } from "./kinds.ts";
 import type { Kind, Parsed, Problem } from "./kinds.ts";
@@ -193,25 +201,28 @@ function storeAddress(text: string, key: string): Parsed<Address> {
   if (text.length > STORE_ADDRESS_MAX) {
     return badValue(`more than ${STORE_ADDRESS_MAX} characters`, fix);
   }
-  if (storeKind(text) === "s3") {
-    const isBucket = /^s3:\/\/[a-z0-9][a-z0-9.-]*(\/[\w!.*'()/-]*)?$/.test(text);
-    return isBucket
-      ? { value: { host: "", port: 0, text } }
-      : badValue("no bucket and prefix", fix);
-  }
+  return storeKind(text) === "s3" ? bucketAddress(text, fix) : valkeyAddress(text, fix);
+}
+
+function bucketAddress(text: string, fix: string): Parsed<Address> {
+  const isBucket = /^s3:\/\/[a-z0-9][a-z0-9.-]*(\/[\w!.*'()/-]*)?$/.test(text);
+  return isBucket ? { value: { host: "", port: 0, text } } : badValue("no bucket and prefix", fix);
+}
+
+function valkeyAddress(text: string, fix: string): Parsed<Address> {
   const place = text.slice("valkey://".length);
   if (place.includes("@")) {
     return badValue("user and password stand in VALKEY_USERNAME and VALKEY_PASSWORD", fix);
   }
-  const [hosts = "", database = "0", ...rest] = place.split("/");
+  const [, database = "0", ...rest] = place.split("/");
   if (rest.length > 0 || !/^\d*$/.test(database)) return badValue("no number of a database", fix);
-  for (const host of hosts.split(",")) {
-    const parsed = tcpAddress(host, 1, fix);
-    if (!("value" in parsed)) return parsed;
-  }
-  const [first = ""] = hosts.split(",");
-  const parsed = tcpAddress(first, 1, fix);
-  return "value" in parsed ? { value: { ...parsed.value, text } } : parsed;
+  const hosts = valkeyHosts(text).map((host) => tcpAddress(host, 1, fix));
+  const bad = hosts.find((parsed) => !("value" in parsed));
+  if (bad !== undefined) return bad;
+  const [first] = hosts;
+  return first !== undefined && "value" in first
+    ? { value: { ...first.value, text } }
+    : badValue("no host", fix);
 }
 
 function unixAddress(file: string, key: string): Parsed<Address> {

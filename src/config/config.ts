@@ -38,6 +38,8 @@ export interface ClusterConfig {
   readonly token: string | null;
   /** Whether vaults of other machines that were not joined may be used without TLS. */
   readonly insecureLan: boolean;
+  /** Time to live of records in a store that others run; null: the store's own rules. */
+  readonly storeTtlS: number | null;
 }
 
 /** The form in which recurrent states are stored. */

@@ -1,5 +1,6 @@
 // Owns the keys of `[cluster]`: the machine's role, the vaults, and their credentials.
 import { join } from "node:path";
+import { STORE_TTL_S_MAX } from "../base/limits/cold.ts";
 import { PATH_BYTES_MAX } from "../base/limits/general.ts";
 import { POOL_VAULTS_MAX } from "../base/limits/pool.ts";
 import { SHARED_HOSTS_MAX } from "../base/limits/shared.ts";
@@ -21,7 +22,7 @@ export const CLUSTER: Schema["cluster"] = {
     },
     kv_cold: {
       kind: vaultAddresses(POOL_VAULTS_MAX),
-      doc: "Addresses of the vaults for attention KV. Several vaults form a pool: each holds a part of every longer prompt, and a restore reads from all at once. Write each address identically on all machines. `dns:` stands for all vaults of the name, which is resolved every 10 s. `pool:` stands for all vaults that keep a list with this one (`[vault] pool_key`). `shm:/dev/shm/NAME` is memory that this machine's sidecars share, alone or before other vaults; `[vault] max_bytes` is its size. `valkey://host:6379` is a Valkey or Redis server, or any member of a cluster; `s3://bucket/prefix` is a bucket ([how](how-to/valkey-and-s3.md)). Without `kv_cold` and `ssm_cold`, the sidecar starts a vault on this machine.",
+      doc: "Addresses of the vaults for attention KV. Several vaults form a pool: each holds a part of every longer prompt, and a restore reads from all at once. Write each address identically on all machines. `dns:` stands for all vaults of the name, which is resolved every 10 s. `pool:` stands for all vaults that keep a list with this one (`[vault] pool_key`). `shm:/dev/shm/NAME` is memory that this machine's sidecars share, alone or before other vaults; `[vault] max_bytes` is its size. `valkey://host:6379` is a Valkey or Redis server, or any member of a cluster; `s3://bucket/prefix` is a bucket. Without `kv_cold` and `ssm_cold`, the sidecar starts a vault on this machine.",
       ...emptyList("none", '"192.168.1.10:50051"'),
       isShown: true,
     },
@@ -87,6 +88,11 @@ export const CLUSTER: Schema["cluster"] = {
       kind: boolean,
       doc: "`true`: this machine uses vaults on other machines without TLS, if they were not joined. Anybody on the network path can then read and change the cached data of prompts. tierKV warns at every start. `false`: such vaults are refused.",
       ...byDefault(false),
+    },
+    store_ttl_s: {
+      kind: integer(1, STORE_TTL_S_MAX, "s"),
+      doc: "Time to live of a record that this machine stores in Valkey, in seconds. A bucket has lifecycle rules instead.",
+      ...optional("none: records stay until Valkey evicts them", "604_800"),
     },
   },
 };

@@ -1,10 +1,10 @@
 // Owns names that stand for a pool's vaults: `dns:host:port` for the addresses of a host, `dns:name` for its SRV records.
 import { Resolver } from "node:dns/promises";
 import { TierkvError } from "../base/errors.ts";
+import { ofOneFamily } from "../base/families.ts";
 import { isNames } from "../base/hosts.ts";
 import { DNS_TIMEOUT_MS, DNS_TRIES } from "../base/limits/pool.ts";
 import type { Address } from "../config/config.ts";
-import { ofOneFamily } from "../families.ts";
 
 /** Methods of a resolver that are used. */
 export type Resolving = Pick<Resolver, "resolve4" | "resolve6" | "resolveSrv">;

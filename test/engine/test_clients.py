@@ -12,7 +12,7 @@ from harness.gateway import Gateway
 from harness.processes import free_port, wait_until
 from harness.published import NIGHTLY_S, folder_of
 from harness.releases import MAIN, OLDEST
-from harness.server import Server
+from harness.server import FORKING, Server
 from test_gateway import engines_at, line_of
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def scene(folder: Path) -> Iterator[Scene]:
     model = str(folder_of("qwen25-0.5b", NIGHTLY_S))
     events = (free_port(), free_port())
     line = [*line_of(*events), "--served-model-name", MODEL, *TOOLS]
-    kept = {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
-    with Server(line, model, place / "server.log", kept, more=ROOM) as server:
+    environment = {**FORKING, "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
+    with Server(line, model, place / "server.log", environment, more=ROOM) as server:
         gateway = Gateway(place, engines_at([server], [events]))
         try:
             wait_until(lambda: gateway.metric("tierkv_gateway_events_live") == [1], "events come")

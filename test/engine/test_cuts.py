@@ -16,7 +16,7 @@ import pytest
 from harness.gateway import Gateway
 from harness.models import PLAIN, Models, prompt
 from harness.processes import wait_until
-from harness.server import Server
+from harness.server import FORKING, Server
 from test_gateway import BLOCK, TOKENS
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_a_request_whose_connection_breaks_is_computed_once_and_at_its_engine(
     model = models.path(PLAIN)
     line = ["vllm", "serve", "MODEL", "--block-size", str(BLOCK)]
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(Server(line, model, place / "server.log", {}))
+        server = stack.enter_context(Server(line, model, place / "server.log", FORKING))
         # To the gateway the ways are two engines; neither is down at any time.
         wires = [stack.enter_context(Wire(server.port)) for _ in range(2)]
         names = [f"127.0.0.1:{wire.port}" for wire in wires]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 import urllib.error
@@ -12,17 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from harness.forms import Asked, Used, requests, used
+from harness.gateway import Gateway
 from harness.processes import free_port, wait_until
 from harness.published import NIGHTLY_S, folder_of
 from harness.releases import MAIN, OLDEST
-from harness.server import Server
+from harness.server import FORKING, Server
 from lab.checkpoint import Spec, write_checkpoint
-from test_gateway import BLOCK, SPECULATION_S, Gateway, engines_at, line_of
+from test_gateway import BLOCK, SPECULATION_S, engines_at, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REQUESTS = 2000
+#: Each is asked twice.
+REQUESTS = int(os.environ.get("TIERKV_TEST_REQUESTS", "2000"))
 AT_ONCE = 8
 #: A published tokenizer and template before weights that compute in no time.
 TOKENIZER = "qwen25-0.5b"
@@ -72,7 +75,7 @@ def test_the_gateway_knows_a_prompt_as_the_engine_computes_it(
     events = (free_port(), free_port())
     line = [*line_of(*events), *TAKES_ALL]
     everything = requests(REQUESTS, 44, model)
-    with Server(line, model, place / "server.log", {}, more=ROOM) as server:
+    with Server(line, model, place / "server.log", FORKING, more=ROOM) as server:
         gateway = Gateway(place, engines_at([server], [events]))
         try:
             wait_until(lambda: gateway.metric("tierkv_gateway_events_live") == [1], "events come")

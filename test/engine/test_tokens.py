@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.engine import CALL_S
+from harness.gateway import Gateway
 from harness.models import PLAIN
 from harness.processes import ROOT, free_port, wait_until
 from harness.server import Server
 from harness.tokens import chats, texts, write_bytes
 from lab.checkpoint import write_checkpoint
-from test_gateway import Gateway, engines_at, line_of
+from test_gateway import engines_at, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

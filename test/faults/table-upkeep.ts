@@ -385,9 +385,9 @@ export const UPKEEP: readonly FaultRow[] = [
   ),
   row(
     "F141",
-    "flushes of several namespaces overlap, beside saves under way, restarts and a lost disk",
+    "flushes of several namespaces overlap, beside saves under way, restarts, a lost disk, and vaults that are away",
     "nothing flushed is served again, in whichever order the steps come",
-    [`${RUST}flush_interleavings.rs`],
+    [`${RUST}flush_interleavings.rs`, "test/vault/flushes/missed-flushes.test.ts"],
     ARCHIVED,
   ),
   row(
@@ -422,14 +422,18 @@ export const UPKEEP: readonly FaultRow[] = [
     "F146",
     "an archive's credentials expire, or its server refuses them earlier",
     "they are renewed a third of their life before, and a refused request is sent once more with others; nothing fails",
-    ["crates/core/src/archive/credentials_tests.rs", "crates/core/src/archive/s3_tests.rs"],
+    [
+      "crates/core/src/archive/credentials_tests.rs",
+      "crates/core/src/archive/s3_tests.rs",
+      "test/vault/server.s3.test.ts",
+    ],
     ARCHIVED,
   ),
   row(
     "F147",
     "a vault is killed in the middle of an upload",
     "the next start aborts what the bucket has of it, and no upload of others",
-    ["crates/core/src/archive/s3_tests.rs"],
+    ["crates/core/src/archive/s3_tests.rs", "test/vault/server.s3.test.ts"],
     ARCHIVED,
   ),
   row(
@@ -471,7 +475,7 @@ export const UPKEEP: readonly FaultRow[] = [
     "F191",
     "a bucket is slow, refuses, ends a body early, has other bytes, lost an object, or does not know If-None-Match",
     "a miss, or a refusal that is counted by name: no wrong byte, and no request waits beyond its deadline",
-    ["crates/cold/tests/s3.rs", "test/client/cold/cold-store.test.ts"],
+    ["crates/cold/tests/s3.rs"],
     { unloaded: "is driven with servers of its own" },
   ),
 ];

@@ -6,6 +6,7 @@ export const FOUNDATION: readonly string[] = [
   "limits/access",
   "limits/again",
   "limits/codec",
+  "limits/cold",
   "limits/cost",
   "limits/gateway",
   "limits/pool",

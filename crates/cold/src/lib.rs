@@ -2,6 +2,7 @@
 
 pub mod desk;
 pub mod goal;
+mod parallel;
 pub mod s3;
 pub mod store;
 pub mod valkey;

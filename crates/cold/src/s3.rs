@@ -1,31 +1,30 @@
 //! Owns a bucket as a store of records: the blocks of a run in one object, found by its name, read by ranges, written once.
 
+mod cuts;
 mod object;
 mod places;
 mod runs;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::io::{self, Read};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tierkv_core::archive::{Archive, Bucket, Vars};
 use tierkv_core::error::{Code, Error, Result};
-use tierkv_core::lane::client::{Content, Outgoing};
-use tierkv_core::lane::wire::{Alive, Bytes};
-use tierkv_core::limits::{
-    S3_INDEX_BYTES, S3_OBJECT_BYTES, S3_OBJECT_RECORDS_MAX, S3_RANGE_BYTES, S3_REQUESTS_MAX,
-    S3_ROUNDS_MAX, S3_WRITES_MAX,
-};
-use tierkv_core::record::{self, Hash};
+use tierkv_core::lane::client::Outgoing;
+use tierkv_core::lane::wire::Alive;
+use tierkv_core::limits::{S3_INDEX_BYTES, S3_REQUESTS_MAX, S3_ROUNDS_MAX, S3_WRITES_MAX};
+use tierkv_core::record::Hash;
 use tierkv_core::store::ItemStatus;
 
+use self::cuts::{Pack, Range, packs_of, ranges_of};
 use self::object::{Entry, index_of, parse};
 use self::places::{Place, Places};
-use self::runs::{hash_of, is_end, object_of, runs_of};
+use self::runs::{object_of, runs_of};
 use crate::goal::{Goal, Source};
-use crate::store::{Call, PackedKey, Store, made};
+use crate::parallel::side_by_side;
+use crate::store::{Call, PackedKey, Store};
 
 /// Scheme of a bucket's address.
 pub const SCHEME: &str = "s3://";
@@ -41,25 +40,6 @@ pub struct S3 {
     /// False once the server refused `If-None-Match`.
     knows_conditions: AtomicBool,
     refusals: [AtomicU64; REFUSALS.len()],
-}
-
-/// Records of one run to store, with their numbers in the request.
-type Pack = Vec<(usize, PackedKey, Arc<dyn Bytes>)>;
-
-/// Records that one range of an object brings, in the order in which they lie there.
-struct Range {
-    object: Arc<str>,
-    items: Vec<(usize, Place)>,
-}
-
-impl Range {
-    fn start(&self) -> u64 {
-        self.items[0].1.offset
-    }
-
-    fn end(&self) -> u64 {
-        self.items.last().map_or(0, |(_, place)| place.offset + place.bytes)
-    }
 }
 
 impl S3 {
@@ -155,13 +135,7 @@ impl S3 {
     }
 
     /// Reads one range, and each record of it to its place.
-    fn bring(
-        &self,
-        range: &Range,
-        goal: &Goal,
-        keys: &[PackedKey],
-        call: &Call,
-    ) -> (Vec<(usize, ItemStatus)>, Option<Error>) {
+    fn bring(&self, range: &Range, goal: &Goal, keys: &[PackedKey], call: &Call) -> Part {
         let mut done = Vec::new();
         let mut ended = None;
         let (start, end) = (range.start(), range.end());
@@ -256,100 +230,8 @@ impl S3 {
     }
 }
 
-/// Whether the record belongs behind the one before, in the same object.
-fn follows(before: &PackedKey, key: &PackedKey, content: &Content) -> bool {
-    let is_after = |parent: &Hash| parent == hash_of(before);
-    key[32..] == before[32..]
-        && !is_end(hash_of(before))
-        && match content {
-            Content::Deferred(deferred) => is_after(deferred.parent_hash()),
-            // A sealed record hides it, and then has an object of its own.
-            Content::Made(bytes) => record::parse(bytes.bytes())
-                .is_ok_and(|parsed| is_after(&parsed.header.parent_hash)),
-        }
-}
-
-/// Gathers records into packs: the blocks of a run, in the order of the prompt.
-fn packs_of(records: &[Outgoing], wanted: &[usize]) -> Vec<Pack> {
-    let mut packs: Vec<(Pack, u64)> = Vec::new();
-    for index in wanted {
-        let Outgoing { packed_key, content } = &records[*index];
-        // The slot of a deferred record was released.
-        let Ok(record) = made(content) else { continue };
-        let bytes = record.bytes().len() as u64;
-        let fits = |(pack, size): &&mut (Pack, u64)| {
-            let (_, last, _) = pack.last().expect("a pack has a record");
-            pack.len() < S3_OBJECT_RECORDS_MAX
-                && *size + bytes <= S3_OBJECT_BYTES
-                && follows(last, packed_key, content)
-        };
-        let item = (*index, *packed_key, record);
-        match packs.iter_mut().rev().find(fits) {
-            Some((pack, size)) => {
-                pack.push(item);
-                *size += bytes;
-            }
-            None => packs.push((vec![item], bytes)),
-        }
-    }
-    packs.into_iter().map(|(pack, _)| pack).collect()
-}
-
-/// Cuts the records to fetch into ranges: what lies together in an object, up to a length.
-fn ranges_of(found: &[Option<Place>]) -> Vec<Range> {
-    let mut objects: BTreeMap<Arc<str>, Vec<(usize, Place)>> = BTreeMap::new();
-    for (index, place) in found.iter().enumerate() {
-        let Some(place) = place else { continue };
-        objects.entry(Arc::clone(&place.object)).or_default().push((index, place.clone()));
-    }
-    let mut ranges: Vec<Range> = Vec::new();
-    for (object, mut items) in objects {
-        items.sort_by_key(|(_, place)| place.offset);
-        let from = ranges.len();
-        for (index, place) in items {
-            let joins = |range: &&mut Range| {
-                place.offset == range.end()
-                    && place.offset + place.bytes - range.start() <= S3_RANGE_BYTES
-            };
-            let last = if ranges.len() > from { ranges.last_mut() } else { None };
-            match last.filter(joins) {
-                Some(range) => range.items.push((index, place)),
-                None => {
-                    ranges.push(Range { object: Arc::clone(&object), items: vec![(index, place)] })
-                }
-            }
-        }
-    }
-    // An engine needs the first blocks first.
-    ranges.sort_by_key(|range| range.items.iter().map(|(index, _)| *index).min());
-    ranges
-}
-
-/// Runs the work on all items, the first ones first, on a few threads; returns the results in order.
-fn side_by_side<T: Sync, R: Send>(
-    items: &[T],
-    most: usize,
-    work: impl Fn(&T) -> R + Sync,
-) -> Vec<R> {
-    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(items.len())));
-    let turns = || {
-        while let Some((at, item)) = Some(next.fetch_add(1, Ordering::Relaxed))
-            .and_then(|at| items.get(at).map(|item| (at, item)))
-        {
-            let result = work(item);
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..items.len().min(most) {
-            scope.spawn(turns);
-        }
-        turns();
-    });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|(at, _)| *at);
-    results.into_iter().map(|(_, result)| result).collect()
-}
+/// Statuses of a part by item, and the error that ended it.
+type Part = (Vec<(usize, ItemStatus)>, Option<Error>);
 
 /// The body of an answer.
 struct Streamed<'a>(&'a mut dyn Read);
@@ -366,10 +248,7 @@ impl Source for Streamed<'_> {
 }
 
 /// Sets the statuses of what is known; fails where nothing is, and something failed.
-fn settle(
-    statuses: &mut [ItemStatus],
-    answers: Vec<(Vec<(usize, ItemStatus)>, Option<Error>)>,
-) -> Result<()> {
+fn settle(statuses: &mut [ItemStatus], answers: Vec<Part>) -> Result<()> {
     let (mut known, mut failure) = (false, None);
     for (done, error) in answers {
         known |= !done.is_empty();

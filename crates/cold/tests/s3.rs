@@ -64,7 +64,7 @@ fn a_bucket_serves() {
 }
 
 #[test]
-fn a_server_without_conditions_serves() {
+fn f191_a_server_without_conditions_serves() {
     let bucket = Bucket::start();
     bucket.fails_with(Fault::NoConditions);
     serves(bucket.port);
@@ -106,7 +106,7 @@ fn a_prompt_that_parts_within_a_run_is_found_by_its_own_continuation() {
 }
 
 #[test]
-fn refusals_are_errors_with_the_servers_words_and_are_counted() {
+fn f191_refusals_are_errors_with_the_servers_words_and_are_counted() {
     let bucket = Bucket::start();
     let one = bench(bucket.port);
     one.store(&[1]).unwrap();
@@ -128,7 +128,7 @@ fn refusals_are_errors_with_the_servers_words_and_are_counted() {
 }
 
 #[test]
-fn a_body_that_is_torn_or_stops_costs_its_records_and_no_more_time() {
+fn f191_a_body_that_is_torn_or_stops_costs_its_records_and_no_more_time() {
     let bucket = Bucket::start();
     let one = bench(bucket.port);
     let blocks: Vec<u32> = (0..16).collect();
@@ -144,7 +144,7 @@ fn a_body_that_is_torn_or_stops_costs_its_records_and_no_more_time() {
 }
 
 #[test]
-fn a_changed_object_is_no_block_and_one_that_is_gone_is_missing() {
+fn f191_a_changed_object_is_no_block_and_one_that_is_gone_is_missing() {
     let bucket = Bucket::start();
     let one = bench(bucket.port);
     one.store(&[1]).unwrap();

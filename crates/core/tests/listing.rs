@@ -7,6 +7,9 @@ mod folder;
 mod lru;
 #[path = "support/records.rs"]
 mod records;
+#[path = "support/shaky.rs"]
+#[expect(dead_code, reason = "others use the rest")]
+mod shaky;
 #[path = "support/watched.rs"]
 mod watched;
 
@@ -18,7 +21,8 @@ use std::time::{Duration, Instant};
 use folder::Folder;
 use lru::LruPolicy;
 use records::{key, put, record};
-use tierkv_core::disk::{Disk, DiskOptions, Durability};
+use shaky::Shaky;
+use tierkv_core::disk::{ArchiveOptions, Disk, DiskOptions, Durability};
 use tierkv_core::limits::STORE_LIST_MAX;
 use tierkv_core::record::CLASS_KV;
 use tierkv_core::store::{
@@ -110,28 +114,75 @@ fn pages_do_not_each_scan_all_records_and_each_record_is_listed_once() {
     assert!(!first.rows.is_empty() && next.rows.is_empty());
 }
 
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Memory for few of the records.
+const RAM: Options = Options { max_bytes: 2 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY };
+const RECORDS: u64 = 300;
+const SLOW_MS: u64 = 40;
+/// Reads at once that show that they do not wait for one another.
+const READS_LEAST: u64 = 16;
+
+fn put_all(store: &Arc<Store>) {
+    for key in (0..RECORDS).map(key) {
+        let _ = put(store, key, &record(&key, 20_000));
+        until("it is written", || store.disk().unwrap().locate(&key).is_some());
+    }
+}
+
+fn assert_all_are_listed(store: &Store) {
+    let (rows, _) = list(store, Listed::All);
+    assert_eq!(rows.len() as u64, RECORDS);
+    assert!(rows.iter().all(|(_, row)| row[68..72] == [0; 4]), "each header was read");
+}
+
 #[test]
 fn f148_headers_on_a_slow_disk_are_read_side_by_side() {
-    const RECORDS: u64 = 300;
-    const SLOW_MS: u64 = 40;
     let (folder, watch) = (Folder::new(), Arc::<Watch>::default());
     let options = DiskOptions::new(64 * MIB, 16 * MIB, Durability::Group);
-    let ram = Options { max_bytes: 2 * MIB, max_record_bytes: MIB, record_class: CLASS_ANY };
     let disk = Disk::start(WatchedDisk::open(folder.path(), &watch), options).unwrap();
-    let store = Store::on_disk(ram, disk).unwrap();
-    let all: Vec<_> = (0..RECORDS).map(key).collect();
-    for key in &all {
-        let _ = put(&store, *key, &record(key, 20_000));
-        let patience = Instant::now() + Duration::from_secs(60);
-        while store.disk().unwrap().locate(key).is_none() {
-            assert!(Instant::now() < patience, "it is written");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
+    let store = Store::on_disk(RAM, disk).unwrap();
+    put_all(&store);
     watch.slow_ms.store(SLOW_MS, Ordering::Release);
-    let (rows, _) = list(&store, Listed::All);
-    assert_eq!(rows.len() as u64, RECORDS);
+    assert_all_are_listed(&store);
     let most = watch.reading_most.load(Ordering::Acquire);
-    assert!(most >= 16, "{most} reads at once");
-    assert!(rows.iter().all(|(_, row)| row[68..72] == [0; 4]), "each header was read");
+    assert!(most >= READS_LEAST, "{most} reads at once");
+}
+
+#[test]
+fn f148_headers_in_a_slow_archive_are_read_side_by_side() {
+    let far = Folder::new();
+    let archive = Shaky::at(&far);
+    let open = |folder: &Folder| {
+        let (url, after) = ("s3://test".to_owned(), Duration::from_millis(50));
+        let archive = ArchiveOptions { url, archive: archive.clone(), max_bytes: 64 * MIB, after };
+        let options = DiskOptions::new(8 * MIB, 16 * MIB, Durability::Group);
+        let disk = Disk::open_archived(folder.path(), options, Some(archive)).unwrap();
+        let store = Store::on_disk(RAM, disk).unwrap();
+        store.disk().unwrap().wait_recovered();
+        store
+    };
+    let first = Folder::new();
+    let store = open(&first);
+    put_all(&store);
+    store.disk().unwrap().drain();
+    until("all is in the archive", || {
+        let archived = store.disk_stats().archive.unwrap();
+        archived.pending == 0 && archived.segments > 0
+    });
+    drop(store);
+    // Its disk is lost, so that the archive alone has them.
+    let second = Folder::new();
+    let store = open(&second);
+    archive.slow_ms.store(SLOW_MS, Ordering::Release);
+    archive.reading_most.store(0, Ordering::Release);
+    assert_all_are_listed(&store);
+    let most = archive.reading_most.load(Ordering::Acquire);
+    assert!(most >= READS_LEAST, "{most} reads at once");
 }

@@ -3,6 +3,8 @@
 #![expect(clippy::cast_precision_loss, reason = "ratios")]
 #![expect(dead_code, reason = "traces have more than this needs")]
 
+#[path = "../tests/support/options.rs"]
+mod options;
 #[path = "../../core/tests/support/prompts.rs"]
 mod prompts;
 #[path = "../../core/tests/support/random.rs"]
@@ -11,16 +13,15 @@ mod random;
 mod records;
 #[path = "../../core/tests/support/trace.rs"]
 mod trace;
-
-use std::path::PathBuf;
+#[path = "../tests/support/unnamed.rs"]
+mod unnamed;
 
 use tierkv_core::error::Result;
 use tierkv_shm::flushes::Label;
 use tierkv_shm::layout::Layout;
 use tierkv_shm::mapping::Mapping;
-use tierkv_shm::opening::{Options, open};
+use tierkv_shm::opening::Options;
 use tierkv_shm::region::{Offer, Region};
-use tierkv_shm::visibility::Coherence;
 
 const CHUNK: u64 = 4096;
 const KEYS: u32 = 200_000;
@@ -31,14 +32,7 @@ fn region(records: u64) -> Result<Region<Mapping>> {
     while Layout::cut(max_bytes, CHUNK)?.chunks < records {
         max_bytes += CHUNK;
     }
-    let path = PathBuf::from(format!("/dev/shm/tierkv-hits-{}", std::process::id()));
-    let coherence = Coherence::Hardware;
-    let region = open(
-        &path,
-        &Options { max_bytes, chunk_bytes: CHUNK, coherence, address: 0, host: None, group: None },
-    );
-    let _ = std::fs::remove_file(path);
-    region
+    unnamed::region(&Options { max_bytes, chunk_bytes: CHUNK, ..options::OPTIONS })
 }
 
 fn put(region: &Region<Mapping>, number: u64) -> Result<()> {

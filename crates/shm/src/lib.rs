@@ -35,7 +35,10 @@ mod names;
 pub mod opening;
 pub mod region;
 #[cfg(target_os = "linux")]
+mod requests;
+#[cfg(target_os = "linux")]
 mod seat;
+pub mod superblock;
 mod table;
 pub mod trial;
 pub mod visibility;

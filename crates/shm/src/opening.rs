@@ -14,7 +14,8 @@ use crate::file::{
 use crate::layout::Layout;
 use crate::lines;
 use crate::mapping::Mapping;
-use crate::region::{self, Region};
+use crate::region::Region;
+use crate::superblock;
 use crate::visibility::Coherence;
 
 /// Options of creating a region, and of mapping it here.
@@ -95,7 +96,7 @@ fn map_as(path: &Path, options: &Options, described: Described) -> Result<(Mappi
 
 /// Checks that this process uses the region's kind of lock.
 fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
-    let layout = region::layout_of(mapping, bytes)?;
+    let layout = superblock::layout_of(mapping, bytes)?;
     let text = match host {
         Some(_) if layout.hosts == 0 => {
             "the region was made for one machine: remove the file, or write no [cluster] host"
@@ -114,7 +115,7 @@ fn check_hosts(mapping: &Mapping, bytes: u64, host: Option<u64>) -> Result<()> {
 fn settle(path: &Path, memory: &Mapping, all: u64, options: &Options) -> Result<u64> {
     let layout = (options.max_bytes > 0).then(|| cut(all, options)).transpose()?;
     lock_byte(path.display(), memory.fd(), MAKER_BYTE)?;
-    let (bytes, _) = region::settle(memory, layout.as_ref());
+    let (bytes, _) = superblock::settle(memory, layout.as_ref());
     unlock_bytes(memory.fd(), MAKER_BYTE, 1);
     Ok(bytes.min(all))
 }
@@ -138,7 +139,7 @@ fn create(path: &Path, options: &Options) -> Result<()> {
         .map_err(in_words)?;
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let mapping = Mapping::new(path, fd, layout.region_bytes, options)?;
-    region::format(&mapping, &layout);
+    superblock::format(&mapping, &layout);
     match rustix::fs::linkat(CWD, name, CWD, path, AtFlags::SYMLINK_FOLLOW) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(in_words(errno)),

@@ -22,7 +22,8 @@ use random::Random;
 use sim::{Crashed, Place, Side, World, places};
 use tierkv_shm::flushes::Label;
 use tierkv_shm::layout::Layout;
-use tierkv_shm::region::{Offer, Pinned, Region, Reservation, format, settle};
+use tierkv_shm::region::{Offer, Pinned, Region, Reservation};
+use tierkv_shm::superblock::{format, settle};
 use tierkv_shm::trial;
 use tierkv_shm::visibility::Fabric;
 use turns::turns_hold;
@@ -273,7 +274,9 @@ fn each_place_that_is_left_out_shows() {
             "between.rs" | "manager.rs" => {
                 (0..TURNS_SEEDS).all(|seed| turns_hold(seed, Some(place), &mut BTreeSet::new()))
             }
-            "region.rs" if (0..SETTLES_SEEDS).any(|seed| !settles(seed, Some(place)).0) => false,
+            "superblock.rs" if (0..SETTLES_SEEDS).any(|seed| !settles(seed, Some(place)).0) => {
+                false
+            }
             _ => (0..20).all(|seed| trial_of(seed, Some(place)).0) && !(0..seeds()).any(is_seen),
         }
     };

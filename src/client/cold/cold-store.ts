@@ -3,6 +3,7 @@ import { setMaxListeners } from "node:events";
 import { classNumber, countBits, keyCount } from "../../base/block.ts";
 import type { ItemStatus, RecordClass } from "../../base/block.ts";
 import { TierkvError, toTierkvError } from "../../base/errors.ts";
+import { COLD_GRACE_MS } from "../../base/limits/cold.ts";
 import { CLIENT_CALLS_MAX, HELLO_TIMEOUT_MS, KEYS_MAX } from "../../base/limits/general.ts";
 import type { Logger } from "../../base/log.ts";
 import type { ColdId } from "../../base/native.ts";
@@ -21,7 +22,6 @@ import {
   Goodput,
 } from "../../base/native.ts";
 import { packageVersion } from "../../base/version.ts";
-import { COLD_GRACE_MS } from "../../limits/cold.ts";
 import type { FlushReply, StatsReply } from "../../wire/messages.ts";
 import { Breaker } from "../breaker.ts";
 import { FlushFeed } from "../flush-feed.ts";
@@ -214,7 +214,10 @@ export class ColdStore implements BlockStore {
   /** Returns this process's counts and the store's refusals; its size is its operator's to watch. */
   async stats(deadlineMs: number): Promise<StatsReply> {
     await this.hello(deadlineMs);
-    const refusals = coldRefusals(this.#id).map(({ name, count }) => [`refused_${name}`, count]);
+    const refusals = coldRefusals(this.#id).map(({ name, count }): [string, number] => [
+      `refused_${name}`,
+      count,
+    ]);
     return {
       version: packageVersion(),
       recordClass: classNumber(this.name),
@@ -225,7 +228,7 @@ export class ColdStore implements BlockStore {
       reservedBytes: 0,
       records: 0,
       namespaces: 0,
-      counters: { ...this.#counts, ...Object.fromEntries(refusals) },
+      counters: { ...this.#counts, ...Object.fromEntries<number>(refusals) },
       disk: null,
       lanes: 0,
       outBytesPerS: 0,

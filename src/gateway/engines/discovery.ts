@@ -2,10 +2,10 @@
 import type { LookupAddress } from "node:dns";
 import { lookup } from "node:dns/promises";
 import { toTierkvError } from "../../base/errors.ts";
+import { ofOneFamily } from "../../base/families.ts";
 import { GATEWAY_DISCOVER_MS, GATEWAY_RESOLVE_MS } from "../../base/limits/gateway.ts";
 import type { Logger } from "../../base/log.ts";
 import { withDeadline } from "../../base/time.ts";
-import { ofOneFamily } from "../../families.ts";
 
 /** Addresses where an engine publishes and replays its events, `host:port`; null: not known. */
 export interface Publishing {

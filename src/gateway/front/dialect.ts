@@ -17,6 +17,8 @@ export interface ApiError {
   code: number;
   type: string;
   message: string;
+  /** The field of the request that is wrong; undefined: none in particular. */
+  param?: string | undefined;
 }
 
 /** Error types of the Messages API by status; other statuses below 500 are `invalid_request_error`. */
@@ -33,11 +35,12 @@ const anthropicType = (code: number): string =>
   ANTHROPIC_TYPES.get(code) ?? (code >= 500 ? "api_error" : "invalid_request_error");
 
 /** Returns the body of an error answer. */
-export function errorBody(dialect: Dialect, { code, type, message }: ApiError): string {
+export function errorBody(dialect: Dialect, error: ApiError): string {
+  const { code, type, message, param = null } = error;
   if (dialect === "anthropic") {
     return JSON.stringify({ type: "error", error: { type: anthropicType(code), message } });
   }
-  return JSON.stringify({ error: { message, type, param: null, code } });
+  return JSON.stringify({ error: { message, type, param, code } });
 }
 
 /**
@@ -45,10 +48,10 @@ export function errorBody(dialect: Dialect, { code, type, message }: ApiError): 
  * named `error`; the `openai` SDK raises for data with a field `error`, whatever the event's name.
  */
 export function errorEvent(dialect: Dialect, error: ApiError): string {
-  const { code, type, message } = error;
+  const { code, type, message, param = null } = error;
   if (dialect === "anthropic") return `event: error\ndata: ${errorBody(dialect, error)}\n\n`;
-  const body = { error: { message, type, param: null, code } };
+  const body = { error: { message, type, param, code } };
   if (dialect === "openai") return `data: ${JSON.stringify(body)}\n\n`;
-  const event = { type: "error", code: String(code), message, param: null, ...body };
+  const event = { type: "error", code: String(code), message, param, ...body };
   return `event: error\ndata: ${JSON.stringify(event)}\n\n`;
 }

@@ -74,14 +74,21 @@ const TEXTS: Readonly<Record<Refused, readonly [status: number, type: string, te
   ],
 };
 
+/** Fields of requests that errors name, as vLLM does. */
+const PARAMS: Readonly<Partial<Record<Refused, string>>> = { no_model: "model" };
+
 export function statusOf(reason: Refused): number {
   return TEXTS[reason][0];
 }
 
 /** Returns the error in the form of the API at this path (of the request, with or without a query). */
 export function bodyOf(reason: Refused, path: string): string {
+  return errorBody(dialectOf(path), errorOf(reason));
+}
+
+function errorOf(reason: Refused): ApiError {
   const [code, type, message] = TEXTS[reason];
-  return errorBody(dialectOf(path), { code, type, message });
+  return { code, type, message, param: PARAMS[reason] };
 }
 
 /** Returns the headers of such an error. */
@@ -112,8 +119,7 @@ export function refuse(
   const { req: request } = response;
   // A stream that was kept alive has its head already.
   if (response.headersSent) {
-    const [code, type, message] = TEXTS[reason];
-    response.end(errorEvent(dialectOf(pathOf(request)), { code, type, message }));
+    response.end(errorEvent(dialectOf(pathOf(request)), errorOf(reason)));
     return;
   }
   response.writeHead(statusOf(reason), headersOf(reason, retryAfterS));

@@ -43,6 +43,7 @@ const METADATA = "envoy.lb";
 export class Exchange {
   readonly #call: Call;
   readonly #to: Picking;
+  readonly #onEnd: () => void;
   readonly #left = new AbortController();
   readonly #arrivedMs: number = nowMs();
   #headers: Readonly<Record<string, string>> = {};
@@ -62,9 +63,10 @@ export class Exchange {
   #isEvents = false;
   readonly #meter = new Meter();
 
-  constructor(call: Call, to: Picking) {
+  constructor(call: Call, to: Picking, onEnd: () => void) {
     this.#call = call;
     this.#to = to;
+    this.#onEnd = onEnd;
     call.on("data", (message: ProcessingRequest) => this.#take(message));
     call.on("end", () => {
       this.#end();
@@ -250,6 +252,7 @@ export class Exchange {
   #end(): void {
     if (this.#left.signal.aborted) return;
     this.#left.abort();
+    this.#onEnd();
     this.#giveBack();
     this.#visit?.leave(this.#code === 0 ? null : this.#code);
     this.#sent?.ended();

@@ -31,8 +31,7 @@ export async function startPicker(
     {
       Process: (call: Call) => {
         open += 1;
-        call.once("close", () => (open -= 1));
-        void new Exchange(call, picking);
+        void new Exchange(call, picking, () => (open -= 1));
       },
     },
   );

@@ -99,12 +99,13 @@ export function promptOf(path: string, body: unknown, model: string | null = nul
   // The engine computes only a part of a prompt that it cuts; -1 cuts at the longest that it takes.
   if (named === null || cut !== -1) return null;
   const salt = fields["cache_salt"];
+  const form = formOf(path, fields);
   const common = {
     model: named,
     salt: typeof salt === "string" ? salt : null,
-    isComputed: isComputedWhole(fields),
+    isComputed: isComputedWhole(form, fields),
   };
-  return FORMS.get(formOf(path, fields))?.(fields, common) ?? null;
+  return FORMS.get(form)?.(fields, common) ?? null;
 }
 
 /** How a prompt is read, by the path of its form. */
@@ -122,10 +123,14 @@ function formOf(path: string, fields: Fields): string {
   return "messages" in fields ? CHAT : COMPLETIONS;
 }
 
-/** vLLM reads no cached block for a request that asks for the log-probabilities of its prompt. */
-function isComputedWhole({ prompt_logprobs, echo, logprobs }: Fields): boolean {
-  const has = (value: unknown): boolean => value !== undefined && value !== null && value !== false;
-  return has(prompt_logprobs) || (echo === true && has(logprobs));
+/**
+ * vLLM reads no cached block for a request that asks for the log-probabilities of its prompt. An echo asks for as many as for the
+ * answer's tokens: of a completion none by default, of a chat 0, which counts as asking. The other APIs have no such fields.
+ */
+function isComputedWhole(form: string, fields: Fields): boolean {
+  if (form !== COMPLETIONS && form !== CHAT) return false;
+  const { prompt_logprobs = null, echo, logprobs = null } = fields;
+  return prompt_logprobs !== null || (echo === true && (form === CHAT || logprobs !== null));
 }
 
 /** A stored answer before it is part of the prompt, and only its own engine has it. */
@@ -136,7 +141,9 @@ function responseOf(fields: Fields, common: Common): Prompt | null {
 }
 
 function completionOf(fields: Fields, common: Common): Prompt | null {
-  const { prompt: given, add_special_tokens } = fields;
+  const { prompt: given, add_special_tokens, suffix = null, prompt_embeds = null } = fields;
+  // Some models put a suffix into the prompt, with marks of their own; embeddings have no tokens.
+  if (suffix !== null || prompt_embeds !== null) return null;
   const prompt: unknown =
     Array.isArray(given) && given.length === 1 && !isTokens(given) ? given[0] : given;
   if (isTokens(prompt)) return { ...common, tokens: prompt, question: null, own: null };
@@ -152,7 +159,9 @@ function chatOf(fields: Fields, common: Common): Prompt | null {
   const isHarmless = Object.entries(fields).every(
     ([name, value]) => HARMLESS.has(name) || value === null,
   );
-  if (!isHarmless || !isPlain(messages)) return renderedAt(CHAT, fields, common);
+  if (!isHarmless || forwardedIn(fields) !== null || !isPlain(messages)) {
+    return renderedAt(CHAT, fields, common);
+  }
   const given = CHAT_FIELDS.map((name) => [name, fields[name]]);
   const body = JSON.stringify({ model: common.model, ...Object.fromEntries(given) });
   return {
@@ -168,9 +177,19 @@ const LEFT_OUT = ["stream", "stream_options", "kv_transfer_params", "request_id"
 
 /** Asks the engine's own route that renders such a request without computing it. */
 function renderedAt(form: string, fields: Fields, common: Common): Prompt {
-  const kept = Object.entries(fields).filter(([name]) => !LEFT_OUT.includes(name));
-  const body = JSON.stringify({ ...Object.fromEntries(kept), model: common.model });
+  const kept = Object.fromEntries(
+    Object.entries(fields).filter(([name]) => !LEFT_OUT.includes(name)),
+  );
+  const forwarded = forwardedIn(fields);
+  if (forwarded !== null) kept["kv_transfer_params"] = { prompt_token_ids: forwarded };
+  const body = JSON.stringify({ ...kept, model: common.model });
   return { ...common, tokens: null, question: { path: `${form}/render`, body }, own: null };
+}
+
+/** Token ids that an engine computes in place of the messages, as far as it takes them (vLLM 0.32); null: there are none. */
+function forwardedIn({ kv_transfer_params: params }: Fields): unknown {
+  if (typeof params !== "object" || params === null) return null;
+  return (params as Fields)["prompt_token_ids"] ?? null;
 }
 
 /** null for a long chat, because rendering it would hold up all other requests. */

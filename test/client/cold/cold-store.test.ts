@@ -59,7 +59,7 @@ if (HAS_S3) {
   });
 }
 
-test.skipIf(!HAS_VALKEY)("a store that comes back is used again", async () => {
+test.skipIf(!HAS_VALKEY)("F190 a store that comes back is used again", async () => {
   const server = await ValkeyServer.start();
   const store = openStore(server.address);
   const pages = await Pages.open(1, 4096);
@@ -76,7 +76,7 @@ test.skipIf(!HAS_VALKEY)("a store that comes back is used again", async () => {
 });
 
 test.skipIf(!HAS_VALKEY)(
-  "memory that is full refuses records by name and is no failure",
+  "F190 memory that is full refuses records by name and is no failure",
   async () => {
     const server = await ValkeyServer.start([
       "--maxmemory",

@@ -54,7 +54,7 @@ def used(path: str, answer: Body) -> Used:
     if path == RESPONSES:
         return Used(usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"])
     return Used(
-        usage["prompt_tokens"], (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
+        usage["prompt_tokens"], (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     )
 
 
@@ -230,6 +230,14 @@ _KNOWN: dict[str, _Form] = {
         CHATS,
         lambda words: {"messages": _turns(words), "prompt_logprobs": 0},
     ),
+    "chat of forwarded ids": (
+        CHATS,
+        lambda words: {
+            "messages": _turns(words),
+            "kv_transfer_params": {"prompt_token_ids": words.ids()},
+        },
+    ),
+    "chat, echoed": (CHATS, lambda words: {"messages": _turns(words), "echo": True}),
     "chat with a salt": (
         CHATS,
         lambda words: {"messages": _turns(words), "cache_salt": f"s{words.chance.random()}"},

@@ -26,6 +26,8 @@ FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINE = "vllm serve"
 #: Seconds for a start, because a server imports vLLM twice and a busy machine takes minutes for each.
 START_S = 900.0
+#: Environment of a server whose children are forked; spawned ones import vLLM again, each for a minute at worst.
+FORKING = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
 #: Options for a small model on a busy machine, beside the printed ones.
 _SMALL = [
     *("--dtype", "float32", "--enforce-eager", "--host", "127.0.0.1"),

@@ -90,7 +90,11 @@ test("an unknown model and an engine that is down have each SDK's error classes"
     status: 404,
     error: { type: "error", error: { type: "not_found_error" } },
   });
-  await expect(openaiAt(url).chat.completions.create(other)).rejects.toMatchObject({ status: 404 });
+  await expect(openaiAt(url).chat.completions.create(other)).rejects.toMatchObject({
+    status: 404,
+    type: "NotFoundError",
+    param: "model",
+  });
   engines[0]!.fault = "reset";
   await expect(anthropicAt(url).messages.create(asked)).rejects.toBeInstanceOf(InternalServerError);
 });

@@ -115,15 +115,27 @@ test.each(FORMS)("%s goes where it is held", async (_name, path, body) => {
   }
 });
 
-test("a request that reads no cached block claims none", async () => {
-  const { url } = await before(2);
-  const prompt = LONG;
-  for (const more of [{}, { prompt_logprobs: 1 }, { echo: true, logprobs: 1 }]) {
-    await ask(url, "/v1/completions", { prompt });
-    const answer = await ask(url, "/v1/completions", { prompt, ...more });
-    const [hit] = String(answer.headers["x-tierkv-hit-tokens"]).split("/").map(Number);
-    if (Object.keys(more).length > 0) expect(hit, JSON.stringify(more)).toBe(0);
-  }
+const SCORES: readonly [path: string, more: object, isComputed: boolean][] = [
+  ["/v1/completions", { prompt_logprobs: 1 }, true],
+  ["/v1/completions", { prompt_logprobs: 0 }, true],
+  ["/v1/completions", { echo: true, logprobs: 1 }, true],
+  ["/v1/completions", { echo: true }, false],
+  ["/v1/completions", { logprobs: 1 }, false],
+  [CHAT, { prompt_logprobs: 0 }, true],
+  [CHAT, { echo: true }, true],
+  [CHAT, { logprobs: true, top_logprobs: 2 }, false],
+  ["/invocations", { echo: true }, true],
+  // It has no such field.
+  ["/v1/messages", { prompt_logprobs: 1 }, false],
+];
+
+test.each(SCORES)("%s with %j reads cached blocks, or claims none", async (path, more, isNone) => {
+  const { url } = await before(1);
+  const body = path === "/v1/completions" ? { prompt: LONG } : { messages: user(LONG) };
+  await ask(url, path, body);
+  const answer = await ask(url, path, { ...body, ...more });
+  const [hit = 0] = String(answer.headers["x-tierkv-hit-tokens"]).split("/").map(Number);
+  expect(hit > 0).toBe(!isNone);
 });
 
 test("an engine without such a route is asked once, and its requests go by load", async () => {

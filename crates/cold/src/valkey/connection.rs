@@ -15,7 +15,7 @@ use tierkv_core::limits::{
 use crate::goal::Source;
 use crate::store::Call;
 
-/// What a connection begins with.
+/// User and database that a connection begins with.
 #[derive(Debug, Clone, Default)]
 pub struct Login {
     /// User of the access list; none: the default one.

@@ -87,84 +87,95 @@ impl Bucket {
     }
 }
 
+struct Request {
+    method: String,
+    name: String,
+    is_conditional: bool,
+    range: Option<(usize, usize)>,
+    body: Vec<u8>,
+}
+
+fn read(reader: &mut impl BufRead) -> Option<Request> {
+    let mut first = String::new();
+    reader.read_line(&mut first).ok().filter(|bytes| *bytes > 0)?;
+    let mut words = first.split(' ');
+    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.trim().split_once(':') else { break };
+        headers.insert(name.to_lowercase(), value.trim().to_owned());
+    }
+    let length = headers.get("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let range = headers.get("range").and_then(|text| {
+        let (from, to) = text.strip_prefix("bytes=")?.split_once('-')?;
+        Some((from.parse().ok()?, to.parse().ok()?))
+    });
+    let name = path.split('?').next()?.to_owned();
+    let is_conditional = headers.contains_key("if-none-match");
+    Some(Request { method, name, is_conditional, range, body })
+}
+
+/// Status and body.
+fn answer(request: Request, fault: Fault, state: &mut State) -> (u16, Vec<u8>) {
+    let Request { method, name, is_conditional, range, body } = request;
+    state.requests.push(method.clone());
+    match (fault, method.as_str()) {
+        (Fault::Refuses(status, code), _) => (status, error(code)),
+        (Fault::NoConditions, "PUT") if is_conditional => (501, error("NotImplemented")),
+        (_, "PUT") if is_conditional && state.objects.contains_key(&name) => {
+            (412, error("PreconditionFailed"))
+        }
+        (_, "PUT") => {
+            state.objects.insert(name, body);
+            (200, Vec::new())
+        }
+        (_, "DELETE") => {
+            state.objects.remove(&name);
+            (204, Vec::new())
+        }
+        (_, "GET") => match (state.objects.get(&name), range) {
+            (None, _) => (404, error("NoSuchKey")),
+            (Some(object), Some((from, to))) if from < object.len() => {
+                (206, object[from..object.len().min(to + 1)].to_vec())
+            }
+            (Some(_), _) => (416, error("InvalidRange")),
+        },
+        (_, other) => panic!("{other} is no request of our store"),
+    }
+}
+
 fn serve(stream: &TcpStream, fault: &Mutex<Fault>, state: &Mutex<State>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut out = stream;
     loop {
-        let mut first = String::new();
-        reader.read_line(&mut first).ok().filter(|bytes| *bytes > 0)?;
-        let mut words = first.split(' ');
-        let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-        let mut headers = BTreeMap::new();
-        loop {
-            let mut line = String::new();
-            reader.read_line(&mut line).ok()?;
-            let Some((name, value)) = line.trim().split_once(':') else { break };
-            headers.insert(name.to_lowercase(), value.trim().to_owned());
-        }
-        let length = headers.get("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body).ok()?;
-        let name = path.split('?').next()?.to_owned();
+        let request = read(&mut reader)?;
         let fault = *fault.lock().unwrap();
-        let mut state = state.lock().unwrap();
-        state.requests.push(method.clone());
-        let range = headers.get("range").and_then(|text| {
-            let (from, to) = text.strip_prefix("bytes=")?.split_once('-')?;
-            Some((from.parse::<usize>().ok()?, to.parse::<usize>().ok()?))
-        });
-        let (status, mut bytes, mut says) = match (fault, method.as_str()) {
-            (Fault::Refuses(status, code), _) => (status, error(code), String::new()),
-            (Fault::NoConditions, "PUT") if headers.contains_key("if-none-match") => {
-                (501, error("NotImplemented"), String::new())
-            }
-            (_, "PUT")
-                if headers.contains_key("if-none-match") && state.objects.contains_key(&name) =>
-            {
-                (412, error("PreconditionFailed"), String::new())
-            }
-            (_, "PUT") => {
-                state.objects.insert(name, body);
-                (200, Vec::new(), "etag: \"x\"\r\n".to_owned())
-            }
-            (_, "DELETE") => {
-                state.objects.remove(&name);
-                (204, Vec::new(), String::new())
-            }
-            (_, "GET") => match (state.objects.get(&name), range) {
-                (None, _) => (404, error("NoSuchKey"), String::new()),
-                (Some(object), Some((from, to))) if from < object.len() => {
-                    let part = object[from..object.len().min(to + 1)].to_vec();
-                    (206, part, format!("content-range: bytes {from}-{to}/{}\r\n", object.len()))
-                }
-                (Some(_), _) => (416, error("InvalidRange"), String::new()),
-            },
-            (_, other) => panic!("{other} is no request of our store"),
-        };
-        drop(state);
         // Ranges at the front are of the index.
-        let is_of_records = status == 206 && range.is_some_and(|(from, _)| from > 0);
+        let is_behind = request.range.is_some_and(|(from, _)| from > 0);
+        let (status, mut bytes) = answer(request, fault, &mut state.lock().unwrap());
+        let is_of_records = status == 206 && is_behind;
+        let mut sent = bytes.len();
         match fault {
             Fault::Freezes if is_of_records => {
                 // Until the client has gone.
                 let _ = out.read(&mut [0]);
                 return None;
             }
-            Fault::Flips(at) if is_of_records => {
-                let at = at % bytes.len();
-                bytes[at] ^= 0x10;
-            }
+            Fault::Flips(at) if is_of_records => bytes[at % sent] ^= 0x10,
+            Fault::Tears if is_of_records => sent /= 2,
             _ => {}
         }
-        if status != 204 {
-            says += &format!("content-length: {}\r\n", bytes.len());
-        }
-        out.write_all(format!("HTTP/1.1 {status} As told\r\n{says}\r\n").as_bytes()).ok()?;
-        if fault == Fault::Tears && is_of_records {
-            out.write_all(&bytes[..bytes.len() / 2]).ok()?;
+        let length = bytes.len();
+        let head = format!("HTTP/1.1 {status} As told\r\ncontent-length: {length}\r\n\r\n");
+        out.write_all(head.as_bytes()).ok()?;
+        out.write_all(&bytes[..sent]).ok()?;
+        if sent < length {
             return None;
         }
-        out.write_all(&bytes).ok()?;
     }
 }
 

@@ -12,7 +12,7 @@ use crate::crc32c;
 use crate::error::{Error, Result};
 use crate::failpoint::failpoint;
 use crate::geometry::Geometry;
-use crate::limits::{INBOX_BYTES_MAX, LANE_STEP_BYTES};
+use crate::limits::{CHECKSUM_SPAN_BYTES, INBOX_BYTES_MAX, LANE_STEP_BYTES};
 use crate::outbox::check_fits;
 use crate::pool::{Pool, PooledBuffer};
 use crate::record::{self, HEADER_BYTES, Header};
@@ -205,15 +205,25 @@ impl Reassembly {
     pub fn take_standing(self: &Arc<Self>, record: &[u8]) -> Result<Header> {
         let whole = record.split_first_chunk().filter(|_| record.len() == self.record_bytes);
         let (head, payload) = whole.ok_or_else(|| Error::bad_record("it is not whole"))?;
-        let (Placement::Scattered, Some((slot, geometry))) = (self.placement, &self.page) else {
-            return self.take(record, record.len());
+        let (checksum, is_bad) = match (self.placement, &self.page) {
+            (Placement::Scattered, Some((slot, geometry))) => {
+                self.claim(0..record.len())?;
+                // SAFETY: the slot holds the page (checked at opening) while `self` lives, and lies elsewhere.
+                (unsafe { raw::scatter_checked(geometry, payload, slot.as_ptr()) }, false)
+            }
+            (Placement::Decoded(spans, group_bytes), Some((slot, geometry))) => {
+                let mut window = self.pool.take(CHECKSUM_SPAN_BYTES + group_bytes)?;
+                self.claim(0..record.len())?;
+                // SAFETY: as above.
+                let (checksum, decoded) =
+                    unsafe { spans.decode_standing(geometry, payload, slot.as_ptr(), &mut window) };
+                (checksum, decoded.is_err())
+            }
+            // The other placements claim their range in `chunk`.
+            _ => return self.take(record, record.len()),
         };
-        // The other placements claim their range in `chunk`.
-        self.claim(0..record.len())?;
-        // SAFETY: the slot holds the page (checked at opening) while `self` lives, and lies elsewhere.
-        let checksum = unsafe { raw::scatter_checked(geometry, payload, slot.as_ptr()) };
         let (range, splits) = (0..record.len(), Vec::new());
-        let arrived = Arrived { range, header: head, checksum, splits, kept: None, is_bad: false };
+        let arrived = Arrived { range, header: head, checksum, splits, kept: None, is_bad };
         self.arrived(arrived)?.ok_or_else(|| Error::bad_record("it is not whole"))
     }
 

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
 use tierkv_core::archive::{self, Archive, Fill};
 
@@ -14,14 +16,25 @@ pub struct Shaky {
     is_down: AtomicBool,
     /// Uploads of segments break in their middle.
     pub is_torn: AtomicBool,
+    /// Milliseconds that each read takes.
+    pub slow_ms: AtomicU64,
+    reading: AtomicU64,
+    /// The most reads under way at once.
+    pub reading_most: AtomicU64,
 }
 
 impl Shaky {
     /// In that directory.
     pub fn at(folder: &Folder) -> Arc<Self> {
         let inner = archive::open(&format!("file://{}", folder.path().display())).unwrap();
-        let (is_down, is_torn) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { inner, is_down, is_torn })
+        Arc::new(Self {
+            inner,
+            is_down: false.into(),
+            is_torn: false.into(),
+            slow_ms: 0.into(),
+            reading: 0.into(),
+            reading_most: 0.into(),
+        })
     }
 
     /// From now on every request fails, or none.
@@ -48,6 +61,10 @@ impl Archive for Shaky {
 
     fn read(&self, name: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.answers()?;
+        let reading = self.reading.fetch_add(1, Ordering::AcqRel) + 1;
+        self.reading_most.fetch_max(reading, Ordering::AcqRel);
+        sleep(Duration::from_millis(self.slow_ms.load(Ordering::Acquire)));
+        self.reading.fetch_sub(1, Ordering::AcqRel);
         self.inner.read(name, buffer, offset)
     }
 

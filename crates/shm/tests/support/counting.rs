@@ -1,10 +1,14 @@
 //! Owns memory that counts the words that are read and written in one turn with its lock.
 
+#[macro_use]
+#[path = "delegated.rs"]
+mod delegated;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tierkv_core::error::Result;
 use tierkv_shm::mapping::Mapping;
-use tierkv_shm::visibility::{Coherence, Fabric, LastOwner, Rule};
+use tierkv_shm::visibility::{Fabric, LastOwner};
 
 pub struct Counting {
     memory: Mapping,
@@ -30,9 +34,7 @@ impl Counting {
 }
 
 impl Fabric for Counting {
-    fn coherence(&self) -> Coherence {
-        self.memory.coherence()
-    }
+    delegated!();
     fn load(&self, at: u64) -> u64 {
         self.count();
         self.memory.load(at)
@@ -47,15 +49,6 @@ impl Fabric for Counting {
     fn copy_out(&self, at: u64, bytes: &mut [u8]) {
         self.memory.copy_out(at, bytes);
     }
-    fn write_back(&self, rule: Rule, at: u64, bytes: u64) {
-        self.memory.write_back(rule, at, bytes);
-    }
-    fn fence(&self, rule: Rule) {
-        self.memory.fence(rule);
-    }
-    fn invalidate(&self, rule: Rule, at: u64, bytes: u64) {
-        self.memory.invalidate(rule, at, bytes);
-    }
     fn lock(&self) -> Result<LastOwner> {
         let owner = self.memory.lock();
         self.turn.store(0, Ordering::Relaxed);
@@ -67,11 +60,5 @@ impl Fabric for Counting {
     fn unlock(&self) {
         self.most.fetch_max(self.turn.load(Ordering::Relaxed), Ordering::Relaxed);
         self.memory.unlock();
-    }
-    fn claim(&self) -> Result<Option<u64>> {
-        self.memory.claim()
-    }
-    fn is_vacant(&self, member: u64) -> bool {
-        self.memory.is_vacant(member)
     }
 }

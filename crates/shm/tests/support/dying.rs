@@ -1,11 +1,15 @@
 //! Owns memory whose process is killed before its Nth step: every write and every lock is such a step.
 
+#[macro_use]
+#[path = "delegated.rs"]
+mod delegated;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 use tierkv_core::error::Result;
 use tierkv_shm::mapping::Mapping;
-use tierkv_shm::visibility::{Coherence, Fabric, LastOwner, Rule};
+use tierkv_shm::visibility::{Fabric, LastOwner};
 
 pub struct Dying {
     pub memory: Mapping,
@@ -25,9 +29,7 @@ impl Dying {
 }
 
 impl Fabric for Dying {
-    fn coherence(&self) -> Coherence {
-        self.memory.coherence()
-    }
+    delegated!();
     fn load(&self, at: u64) -> u64 {
         self.memory.load(at)
     }
@@ -46,15 +48,6 @@ impl Fabric for Dying {
         self.step();
         self.memory.copy_out(at, bytes);
     }
-    fn write_back(&self, rule: Rule, at: u64, bytes: u64) {
-        self.memory.write_back(rule, at, bytes);
-    }
-    fn fence(&self, rule: Rule) {
-        self.memory.fence(rule);
-    }
-    fn invalidate(&self, rule: Rule, at: u64, bytes: u64) {
-        self.memory.invalidate(rule, at, bytes);
-    }
     fn lock(&self) -> Result<LastOwner> {
         self.step();
         let owner = self.memory.lock();
@@ -68,11 +61,5 @@ impl Fabric for Dying {
     fn unlock(&self) {
         self.step();
         self.memory.unlock();
-    }
-    fn claim(&self) -> Result<Option<u64>> {
-        self.memory.claim()
-    }
-    fn is_vacant(&self, member: u64) -> bool {
-        self.memory.is_vacant(member)
     }
 }

@@ -1,5 +1,12 @@
 //! Owns regions whose memory is written at random while members work on them, and the fuzz target region, which says where and what.
 
+#[macro_use]
+#[path = "delegated.rs"]
+mod delegated;
+#[expect(dead_code, reason = "others use the rest")]
+#[path = "../../../core/tests/support/records.rs"]
+mod records;
+
 use std::fs::remove_file;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +15,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tierkv_core::crc32c;
 use tierkv_core::error::Result;
 use tierkv_core::key::RecordKey;
-use tierkv_core::record::{self, CLASS_KV, HEADER_BYTES, Header, LAYOUT_OPAQUE};
+use tierkv_core::record;
 use tierkv_shm::flushes::{Label, Scope};
 use tierkv_shm::layout::Layout;
 use tierkv_shm::mapping::Mapping;
 use tierkv_shm::opening::{Options, map};
 use tierkv_shm::region::{Offer, Pins, Region};
-use tierkv_shm::visibility::{Coherence, Fabric, LastOwner, Rule};
+use tierkv_shm::visibility::{Fabric, LastOwner};
 
+use self::records::header;
 use super::options::OPTIONS;
 use super::random::Random;
 
@@ -41,33 +49,8 @@ pub fn content(number: u64) -> Vec<u8> {
     for byte in &mut payload {
         *byte = random.below(256) as u8;
     }
-    let (key, payload_bytes) = (key(number), payload.len() as u64);
-    let header = Header {
-        codec: 0,
-        record_class: CLASS_KV,
-        fidelity: 0,
-        layout: LAYOUT_OPAQUE,
-        group: key.group,
-        shard: key.shard,
-        shard_count: 1,
-        dtype: 0,
-        parts: 0,
-        tokens: 16,
-        layers: 1,
-        heads: 0,
-        dim_k: 0,
-        dim_v: 0,
-        end_tokens: 16,
-        payload_bytes,
-        source_bytes: payload_bytes,
-        namespace: key.namespace,
-        block_hash: key.block_hash,
-        parent_hash: [0; 32],
-    };
-    let mut record = vec![0; HEADER_BYTES];
-    record.copy_from_slice(&header.encode(crc32c::checksum(&payload)));
-    record.extend(payload);
-    record
+    let header = header(&key(number), payload.len());
+    [&header.encode(crc32c::checksum(&payload))[..], &payload].concat()
 }
 
 /// A word that is written at a place after so many accesses.
@@ -101,9 +84,7 @@ impl Scribbled {
 }
 
 impl Fabric for Scribbled {
-    fn coherence(&self) -> Coherence {
-        self.memory.coherence()
-    }
+    delegated!();
     fn load(&self, at: u64) -> u64 {
         self.access();
         self.memory.load(at)
@@ -122,15 +103,6 @@ impl Fabric for Scribbled {
         self.access();
         self.memory.copy_out(at, bytes);
     }
-    fn write_back(&self, rule: Rule, at: u64, bytes: u64) {
-        self.memory.write_back(rule, at, bytes);
-    }
-    fn fence(&self, rule: Rule) {
-        self.memory.fence(rule);
-    }
-    fn invalidate(&self, rule: Rule, at: u64, bytes: u64) {
-        self.memory.invalidate(rule, at, bytes);
-    }
     fn lock(&self) -> Result<LastOwner> {
         // A word that names a living member which does not have the lock lasts until that member comes; all come all the time.
         for memory in self.all.iter().filter(|memory| memory.try_lock()) {
@@ -147,12 +119,6 @@ impl Fabric for Scribbled {
     fn unlock(&self) {
         self.access();
         self.memory.unlock();
-    }
-    fn claim(&self) -> Result<Option<u64>> {
-        self.memory.claim()
-    }
-    fn is_vacant(&self, member: u64) -> bool {
-        self.memory.is_vacant(member)
     }
 }
 

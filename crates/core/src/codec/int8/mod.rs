@@ -32,8 +32,10 @@ use crate::crc32c;
 use crate::geometry::Geometry;
 use crate::limits::{CHECKSUM_SPAN_BYTES, STREAM_BYTES_MIN};
 
-use self::group::{groups, groups_from, layer_payload_bytes};
-use self::turned::Scratch;
+use self::group::{Group, groups, groups_from, layer_payload_bytes};
+use self::kernels::Kernels;
+use self::turned::{Scratch, Turned};
+use super::raw::prefetch;
 
 pub use self::kernels::Isa;
 pub use crate::codec_id::SCALE_BYTES;
@@ -165,10 +167,7 @@ impl Spans {
         span: Range<usize>,
         page: *mut u8,
     ) -> Result<usize, BadScale> {
-        let dtype = geometry.spec().dtype;
-        let (kernels, careful) = (self.isa.kernels(dtype), Isa::PORTABLE.kernels(dtype));
-        let turned = self.isa.turned(dtype);
-        let mut scratch = Scratch::default();
+        let mut decoder = Decoder::new(self, geometry);
         let mut end = span.start;
         for group in groups_from(geometry, self.form, span.start) {
             let lies = group.payload();
@@ -179,32 +178,123 @@ impl Spans {
             let start = payload.wrapping_add(lies.start);
             // SAFETY: the group lies within `span`, which is readable and not written.
             let bytes = unsafe { std::slice::from_raw_parts(start, lies.len()) };
-            let parts = group.split(bytes);
-            let at = page.wrapping_add(group.page_at);
-            if self.form.codec() == Codec::Int8MeanHad {
-                if !parts.means.scales.iter().chain(parts.scales).all(|s| scale::is_turned(*s)) {
-                    return Err(BadScale);
-                }
-                let rows = group.rows();
-                // SAFETY: a validated geometry has all its rows inside the page, which is writable; `stream` was chosen
-                // for rows of whole cache lines.
-                unsafe { turned::decode(&turned, &parts, at, rows, self.stream, &mut scratch) };
-                continue;
-            }
-            let kernels = if parts.scales.iter().all(|scale| scale::is_ordinary(dtype, *scale)) {
-                kernels
-            } else if parts.scales.iter().all(|scale| scale::is_possible(*scale)) {
-                careful
-            } else {
-                return Err(BadScale);
-            };
-            // SAFETY: as above.
-            unsafe { (kernels.decode)(parts.scales, parts.codes, at, group.rows(), self.stream) };
+            // SAFETY: the caller's promise about the page.
+            unsafe { decoder.decode(&group, bytes, page) }?;
         }
         if self.stream {
             kernels::fence();
         }
         Ok(end)
+    }
+
+    /// Decodes a whole payload that others may write meanwhile: a span of groups at a time is copied to `window`, in the cache,
+    /// and what was copied is checksummed and decoded, while the next span is prefetched. Returns the checksum.
+    ///
+    /// # Errors
+    /// Beside the checksum `BadScale`; the page is then unusable.
+    ///
+    /// # Safety
+    /// As `decode`, but for the payload.
+    ///
+    /// # Panics
+    /// If `window` has less than `CHECKSUM_SPAN_BYTES` and `group_bytes_max` bytes, or the payload not the length of its form.
+    pub unsafe fn decode_standing(
+        &self,
+        geometry: &Geometry,
+        payload: &[u8],
+        page: *mut u8,
+        window: &mut [u8],
+    ) -> (u32, Result<(), BadScale>) {
+        check_length(geometry, self.form, payload);
+        let mut decoder = Decoder::new(self, geometry);
+        let (mut checksum, mut outcome, mut span) = (0, Ok(()), Vec::new());
+        let mut groups = groups(geometry, self.form).peekable();
+        while let Some(first) = groups.next() {
+            span.clear();
+            span.push(first);
+            let Range { start, mut end } = first.payload();
+            while let Some(group) =
+                groups.next_if(|group| group.payload().end - start <= CHECKSUM_SPAN_BYTES)
+            {
+                end = group.payload().end;
+                span.push(group);
+            }
+            let copied = &mut window[..end - start];
+            copied.copy_from_slice(&payload[start..end]);
+            checksum = crc32c::append(checksum, copied);
+            for group in &span {
+                let lies = group.payload();
+                let Range { start: from, end: to } = lies.start - start..lies.end - start;
+                let ahead = |at: usize| (end + at).min(payload.len());
+                prefetch(&payload[ahead(from)..ahead(to)]);
+                if outcome.is_ok() {
+                    // SAFETY: the caller's promise about the page.
+                    outcome = unsafe { decoder.decode(group, &copied[from..to], page) };
+                }
+            }
+        }
+        if self.stream {
+            kernels::fence();
+        }
+        (checksum, outcome)
+    }
+}
+
+/// Decodes group after group of one payload.
+struct Decoder {
+    spans: Spans,
+    dtype: u8,
+    kernels: Kernels,
+    careful: Kernels,
+    turned: Turned,
+    scratch: Scratch,
+}
+
+impl Decoder {
+    fn new(spans: &Spans, geometry: &Geometry) -> Self {
+        let dtype = geometry.spec().dtype;
+        Self {
+            spans: *spans,
+            dtype,
+            kernels: spans.isa.kernels(dtype),
+            careful: Isa::PORTABLE.kernels(dtype),
+            turned: spans.isa.turned(dtype),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Decodes the group whose payload is `bytes`.
+    ///
+    /// # Safety
+    /// The group's rows in the page at `page` are writable; `spans` was made for its alignment.
+    unsafe fn decode(
+        &mut self,
+        group: &Group,
+        bytes: &[u8],
+        page: *mut u8,
+    ) -> Result<(), BadScale> {
+        let Spans { form, stream, .. } = self.spans;
+        let parts = group.split(bytes);
+        let (at, rows) = (page.wrapping_add(group.page_at), group.rows());
+        if form.codec() == Codec::Int8MeanHad {
+            if !parts.means.scales.iter().chain(parts.scales).all(|s| scale::is_turned(*s)) {
+                return Err(BadScale);
+            }
+            // SAFETY: a validated geometry has all its rows inside the page, which is writable; `stream` was chosen
+            // for rows of whole cache lines.
+            unsafe { turned::decode(&self.turned, &parts, at, rows, stream, &mut self.scratch) };
+            return Ok(());
+        }
+        let kernels = if parts.scales.iter().all(|scale| scale::is_ordinary(self.dtype, *scale)) {
+            &self.kernels
+        } else if parts.scales.iter().all(|scale| scale::is_possible(*scale)) {
+            &self.careful
+        } else {
+            return Err(BadScale);
+        };
+        // SAFETY: as above.
+        unsafe { (kernels.decode)(parts.scales, parts.codes, at, rows, stream) };
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 // Owns the proof that addresses of one family stand for a name's machines, and which family that is.
 import type { NetworkInterfaceInfo } from "node:os";
 import { expect, test } from "vitest";
-import { isIpv6Alone, ofOneFamily } from "../src/families.ts";
+import { isIpv6Alone, ofOneFamily } from "../../src/base/families.ts";
 
 const at = (address: string, internal = false): NetworkInterfaceInfo => {
   const family = address.includes(":") ? "IPv6" : "IPv4";
@@ -13,12 +13,12 @@ const LOOPBACK = [at("127.0.0.1", true), at("::1", true)];
 const LINK = at("fe80::1");
 
 test.each([
-  ["nothing but the loopback", [], false],
-  ["IPv4", [at("10.0.0.1"), LINK], false],
-  ["both", [at("10.0.0.1"), at("fd00::1")], false],
-  ["IPv6 alone", [at("fd00::1"), LINK], true],
-  ["an address of its link alone", [LINK], false],
-])("a machine with %s: IPv6 alone is %#", (_name, outer, isAlone) => {
+  ["nothing but the loopback", false, []],
+  ["IPv4", false, [at("10.0.0.1"), LINK]],
+  ["both", false, [at("10.0.0.1"), at("fd00::1")]],
+  ["IPv6 alone", true, [at("fd00::1"), LINK]],
+  ["an address of its link alone", false, [LINK]],
+])("a machine with %s: that it has IPv6 alone is %s", (_name, isAlone, outer) => {
   expect(isIpv6Alone({ lo: LOOPBACK, eth0: outer })).toBe(isAlone);
 });
 

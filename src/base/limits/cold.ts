@@ -5,3 +5,6 @@ export const COLD_GRACE_MS = 250;
 
 /** Characters of a store's address. */
 export const STORE_ADDRESS_MAX = 1024;
+
+/** Longest time to live of a record in a store: ten years. */
+export const STORE_TTL_S_MAX = 315_360_000;
