@@ -96,12 +96,12 @@ const cases: Rule = {
 };
 
 const FOUND = "docs/architecture.md";
-const FOUND_HEADING = "Finding anything in ten seconds";
+const FOUND_HEADING = "Layout";
 /** A file or folder; without a slash it lies beside the file, or in the folder, that was named before it. */
 const PLACE = /`([\w./-]+(?:\.(?:ts|py|rs|md|proto)|\/))`/g;
 
 const places: Rule = {
-  name: `what ${FOUND} says where to find is there`,
+  name: `what ${FOUND} names is there`,
   breaches(sources) {
     const known = new Set(sources.map(({ path }) => path));
     const text = sources.find(({ path }) => path === FOUND)?.text ?? "";

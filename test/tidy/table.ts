@@ -125,7 +125,9 @@ export const ROOMS: Readonly<Record<string, Room>> = {
   "vault/process": room({
     rooms: ["client", "cluster", "config", "discovery", "exposition", "moving", "sidecar", "vault"],
   }),
-  "gateway/process": room({ rooms: ["client", "cluster", "config", "control", "gateway"] }),
+  "gateway/process": room({
+    rooms: ["client", "cluster", "config", "control", "exposition", "gateway"],
+  }),
   extras: room({
     rooms: [
       "arena",

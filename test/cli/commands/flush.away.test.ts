@@ -3,10 +3,10 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { runInside } from "../support/command-line.ts";
-import { keysOf, makeRecords, NAMESPACE } from "../support/records.ts";
-import { closeAfterTest, openClient, openVault, SOON_MS } from "../support/vaults.ts";
-import type { TestVault } from "../support/vaults.ts";
+import { runInside } from "../../support/command-line.ts";
+import { keysOf, makeRecords, NAMESPACE } from "../../support/records.ts";
+import { closeAfterTest, openClient, openVault, SOON_MS } from "../../support/vaults.ts";
+import type { TestVault } from "../../support/vaults.ts";
 
 test("of vaults without pool_key the one that is away is named, the command fails, and it drops at the next", async () => {
   const dir = mkdtempSync(join(tmpdir(), "tierkv-flush-"));
