@@ -17,8 +17,8 @@ export class Attempt {
   isGivenUp = false;
   /** True once the vault sent something: a later time-out means slow or large work, not a vault that is down. */
   hasProgress = false;
-  /** Returns the bytes that have moved for the present request; null: none runs. */
-  bytes: () => number | null = () => null;
+
+  #beginning: NodeJS.Timeout | undefined;
 
   /** `channel` returns the present channel, which may change during a call. */
   constructor(channel: () => VaultChannel, context: CallContext) {
@@ -60,6 +60,17 @@ export class Attempt {
   throwIfGivenUp(): void {
     // Without a reason, as an AbortController does.
     if (this.isGivenUp) throw this.#reason ?? this.signal.reason;
+  }
+
+  /** Gives the call up as stalled unless `begun` is called in time. */
+  mustBegin(stallMs: number): void {
+    this.begun();
+    this.#beginning = setTimeout(() => this.giveUp(this.stalled(stallMs)), stallMs);
+  }
+
+  /** Notes that its request is under way, or over. */
+  begun(): void {
+    clearTimeout(this.#beginning);
   }
 
   /** Calls `listener` when the call is given up, as `signal` would. */
