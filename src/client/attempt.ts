@@ -89,7 +89,9 @@ export class Attempt {
 
   /** Error for a call without a byte for too long. */
   stalled(stallMs: number): TierkvError {
-    return new TierkvError("FETCH_STALLED", { ...this.context, stallMs });
+    const { name, address } = this.context;
+    const reason = `${name} vault at ${address} sent no byte for ${stallMs} ms`;
+    return new TierkvError("FETCH_STALLED", { reason });
   }
 
   /** Error for a failed call when no retry is allowed at present. */
