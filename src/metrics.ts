@@ -33,6 +33,7 @@ export const SIDECAR_COUNTERS = [
   "saves_held_back",
   "copies_missing",
   "copies_offered",
+  "copies_recalled",
   "copies_sent_bytes",
   "shared_saved",
   "shared_present",

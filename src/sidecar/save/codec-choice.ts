@@ -129,6 +129,11 @@ export class CodecChoice {
     return this.#of(namespace).fidelity;
   }
 
+  /** True where blocks of this class may have been decoded from a lossy record. */
+  isLossy(namespace: Buffer, recordClass: RecordClass): boolean {
+    return recordClass === "kv" && this.fidelityOf(namespace) !== 0;
+  }
+
   #of(namespace: Buffer): Codecs {
     return this.#named.get(namespace.toString("latin1")) ?? this.#codecs;
   }
@@ -162,8 +167,10 @@ export class CodecChoice {
     geometry: GeometryId,
     views: readonly VaultView[],
   ): number {
-    const isDecoded = recordClass === "kv" && this.fidelityOf(namespace) !== 0;
-    return isDecoded ? codecId("lossless") : this.idFor(namespace, recordClass, geometry, views);
+    const codec = codecId("lossless");
+    return this.isLossy(namespace, recordClass)
+      ? codec
+      : this.idFor(namespace, recordClass, geometry, views);
   }
 
   /** Tries the codecs on one of a group's first blocks. Never rejects; after a failure the next block is tried. */

@@ -26,6 +26,8 @@ import type { Group } from "../slots/groups.ts";
 import type { Holding } from "../slots/holding.ts";
 import type { VaultClients } from "../vaults/pools.ts";
 import type { CodecChoice } from "./codec-choice.ts";
+import { completed, recallAll } from "./recall.ts";
+import type { Recalled } from "./recall.ts";
 import type { OutgoingRecord, StoreQueue } from "./store-queue.ts";
 
 /** The blocks in one engine's arena. */
@@ -171,7 +173,10 @@ export class Reoffer {
     let bytes = 0;
     try {
       for (let shard = 0; shard < copies.shards && lent.length > 0; shard += 1) {
-        const records = await this.#encode(look, copies, lent, shard);
+        const recalled = await this.#recall(look, copies, lent, shard);
+        const records = await completed(lent, recalled, (left) =>
+          this.#encode(look, copies, left, shard),
+        );
         const outgoing: OutgoingRecord[] = [];
         for (const [index, record] of records.entries()) {
           const block = lent[index];
@@ -187,7 +192,7 @@ export class Reoffer {
             namespace: copies.namespace,
             tenant: block.run.tenant,
             flushed,
-            key: packKeys(hashAt(block, block.index), block.group, shard),
+            key: keyOf(block, shard),
             record,
             sourceBytes: copies.groupAt(block.group, shard).sourceBytes,
             endTokens: endTokens(block, copies),
@@ -212,6 +217,24 @@ export class Reoffer {
       counters.add("copies_offered");
     }
     return bytes;
+  }
+
+  /** Gives the records that lossy blocks came with, as far as their other vaults have them. */
+  #recall(
+    look: Look,
+    { namespace }: Copies,
+    blocks: readonly Block[],
+    shard: number,
+  ): Promise<Recalled> {
+    const { stores, codecs } = this.#options;
+    const { name } = look.client;
+    const isLossy = codecs.isLossy(namespace, name);
+    const wanted = blocks.map((block) => {
+      const other = isLossy ? otherVault(block, look) : null;
+      const store = other === null ? undefined : stores[name][other];
+      return { namespace, key: keyOf(block, shard), stores: store === undefined ? [] : [store] };
+    });
+    return recallAll(wanted);
   }
 
   #encode(
@@ -254,6 +277,15 @@ const NO_BLOCK = { group: 0, recordClass: "kv" } as const;
 function holdingOf(block: Block, { vault }: Pick<Look, "vault">): Holding | null {
   if (block.owner === vault) return block;
   return block.second?.vault === vault ? block.second : null;
+}
+
+/** Returns the vault, beside the one looked at, that has the block or is to have it; null: there is none. */
+function otherVault(block: Block, { vault }: Pick<Look, "vault">): number | null {
+  return block.owner === vault ? (block.second?.vault ?? null) : block.owner;
+}
+
+function keyOf(block: Block, shard: number): Buffer {
+  return packKeys(hashAt(block, block.index), block.group, shard);
 }
 
 /** True when it is not known whether the vault, in this epoch, holds the block. */

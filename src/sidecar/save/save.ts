@@ -27,6 +27,8 @@ import { ParityMaker } from "./parity.ts";
 import type { Member } from "./parity.ts";
 import { ownHashes, takeBatch } from "./pending.ts";
 import type { Pending } from "./pending.ts";
+import { completed, recallAll } from "./recall.ts";
+import type { Wanted } from "./recall.ts";
 import { SaveRoom } from "./room.ts";
 import type { SaveSource } from "./source.ts";
 import { along } from "./store-queue.ts";
@@ -298,9 +300,13 @@ export class Saver {
     const members = batch.map((next) => this.#parity.join(source, next));
     try {
       await failpoint("sidecar.save.taken");
-      const task = await this.#task(source, batch);
-      isDeferred &&= !isVariable(task.codec);
-      records.push(...(isDeferred ? pool.defer(task) : await pool.encode(task)));
+      const encode = async (left: readonly Pending[]): Promise<OutboxRecord[]> => {
+        const task = await this.#task(source, left);
+        isDeferred &&= !isVariable(task.codec);
+        return isDeferred ? pool.defer(task) : await pool.encode(task);
+      };
+      const recalled = await recallAll(toRecall(batch));
+      records.push(...(await completed(batch, recalled, encode)));
       await this.#parity.take(members, records);
     } catch (error) {
       logger.warn({ err: toTierkvError(error) }, "a batch of saves was not encoded");
@@ -380,6 +386,14 @@ export class Saver {
   #forget(source: SaveSource, name: string): void {
     if (this.#inFlight.delete(name)) this.#bytes -= source.sourceBytes;
   }
+}
+
+/** Returns what decoded blocks may be recalled from. A vault alone is not asked, because it keeps the record it has. */
+function toRecall(batch: readonly Pending[]): Wanted[] {
+  return batch.map(({ namespace, key, isDecoded, destinations }) => {
+    const stores = destinations.map(({ store }) => store);
+    return { namespace, key, stores: isDecoded && stores.length > 1 ? stores : [] };
+  });
 }
 
 const SETTLE_POLL_MS = 5;

@@ -23,6 +23,8 @@ import type { BlockOutcomes } from "../trace/block-outcomes.ts";
 import { StoreTrace } from "../trace/request-trace.ts";
 import type { Stored } from "../trace/request-trace.ts";
 import type { FetchPriority } from "../vaults/fetch-priority.ts";
+import { recall } from "./recall.ts";
+import type { Recalled } from "./recall.ts";
 import { VaultView } from "./vault-view.ts";
 
 /** One place that a record is sent to. */
@@ -119,6 +121,14 @@ export class StoreQueue {
   /** Returns the model of a namespace; null: not known. */
   modelOf(namespace: Buffer): string | null {
     return this.#models.get(namespace.toString("latin1"))?.model ?? null;
+  }
+
+  /** Fetches the vault's records unchanged; null for each that it does not give. Never rejects. */
+  recall(namespace: Namespace, keys: readonly Buffer[]): Promise<Recalled> {
+    return recall(this.#client, namespace, keys, {
+      counters: this.#counters,
+      logger: this.#logger,
+    });
   }
 
   /** Drops the waiting records that `takes` names, and returns how many. */
