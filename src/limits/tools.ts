@@ -50,6 +50,8 @@ export const FIDELITY_PROMPT_CHARS = 1_200;
 export const FIDELITY_ANSWER_TOKENS = 16;
 /** Prompts between two judgements: a codec that is clearly within or beyond the bound needs no more than a few. */
 export const FIDELITY_ROUND_PROMPTS = 8;
+/** Prompts that a float32 engine answers at once; in 16 bits, other requests of a step would change the answers. */
+export const FIDELITY_AT_ONCE = 4;
 /** Time after which no round begins, unless the number of prompts is given. */
 export const FIDELITY_JUDGE_MS = 120_000;
 /** Interval of progress lines where there is no terminal. */

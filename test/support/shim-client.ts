@@ -18,17 +18,21 @@ export interface GroupShape {
   layers?: number;
   heads?: number;
   dim?: number;
+  dtype?: "bf16" | "f32";
 }
 
-/** Makes a `register` group as the real shim sends it: per layer (head, token, K|V), bf16. */
+const ELEMENT_BYTES = { bf16: 2, f32: 4 } as const;
+
+/** Makes a `register` group as the real shim sends it: per layer (head, token, K|V). */
 export function makeGroup(shape: GroupShape = {}): Record<string, number | string> {
-  const { group = 0, tokens = 16, layers = 2, heads = 2, dim = 32 } = shape;
-  const tokenStride = dim * 2 * 2;
+  const { group = 0, tokens = 16, layers = 2, heads = 2, dim = 32, dtype = "bf16" } = shape;
+  const vectorBytes = dim * ELEMENT_BYTES[dtype];
+  const tokenStride = 2 * vectorBytes;
   return {
     group,
     class: shape.class ?? "kv",
     layout: shape.class === "ssm" ? "opaque" : "attention",
-    dtype: "bf16",
+    dtype,
     tokens,
     tail: shape.tail ?? (shape.class === "ssm" ? 1 : 0),
     layers,
@@ -37,7 +41,7 @@ export function makeGroup(shape: GroupShape = {}): Record<string, number | strin
     dim_v: dim,
     layer_bytes: heads * tokens * tokenStride,
     key_offset: 0,
-    value_offset: dim * 2,
+    value_offset: vectorBytes,
     head_stride: tokens * tokenStride,
     token_stride: tokenStride,
   };

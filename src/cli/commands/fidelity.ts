@@ -6,6 +6,7 @@ import { optionOr } from "../../config/override.ts";
 import { TierkvError } from "../../errors.ts";
 import { CERTIFIED_PROMPTS_MIN } from "../../limits/codec.ts";
 import {
+  FIDELITY_AT_ONCE,
   FIDELITY_JUDGE_MS,
   FIDELITY_PROMPT_CHARS,
   FIDELITY_PROMPTS_DEFAULT,
@@ -19,6 +20,7 @@ import { writeCertificate } from "../../sidecar/save/certificates.ts";
 import { codecId, LOSSY } from "../../sidecar/save/codecs.ts";
 import { randomId, wallClockMs } from "../../time.ts";
 import { askSidecar, untilSaved } from "../ask-sidecar.ts";
+import { eachAtOnce } from "../at-once.ts";
 import type { Call, Outcome } from "../call.ts";
 import type { Command } from "../command.ts";
 import { EngineAsker } from "../engine-asker.ts";
@@ -32,6 +34,9 @@ import { engineUrl } from "../option-kinds.ts";
 import { SpokenProgress } from "../progress.ts";
 import type { SidecarLink } from "../sidecar-link.ts";
 import { showMs, showShare, table } from "../text.ts";
+
+/** Multiples of the golden section, without whole parts, are spread evenly, however few they are. */
+const GOLDEN = (Math.sqrt(5) - 1) / 2;
 
 /** Exit codes by verdict. */
 const EXIT: Readonly<Record<Verdict, number>> = { within: 0, beyond: 1, undecided: 3 };
@@ -124,6 +129,8 @@ class Measurement {
   readonly #prompts: readonly string[];
   readonly #progress: SpokenProgress;
   readonly #trios: Trio<Answered>[] = [];
+  /** Prompts that are answered at once. */
+  #atOnce = 1;
 
   constructor(
     call: Call<FidelityFlags>,
@@ -139,11 +146,12 @@ class Measurement {
 
   run({ engine: url, socket, signal }: Place): Promise<Outcome> {
     return askSidecar(socket, async (link) => {
-      // One request at a time, because other requests in a step change the order of an engine's sums.
       const engine = new EngineAsker(url, `fidelity-${randomId()}`, signal);
       const model = await engine.model();
       const own = engineIn((await link.status()).engines);
       if (own !== null) checkIsLossy(own.fidelity);
+      // Other requests in a step change the order of an engine's sums, which changes answers only where they are rounded.
+      this.#atOnce = own?.fidelity.dtype === "f32" ? FIDELITY_AT_ONCE : 1;
       const bound = this.#config.codec.maxKld;
       await this.#rounds(engine, model, link, bound);
       const result = judge(this.#trios, bound);
@@ -198,21 +206,22 @@ class Measurement {
       const answers = `answers, prompts ${before + 1} to ${before + prompts.length}: ${what}`;
       this.#progress.at(done, 3 * prompts.length, answers, left);
     };
-    const started: Omit<Trio<Answered>, "restored">[] = [];
+    let done = 0;
     // Each prompt is answered twice in a row, because a small cache does not keep all of them.
-    for (const prompt of prompts) {
+    const started = await eachAtOnce(prompts, this.#atOnce, async (prompt) => {
       const computed = await engine.answer(model, prompt);
-      started.push({ computed, own: await engine.answer(model, prompt) });
-      tell(2 * started.length, "computed, and from the engine's own cache");
-    }
+      const own = await engine.answer(model, prompt);
+      tell((done += 2), "computed, and from the engine's own cache");
+      return { prompt, computed, own };
+    });
     await untilSaved(link);
     await engine.emptyCache();
-    for (const [index, prompt] of prompts.entries()) {
-      const known = started[index];
-      if (known !== undefined)
-        this.#trios.push({ ...known, restored: await engine.answer(model, prompt) });
-      tell(2 * prompts.length + index + 1, "restored");
-    }
+    const trios = await eachAtOnce(started, this.#atOnce, async ({ prompt, computed, own }) => {
+      const restored = await engine.answer(model, prompt);
+      tell((done += 1), "restored");
+      return { computed, own, restored };
+    });
+    this.#trios.push(...trios);
   }
 
   /** null: the measurement certifies nothing. */
@@ -377,7 +386,7 @@ function readText(path: string): string {
   }
 }
 
-/** Cuts pieces of equal length from the whole text, each with a different start. */
+/** Cuts pieces of equal length from the whole text, each with a different start; any first few lie all over it. */
 export function piecesOf(text: string, count: number): string[] {
   const room = text.length - FIDELITY_PROMPT_CHARS;
   if (room < count) {
@@ -385,7 +394,7 @@ export function piecesOf(text: string, count: number): string[] {
     throw new TierkvError("USAGE", { reason });
   }
   return Array.from({ length: count }, (_none, index) => {
-    const start = Math.floor((index * room) / count);
+    const start = Math.floor(((index * GOLDEN) % 1) * room);
     return text.slice(start, start + FIDELITY_PROMPT_CHARS);
   });
 }

@@ -5,16 +5,17 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
+import { eachAtOnce } from "../../../src/cli/at-once.ts";
 import { certifiedText, judge, piecesOf } from "../../../src/cli/commands/fidelity.ts";
 import type { Answered } from "../../../src/cli/engine-asker.ts";
 import { CERTIFIED_PROMPTS_MIN } from "../../../src/limits/codec.ts";
-import { FIDELITY_PROMPT_CHARS } from "../../../src/limits/tools.ts";
+import { FIDELITY_AT_ONCE, FIDELITY_PROMPT_CHARS } from "../../../src/limits/tools.ts";
 import type { Certificate } from "../../../src/sidecar/save/certificate.ts";
 import { readCertificates } from "../../../src/sidecar/save/certificates.ts";
 import { codecId, LOSSY } from "../../../src/sidecar/save/codecs.ts";
 import { identify } from "../../support/certificates.ts";
 import { runInside } from "../../support/command-line.ts";
-import { FakeEngine } from "../../support/shim-client.ts";
+import { FakeEngine, makeGroup } from "../../support/shim-client.ts";
 import { openSidecar, testDirectory } from "../../support/sidecars.ts";
 
 function answered(share: number, restoredTokens = 0): Answered {
@@ -27,6 +28,13 @@ test("prompts are pieces of the whole text, each beginning elsewhere", () => {
   const pieces = piecesOf(text, 7);
   expect(pieces.map(({ length }) => length)).toEqual(Array(7).fill(FIDELITY_PROMPT_CHARS));
   expect(new Set(pieces.map((piece) => piece.slice(0, 12))).size).toBe(7);
+  // The first five of many lie in all quarters of the text.
+  const long = Array.from({ length: 40_000 }, (_none, n) =>
+    String.fromCodePoint(0x3000 + (n >> 4)),
+  );
+  const parts = piecesOf(long.join(""), 1000).slice(0, 5);
+  const quarters = parts.map((piece) => Math.floor((piece.codePointAt(0)! - 0x3000) / 625));
+  expect(new Set(quarters).size).toBe(4);
   expect(() => piecesOf("short", 2)).toThrow(/too few/);
 });
 
@@ -41,11 +49,17 @@ test("the verdict is about restored prompts, against the own cache's answers", (
   expect(() => judge([trio(answered(0.5))], 1e-4)).toThrow(/no prompt was restored/);
 });
 
-/** Serves like an engine: restored answers after its cache was emptied, except the first `missed`, by `kld` off the others. */
-async function openEngine(kld: number, missed: number): Promise<string> {
+/** Serves like an engine: restored answers after its cache was emptied, except the first `missed`, by `kld` off the others.
+ * Answers `atOnce` requests together, and none before so many wait; refuses more. */
+async function openEngine(kld: number, missed: number, atOnce = 1): Promise<string> {
   let isEmptied = false;
   let left = missed;
   const seen = new Set<string>();
+  const waiting: (() => void)[] = [];
+  const answer = (give: () => void): void => {
+    waiting.push(give);
+    if (waiting.length === atOnce) for (const each of waiting.splice(0)) each();
+  };
   const server = createServer((request, response) => {
     let body = "";
     request.on("data", (part: Buffer) => void (body += part.toString()));
@@ -65,7 +79,10 @@ async function openEngine(kld: number, missed: number): Promise<string> {
           kv_transfer_params: { tierkv: { restored_tokens: isRestored ? 128 : 0 } },
         },
       };
-      response.writeHead(200).end(JSON.stringify(answers[request.url ?? ""] ?? {}));
+      const give = (): void =>
+        void response.writeHead(200).end(JSON.stringify(answers[request.url ?? ""] ?? {}));
+      if (request.url === "/v1/completions") answer(give);
+      else give();
     });
   });
   await once(server.listen(0, "127.0.0.1"), "listening");
@@ -76,12 +93,13 @@ async function openEngine(kld: number, missed: number): Promise<string> {
 /** Runs the command with a sidecar of one engine, whose weights are named unless `weights` is empty. */
 async function measured(
   kld: number,
-  { enabled, weights = "files:m", prompts, missed = 0 }: Measured,
+  { enabled, weights = "files:m", prompts, missed = 0, dtype = "bf16", atOnce = 1 }: Measured,
 ): Promise<{ exitCode: number | null; stdout: string; stderr: string; certificates: string }> {
   const certificates = join(testDirectory(), "certificates");
   const set = enabled === undefined ? {} : { enabled };
   const sidecar = await openSidecar({ kv: "auto", certificates, ...set });
-  const engine = await FakeEngine.start(sidecar.socketPath);
+  const groups = [makeGroup({ dtype })];
+  const engine = await FakeEngine.start(sidecar.socketPath, { groups });
   await identify(engine, weights, enabled === true ? codecId(LOSSY.name) : 0);
   const folder = testDirectory();
   const config = join(folder, "tierkv.toml");
@@ -89,7 +107,14 @@ async function measured(
   writeFileSync(config, [...lines, `certificates = "${certificates}"`, ""].join("\n"));
   const text = join(folder, "text");
   writeFileSync(text, Array.from({ length: 3000 }, (_none, n) => n).join(" "));
-  const line = ["fidelity", "--engine", await openEngine(kld, missed), "--text", text, "--json"];
+  const line = [
+    "fidelity",
+    "--engine",
+    await openEngine(kld, missed, atOnce),
+    "--text",
+    text,
+    "--json",
+  ];
   const most = prompts === undefined ? [] : ["--prompts", String(prompts)];
   const ran = await runInside([...line, ...most, "--config", config]);
   return { ...ran, certificates };
@@ -100,6 +125,8 @@ interface Measured {
   weights?: string;
   prompts?: number;
   missed?: number;
+  dtype?: "bf16" | "f32";
+  atOnce?: number;
 }
 
 test("a model within the bound is certified after the fewest prompts that certify, and the sidecar takes it", async () => {
@@ -111,6 +138,33 @@ test("a model within the bound is certified after the fewest prompts that certif
   expect(readCertificates(certificates, { warn: () => {} })).toEqual([found.certificate]);
   const sidecar = await openSidecar({ kv: "auto", certificates });
   await identify(await FakeEngine.start(sidecar.socketPath), "files:m", codecId(LOSSY.name));
+});
+
+test("a float32 engine answers several prompts at once, and none waits for more", async () => {
+  const float32 = { dtype: "f32", atOnce: FIDELITY_AT_ONCE } as const;
+  const { exitCode, stdout } = await measured(2e-5, { enabled: true, ...float32 });
+  expect(exitCode).toBe(0);
+  const found = JSON.parse(stdout) as { certificate: Certificate };
+  expect(found.certificate).toMatchObject({ dtype: "f32", prompts: CERTIFIED_PROMPTS_MIN });
+});
+
+test("work at once keeps the order of its results, and begins nothing after a fault", async () => {
+  const open: number[] = [];
+  let most = 0;
+  const work = async (n: number): Promise<number> => {
+    open.push(n);
+    most = Math.max(most, open.length);
+    for (let turn = 0; turn < 5 - n; turn += 1) await Promise.resolve();
+    open.splice(open.indexOf(n), 1);
+    if (n === 6) throw new Error("six");
+    return n * 2;
+  };
+  expect(await eachAtOnce([0, 1, 2, 3, 4, 5], 3, work)).toEqual([0, 2, 4, 6, 8, 10]);
+  expect([most, await eachAtOnce([], 3, work)]).toEqual([3, []]);
+  const begun: number[] = [];
+  const noted = (n: number): Promise<number> => (begun.push(n), work(n));
+  await expect(eachAtOnce([6, 7, 8, 9], 1, noted)).rejects.toThrow("six");
+  expect(begun).toEqual([6]);
 });
 
 test("a prompt that was not restored is made up for by another, because only restored prompts certify", async () => {
