@@ -1,6 +1,7 @@
 """Where a backend writes K and V is found by letting it write; slots are the same under every order."""
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -453,9 +454,12 @@ def test_a_worker_tells_the_order_of_its_pages_in_its_introduction(
         finally:
             shim.shutdown()
 
+    caplog.set_level(logging.INFO, "tierkv.shim")
     shim, part = introduced(PlainImpl())
     assert part == CANONICAL
     assert shim.counters.get("pages_canonical") == 1
+    assert shim.counters.get("page_probe_us") > 0
+    assert any(" in pages was found in " in record.getMessage() for record in caplog.records)
     shim, part = introduced(Odd("shuffled"))
     assert "Odd" in part
     assert (shim.counters.get("pages_canonical"), shim.counters.get("pages_opaque")) == (0, 1)

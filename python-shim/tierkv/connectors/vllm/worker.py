@@ -99,8 +99,11 @@ class WorkerShim:
         """Take the engine's KV tensors and start talking to the sidecar."""
         if not self._groups:
             return
+        began_s = time.monotonic()
         prober = Prober(self._config, self._num_blocks)
         found = [prober.look(group, tensors) for group in self._groups.values()]
+        took_s = time.monotonic() - began_s
+        self.counters.add("page_probe_us", math.ceil(took_s * 1e6))
         for before, look in zip(list(self._groups.values()), found, strict=True):
             index = look.group.index
             self._groups[index] = look.group
@@ -110,6 +113,7 @@ class WorkerShim:
                 logging.INFO if look.group.page_format == before.page_format else logging.WARNING
             )
             log.log(level, "tierKV: pages of KV-cache group %d: %s", index, look.text)
+        log.info("tierKV: the order of K and V in pages was found in %.1f ms", took_s * 1e3)
         self._pages_part = pages_part(found)
         device = next(iter(self._pages.values())).device
         self._copier = make_copier(device)
