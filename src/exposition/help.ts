@@ -40,7 +40,8 @@ export const SIDECAR_HELP: Readonly<Record<(typeof SIDECAR_COUNTERS)[number], st
   saves_held_back: "Times that saves waited to leave the link to a restore.",
   copies_missing: "Blocks in arenas that were missing from their vault.",
   copies_offered: "Missing blocks that the sidecar offered again and the vault now holds.",
-  copies_recalled: "Records that another vault gave for it, so that lossy blocks are stored again unchanged.",
+  copies_recalled:
+    "Records that another vault gave for it, so that lossy blocks are stored again unchanged.",
   copies_sent_bytes: "Record bytes of blocks offered again.",
   shared_saved: "Records for a vault that this machine's shared memory also accepted.",
   shared_present: "Records for a vault that this machine's shared memory already held.",
