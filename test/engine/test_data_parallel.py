@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+#: A server of two ranks takes more than a minute to start.
+pytestmark = pytest.mark.nightly
+
 BLOCK = 32
 BLOCKS = 4
 RANKS = (0, 1)
