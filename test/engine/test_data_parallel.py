@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -140,20 +141,26 @@ def test_a_gateway_sends_a_prompt_to_the_rank_that_holds_it(ranks: Ranks, folder
         (engine,) = found
         return engine["blocks"], engine["ranks"], engine["events"]
 
+    def has_blocks(least: int) -> bool:
+        return heard()[0] >= least
+
+    def has_hit(rank: int, least: float) -> bool:
+        return own_hits(rank) >= least
+
     try:
         wait_until(lambda: heard()[1:] == (len(RANKS), "live"), "both ranks are heard")
         texts = [prompt(990 + rank, BLOCKS * BLOCK + 3) for rank in RANKS]
         for rank, text in enumerate(texts):
             before = heard()[0]
             ranks.ask(text, rank)
-            wait_until(lambda least=before + BLOCKS: heard()[0] >= least, f"rank {rank} is heard")
+            wait_until(partial(has_blocks, before + BLOCKS), f"rank {rank} is heard")
         restored = ranks.cluster.counters()["blocks_restored_vault"]
         for rank in (*RANKS, *RANKS):
             before_hits = [own_hits(each) for each in RANKS]
             told = gateway.complete(ranks.server.model, texts[rank])
             assert told == (name, BLOCKS * BLOCK, BLOCKS * BLOCK)
             least = before_hits[rank] + BLOCKS * BLOCK
-            wait_until(lambda at=rank, least=least: own_hits(at) >= least, f"rank {rank} hit")
+            wait_until(partial(has_hit, rank, least), f"rank {rank} has a hit")
             assert own_hits(1 - rank) == before_hits[1 - rank]
         assert ranks.cluster.counters()["blocks_restored_vault"] == restored
     finally:
